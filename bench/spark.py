@@ -261,15 +261,15 @@ class Bench:
         root = self._root / "kills"
         root.mkdir()
         found = kill_many(
-            self._spark, root, told=lambda kinds: print(f"kills: {kinds.total()} done", file=sys.stderr, flush=True)
+            self._spark, root, report=lambda kinds: print(f"kills: {kinds.total()} done", file=sys.stderr, flush=True)
         )
         kinds = f"{found.kinds['commit']} between the two commits, {found.kinds['time']} at random"
         return [
             Cell(
                 f"drivers killed, kill -9: {kinds}",
-                f"{found.lost} lost, {found.twice} twice, of {found.records:,} records",
+                f"{found.lost} lost, {found.duplicated} twice, of {found.records:,} records",
                 "0 lost, 0 twice in >= 20",
-                found.kinds.total() >= 20 and found.lost == found.twice == 0,
+                found.kinds.total() >= 20 and found.lost == found.duplicated == 0,
             )
         ]
 
@@ -318,7 +318,7 @@ class LiveLog:
         write_log(store, 1, 128, segment_bytes=64 << 20)
         self.end = 0
         self.count = 0
-        self._told: list[tuple[int, int, int]] = []
+        self._committed: list[tuple[int, int, int]] = []
 
     def __enter__(self) -> Self:
         words = [sys.executable, "-m", "bench.sparklog", str(self._store), str(STREAM_RATE)]
@@ -331,7 +331,7 @@ class LiveLog:
         assert self._process.stdout is not None, "a pipe was asked for"
         for line in self._process.stdout:
             store_ms, end, count = map(int, line.split())
-            self._told.append((store_ms, end, count))
+            self._committed.append((store_ms, end, count))
             self.end, self.count = end, count
 
     def __exit__(self, *_: object) -> None:
@@ -343,7 +343,7 @@ class LiveLog:
     def latencies(self, commits: list[tuple[float, int]]) -> list[float]:
         """Milliseconds from store time to the first commit that reaches the record; one per written group."""
         found, at = [], 0
-        for store_ms, end, _ in self._told:
+        for store_ms, end, _ in self._committed:
             while at < len(commits) and commits[at][1] < end:
                 at += 1
             if at == len(commits):

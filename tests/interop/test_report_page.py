@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.spark.jobs.report import report_page
-from tests.spark.figures import MADE, figures, twins
+from tests.spark.figures import MADE, figures, replicas
 from tests.spark.logs import BORN_MS, LogWriter
 from tests.spark.short import SHORT
 from tests.spec import spec
@@ -33,7 +33,7 @@ def drawn(page: Path) -> str:
 
 def test_page_is_drawn_by_a_headless_browser(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    page.write_text(report_page("The log", figures(), twins(), made=MADE))
+    page.write_text(report_page("The log", figures(), replicas(), made=MADE))
     assert drawn(page).count("<polyline") == 7
     picture = tmp_path / "report.png"
     subprocess.run([*browser(), f"--screenshot={picture}", page.as_uri()], capture_output=True, check=True)
@@ -44,11 +44,11 @@ def test_page_is_drawn_by_a_headless_browser(tmp_path: Path) -> None:
 @spec("P14")
 @pytest.mark.timeout(300)
 def test_page_of_the_command_shows_the_figures_of_its_store(tmp_path: Path) -> None:
-    writer, twin = LogWriter(tmp_path / "broker-a"), LogWriter(tmp_path / "twin")
-    for one in (writer, twin):
+    writer, replica = LogWriter(tmp_path / "broker-a"), LogWriter(tmp_path / "replica")
+    for one in (writer, replica):
         one.write_many(400)
-    harmed = twin.made[123].log_offset
-    twin.flip(harmed + 92)
+    harmed = replica.made[123].log_offset
+    replica.flip(harmed + 92)
     config = writer.store / "config"
     config.mkdir()
     offsets = {"T0@billing": {str(queue): 20 for queue in (0, 2)}}
@@ -64,7 +64,7 @@ def test_page_of_the_command_shows_the_figures_of_its_store(tmp_path: Path) -> N
         str(writer.store),
         str(page),
         "--twin",
-        str(twin.store),
+        str(replica.store),
     ]
     subprocess.run([*words, "--master", "local[2]", *settings], check=True)
     shown = drawn(page)

@@ -1,9 +1,9 @@
-"""A driver of its own that archives a log, and dies when it is told to.
+"""A driver process that archives a log, and kills itself as requested.
 
     python -m tests.spark.archiver STORE LAKE [commit NUMBER | time SECONDS]
 
 With `commit` it kills itself and its JVM with SIGKILL between its own commit of that number (from 0) to the table and
-Spark's; with `time` so many seconds after it was ready, wherever it is. Without, it archives until the log's end.
+Spark's; with `time` that many seconds after it was ready. Otherwise it archives to the end of the log.
 """
 
 import os
@@ -24,7 +24,7 @@ def die(*_: object) -> None:
 
 
 def main(store: str, lake: str, when: str = "", number: str = "0") -> None:
-    """Archive, and die when it is time."""
+    """Archive, and die as requested."""
     commits = iter(range(1 << 30))
 
     def maybe_die(_batch: int) -> None:

@@ -1,8 +1,8 @@
-"""A process that compacts a lake, and stops on the way until it is told to go on.
+"""A process that compacts a lake, and pauses in between until it receives a line.
 
     python -m tests.spark.compactor LAKE
 
-It says "begun" when it has read which files there are, and goes on after a line from stdin.
+It prints "begun" after it has read the list of files, and continues after a line from stdin.
 """
 
 import sys
@@ -14,7 +14,7 @@ from tandemq.spark.lake.delta import DeltaLake
 
 
 def main(lake: str) -> None:
-    """Compact, with a stop before files are joined."""
+    """Compact, with a pause before files are merged."""
     optimize: Any = DeltaTable.optimize
 
     def stop(table: DeltaTable) -> Any:

@@ -12,11 +12,11 @@ from tests.spark.short import SHORT
 from tests.spark.streams import Stream
 
 SECONDS_MAX = 240
-"""For one test: the first one of a kind starts Python workers and compiles, on a machine that may be busy."""
+"""Timeout of a test: the first one of a kind starts Python workers and compiles, on a machine that may be busy."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give every test here more time."""
+    """Set a longer timeout for every test in this directory."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.timeout(SECONDS_MAX))
@@ -31,7 +31,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(root / "local"),
         "spark.driver.memory": "768m",
     }
-    os.environ["PYTHONWARNINGS"] = "default"  # of Spark's own Python processes; ours are errors in this one only
+    os.environ["PYTHONWARNINGS"] = "default"  # for Spark's Python processes; warnings are errors in this process only
     session, _ = open_session("tests", master="local[2]", settings=settings)
     yield session
     session.stop()
@@ -39,6 +39,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def stream(spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path) -> Stream:
-    """A query of the cluster that the test asks for: a pair, or else a single broker."""
+    """A query on the cluster that the test requests: a pair, else a single broker."""
     name = "tandemq_pair" if "tandemq_pair" in request.fixturenames else "tandemq_broker"
     return Stream(spark, request.getfixturevalue(name), tmp_path / "query")

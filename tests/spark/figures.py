@@ -1,8 +1,8 @@
-"""Figures for pages: two topics, one of them with a name that would be markup, a group, twins of both sorts."""
+"""Statistics for pages: two topics, one with markup in its name, a group, an equal and a diverging replica."""
 
 from datetime import UTC, datetime
 
-from tandemq.spark.jobs.audit import Audited
+from tandemq.spark.jobs.audit import AuditResult
 from tandemq.spark.jobs.stats import LogStatistics
 
 MADE = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
@@ -44,8 +44,8 @@ def figures(minutes: int = 3) -> LogStatistics:
     return LogStatistics(rows, topics, groups)
 
 
-def twins() -> list[Audited]:
-    bad = Audited("a", "slave-2", 0, 500, 600, 500)
+def replicas() -> list[AuditResult]:
+    bad = AuditResult("a", "slave-2", 0, 500, 600, 500)
     bad.counts["corrupt"] = 1
     bad.differences = [{"kind": "corrupt", "commitLogOffset": 1234, "topic": "Orders", "queueId": 1, "queueOffset": 7}]
-    return [Audited("a", "slave-1", 0, 600, 600, 600), bad]
+    return [AuditResult("a", "slave-1", 0, 600, 600, 600), bad]

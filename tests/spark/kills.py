@@ -1,4 +1,4 @@
-"""Drivers of the archive killed one after the other, and what the table holds in the end."""
+"""Kills drivers of the archive one after another, and counts the rows of the table at the end."""
 
 import random
 import signal
@@ -20,23 +20,23 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 200
 KILLS = 24
 RECORDS = 200
-"""Written before each driver starts."""
+"""Records written before each driver starts."""
 MOMENT_S = 10.0
-"""A driver's life, from its first query on, lasts about so long."""
+"""Approximate lifetime of a driver, from its first query on."""
 
 
 @dataclass(slots=True)
 class Killed:
-    """How many drivers were killed of each kind, and what that did to the records of the log."""
+    """Number of killed drivers by kind, and of records missing or duplicated."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     records: int = 0
     lost: int = 0
-    twice: int = 0
+    duplicated: int = 0
 
 
 def kill(store: Path, lake: Path, when: str, number: float) -> int:
-    """Let a driver archive until it dies by its own hand; returns its exit code, 0 if it was done before that."""
+    """Run a driver that archives until it kills itself; returns its exit code, 0 if it finished before that."""
     words = [sys.executable, "-m", "tests.spark.archiver", str(store), str(lake), when, str(number)]
     with subprocess.Popen(words, cwd=ROOT, start_new_session=True) as process:
         return process.wait(SECONDS_MAX)
@@ -49,16 +49,16 @@ def count(spark: SparkSession, writer: LogWriter, lake: Path) -> Killed:
     held = Counter(row.commitLogOffset for row in rows)
     wanted = {made.log_offset for made in writer.made}
     assert held.keys() <= wanted, "the table has records that the log has not"
-    return Killed(records=len(wanted), lost=len(wanted - held.keys()), twice=sum(held.values()) - len(held))
+    return Killed(records=len(wanted), lost=len(wanted - held.keys()), duplicated=sum(held.values()) - len(held))
 
 
 def kill_many(
-    spark: SparkSession, root: Path, kills: int = KILLS, told: Callable[[Counter[str]], None] = lambda _: None
+    spark: SparkSession, root: Path, kills: int = KILLS, report: Callable[[Counter[str]], None] = lambda _: None
 ) -> Killed:
-    """Kill so many drivers, in turn at a random moment and between the table's commit and Spark's, then count.
+    """Kill drivers, alternately at a random moment and between the table's commit and Spark's, then count.
 
     Args:
-        told: called after each of them.
+        report: called after each of them.
     """
     dice = random.Random(7)
     writer, lake = LogWriter(root / "broker-a"), root / "lake"
@@ -72,7 +72,7 @@ def kill_many(
         assert code in (0, -signal.SIGKILL), f"a driver ended with {code}"
         kinds[when] += code != 0
         number += 1
-        told(kinds)
+        report(kinds)
     found = count(spark, writer, lake)
     found.kinds = kinds
     return found

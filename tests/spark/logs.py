@@ -1,4 +1,4 @@
-"""Commit logs for tests: records as brokers write them, in files of any size, and ways to harm them."""
+"""Commit logs for tests: records as brokers write them, in files of any size, with functions that damage them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ HOST_V6 = encode_host(bytes(15) + b"\1", 40000)
 
 @dataclass(frozen=True)
 class Made:
-    """One record as it lies."""
+    """One record and its position."""
 
     number: int
     log_offset: int
@@ -26,7 +26,7 @@ class Made:
 
 
 class LogWriter:
-    """Writes records into a store directory, one behind the other."""
+    """Appends records to the log of a store directory."""
 
     def __init__(self, store: Path, segment_bytes: int = SEGMENT_BYTES, queues: int = 4, start: int = 0) -> None:
         self.store = store
@@ -48,7 +48,7 @@ class LogWriter:
         is_java: bool = False,
         born_ms: int | None = None,
     ) -> Made:
-        """One record; by default of topic T0 or T1 in turn, with keys and a tag."""
+        """Append one record; by default alternately of topic T0 and T1, with keys and a tag."""
         number = len(self.made)
         topic = topic or f"T{number % 2}"
         queue_id = number % self._queues
@@ -89,12 +89,12 @@ class LogWriter:
         return made
 
     def write_many(self, count: int) -> None:
-        """So many ordinary records."""
+        """Append `count` ordinary records."""
         for _ in range(count):
             self.write()
 
     def flip(self, log_offset: int) -> None:
-        """Change one bit."""
+        """Flip one bit."""
         with open(self.path(log_offset), "r+b") as file:
             file.seek(log_offset % self.segment_bytes)
             (byte,) = file.read(1)
@@ -108,7 +108,7 @@ class LogWriter:
             file.write(bytes(end - start))
 
     def path(self, log_offset: int) -> Path:
-        """The file an offset lies in."""
+        """Return the file of a log offset."""
         return self.store / "commitlog" / f"{log_offset - log_offset % self.segment_bytes:020d}"
 
     def _put(self, data: bytes) -> None:

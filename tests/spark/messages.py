@@ -12,22 +12,22 @@ from tandemq.run.request import try_ask
 
 
 def send(name_servers: str, messages: Sequence[Message], *, queue: MessageQueue | None = None) -> list[SendResult]:
-    """Send all at once; every one must be acknowledged."""
+    """Send messages concurrently; all must be acknowledged."""
 
-    async def story() -> list[SendResult]:
+    async def operation() -> list[SendResult]:
         async with Producer(name_servers, group="tests") as producer:
             return await asyncio.gather(*(producer.send(message, queue=queue) for message in messages))
 
-    return asyncio.run(story())
+    return asyncio.run(operation())
 
 
 def numbered(topic: str, start: int, end: int, tags: str = "") -> list[Message]:
-    """Messages whose bodies are numbers."""
+    """Return messages whose bodies are numbers."""
     return [Message(topic, str(number).encode(), tags, [f"key{number}"]) for number in range(start, end)]
 
 
 def send_without_key(address: str, queue: MessageQueue) -> None:
-    """A message as other clients may send it: without a unique key, or any other property."""
+    """Send a message without unique key or other properties, as other clients may."""
     bare = SendRequest(queue.topic, b"the same", properties="", sys_flag=0, flag=0, unique_keys=())
     answer = try_ask(address, bare.command("tests", queue.broker_name, queue.queue_id, wall_ms=0, queue_nums=4))
     assert answer is not None
@@ -37,31 +37,31 @@ def send_without_key(address: str, queue: MessageQueue) -> None:
 def make_topic(name_servers: str, topic: str, queues: int = 4) -> None:
     """Create a topic on all masters."""
 
-    async def story() -> None:
+    async def operation() -> None:
         async with Admin(name_servers) as admin:
             await admin.create_topic(topic, queues=queues)
 
-    asyncio.run(story())
+    asyncio.run(operation())
 
 
 def committed(name_servers: str, group: str, topic: str) -> dict[MessageQueue, int]:
-    """How far a group is, by queue."""
+    """Return the committed offsets of a group by queue."""
 
-    async def story() -> dict[MessageQueue, int]:
+    async def operation() -> dict[MessageQueue, int]:
         async with Admin(name_servers) as admin:
             queues = (await admin.topic_route(topic)).subscribe_queues()
             return {queue: await admin.offset(group, queue) or 0 for queue in queues}
 
-    return asyncio.run(story())
+    return asyncio.run(operation())
 
 
 def set_offsets(name_servers: str, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-    """Create a group and say how far it is."""
+    """Create a group and commit its offsets."""
 
-    async def story() -> None:
+    async def operation() -> None:
         async with Admin(name_servers) as admin:
             await admin.create_group(group)
             for queue, offset in offsets.items():
                 await admin.set_offset(group, queue, offset)
 
-    asyncio.run(story())
+    asyncio.run(operation())

@@ -1,9 +1,9 @@
 """A driver that runs jobs on a cluster, one after the other in one session.
 
-python -m tests.spark.on_cluster MASTER STORE TWIN LAKE MADE NAME-SERVERS
+    python -m tests.spark.on_cluster MASTER STORE REPLICA LAKE MADE NAME-SERVERS
 
-archive, audit, scrub, stats, report, rebuild, replay to a store and to a topic, one after the other; tells each commit
-and each outcome
+Runs archive, audit, scrub, stats, report, rebuild, replay to a store and to a topic; prints each commit and each
+result.
 """
 
 import json
@@ -12,7 +12,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tandemq.spark.jobs.archive import Archive, Archived, ArchiveOptions
+from tandemq.spark.jobs.archive import Archive, ArchiveOptions, ArchiveResult
 from tandemq.spark.jobs.audit import audit
 from tandemq.spark.jobs.rebuild import RebuildOptions, rebuild
 from tandemq.spark.jobs.replay import replay_to_store, replay_to_topic
@@ -25,19 +25,19 @@ from tests.spark.short import SHORT
 BATCH_BYTES = 120_000
 RANGE_BYTES = 1 << 17
 SEGMENT_BYTES = 1 << 18
-"""Of the store that is worked on."""
+"""Size of the log files of the store."""
 
 
-def tell(what: str, **facts: object) -> None:
-    """One line of JSON."""
+def report(what: str, **facts: object) -> None:
+    """Print one line of JSON."""
     print(json.dumps({"what": what} | facts), flush=True)
 
 
-TOPIC = "Replayed"
+TOPIC = "ReplayResult"
 
 
-def main(master: str, store: str, twin: str, lake: str, made: str, name_servers: str) -> None:
-    """Every job that works on Spark, on one store and its twin; what is made lies below `made`, or in a topic."""
+def main(master: str, store: str, replica: str, lake: str, made: str, name_servers: str) -> None:
+    """Run every Spark job on a store and its replica; results are written below `made`, or to a topic."""
     settings = SHORT | {
         "spark.driver.memory": "512m",
         "spark.executor.memory": "512m",
@@ -48,20 +48,20 @@ def main(master: str, store: str, twin: str, lake: str, made: str, name_servers:
     session, _ = open_session("on a cluster", master=master, settings=settings)
     options = ArchiveOptions(store=Path(store), lake=Path(lake), broker_name="broker-a", bytes_max=BATCH_BYTES)
 
-    def committed(done: Archived) -> None:
-        tell("commit", rows=done.rows)
+    def committed(done: ArchiveResult) -> None:
+        report("commit", rows=done.rows)
 
     done = Archive(options, progress=committed).run(session)
-    tell("archived", rows=done.rows, commits=done.commits)
-    found = audit(session, Path(store), Path(twin), range_bytes=RANGE_BYTES)
-    tell(
+    report("archived", rows=done.rows, commits=done.commits)
+    found = audit(session, Path(store), Path(replica), range_bytes=RANGE_BYTES)
+    report(
         "audited", **{name: value for name, value in asdict(found).items() if name in ("counts", "bytes_equal", "end")}
     )
-    scrubbed = scrub(session, Path(twin), range_bytes=RANGE_BYTES)
-    tell("scrubbed", records=scrubbed.records, damages=[one["commitLogOffset"] for one in scrubbed.damages])
+    scrubbed = scrub(session, Path(replica), range_bytes=RANGE_BYTES)
+    report("scrubbed", records=scrubbed.records, damages=[one["commitLogOffset"] for one in scrubbed.damages])
     for source in (store, lake):
         stats = gather(session, Path(source), range_bytes=RANGE_BYTES)
-        tell("counted", messages={row["topic"]: row["messages"] for row in stats.topics})
+        report("counted", messages={row["topic"]: row["messages"] for row in stats.topics})
         Path(made, "report.html").write_text(report_page(source, stats, [found], made=datetime.now(UTC)))
     built = rebuild(
         session,
@@ -74,11 +74,11 @@ def main(master: str, store: str, twin: str, lake: str, made: str, name_servers:
             range_bytes=RANGE_BYTES,
         ),
     )
-    tell("rebuilt", queues=built.queues, entries=built.entries)
+    report("rebuilt", queues=built.queues, entries=built.entries)
     laid = replay_to_store(session, Path(lake), "broker-a", Path(made) / "store", segment_bytes=SEGMENT_BYTES)
-    tell("replayed", rows=laid.rows, end=laid.log_end)
+    report("replayed", rows=laid.rows, end=laid.log_end)
     sent = replay_to_topic(session, Path(lake), {"nameServer": name_servers, "topic": TOPIC}, where="topic = 'T1'")
-    tell("sent", rows=sent.rows)
+    report("sent", rows=sent.rows)
     session.stop()
 
 

@@ -1,10 +1,11 @@
 """A standalone Spark cluster of real processes on this machine: a master, and workers that start executors.
 
-    StandaloneCluster ─┬─ master   org.apache.spark.deploy.master.Master      told by its own log, which is read
+    StandaloneCluster ─┬─ master   org.apache.spark.deploy.master.Master      its log is read
                        ├─ worker   org.apache.spark.deploy.worker.Worker ──► executor (a JVM) ──► Python workers
                        └─ worker   …
 
-All of it comes with the package `pyspark`. Each runs in a process group of its own, so that nothing of it is left.
+All of it comes with the package `pyspark`. Each process runs in a process group of its own, so that all of its children
+can be killed.
 """
 
 import os
@@ -32,10 +33,10 @@ EXIT_SECONDS = 30
 
 
 class StandaloneCluster:
-    """One master, and so many workers of one core; use it in `with`."""
+    """One master and several workers of one core each; use it in `with`."""
 
     def __init__(self, directory: Path, workers: int = 2) -> None:
-        """Nothing runs yet."""
+        """`workers`: number of workers. Processes start on entry."""
         directory.mkdir()
         self._directory = directory
         self._java = find_java().home
@@ -43,7 +44,7 @@ class StandaloneCluster:
         self._count = workers
         self._processes: list[subprocess.Popen[str]] = []
         self.address = ""
-        """What `spark.master` says."""
+        """Value for `spark.master`."""
 
     def __enter__(self) -> Self:
         try:
@@ -80,7 +81,7 @@ class StandaloneCluster:
         self.close()
 
     def close(self) -> None:
-        """Kill everything."""
+        """Kill all processes."""
         for process in reversed(self._processes):
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -89,7 +90,7 @@ class StandaloneCluster:
                 process.stdout.close()
 
     def executors(self) -> list[int]:
-        """Process ids of the executors that run, by worker."""
+        """Return the process ids of running executors, by worker."""
         return [
             int(pid)
             for worker in self._workers
@@ -98,7 +99,7 @@ class StandaloneCluster:
         ]
 
     def wait_for_lost_executor(self) -> None:
-        """Read on in the master's log until it says that it removes one that ended."""
+        """Read the master's log until it removes an executor that ended."""
         self._wait_for("Removing executor ")
 
     def _start(self, name: str, *arguments: str, log: Path | None = None) -> "subprocess.Popen[str]":
@@ -137,7 +138,7 @@ class StandaloneCluster:
         return process
 
     def _wait_for(self, text: str) -> str:
-        """The next line of the master's log that holds a text; the test's own time limit is the limit."""
+        """Return the next line of the master's log that contains a text; the timeout of the test applies."""
         assert self._master.stdout is not None
         for line in self._master.stdout:
             if text in line:

@@ -1,4 +1,4 @@
-"""A streaming query of the cluster source, or of the log source, in tests."""
+"""A streaming query of the cluster source or the log source, for tests."""
 
 import json
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from tandemq.run.local import LocalCluster
 
 
 class Stream:
-    """A query with a checkpoint and what it gave so far: a Parquet file per micro-batch, replaced if it comes again."""
+    """A query with a checkpoint and its output: a Parquet file per micro-batch, replaced if the batch is repeated."""
 
     format = "rocketmq"
     number = "body"
-    """What of a message is its number."""
+    """Expression for the number of a message."""
 
     def __init__(self, spark: SparkSession, cluster: LocalCluster | ChildCluster | str, directory: Path) -> None:
         names = cluster if isinstance(cluster, str) else cluster.name_servers
@@ -39,13 +39,13 @@ class Stream:
         return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")).start()
 
     def drain(self, **options: Any) -> list[int]:
-        """Read all that is there, in as many batches as it takes; returns everything so far."""
+        """Read everything available, in several batches if needed; returns all numbers read so far."""
         query = self.start(once=True, **options)
         query.awaitTermination()
         return self.rows
 
     def run_until(self, done: Callable[[], bool], **options: Any) -> str:
-        """Let it run until something is so, or until it fails: returns of what."""
+        """Run the query until a condition holds, or until it fails; returns the error text."""
         query = self.start(once=False, **options)
         with suppress(StreamingQueryException):
             while not done() and not query.awaitTermination(1):
@@ -64,7 +64,7 @@ class Stream:
         return sorted(row for rows in self.batches.values() for row in rows)
 
     def offsets(self) -> dict[str, Any]:
-        """The newest line of the offset log."""
+        """Return the newest entry of the offset log."""
         files = [path for path in (self._directory / "checkpoint" / "offsets").iterdir() if path.name.isdigit()]
         last = max(files, key=lambda path: int(path.name))
         found: dict[str, Any] = json.loads(last.read_text().splitlines()[-1])
@@ -72,7 +72,7 @@ class Stream:
 
 
 class LogStream(Stream):
-    """The same of a log, as `LogWriter` writes it."""
+    """The same for a log written by `LogWriter`."""
 
     format = "rocketmq-log"
     number = "substring(key, 2)"

@@ -1,4 +1,4 @@
-"""The archive and the lake: each record once, whatever is done again."""
+"""Archive and lake: each record exactly once, whatever is repeated."""
 
 import os
 import shutil
@@ -12,14 +12,14 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from tandemq.errors import ConfigError, LocalError, StoreDamaged
-from tandemq.spark.jobs.archive import Archive, Archived, ArchiveOptions
+from tandemq.spark.jobs.archive import Archive, ArchiveOptions, ArchiveResult
 from tandemq.spark.lake.delta import DataFile, DeltaLake
 from tests.spark.logs import LogWriter
 from tests.spec import spec
 
 
 class Died(Exception):
-    """The driver, at the worst moment."""
+    """The driver died between the two commits."""
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def writer(tmp_path: Path) -> LogWriter:
     return LogWriter(tmp_path / "broker-a")
 
 
-def archive(spark: SparkSession, writer: LogWriter, lake: Path, **options: Any) -> Archived:
+def archive(spark: SparkSession, writer: LogWriter, lake: Path, **options: Any) -> ArchiveResult:
     return Archive(ArchiveOptions(store=writer.store, lake=lake, **options)).run(spark)
 
 
@@ -37,7 +37,7 @@ def offsets_in(spark: SparkSession, lake: Path) -> list[int]:
 
 
 @spec("P01")
-def test_archive_goes_on_where_it_was_with_and_without_its_checkpoint(
+def test_archive_resumes_with_and_without_its_checkpoint(
     spark: SparkSession, writer: LogWriter, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
@@ -54,7 +54,7 @@ def test_archive_goes_on_where_it_was_with_and_without_its_checkpoint(
     assert offsets_in(spark, lake) == [made.log_offset for made in writer.made]
 
 
-def test_driver_that_dies_between_the_two_commits_doubles_nothing(
+def test_driver_death_between_the_two_commits_duplicates_nothing(
     spark: SparkSession, writer: LogWriter, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
@@ -71,9 +71,7 @@ def test_driver_that_dies_between_the_two_commits_doubles_nothing(
     assert offsets_in(spark, lake) == [made.log_offset for made in writer.made]
 
 
-def test_checkpoint_that_is_behind_the_lake_is_refused_not_mixed_in(
-    spark: SparkSession, writer: LogWriter, tmp_path: Path
-) -> None:
+def test_checkpoint_behind_the_lake_is_refused(spark: SparkSession, writer: LogWriter, tmp_path: Path) -> None:
     lake, own = tmp_path / "lake", tmp_path / "own"
     writer.write_many(100)
     archive(spark, writer, lake, checkpoint=own)
@@ -86,7 +84,7 @@ def test_checkpoint_that_is_behind_the_lake_is_refused_not_mixed_in(
 
 
 @spec("P04")
-def test_log_written_anew_is_refused_without_its_checkpoint_too(
+def test_rewritten_log_is_refused_also_without_its_checkpoint(
     spark: SparkSession, writer: LogWriter, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     lake = tmp_path / "lake"
@@ -106,11 +104,11 @@ def test_log_written_anew_is_refused_without_its_checkpoint_too(
     for is_kept in (True, False):
         if not is_kept:
             shutil.rmtree(lake / "_tandemq")
-        with pytest.raises(StoreDamaged, match=r"of generation 1 there;.*is of generation 2.*written anew.*allow-loss"):
+        with pytest.raises(StoreDamaged, match=r"in epoch 1; in.*belong to epoch 2.*rewritten.*allow-loss"):
             archive(spark, writer, lake)
         assert DeltaLake(lake).rows() == 101
     done = archive(spark, writer, lake, fails_on_loss=False)
-    assert "written anew after a failover; going on behind it" in caplog.text
+    assert "rewritten after a failover; continuing after it" in caplog.text
     assert done.start >= known
     assert done.rows == 99
     assert archive(spark, writer, lake).rows == 0
@@ -118,7 +116,7 @@ def test_log_written_anew_is_refused_without_its_checkpoint_too(
 
 @spec("P04")
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_checkpoint_that_outlived_its_lake_begins_nothing_in_the_middle(
+def test_checkpoint_of_a_deleted_lake_is_refused(
     spark: SparkSession, writer: LogWriter, tmp_path: Path, is_kept: bool
 ) -> None:
     lake, own = tmp_path / "lake", tmp_path / "own"
@@ -134,7 +132,9 @@ def test_checkpoint_that_outlived_its_lake_begins_nothing_in_the_middle(
     writer.write_many(100)
     holds = f"up to {writer.made[100].log_offset if is_kept else 0}"
     for _ in range(2):
-        with pytest.raises(LocalError, match=rf"broker-a {holds}, and the checkpoint .*own wants.*ahead of the lake"):
+        with pytest.raises(
+            LocalError, match=rf"broker-a {holds}, and the checkpoint .*own would add .*ahead of the lake"
+        ):
             archive(spark, writer, lake, checkpoint=own)
         assert DeltaLake(lake).rows() == (100 if is_kept else 0)
     shutil.copytree(lake, tmp_path / "copy")
@@ -148,7 +148,7 @@ def test_checkpoint_that_outlived_its_lake_begins_nothing_in_the_middle(
 
 @spec("P04")
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_archive_whose_first_batch_was_never_committed_misses_what_is_deleted_since(
+def test_archive_without_a_committed_batch_detects_deleted_records(
     spark: SparkSession, writer: LogWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool
 ) -> None:
     lake = tmp_path / "lake"
@@ -176,7 +176,7 @@ def test_archive_whose_first_batch_was_never_committed_misses_what_is_deleted_si
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_damage_right_behind_what_was_archived_is_archived_with_its_verdict(
+def test_damage_right_after_the_archived_position_is_archived_with_its_verdict(
     spark: SparkSession, writer: LogWriter, tmp_path: Path, is_kept: bool
 ) -> None:
     lake = tmp_path / "lake"
@@ -192,7 +192,7 @@ def test_damage_right_behind_what_was_archived_is_archived_with_its_verdict(
     shutil.rmtree(lake / "_tandemq")
     writer.flip(writer.made[-1].log_offset + 92)
     writer.write_many(5)
-    with pytest.raises(StoreDamaged, match=r"the last record that was archived is damaged by now.*spark scrub"):
+    with pytest.raises(StoreDamaged, match=r"the last archived record is damaged by now.*spark scrub"):
         archive(spark, writer, lake)
     assert archive(spark, writer, lake, fails_on_loss=False).rows == 5
 
@@ -210,7 +210,7 @@ def test_log_of_another_group_with_the_same_name_is_refused(
     for is_kept in (True, False):
         if not is_kept:
             shutil.rmtree(lake / "_tandemq")
-        with pytest.raises(StoreDamaged, match=r"another record lies before that.*--broker-name.*allow-loss"):
+        with pytest.raises(StoreDamaged, match=r"has another record before that offset.*--broker-name.*allow-loss"):
             archive(spark, other, lake)
     assert DeltaLake(lake).rows() == 100
     assert archive(spark, other, lake, broker_name="other").rows == 300
@@ -220,18 +220,16 @@ def test_log_of_another_group_with_the_same_name_is_refused(
     assert archive(spark, slave, lake).rows == 10
     known, one.end = one.end, one.made[-1].log_offset
     one.write(b"written anew, and longer than the one before" * 9)
-    with pytest.raises(StoreDamaged, match="it was written anew, or"):
+    with pytest.raises(StoreDamaged, match="it was rewritten, or"):
         archive(spark, one, lake)
     last = one.write()
     assert archive(spark, one, lake, fails_on_loss=False).start == known
     assert last.log_offset in offsets_in(spark, lake)
-    assert "going on behind it" in caplog.text
+    assert "continuing after it" in caplog.text
 
 
 @spec("P04")
-def test_log_that_is_shorter_than_what_the_lake_holds_of_it_is_refused(
-    spark: SparkSession, writer: LogWriter, tmp_path: Path
-) -> None:
+def test_log_shorter_than_the_lake_is_refused(spark: SparkSession, writer: LogWriter, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     writer.write_many(100)
     archive(spark, writer, lake)
@@ -249,7 +247,7 @@ def test_corrupt_record_is_archived_with_its_verdict(spark: SparkSession, writer
     assert [row.commitLogOffset for row in rows] == [writer.made[20].log_offset]
 
 
-def test_compact_and_vacuum_keep_all_rows_and_the_checkpoint_and_sweep_orphans(
+def test_compact_and_vacuum_keep_all_rows_and_the_checkpoint_and_delete_orphans(
     spark: SparkSession, writer: LogWriter, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
@@ -269,9 +267,7 @@ def test_compact_and_vacuum_keep_all_rows_and_the_checkpoint_and_sweep_orphans(
     assert archive(spark, writer, lake).rows == 10
 
 
-def test_archive_that_follows_compacts_and_sweeps_up_as_it_goes(
-    spark: SparkSession, writer: LogWriter, tmp_path: Path
-) -> None:
+def test_following_archive_compacts_and_vacuums(spark: SparkSession, writer: LogWriter, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     DeltaLake(lake, create=True)
     old, new = lake / "part-old.parquet", lake / "part-new.parquet"
@@ -323,7 +319,7 @@ def test_two_writers_of_one_mark_do_not_both_commit(tmp_path: Path) -> None:
 
 
 @spec("P09")
-def test_table_of_another_schema_is_refused_and_left_alone(
+def test_table_of_another_schema_is_refused_and_unchanged(
     spark: SparkSession, writer: LogWriter, tmp_path: Path
 ) -> None:
     writer.write_many(10)
@@ -336,5 +332,5 @@ def test_table_of_another_schema_is_refused_and_left_alone(
         archive(spark, writer, tmp_path / "files")
     with pytest.raises(ConfigError, match="holds no Delta table"):
         DeltaLake(tmp_path / "nothing")
-    with pytest.raises(ConfigError, match="no % that is followed by two digits"):
+    with pytest.raises(ConfigError, match="must not contain % and two digits"):
         DeltaLake(tmp_path / "my%20lake", create=True)

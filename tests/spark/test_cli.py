@@ -1,4 +1,4 @@
-"""`tandemq spark`: what the commands print and how they end, on the session that is open already."""
+"""`tandemq spark`: output and exit codes of the commands, on the session that is already open."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.runtime.java import find_java
 from tests.spark.logs import LogWriter
 
-JAVA = "of a session that ran already"
+JAVA = "of a session that was already running"
 
 
 @pytest.fixture
@@ -29,29 +29,29 @@ def run(*words: object) -> Result:
     return CliRunner().invoke(main, ["spark", *map(str, words)])
 
 
-def told(*words: object, code: int = 0) -> Any:
+def run_json(*words: object, code: int = 0) -> Any:
     result = run(*words, "--json")
     assert result.exit_code == code, result.output
     return json.loads(result.stdout)
 
 
-def test_archive_compact_and_vacuum_tell_what_they_did(writer: LogWriter, tmp_path: Path) -> None:
+def test_archive_compact_and_vacuum_print_their_results(writer: LogWriter, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
-    first = told("archive", writer.store, lake, "--batch-bytes", 30_000, "--broker-name", "orders")
+    first = run_json("archive", writer.store, lake, "--batch-bytes", 30_000, "--broker-name", "orders")
     assert (first["rows"], first["end"], first["damaged"]) == (500, writer.end, 0)
-    assert told("archive", writer.store, lake, "--broker-name", "orders")["commits"] == 0
+    assert run_json("archive", writer.store, lake, "--broker-name", "orders")["commits"] == 0
     to_store = ("--to-store", tmp_path / "again", "--broker-name", "orders", "--segment-bytes", writer.segment_bytes)
-    again = told("replay", lake, *to_store, "--conf", "spark.sql.shuffle.partitions=2")
+    again = run_json("replay", lake, *to_store, "--conf", "spark.sql.shuffle.partitions=2")
     assert (again["rows"], again["logEnd"]) == (500, writer.end)
     assert first["java"] == again["java"] == JAVA
-    assert told("compact", lake)["rows"] == 500
-    listed = told("vacuum", lake, "--hours", 0, "--dry-run")
+    assert run_json("compact", lake)["rows"] == 500
+    listed = run_json("vacuum", lake, "--hours", 0, "--dry-run")
     assert len(listed["files"]) == first["files"]
-    assert told("vacuum", lake, "--hours", 0)["files"] == listed["files"]
-    assert sum(row["messages"] for row in told("stats", lake)["topics"]) == 500
+    assert run_json("vacuum", lake, "--hours", 0)["files"] == listed["files"]
+    assert sum(row["messages"] for row in run_json("stats", lake)["topics"]) == 500
 
 
-def test_run_of_a_pipeline_says_which_java_it_took(tmp_path: Path) -> None:
+def test_pipeline_run_prints_its_java(tmp_path: Path) -> None:
     (tmp_path / "spark-pipeline.yml").write_text("nothing: of a pipeline\n")
     done = run("pipeline", tmp_path, "--run", "--json")
     assert done.exit_code != 0
@@ -59,38 +59,38 @@ def test_run_of_a_pipeline_says_which_java_it_took(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["java"] == f"{java.version} from {java.origin}"
 
 
-def test_checks_end_with_3_when_they_find_faults(writer: LogWriter, tmp_path: Path) -> None:
-    twin = tmp_path / "twin"
-    shutil.copytree(writer.store, twin)
-    assert told("scrub", writer.store) | {"damages": [], "java": JAVA} == told("scrub", writer.store)
-    assert told("audit", writer.store, twin)["diverges_at"] is None
+def test_checks_exit_with_3_if_they_find_faults(writer: LogWriter, tmp_path: Path) -> None:
+    replica = tmp_path / "replica"
+    shutil.copytree(writer.store, replica)
+    assert run_json("scrub", writer.store) | {"damages": [], "java": JAVA} == run_json("scrub", writer.store)
+    assert run_json("audit", writer.store, replica)["diverges_at"] is None
     harmed = writer.made[77].log_offset
-    LogWriter(twin).flip(harmed + 92)
-    assert told("audit", writer.store, twin, code=3)["diverges_at"] == harmed
-    assert told("scrub", twin, code=3)["damages"][0]["commitLogOffset"] == harmed
-    shown = run("audit", writer.store, twin)
+    LogWriter(replica).flip(harmed + 92)
+    assert run_json("audit", writer.store, replica, code=3)["diverges_at"] == harmed
+    assert run_json("scrub", replica, code=3)["damages"][0]["commitLogOffset"] == harmed
+    shown = run("audit", writer.store, replica)
     assert shown.exit_code == 3
     assert "corrupt" in shown.stdout
 
 
-def test_rebuild_and_report_make_their_files(writer: LogWriter, tmp_path: Path) -> None:
-    made = told(
+def test_rebuild_and_report_write_their_files(writer: LogWriter, tmp_path: Path) -> None:
+    made = run_json(
         "rebuild", writer.store, tmp_path / "made", "--queue-file-bytes", 4000, "--slots", 100, "--entries", 2000
     )
     assert (made["queues"], made["entries"], made["keys"]) == (4, 500, 1000)
     page = tmp_path / "page.html"
     state, other = tmp_path / "state", tmp_path / "state.twin-1"
     words = ("report", writer.store, page, "--twin", writer.store, "--state", state, "--range-bytes", 1 << 16)
-    once = told(*words)
+    once = run_json(*words)
     assert (once["diverging"], once["java"]) == (0, JAVA)
     assert "<svg" in page.read_text()
     kept = state.read_bytes(), other.read_bytes()
     assert all(len(text.splitlines()) > 2 for text in kept)
-    assert told(*words)["bytes"] == once["bytes"]
+    assert run_json(*words)["bytes"] == once["bytes"]
     assert (state.read_bytes(), other.read_bytes()) == kept
 
 
-def test_report_says_what_is_wrong_before_it_counts(writer: LogWriter, tmp_path: Path) -> None:
+def test_report_validates_its_arguments_before_it_counts(writer: LogWriter, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     DeltaLake(lake, create=True)
     for words, says, code in (

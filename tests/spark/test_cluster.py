@@ -34,13 +34,13 @@ def cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
 
 @spec("P10")
 @pytest.mark.timeout(480)
-def test_jobs_on_a_cluster_end_rightly_though_an_executor_is_killed(
+def test_jobs_on_a_cluster_survive_a_killed_executor(
     cluster: StandaloneCluster, tandemq_broker: LocalCluster, tmp_path: Path
 ) -> None:
-    writer, twin = (LogWriter(tmp_path / name / "broker-a", SEGMENT_BYTES) for name in ("master", "slave"))
+    writer, replica = (LogWriter(tmp_path / name / "broker-a", SEGMENT_BYTES) for name in ("master", "slave"))
     writer.write_many(RECORDS)
-    twin.write_many(RECORDS)
-    twin.flip(twin.made[1_234].log_offset + 90)
+    replica.write_many(RECORDS)
+    replica.flip(replica.made[1_234].log_offset + 90)
     lake = tmp_path / "lake"
     (tmp_path / "made").mkdir()
     make_topic(tandemq_broker.name_servers, TOPIC)
@@ -50,7 +50,7 @@ def test_jobs_on_a_cluster_end_rightly_though_an_executor_is_killed(
         "tests.spark.on_cluster",
         cluster.address,
         str(writer.store),
-        str(twin.store),
+        str(replica.store),
         str(lake),
         str(tmp_path / "made"),
         tandemq_broker.name_servers,
@@ -58,24 +58,24 @@ def test_jobs_on_a_cluster_end_rightly_though_an_executor_is_killed(
     environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
     with subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as driver:
         assert driver.stdout is not None
-        told: list[dict[str, Any]] = [json.loads(driver.stdout.readline())]
-        assert told[0]["what"] == "commit"
-        assert told[0]["rows"] < RECORDS
+        lines: list[dict[str, Any]] = [json.loads(driver.stdout.readline())]
+        assert lines[0]["what"] == "commit"
+        assert lines[0]["rows"] < RECORDS
         victim = cluster.executors()[0]
         os.kill(victim, signal.SIGKILL)
         cluster.wait_for_lost_executor()
-        told += [json.loads(line) for line in driver.stdout]
+        lines += [json.loads(line) for line in driver.stdout]
     assert driver.returncode == 0
     assert victim not in cluster.executors()
-    commits = [one for one in told if one["what"] == "commit"]
+    commits = [one for one in lines if one["what"] == "commit"]
     assert len(commits) > 5
-    archived, audited, scrubbed, *others = told[len(commits) :]
+    archived, audited, scrubbed, *others = lines[len(commits) :]
     assert archived == {"what": "archived", "rows": RECORDS, "commits": len(commits)}
     offsets = ds.dataset(DeltaLake(lake).data_files()).to_table(["commitLogOffset"]).column(0).to_pylist()
     assert sorted(offsets) == [made.log_offset for made in writer.made]
     assert audited["counts"] == {"different": 0, "corrupt": 1, "missing": 0, "extra": 0}
     assert 0 < audited["bytes_equal"] < audited["end"]
-    assert scrubbed == {"what": "scrubbed", "records": RECORDS - 1, "damages": [twin.made[1_234].log_offset]}
+    assert scrubbed == {"what": "scrubbed", "records": RECORDS - 1, "damages": [replica.made[1_234].log_offset]}
     counted = {"what": "counted", "messages": {"T0": RECORDS // 2, "T1": RECORDS // 2}}
     assert others == [
         counted,
@@ -86,7 +86,7 @@ def test_jobs_on_a_cluster_end_rightly_though_an_executor_is_killed(
     ]
     ends = [tandemq_broker.broker().node.store.queues[TOPIC, number].max_offset for number in range(4)]
     assert sum(ends) == RECORDS // 2
-    assert f"diverges at {twin.made[1_234].log_offset:,}" in (tmp_path / "made" / "report.html").read_text()
+    assert f"diverges at {replica.made[1_234].log_offset:,}" in (tmp_path / "made" / "report.html").read_text()
     check_queues(tmp_path / "made" / "rebuilt" / "consumequeue", writer)
     laid = [path.read_bytes() for path in sorted((tmp_path / "made" / "store" / "commitlog").iterdir())]
     assert (
@@ -96,7 +96,7 @@ def test_jobs_on_a_cluster_end_rightly_though_an_executor_is_killed(
 
 
 def check_queues(queues: Path, writer: LogWriter) -> None:
-    """Each queue's entries name its messages, in their order."""
+    """Check that the entries of each queue refer to its messages, in order."""
     for topic in ("T0", "T1"):
         for queue in sorted((queues / topic).iterdir()):
             raw = b"".join(path.read_bytes() for path in sorted(queue.iterdir()))

@@ -1,4 +1,4 @@
-"""A cluster's messages in a lake: each once, whatever is done again, and never through two checkpoints."""
+"""Messages of a cluster in a lake: each exactly once, whatever is repeated, and never through two checkpoints."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from tandemq.errors import ConfigError, LocalError
 from tandemq.model.message import Message, MessageQueue
 from tandemq.run.local import LocalCluster
 from tandemq.spark.jobs.archive import Archive, ArchiveOptions
-from tandemq.spark.jobs.collect import Collect, Collected, CollectOptions
+from tandemq.spark.jobs.collect import Collect, CollectOptions, CollectResult
 from tandemq.spark.jobs.replay import replay_to_topic
 from tandemq.spark.lake.delta import DeltaLake
 from tests.spark.logs import LogWriter
@@ -24,7 +24,7 @@ from tests.spec import spec
 
 
 class Died(Exception):
-    """The driver, at the worst moment."""
+    """The driver died between the two commits."""
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def options(cluster: LocalCluster, lake: Path, **more: Any) -> CollectOptions:
     return CollectOptions(source=source, lake=lake, **more)
 
 
-def collect(spark: SparkSession, cluster: LocalCluster, lake: Path, **more: Any) -> Collected:
+def collect(spark: SparkSession, cluster: LocalCluster, lake: Path, **more: Any) -> CollectResult:
     return Collect(options(cluster, lake, **more)).run(spark)
 
 
@@ -47,7 +47,7 @@ def bodies(spark: SparkSession, lake: Path) -> list[int]:
 
 
 @spec("P17")
-def test_each_message_is_in_the_lake_once_though_the_driver_dies_between_the_two_commits(
+def test_driver_death_between_the_two_commits_duplicates_no_message(
     spark: SparkSession, tandemq_broker: LocalCluster, lake: Path
 ) -> None:
     names = tandemq_broker.name_servers
@@ -75,7 +75,7 @@ def test_each_message_is_in_the_lake_once_though_the_driver_dies_between_the_two
 
 
 @spec("P17")
-def test_checkpoint_that_is_not_the_lakes_own_or_of_another_time_is_refused(
+def test_foreign_older_or_newer_checkpoint_is_refused(
     spark: SparkSession, tandemq_broker: LocalCluster, lake: Path, tmp_path: Path
 ) -> None:
     names, own, older = tandemq_broker.name_servers, tmp_path / "own", tmp_path / "older"
@@ -103,14 +103,14 @@ def test_checkpoint_that_is_not_the_lakes_own_or_of_another_time_is_refused(
     assert bodies(spark, lake) == list(range(30))
 
 
-def test_lake_holds_logs_or_messages_that_were_collected(
+def test_lake_is_filled_by_archive_or_by_collect_but_not_both(
     spark: SparkSession, tandemq_broker: LocalCluster, lake: Path, tmp_path: Path
 ) -> None:
     writer = LogWriter(tmp_path / "broker-a")
     writer.write_many(10)
     send(tandemq_broker.name_servers, numbered("Orders", 0, 3))
     collect(spark, tandemq_broker, lake)
-    with pytest.raises(ConfigError, match="holds messages that were collected"):
+    with pytest.raises(ConfigError, match="holds messages collected from a cluster"):
         Archive(ArchiveOptions(store=writer.store, lake=lake))
     Archive(ArchiveOptions(store=writer.store, lake=tmp_path / "logs")).run(spark)
     with pytest.raises(LocalError, match="the lake holds messages that were not collected"):
@@ -118,7 +118,7 @@ def test_lake_holds_logs_or_messages_that_were_collected(
     assert DeltaLake(tmp_path / "logs").rows() == 10
 
 
-def test_what_is_collected_is_what_the_log_holds_and_can_be_replayed(
+def test_collected_rows_equal_the_log_and_can_be_replayed(
     spark: SparkSession, tandemq_broker: LocalCluster, lake: Path, tmp_path: Path
 ) -> None:
     names = tandemq_broker.name_servers
@@ -140,7 +140,7 @@ def test_what_is_collected_is_what_the_log_holds_and_can_be_replayed(
     assert copies.where(F.length("body") == 20_000).count() == 1
 
 
-def test_command_collects_all_topics_and_says_what_it_did(
+def test_command_collects_all_topics_and_prints_its_result(
     spark: SparkSession, tandemq_broker: LocalCluster, lake: Path
 ) -> None:
     assert spark is not None
@@ -148,9 +148,9 @@ def test_command_collects_all_topics_and_says_what_it_did(
     send(names, numbered("Orders", 0, 30))
     send(names, numbered("Other", 30, 50))
     words = ["spark", "collect", str(lake), "--namesrv", names, "--batch-messages", "30", "--json"]
-    told = [json.loads(CliRunner().invoke(main, words).stdout) for _ in range(2)]
-    assert [one["rows"] for one in told] == [50, 0]
-    assert told[0]["commits"] == 3
+    results = [json.loads(CliRunner().invoke(main, words).stdout) for _ in range(2)]
+    assert [one["rows"] for one in results] == [50, 0]
+    assert results[0]["commits"] == 3
     assert bodies(spark, lake) == list(range(50))
     wrong = CliRunner().invoke(main, [*words, "--subscribe", "Order"])
     assert wrong.exit_code == 2

@@ -1,4 +1,4 @@
-"""The demo's last act: what Spark makes of the brokers' logs, and what it says if something is wrong with them."""
+"""Last step of the demo: results of Spark on the brokers' logs, and its reports of damage."""
 
 import json
 from fractions import Fraction
@@ -24,7 +24,7 @@ def write(writer: LogWriter, tag: str, number: int, value: object, topic: str = 
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> dict[str, tuple[LogWriter, LogWriter]]:
-    """Two groups: values of tags a and b, one of them twice, some that are none, another topic."""
+    """Two groups: values of tags a and b, one of them duplicated, some malformed, and another topic."""
     made = {}
     for group in ("broker-a", "broker-b"):
         pair = LogWriter(tmp_path / group / "0"), LogWriter(tmp_path / group / "1")
@@ -54,10 +54,10 @@ def test_gold_counts_each_sound_message_of_the_topic_once(
     assert found.rows == 24
     assert found.audited_bytes == found.log_bytes == sum(one.end for one, _ in pairs.values())
     assert found.gold == {"a": Gold(10, 8, (0 + 2 + 6 + 8) / 4 / 4), "b": Gold(10, 10, (1 + 3 + 5 + 7 + 9) / 4 / 5)}
-    spark.range(1).count()  # a session that ran before goes on
+    spark.range(1).count()  # a session that was already running stays open
 
 
-def test_what_is_wrong_with_a_log_is_a_fault_and_no_figure(
+def test_damage_of_a_log_is_reported_as_fault(
     spark: SparkSession, tmp_path: Path, pairs: dict[str, tuple[LogWriter, LogWriter]]
 ) -> None:
     assert spark.version
@@ -111,7 +111,7 @@ def test_message_that_differs_in_the_lake_is_a_fault(
     assert (tmp_path / "data" / "broker-a-0.log").is_file()
 
 
-def test_means_are_alike_to_the_last_bit_where_values_are_whole() -> None:
+def test_means_of_integers_are_equal_to_the_last_bit() -> None:
     whole, parts = Figures(3, 2, 7), Figures(3, 2, Fraction(7, 10))
     assert scenario.is_like(Gold(3, 2, 3.5), whole)
     assert not scenario.is_like(Gold(3, 2, 3.5000000001), whole)

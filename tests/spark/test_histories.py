@@ -1,5 +1,5 @@
-"""Generations of a log, asked of whom a query reads: a master that is dead or not to be asked stops nothing, and a
-slave that lags is not believed more than it knows."""
+"""Epochs of a log from the readable members: a dead master, or one not to be asked, is no error, and a lagging slave
+proves only what it knows."""
 
 import json
 from typing import Any
@@ -14,27 +14,27 @@ from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
 from tandemq.spark.sources.cluster.offsets import Position
 from tandemq.spark.sources.cluster.options import ReadFrom
-from tandemq.spark.sources.cluster.resolve import End, Epochs, QueueLayout, find_epochs, find_rewritten
+from tandemq.spark.sources.cluster.resolve import Epochs, QueueEnd, QueueLayout, find_epochs, find_rewritten
 from tandemq.spark.sources.cluster.source import _checked_epochs
 from tests.spark.logs import HOST_V4
 
 QUEUE, OTHER = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
 LAYOUT = QueueLayout((QUEUE,), {"a": {0: "master", 1: "lags", 2: "slave"}})
 PAIRS = {"master": ((1, 0), (2, 1000), (3, 9000)), "lags": ((1, 0),), "slave": ((1, 0), (2, 1000))}
-"""The generations that each of them knows; record `n` of the queue lies at log offset 200 n."""
+"""Epochs that each member knows; record `n` of the queue is at log offset 200 n."""
 HELD = {"master": 50, "lags": 4, "slave": 40}
 REFUSED = Command(ResponseCode.NO_PERMISSION)
 
 
 class Members:
-    """A broker group; the second slave serves no consumers, as in a group with a registry."""
+    """A broker group whose second slave serves no consumers, as in a group with a registry."""
 
     def __init__(self, *dead: str) -> None:
         self.dead = dead
         self.asked: set[str] = set()
 
-    def tell(self, steps: Steps[Any]) -> Any:
-        """The outcome of a story."""
+    def run(self, steps: Steps[Any]) -> Any:
+        """Return the result of an operation."""
         try:
             step = next(steps)
             while True:
@@ -54,8 +54,8 @@ class Members:
         if ask.address in self.dead:
             return NotConnected(f"{ask.address} is dead")
         if ask.command.code == RequestCode.GET_BROKER_EPOCH_CACHE:
-            told = [{"epoch": epoch, "startOffset": start} for epoch, start in PAIRS[ask.address]]
-            return Command(ResponseCode.SUCCESS, body=json.dumps({"epochList": told}).encode())
+            epoch_list = [{"epoch": epoch, "startOffset": start} for epoch, start in PAIRS[ask.address]]
+            return Command(ResponseCode.SUCCESS, body=json.dumps({"epochList": epoch_list}).encode())
         if ask.address == "slave" and ask.command.code == RequestCode.PULL_MESSAGE:
             return REFUSED
         at, end = int(ask.command.fields["queueOffset"]), HELD[ask.address]
@@ -93,11 +93,11 @@ class Members:
         (ReadFrom.SLAVE, ("lags", "slave"), 0, False),
     ],
 )
-def test_generations_are_told_by_the_master_unless_it_is_dead_or_slaves_only_are_read(
+def test_epochs_come_from_the_master_unless_it_is_dead_or_only_slaves_are_read(
     read_from: ReadFrom, dead: tuple[str, ...], epoch: int, is_final: bool
 ) -> None:
     members = Members(*dead)
-    found = members.tell(find_epochs(LAYOUT, read_from))["a"]
+    found = members.run(find_epochs(LAYOUT, read_from))["a"]
     assert (found.epoch, found.is_final) == (epoch, is_final)
     assert ("master" in members.asked) is (read_from is not ReadFrom.SLAVE)
 
@@ -114,34 +114,34 @@ def test_generations_are_told_by_the_master_unless_it_is_dead_or_slaves_only_are
         (ReadFrom.ANY, ("master",), 45, False),
     ],
 )
-def test_message_before_a_position_is_asked_of_whom_is_read_and_one_that_lags_is_passed_over(
+def test_message_before_a_position_comes_from_readable_members_without_lag(
     read_from: ReadFrom, dead: tuple[str, ...], offset: int, rewritten: bool
 ) -> None:
     members = Members(*dead)
     position, epochs = Position({QUEUE: offset}, {"a": 1}), {"a": Epochs(PAIRS["slave"])}
-    found = members.tell(find_rewritten(LAYOUT, position, epochs, read_from))
+    found = members.run(find_rewritten(LAYOUT, position, epochs, read_from))
     assert found == ([QUEUE] if rewritten else [])
     assert ("master" in members.asked) is (read_from is not ReadFrom.SLAVE)
 
 
-def test_history_that_nobody_can_tell_of_is_an_error() -> None:
+def test_history_without_an_answering_member_is_an_error() -> None:
     position, epochs = Position({QUEUE: 6}, {"a": 1}), {"a": Epochs(PAIRS["slave"])}
     with pytest.raises(NotConnected, match="lags is dead"):
-        Members("lags", "slave").tell(find_rewritten(LAYOUT, position, epochs, ReadFrom.SLAVE))
+        Members("lags", "slave").run(find_rewritten(LAYOUT, position, epochs, ReadFrom.SLAVE))
 
 
 @pytest.mark.parametrize(
     ("end", "known", "epoch"),
     [
-        (End(60, is_final=False), 2, 2),
-        (End(60, is_final=True), 2, 2),
-        (End(40, is_final=False), 2, 1),  # what lies before the position is not there yet, and not checked
-        (End(40, is_final=True), 2, 2),
-        (End(60, is_final=False), 0, 1),  # a slave that has not heard of the first one
+        (QueueEnd(60, is_final=False), 2, 2),
+        (QueueEnd(60, is_final=True), 2, 2),
+        (QueueEnd(40, is_final=False), 2, 1),  # the message before the position is not there yet, and not checked
+        (QueueEnd(40, is_final=True), 2, 2),
+        (QueueEnd(60, is_final=False), 0, 1),  # a slave that does not know the first epoch yet
     ],
 )
-def test_position_belongs_to_a_later_generation_once_what_lies_before_it_was_seen(
-    end: End, known: int, epoch: int
+def test_position_gets_a_later_epoch_once_the_message_before_it_was_checked(
+    end: QueueEnd, known: int, epoch: int
 ) -> None:
     before = Position({QUEUE: 50, OTHER: 7}, {"a": 1, "b": 4})
     epochs = {"a": Epochs(((known, 0),) if known else ())}

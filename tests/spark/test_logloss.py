@@ -1,4 +1,4 @@
-"""What of a log is gone when a task reads it, or an offset that names what is not there: told, never no rows."""
+"""Log offsets that are gone when a task reads them, or that never existed: reported, never silently without rows."""
 
 import logging
 from pathlib import Path
@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from tandemq.errors import ConfigError, OffsetGone, StoreDamaged
-from tandemq.spark.jobs.archive import Archive, Archived, ArchiveOptions, position_mark
+from tandemq.spark.jobs.archive import Archive, ArchiveOptions, ArchiveResult, position_mark
 from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.sources.log.options import read_options
 from tandemq.spark.sources.log.source import FILES, LogBatchReader, LogStreamReader
@@ -38,7 +38,7 @@ def planned(reader: LogStreamReader) -> list[InputPartition]:
 
 
 def begun(reader: LogStreamReader) -> dict[str, Any]:
-    """Where a stream begins, after the empty micro-batch that says so."""
+    """Return the start offset of a stream, after the empty micro-batch that records it."""
     start = reader.initialOffset()
     if reader._options.start < 0:
         assert reader.latestOffset(start, ALL) == reader.initialOffset()
@@ -52,7 +52,7 @@ def offsets_read(reader: LogStreamReader, parts: list[InputPartition]) -> list[i
 
 @spec("P04")
 @pytest.mark.parametrize("writes", [False, True])
-def test_file_deleted_between_planning_and_reading_is_a_loss_of_its_ranges_alone(
+def test_file_deleted_between_planning_and_reading_is_a_loss_of_its_ranges_only(
     writer: LogWriter, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, writes: bool
 ) -> None:
     writer.write_many(900)
@@ -68,8 +68,8 @@ def test_file_deleted_between_planning_and_reading_is_a_loss_of_its_ranges_alone
     kept = [made.log_offset for made in writer.made if made.log_offset >= 65536]
     with caplog.at_level(logging.WARNING):
         if writes:
-            (told,) = [batch.to_pylist()[0] for part in parts for batch in lax.read(part)]
-            assert (told["rows"], told["start"], told["end"]) == (len(kept), 0, writer.end)
+            (row,) = [batch.to_pylist()[0] for part in parts for batch in lax.read(part)]
+            assert (row["rows"], row["start"], row["end"]) == (len(kept), 0, writer.end)
         else:
             assert offsets_read(lax, parts) == kept
     assert "log offsets [0, 65536) are gone" in caplog.text
@@ -89,12 +89,12 @@ def test_file_deleted_while_its_range_is_read_is_a_loss_of_the_rest(
         return files
 
     monkeypatch.setattr(LogStreamReader, "_open", delete_after_a_look)
-    with pytest.raises(OffsetGone, match=r"log offsets \[0, 65536\) are gone: their file was deleted meanwhile"):
+    with pytest.raises(OffsetGone, match=r"log offsets \[0, 65536\) are gone: their file was deleted during the read"):
         list(stream_of(writer).read(parts[0]))
 
 
 @spec("P04")
-def test_file_that_goes_between_planning_and_reading_leaves_the_archive_without_its_mark(
+def test_file_deleted_between_planning_and_reading_does_not_advance_the_archive(
     spark: SparkSession, writer: LogWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = Archive._commit
@@ -103,7 +103,7 @@ def test_file_that_goes_between_planning_and_reading_leaves_the_archive_without_
         writer.path(0).unlink(missing_ok=True)
         commit(self, frame, batch)
 
-    def archive(**options: Any) -> Archived:
+    def archive(**options: Any) -> ArchiveResult:
         return Archive(ArchiveOptions(store=writer.store, lake=tmp_path / "lake", **options)).run(spark)
 
     writer.write_many(100)
@@ -121,7 +121,7 @@ def test_file_that_goes_between_planning_and_reading_leaves_the_archive_without_
 @spec("P04")
 @pytest.mark.parametrize("last", [30, 60, 99])
 @pytest.mark.parametrize("range_bytes", [1 << 30, 1000, 100])
-def test_tail_that_is_gone_when_it_is_read_is_a_loss_wherever_ranges_are_cut(
+def test_tail_gone_at_reading_is_a_loss_for_any_range_boundary(
     writer: LogWriter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, last: int, range_bytes: int
 ) -> None:
     monkeypatch.setattr("tandemq.spark.sources.log.options.RANGE_BYTES_MIN", 1)
@@ -133,28 +133,28 @@ def test_tail_that_is_gone_when_it_is_read_is_a_loss_wherever_ranges_are_cut(
     assert len(offsets_read(strict, parts)) == 100
     gone = writer.made[last].log_offset
     writer.zero(gone, writer.end)
-    with pytest.raises(OffsetGone, match=rf"log offsets \[{gone}, {writer.end}\) were there and are no more"):
+    with pytest.raises(OffsetGone, match=rf"log offsets \[{gone}, {writer.end}\) no longer exist"):
         offsets_read(strict, parts)
     with caplog.at_level(logging.WARNING):
         assert offsets_read(lax, parts) == [made.log_offset for made in writer.made[:last]]
-    assert caplog.text.count("were there and are no more") == 1
+    assert caplog.text.count("no longer exist") == 1
 
 
 @spec("P04")
-def test_last_files_that_are_gone_when_they_are_read_are_a_loss(writer: LogWriter) -> None:
+def test_last_files_gone_at_reading_are_a_loss(writer: LogWriter) -> None:
     writer.write_many(900)
     strict, lax = stream_of(writer), stream_of(writer, failOnDataLoss="false")
     parts = planned(strict)
     last = writer.end - writer.end % writer.segment_bytes
     writer.path(last).unlink()
-    with pytest.raises(OffsetGone, match=rf"log offsets \[{last}, {writer.end}\) were there and are no more"):
+    with pytest.raises(OffsetGone, match=rf"log offsets \[{last}, {writer.end}\) no longer exist"):
         offsets_read(strict, parts)
     assert offsets_read(lax, parts) == [made.log_offset for made in writer.made if made.log_offset < last]
 
 
 @spec("P04")
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_log_that_ends_before_what_was_read_is_noticed_by_its_stream(
+def test_stream_detects_a_log_that_ends_before_its_offset(
     writer: LogWriter, caplog: pytest.LogCaptureFixture, *, is_restarted: bool
 ) -> None:
     writer.write_many(100)
@@ -165,20 +165,20 @@ def test_log_that_ends_before_what_was_read_is_noticed_by_its_stream(
     writer.zero(end, writer.end)
     if is_restarted:
         strict, lax = stream_of(writer), stream_of(writer, failOnDataLoss="false")
-    told = f"the log ends at {end}, but was read up to {writer.end} already"
-    with pytest.raises(StoreDamaged, match=told):
+    message = f"the log ends at {end}, but was read up to {writer.end} already"
+    with pytest.raises(StoreDamaged, match=message):
         strict.latestOffset(reached, ALL)
     with caplog.at_level(logging.WARNING):
         assert lax.latestOffset(reached, ALL) == lax.latestOffset(reached, ALL) == reached
-    assert caplog.text.count(told) == 1
+    assert caplog.text.count(message) == 1
 
 
 @spec("P04")
-def test_stream_that_is_begun_anew_begins_where_it_began(writer: LogWriter, caplog: pytest.LogCaptureFixture) -> None:
+def test_restarted_stream_begins_at_the_recorded_offset(writer: LogWriter, caplog: pytest.LogCaptureFixture) -> None:
     writer.write_many(900)
     first = stream_of(writer).initialOffset()
     writer.path(0).unlink()
-    # Spark has noted `first` as the end of the first micro-batch, and plans it again.
+    # Spark has recorded `first` as the end of the first micro-batch, and plans it again.
     strict, lax = stream_of(writer), stream_of(writer, failOnDataLoss="false")
     for reader in (strict, lax):
         assert reader.partitions(reader.initialOffset(), first) == []
@@ -190,7 +190,7 @@ def test_stream_that_is_begun_anew_begins_where_it_began(writer: LogWriter, capl
     assert "log offsets [0, 65536) are gone" in caplog.text
 
 
-def test_offset_at_which_damage_begins_is_where_a_query_begins_and_ends(writer: LogWriter) -> None:
+def test_query_can_start_and_end_at_damage(writer: LogWriter) -> None:
     writer.write_many(10)
     damaged = writer.made[4]
     writer.flip(damaged.log_offset + 92)
@@ -206,7 +206,7 @@ def test_offset_at_which_damage_begins_is_where_a_query_begins_and_ends(writer: 
     assert behind.value[0].start == writer.made[5].log_offset
 
 
-def test_query_that_ends_where_the_log_was_when_it_began_does_not_call_that_a_loss(writer: LogWriter) -> None:
+def test_end_of_the_log_at_planning_is_no_loss(writer: LogWriter) -> None:
     writer.write_many(10)
     reader = stream_of(writer, startingOffsets="latest")
     reader.prepareForTriggerAvailableNow()
@@ -220,7 +220,7 @@ def batch_of(writer: LogWriter, **options: str) -> list[InputPartition]:
     return LogBatchReader(given, message_schema()).partitions()
 
 
-def test_offsets_behind_the_end_of_the_log_are_told(writer: LogWriter, caplog: pytest.LogCaptureFixture) -> None:
+def test_offsets_after_the_end_of_the_log_are_reported(writer: LogWriter, caplog: pytest.LogCaptureFixture) -> None:
     writer.write_many(10)
     end = writer.end
     behind = str(end + 1)
@@ -231,22 +231,22 @@ def test_offsets_behind_the_end_of_the_log_are_told(writer: LogWriter, caplog: p
     with pytest.raises(OffsetGone, match=rf"endingOffsets is {behind}, and the log ends at {end}"):
         batch_of(writer, endingOffsets=behind)
     assert len(batch_of(writer, endingOffsets=behind, failOnDataLoss="false")) == 1
-    assert "going on without" in caplog.text
+    assert "continuing without" in caplog.text
     assert batch_of(writer, startingOffsets=str(end)) == []
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"maxBytesPerTrigger": "100"}, "maxBytesPerTrigger is for streaming queries"),
         ({"startingOffsets": "500", "endingOffsets": "100"}, "startingOffsets is 500, behind endingOffsets, 100"),
-        ({"startingOffsets": "latest"}, "startingOffsets is latest, so that a batch query reads nothing"),
-        ({"endingOffsets": "earliest"}, "endingOffsets is earliest, so that a batch query reads nothing"),
+        ({"startingOffsets": "latest"}, "startingOffsets is latest, so a batch query would read nothing"),
+        ({"endingOffsets": "earliest"}, "endingOffsets is earliest, so a batch query would read nothing"),
         ({"rangeBytes": "²"}, "rangeBytes='²' is no whole number"),
         ({"startingOffsets": "²"}, "startingOffsets='²' is neither"),
         ({"startingOffsets": "9" * 5000}, "is neither earliest nor latest nor a log offset"),
     ],
 )
-def test_options_that_make_no_sense_in_a_batch_query_are_named(options: dict[str, str], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_options_without_sense_in_a_batch_query_are_named(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         read_options({"path": "x"} | options, streams=False)

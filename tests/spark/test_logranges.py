@@ -1,4 +1,4 @@
-"""Rows of the log, without Spark: every way to cut it, every kind of record, damage of all sorts."""
+"""Rows of the log without Spark: all splits, all kinds of records, all kinds of damage."""
 
 import json
 import zlib
@@ -14,7 +14,7 @@ from tandemq.codec.record.record import decode_host
 from tandemq.errors import OffsetGone, StoreDamaged
 from tandemq.model.message import SysFlag
 from tandemq.spark.sources.log.files import LogFileReader, log_end, open_log
-from tandemq.spark.sources.log.ranges import BatchMaker, RangeReader, Reading, split
+from tandemq.spark.sources.log.ranges import BatchBuilder, DecodeOptions, LogRangeReader, split
 from tandemq.spark.sources.records import MILLISECONDS_MAX
 from tandemq.spark.sources.schema import message_schema
 from tests.golden import GOLDEN, unpack
@@ -23,13 +23,13 @@ from tests.spec import spec
 
 
 def rows_of(store: Path, *, range_bytes: int = 1 << 30, **reading: Any) -> list[dict[str, Any]]:
-    """All rows of a store, in order, by all columns."""
+    """Return all rows of a store in order, with all columns."""
     files = open_log(store, "broker-a")
     schema = message_schema(details=True, map_properties=bool(reading.get("maps_properties")))
-    maker = BatchMaker(files, to_arrow_schema(schema, timezone="UTC"))
+    maker = BatchBuilder(files, to_arrow_schema(schema, timezone="UTC"))
     found: list[dict[str, Any]] = []
     with LogFileReader(files) as read:
-        reader = RangeReader(read, Reading(tuple(schema.names), **{"keeps_damage": True, **reading}))
+        reader = LogRangeReader(read, DecodeOptions(tuple(schema.names), **{"keeps_damage": True, **reading}))
         for wanted in split(files, files.start, log_end(read), range_bytes):
             for rows in reader.rows(wanted):
                 found += maker.batch(rows).to_pylist()
@@ -72,7 +72,7 @@ def test_any_split_gives_the_same_rows(tmp_path_factory: pytest.TempPathFactory,
     assert rows_of(store, range_bytes=range_bytes) == rows_of(store)
 
 
-def test_properties_are_found_wherever_they_stand(writer: LogWriter) -> None:
+def test_properties_are_found_at_any_position(writer: LogWriter) -> None:
     cases = [
         (b"", None, None),
         (b"TAGS\x01a\x02", None, "a"),
@@ -124,7 +124,7 @@ def test_corrupt_record_is_kept_with_its_verdict_and_its_bytes(writer: LogWriter
     assert [r["verdict"] for r in rows if r is not row] == [None] * 49
 
 
-def test_bytes_that_are_no_record_are_one_row_up_to_the_next_sound_record(writer: LogWriter) -> None:
+def test_damage_up_to_the_next_sound_record_is_one_row(writer: LogWriter) -> None:
     writer.write_many(50)
     start, end = writer.made[10].log_offset, writer.made[14].log_offset
     writer.zero(start, end)
@@ -135,15 +135,15 @@ def test_bytes_that_are_no_record_are_one_row_up_to_the_next_sound_record(writer
     assert rows[10]["verdict"]
 
 
-def test_damage_fails_a_reading_that_does_not_keep_it_unless_it_may_be_passed_over(writer: LogWriter) -> None:
+def test_damage_is_an_error_unless_it_is_kept_or_skipped(writer: LogWriter) -> None:
     writer.write_many(50)
     writer.flip(writer.made[20].log_offset + 90)
-    with pytest.raises(StoreDamaged, match=r"damage in \[\d+, \d+\).*ask for the column verdict"):
+    with pytest.raises(StoreDamaged, match=r"damage in \[\d+, \d+\).*select the column verdict"):
         rows_of(writer.store, keeps_damage=False)
     assert len(rows_of(writer.store, keeps_damage=False, fails_on_damage=False)) == 49
 
 
-def test_unreadable_text_and_bodies_are_told_and_kept(writer: LogWriter) -> None:
+def test_unreadable_text_and_bodies_are_rows_with_a_verdict(writer: LogWriter) -> None:
     writer.write()
     writer.write(properties=b"A\x01\xff\xfe\x02")
     writer.write(b"not zlib", sys_flag=int(SysFlag.COMPRESSED))
@@ -155,7 +155,7 @@ def test_unreadable_text_and_bodies_are_told_and_kept(writer: LogWriter) -> None
     assert len(rows_of(writer.store)[1]["body"]) == writer.made[1].size
 
 
-def test_torn_tail_is_no_row(writer: LogWriter) -> None:
+def test_torn_tail_is_not_a_row(writer: LogWriter) -> None:
     writer.write_many(30)
     last = writer.made[-1]
     writer.zero(last.log_offset + last.size - 10, last.log_offset + last.size)
@@ -173,7 +173,7 @@ def test_log_end_is_found_again_as_the_log_grows_over_files(writer: LogWriter) -
             assert end == log_end(read) == writer.end
 
 
-def test_generations_of_the_log_are_told(writer: LogWriter) -> None:
+def test_rows_have_the_epoch_of_the_log(writer: LogWriter) -> None:
     writer.write_many(30)
     third = writer.made[10].log_offset
     lines = f"1-0\n3-{third}\n"
@@ -181,7 +181,7 @@ def test_generations_of_the_log_are_told(writer: LogWriter) -> None:
     assert [row["epoch"] for row in rows_of(writer.store)] == [1] * 10 + [3] * 20
 
 
-def test_directory_of_archived_files_is_read_as_a_store_is(writer: LogWriter, tmp_path: Path) -> None:
+def test_directory_of_archived_files_is_read_like_a_store(writer: LogWriter, tmp_path: Path) -> None:
     writer.write_many(2000)
     aside = tmp_path / "aside"
     aside.mkdir()
@@ -190,7 +190,7 @@ def test_directory_of_archived_files_is_read_as_a_store_is(writer: LogWriter, tm
     assert rows_of(aside) == [row for row in rows_of(writer.store) if row["commitLogOffset"] >= writer.segment_bytes]
 
 
-def test_no_log_a_gap_and_a_file_of_another_size_are_clear_errors(writer: LogWriter, tmp_path: Path) -> None:
+def test_missing_log_gap_and_file_of_another_size_are_clear_errors(writer: LogWriter, tmp_path: Path) -> None:
     with pytest.raises(StoreDamaged, match=r"holds no commit log.*storePathRootDir"):
         open_log(tmp_path)
     writer.write_many(3000)
@@ -202,7 +202,7 @@ def test_no_log_a_gap_and_a_file_of_another_size_are_clear_errors(writer: LogWri
         open_log(writer.store)
 
 
-def test_file_deleted_while_it_is_read_is_told(writer: LogWriter) -> None:
+def test_file_deleted_while_it_is_read_is_reported(writer: LogWriter) -> None:
     writer.write_many(3000)
     files = open_log(writer.store)
     writer.path(0).unlink()
@@ -212,12 +212,12 @@ def test_file_deleted_while_it_is_read_is_told(writer: LogWriter) -> None:
 
 @pytest.mark.parametrize("name", ["store-4.9.7-clean", "store-4.9.7-killed", "store-5.3.3-clean", "store-5.3.3-killed"])
 def test_stores_of_java_brokers_are_read_as_their_client_reads_them(tmp_path: Path, name: str) -> None:
-    told = json.loads((GOLDEN / f"{name}.json").read_text())
+    expected = json.loads((GOLDEN / f"{name}.json").read_text())
     unpack(name, tmp_path)
     rows = {row["commitLogOffset"]: row for row in rows_of(tmp_path / "store")}
     assert {row["verdict"] for row in rows.values()} == {None}
-    assert told["messages"]
-    for message in told["messages"]:
+    assert expected["messages"]
+    for message in expected["messages"]:
         row = rows[message["commitLogOffset"]]
         assert (row["topic"], row["queueId"]) == (message["topic"], message["queueId"])
         assert row["body"].decode() == message["body"]
@@ -225,15 +225,15 @@ def test_stores_of_java_brokers_are_read_as_their_client_reads_them(tmp_path: Pa
         assert row["bodyCrc"] == message["bodyCRC"]
 
 
-def test_time_beyond_all_timestamps_costs_no_other_row(writer: LogWriter) -> None:
-    for host in (HOST_V6, HOST_V4):  # taken one by one, and column by column
+def test_time_beyond_the_timestamp_range_affects_no_other_row(writer: LogWriter) -> None:
+    for host in (HOST_V6, HOST_V4):  # decoded one by one, and column by column
         writer.write(b"late", born_host=host, born_ms=(1 << 63) - 1)
         writer.write(b"early", born_host=host, born_ms=-(1 << 63))
     writer.write(b"sound")
     files = open_log(writer.store, "broker-a")
-    maker = BatchMaker(files, to_arrow_schema(message_schema(), timezone="UTC"))
+    maker = BatchBuilder(files, to_arrow_schema(message_schema(), timezone="UTC"))
     with LogFileReader(files) as read:
-        reader = RangeReader(read, Reading(tuple(message_schema().names)))
+        reader = LogRangeReader(read, DecodeOptions(tuple(message_schema().names)))
         (wanted,) = split(files, files.start, log_end(read), 1 << 30)
         batches = [maker.batch(rows) for rows in reader.rows(wanted)]
     bodies = [body.as_py() for batch in batches for body in batch.column("body")]

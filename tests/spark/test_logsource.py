@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tandemq.errors import ConfigError
-from tandemq.spark.runtime.worker import keep_modules
+from tandemq.spark.runtime.worker import freeze_modules
 from tandemq.spark.sources.log.options import read_options
 from tandemq.spark.sources.log.source import RocketMQLogDataSource
 from tandemq.spark.sources.schema import KAFKA, MESSAGE
@@ -51,11 +51,11 @@ def test_batch_query_with_kafka_columns_and_with_properties_as_map(spark: SparkS
     assert named.properties["TAGS"] == "t0"
 
 
-def test_who_has_read_a_range_no_longer_looks_for_garbage_among_modules(writer: LogWriter) -> None:
+def test_worker_freezes_modules_after_reading_a_range(writer: LogWriter) -> None:
     writer.write_many(10)
     source = RocketMQLogDataSource({"path": str(writer.store)})
     reader = source.reader(source.schema())
-    keep_modules.cache_clear()
+    freeze_modules.cache_clear()
     gc.unfreeze()
     try:
         assert [batch.num_rows for batch in reader.read(reader.partitions()[0])] == [10]
@@ -65,7 +65,7 @@ def test_who_has_read_a_range_no_longer_looks_for_garbage_among_modules(writer: 
 
 
 def run_once(spark: SparkSession, store: Path, checkpoint: Path, table: str, **options: Any) -> StreamingQuery:
-    """Read what is new into a table in memory-less form: a Parquet directory of one file per batch."""
+    """Read new rows into a Parquet directory with one file per batch."""
     stream = spark.readStream.format("rocketmq-log").options(**options).load(str(store))
 
     def keep(frame: DataFrame, batch: int) -> None:
@@ -81,7 +81,7 @@ def run_once(spark: SparkSession, store: Path, checkpoint: Path, table: str, **o
     return query
 
 
-def test_stream_reads_on_from_its_checkpoint_as_the_log_grows(
+def test_stream_continues_from_its_checkpoint_as_the_log_grows(
     spark: SparkSession, writer: LogWriter, tmp_path: Path
 ) -> None:
     table = str(tmp_path / "table")
@@ -95,7 +95,7 @@ def test_stream_reads_on_from_its_checkpoint_as_the_log_grows(
 
 
 @spec("P04")
-def test_stream_whose_next_bytes_retention_took_fails_or_goes_on_as_told(
+def test_stream_fails_or_continues_as_configured_if_retention_deleted_its_next_bytes(
     spark: SparkSession, writer: LogWriter, tmp_path: Path
 ) -> None:
     table, checkpoint = str(tmp_path / "table"), tmp_path / "checkpoint"
@@ -112,7 +112,7 @@ def test_stream_whose_next_bytes_retention_took_fails_or_goes_on_as_told(
 
 
 @spec("P04")
-def test_stream_notices_a_log_written_anew_after_a_failover(
+def test_stream_detects_a_log_rewritten_after_a_failover(
     spark: SparkSession, writer: LogWriter, tmp_path: Path
 ) -> None:
     table, checkpoint = str(tmp_path / "table"), tmp_path / "checkpoint"
@@ -122,15 +122,15 @@ def test_stream_notices_a_log_written_anew_after_a_failover(
     other.write_many(200)
     shutil.copytree(other.store, writer.store, dirs_exist_ok=True)
     (writer.store / "epochFileCheckpoint").write_text(f"2\n0\n1-0\n2-{other.made[50].log_offset}\n")
-    with pytest.raises(StreamingQueryException, match="written anew after a failover"):
+    with pytest.raises(StreamingQueryException, match="rewritten after a failover"):
         run_once(spark, writer.store, checkpoint, table)
 
 
 @spec("P03")
-def test_damage_fails_a_query_that_did_not_ask_for_the_verdict(spark: SparkSession, writer: LogWriter) -> None:
+def test_damage_fails_a_query_without_the_column_verdict(spark: SparkSession, writer: LogWriter) -> None:
     writer.write_many(50)
     writer.flip(writer.made[20].log_offset + 90)
-    with pytest.raises(Exception, match="ask for the column verdict"):  # Spark wraps errors of tasks
+    with pytest.raises(Exception, match="select the column verdict"):  # Spark wraps errors of tasks
         log_frame(spark, writer.store).collect()
     assert log_frame(spark, writer.store, failOnDataLoss="false").count() == 49
     kept = log_frame(spark, writer.store, details="true").where("verdict IS NOT NULL").collect()
@@ -138,7 +138,7 @@ def test_damage_fails_a_query_that_did_not_ask_for_the_verdict(spark: SparkSessi
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({}, "needs a path"),
         ({"path": "x", "startingOffset": "earliest"}, r"no option 'startingOffset'.*'startingOffsets'"),
@@ -151,6 +151,6 @@ def test_damage_fails_a_query_that_did_not_ask_for_the_verdict(spark: SparkSessi
         ({"path": "x", "writeTo": "y", "propertiesAs": "map", "inflate": "true"}, "for propertiesAs and inflate"),
     ],
 )
-def test_wrong_options_are_named(options: dict[str, str], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_wrong_options_are_named(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         read_options(options)

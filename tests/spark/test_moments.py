@@ -1,4 +1,4 @@
-"""Where a time lies in a queue, when slaves only are asked: by pulls, each of a slave."""
+"""Search by store time with pulls from slaves only."""
 
 import random
 from bisect import bisect_left
@@ -14,13 +14,13 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
 from tandemq.spark.sources.cluster.options import ReadFrom
-from tandemq.spark.sources.cluster.resolve import QueueLayout, find_moment
+from tandemq.spark.sources.cluster.resolve import QueueLayout, find_offset_at
 from tests.spark.logs import HOST_V4
 
 QUEUE = MessageQueue("T", "a", 0)
 LAYOUT = QueueLayout((QUEUE,), {"a": {0: "master", 1: "dead", 2: "lags", 3: "slave"}})
 START = 100
-"""Where the queue begins: what is before it was deleted."""
+"""Start of the queue: earlier messages are deleted."""
 
 
 def record(offset: int, store_ms: int) -> bytes:
@@ -42,7 +42,7 @@ def record(offset: int, store_ms: int) -> bytes:
 
 
 def answer(ask: Invoke, times: list[int]) -> Command:
-    """As a slave that lags gives it, or one of a group with a registry that has everything."""
+    """Response of a lagging slave, or of a complete slave in a group with a registry."""
     if ask.address == "slave" and ask.command.code == RequestCode.PULL_MESSAGE:
         return Command(ResponseCode.NO_PERMISSION)
     assert ask.address in ("slave", "lags")
@@ -57,7 +57,7 @@ def answer(ask: Invoke, times: list[int]) -> Command:
 
 def found(wall_ms: int, start: int, end: int, times: list[int], addresses: dict[int, str]) -> int:
     layout = QueueLayout(LAYOUT.queues, {"a": addresses})
-    steps = find_moment(cast(Routes, None), layout, QUEUE, wall_ms, start, end, ReadFrom.SLAVE)
+    steps = find_offset_at(cast(Routes, None), layout, QUEUE, wall_ms, start, end, ReadFrom.SLAVE)
     try:
         step = next(steps)
         while True:
@@ -71,7 +71,7 @@ def found(wall_ms: int, start: int, end: int, times: list[int], addresses: dict[
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_time_is_found_by_pulls_of_slaves_alone_whoever_of_them_lags_or_is_dead(seed: int) -> None:
+def test_offset_by_time_is_found_with_pulls_although_slaves_lag_or_are_dead(seed: int) -> None:
     dice = random.Random(seed)
     times = sorted(dice.randrange(1_000, 1_060) for _ in range(dice.randrange(1, 80)))
     end = START + len(times)
@@ -81,6 +81,6 @@ def test_time_is_found_by_pulls_of_slaves_alone_whoever_of_them_lags_or_is_dead(
         assert found(wall_ms, START - 7, end, times, {0: "master", 2: "lags", 3: "slave"}) in (expected, START - 7)
 
 
-def test_slaves_of_which_none_answers_are_an_error_and_no_end() -> None:
+def test_search_by_time_without_an_answering_slave_is_an_error() -> None:
     with pytest.raises(NotConnected):
         found(5, 0, 10, [], {0: "master", 1: "dead"})

@@ -1,10 +1,10 @@
-"""Options are judged before anything is asked of a cluster, and each complaint says what is right."""
+"""Options are validated before any request to a cluster, and each error says what is right."""
 
 import pytest
 
 from tandemq.errors import ConfigError
 from tandemq.model.message import MessageQueue
-from tandemq.spark.sources.cluster.options import Edge, Moment, ReadFrom, sink_options, source_options
+from tandemq.spark.sources.cluster.options import Edge, ReadFrom, StoreTime, sink_options, source_options
 
 GOOD = {"nameServer": "127.0.0.1:9876", "subscribe": "Orders"}
 
@@ -18,7 +18,7 @@ def test_defaults_are_kafkas() -> None:
     assert batch.tags is None
 
 
-def test_names_do_not_care_for_case_and_old_ones_are_taken() -> None:
+def test_names_are_case_insensitive_and_old_ones_are_accepted() -> None:
     old = {"nameserver.addr": "a:1", "consumer.topic": "Orders", "consumer.tag": "x || y", "FAILONDATALOSS": "False"}
     found = source_options(old, streaming=True)
     assert (found.name_servers, found.topics) == ("a:1", ("Orders",))
@@ -35,13 +35,13 @@ def test_names_do_not_care_for_case_and_old_ones_are_taken() -> None:
         ({"subscribe": ""}, "subscribe: no topic is named"),
         ({"subscribe": "Or ders"}, "subscribe: the topic name 'Or ders' contains illegal characters"),
         ({"nameServer": ""}, "the option nameServer is missing"),
-        ({"nameServer": "host"}, "nameServer: 'host' is no address"),
-        ({"startingOffsets": "latest"}, "startingOffsets is latest, so that a batch query reads nothing"),
-        ({"endingOffsets": "earliest"}, "endingOffsets is earliest, so that a batch query reads nothing"),
+        ({"nameServer": "host"}, "nameServer: 'host' is not an address"),
+        ({"startingOffsets": "latest"}, "startingOffsets is latest, so a batch query would read nothing"),
+        ({"endingOffsets": "earliest"}, "endingOffsets is earliest, so a batch query would read nothing"),
         ({"startingOffsets": '{"Orders": {"a": {"0": -1}}}'}, "startingOffsets: 'Orders': 'a': '0' is -1, latest"),
-        ({"startingOffsets": "{"}, "startingOffsets is no JSON"),
-        ({"startingOffsets": "[]"}, "startingOffsets holds [] where an object in braces belongs"),
-        ({"startingOffsets": '{"Orders": {"a": {"x": 1}}}'}, "startingOffsets: 'Orders': 'a': 'x' is no queue number"),
+        ({"startingOffsets": "{"}, "startingOffsets is not JSON"),
+        ({"startingOffsets": "[]"}, "startingOffsets is [], not a JSON object"),
+        ({"startingOffsets": '{"Orders": {"a": {"x": 1}}}'}, "startingOffsets: 'Orders': 'a': 'x' is not a queue id"),
         ({"startingOffsets": '{"Orders": {"a": {"0": 1.5}}}'}, "'Orders': 'a': '0' is 1.5, not a whole number"),
         ({"startingOffsets": '{"Orders": {"a": {"0": -3}}}'}, "'Orders': 'a': '0' is -3"),
         ({"startingOffsets": "earliest", "startingTimestamp": "5"}, "startingOffsets and startingTimestamp are given"),
@@ -64,7 +64,7 @@ def test_names_do_not_care_for_case_and_old_ones_are_taken() -> None:
         ({"subExpression": "||"}, "subExpression: subscription '||' names no tag"),
         ({"expressionType": "sql92"}, "expressionType=SQL92 without subExpression filters nothing"),
         ({"schema": "kafka", "details": "true"}, "schema=kafka has no use for details"),
-        ({"tls": "true"}, "tls: ACL and TLS are not spoken by this client"),
+        ({"tls": "true"}, "tls: this client does not support ACL and TLS"),
     ],
 )
 def test_wrong_option_of_a_batch_query_is_named(given: dict[str, str], says: str) -> None:
@@ -89,13 +89,13 @@ def test_wrong_option_of_a_streaming_query_is_named(given: dict[str, str], says:
     assert says in str(caught.value)
 
 
-def test_nothing_to_read_is_told() -> None:
-    with pytest.raises(ConfigError, match="nothing says what to read"):
+def test_missing_or_ambiguous_selection_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no option selects what to read"):
         source_options({"nameServer": "a:1"}, streaming=False)
     for text, says in (
-        ("[", "assign is no JSON"),
+        ("[", "assign is not JSON"),
         ('{"T": {"a": 3}}', "assign: 'T': 'a' names no queue"),
-        ('{"T": {"a": ["x"]}}', "assign: 'T': 'a': 'x' is no queue number"),
+        ('{"T": {"a": ["x"]}}', "assign: 'T': 'a': 'x' is not a queue id"),
         ('{"T": {}}', "assign: 'T' names no broker"),
     ):
         with pytest.raises(ConfigError) as caught:
@@ -103,7 +103,7 @@ def test_nothing_to_read_is_told() -> None:
         assert says in str(caught.value)
 
 
-def test_offsets_and_times_are_read() -> None:
+def test_offsets_and_times_are_parsed() -> None:
     text = '{"Orders": {"broker-a": {"epoch": 2, "0": 17, "3": -2}}}'
     found = source_options(GOOD | {"startingOffsets": text, "endingTimestamp": "99"}, streaming=False)
     assert found.starting.offsets == {  # type: ignore[union-attr]
@@ -111,12 +111,12 @@ def test_offsets_and_times_are_read() -> None:
         MessageQueue("Orders", "broker-a", 3): -2,
     }
     assert found.starting.epoch("broker-a") == 2  # type: ignore[union-attr]
-    assert found.ending == Moment(99)
+    assert found.ending == StoreTime(99)
     waits = {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "2m"}
     assert source_options(GOOD | waits, streaming=True).trigger_delay_ms == 120_000
 
 
-def test_sink_takes_its_options_and_no_others() -> None:
+def test_sink_accepts_its_options_and_no_others() -> None:
     found = sink_options({"nameserver": "a:1", "topic": "Orders", "checkpointLocation": "somewhere"})
     assert (found.topic, found.require_send_ok) == ("Orders", False)
     for given, says in (

@@ -1,4 +1,4 @@
-"""Sources on Spark before 4.2, which tells a reader neither where it stands nor how far it may go."""
+"""Sources on Spark before 4.2, which passes a reader neither a start offset nor a limit."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -15,8 +15,8 @@ from tandemq.errors import ConfigError, OffsetGone
 from tandemq.model.message import MessageQueue
 from tandemq.run.local import LocalCluster
 from tandemq.spark.runtime import versions
-from tandemq.spark.runtime.client_pool import close_askers
-from tandemq.spark.runtime.versions import BEGIN, OwnPace
+from tandemq.spark.runtime.client_pool import close_clients
+from tandemq.spark.runtime.versions import BEGIN, SelfPacedReader
 from tandemq.spark.sources.cluster.options import source_options
 from tandemq.spark.sources.cluster.source import StreamReader
 from tandemq.spark.sources.log.options import read_options
@@ -30,7 +30,8 @@ Offset = dict[str, Any]
 
 
 class OldSpark:
-    """What Spark before 4.2 does with a reader: offsets on record, then tasks, then a commit. Its log survives it."""
+    """The calls of Spark before 4.2 to a reader: record offsets, run tasks, commit. Its offset log survives a
+    restart."""
 
     def __init__(self, make: Callable[[], DataSourceStreamReader]) -> None:
         self._make = make
@@ -40,7 +41,7 @@ class OldSpark:
         self.start()
 
     def start(self) -> None:
-        """A query on the checkpoint as it is: told the newest offset first, then what was not done, once more."""
+        """Start a query on the present checkpoint: plans the newest offset first, then repeats an incomplete batch."""
         self.reader = self._make()
         if self.offsets:
             assert list(self.reader.partitions(self.offsets[-1], self.offsets[-1])) == []
@@ -48,7 +49,7 @@ class OldSpark:
             self._run()
 
     def trigger(self, *, dies: bool = False) -> None:
-        """One micro-batch, if there is anything for it; or only the record of it."""
+        """Run one micro-batch if there is anything to read, or only record it."""
         end = json.loads(json.dumps(self.reader.latestOffset()))  # type: ignore[call-arg]
         if self.offsets and end == self.offsets[-1]:
             return
@@ -81,18 +82,18 @@ def writer(tmp_path: Path) -> LogWriter:
 @pytest.fixture
 def names(tandemq_broker: LocalCluster) -> Iterator[str]:
     yield tandemq_broker.name_servers
-    close_askers()
+    close_clients()
 
 
-def log_reader(writer: LogWriter, **options: str) -> OwnPace:
-    return OwnPace(
+def log_reader(writer: LogWriter, **options: str) -> SelfPacedReader:
+    return SelfPacedReader(
         LogStreamReader(read_options({"path": str(writer.store), **options}, streams=True), message_schema())
     )
 
 
-def cluster_reader(names: str, **options: str) -> OwnPace:
+def cluster_reader(names: str, **options: str) -> SelfPacedReader:
     given = {"nameServer": names, "subscribe": "Orders", "startingOffsets": "earliest", **options}
-    return OwnPace(StreamReader(source_options(given, streaming=True), message_schema()))
+    return SelfPacedReader(StreamReader(source_options(given, streaming=True), message_schema()))
 
 
 @spec("P01")
@@ -144,9 +145,7 @@ def test_cluster_is_read_once_and_within_the_limit_however_often_the_query_dies(
     assert sum(committed(names, "pipeline", "Orders").values()) == 120
 
 
-def test_first_batch_done_again_begins_where_it_did_though_options_now_say_another_place(
-    names: str, writer: LogWriter
-) -> None:
+def test_repeated_first_batch_has_the_same_start_although_options_have_changed(names: str, writer: LogWriter) -> None:
     make_topic(names, "Orders", 1)
     send(names, numbered("Orders", 0, 5))
     spark = OldSpark(lambda: cluster_reader(names, startingOffsets="latest"))
@@ -163,7 +162,7 @@ def test_first_batch_done_again_begins_where_it_did_though_options_now_say_anoth
         log.start()
 
 
-def test_checkpoint_of_an_old_spark_is_gone_on_with_by_a_new_one(names: str, writer: LogWriter) -> None:
+def test_checkpoint_of_an_old_spark_is_continued_by_a_new_one(names: str, writer: LogWriter) -> None:
     make_topic(names, "Orders", 1)
     send(names, numbered("Orders", 0, 5))
     writer.write_many(5)
@@ -174,7 +173,7 @@ def test_checkpoint_of_an_old_spark_is_gone_on_with_by_a_new_one(names: str, wri
         first = reader.latestOffset()
         assert first[BEGIN] == begin
         new = reader._reader
-        elsewhere = first | {BEGIN: {}}  # where the options say that it begins by now
+        elsewhere = first | {BEGIN: {}}  # the start that the options give now
         (part,) = new.partitions(elsewhere, first)
         assert sum(len(bodies(batch)) for batch in new.read(part)) == 5
         assert new.partitions(first, first) == []
@@ -182,7 +181,7 @@ def test_checkpoint_of_an_old_spark_is_gone_on_with_by_a_new_one(names: str, wri
         assert new.latestOffset(first, versions.ReadAllAvailable()) == end
 
 
-def test_query_that_was_planned_from_the_wrong_place_is_stopped_before_it_reads(writer: LogWriter) -> None:
+def test_query_planned_from_a_wrong_offset_is_stopped_before_it_reads(writer: LogWriter) -> None:
     writer.write_many(10)
     spark = OldSpark(lambda: log_reader(writer))
     spark.trigger()

@@ -1,4 +1,4 @@
-"""The commands of docs/guides/pipeline.md, run as they stand there, and what they say they do."""
+"""Runs the commands of docs/guides/pipeline.md as written, and checks their documented results."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "guides" / "pipeline.md"
 COMMANDS = {"pipeline": pipeline, "replay": replay, "collect": collect}
 JOBS = ("archive", "compact", "vacuum", "scrub", "audit", "rebuild", "stats", "report")
 ELSEWHERE = ["pip install 'tandemq[spark]'", "cd orders && SPARK_CONF_DIR=conf spark-pipelines run"]
-"""The one is tested on the wheel, in tests/blackbox/test_wheel.py; the other is the second run of the project."""
+"""Commands tested elsewhere: on the wheel in tests/blackbox/test_wheel.py, and as the second run of the project."""
 
 
 def blocks(kind: str) -> list[str]:
@@ -48,7 +48,7 @@ def blocks(kind: str) -> list[str]:
 
 
 def commands(name: str) -> list[list[str]]:
-    """The arguments of each `tandemq spark NAME …` in the page, in order."""
+    """Return the arguments of each `tandemq spark NAME …` in the page, in order."""
     lines = [shlex.split(line) for block in blocks("sh") for line in block.splitlines()]
     return [words[3:] for words in lines if words[:3] == ["tandemq", "spark", name]]
 
@@ -67,12 +67,12 @@ def table(project: Path, name: str) -> list[dict[str, Any]]:
 
 
 def places(rows: list[dict[str, Any]]) -> list[str]:
-    """Where the messages of the rows are stored, in order."""
+    """Return the positions of the rows' messages, in order."""
     return sorted(f"{row['topic']}/{row['queueId']}/{row['queueOffset']}" for row in rows)
 
 
 def shorten(project: Path) -> None:
-    """Less compiling, fewer files of state; and silver forgets within seconds."""
+    """Configure less compilation, fewer state files, and a deduplication window of seconds."""
     conf = project / "conf" / "spark-defaults.conf"
     conf.write_text(conf.read_text() + "".join(f"{name} {value}\n" for name, value in SHORT.items()))
     spec = project / "spark-pipeline.yml"
@@ -81,7 +81,7 @@ def shorten(project: Path) -> None:
 
 
 def kept_keys(spark: SparkSession, project: Path) -> set[str]:
-    """Unique keys that silver still knows."""
+    """Return the unique keys in silver's state."""
     (state,) = (project / "storage").glob("_checkpoints/**/silver/silver/*/state")
     provider = "spark.sql.streaming.stateStore.providerClass"
     before = spark.conf.get(provider)
@@ -100,8 +100,10 @@ def test_every_command_of_the_page_is_run_by_a_test_of_this_file() -> None:
     assert {shlex.split(line)[2] for line in lines if line not in others} == {*COMMANDS, *JOBS}
 
 
-def test_jobs_of_the_page_do_what_it_says(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command about a store or a lake, in the page's order, on stores of the size it speaks of."""
+def test_jobs_of_the_page_do_what_the_page_says(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run every command on a store or a lake in the page's order, with stores of the documented size."""
     assert spark.version
     monkeypatch.chdir(tmp_path)
     stores = tmp_path / "tandemq"
@@ -138,7 +140,7 @@ def test_jobs_of_the_page_do_what_it_says(spark: SparkSession, tmp_path: Path, m
 
 
 def follow(given: list[str], is_done: Callable[[], bool]) -> str:
-    """Run a job that goes on until Ctrl-C in a process of its own, and press that once its work is done."""
+    """Run a job that runs until Ctrl-C in a process of its own, and interrupt it once its work is done."""
     words = [sys.executable, "-m", "tandemq", "spark", *given]
     settings = [word for name, value in SHORT.items() for word in ("--conf", f"{name}={value}")]
     with subprocess.Popen([*words, *settings], stdout=subprocess.PIPE, text=True) as process:
@@ -146,9 +148,9 @@ def follow(given: list[str], is_done: Callable[[], bool]) -> str:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.5)
         process.send_signal(signal.SIGINT)
-        told, _ = process.communicate()
+        output, _ = process.communicate()
     assert process.returncode == 0
-    return told
+    return output
 
 
 def test_python_of_the_page_reads_and_writes(
@@ -159,9 +161,9 @@ def test_python_of_the_page_reads_and_writes(
     make_topic(names, "Copies", 1)
     send(names, numbered("Orders", 0, 3, "paid"))
     known: dict[str, Any] = {"spark": spark}
-    told = [text for text in blocks("python") if 'format("rocketmq")' in text]
-    assert len(told) == 2
-    for text in told:
+    programs = [text for text in blocks("python") if 'format("rocketmq")' in text]
+    assert len(programs) == 2
+    for text in programs:
         exec(text.replace("127.0.0.1:9876", names), known)
     assert "body" in capsys.readouterr().out
     copies = spark.read.format("rocketmq").options(nameServer=names, subscribe="Copies").load()
@@ -169,7 +171,7 @@ def test_python_of_the_page_reads_and_writes(
 
 
 def run_by_spark(command: str, project: Path) -> None:
-    """A line of the page for a shell that has Spark's commands and a Java."""
+    """Run a line of the page in a shell with Spark's commands and a Java."""
     settings = environment(project)
     del settings["SPARK_CONF_DIR"]
     settings["PATH"] = f"{Path(pipelines_command()).parent}{os.pathsep}{settings['PATH']}"
@@ -182,10 +184,10 @@ def test_python_of_the_page_reads_a_log_and_a_lake(spark: SparkSession, tmp_path
     for number in range(90):
         writer.write(topic="Orders" if number % 3 else "Other")
     Archive(ArchiveOptions(store=writer.store, lake=lake)).run(spark)
-    told = [text for text in blocks("python") if 'format("rocketmq")' not in text]
-    assert len(told) == 2
+    programs = [text for text in blocks("python") if 'format("rocketmq")' not in text]
+    assert len(programs) == 2
     found: list[Any] = []
-    for text in told:
+    for text in programs:
         known: dict[str, Any] = {"spark": spark}
         for line in text.replace("/var/lib/tandemq", str(tmp_path)).replace("/data/lake", str(lake)).splitlines():
             if line.startswith("spark."):
@@ -199,7 +201,7 @@ def test_python_of_the_page_reads_a_log_and_a_lake(spark: SparkSession, tmp_path
 
 
 @pytest.mark.timeout(600)
-def test_pipeline_is_written_and_run_and_brought_up_to_date(
+def test_pipeline_is_created_run_and_updated(
     spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names, project = tandemq_broker.name_servers, tmp_path / "orders"
@@ -209,10 +211,10 @@ def test_pipeline_is_written_and_run_and_brought_up_to_date(
     queues = [MessageQueue("Orders", "broker-a", number) for number in range(2)]
     set_offsets(names, "readers", dict(zip(queues, (3, 2), strict=True)))
     write, once = commands("pipeline")
-    assert "holds a pipeline project" in run("pipeline", write, names)
+    assert "contains a pipeline project" in run("pipeline", write, names)
     refused = CliRunner().invoke(pipeline, write)
     assert refused.exit_code == 2
-    assert "holds a project already" in refused.output
+    assert "already contains a project" in refused.output
     shorten(project)
     copies, second = 0, first
     for end in (40, 70):
@@ -288,9 +290,9 @@ def test_lag_of_groups_is_a_source(spark: SparkSession, tandemq_broker: LocalClu
 
 
 def refuse_until_dead(name_servers: str, topic: str, times: int) -> None:
-    """Let a group refuse the one message of a topic until it is a dead letter, after so many retries."""
+    """Let a group reject the only message of a topic until it is a dead letter, after `times` retries."""
 
-    async def story() -> None:
+    async def operation() -> None:
         async with PushConsumer(
             name_servers, group="g", topics={topic: "*"}, consume_from=ConsumeFrom.FIRST, max_reconsume_times=times
         ) as consumer:
@@ -300,7 +302,7 @@ def refuse_until_dead(name_servers: str, topic: str, times: int) -> None:
                 assert message.reconsume_times == time
                 await message.retry()
 
-    asyncio.run(story())
+    asyncio.run(operation())
 
 
 @spec("P03")
@@ -319,8 +321,8 @@ def test_project_of_a_store_keeps_damage_in_bronze_and_counts_retries_and_dead_l
     run("pipeline", [str(project), "--store", str(broker.store)], "")
     spec_text = (project / "spark-pipeline.yml").read_text(encoding="utf-8")
     assert 'spark.tandemq.format: "rocketmq-log"' in spec_text
-    (told,) = re.findall(r"^  spark\.tandemq\.options: (.*)$", spec_text, re.MULTILINE)
-    options = json.loads(json.loads(told))
+    (options_text,) = re.findall(r"^  spark\.tandemq\.options: (.*)$", spec_text, re.MULTILINE)
+    options = json.loads(json.loads(options_text))
     rows = spark.read.format("rocketmq-log").options(**options, details="true").load()
     (seventh,) = rows.where("topic = 'Orders' and body = cast('7' as binary)").collect()
     broker.stop()
@@ -361,16 +363,18 @@ def test_project_reads_a_cluster_or_a_store_and_says_so(tmp_path: Path) -> None:
     store.mkdir()
     for wrong, says in (
         ([], "a new project reads a cluster or a store"),
-        (["--store", str(store), "--subscribe", "x"], "a store is read whole"),
+        (["--store", str(store), "--subscribe", "x"], "a store is read completely"),
         (["--store", str(store), "--namesrv", "127.0.0.1:1"], "give one of --namesrv and --store"),
-        (["--store", str(store), "--full-refresh"], "--full-refresh goes with --run"),
+        (["--store", str(store), "--full-refresh"], "--full-refresh needs --run"),
     ):
         result = CliRunner().invoke(pipeline, [str(tmp_path / "other"), *wrong])
         assert result.exit_code == 2
         assert says in result.output
 
 
-def test_options_of_a_new_project_are_refused_where_one_is_there_and_the_environment_comes_last(tmp_path: Path) -> None:
+def test_options_of_a_new_project_are_refused_for_an_existing_one_and_rank_before_the_environment(
+    tmp_path: Path,
+) -> None:
     store, project = tmp_path / "store", tmp_path / "project"
     store.mkdir()
     runner = CliRunner(env={"TANDEMQ_NAMESRV": "127.0.0.1:1"})
@@ -382,7 +386,7 @@ def test_options_of_a_new_project_are_refused_where_one_is_there_and_the_environ
     for given in (["--namesrv", "127.0.0.1:2"], ["--subscribe", "Orders"], ["--store", str(store)]):
         refused = runner.invoke(pipeline, [str(project), "--run", *given])
         assert refused.exit_code == 2
-        assert "says what it reads: change it there" in refused.output
+        assert "defines the source: change it there" in refused.output
     assert spec.read_text() == before
     spec.write_text("nothing: of a pipeline\n")
     run_alone = runner.invoke(pipeline, [str(project), "--run", "--json"])

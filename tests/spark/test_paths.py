@@ -1,4 +1,4 @@
-"""Lakes, stores and what goes with them are local paths: a URL is refused before anything is made."""
+"""Paths of lakes, stores and related files must be local: a URL is refused before anything is created."""
 
 from collections.abc import Callable
 from functools import partial
@@ -27,16 +27,16 @@ from tests.spark.logs import LogWriter
 
 URLS = ("s3://bucket/lake", "s3a://bucket/lake", "gs://b/l", "hdfs://host:9000/l", "abfss://c@a/l", "file:///tmp/lake")
 NO_SESSION = cast(SparkSession, None)
-"""Nothing may be asked of Spark before the path is refused."""
+"""A session that fails on use: the path must be refused first."""
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_url_has_a_scheme_also_once_pathlib_has_had_it(url: str) -> None:
+def test_url_has_a_scheme_also_as_a_path_object(url: str) -> None:
     assert scheme_of(url) == scheme_of(Path(url)) == url.partition(":")[0]
 
 
 @pytest.mark.parametrize("path", ["lake", "/data/s3:/x", "a:b", "./x:y/z", "C", "2024:/x", "_s3://x", ""])
-def test_path_has_none(path: str) -> None:
+def test_path_has_no_scheme(path: str) -> None:
     assert scheme_of(path) is None
     assert local_path(path, "the lake") == Path(path)
 
@@ -79,7 +79,9 @@ COMMANDS = (
 
 @pytest.mark.parametrize("url", ["s3://bucket/lake", "file:///tmp/lake"])
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_command_refuses_a_url_as_wrong_usage_and_makes_nothing(words: tuple[str, ...], url: str, store: Path) -> None:
+def test_command_refuses_a_url_as_wrong_usage_and_creates_no_file(
+    words: tuple[str, ...], url: str, store: Path
+) -> None:
     given = [{"STORE": str(store), "URL": url}.get(word, word) for word in words]
     result = CliRunner().invoke(main, given)
     assert result.exit_code == 2, result.output
@@ -112,7 +114,7 @@ FUNCTIONS: dict[str, Callable[[Path, Any], object]] = {
 
 @pytest.mark.parametrize("kind", [str, Path])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_function_refuses_a_url_and_makes_nothing(name: str, kind: type[Any], store: Path) -> None:
+def test_function_refuses_a_url_and_creates_no_file(name: str, kind: type[Any], store: Path) -> None:
     call = partial(FUNCTIONS[name], store)
     with pytest.raises(ConfigError, match="only local paths are supported"):
         call(kind("s3://bucket/x"))

@@ -1,4 +1,4 @@
-"""What a query reads next, and how it is shared out to tasks."""
+"""Planning of offset ranges and their distribution over tasks."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ def ranges_of(lengths: list[int]) -> list[QueueRange]:
 
 
 @given(sizes, st.integers(1, 100_000))
-def test_limit_gives_all_it_may_and_starves_nobody(lengths: list[int], most: int) -> None:
+def test_limit_is_used_completely_and_starves_no_queue(lengths: list[int], most: int) -> None:
     start = dict.fromkeys(QUEUES, 7)
     end = {queue: 7 + length for queue, length in zip(QUEUES, lengths, strict=True)}
     limited = limit_rows(start, end, most)
@@ -29,13 +29,13 @@ def test_limit_gives_all_it_may_and_starves_nobody(lengths: list[int], most: int
         assert all(given_out[queue] for queue in QUEUES if end[queue] > 7)
 
 
-def test_limit_does_not_move_a_queue_that_has_nothing() -> None:
+def test_limit_does_not_advance_an_empty_queue() -> None:
     a, b, c = QUEUES[:3]
     assert limit_rows({a: 5, b: 9, c: 9}, {a: 100, b: 9, c: 8}, 10) == {a: 15, b: 9, c: 8}
 
 
 @given(sizes, st.none() | st.integers(1, 40))
-def test_tasks_hold_every_offset_once_and_are_as_many_as_asked(lengths: list[int], least: int | None) -> None:
+def test_tasks_contain_every_offset_once_and_reach_the_minimum_number(lengths: list[int], least: int | None) -> None:
     ranges = ranges_of(lengths)
     tasks = make_tasks(ranges, least)
     pieces = sorted((one for task in tasks for one in task), key=lambda one: (one.queue, one.start))
@@ -58,7 +58,7 @@ def test_small_ranges_share_a_task() -> None:
     assert [len(task) for task in tasks] == [1, 4]
 
 
-def test_position_is_written_as_it_is_read() -> None:
+def test_position_survives_a_round_trip_through_json() -> None:
     position = Position({QUEUES[0]: 5, QUEUES[5]: 0}, {"a": 2})
     assert position.to_json() == {"Orders": {"a": {"epoch": 2, "0": 5}, "b": {"2": 0}}}
     assert parse_offsets('{"Orders": {"a": {"epoch": 2, "0": 5}, "b": {"2": 0}}}', "x") == position

@@ -1,4 +1,4 @@
-"""Reading ranges of queues: the order of rows is the same however answers come in."""
+"""Reader of queue ranges: the order of rows does not depend on the order of responses."""
 
 import random
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
 from tandemq.spark.sources.cluster import reader
 from tandemq.spark.sources.cluster.plan import QueueRange
-from tandemq.spark.sources.cluster.reader import PulledRecords, ReadHow, read_ranges
+from tandemq.spark.sources.cluster.reader import PulledRecords, PullSettings, read_ranges
 
-HOW = ReadHow("127.0.0.1:9876")
+HOW = PullSettings("127.0.0.1:9876")
 
 
 class Answers:
-    """Brokers whose answers come in any order, of any size: each story of the reader is answered by hand."""
+    """Brokers whose responses arrive in any order and of any size: the test completes each pull by hand."""
 
     def __init__(self, dice: random.Random, ranges: list[QueueRange]) -> None:
         self._dice = dice
@@ -28,7 +28,7 @@ class Answers:
         self.waiting: list[tuple[Future[Any], Any]] = []
         self.most = 0
 
-    def begin(self, reading: Any) -> "Future[Any]":
+    def start(self, reading: Any) -> "Future[Any]":
         future: Future[Any] = Future()
         self.waiting.append((future, reading))
         self.most = max(self.most, len(self.waiting))
@@ -39,10 +39,10 @@ class Answers:
         start = reading.position
         end = min(reading.range.end, start + self._dice.randrange(1, 6))
         if self._dice.random() < 0.1:
-            end, data = start, b""  # as when a filter left all of it out
+            end, data = start, b""  # as if a filter removed every message
         data = b"".join(pack(">ii", reading.range.queue.queue_id, number) for number in range(start, end))
         reading.position = end
-        future.set_result((data, end - start))
+        future.set_result(reader._Records(data, end - start))
 
 
 def rows(pulled: Iterator[PulledRecords]) -> list[tuple[int, int]]:
@@ -54,7 +54,7 @@ def rows(pulled: Iterator[PulledRecords]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_rows_have_one_order_whichever_answer_comes_first(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_of_rows_does_not_depend_on_the_order_of_responses(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     dice = random.Random(seed)
     count = dice.randrange(1, 30)
     ranges = [QueueRange(MessageQueue("T", "a", number), 5, 5 + dice.randrange(1, 40)) for number in range(count)]
@@ -69,20 +69,20 @@ def test_rows_have_one_order_whichever_answer_comes_first(seed: int, monkeypatch
     monkeypatch.setattr(reader, "HELD_BYTES_MAX", dice.choice([1, 40, 1 << 20]))
     found = rows(read_ranges(answers, HOW, ranges, {}))  # type: ignore[arg-type]  # as much of one as is asked
     assert found == [(one.queue.queue_id, number) for one in ranges for number in range(one.start, one.end)]
-    assert answers.most <= reader.PULLED_AT_ONCE + 1
+    assert answers.most <= reader.CONCURRENT_PULLS + 1
 
 
-def test_range_whose_rest_is_gone_ends_and_the_next_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_range_is_read_after_a_range_whose_rest_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     ranges = [QueueRange(MessageQueue("T", "a", number), 0, 3) for number in range(2)]
     answers = Answers(random.Random(1), ranges)
 
     def wait(under_way: Any, **_: object) -> Any:
         future, reading = answers.waiting.pop(0)
         if reading.range.queue.queue_id == 0:
-            future.set_result(None)  # passed over, because loss is accepted
+            future.set_result(None)  # skipped, because loss is accepted
         else:
             reading.position = 3
-            future.set_result((b"\0\0\0\1\0\0\0\0", 1))
+            future.set_result(reader._Records(b"\0\0\0\1\0\0\0\0", 1))
         return [one for one in under_way if one.done()], None
 
     monkeypatch.setattr(reader, "wait", wait)
@@ -90,7 +90,7 @@ def test_range_whose_rest_is_gone_ends_and_the_next_one_is_read(monkeypatch: pyt
     assert rows(read_ranges(answers, HOW, ranges, {})) == [(1, 0)]  # type: ignore[arg-type]
 
 
-def test_error_of_any_range_ends_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_in_any_range_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     ranges = [QueueRange(MessageQueue("T", "a", number), 0, 3) for number in range(3)]
     answers = Answers(random.Random(1), ranges)
 
@@ -114,11 +114,11 @@ def test_error_of_any_range_ends_the_reading(monkeypatch: pytest.MonkeyPatch) ->
         (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", 9, 5, {"b:1": 9}),
     ],
 )
-def test_what_a_filter_left_out_is_told_from_what_is_deleted(
+def test_filtered_messages_are_distinguished_from_deleted_ones(
     code: ResponseCode, remark: str, start: int, position: int, deleted: dict[str, int]
 ) -> None:
-    how = ReadHow("127.0.0.1:9876", tags=frozenset("a"), expression="a")
-    reading = reader._Reading(QueueRange(MessageQueue("T", "a", 0), 5, 100), {}, 5)
+    how = PullSettings("127.0.0.1:9876", tags=frozenset("a"), expression="a")
+    reading = reader._RangeState(QueueRange(MessageQueue("T", "a", 0), 5, 100), {}, 5)
     steps = reader._ask_member(how, reading, "b:1")
     next(steps)
     with pytest.raises(StopIteration):

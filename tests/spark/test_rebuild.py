@@ -1,4 +1,4 @@
-"""Rebuilt queues and index against those that brokers wrote: ours, and Java's."""
+"""Rebuilt queues and index compared with those of the broker, and of a Java broker."""
 
 import asyncio
 import json
@@ -68,9 +68,9 @@ def test_queues_and_index_equal_those_of_the_broker_that_wrote_the_log(spark: Sp
 @spec("P06")
 @pytest.mark.parametrize("written", ["store-4.9.7-clean", "store-5.3.3-clean"])
 def test_queues_and_keys_of_javas_log_are_javas(spark: SparkSession, tmp_path: Path, written: str) -> None:
-    told = json.loads((GOLDEN / f"{written}.json").read_text())
+    expected = json.loads((GOLDEN / f"{written}.json").read_text())
     unpack(written, tmp_path)
-    sizes, store, output = told["configuration"], tmp_path / "store", tmp_path / "made"
+    sizes, store, output = expected["configuration"], tmp_path / "store", tmp_path / "made"
     slots, entries = sizes["maxHashSlotNum"], sizes["maxIndexNum"]
     options = RebuildOptions(
         store=store,
@@ -83,19 +83,17 @@ def test_queues_and_keys_of_javas_log_are_javas(spark: SparkSession, tmp_path: P
     rebuild(spark, options)
     assert files_of(output / "consumequeue") == files_of(store / "consumequeue")
     index = KeyIndex(RealDisk(output), slots, entries)
-    for name, offsets in told["keys"].items():
+    for name, offsets in expected["keys"].items():
         topic, key = name.split("#", 1)
         assert index.find(topic, key, 0, 1 << 62, 64) == offsets
 
 
 class Stopped(Exception):
-    """The user, in the middle of it."""
+    """An interruption by the user."""
 
 
 @pytest.mark.parametrize("stopped_in", ["scan", "consume queues", "key index"])
-def test_rebuild_that_was_stopped_goes_on_and_gives_the_same(
-    spark: SparkSession, tmp_path: Path, stopped_in: str
-) -> None:
+def test_interrupted_rebuild_resumes_with_the_same_result(spark: SparkSession, tmp_path: Path, stopped_in: str) -> None:
     made = LogWriter(tmp_path / "store", segment_bytes=1 << 20)
     made.write_many(3_000)
     sizes: dict[str, Any] = {"queue_file_bytes": 2_000, "slots": 500, "entries": 4_000, "range_bytes": 1 << 16}
@@ -103,32 +101,32 @@ def test_rebuild_that_was_stopped_goes_on_and_gives_the_same(
     counted = rebuild(spark, whole)
     assert counted.entries == 3_000
     options = RebuildOptions(store=made.store, output=tmp_path / "made", **sizes)
-    told: list[int] = []
+    progress_seen: list[int] = []
 
     def phase(name: str) -> None:
         if name == stopped_in != "scan":
             raise Stopped
 
     def progress(done: int, _total: int) -> None:
-        told.append(done)
-        if stopped_in == "scan" and len(told) == 2:
+        progress_seen.append(done)
+        if stopped_in == "scan" and len(progress_seen) == 2:
             raise Stopped
 
     with pytest.raises(Stopped):
         rebuild(spark, options, phase, progress)
-    made.write_many(100)  # a broker that runs
+    made.write_many(100)  # as a running broker does
     resumed: list[int] = []
-    with pytest.raises(ConfigError, match=r"beginnings of another rebuild: slots was 500, is 600"):
+    with pytest.raises(ConfigError, match=r"another unfinished rebuild: slots was 500, is 600"):
         rebuild(spark, replace(options, slots=600))
     done = rebuild(spark, options, progress=lambda done, _total: resumed.append(done))
-    assert resumed[0] == told[-1] > 0
+    assert resumed[0] == progress_seen[-1] > 0
     assert done == counted
     assert files_of(options.output / "consumequeue") == files_of(whole.output / "consumequeue")
     assert indexed(options.output, 500, 4_000) == indexed(whole.output, 500, 4_000)
     assert sorted(path.name for path in options.output.iterdir()) == ["consumequeue", "index"]
 
 
-def test_queues_that_are_in_place_are_not_made_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_finished_queues_are_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
     made = LogWriter(tmp_path / "store")
     made.write_many(400)
     options = RebuildOptions(store=made.store, output=tmp_path / "made", queue_file_bytes=2_000, slots=50, entries=900)
@@ -151,7 +149,7 @@ def test_queues_that_are_in_place_are_not_made_again(spark: SparkSession, tmp_pa
     assert list(queues[1].iterdir())
 
 
-def test_output_that_holds_files_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_output_with_files_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     made = LogWriter(tmp_path / "store")
     made.write_many(3)
     with pytest.raises(ConfigError, match="is not empty"):

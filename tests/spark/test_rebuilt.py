@@ -1,4 +1,4 @@
-"""Records out of rows, byte for byte."""
+"""Encoding of rows as records, byte for byte."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from tandemq.codec.record.record import decode_host, encode_host, encode_record, parse_record
 from tandemq.errors import StoreDamaged
-from tandemq.spark.lake.records import blank_at, encode_row, fill_segment
+from tandemq.spark.lake.records import blank_bytes, encode_row, fill_segment
 
 V4, V6 = encode_host(bytes([10, 0, 0, 7]), 4711), encode_host(bytes(range(16)), 12)
 
@@ -14,7 +14,7 @@ V4, V6 = encode_host(bytes([10, 0, 0, 7]), 4711), encode_host(bytes(range(16)), 
 def made(
     offset: int, body: bytes = b"hello", topic: bytes = b"Orders", host: bytes = V4
 ) -> tuple[bytes, dict[str, Any]]:
-    """A record, and the row that a lake holds of it."""
+    """Return a record, and its row in a lake."""
     record = encode_record(
         topic=topic,
         queue_id=3,
@@ -56,12 +56,12 @@ def made(
 
 
 @pytest.mark.parametrize(("topic", "host"), [(b"Orders", V4), (b"Orders", V6), (b"%RETRY%" + b"g" * 150, V4)])
-def test_row_gives_the_record_it_came_from(topic: bytes, host: bytes) -> None:
+def test_row_encodes_to_its_record(topic: bytes, host: bytes) -> None:
     record, row = made(1_000, topic=topic, host=host)
     assert encode_row(row) == record
 
 
-def test_row_that_was_changed_gives_none() -> None:
+def test_changed_row_is_refused() -> None:
     for name, value, says in (
         ("body", b"hellO", "CRC does not match"),
         ("storeTimestamp", 98, "CRC does not match"),
@@ -71,11 +71,11 @@ def test_row_that_was_changed_gives_none() -> None:
             encode_row(made(1_000)[1] | {name: value})
 
 
-def test_damage_is_laid_down_as_it_lay() -> None:
+def test_damage_is_encoded_unchanged() -> None:
     assert encode_row({"verdict": "no record", "body": b"\x00garbage"}) == b"\x00garbage"
 
 
-def test_segment_has_no_hole_and_nothing_twice() -> None:
+def test_segment_with_a_gap_or_a_duplicate_is_refused() -> None:
     (first, row), (second, _) = made(4_096), made(4_096)
     after, next_row = made(4_096 + len(first))
     assert list(fill_segment([row, next_row], 4_096, 4_096)) == [(0, first), (len(first), after)]
@@ -86,4 +86,4 @@ def test_segment_has_no_hole_and_nothing_twice() -> None:
     with pytest.raises(StoreDamaged, match="does not fit into a file of 100 bytes"):
         list(fill_segment([row], 4_096, 100))
     assert second == first
-    assert blank_at(50)[:4] == (50).to_bytes(4)
+    assert blank_bytes(50)[:4] == (50).to_bytes(4)

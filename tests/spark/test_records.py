@@ -1,4 +1,4 @@
-"""Records column by column give what they give one by one."""
+"""Decoding column by column equals decoding one by one."""
 
 import numpy as np
 import pyarrow as pa
@@ -50,7 +50,7 @@ def test_properties_are_those_that_each_record_has(properties: list[bytes]) -> N
         assert [text and text.encode() for text in columns[column].to_pylist()] == wanted
 
 
-def test_text_that_is_none_is_noticed_whichever_column_is_asked_for() -> None:
+def test_invalid_text_is_detected_with_any_column() -> None:
     data = records_of([b"KEYS\x01a\x02", b"KEYS\x01b\x02TAGS\x01\xff\x02"])
     heads = read_heads(data, 0, len(data), 0, checks=True)
     assert heads is not None
@@ -61,7 +61,7 @@ def test_text_that_is_none_is_noticed_whichever_column_is_asked_for() -> None:
     assert made["queueOffset"].equals(pa.array(np.arange(2)))
 
 
-def test_no_byte_can_change_unnoticed_whether_records_state_a_crc_of_the_whole_or_of_the_body() -> None:
+def test_every_changed_byte_is_detected_with_a_crc_of_the_record_or_of_the_body() -> None:
     base = len(records_of([ONE_EACH]))
     whole = records_of([ONE_EACH, ONE_EACH])[base:]
     properties = len(ONE_EACH)
@@ -83,12 +83,12 @@ def test_no_byte_can_change_unnoticed_whether_records_state_a_crc_of_the_whole_o
                 assert record_fault(changed, start, record.size, *ends, record.body_crc) is None, at
 
 
-def test_a_crc_that_is_stated_in_other_bytes_than_digits_is_none() -> None:
+def test_crc_with_other_bytes_than_digits_is_invalid() -> None:
     data, first = records_of([ONE_EACH, ONE_EACH]), len(records_of([ONE_EACH]))
     for digit in range(len(data) - 11, len(data) - 2):
         changed = bytearray(data)
         changed[digit] += 10
-        changed[digit + 1] -= 1  # the same sum, if bytes count as digits whatever they are
+        changed[digit + 1] -= 1  # the same sum, if any byte counted as a digit
         heads = read_heads(changed, 0, len(changed), 0, checks=True)
         assert heads is not None
         assert heads.stops.tolist() == [first]

@@ -1,4 +1,4 @@
-"""Replay: a lake's messages to a topic again, and its log to the store of a fresh slave."""
+"""Replay of a lake to a topic, and to the store of a fresh slave."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from tandemq.model.message import UNIQ_KEY, Message
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.run.local import LocalCluster
 from tandemq.spark.jobs.archive import Archive, ArchiveOptions
-from tandemq.spark.jobs.replay import Replayed, replay_to_store, replay_to_topic
+from tandemq.spark.jobs.replay import ReplayResult, replay_to_store, replay_to_topic
 from tandemq.spark.lake.delta import DeltaLake
 from tests.spark.logs import LogWriter
 from tests.spark.messages import make_topic, numbered, send
@@ -31,7 +31,7 @@ def archive(spark: SparkSession, store: Path, lake: Path) -> None:
 
 
 @pytest.mark.tandemq(**SMALL)
-def test_lake_becomes_the_store_of_a_fresh_slave_which_copies_only_the_rest(
+def test_lake_becomes_the_store_of_a_fresh_slave_that_copies_only_the_rest(
     spark: SparkSession, tandemq_pair: LocalCluster, tmp_path: Path
 ) -> None:
     names, lake = tandemq_pair.name_servers, tmp_path / "lake"
@@ -65,14 +65,14 @@ def test_lake_becomes_the_store_of_a_fresh_slave_which_copies_only_the_rest(
 
 
 @pytest.mark.tandemq(**SMALL)
-def test_lake_that_lacks_something_gives_no_log(
+def test_lake_with_missing_records_gives_no_log(
     spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path
 ) -> None:
     names, lake = tandemq_broker.name_servers, tmp_path / "lake"
     make_topic(names, "Orders", 1)
     send(names, numbered("Orders", 0, 700))
     archive(spark, tandemq_broker.broker().store, lake)
-    with pytest.raises(ConfigError, match="holds nothing of the broker group 'broker-z'"):
+    with pytest.raises(ConfigError, match="has no messages of the broker group 'broker-z'"):
         replay_to_store(spark, lake, "broker-z", tmp_path / "none")
     table = DeltaLake(lake)
     table._table.delete("commitLogOffset > 20000 and commitLogOffset < 21000")
@@ -82,7 +82,7 @@ def test_lake_that_lacks_something_gives_no_log(
 
 
 @spec("P13")
-def test_lake_is_sent_to_a_topic_and_goes_on_from_its_note(
+def test_replay_to_a_topic_resumes_from_its_progress_file(
     spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path
 ) -> None:
     names, lake, note = tandemq_broker.name_servers, tmp_path / "lake", tmp_path / "note.json"
@@ -108,11 +108,11 @@ def test_lake_is_sent_to_a_topic_and_goes_on_from_its_note(
         with pytest.raises(ConfigError, match=re.escape(f"{note} is the note of another replay: {says}")):
             replay_to_topic(spark, lake, given, where=condition, noted=note)
     note.write_text(json.dumps({"lake": "elsewhere", "sent": []}))
-    with pytest.raises(ConfigError, match="is no note of a replay"):
+    with pytest.raises(ConfigError, match="is not the note of a replay"):
         replay_to_topic(spark, lake, options, noted=note)
 
 
-def test_message_without_a_unique_key_has_the_same_one_however_often_it_is_replayed(
+def test_message_without_a_unique_key_gets_the_same_key_at_every_replay(
     spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path
 ) -> None:
     names, lake = tandemq_broker.name_servers, tmp_path / "lake"
@@ -128,7 +128,7 @@ def test_message_without_a_unique_key_has_the_same_one_however_often_it_is_repla
     assert len(keys) == len({key for key, _ in keys}) == 20
 
 
-def test_note_that_cannot_be_written_is_told_before_anything_is_sent(
+def test_unwritable_progress_file_is_an_error_before_anything_is_sent(
     spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path
 ) -> None:
     names, lake = tandemq_broker.name_servers, tmp_path / "lake"
@@ -161,7 +161,7 @@ def test_lake_of_delayed_messages_that_grows_and_is_compacted_is_sent_once(
     archive(spark, broker.store, lake)
     options = {"nameServer": names, "topic": "Again"}
 
-    def interrupt(done: Replayed) -> None:
+    def interrupt(done: ReplayResult) -> None:
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
@@ -177,7 +177,7 @@ def test_lake_of_delayed_messages_that_grows_and_is_compacted_is_sent_once(
     assert bodies(spark, names, "Again") == list(range(20))
 
 
-def test_topics_of_the_system_are_left_out_and_told_unless_they_are_asked_for(
+def test_system_topics_are_excluded_and_counted_unless_requested(
     spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path
 ) -> None:
     names, lake = tandemq_broker.name_servers, tmp_path / "lake"
@@ -193,7 +193,7 @@ def test_topics_of_the_system_are_left_out_and_told_unless_they_are_asked_for(
     all_of_it = replay_to_topic(spark, lake, {"nameServer": names, "topic": "All"}, also=[SCHEDULE_TOPIC, "%RETRY%g"])
     assert (all_of_it.rows, all_of_it.left_out) == (7, {})
     assert bodies(spark, names, "All") == [0, 1, 2, 3, 3, 4, 5]
-    with pytest.raises(ConfigError, match="brokers take no messages for SCHEDULE_TOPIC_XXXX"):
+    with pytest.raises(ConfigError, match="brokers accept no messages for SCHEDULE_TOPIC_XXXX"):
         replay_to_topic(spark, lake, {"nameServer": names}, also=[SCHEDULE_TOPIC])
 
 
@@ -202,20 +202,20 @@ def bodies(spark: SparkSession, names: str, topic: str) -> list[int]:
     return sorted(int(row.body) for row in rows.select("body").collect())
 
 
-def test_command_says_what_goes_with_what(tmp_path: Path) -> None:
+def test_command_refuses_contradicting_options(tmp_path: Path) -> None:
     runner = CliRunner()
     for arguments, says in (
         ([], "give one of --to-topic, --to-same-topics and --to-store"),
         (["--to-topic", "T", "--to-store", "d"], "give one of"),
-        (["--to-store", "d", "--where", "x"], "a log is laid down whole"),
-        (["--to-store", "d", "--also", "x"], "a log is laid down whole"),
+        (["--to-store", "d", "--where", "x"], "a log is written completely"),
+        (["--to-store", "d", "--also", "x"], "a log is written completely"),
     ):
         result = runner.invoke(replay, [str(tmp_path), *arguments])
         assert result.exit_code == 2
         assert says in result.output
 
 
-def test_broker_that_does_not_tell_its_epochs_is_named_before_spark_starts(tmp_path: Path) -> None:
+def test_broker_without_epochs_is_named_before_spark_starts(tmp_path: Path) -> None:
     arguments = [str(tmp_path), "--to-store", str(tmp_path / "d"), "--epochs-of", "127.0.0.1:1"]
     result = CliRunner().invoke(replay, arguments)
     assert isinstance(result.exception, ConfigError)

@@ -1,4 +1,4 @@
-"""From the lake back to the log: the same bytes."""
+"""Replay of a lake to a log: the same bytes."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def log_bytes(store: Path, end: int) -> bytes:
 
 
 @spec("P07")
-def test_log_comes_back_byte_for_byte_damage_and_generations_included(spark: SparkSession, tmp_path: Path) -> None:
+def test_log_is_restored_byte_for_byte_including_damage_and_epochs(spark: SparkSession, tmp_path: Path) -> None:
     made = LogWriter(tmp_path / "store")
     for _ in range(200):
         made.write()
@@ -42,7 +42,7 @@ def test_log_comes_back_byte_for_byte_damage_and_generations_included(spark: Spa
     assert (tmp_path / "again" / "epochFileCheckpoint").read_text().split("\n")[2:] == epochs.split("\n")[2:]
 
 
-def test_log_of_a_java_broker_comes_back_byte_for_byte(spark: SparkSession, tmp_path: Path) -> None:
+def test_log_of_a_java_broker_is_restored_byte_for_byte(spark: SparkSession, tmp_path: Path) -> None:
     unpack("store-4.9.7-clean", tmp_path)
     end = archived(spark, tmp_path / "store", tmp_path / "lake")
     size = next((tmp_path / "store" / "commitlog").iterdir()).stat().st_size
@@ -67,7 +67,7 @@ def test_log_of_a_lake_that_grew_is_completed(spark: SparkSession, tmp_path: Pat
 
 
 @spec("P07")
-def test_directory_that_holds_another_log_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_directory_with_another_log_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     again = tmp_path / "again"
     for lake, name in (("lake", "broker-a"), ("lake", "broker-b"), ("other", "broker-a")):
         made = LogWriter(tmp_path / lake / name)
@@ -88,7 +88,7 @@ def test_directory_that_holds_another_log_is_refused(spark: SparkSession, tmp_pa
         replay_to_store(spark, tmp_path / "lake.delta", "broker-a", again, segment_bytes=1 << 16)
     assert log_bytes(again, 1 << 16) == whole
     (again / "replay.json").unlink()
-    with pytest.raises(ConfigError, match="holds a log that is of no replay"):
+    with pytest.raises(ConfigError, match="contains a log that does not come from a replay"):
         replay_to_store(spark, tmp_path / "gone", "broker-a", again, segment_bytes=1 << 16)
 
 

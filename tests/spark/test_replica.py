@@ -1,4 +1,4 @@
-"""Replica reads: slaves of groups with a registry serve no consumers, and pipelines all the same."""
+"""Replica reads: slaves of groups with a registry serve no consumers, but serve pipelines."""
 
 from typing import Any
 
@@ -33,13 +33,13 @@ def pull(
 
 
 def fill(cluster: LocalCluster, count: int, queues: int) -> None:
-    """A topic with numbered messages."""
+    """Create a topic with numbered messages."""
     make_topic(cluster.name_servers, QUEUE.topic, queues)
     send(cluster.name_servers, numbered(QUEUE.topic, 0, count))
 
 
 def wait_shown(cluster: LocalCluster, slave: LocalBroker, count: int, queues: int) -> None:
-    """Wait until a slave gives all messages: it hears a moment later than it has them that they are confirmed."""
+    """Wait until a slave returns all messages: it learns of their confirmation shortly after it has stored them."""
 
     def shown(queue: int) -> int:
         where = MessageQueue(QUEUE.topic, QUEUE.broker_name, queue)
@@ -57,7 +57,7 @@ def read(spark: SparkSession, cluster: LocalCluster, **options: Any) -> list[int
 
 @spec("P11")
 @pytest.mark.tandemq(mode="elect")
-def test_slave_gives_what_is_confirmed_and_refuses_consumers(tandemq_pair: LocalCluster) -> None:
+def test_slave_returns_confirmed_messages_and_refuses_consumers(tandemq_pair: LocalCluster) -> None:
     fill(tandemq_pair, 10, queues=1)
     slave = slave_of(tandemq_pair)
     wait_shown(tandemq_pair, slave, 10, queues=1)
@@ -69,7 +69,7 @@ def test_slave_gives_what_is_confirmed_and_refuses_consumers(tandemq_pair: Local
     assert pull(slave, RequestCode.TANDEM_REPLICA_PULL, topic="Other").code == ResponseCode.TOPIC_NOT_EXIST
     wrong = pull(slave, RequestCode.TANDEM_REPLICA_PULL, expressionType="SQL92")
     assert wrong.code == ResponseCode.SYSTEM_ERROR
-    # What is not confirmed is not given: here everything from the fourth message on.
+    # Unconfirmed messages are not returned: here all from the fourth one on.
     at = slave.node.store.queues["Orders", 0].entry(3).log_offset
     slave.node.pull.replica_limit = lambda: at
     given = pull(slave, RequestCode.TANDEM_REPLICA_PULL)
@@ -78,7 +78,7 @@ def test_slave_gives_what_is_confirmed_and_refuses_consumers(tandemq_pair: Local
 
 
 @pytest.mark.tandemq(mode="elect")
-def test_elected_group_is_read_from_slave_and_master_alike(spark: SparkSession, tandemq_pair: LocalCluster) -> None:
+def test_elected_group_is_read_from_slave_and_from_master(spark: SparkSession, tandemq_pair: LocalCluster) -> None:
     fill(tandemq_pair, 300, queues=2)
     master, slave = tandemq_pair.master(), slave_of(tandemq_pair)
     wait_shown(tandemq_pair, slave, 300, queues=2)
@@ -96,7 +96,9 @@ def test_elected_group_is_read_from_slave_and_master_alike(spark: SparkSession, 
 
 @spec("P11")
 @pytest.mark.tandemq(mode="elect")
-def test_elected_master_killed_within_a_micro_batch_costs_nothing(tandemq_pair: LocalCluster, stream: Stream) -> None:
+def test_elected_master_killed_within_a_micro_batch_loses_and_duplicates_nothing(
+    tandemq_pair: LocalCluster, stream: Stream
+) -> None:
     fill(tandemq_pair, 300, queues=2)
     master = tandemq_pair.master()
     wait_shown(tandemq_pair, slave_of(tandemq_pair), 300, queues=2)
@@ -111,24 +113,26 @@ def test_elected_master_killed_within_a_micro_batch_costs_nothing(tandemq_pair: 
     assert len(stream.batches) == 3
 
 
-def test_slave_that_is_behind_skips_nothing(spark: SparkSession, tandemq_pair: LocalCluster) -> None:
+def test_lagging_slave_skips_nothing(spark: SparkSession, tandemq_pair: LocalCluster) -> None:
     fill(tandemq_pair, 100, queues=1)
     tandemq_pair.wait_in_sync()
     slave = tandemq_pair.broker(broker_id=1)
-    # Its queue ends at 40: as of one that has not copied the rest yet.
+    # Its queue ends at 40, as if it had not copied the rest yet.
     at = slave.node.store.queues["Orders", 0].entry(40).log_offset
     slave.node.pull.log_limit = at
     given = slave.node.pull.count
     assert read(spark, tandemq_pair) == list(range(100))
     assert slave.node.pull.count - given == 40
-    with pytest.raises(Exception, match=r"offset 40 of Orders broker-a queue 0 is not given within 1500 ms.*up to 40"):
+    with pytest.raises(
+        Exception, match=r"no member returned offset 40 of Orders broker-a queue 0 within 1500 ms.*offsets before 40"
+    ):
         read(
             spark, tandemq_pair, readFrom="slave", timeoutMs=1_500, endingOffsets='{"Orders": {"broker-a": {"0": 100}}}'
         )
     assert read(spark, tandemq_pair, readFrom="slave") == list(range(40))
 
 
-def test_start_behind_the_end_of_a_slave_that_lags_is_no_loss(
+def test_start_after_the_end_of_a_lagging_slave_is_no_loss(
     spark: SparkSession, tandemq_pair: LocalCluster, stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(tandemq_pair, 100, queues=1)

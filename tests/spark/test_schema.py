@@ -1,4 +1,4 @@
-"""Columns asked for, and what is said of wrong ones."""
+"""Requested columns, and errors about unknown ones."""
 
 import pytest
 from pyspark.sql.types import LongType, StructType

@@ -1,4 +1,4 @@
-"""The session: that it runs at all, Python workers included."""
+"""The session runs, including Python workers."""
 
 import subprocess
 import sys
@@ -24,13 +24,13 @@ def test_second_session_joins_the_first(spark: SparkSession) -> None:
     assert SETTINGS
 
 
-def test_what_spark_takes_for_no_master_is_named_before_a_jvm_starts() -> None:
+def test_malformed_master_is_named_before_a_jvm_starts() -> None:
     for master in ("nonsense", "local[", "spark:/host:7077"):
         with pytest.raises(ConfigError, match="Spark knows no master"):
             open_session(master=master)
 
 
-def test_formats_are_named_by_the_package_which_loads_them_when_asked() -> None:
+def test_package_imports_its_formats_on_first_use() -> None:
     code = """
 import sys, tandemq.spark
 assert "pyspark" not in sys.modules

@@ -1,4 +1,4 @@
-"""`format("rocketmq")` as a sink: rows become messages, each at least once, under keys by which copies are known."""
+"""`format("rocketmq")` as a sink: rows become messages, each at least once, with unique keys for duplicates."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def copy(spark: SparkSession, names: str, checkpoint: str) -> None:
-    """Copy what there is of a topic, in micro-batches."""
+    """Copy the present messages of a topic in micro-batches."""
     rows = spark.readStream.format("rocketmq").option("nameServer", names).option("subscribe", "Orders")
     rows = rows.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 100)
     writer = rows.load().writeStream.format("rocketmq").option("nameServer", names).option("topic", "Copies")
@@ -41,9 +41,7 @@ def read(spark: SparkSession, cluster: LocalCluster, topic: str) -> DataFrame:
     return spark.read.format("rocketmq").options(**options).load()
 
 
-def test_rows_become_messages_with_keys_that_a_repeated_write_repeats(
-    spark: SparkSession, tandemq_broker: LocalCluster
-) -> None:
+def test_repeated_write_gives_messages_with_the_same_keys(spark: SparkSession, tandemq_broker: LocalCluster) -> None:
     names = tandemq_broker.name_servers
     for topic in ("Copies", "Others"):
         make_topic(names, topic)
@@ -74,7 +72,7 @@ def test_wrong_rows_and_options_are_named(spark: SparkSession, tandemq_broker: L
     names = tandemq_broker.name_servers
     for rows, options, says in (
         ("1 as bodi", {"topic": "T"}, "no column body .or value. to send .did you mean 'body'"),
-        ("'x' as body", {}, "nothing says where messages go .give the option topic, or a column topic"),
+        ("'x' as body", {}, "neither option nor column gives a topic .give the option topic, or a column topic"),
         ("1 as body", {"topic": "T"}, "column body is int .it must be binary or string"),
         ("'x' as body", {"topc": "T"}, "the sink has no option 'topc' .did you mean 'topic'"),
         ("cast(null as string) as body", {"topic": "T"}, "row 0 of its partition has no body"),
@@ -90,7 +88,9 @@ def test_wrong_rows_and_options_are_named(spark: SparkSession, tandemq_broker: L
         frame.write.format("rocketmq").options(nameServer=names, topic="T").mode("overwrite").save()
 
 
-def test_status_that_is_not_ok_fails_a_write_that_demands_it(spark: SparkSession, tandemq_pair: LocalCluster) -> None:
+def test_status_other_than_send_ok_fails_a_write_that_requires_it(
+    spark: SparkSession, tandemq_pair: LocalCluster
+) -> None:
     make_topic(tandemq_pair.name_servers, "T")
     tandemq_pair.broker(broker_id=1).kill()
     frame = spark.range(3).selectExpr("cast(id as string) as body")
@@ -103,7 +103,7 @@ def test_status_that_is_not_ok_fails_a_write_that_demands_it(spark: SparkSession
 
 
 @pytest.mark.timeout(400)
-def test_driver_killed_within_a_query_loses_nothing_and_its_copies_are_known_by_their_keys(
+def test_driver_killed_within_a_query_loses_nothing_and_duplicates_have_equal_keys(
     spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path
 ) -> None:
     names = tandemq_broker.name_servers
@@ -125,6 +125,6 @@ def test_driver_killed_within_a_query_loses_nothing_and_its_copies_are_known_by_
             os.killpg(driver.pid, signal.SIGKILL)
             driver.wait()
     assert copied() < 600, (tmp_path / "driver.log").read_text()[-2_000:]
-    copy(spark, names, checkpoint)  # another driver goes on with what the first one left
+    copy(spark, names, checkpoint)  # another driver continues from the checkpoint of the first one
     by_key = {row.properties[UNIQ_KEY]: int(row.body) for row in read(spark, tandemq_broker, "Copies").collect()}
     assert sorted(by_key.values()) == list(range(600))

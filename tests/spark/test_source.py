@@ -41,14 +41,14 @@ def bodies(rows: DataFrame) -> list[int]:
     return sorted(int(row.body) for row in rows.select("body").collect())
 
 
-def test_every_message_is_a_row_with_what_the_broker_stored(tandemq_broker: LocalCluster, read: Read) -> None:
+def test_every_message_is_a_row_with_its_stored_fields(tandemq_broker: LocalCluster, read: Read) -> None:
     make_topic(tandemq_broker.name_servers, "Orders", 2)
     sent = send(
         tandemq_broker.name_servers, [Message("Orders", bytes(range(200)) * 100, "paid", ["a", "b"], {"who": "me"})]
     )
     send(tandemq_broker.name_servers, numbered("Other", 0, 5))
     (row,) = read(tandemq_broker).collect()
-    assert row.body == bytes(range(200)) * 100  # it was compressed on its way
+    assert row.body == bytes(range(200)) * 100  # sent and stored compressed
     assert (row.key, row.tags, row.topic, row.brokerName) == ("a b", "paid", "Orders", "broker-a")
     assert (row.queueId, row.queueOffset, row.reconsumeTimes) == (sent[0].queue.queue_id, sent[0].queue_offset, 0)
     assert "who\x01me\x02" in row.properties
@@ -101,9 +101,7 @@ def test_filters_offsets_and_times_narrow_what_is_read(
     assert read(tandemq_broker, minPartitions=7).rdd.getNumPartitions() >= 7
 
 
-def test_messages_of_tags_that_a_condition_leaves_out_stay_with_the_broker(
-    tandemq_broker: LocalCluster, read: Read
-) -> None:
+def test_messages_of_other_tags_are_filtered_by_the_broker(tandemq_broker: LocalCluster, read: Read) -> None:
     names = tandemq_broker.name_servers
     make_topic(names, "Orders", 1)
     send(names, numbered("Orders", 0, 100, "a"))
@@ -122,9 +120,7 @@ def test_messages_of_tags_that_a_condition_leaves_out_stay_with_the_broker(
         assert path.count - before == count
 
 
-def test_queues_and_times_that_a_condition_leaves_out_stay_with_the_broker(
-    tandemq_broker: LocalCluster, read: Read
-) -> None:
+def test_filtered_queues_and_times_are_not_read(tandemq_broker: LocalCluster, read: Read) -> None:
     names, pulls = tandemq_broker.name_servers, tandemq_broker.broker().node.pull
     for topic, queue, start, end in (("Orders", 0, 0, 100), ("Orders", 1, 100, 103), ("Other", 0, 103, 108)):
         make_topic(names, topic, 2)
@@ -144,15 +140,15 @@ def test_queues_and_times_that_a_condition_leaves_out_stay_with_the_broker(
         ("queueOffset >= 98", range(98, 100)),
     ):
         assert given(condition) == (list(rows), len(rows)), condition
-    # Where a time lies is found by looking at some messages.
+    # The search by time reads some messages.
     assert given("storeTimestamp > '2999-01-01'") == ([], 0)
     assert given("storeTimestamp < '2020-01-01'") == ([], WALK_MESSAGES + 3 + 5)
 
 
-def test_conditions_of_one_query_take_nothing_from_another_on_the_same_dataframe(
+def test_filters_of_one_query_do_not_affect_another_on_the_same_dataframe(
     tandemq_broker: LocalCluster, read: Read
 ) -> None:
-    """Spark keeps a reader that took conditions for the next query, so none of ours does unless it is asked to."""
+    """Spark reuses a reader with pushed filters for the next query, so pushdown is off by default."""
     make_topic(tandemq_broker.name_servers, "Orders", 4)
     send(tandemq_broker.name_servers, numbered("Orders", 0, 100))
     rows = read(tandemq_broker)
@@ -164,7 +160,7 @@ def test_conditions_of_one_query_take_nothing_from_another_on_the_same_dataframe
     assert second.union(rows.where("queueId = 2")).count() == count + rows.where("queueId = 2").count()
 
 
-def test_few_columns_are_read_as_such_and_wrong_ones_are_named(
+def test_subset_of_columns_can_be_read_and_wrong_ones_are_named(
     tandemq_broker: LocalCluster, spark: SparkSession
 ) -> None:
     names = tandemq_broker.name_servers
@@ -183,7 +179,7 @@ WRONG: list[tuple[dict[str, str], str]] = [
     ({"assign": '{"Orders": {"broker-a": [99]}}'}, "'Orders' has no queue 99 on 'broker-a'"),
     (
         {"startingOffsets": '{"Orders": {"broker-a": {"99": 0}}}'},
-        "startingOffsets: 'Orders': 'broker-a': '99' is no queue of this query",
+        "startingOffsets: 'Orders': 'broker-a': '99' is not a queue of this query",
     ),
     ({"readFrom": "slave"}, "no slave is registered.*readFrom=any"),
     (
@@ -201,7 +197,7 @@ WRONG: list[tuple[dict[str, str], str]] = [
 ]
 
 
-def test_what_cannot_be_is_said_before_anything_is_read(tandemq_broker: LocalCluster, read: Read) -> None:
+def test_impossible_options_are_refused_before_anything_is_read(tandemq_broker: LocalCluster, read: Read) -> None:
     send(tandemq_broker.name_servers, numbered("Orders", 0, 3))
     for options, says in WRONG:
         with pytest.raises(Exception, match=says):
@@ -214,7 +210,7 @@ def test_unreachable_or_silent_name_server_is_an_error_within_the_timeout(read: 
             start_s = time.monotonic()
             with pytest.raises(Exception, match=rf"no answer within 1000 ms.*name server {address} up and reachable"):
                 read(address, timeoutMs=1_000).count()
-            # Spark takes its time to start Python; the default would take longer still.
+            # Starting Python takes some seconds; the default timeout would take longer still.
             assert time.monotonic() - start_s < TIMEOUT_MS / 1_000
 
 
@@ -245,7 +241,7 @@ def test_lagging_slave_leaves_the_rest_to_the_master(tandemq_pair: LocalCluster,
     tandemq_pair.broker(broker_id=1).kill()
     send(tandemq_pair.name_servers, numbered("Orders", 50, 100))
     assert bodies(read(tandemq_pair)) == list(range(100))
-    with pytest.raises(Exception, match=r"nobody in broker-a says where Orders begins|no slave is registered"):
+    with pytest.raises(Exception, match=r"no member of broker-a returned the start of Orders|no slave is registered"):
         read(tandemq_pair, readFrom="slave", timeoutMs=1_000).count()
 
 
@@ -253,7 +249,7 @@ SMALL_FILES = {"mappedFileSizeCommitLog": 65_536, "fileReservedTime": 1}
 
 
 def delete_old_files(cluster: LocalCluster) -> None:
-    """What retention does, two hours later: all files go but the last. Returns when they have gone."""
+    """Run retention two hours later, which deletes all files but the last; returns when they are deleted."""
     *old, last = sorted((cluster.broker().store / "commitlog").iterdir())
     for path in old:
         then = path.stat().st_mtime - 7_200
@@ -293,7 +289,7 @@ def test_deleted_messages_fail_a_query_that_names_them_unless_loss_is_accepted(
 
 
 @spec("P04")
-def test_epochs_are_those_of_the_records_and_an_offset_of_another_history_is_noticed(
+def test_rows_have_their_epoch_and_an_offset_of_a_rewritten_log_is_detected(
     tandemq_broker: LocalCluster, read: Read
 ) -> None:
     names = tandemq_broker.name_servers
@@ -301,7 +297,7 @@ def test_epochs_are_those_of_the_records_and_an_offset_of_another_history_is_not
     send(names, numbered("Orders", 0, 20))
     node = tandemq_broker.broker().node
     tenth = node.store.queues["Orders", 0].entry(10).log_offset
-    # As after a failover to a broker whose log went its own way from the tenth message on.
+    # As after a failover to a broker whose log diverged at the tenth message.
     node.replication.set_generations([(1, 0), (2, tenth)])
     rows = read(tandemq_broker, details="true").orderBy("queueOffset").collect()
     assert [row.epoch for row in rows] == [1] * 10 + [2] * 10
@@ -314,8 +310,8 @@ def test_epochs_are_those_of_the_records_and_an_offset_of_another_history_is_not
     assert between("startingOffsets", 15, 2).count() == 5
     for option, count in (("startingOffsets", 5), ("endingOffsets", 15)):
         for epoch, says in (
-            (1, "messages before offset 15 were read in epoch 1 and are others since epoch 2"),
-            (7, f"{option} names epoch 7 of broker-a, whose last one is 2"),
+            (1, "messages before offset 15 were read in epoch 1 and have been rewritten since"),
+            (7, f"{option} names epoch 7 of broker-a, whose last epoch is 2"),
         ):
             with pytest.raises(Exception, match=says):
                 between(option, 15, epoch).count()

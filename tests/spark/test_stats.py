@@ -1,4 +1,4 @@
-"""Statistics against counting by hand, and the page made of them."""
+"""Statistics compared with a count by hand, and their report page."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from tandemq.spark.jobs.archive import Archive, ArchiveOptions
 from tandemq.spark.jobs.report import POINTS_MAX, report_page
 from tandemq.spark.jobs.stats import LogStatistics, gather, rounded_ms
 from tandemq.spark.lake.delta import DeltaLake
-from tests.spark.figures import MADE, figures, twins
+from tests.spark.figures import MADE, figures, replicas
 from tests.spark.logs import BORN_MS, LogWriter
 
 
@@ -26,7 +26,7 @@ def writer(tmp_path: Path) -> LogWriter:
     return made
 
 
-def test_store_and_lake_give_the_figures_one_counts_by_hand(
+def test_statistics_of_store_and_lake_equal_a_count_by_hand(
     spark: SparkSession, writer: LogWriter, tmp_path: Path
 ) -> None:
     writer.write(topic="%RETRY%billing")
@@ -52,9 +52,7 @@ def test_store_and_lake_give_the_figures_one_counts_by_hand(
     assert (again.topics, again.minutes) == (found.topics, found.minutes)
 
 
-def test_statistics_that_were_stopped_go_on_from_their_state(
-    spark: SparkSession, writer: LogWriter, tmp_path: Path
-) -> None:
+def test_interrupted_statistics_resume_from_their_state(spark: SparkSession, writer: LogWriter, tmp_path: Path) -> None:
     writer.flip(writer.made[77].log_offset + 90)
     whole = gather(spark, writer.store)
     assert whole.damaged == 1
@@ -69,7 +67,7 @@ def test_statistics_that_were_stopped_go_on_from_their_state(
         with pytest.raises(InterruptedError):
             gather(spark, source, range_bytes=1 << 17, state=state, progress=stop)
         kept = len(state.read_text().splitlines()) - 1
-        with pytest.raises(InterruptedError):  # at its very beginning: something is done already
+        with pytest.raises(InterruptedError):  # raised in the first wave; some results are kept already
             gather(spark, source, range_bytes=1 << 17, state=state, progress=stop)
         assert len(state.read_text().splitlines()) - 1 == kept
         found = gather(spark, source, range_bytes=1 << 17, state=state)
@@ -79,7 +77,7 @@ def test_statistics_that_were_stopped_go_on_from_their_state(
         gather(spark, writer.store, range_bytes=1 << 18, state=tmp_path / "broker-a.state")
 
 
-def test_queues_of_two_broker_groups_are_counted_apart(spark: SparkSession, tmp_path: Path) -> None:
+def test_queues_of_two_broker_groups_are_counted_separately(spark: SparkSession, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     for name in ("broker-a", "broker-b"):
         made = LogWriter(tmp_path / name)
@@ -120,7 +118,7 @@ class _Tags(HTMLParser):
 
 
 def test_page_is_well_formed_loads_nothing_and_escapes_names() -> None:
-    page = report_page("<script>", figures(), twins(), made=MADE)
+    page = report_page("<script>", figures(), replicas(), made=MADE)
     tags = _Tags()
     tags.feed(page.replace("/>", ">"))
     assert tags.open == []
@@ -143,4 +141,4 @@ def test_page_of_a_long_time_has_a_bounded_number_of_points() -> None:
 def test_page_of_an_empty_log_says_so() -> None:
     page = report_page("nothing", LogStatistics(), made=MADE)
     assert "There are no messages." in page
-    assert "No twin was compared." in page
+    assert "No replica was compared." in page

@@ -1,4 +1,4 @@
-"""`format("rocketmq")` in streaming queries: checkpoints, limits, and what happens to the cluster meanwhile."""
+"""`format("rocketmq")` in streaming queries: checkpoints, limits, and changes of the cluster."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from tandemq.client.admin.queries import message_at
 from tandemq.model.message import MessageQueue
 from tandemq.run.children import ChildCluster
 from tandemq.run.local import LocalBroker, LocalCluster
-from tandemq.spark.runtime.client_pool import asker_of, close_askers
+from tandemq.spark.runtime.client_pool import close_clients, cluster_client
 from tandemq.spark.sources.cluster.options import source_options
 from tandemq.spark.sources.cluster.source import StreamReader
 from tandemq.spark.sources.schema import message_schema
@@ -40,7 +40,7 @@ def test_checkpoint_is_continued_and_batches_are_no_larger_than_allowed(
     assert stream.drain() == list(range(140))
 
 
-def test_topics_that_appear_while_a_query_runs_are_read_from_their_start(
+def test_topics_created_while_a_query_runs_are_read_from_their_start(
     tandemq_broker: LocalCluster, stream: Stream
 ) -> None:
     names = tandemq_broker.name_servers
@@ -57,7 +57,7 @@ def test_topics_that_appear_while_a_query_runs_are_read_from_their_start(
 
 
 @spec("P12")
-def test_queues_topics_and_broker_groups_that_appear_cost_nothing_and_repeat_nothing(
+def test_new_queues_topics_and_broker_groups_lose_and_duplicate_nothing(
     tandemq_broker: LocalCluster, stream: Stream
 ) -> None:
     names = tandemq_broker.name_servers
@@ -95,7 +95,7 @@ def test_queues_topics_and_broker_groups_that_appear_cost_nothing_and_repeat_not
 
 @contextmanager
 def added_group(cluster: LocalCluster) -> Iterator[None]:
-    """A second broker group, of one master, that joins a cluster while it runs."""
+    """A second broker group with one master, which joins a running cluster."""
     broker = LocalBroker(
         replace(
             cluster.broker().node.config,
@@ -113,7 +113,7 @@ def added_group(cluster: LocalCluster) -> Iterator[None]:
         broker.stop()
 
 
-def test_master_killed_within_a_micro_batch_costs_nothing_while_the_slave_has_the_bytes(
+def test_master_killed_within_a_micro_batch_loses_nothing_if_the_slave_has_the_messages(
     tandemq_pair: LocalCluster, stream: Stream
 ) -> None:
     send(tandemq_pair.name_servers, numbered("Orders", 0, 300))
@@ -133,7 +133,7 @@ def test_master_killed_within_a_micro_batch_costs_nothing_while_the_slave_has_th
     assert stream.drain() == list(range(320))
 
 
-def test_master_process_killed_within_a_micro_batch_costs_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_master_process_killed_within_a_micro_batch_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
     with ChildCluster(tmp_path / "cluster", groups=1) as cluster:
         send(cluster.name_servers, numbered("Orders", 0, 300))
         cluster.wait_until(cluster.in_sync)
@@ -155,7 +155,7 @@ def test_master_process_killed_within_a_micro_batch_costs_nothing(spark: SparkSe
 @spec("P04")
 @pytest.mark.parametrize("options", [{}, {"subExpression": "a"}])
 @pytest.mark.tandemq(**SMALL_FILES)
-def test_deleted_before_it_was_read_fails_the_query_or_is_passed_over(
+def test_messages_deleted_before_reading_fail_the_query_or_are_skipped(
     tandemq_broker: LocalCluster, stream: Stream, options: dict[str, str]
 ) -> None:
     names = tandemq_broker.name_servers
@@ -173,7 +173,7 @@ def test_deleted_before_it_was_read_fails_the_query_or_is_passed_over(
     assert rows == [*range(10), *range(first, 1_000)]
 
 
-def test_messages_of_a_queue_that_appeared_count_for_the_least_size_of_a_batch(tandemq_broker: LocalCluster) -> None:
+def test_messages_of_a_new_queue_count_for_the_minimum_size_of_a_batch(tandemq_broker: LocalCluster) -> None:
     names = tandemq_broker.name_servers
     make_topic(names, "Orders", 1)
     send(names, numbered("Orders", 0, 5))
@@ -192,14 +192,12 @@ def test_messages_of_a_queue_that_appeared_count_for_the_least_size_of_a_batch(t
         assert reader.partitions(start, entered) == []
         assert reader.latestOffset(entered, every) == {"Orders": {"broker-a": {"epoch": 1, "0": 5, "1": 45}}}
     finally:
-        close_askers()
+        close_clients()
 
 
 @spec("P04")
 @pytest.mark.tandemq(**SMALL_FILES)
-def test_query_whose_first_batch_was_never_done_misses_what_is_deleted_since(
-    tandemq_broker: LocalCluster, stream: Stream
-) -> None:
+def test_query_without_a_completed_batch_detects_deleted_messages(tandemq_broker: LocalCluster, stream: Stream) -> None:
     names = tandemq_broker.name_servers
     make_topic(names, "Orders", 1)
     send(names, numbered("Orders", 0, 1_000))
@@ -220,20 +218,20 @@ def test_query_whose_first_batch_was_never_done_misses_what_is_deleted_since(
     assert stream.drain(failOnDataLoss="false") == list(range(first, 1_000))
 
 
-def test_history_that_was_rewritten_is_noticed(tandemq_broker: LocalCluster, stream: Stream) -> None:
+def test_rewritten_history_is_detected(tandemq_broker: LocalCluster, stream: Stream) -> None:
     names = tandemq_broker.name_servers
     make_topic(names, "Orders", 1)
     send(names, numbered("Orders", 0, 20))
     assert stream.drain() == list(range(20))
-    asker, queue = asker_of(names), MessageQueue("Orders", "broker-a", 0)
-    tenth = asker.tell(lambda routes: message_at(routes, queue, 10), 5_000)
-    close_askers()
+    client, queue = cluster_client(names), MessageQueue("Orders", "broker-a", 0)
+    tenth = client.run(lambda routes: message_at(routes, queue, 10), 5_000)
+    close_clients()
     assert tenth is not None
     assert stream.offsets()["Orders"]["broker-a"] == {"epoch": 1, "0": 20}
-    # As after a failover to a broker whose log went its own way from the tenth message on.
+    # As after a failover to a broker whose log diverged at the tenth message.
     tandemq_broker.broker().node.replication.set_generations([(1, 0), (2, tenth.log_offset)])
     send(names, numbered("Orders", 20, 25))
-    with pytest.raises(Exception, match="before offset 20 were read in epoch 1 and are others since epoch 2"):
+    with pytest.raises(Exception, match="before offset 20 were read in epoch 1 and have been rewritten since"):
         stream.drain()
     assert stream.drain(failOnDataLoss="false") == list(range(25))
     assert stream.offsets()["Orders"]["broker-a"] == {"epoch": 2, "0": 25}

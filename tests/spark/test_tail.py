@@ -1,4 +1,4 @@
-"""The last record before an offset: the same for twins, another one for any other log."""
+"""Checksum of the last record before an offset: equal for replicas, different for any other log."""
 
 import shutil
 import zlib
@@ -28,28 +28,26 @@ def crc(writer: LogWriter, made: Made) -> int:
     return zlib.crc32(writer.path(made.log_offset).read_bytes()[at : at + made.size])
 
 
-def test_it_is_that_of_the_last_record_wherever_the_offset_lies(writer: LogWriter) -> None:
+def test_checksum_is_that_of_the_last_record_for_any_offset(writer: LogWriter) -> None:
     for before, made in zip(writer.made[::50], writer.made[1::50], strict=False):
         assert checksum(writer, made.log_offset) == crc(writer, before)
     assert checksum(writer, writer.end) == crc(writer, writer.made[-1])
 
 
-def test_what_fills_the_end_of_a_file_does_not_matter_and_damage_is_passed_over(
-    writer: LogWriter, tmp_path: Path
-) -> None:
+def test_checksum_ignores_filler_and_skips_damage(writer: LogWriter, tmp_path: Path) -> None:
     shutil.copytree(writer.store, tmp_path / "b")
-    twin, size = LogWriter(tmp_path / "b"), writer.segment_bytes
+    replica, size = LogWriter(tmp_path / "b"), writer.segment_bytes
     last = next(made for made, after in zip(writer.made, writer.made[1:], strict=False) if after.log_offset >= size)
-    twin.flip(last.log_offset + last.size + 20)
-    assert checksum(twin, size) == checksum(writer, size) == crc(writer, last)
+    replica.flip(last.log_offset + last.size + 20)
+    assert checksum(replica, size) == checksum(writer, size) == crc(writer, last)
     before = writer.made[last.number - 2]
-    twin.flip(writer.made[last.number - 1].log_offset + 92)
-    assert checksum(twin, size) == crc(writer, last)
-    twin.flip(last.log_offset + 92)
-    assert checksum(twin, size) == crc(writer, before)
+    replica.flip(writer.made[last.number - 1].log_offset + 92)
+    assert checksum(replica, size) == crc(writer, last)
+    replica.flip(last.log_offset + 92)
+    assert checksum(replica, size) == crc(writer, before)
 
 
-def test_it_is_unknown_where_the_log_has_nothing(writer: LogWriter) -> None:
+def test_checksum_is_unknown_outside_the_log(writer: LogWriter) -> None:
     last = writer.path(writer.end)
     writer.path(0).unlink()
     assert checksum(writer, 1000) == UNKNOWN
@@ -59,7 +57,7 @@ def test_it_is_unknown_where_the_log_has_nothing(writer: LogWriter) -> None:
     assert checksum(writer, writer.end) == UNKNOWN
 
 
-def test_first_record_is_there_or_behind_the_blank(writer: LogWriter) -> None:
+def test_first_record_is_at_the_offset_or_after_the_blank(writer: LogWriter) -> None:
     size = writer.segment_bytes
     last = next(made for made, after in zip(writer.made, writer.made[1:], strict=False) if after.log_offset >= size)
     with LogFileReader(open_log(writer.store)) as read:

@@ -1,4 +1,4 @@
-"""Foreseeable errors of `tandemq spark`: one line each, and what to do."""
+"""Foreseeable errors of `tandemq spark`: one line each, with a hint."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from tandemq.cli import main
 from tandemq.errors import LocalError, NetworkError, OffsetGone, TandemError
 from tandemq.spark.jobs.archive import position_mark
 from tandemq.spark.lake.delta import DeltaLake
-from tandemq.spark.runtime.errors import told_by
+from tandemq.spark.runtime.errors import parse_error
 from tests.spark.logs import LogWriter
 from tests.spec import spec
 
@@ -35,7 +35,7 @@ def run(*words: object) -> Result:
 
 
 def line_of(result: Result, code: int) -> str:
-    """The one line that says what is wrong."""
+    """Return the single line of the error."""
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.stderr
     lines = [line for line in result.stderr.splitlines() if not line.startswith("Java ")]
@@ -52,28 +52,28 @@ def line_of(result: Result, code: int) -> str:
         (
             ": java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.",
             LocalError,
-            "Spark was stopped (is the cluster up that --master names? Its reason stands above)",
+            "Spark was stopped (is the cluster named by --master up? See the reason above)",
         ),
         (
             "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.",
             LocalError,
-            "Spark's JVM did not start (what it said stands above; see --master and --conf)",
+            "Spark's JVM did not start (see its output above, and check --master and --conf)",
         ),
         ("tandemq.errors.OffsetGone: gone (so)", OffsetGone, "gone (so)"),
         ("tandemq.errors.NoSuch: gone", LocalError, "gone"),
-        ("", LocalError, "Spark: no reason is given"),
+        ("", LocalError, "Spark: no reason given"),
     ],
 )
-def test_error_of_another_process_is_ours_again_and_others_say_their_last_line(
+def test_error_of_a_worker_is_raised_again_and_others_keep_their_last_line(
     text: str, kind: type[TandemError], says: str
 ) -> None:
-    found = told_by(text)
+    found = parse_error(text)
     assert type(found) is kind
     assert str(found) == says
 
 
 @spec("P15")
-def test_archive_of_what_retention_took_names_the_option_that_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+def test_archive_of_deleted_records_names_the_option_to_continue(spark: SparkSession, tmp_path: Path) -> None:
     assert spark.version
     writer, lake = LogWriter(tmp_path / "broker-a"), tmp_path / "lake"
     writer.write_many(600)
@@ -81,13 +81,13 @@ def test_archive_of_what_retention_took_names_the_option_that_goes_on(spark: Spa
     writer.path(0).unlink()
     line = line_of(run("archive", writer.store, lake), 1)
     assert line.startswith(f"tandemq: {writer.store}: log offset {writer.made[5].log_offset} is gone")
-    assert line.endswith("(--allow-loss goes on without)")
+    assert line.endswith("(--allow-loss continues without them)")
     assert run("archive", writer.store, lake, "--allow-loss").exit_code == 0
     assert DeltaLake(lake).rows() == sum(made.log_offset >= writer.segment_bytes for made in writer.made)
 
 
 @spec("P15")
-def test_condition_that_is_no_sql_and_master_that_is_none_are_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_malformed_condition_and_malformed_master_are_named(spark: SparkSession, tmp_path: Path) -> None:
     assert spark.version
     writer, lake = LogWriter(tmp_path / "broker-a"), tmp_path / "lake"
     writer.write_many(10)
@@ -99,7 +99,7 @@ def test_condition_that_is_no_sql_and_master_that_is_none_are_named(spark: Spark
 
 @spec("P15")
 @pytest.mark.parametrize("name", ["pyspark", "deltalake"])
-def test_every_command_says_how_to_install_what_it_needs(
+def test_every_command_says_how_to_install_its_dependencies(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in list(sys.modules):

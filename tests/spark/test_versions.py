@@ -1,4 +1,4 @@
-"""The formats on older versions of PySpark, really: `make soak` installs them beside ours, into build/."""
+"""The formats on older versions of PySpark, which `make soak` installs into build/."""
 
 import json
 import os
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def installed(version: str) -> Path:
-    """A directory with the newest PySpark of a version and nothing else; the rest is that of the environment."""
+    """Return a directory with the newest PySpark of a version; all other packages come from the environment."""
     place = ROOT / "build" / f"pyspark-{version}"
     ready = place / ".ready"
     if not ready.exists():
@@ -29,7 +29,7 @@ def installed(version: str) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("version", ["4.0", "4.1"])
-def test_formats_keep_their_promises_on_an_older_spark(version: str, tmp_path: Path) -> None:
+def test_formats_work_on_older_spark_versions(version: str, tmp_path: Path) -> None:
     place = installed(version)
     writer = LogWriter(tmp_path / "broker-a")
     writer.write_many(1_500)
@@ -45,16 +45,16 @@ def test_formats_keep_their_promises_on_an_older_spark(version: str, tmp_path: P
             check=True,
         )
     print(done.stdout.decode())
-    told = {one.pop("what"): one for one in map(json.loads, done.stdout.splitlines())}
-    assert told["spark"]["version"].startswith(f"{version}.")
-    # PySpark 4.0 hands sources no conditions; 4.1 does, and there are fewer messages than tasks were asked for.
-    assert told["narrowed"] == {"rows": 20, "tasks": {"4.0": 40, "4.1": 20}[version]}
-    assert told["batch"] == {"rows": 1_000, "log": 1_500, "log_some": 750}
+    results = {one.pop("what"): one for one in map(json.loads, done.stdout.splitlines())}
+    assert results["spark"]["version"].startswith(f"{version}.")
+    # PySpark 4.0 has no filter pushdown; 4.1 has, and there are fewer messages than requested tasks.
+    assert results["narrowed"] == {"rows": 20, "tasks": {"4.0": 40, "4.1": 20}[version]}
+    assert results["batch"] == {"rows": 1_000, "log": 1_500, "log_some": 750}
     for what, count, most in (("stream", 1_000, 90), ("log", 1_500, 130)):
-        assert told[what]["died"]
-        assert told[what]["exactly"]
-        assert sum(told[what]["sizes"]) == count
-        assert max(told[what]["sizes"]) <= most
-    assert told["now"] == {"seen": [400, 800, 1_000, 1_000], "exactly": True}
-    assert told["wrapper"] == {"refused": True, "more": 0}
-    assert told["sink"] == {"rows": 2_000, "numbers": 1_000}
+        assert results[what]["died"]
+        assert results[what]["exactly"]
+        assert sum(results[what]["sizes"]) == count
+        assert max(results[what]["sizes"]) <= most
+    assert results["now"] == {"seen": [400, 800, 1_000, 1_000], "exactly": True}
+    assert results["wrapper"] == {"refused": True, "more": 0}
+    assert results["sink"] == {"rows": 2_000, "numbers": 1_000}

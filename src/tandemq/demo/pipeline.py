@@ -26,7 +26,7 @@ from tandemq.demo.narration import Narration
 from tandemq.spark.jobs.archive import Archive, ArchiveOptions
 from tandemq.spark.jobs.audit import audit
 from tandemq.spark.lake.delta import DeltaLake
-from tandemq.spark.runtime.errors import translated
+from tandemq.spark.runtime.errors import translate_errors
 from tandemq.spark.runtime.java import find_java
 from tandemq.spark.runtime.session import SETTINGS, open_session
 from tandemq.spark.runtime.versions import check_version
@@ -97,7 +97,7 @@ def run(wanted: PipelineJob, narration: Narration) -> PipelineResult:
     Raises:
         TandemError: the log cannot be read, the lake cannot be written, or Spark fails.
     """
-    with translated():
+    with translate_errors():
         return _run(wanted, narration)
 
 

@@ -1,15 +1,15 @@
-"""The data pipeline: what brokers hold becomes a lasting, checkable, queryable lake, through PySpark.
+"""Data pipeline: messages from brokers and store files into a durable, verifiable, queryable lake, with PySpark.
 
-    a store directory ─► logsource ─► records ─► Spark                      format("rocketmq-log")
-                                         └─────► archive ─► lake            Delta, each record once
-    two store directories ─► audit          one ─► scrub, rebuild, stats ─► report
-    a running cluster ─► source: layout, plan, reader, decode ─► Spark ─► sink ─► a running cluster
-    lake ─► replay ─► a topic, or the log of a fresh slave        pipelines: bronze, silver, gold
+    a store directory ─► sources/log ─► records ─► Spark                   format("rocketmq-log")
+                                           └─────► jobs/archive ─► lake    a Delta table, each record once
+    two store directories ─► audit            one ─► scrub, rebuild, stats ─► report
+    a running cluster ─► sources/cluster: layout, plan, reader, decode ─► Spark ─► sink ─► a running cluster
+    lake ─► replay ─► a topic, or the commit log of a fresh slave          pipelines: bronze, silver, gold
 
-Work is split by physical ranges of the commit log, decoded in Python column by column, and handed to Spark as Arrow
-batches, or written as Parquet by the task itself, so that Spark carries file names only. Readers open files, never map
-them (docs/decisions/0003-no-mmap.md), and need no broker. The cluster is read and written by our own client, by queues
-and their offsets.
+Work is split by physical ranges of the commit log. Each range is decoded in Python column by column. Tasks hand Arrow
+batches to Spark, or write Parquet files themselves, so that Spark passes on file names only. Log readers open files and
+never map them (docs/decisions/0003-no-mmap.md); they need no broker. A running cluster is read and written through the
+project's own client, by queue and queue offset.
 
 Needs the extra `spark`: pip install 'tandemq[spark]'. Source: docs/guides/pipeline.md.
 """
@@ -26,7 +26,7 @@ _MODULES = {"RocketMQDataSource": "sources.cluster.source", "RocketMQLogDataSour
 
 
 def __getattr__(name: str) -> Any:
-    """The formats' classes, loaded when they are named: PySpark takes a second."""
+    """Import a data source class on first use: importing PySpark takes a second."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

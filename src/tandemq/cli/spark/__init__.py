@@ -1,1 +1,1 @@
-"""`tandemq spark`: the jobs of the data pipeline."""
+"""`tandemq spark`: jobs of the data pipeline."""

@@ -1,4 +1,4 @@
-"""`tandemq spark collect`: the messages of a running cluster into a lake."""
+"""`tandemq spark collect`: copies messages of a running cluster into a lake."""
 
 import sys
 import time
@@ -13,10 +13,10 @@ from tandemq.cli.support.output import json_option, show_facts
 from tandemq.cli.support.paths import LocalPath
 
 if TYPE_CHECKING:
-    from tandemq.spark.jobs.collect import Collected
+    from tandemq.spark.jobs.collect import CollectResult
 
-ALLOW_LOSS = {"failOnDataLoss=false goes on without them": "--allow-loss goes on without them"}
-"""What an option of the source is called here."""
+ALLOW_LOSS = {"failOnDataLoss=false continues without them": "--allow-loss continues without them"}
+"""Hints of the source, in terms of this command's options."""
 
 
 @click.command()
@@ -30,17 +30,17 @@ ALLOW_LOSS = {"failOnDataLoss=false goes on without them": "--allow-loss goes on
     show_envvar=True,
     help="Name servers of the cluster, host:port;host:port.",
 )
-@click.option("--subscribe", metavar="TOPICS", help="Topics to collect, separated by commas; all without this.")
+@click.option("--subscribe", metavar="TOPICS", help="Topics to collect, separated by commas; all by default.")
 @click.option(
     "--read-from",
     default="any",
     show_default=True,
     type=click.Choice(["any", "slave", "master"]),
-    help="Whom to read: slaves first, slaves only, or the master while it lives.",
+    help="Members to read: slaves first, slaves only, or the master first.",
 )
 @click.option("--checkpoint", type=LocalPath(path_type=Path), help="Spark's checkpoint; by default within the lake.")
-@click.option("--follow", is_flag=True, help="Go on as messages come, until interrupted.")
-@click.option("--every", default="1 second", show_default=True, help="With --follow: how often to commit.")
+@click.option("--follow", is_flag=True, help="Continue with new messages until interrupted.")
+@click.option("--every", default="1 second", show_default=True, help="With --follow: interval of commits.")
 @click.option(
     "--batch-messages", default=1_000_000, show_default=True, type=click.IntRange(1), help="Messages per commit."
 )
@@ -49,9 +49,11 @@ ALLOW_LOSS = {"failOnDataLoss=false goes on without them": "--allow-loss goes on
     default=168,
     show_default=True,
     type=click.IntRange(0),
-    help="With --follow: once a day delete files that have not been part of LAKE for so long; 0: never.",
+    help="With --follow: delete once a day files that left LAKE more than so many hours ago; 0: never.",
 )
-@click.option("--allow-loss", is_flag=True, help="Go on without what retention has taken, instead of failing.")
+@click.option(
+    "--allow-loss", is_flag=True, help="Continue without messages that retention has deleted, instead of failing."
+)
 @session_options
 @json_option
 def collect(
@@ -71,8 +73,8 @@ def collect(
 ) -> None:
     """Write the messages of a cluster into the Delta table LAKE, each once.
 
-    For clusters whose disks are out of reach; where they are not, archive is quicker. What LAKE holds already is not
-    written again: interrupt and repeat as you like.
+    For clusters whose store directories are not accessible; if they are, archive is faster. Messages that LAKE contains
+    already are not written again: the command can be interrupted and repeated.
     """
     what = {"subscribe": subscribe} if subscribe is not None else {"subscribePattern": ".*"}
     source = {
@@ -94,24 +96,25 @@ def collect(
                 trigger=every,
                 vacuum_hours=vacuum_hours,
             ),
-            progress=_Told(silent=as_json),
+            progress=_ProgressLine(silent=as_json),
         )
         facts = run_into_lake(job, session, follows=follow)
     show_facts(facts | {"java": java}, as_json=as_json)
 
 
-class _Told:
-    """How much was collected: one moving line on a terminal, a line now and then elsewhere, nothing with --json."""
+class _ProgressLine:
+    """Progress of a collect: one updated line on a terminal, a line every few seconds elsewhere, nothing with
+    --json."""
 
     def __init__(self, *, silent: bool) -> None:
         self._silent = silent
-        self._moves = sys.stderr.isatty()
+        self._is_terminal = sys.stderr.isatty()
         self._last = time.monotonic()
 
-    def __call__(self, done: "Collected") -> None:
+    def __call__(self, done: "CollectResult") -> None:
         now = time.monotonic()
-        if self._silent or now - self._last < (REPORT_EVERY_S if self._moves else LINE_EVERY_S):
+        if self._silent or now - self._last < (REPORT_EVERY_S if self._is_terminal else LINE_EVERY_S):
             return
         self._last = now
         text = f"collect: {done.rows:,} messages, {done.bytes / 1e6:,.0f} MB in {done.commits} commits"
-        click.echo(f"\r{text}" if self._moves else text, nl=not self._moves, err=True)
+        click.echo(f"\r{text}" if self._is_terminal else text, nl=not self._is_terminal, err=True)

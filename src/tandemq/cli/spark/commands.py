@@ -1,4 +1,4 @@
-"""`tandemq spark`: the data pipeline's jobs, each a few lines over `tandemq.spark`, which is loaded when one runs."""
+"""`tandemq spark`: commands for the jobs of the data pipeline. `tandemq.spark` is imported when a command runs."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 EXIT_FAULTS = 3
 SHOWN_MAX = 20
 ALLOW_LOSS = {
-    "set failOnDataLoss to false to go on without": "--allow-loss goes on without",
+    "set failOnDataLoss to false to continue without them": "--allow-loss continues without them",
     "set failOnDataLoss to false": "give --allow-loss",
 }
-"""What the options of the source are called here."""
+"""Hints of the source, in terms of the options of the commands."""
 
 directory = LocalPath(exists=True, file_okay=False, path_type=Path)
 store_argument = click.argument("store", type=directory)
@@ -35,10 +35,10 @@ lake_argument = click.argument("lake", type=LocalPath(file_okay=False, path_type
 state_option = click.option(
     "--state",
     type=LocalPath(dir_okay=False, path_type=Path),
-    help="Keep results in this file, and go on from it after an interruption.",
+    help="Keep results in this file, and resume from it after an interruption.",
 )
 range_option = click.option(
-    "--range-bytes", default=64 << 20, show_default=True, type=click.IntRange(1 << 16), help="Bytes of log of one task."
+    "--range-bytes", default=64 << 20, show_default=True, type=click.IntRange(1 << 16), help="Bytes of log per task."
 )
 
 
@@ -47,44 +47,48 @@ def spark() -> None:
     """Archive, check and measure logs with Spark.
 
     Needs the extra: pip install 'tandemq[spark]'. STORE is a broker's storePathRootDir, or a directory of commit log
-    files; only collect, and replay to topics, ask a cluster. Exit codes: 0 done, 1 it did not work, 2 wrong usage, 3 a
-    check found faults, or part of the log vanished while it was read.
+    files; only collect, and replay to topics, connect to a cluster. Exit codes: 0 success, 1 error, 2 wrong usage, 3 a
+    check found faults, or part of the log disappeared while it was read.
     """
 
 
-def tell_lost(lost: Sequence[Mapping[str, Any]]) -> None:
-    """Say what vanished while it was read."""
-    from tandemq.spark.sources.log.ranges import lost_text  # noqa: PLC0415
+def show_losses(lost: Sequence[Mapping[str, Any]]) -> None:
+    """Print the log offsets that disappeared while they were read."""
+    from tandemq.spark.sources.log.ranges import describe_loss  # noqa: PLC0415
 
     for one in lost:
         where = f", in the {' and the '.join(one['in'])} log" if "in" in one else ""
-        click.echo(f"lost: {lost_text(one['start'], one['end'], one['why'])}{where}")
+        click.echo(f"lost: {describe_loss(one['start'], one['end'], one['why'])}{where}")
 
 
-def sum_lost(lost: Sequence[Mapping[str, Any]]) -> int:
-    """Bytes of it."""
+def lost_bytes(lost: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of lost bytes."""
     return sum(one["end"] - one["start"] for one in lost)
 
 
-# archive, and the care of the lake
+# archive, and maintenance of the lake
 
 
 @spark.command()
 @store_argument
 @lake_argument
-@click.option("--broker-name", help="What the column of that name says; by default the store directory's name.")
+@click.option("--broker-name", help="Value of the column of that name; by default the store directory's name.")
 @click.option("--checkpoint", type=LocalPath(path_type=Path), help="Spark's checkpoint; by default within the lake.")
-@click.option("--follow", is_flag=True, help="Go on as the log grows, until interrupted.")
-@click.option("--every", default="1 second", show_default=True, help="With --follow: how often to commit.")
-@click.option("--batch-bytes", default=4 << 30, show_default=True, type=click.IntRange(1), help="Log per commit.")
+@click.option("--follow", is_flag=True, help="Continue with new records until interrupted.")
+@click.option("--every", default="1 second", show_default=True, help="With --follow: interval of commits.")
+@click.option(
+    "--batch-bytes", default=4 << 30, show_default=True, type=click.IntRange(1), help="Bytes of log per commit."
+)
 @click.option(
     "--vacuum-hours",
     default=168,
     show_default=True,
     type=click.IntRange(0),
-    help="With --follow: once a day delete files that have not been part of LAKE for so long; 0: never.",
+    help="With --follow: delete once a day files that left LAKE more than so many hours ago; 0: never.",
 )
-@click.option("--allow-loss", is_flag=True, help="Go on without what retention has taken, instead of failing.")
+@click.option(
+    "--allow-loss", is_flag=True, help="Continue without records that retention has deleted, instead of failing."
+)
 @session_options
 @json_option
 def archive(
@@ -103,14 +107,15 @@ def archive(
 ) -> None:
     """Write the log of STORE into the Delta table LAKE, each record once.
 
-    What LAKE holds already is not written again: interrupt and repeat as you like. Damage is archived with its verdict.
+    Records that LAKE contains already are not written again: the command can be interrupted and repeated. Damage is
+    archived with its verdict.
     """
     with spark_session(master, conf, silent=as_json, words=ALLOW_LOSS) as (session, java):
-        from tandemq.spark.jobs.archive import Archive, Archived, ArchiveOptions  # noqa: PLC0415
+        from tandemq.spark.jobs.archive import Archive, ArchiveOptions, ArchiveResult  # noqa: PLC0415
 
         bar = ProgressLine("archive", silent=as_json)
 
-        def tell(done: Archived) -> None:
+        def show(done: ArchiveResult) -> None:
             bar(done.end - done.start, done.log_end - done.start)
 
         job = Archive(
@@ -125,7 +130,7 @@ def archive(
                 fails_on_loss=not allow_loss,
                 vacuum_hours=vacuum_hours,
             ),
-            progress=tell,
+            progress=show,
         )
         facts = run_into_lake(job, session, follows=follow)
     show_facts(facts | {"java": java}, as_json=as_json)
@@ -135,7 +140,7 @@ def archive(
 @lake_argument
 @json_option
 def compact(lake: Path, as_json: bool) -> None:
-    """Join the small files of LAKE into larger ones; readers are not disturbed."""
+    """Merge the small files of LAKE into larger ones; readers are not disturbed."""
     with clear_errors():
         from tandemq.spark.lake.delta import DeltaLake  # noqa: PLC0415
 
@@ -151,7 +156,7 @@ def compact(lake: Path, as_json: bool) -> None:
     default=168,
     show_default=True,
     type=click.IntRange(0),
-    help="Only files that have not been part of the table for so long; must exceed the longest read or write.",
+    help="Minimum age of files since they left the table; must exceed the longest read or write.",
 )
 @click.option("--dry-run", is_flag=True, help="Only list them.")
 @json_option
@@ -179,7 +184,7 @@ def vacuum(lake: Path, hours: int, dry_run: bool, as_json: bool) -> None:
 @session_options
 @json_option
 def scrub(store: Path, range_bytes: int, state: Path | None, master: str, conf: tuple[str, ...], as_json: bool) -> None:
-    """Read every record of STORE and compare its checksum; exit code 3 on damage, or if records vanish meanwhile."""
+    """Read every record of STORE and verify its checksum; exit code 3 on damage, or if records disappear meanwhile."""
     with spark_session(master, conf, silent=as_json) as (session, java):
         from tandemq.spark.jobs.scrub import scrub as check  # noqa: PLC0415
 
@@ -190,8 +195,8 @@ def scrub(store: Path, range_bytes: int, state: Path | None, master: str, conf: 
     else:
         for damage in found.damages[:SHOWN_MAX]:
             click.echo(f"damage at {damage['commitLogOffset']}, {damage['size']} bytes: {damage['verdict']}")
-        tell_lost(found.lost)
-        facts = asdict(found) | {"damages": len(found.damages), "lost": sum_lost(found.lost)}
+        show_losses(found.lost)
+        facts = asdict(found) | {"damages": len(found.damages), "lost": lost_bytes(found.lost)}
         show_facts(facts, as_json=False)
     if found.damages or found.lost:
         raise click.exceptions.Exit(EXIT_FAULTS)
@@ -207,10 +212,10 @@ def scrub(store: Path, range_bytes: int, state: Path | None, master: str, conf: 
 def audit(
     first: Path, second: Path, range_bytes: int, state: Path | None, master: str, conf: tuple[str, ...], as_json: bool
 ) -> None:
-    """Compare the logs of twins, the store directories FIRST and SECOND; exit code 3 if they diverge.
+    """Compare the logs of two replicas, the store directories FIRST and SECOND; exit code 3 if they diverge.
 
-    Only what both hold is compared; what one holds behind the other's end is told as lag. What vanishes meanwhile is
-    told as lost, and leads to exit code 3 too.
+    Only log offsets that both contain are compared; records after the end of the other log are shown as lag. Records
+    that disappear meanwhile are shown as lost, and lead to exit code 3 too.
     """
     with spark_session(master, conf, silent=as_json) as (session, java):
         from tandemq.spark.jobs.audit import audit as compare  # noqa: PLC0415
@@ -235,15 +240,15 @@ def audit(
         ]
         if shown:
             show_rows(shown, as_json=False)
-        tell_lost(found.lost)
-        counts, lag = facts.pop("counts") | {"lost": sum_lost(found.lost)}, found.first_end - found.second_end
+        show_losses(found.lost)
+        counts, lag = facts.pop("counts") | {"lost": lost_bytes(found.lost)}, found.first_end - found.second_end
         del facts["differences"]
         show_facts(facts | counts | {"second is behind by": lag}, as_json=False)
     if found.diverges_at is not None or found.lost:
         raise click.exceptions.Exit(EXIT_FAULTS)
 
 
-# what is made from the log
+# products of the log
 
 
 @spark.command()
@@ -256,7 +261,7 @@ def audit(
     type=click.IntRange(20),
     help="The broker's mappedFileSizeConsumeQueue.",
 )
-@click.option("--index/--no-index", default=True, help="Whether the key index is made too.")
+@click.option("--index/--no-index", default=True, help="Whether to rebuild the key index too.")
 @click.option(
     "--slots", default=5_000_000, show_default=True, type=click.IntRange(1), help="The broker's maxHashSlotNum."
 )
@@ -280,10 +285,10 @@ def rebuild(
     conf: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Make the consume queues and the key index of STORE anew from its log, in the new directory OUTPUT.
+    """Rebuild the consume queues and the key index of STORE from its log, in the new directory OUTPUT.
 
-    STORE is only read. To use them, stop the broker and put OUTPUT's directories in the place of STORE's. Interrupted,
-    the same command goes on where it was.
+    STORE is only read. To use the result, stop the broker and replace STORE's directories by those in OUTPUT. After an
+    interruption the same command resumes.
     """
     with spark_session(master, conf, silent=as_json) as (session, java):
         from tandemq.spark.jobs.rebuild import RebuildOptions  # noqa: PLC0415
@@ -321,7 +326,7 @@ def stats(
     """Count messages, bytes, latency and lag of SOURCE, a store directory or a lake, by topic and group.
 
     With --json also per minute. Latency is from the producer's clock to the broker's. Exit code 3: part of the log
-    vanished before it was counted.
+    disappeared before it was counted.
     """
     with spark_session(master, conf, silent=as_json) as (session, java):
         from tandemq.spark.jobs.stats import gather  # noqa: PLC0415
@@ -343,15 +348,21 @@ def _show_stats(found: "LogStatistics") -> None:
         click.echo()
         show_rows(found.groups, as_json=False)
     if found.damaged:
-        click.echo(f"\n{found.damaged} damaged ranges were met: tandemq spark scrub names them")
-    tell_lost(found.lost)
+        click.echo(f"\n{found.damaged} damaged ranges were found: tandemq spark scrub lists them")
+    show_losses(found.lost)
 
 
 @spark.command()
 @click.argument("source", type=directory)
 @click.argument("page", type=LocalPath(dir_okay=False, path_type=Path))
-@click.option("--twin", "twins", multiple=True, type=directory, help="A store directory to compare SOURCE with.")
-@click.option("--title", help="What the page is called; by default after SOURCE.")
+@click.option(
+    "--twin",
+    "replicas",
+    multiple=True,
+    type=directory,
+    help="Store directory of a replica to compare SOURCE with; repeatable.",
+)
+@click.option("--title", help="Title of the page; by default from the name of SOURCE.")
 @range_option
 @state_option
 @session_options
@@ -359,7 +370,7 @@ def _show_stats(found: "LogStatistics") -> None:
 def report(
     source: Path,
     page: Path,
-    twins: tuple[Path, ...],
+    replicas: tuple[Path, ...],
     title: str | None,
     range_bytes: int,
     state: Path | None,
@@ -367,10 +378,10 @@ def report(
     conf: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Write PAGE, one HTML file: messages, bytes and latency per minute, lag per group, divergence of twins.
+    """Write PAGE, one HTML file: messages, bytes and latency per minute, lag per group, divergence of replicas.
 
-    SOURCE is a store directory or a lake; twins can be compared with a store directory. With --state, results of
-    twins are kept in files beside that of the statistics, called like it and .twin-1, .twin-2 and so on.
+    SOURCE is a store directory or a lake; only a store directory can be compared with replicas. With --state, results
+    of comparisons are kept in files next to it, with the suffixes .twin-1, .twin-2 and so on.
     """
     if not page.absolute().parent.is_dir():
         raise ConfigError(f"{page} cannot be written: there is no directory {page.absolute().parent}")
@@ -380,26 +391,26 @@ def report(
         from tandemq.spark.jobs.report import report_page  # noqa: PLC0415
         from tandemq.spark.jobs.stats import gather  # noqa: PLC0415
 
-        for twin in twins:
-            overlap(source, twin)
+        for replica in replicas:
+            overlap(source, replica)
         progress = ProgressLine("stats", silent=as_json)
         found = gather(session, source, range_bytes=range_bytes, state=state, progress=progress)
         audits = [
             compare(
                 session,
                 source,
-                twin,
+                replica,
                 range_bytes=range_bytes,
                 state=state.with_name(f"{state.name}.twin-{number}") if state is not None else None,
-                progress=ProgressLine(f"audit with {twin}", silent=as_json),
+                progress=ProgressLine(f"audit with {replica}", silent=as_json),
             )
-            for number, twin in enumerate(twins, 1)
+            for number, replica in enumerate(replicas, 1)
         ]
     text = report_page(title or f"The log of {source.resolve().name}", found, audits, made=datetime.now(UTC))
     page.write_text(text, encoding="utf-8")
     diverges = [audit.second for audit in audits if audit.diverges_at is not None]
     facts = {"page": str(page), "bytes": len(text.encode()), "topics": len(found.topics), "diverging": len(diverges)}
-    lost = sum_lost([*found.lost, *(one for audit in audits for one in audit.lost)])
+    lost = lost_bytes([*found.lost, *(one for audit in audits for one in audit.lost)])
     show_facts(facts | {"lost": lost} | {"java": java}, as_json=as_json)
     if lost:
         raise click.exceptions.Exit(EXIT_FAULTS)

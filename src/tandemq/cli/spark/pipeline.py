@@ -1,4 +1,4 @@
-"""`tandemq spark pipeline`: a declarative pipeline project, written and run."""
+"""`tandemq spark pipeline`: creates and runs a declarative pipeline project."""
 
 import sys
 from pathlib import Path
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     "-n",
     envvar="TANDEMQ_NAMESRV",
     show_envvar=True,
-    help="Write a project that reads the cluster of these name servers, host:port;host:port.",
+    help="Create a project that reads the cluster of these name servers, host:port;host:port.",
 )
-@click.option("--subscribe", metavar="TOPICS", help="Topics it reads, separated by commas; all without this.")
+@click.option("--subscribe", metavar="TOPICS", help="Topics to read, separated by commas; all by default.")
 @click.option(
     "--store",
     metavar="DIRECTORY",
     type=LocalPath(exists=True, file_okay=False, path_type=Path),
-    help="Write a project that reads this store, or archived segments, instead of a cluster.",
+    help="Create a project that reads this store, or archived segments, instead of a cluster.",
 )
-@click.option("--run", "runs", is_flag=True, help="Run the project, once it is there.")
-@click.option("--full-refresh", is_flag=True, help="With --run: make all tables anew.")
+@click.option("--run", "runs", is_flag=True, help="Run the project, after creating it if needed.")
+@click.option("--full-refresh", is_flag=True, help="With --run: rebuild all tables.")
 @json_option
 def pipeline(
     directory: Path,
@@ -43,41 +43,43 @@ def pipeline(
     full_refresh: bool,
     as_json: bool,
 ) -> None:
-    """Write a pipeline project (bronze, silver, gold) into DIRECTORY, or run the one that is there.
+    """Create a pipeline project (bronze, silver, gold) in DIRECTORY, or run the existing one.
 
-    The project is the user's: change its transformations, and run it by --run or by spark-pipelines itself.
+    You can change the transformations of the project, and run it with --run or with spark-pipelines itself.
     """
     context = click.get_current_context()
-    is_environments = context.get_parameter_source("namesrv") is ParameterSource.ENVIRONMENT
+    is_from_environment = context.get_parameter_source("namesrv") is ParameterSource.ENVIRONMENT
     if full_refresh and not runs:
-        raise click.UsageError("--full-refresh goes with --run")
+        raise click.UsageError("--full-refresh needs --run")
     with clear_errors():
         from tandemq.spark.pipelines.projects import SPEC, run_project, write_project  # noqa: PLC0415
         from tandemq.spark.runtime.java import find_java  # noqa: PLC0415
 
-        is_there = (directory / SPEC).is_file()
-        if not is_there:
-            chosen = None if is_environments and store is not None else namesrv
+        exists = (directory / SPEC).is_file()
+        if not exists:
+            chosen = None if is_from_environment and store is not None else namesrv
             write_project(directory, _project(chosen, subscribe, store))
             if not as_json:
-                click.echo(f"{directory} holds a pipeline project; run it by: tandemq spark pipeline {directory} --run")
+                click.echo(
+                    f"{directory} contains a pipeline project; run it with: tandemq spark pipeline {directory} --run"
+                )
         elif not runs:
-            raise click.UsageError(f"{directory} holds a project already; run it by --run")
-        elif (namesrv is not None and not is_environments) or subscribe is not None or store is not None:
+            raise click.UsageError(f"{directory} already contains a project; run it with --run")
+        elif (namesrv is not None and not is_from_environment) or subscribe is not None or store is not None:
             raise click.UsageError(
-                f"{directory} holds a project already, and its {SPEC} says what it reads: change it there, and give "
+                f"{directory} already contains a project, and its {SPEC} defines the source: change it there, and give "
                 "--run without --namesrv, --subscribe and --store"
             )
-        code, told = 0, None
+        code, java_text = 0, None
         if runs:
             java = find_java()
-            told = f"{java.version} from {java.origin}"
+            java_text = f"{java.version} from {java.origin}"
             if not as_json:
-                click.echo(f"Java {told}", err=True)
+                click.echo(f"Java {java_text}", err=True)
             arguments = ["--full-refresh-all"] if full_refresh else []
             code = run_project(directory, arguments, is_quiet=as_json)
     if as_json:
-        facts = {"directory": str(directory), "written": not is_there, "run": runs, "exitCode": code, "java": told}
+        facts = {"directory": str(directory), "written": not exists, "run": runs, "exitCode": code, "java": java_text}
         show_json(facts)
     sys.exit(code)
 
@@ -89,7 +91,7 @@ def _project(namesrv: str | None, subscribe: str | None, store: Path | None) -> 
         raise click.UsageError("a new project reads a cluster or a store: give one of --namesrv and --store")
     if store is not None:
         if subscribe is not None:
-            raise click.UsageError("--subscribe goes with --namesrv; a store is read whole")
+            raise click.UsageError("--subscribe needs --namesrv; a store is read completely")
         return Project("rocketmq-log", {"path": str(store.absolute())})
     assert namesrv is not None, "checked above"
     what = {"subscribe": subscribe} if subscribe is not None else {"subscribePattern": ".*"}

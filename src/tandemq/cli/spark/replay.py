@@ -1,4 +1,4 @@
-"""`tandemq spark replay`: a lake's messages to a topic again, or its log to a fresh slave's store."""
+"""`tandemq spark replay`: sends a lake's messages to a topic again, or writes its log as a fresh slave's store."""
 
 import json
 from pathlib import Path
@@ -14,14 +14,19 @@ from tandemq.errors import ConfigError, NetworkError, RemoteError
 from tandemq.model.codes import RequestCode
 
 if TYPE_CHECKING:
-    from tandemq.spark.jobs.replay import Replayed
+    from tandemq.spark.jobs.replay import ReplayResult
 
 
 @click.command()
 @click.argument("lake", type=LocalPath(exists=True, file_okay=False, path_type=Path))
 @click.option("--to-topic", metavar="TOPIC", help="Send messages to this topic.")
 @click.option("--to-same-topics", is_flag=True, help="Send each message to the topic it was in.")
-@click.option("--to-store", metavar="DIRECTORY", type=LocalPath(path_type=Path), help="Lay down a commit log here.")
+@click.option(
+    "--to-store",
+    metavar="DIRECTORY",
+    type=LocalPath(path_type=Path),
+    help="Write a commit log to this store directory.",
+)
 @click.option(
     "--namesrv",
     "-n",
@@ -31,28 +36,30 @@ if TYPE_CHECKING:
     show_envvar=True,
     help="Name servers of the cluster to send to, host:port;host:port.",
 )
-@click.option("--where", metavar="SQL", help="Which messages to send, a condition on the lake's columns.")
+@click.option("--where", metavar="SQL", help="SQL condition on the lake's columns that selects messages.")
 @click.option(
     "--also",
     metavar="TOPIC",
     multiple=True,
-    help="Send the messages of this topic too, though it is one of those left out; repeatable.",
+    help="Also send the messages of this topic, which is excluded by default; repeatable.",
 )
 @click.option(
     "--note",
     metavar="FILE",
     type=LocalPath(dir_okay=False, path_type=Path),
-    help="Note here what is sent; the same command goes on from the note.",
+    help="Progress file; the same command resumes from it.",
 )
-@click.option("--broker-name", default="broker-a", show_default=True, help="Whose log to lay down.")
+@click.option(
+    "--broker-name", default="broker-a", show_default=True, help="With --to-store: broker group whose log to write."
+)
 @click.option(
     "--segment-bytes",
     type=click.IntRange(min=1024),
     default=1 << 30,
     show_default=True,
-    help="Size of a file of the log, as mappedFileSizeCommitLog of the group's brokers.",
+    help="Size of a log file: mappedFileSizeCommitLog of the group's brokers.",
 )
-@click.option("--epochs-of", metavar="HOST:PORT", help="Take the generations of the log from this broker, the master.")
+@click.option("--epochs-of", metavar="HOST:PORT", help="Take the epochs of the log from this broker, the master.")
 @session_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def replay(
@@ -71,19 +78,21 @@ def replay(
     conf: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Send what LAKE holds to a topic again, or lay down its log as the store of a fresh slave.
+    """Send the messages of LAKE to a topic again, or write its log as the store of a fresh slave.
 
-    Give one of --to-topic, --to-same-topics and --to-store. Messages keep their unique keys, so that readers can tell
-    copies. Topics of the system are left out, and with --to-topic those of retries and dead letters. A slave that
-    starts on the store copies from its master only what came after the lake.
+    Give one of --to-topic, --to-same-topics and --to-store. Messages keep their unique keys, so that consumers can
+    recognize duplicates. System topics are excluded, and with --to-topic also retry and dead-letter topics. A slave
+    that starts on the store copies only later records from its master.
     """
     if (to_topic is not None) + to_same_topics + (to_store is not None) != 1:
         raise click.UsageError("give one of --to-topic, --to-same-topics and --to-store")
     if to_store is not None and (where is not None or note is not None or also):
-        raise click.UsageError("a log is laid down whole: --where, --also and --note go with messages")
+        raise click.UsageError(
+            "a log is written completely: --where, --also and --note need --to-topic or --to-same-topics"
+        )
     epochs = epochs_of_broker(epochs_of) if epochs_of is not None else None
 
-    def tell(done: "Replayed") -> None:
+    def show(done: "ReplayResult") -> None:
         what = "bytes of the log" if to_store is None else "segments of the log"
         click.echo(f"{done.done} of {done.total} {what}, {done.rows} rows", err=True)
 
@@ -92,11 +101,11 @@ def replay(
 
         if to_store is not None:
             done = replay_to_store(
-                session, lake, broker_name, to_store, segment_bytes=segment_bytes, epochs=epochs, progress=tell
+                session, lake, broker_name, to_store, segment_bytes=segment_bytes, epochs=epochs, progress=show
             )
         else:
             options = {"nameServer": namesrv} | ({"topic": to_topic} if to_topic is not None else {})
-            done = replay_to_topic(session, lake, options, where=where, also=also, noted=note, progress=tell)
+            done = replay_to_topic(session, lake, options, where=where, also=also, noted=note, progress=show)
     if as_json:
         click.echo(
             json.dumps(
@@ -114,7 +123,7 @@ def replay(
             )
         )
     elif to_store is None:
-        click.echo(f"sent {done.rows} messages; {done.skipped} of {done.total} bytes of the log were done before")
+        click.echo(f"sent {done.rows} messages; {done.skipped} of {done.total} bytes of the log were sent before")
         for topic, count in sorted(done.left_out.items()):
             click.echo(f"left out {count} messages of {topic}: --also {topic} sends them")
     else:
@@ -122,13 +131,13 @@ def replay(
 
 
 def epochs_of_broker(address: str) -> list[tuple[int, int]]:
-    """The generations of a broker's log.
+    """Request the epochs of a broker's log, as (epoch, first log offset).
 
     Raises:
-        ConfigError: it does not tell.
+        ConfigError: the broker does not answer, or refuses.
     """
     try:
-        told = ask_json(address, RequestCode.GET_BROKER_EPOCH_CACHE)
+        answer = ask_json(address, RequestCode.GET_BROKER_EPOCH_CACHE)
     except (NetworkError, RemoteError) as error:
         raise ConfigError(f"--epochs-of: {error}", hint="leave it out to take them from the lake") from error
-    return [(int(one["epoch"]), int(one["startOffset"])) for one in told["epochList"]]
+    return [(int(one["epoch"]), int(one["startOffset"])) for one in answer["epochList"]]

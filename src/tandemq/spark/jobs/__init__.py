@@ -1,1 +1,1 @@
-"""The pipeline's jobs, one module each."""
+"""Jobs of the data pipeline, one module each."""

@@ -1,13 +1,13 @@
-"""Audit: two logs that should be twins, compared block by block, then record by record where they differ.
+"""Audit: compares the logs of two replicas block by block, then record by record where they differ.
 
-    block of 1 MiB     equal? ─► next
-                       not    ─► the records of the range on both sides, by log offset:
-                                 different   both are sound and not the same: two histories
-                                 corrupt     one is not sound, the other tells what was there
-                                 missing     the second log has no record there; extra: the first has none
+    block of 1 MiB     equal   ─► next
+                       unequal ─► the records of the range on both sides, by log offset:
+                                  different   both are sound and not equal: the logs have diverged
+                                  corrupt     one is corrupt, the other is sound
+                                  missing     the second log has no record there; extra: the first has none
 
-Bytes that differ without any record differing (what fills the end of a file) are counted and harm nobody. What one log
-has behind the other's end is lag, not divergence. What vanishes while it is compared is told as lost.
+Bytes that differ outside of records (filler at the end of a file) are counted and harmless. Records of one log after
+the end of the other are lag, not divergence. Log offsets that disappear during the comparison are reported as lost.
 
 Source: docs/guides/pipeline.md, "Audit".
 """
@@ -16,26 +16,35 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
 from tandemq.errors import LocalError, OffsetGone
-from tandemq.spark.runtime.tasks import LOST, ProgressCallback, RangeJob, Result, lost_of, no_progress, run_tasks
+from tandemq.spark.runtime.tasks import LOST, ProgressCallback, RangeJob, Result, merge_losses, no_progress, run_tasks
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
-from tandemq.spark.sources.log.ranges import DELETED, RANGE_BYTES, SHORTER, LogRange, RangeReader, Reading, split
+from tandemq.spark.sources.log.ranges import (
+    DELETED,
+    RANGE_BYTES,
+    SHORTER,
+    DecodeOptions,
+    LogRange,
+    LogRangeReader,
+    split,
+)
 
 BLOCK_BYTES = 1 << 20
 REACH_BYTES = 8 << 20
-"""Records are shorter: brokers take at most some MiB."""
-TOLD_MAX = 1000
-"""Differences that one range tells in full; all are counted."""
+"""Maximum size of a record: brokers accept at most some MiB."""
+DIFFERENCES_MAX = 1000
+"""Maximum number of differences that one range lists; all are counted."""
 KINDS = ("different", "corrupt", "missing", "extra")
 COLUMNS = ("commitLogOffset", "size", "topic", "queueId", "queueOffset", "verdict")
 
 
 @dataclass(slots=True)
-class Audited:
-    """How two logs compare over `[start, end)`, what both hold. Offsets are log offsets."""
+class AuditResult:
+    """Result of an audit over `[start, end)`, the part that both logs contain. Offsets are log offsets."""
 
     first: str
     second: str
@@ -45,16 +54,17 @@ class Audited:
     second_end: int
     bytes_equal: int = 0
     filler: int = 0
-    """Bytes that differ and belong to no record that does."""
+    """Bytes of unequal blocks in which no record differs."""
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     differences: list[Result] = field(default_factory=list)
-    """kind, commitLogOffset, and what the sound side says; at most TOLD_MAX of each range."""
+    """kind, commitLogOffset, and the fields of the sound record; at most DIFFERENCES_MAX per range."""
     lost: list[Result] = field(default_factory=list)
-    """start, end, why, in (first, second): what was there when the audit began, and was not when it was compared."""
+    """start, end, why, in (first, second): log offsets that existed when the audit began, and were gone when
+    compared."""
 
     @property
     def diverges_at(self) -> int | None:
-        """The first record that differs, None if none does."""
+        """Log offset of the first record that differs; None if none does."""
         return min((one["commitLogOffset"] for one in self.differences), default=None)
 
 
@@ -66,12 +76,12 @@ def audit(
     range_bytes: int = RANGE_BYTES,
     state: Path | None = None,
     progress: ProgressCallback = no_progress,
-) -> Audited:
-    """Compare two store directories. Raises as `overlap`, `run_tasks` and reading do."""
+) -> AuditResult:
+    """Compare two store directories. Raises as `overlap`, `run_tasks` and `LogRangeReader.rows`."""
     one, other, found = overlap(first, second)
     job = RangeJob(f"audit {found.first} {found.second} {range_bytes}", partial(audit_range, one, other), is_check=True)
     results = run_tasks(spark, split(one, found.start, found.end, range_bytes), job, state=state, progress=progress)
-    found.lost = lost_of([*results, *_shorter(first, second, found.end)])
+    found.lost = merge_losses([*results, *_shorter(first, second, found.end)])
     for result in results:
         found.bytes_equal += result["equal"]
         found.filler += result["filler"]
@@ -81,24 +91,34 @@ def audit(
     return found
 
 
-def overlap(first: Path, second: Path) -> tuple[LogFiles, LogFiles, Audited]:
-    """Two logs and what both hold, not compared yet.
+class Overlap(NamedTuple):
+    """Two logs, and the result of their audit before any comparison."""
+
+    first: LogFiles
+    second: LogFiles
+    result: AuditResult
+
+
+def overlap(first: Path, second: Path) -> Overlap:
+    """Find the log offsets that two logs have in common.
 
     Raises:
-        LocalError: they hold nothing in common. What `open_log` raises.
+        LocalError: there are none. Also as `open_log`.
     """
     pair = open_log(first), open_log(second)
     with LogFileReader(pair[0]) as one, LogFileReader(pair[1]) as other:
         ends = log_end(one), log_end(other)
     start, end = max(pair[0].start, pair[1].start), min(ends)
     if start >= end and (pair[0].start, ends[0]) != (pair[1].start, ends[1]):
-        held = [f"{log.directory} holds log offsets [{log.start}, {at})" for log, at in zip(pair, ends, strict=True)]
-        raise LocalError(f"nothing in common to compare: {', '.join(held)}", hint="are they of one broker group?")
-    return *pair, Audited(pair[0].directory, pair[1].directory, start, end, *ends)
+        spans = [f"{log.directory} holds log offsets [{log.start}, {at})" for log, at in zip(pair, ends, strict=True)]
+        raise LocalError(
+            f"no log offsets in common to compare: {', '.join(spans)}", hint="do they belong to one broker group?"
+        )
+    return Overlap(*pair, AuditResult(pair[0].directory, pair[1].directory, start, end, *ends))
 
 
 def _shorter(first: Path, second: Path, end: int) -> Iterator[Result]:
-    """What two logs have lost of their ends by now, which was to be compared up to a log offset."""
+    """Yield the losses at the ends of two logs that should reach up to a log offset."""
     for side, path in (("first", first), ("second", second)):
         with LogFileReader(open_log(path)) as read:
             now = log_end(read)
@@ -117,7 +137,7 @@ def audit_range(first: LogFiles, second: LogFiles, wanted: LogRange) -> Result:
             if unequal:
                 for difference in _differing_records(one, other, wanted, unequal):
                     counts[difference["kind"]] += 1
-                    if len(differences) < TOLD_MAX:
+                    if len(differences) < DIFFERENCES_MAX:
                         differences.append(difference)
     except OffsetGone:
         lost = {"start": wanted.start, "end": wanted.end, "why": DELETED, "in": _gone_in(first, second, wanted)}
@@ -128,7 +148,7 @@ def audit_range(first: LogFiles, second: LogFiles, wanted: LogRange) -> Result:
 
 
 def _gone_in(first: LogFiles, second: LogFiles, wanted: LogRange) -> list[str]:
-    """Which logs no longer have the file that a range lies in."""
+    """Return the logs that no longer have the file of a range."""
     sides = (("first", first), ("second", second))
     return [side for side, log in sides if not Path(log.path(wanted.start - wanted.start % log.segment_bytes)).exists()]
 
@@ -150,11 +170,12 @@ def _unequal_blocks(one: LogFileReader, other: LogFileReader, wanted: LogRange) 
 def _differing_records(
     one: LogFileReader, other: LogFileReader, wanted: LogRange, unequal: list[tuple[int, int]]
 ) -> Iterator[Result]:
-    """The records in unequal blocks of a range that are not the same on both sides, in order.
+    """Yield the records in unequal blocks of a range that differ between both sides, by log offset.
 
-    A record that reaches into the range is told here if it begins to differ here, else by the range before.
+    A record that extends into the range is reported here if its first differing byte lies here, else by the range
+    before.
     """
-    wider = _reaching_back(one.files, wanted) if unequal[0][0] == wanted.start else wanted
+    wider = _extended_back(one.files, wanted) if unequal[0][0] == wanted.start else wanted
     ours, theirs = _records(one, wider, unequal), _records(other, wider, unequal)
     for offset in sorted(ours.keys() | theirs.keys()):
         before = wanted.start - offset
@@ -163,33 +184,35 @@ def _differing_records(
         a, b = ours.get(offset), theirs.get(offset)
         if a is None or b is None:
             sound = a or b
-            assert sound is not None, "one side has it"
+            assert sound is not None, "one side has the record"
             if sound["verdict"] is None:
-                yield _told("extra" if a is None else "missing", sound)
+                yield _difference("extra" if a is None else "missing", sound)
         elif a["verdict"] is None and b["verdict"] is None:
             if a["size"] != b["size"] or one(offset, a["size"]) != other(offset, b["size"]):
-                yield _told("different", a)
+                yield _difference("different", a)
         else:
             sound, bad = (b, a) if a["verdict"] is not None else (a, b)
             sides = [side for side, row in (("first", a), ("second", b)) if row["verdict"] is not None]
-            yield _told("corrupt", sound) | {"in": sides, "verdict": bad["verdict"]}
+            yield _difference("corrupt", sound) | {"in": sides, "verdict": bad["verdict"]}
 
 
-def _reaching_back(files: LogFiles, wanted: LogRange) -> LogRange:
-    """The range with what may hold the beginning of the record that reaches into it."""
+def _extended_back(files: LogFiles, wanted: LogRange) -> LogRange:
+    """Extend a range backwards to the start of the record that extends into it."""
     segment = wanted.start - wanted.start % files.segment_bytes
     start = max(segment, wanted.start - REACH_BYTES)
-    return replace(wanted, start=start, is_exact=wanted.is_exact if start == wanted.start else start == segment)
+    return replace(
+        wanted, start=start, starts_at_record=wanted.starts_at_record if start == wanted.start else start == segment
+    )
 
 
-def _told(kind: str, row: Result) -> Result:
+def _difference(kind: str, row: Result) -> Result:
     return {"kind": kind} | {name: value for name, value in row.items() if value is not None}
 
 
 def _records(read: LogFileReader, wanted: LogRange, unequal: list[tuple[int, int]]) -> dict[int, Result]:
-    """Sound and damaged records of a range that overlap unequal blocks, by log offset."""
+    """Return sound and damaged records of a range that overlap unequal blocks, by log offset."""
     found: dict[int, Result] = {}
-    for rows in RangeReader(read, Reading(COLUMNS, inflates=False, keeps_damage=True)).rows(wanted):
+    for rows in LogRangeReader(read, DecodeOptions(COLUMNS, inflates=False, keeps_damage=True)).rows(wanted):
         sizes = rows.columns["size"]
         sizes = sizes if isinstance(sizes, list) else sizes.to_pylist()
         for at, (offset, size) in enumerate(zip(rows.offsets.tolist(), sizes, strict=True)):

@@ -1,13 +1,14 @@
-"""Collect: messages of a running cluster into a lake, each once, whoever is killed when. No file of a broker is read.
+"""Collect: copies messages of a running cluster into a lake, each exactly once, whichever process is killed. Reads no
+files of brokers.
 
     queues ─► micro-batch ─► Spark's rows ─► tasks write files ─► one commit: files, batch number ─► Spark's checkpoint
 
-A lake is collected by one checkpoint, from its first micro-batch on, without a gap: each commit carries the
-checkpoint's identity, the batch's number, and a checksum of where it ends. A batch that is done again is known by them;
-a checkpoint that is older than the lake, newer, or another one is refused, as its rows would be twice in the table or
+A lake is filled by one checkpoint, from its first micro-batch on, without a gap. Each commit carries the checkpoint's
+id, the batch number, and a checksum of the batch's end offset, by which a repeated batch is recognized. A checkpoint
+that is older or newer than the lake, or another one, is refused: its rows would be duplicates, or rows would be
 missing.
 
-Where the log's files can be read, `spark.jobs.archive` is quicker: rows do not pass through the JVM.
+If the files of the log can be read, `spark.jobs.archive` is faster: rows do not pass through the JVM.
 Source: docs/guides/pipeline.md, "Collect".
 """
 
@@ -25,7 +26,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tandemq.errors import LocalError
 from tandemq.spark.lake.delta import COLLECTED, VACUUM_HOURS, DataFile, DeltaLake, Lake
 from tandemq.spark.lake.parquet_writer import lake_schema, write_file
-from tandemq.spark.lake.streaming import COMPACT_EVERY, Care, checkpoint_id, planned_end, run_to_end, start_query
+from tandemq.spark.lake.streaming import (
+    COMPACT_EVERY,
+    LakeMaintenance,
+    checkpoint_id,
+    planned_end,
+    run_to_end,
+    start_query,
+)
 from tandemq.spark.runtime.local_paths import local_path
 from tandemq.spark.sources.cluster.source import RocketMQDataSource
 from tandemq.spark.sources.log.source import FILES
@@ -35,22 +43,22 @@ CHECKPOINT = "collect"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectOptions:
-    """What to collect, and how."""
+    """Options of a collect."""
 
     source: Mapping[str, str]
-    """Options of `format("rocketmq")`: nameServer, what to read, limits."""
+    """Options of `format("rocketmq")`: nameServer, topics, limits."""
     lake: Path
     checkpoint: Path | None = None
     """By default in the lake's directory."""
     follows: bool = False
     trigger: str = "1 second"
-    """How often a query that follows commits."""
+    """With `follows`: interval of commits."""
     compact_every: int = COMPACT_EVERY
     vacuum_hours: int = VACUUM_HOURS
 
 
 @dataclass(slots=True)
-class Collected:
+class CollectResult:
     """Totals of this run."""
 
     rows: int = 0
@@ -59,10 +67,10 @@ class Collected:
     commits: int = 0
     damaged: int = 0
     version: int | None = None
-    trouble: LocalError | None = field(default=None, repr=False)
+    commit_error: LocalError | None = field(default=None, repr=False)
 
 
-Progress = Callable[[Collected], None]
+CollectProgress = Callable[[CollectResult], None]
 
 
 class Collect:
@@ -73,7 +81,7 @@ class Collect:
         options: CollectOptions,
         *,
         after_commit: Callable[[int], None] = lambda _: None,
-        progress: Progress = lambda _: None,
+        progress: CollectProgress = lambda _: None,
     ) -> None:
         """Open the lake.
 
@@ -81,20 +89,20 @@ class Collect:
             after_commit: called with the batch number between the table's commit and Spark's.
             progress: called after each commit.
         Raises:
-            ConfigError: the lake is none of ours.
+            ConfigError: the table has other columns.
         """
         if options.checkpoint is not None:
             local_path(options.checkpoint, "the checkpoint")
         self._options = options
         self._lake: Lake = DeltaLake(options.lake, create=True)
         self._checkpoint = (options.checkpoint or self._lake.path / "_tandemq" / CHECKPOINT).absolute()
-        self._care = Care(self._lake, options.compact_every, options.vacuum_hours)
+        self._care = LakeMaintenance(self._lake, options.compact_every, options.vacuum_hours)
         self._after_commit = after_commit
         self._progress = progress
-        self.done = Collected()
+        self.done = CollectResult()
 
     def start(self, spark: SparkSession) -> StreamingQuery:
-        """Start the query that does it."""
+        """Start the streaming query of this run."""
         spark.dataSource.register(RocketMQDataSource)
         options = {"startingOffsets": "earliest"} | dict(self._options.source) | {"details": "true", "inflate": "false"}
         rows = spark.readStream.format("rocketmq").options(**options).load()
@@ -102,24 +110,24 @@ class Collect:
             rows, self._commit, self._checkpoint, every=self._options.trigger if self._options.follows else ""
         )
 
-    def run(self, spark: SparkSession) -> Collected:
-        """Do it; a query that follows runs until it is interrupted.
+    def run(self, spark: SparkSession) -> CollectResult:
+        """Run the collect to its end; with `follows` until it is interrupted.
 
         Raises:
             LocalError: a commit was refused. StreamingQueryException: the cluster cannot be read.
         """
-        run_to_end(self.start(spark), lambda: self.done.trouble)
+        run_to_end(self.start(spark), lambda: self.done.commit_error)
         return self.done
 
     def _commit(self, frame: DataFrame, batch: int) -> None:
-        """One micro-batch: let the tasks write, then add their files."""
+        """Process one micro-batch: tasks write files, then one commit adds them."""
         name = checkpoint_id(self._checkpoint)
         app, end = f"tandemq-collect:{name}", f"tandemq-collect-end:{name}"
-        place = json.dumps(planned_end(self._checkpoint, batch), sort_keys=True)
-        marks = {COLLECTED: zlib.crc32(name.encode()), app: batch, end: zlib.crc32(place.encode())}
+        end_offset = json.dumps(planned_end(self._checkpoint, batch), sort_keys=True)
+        marks = {COLLECTED: zlib.crc32(name.encode()), app: batch, end: zlib.crc32(end_offset.encode())}
         if self._is_done(batch, self._lake.mark(app), self._lake.mark(end) == marks[end], marks[COLLECTED]):
             return
-        rows = frame.mapInArrow(_FileOf(str(self._lake.path)), FILES).collect()
+        rows = frame.mapInArrow(_FileWriter(str(self._lake.path)), FILES).collect()
         files = [DataFile(row.file, row.rows, row.bytes, row.stats) for row in rows if row.file is not None]
         done = self.done
         done.version = self._lake.commit(files, marks)
@@ -133,17 +141,17 @@ class Collect:
         if self._options.follows:
             self._care.committed()
 
-    def _is_done(self, batch: int, before: int | None, ends_alike: bool, checkpoint: int) -> bool:
-        """Whether a batch is in the table; if not, it is the next one.
+    def _is_done(self, batch: int, before: int | None, has_same_end: bool, checkpoint: int) -> bool:
+        """Return whether a batch is already in the table; if not, it is the next one.
 
         Args:
-            before: the last batch of this checkpoint that the table holds.
-            ends_alike: whether that one ended where this batch ends.
+            before: the last batch of this checkpoint in the table.
+            has_same_end: whether that batch ended at the end offset of this one.
         Raises:
-            LocalError: it is neither.
+            LocalError: the batch is neither in the table nor the next one.
         """
         known = self._lake.mark(COLLECTED)
-        if before == batch and ends_alike and known == checkpoint:
+        if before == batch and has_same_end and known == checkpoint:
             return True
         if known is None and self._lake.data_files():
             why = "the lake holds messages that were not collected"
@@ -154,16 +162,16 @@ class Collect:
             why = f"the lake holds {held} of this checkpoint"
         else:
             return False
-        self.done.trouble = LocalError(
-            f"{self._lake.path}: {why}, and the checkpoint {self._checkpoint} wants to add batch {batch}: messages "
-            "would be twice in the lake, or missing",
-            hint="go on with the checkpoint that the lake was filled with, or collect into another directory",
+        self.done.commit_error = LocalError(
+            f"{self._lake.path}: {why}, and the checkpoint {self._checkpoint} would add batch {batch}: messages "
+            "would be duplicated in the lake, or missing",
+            hint="continue with the checkpoint that filled the lake, or collect into another directory",
         )
-        raise self.done.trouble
+        raise self.done.commit_error
 
 
-class _FileOf:
-    """Writes the rows of one task to a file in the lake's directory; travels to tasks."""
+class _FileWriter:
+    """Writes the rows of one task to a file in the lake's directory; serialized to tasks."""
 
     def __init__(self, lake: str) -> None:
         self._lake = lake

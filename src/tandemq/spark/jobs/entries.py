@@ -1,9 +1,9 @@
-"""What the records of a log put into consume queues and key index, written to files range by range.
+"""Scan of a log for rebuild: the entries of consume queues and key index, written to files range by range.
 
     range ─► WORK/scan/<start>-<end>.entries    (topic, queue, queue offset, log offset, size, tags code)
           └► WORK/scan/<start>-<end>.keys       (topic, key, log offset, store time), in the order brokers enter them
 
-A file is there whole or not at all, so that a rebuild that was interrupted goes on with the ranges that are missing.
+Files appear atomically, so that an interrupted rebuild continues with the ranges that are missing.
 Source: docs/internals/storage.md, "consume queue", "index".
 """
 
@@ -25,7 +25,7 @@ from tandemq.model.message import TRANSACTION_MASK, SysFlag
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.spark.runtime.tasks import Result
 from tandemq.spark.sources.log.files import LogFiles
-from tandemq.spark.sources.log.ranges import BatchMaker, LogRange, Reading, lost_text, planned_rows
+from tandemq.spark.sources.log.ranges import BatchBuilder, DecodeOptions, LogRange, describe_loss, read_planned
 
 ENTRIES = pa.schema(
     {
@@ -61,7 +61,7 @@ _SCAN = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What is taken from each range, and where it goes."""
+    """Function that scans one range and writes its entries below a directory."""
 
     files: LogFiles
     directory: str
@@ -69,22 +69,22 @@ class Scan:
     index: bool
 
     def path(self, start: int, end: int, kind: str) -> Path:
-        """The file of a range; `kind`: entries or keys."""
+        """Return the file of a range; `kind`: entries or keys."""
         return Path(self.directory) / f"{start:020d}-{end:020d}.{kind}"
 
     def __call__(self, wanted: LogRange) -> Result:
-        """Scan one range; runs in a worker. Damage is passed over, as brokers do.
+        """Scan one range; runs in a worker. Damage is skipped, as brokers do. Returns the number of rows by kind.
 
         Raises:
-            OffsetGone: what was there when the rebuild was begun is no more.
+            OffsetGone: log offsets that existed when the rebuild began are gone.
         """
-        reading = Reading(tuple(_SCAN.names), inflates=False, keeps_damage=True)
-        maker = BatchMaker(self.files, _SCAN)
-        kinds: list[tuple[str, Any, Callable[[Any], Any]]] = [("entries", ENTRIES, EntriesOf(self.delays_ms))]
+        reading = DecodeOptions(tuple(_SCAN.names), inflates=False, keeps_damage=True)
+        maker = BatchBuilder(self.files, _SCAN)
+        kinds: list[tuple[str, Any, Callable[[Any], Any]]] = [("entries", ENTRIES, QueueEntries(self.delays_ms))]
         if self.index:
-            kinds.append(("keys", KEYS, keys_of))
-        written = [_File(self.path(wanted.start, wanted.end, kind), schema, made) for kind, schema, made in kinds]
-        for rows in planned_rows(self.files, reading, [wanted], self._lost):
+            kinds.append(("keys", KEYS, index_keys))
+        written = [_File(self.path(wanted.start, wanted.end, kind), schema, convert) for kind, schema, convert in kinds]
+        for rows in read_planned(self.files, reading, [wanted], self._lost):
             whole = maker.batch(rows)
             sound = whole.filter(pc.is_null(whole.column("verdict")))
             for file in written:
@@ -94,43 +94,43 @@ class Scan:
     def _lost(self, start: int, end: int, why: str) -> None:
         output = Path(self.directory).parent.parent
         raise OffsetGone(
-            f"{self.files.directory}: {lost_text(start, end, why)}",
-            hint=f"what is made of them would be wrong: delete {output}, and rebuild from the log as it is now",
+            f"{self.files.directory}: {describe_loss(start, end, why)}",
+            hint=f"the result would be incomplete: delete {output}, and rebuild from the present log",
         )
 
 
 class _File:
-    """Rows made of records, in a file that gets its name when it is whole."""
+    """A Parquet file of rows derived from records; it gets its name when it is complete."""
 
-    def __init__(self, path: Path, schema: Any, made: Callable[[Any], Any]) -> None:
+    def __init__(self, path: Path, schema: Any, convert: Callable[[Any], Any]) -> None:
         self._path = path
         self._part = path.with_name(f".{path.name}.{uuid4().hex}")
         self._schema = schema
-        self._made = made
+        self._convert = convert
         self._writer = pq.ParquetWriter(self._part, schema, compression="zstd", compression_level=1)
         self._rows = 0
 
     def add(self, batch: Any) -> None:
-        rows = self._made(batch).cast(self._schema)
+        rows = self._convert(batch).cast(self._schema)
         self._writer.write_batch(rows)
         self._rows += rows.num_rows
 
     def close(self) -> int:
-        """Returns the rows."""
+        """Finish the file; returns the number of rows."""
         self._writer.close()
         self._part.replace(self._path)
         return self._rows
 
 
-class EntriesOf:
-    """Queue entries of records; transactions that are not committed have none."""
+class QueueEntries:
+    """Function that derives queue entries from records; uncommitted transactions have none."""
 
     def __init__(self, delays_ms: tuple[int, ...]) -> None:
         """`delays_ms`: the broker's delay levels."""
         self._delays_ms = delays_ms
 
     def __call__(self, batch: Any) -> Any:
-        """A batch of `ENTRIES`."""
+        """Return a batch of `ENTRIES`."""
         kind = batch.column("sysFlag").to_numpy() & TRANSACTION_MASK
         batch = batch.filter(pa.array((kind != _PREPARED) & (kind != _ROLLBACK)))
         words = batch.column("tags").dictionary_encode()
@@ -144,7 +144,7 @@ class EntriesOf:
         return pa.RecordBatch.from_arrays(columns, ["topic", "queueId", "queueOffset", "logOffset", "size", "code"])
 
     def _deliver_ms(self, batch: Any, at: int, code: int) -> int:
-        """The code of an entry on the delay topic: when the message is due."""
+        """Return the tags code of an entry on the delay topic: the delivery time in milliseconds."""
         level = property_value(batch.column("properties")[at].as_py().encode(), b"DELAY") or b""
         if not level.isdigit() or not int(level):
             return code
@@ -153,8 +153,8 @@ class EntriesOf:
         return int(batch.column("storeTimestamp").cast(pa.int64())[at].as_py() // 1000 + delay)
 
 
-def keys_of(batch: Any) -> Any:
-    """The keys that are indexed of each record, in the order brokers enter them."""
+def index_keys(batch: Any) -> Any:
+    """Return the indexed keys of records, a batch of `KEYS`, in the order in which brokers enter them."""
     kind = batch.column("sysFlag").to_numpy() & TRANSACTION_MASK
     batch = batch.filter(pa.array(kind != _ROLLBACK))
     times = (batch.column("storeTimestamp").cast(pa.int64()).to_numpy() // 1000).tolist()

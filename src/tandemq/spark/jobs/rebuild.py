@@ -1,15 +1,14 @@
-"""Rebuild: consume queues and key index made anew from the log, the same as the broker's.
+"""Rebuild: consume queues and key index from the log, equal to the broker's.
 
-    OUTPUT/.rebuild/job      what is rebuilt, and how: who repeats the command goes on with it
+    OUTPUT/.rebuild/job      parameters of the rebuild; the same command resumes it
     scan     range ─► (topic, queue, queue offset, log offset, size, tags code) and keys, in files of the range
-    shuffle  by queue, in the log's order
-    write    storage.ConsumeQueue, in a directory of the task's own, moved into place when whole, then noted
-    index    keys in the log's order, through storage.KeyIndex on the driver
+    shuffle  by queue, in log order
+    write    storage.ConsumeQueue, in a directory of the task, moved into place when complete, then recorded
+    index    keys in log order, through storage.KeyIndex on the driver
 
-Interrupted anywhere, it goes on: ranges that were scanned, and queues that are in place, are not made again.
-Queues equal the broker's byte for byte where the log reaches back to its start; where it does not, they begin with the
-first message that is still there. Source: docs/internals/storage.md, "consume queue", "index"; docs/guides/pipeline.md,
-"Rebuild".
+An interrupted rebuild resumes: scanned ranges and finished queues are not processed again. Queues equal the broker's
+byte for byte if the log still has its start; otherwise they begin with the first message that still exists. Source:
+docs/internals/storage.md, "consume queue", "index"; docs/guides/pipeline.md, "Rebuild".
 """
 
 import json
@@ -46,7 +45,7 @@ PENDING_KEYS = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildOptions:
-    """What to rebuild, and the broker's settings that decide the form of the files."""
+    """Options of a rebuild, with the broker's settings that determine the files."""
 
     store: Path
     output: Path
@@ -59,8 +58,8 @@ class RebuildOptions:
 
 
 @dataclass(slots=True)
-class Rebuilt:
-    """What was made."""
+class RebuildResult:
+    """Result of a rebuild."""
 
     queues: int = 0
     entries: int = 0
@@ -73,40 +72,40 @@ def rebuild(
     options: RebuildOptions,
     phase: Callable[[str], None] = lambda _: None,
     progress: ProgressCallback = no_progress,
-) -> Rebuilt:
-    """Make `consumequeue/` and `index/` in `options.output`, or go on with it.
+) -> RebuildResult:
+    """Build `consumequeue/` and `index/` in `options.output`, or resume an interrupted rebuild. Damage is skipped, as
+    brokers do.
 
     Args:
-        phase: told what begins: "scan", "consume queues", "key index".
-        progress: told how far the scan is.
+        phase: called at the start of each phase: "scan", "consume queues", "key index".
+        progress: called with the progress of the scan.
     Raises:
-        ConfigError: the output holds other files, or the beginnings of another rebuild. What `open_log` and reading
-            raise; damage is passed over, as brokers do.
-        OffsetGone: what was there when the rebuild was begun is no more: nothing is put in place.
+        ConfigError: the output contains other files, or another unfinished rebuild. Also as `open_log` and `run_tasks`.
+        OffsetGone: log offsets that existed when the rebuild began are gone; nothing is put in place.
     """
     output = local_path(options.output, "the output").absolute()
     files = open_log(options.store)
     work = output / WORK
-    end = _begun(files, options, output)
+    end = _start_or_resume(files, options, output)
     scan = Scan(files, str(work / "scan"), options.delays_ms, options.index)
     ranges = split(files, files.start, end, options.range_bytes)
     phase("scan")
     job = RangeJob(f"rebuild {files.directory} {options.range_bytes}", scan)
     counts = run_tasks(spark, ranges, job, state=work / "ranges", progress=progress)
     phase("consume queues")
-    _make_queues(spark, [str(scan.path(one.start, one.end, "entries")) for one in ranges], options, output)
-    queues = _made_queues(work)
-    done = Rebuilt(len(queues), sum(queues.values()))
+    _write_queues(spark, [str(scan.path(one.start, one.end, "entries")) for one in ranges], options, output)
+    queues = _finished_queues(work)
+    done = RebuildResult(len(queues), sum(queues.values()))
     if options.index:
         phase("key index")
         done.keys = sum(one["keys"] for one in counts)
-        done.index_files = _make_index(scan, ranges, options, output)
+        done.index_files = _write_index(scan, ranges, options, output)
     shutil.rmtree(work)
     return done
 
 
-def _begun(files: LogFiles, options: RebuildOptions, output: Path) -> int:
-    """Where the log ends for this rebuild: as it did when it was begun, though a broker has written on."""
+def _start_or_resume(files: LogFiles, options: RebuildOptions, output: Path) -> int:
+    """Create the job file, or check the existing one; returns the end of the log when the rebuild began."""
     job = {
         "directory": files.directory,
         "start": files.start,
@@ -124,12 +123,12 @@ def _begun(files: LogFiles, options: RebuildOptions, output: Path) -> int:
         if known != job:
             name = next(name for name in job if known.get(name) != job[name])
             raise ConfigError(
-                f"{output} holds the beginnings of another rebuild: {name} was {known.get(name)!r}, is {job[name]!r}",
+                f"{output} contains another unfinished rebuild: {name} was {known.get(name)!r}, is {job[name]!r}",
                 hint="give another directory, or delete this one",
             )
         return end
     if output.exists() and any(one for one in output.iterdir() if one.name != WORK):
-        raise ConfigError(f"{output} is not empty", hint="give a new directory, then move what is in it into the store")
+        raise ConfigError(f"{output} is not empty", hint="give a new directory, then move its contents into the store")
     with LogFileReader(files) as read:
         end = log_end(read)
     for name in ("scan", "queues", "parts"):
@@ -140,17 +139,17 @@ def _begun(files: LogFiles, options: RebuildOptions, output: Path) -> int:
     return end
 
 
-def _made_queues(work: Path) -> dict[tuple[str, int], int]:
-    """Entries of each queue that is in place."""
+def _finished_queues(work: Path) -> dict[tuple[str, int], int]:
+    """Return the number of entries of each finished queue, by (topic, queue id)."""
     notes = (json.loads(path.read_text(encoding="utf-8")) for path in (work / "queues").glob("*.json"))
     return {(note["topic"], note["queueId"]): note["entries"] for note in notes}
 
 
-def _make_queues(spark: SparkSession, paths: Sequence[str], options: RebuildOptions, output: Path) -> None:
+def _write_queues(spark: SparkSession, paths: Sequence[str], options: RebuildOptions, output: Path) -> None:
     if not paths:
         return
     entries = spark.read.schema(ENTRIES).parquet(*paths)
-    made = list(_made_queues(output / WORK))
+    made = list(_finished_queues(output / WORK))
     if made:
         known = spark.createDataFrame(made, "topic string, queueId int")
         entries = entries.join(known, ["topic", "queueId"], "left_anti").select(*entries.columns)
@@ -159,7 +158,7 @@ def _make_queues(spark: SparkSession, paths: Sequence[str], options: RebuildOpti
 
 
 class _QueueWriter:
-    """Writes the queues of one partition; a task that is repeated replaces what it wrote before."""
+    """Writes the queues of one partition; a repeated task replaces its earlier files."""
 
     def __init__(self, output: str, file_bytes: int) -> None:
         self._output = output
@@ -185,7 +184,7 @@ class _QueueWriter:
 
 
 def _runs(batch: Any) -> Iterator[tuple[str, int, Any]]:
-    """The rows of a sorted batch, queue by queue."""
+    """Split a sorted batch by queue; yields topic, queue id and rows."""
     if not batch.num_rows:
         return
     topics, ids = batch.column(0).dictionary_encode(), batch.column(1).to_numpy()
@@ -196,7 +195,7 @@ def _runs(batch: Any) -> Iterator[tuple[str, int, Any]]:
 
 
 def _enter(queue: ConsumeQueue, rows: Any) -> None:
-    """Entries that continue the queue go in together, others one by one, as in a broker that starts."""
+    """Append entries: consecutive ones in one call, others one by one, as a broker does at start."""
     offsets = rows.column(2).to_numpy()
     entries = np.empty(len(offsets), dtype=ENTRY)
     for name, at in (("log_offset", 3), ("size", 4), ("code", 5)):
@@ -212,7 +211,7 @@ def _enter(queue: ConsumeQueue, rows: Any) -> None:
 
 
 def _finished(queue: ConsumeQueue, work: Path, output: Path) -> Any:
-    """Write a queue out, move it to its place, and note how many entries it has."""
+    """Flush a queue, move it into place, and record its number of entries. Returns a batch of COUNTS."""
     queue.flush()
     place = output / "consumequeue" / queue.topic / str(queue.queue_id)
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -220,13 +219,15 @@ def _finished(queue: ConsumeQueue, work: Path, output: Path) -> Any:
     (work / "consumequeue" / queue.topic / str(queue.queue_id)).rename(place)
     note = {"topic": queue.topic, "queueId": queue.queue_id, "entries": queue.max_offset - queue.min_offset}
     (output / WORK / "queues" / f"{queue.topic}@{queue.queue_id}.json").write_text(json.dumps(note), encoding="utf-8")
-    told = [[queue.topic], [queue.queue_id], [queue.max_offset - queue.min_offset]]
-    columns = [pa.array(one, type=kind) for one, kind in zip(told, (pa.string(), pa.int32(), pa.int64()), strict=True)]
+    values = [[queue.topic], [queue.queue_id], [queue.max_offset - queue.min_offset]]
+    columns = [
+        pa.array(one, type=kind) for one, kind in zip(values, (pa.string(), pa.int32(), pa.int64()), strict=True)
+    ]
     return pa.RecordBatch.from_arrays(columns, ["topic", "queueId", "entries"])
 
 
-def _make_index(scan: Scan, ranges: Sequence[LogRange], options: RebuildOptions, output: Path) -> int:
-    """Enter all keys, from the first on; returns the files."""
+def _write_index(scan: Scan, ranges: Sequence[LogRange], options: RebuildOptions, output: Path) -> int:
+    """Build the key index from all keys; returns the number of files."""
     shutil.rmtree(output / "index", ignore_errors=True)
     index = KeyIndex(RealDisk(output), options.slots, options.entries)
     for one in ranges:

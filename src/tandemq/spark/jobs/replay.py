@@ -1,13 +1,13 @@
-"""Replay: what a lake holds, sent to a topic again, or laid down as the commit log of a fresh slave.
+"""Replay: sends the messages of a lake to a topic again, or writes its log as the store of a fresh slave.
 
-    lake ─► rows ─► sink ─► topic          sound messages only, each under the unique key it had
-    lake ─► rows ─► segments ─► store      every byte: the log as it was, so that a new replica begins with all of it
+    lake ─► rows ─► sink ─► topic          sound messages only, each with its original unique key
+    lake ─► rows ─► segments ─► store      every byte of the log, so that a new replica starts with all of it
 
-A segment appears under its name only when it is whole and on the device. A note beside them says what replay they are
-of, and up to which log offset each holds the log: who repeats the command makes those that are missing, and those of
-which the lake holds more by now. A replay to a topic notes up to which log offset of each broker group the lake is
-sent, if it is given a place to note it: lakes grow by rows behind those they have, and offsets outlive the compaction
-of their files.
+A segment file gets its name only when it is complete and synced. A progress file in the store records the parameters of
+the replay, and the log offset up to which each segment holds the log: the same command again writes the segments that
+are missing, and those of which the lake has more by now. A replay to a topic records the log offset up to which the
+lake has been sent, by broker group, if it is given a progress file. New rows of a lake have larger log offsets, and log
+offsets survive the compaction of files.
 
 Source: docs/guides/pipeline.md, "Replay"; docs/internals/storage.md, "files".
 """
@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
@@ -30,41 +30,41 @@ from tandemq.model.message import SysFlag
 from tandemq.model.topic import DLQ_PREFIX, FORBIDDEN_FOR_SENDING, RETRY_PREFIX, SYSTEM_TOPICS
 from tandemq.real.disk import RealDisk
 from tandemq.spark.lake.delta import DeltaLake
-from tandemq.spark.lake.records import COLUMNS, blank_at, fill_segment
+from tandemq.spark.lake.records import COLUMNS, blank_bytes, fill_segment
 from tandemq.spark.runtime.local_paths import local_path
 from tandemq.spark.sources.cluster.source import RocketMQDataSource
 from tandemq.storage.log.epochs import save_epochs
 
 SEGMENT_BYTES = 1 << 30
 PIECE_BYTES = 256 << 20
-"""Of log, between two notes of what is sent."""
+"""Bytes of log sent between two updates of the progress file."""
 SYSTEM_PREFIX = "rmq_sys_"
 NAME_DIGITS = 20
 STORE_NOTE = "replay.json"
 UNIQUE_KEY = r"nullif(regexp_extract(properties, '(?:^|\\x02)UNIQ_KEY\\x01([^\\x02]*)', 1), '')"
 PLACE_KEY = "upper(md5(concat_ws(' ', brokerName, commitLogOffset, unix_millis(storeTimestamp))))"
-"""For a message without a unique key: the same however often it is replayed."""
-_TOLD = "rows bigint"
-Progress = Callable[["Replayed"], None]
+"""Unique key for a message that has none; the same at every replay."""
+_RESULT = "rows bigint"
+ReplayProgress = Callable[["ReplayResult"], None]
 
 
 @dataclass(slots=True)
-class Replayed:
-    """What was done so far: rows of the lake; bytes of the log that it holds (to topics), or segments (to a store)."""
+class ReplayResult:
+    """Progress and result of a replay. `done`, `total`: bytes of log (to topics), or segments (to a store)."""
 
     rows: int = 0
     done: int = 0
     total: int = 0
     skipped: int = 0
-    """Bytes or segments that an earlier run had done."""
+    """Bytes or segments that an earlier run has completed."""
     left_out: dict[str, int] = field(default_factory=dict)
-    """Messages of topics that are not sent, by topic."""
+    """Number of messages of excluded topics, by topic."""
     log_start: int | None = None
     log_end: int | None = None
     epochs: list[tuple[int, int]] = field(default_factory=list)
 
 
-# To a topic.
+# Replay to a topic.
 
 
 def replay_to_topic(
@@ -75,29 +75,32 @@ def replay_to_topic(
     where: str | None = None,
     also: Sequence[str] = (),
     noted: Path | None = None,
-    progress: Progress = lambda _done: None,
-) -> Replayed:
-    """Send the sound messages of a lake, piece of log by piece of log.
+    progress: ReplayProgress = lambda _done: None,
+) -> ReplayResult:
+    """Send the sound messages of a lake, one piece of the log at a time.
 
-    Left out, and counted, are topics of the system: what waits in them (delayed messages, halves of transactions) comes
-    again in the topic it was meant for, and brokers take none for most of them. If all goes to one topic, so are topics
-    of retries and dead letters, whose messages were in another topic before.
+    System topics are excluded and counted: their messages (delayed messages, half messages of transactions) appear
+    again in their real topics, and brokers reject messages to most system topics. If all messages go to one topic,
+    retry and dead-letter topics are excluded too, because their messages were in another topic before.
 
     Args:
-        options: of the sink; without `topic` each goes to the topic it was in.
-        where: which rows, as an SQL condition on the lake's columns.
-        also: topics that are not to be left out.
-        noted: a file that remembers what is sent, so that a replay goes on where it was stopped.
+        options: options of the sink; without `topic` each message goes to the topic it was in.
+        where: SQL condition on the lake's columns that selects rows.
+        also: topics to send although they would be excluded.
+        noted: progress file, with which an interrupted replay resumes.
     Raises:
-        ConfigError: there is no lake, the note is of another replay, or brokers take nothing for a topic of `also`.
-        StoreError: the note cannot be written; as at the beginning already, before anything is sent.
+        ConfigError: there is no lake, the progress file is of another replay, or brokers reject messages to a topic of
+            `also`.
+        StoreError: the progress file cannot be written; raised before anything is sent, or later.
     """
     refused = sorted(FORBIDDEN_FOR_SENDING & set(also)) if "topic" not in options else []
     if refused:
-        raise ConfigError(f"brokers take no messages for {refused[0]}", hint="send its messages to a topic of your own")
+        raise ConfigError(
+            f"brokers accept no messages for {refused[0]}", hint="send its messages to a topic of your own"
+        )
     table = DeltaLake(lake)
     spark.dataSource.register(RocketMQDataSource)
-    note = _Note(
+    note = _ProgressFile(
         noted,
         {
             "lake": str(table.path),
@@ -108,23 +111,16 @@ def replay_to_topic(
         },
     )
     sent = note.read()
-    is_left_out = _is_left_out(also, is_one_topic="topic" in options)
-    done = Replayed()
-    pieces: list[_Piece] = []
-    for name, (start, end) in _spans(spark, table).items():
-        begin = max(start, min(end, sent.get(name, start)))
-        done.total += end - start
-        done.skipped += begin - start
-        pieces += [_Piece(name, at, min(end, at + PIECE_BYTES)) for at in range(begin, end, PIECE_BYTES)]
-    done.done = done.skipped
+    done, pieces = _plan_pieces(_spans(spark, table), sent)
     note.write(sent)
+    excluded = _is_excluded(also, is_one_topic="topic" in options)
     for piece in pieces:
         files = table.data_files_within(piece.start, piece.end)
         if files:
             rows = spark.read.parquet(*files).where("verdict IS NULL").where(piece.condition())
             chosen = rows.where(where) if where is not None else rows
-            done.rows += _send(chosen.where(~is_left_out), options)
-            for found in chosen.where(is_left_out).groupBy("topic").count().collect():
+            done.rows += _send(chosen.where(~excluded), options)
+            for found in chosen.where(excluded).groupBy("topic").count().collect():
                 done.left_out[found["topic"]] = done.left_out.get(found["topic"], 0) + found["count"]
         sent[piece.broker_name] = piece.end
         note.write(sent)
@@ -142,22 +138,42 @@ class _Piece:
     end: int
 
     def condition(self) -> Column:
-        """Which rows lie in it."""
+        """Return the condition for rows in this piece."""
         at = F.col("commitLogOffset")
         return (F.col("brokerName") == self.broker_name) & (at >= self.start) & (at < self.end)
 
 
-def _spans(spark: SparkSession, table: DeltaLake) -> dict[str, tuple[int, int]]:
-    """From which log offset on, and up to which, the lake holds messages of each broker group."""
+class _Span(NamedTuple):
+    """Log offsets [start, end) of a broker group that a lake has messages of."""
+
+    start: int
+    end: int
+
+
+def _plan_pieces(spans: Mapping[str, _Span], sent: Mapping[str, int]) -> tuple[ReplayResult, list[_Piece]]:
+    """Split what is not yet sent into pieces; the result counts what is."""
+    done = ReplayResult()
+    pieces: list[_Piece] = []
+    for name, (start, end) in spans.items():
+        begin = max(start, min(end, sent.get(name, start)))
+        done.total += end - start
+        done.skipped += begin - start
+        pieces += [_Piece(name, at, min(end, at + PIECE_BYTES)) for at in range(begin, end, PIECE_BYTES)]
+    done.done = done.skipped
+    return done, pieces
+
+
+def _spans(spark: SparkSession, table: DeltaLake) -> dict[str, _Span]:
+    """Return the log offsets of the lake's messages by broker group."""
     files = table.data_files()
     if not files:
         return {}
     at = F.col("commitLogOffset")
     groups = spark.read.parquet(*files).groupBy("brokerName").agg(F.min(at).alias("low"), F.max(at).alias("high"))
-    return {row["brokerName"]: (row["low"], row["high"] + 1) for row in groups.orderBy("brokerName").collect()}
+    return {row["brokerName"]: _Span(row["low"], row["high"] + 1) for row in groups.orderBy("brokerName").collect()}
 
 
-def _is_left_out(also: Sequence[str], *, is_one_topic: bool) -> Column:
+def _is_excluded(also: Sequence[str], *, is_one_topic: bool) -> Column:
     topic = F.col("topic")
     found = topic.isin(*SYSTEM_TOPICS) | F.lower(topic).startswith(SYSTEM_PREFIX)
     if is_one_topic:
@@ -165,19 +181,19 @@ def _is_left_out(also: Sequence[str], *, is_one_topic: bool) -> Column:
     return found & ~topic.isin(*also)
 
 
-class _Note:
-    """A file that says what replay it is of, and up to which log offset it is done: by broker group, or by segment."""
+class _ProgressFile:
+    """Progress file: parameters of a replay, and the log offset reached by broker group or by segment."""
 
     def __init__(self, path: Path | None, replay: Mapping[str, Any]) -> None:
-        """`replay`: what it is of; None for no file."""
+        """`replay`: parameters of the replay. `path`: None for no file."""
         self._path = path if path is None else local_path(path, "the note")
         self._replay = dict(replay)
 
     def read(self) -> dict[str, int]:
-        """Log offsets by name; empty if there is no file yet.
+        """Return log offsets by name; empty if there is no file yet.
 
         Raises:
-            ConfigError: it is no note, or of another replay.
+            ConfigError: the file is malformed, or belongs to another replay.
         """
         if self._path is None or not self._path.exists():
             return {}
@@ -185,18 +201,18 @@ class _Note:
             tree = json.loads(self._path.read_text(encoding="utf-8"))
             replay, done = dict(tree["replay"]), {str(name): int(end) for name, end in tree["done"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{self._path} is no note of a replay", hint="give another file") from error
+            raise ConfigError(f"{self._path} is not the note of a replay", hint="give another file") from error
         for name, value in self._replay.items():
             if replay.get(name) != value:
                 raise ConfigError(
                     f"{self._path} is the note of another replay: its {name} is {json.dumps(replay.get(name))}, "
                     f"not {json.dumps(value)}",
-                    hint="give another file, or repeat the command that made this one",
+                    hint="give another file, or repeat the command that created this one",
                 )
         return done
 
     def write(self, done: Mapping[str, int]) -> None:
-        """Replace the file; it is on the device then."""
+        """Replace and sync the file."""
         if self._path is not None:
             disk = RealDisk(self._path.absolute().parent, setting="the note")
             disk.replace(self._path.name, json.dumps({"replay": self._replay, "done": dict(done)}).encode())
@@ -226,7 +242,7 @@ def _send(rows: DataFrame, options: Mapping[str, str]) -> int:
 
 
 def _inflated(batches: Iterator[Any]) -> Iterator[Any]:
-    """Bodies as producers gave them; a lake keeps them as stored."""
+    """Decompress bodies; a lake keeps them as stored."""
     for batch in batches:
         flags = batch.column("sysFlag").to_pylist()
         if any(flag & SysFlag.COMPRESSED for flag in flags):
@@ -239,7 +255,7 @@ def _inflated(batches: Iterator[Any]) -> Iterator[Any]:
         yield batch
 
 
-# To the commit log of a fresh slave.
+# Replay to the store of a fresh slave.
 
 
 def replay_to_store(
@@ -250,21 +266,22 @@ def replay_to_store(
     *,
     segment_bytes: int = SEGMENT_BYTES,
     epochs: Sequence[tuple[int, int]] | None = None,
-    progress: Progress = lambda _done: None,
-) -> Replayed:
-    """Lay down the log of a broker group, so that a slave that starts on it copies only what came later.
+    progress: ReplayProgress = lambda _done: None,
+) -> ReplayResult:
+    """Write the log of a broker group, so that a slave that starts on it copies only later records.
 
     Args:
-        store: its store directory: empty, or left by a replay of the same lake and group, which may have grown.
-        segment_bytes: as the group's brokers are configured.
-        epochs: generations of the group's log, as its master tells; else what the rows tell.
+        store: store directory of the slave: empty, or left by a replay of the same lake and group, which may have
+            grown.
+        segment_bytes: size of a log file, as configured at the group's brokers.
+        epochs: epochs of the group's log from its master; by default those of the rows.
     Raises:
-        ConfigError: the store is in use or of another replay, or the lake holds nothing of the group.
-        StoreDamaged: the lake lacks something, or holds it twice; no file that is wrong is left.
+        ConfigError: the store is in use or of another replay, or the lake has no messages of the group.
+        StoreDamaged: records are missing in the lake, or duplicated; no incomplete file is left.
     """
     table = DeltaLake(lake)
     store = local_path(store, "the store").absolute()
-    note = _Note(
+    note = _ProgressFile(
         store / STORE_NOTE,
         {"lake": str(table.path), "table": table.identity(), "brokerName": broker_name, "segmentBytes": segment_bytes},
     )
@@ -277,13 +294,9 @@ def replay_to_store(
     plan = _plan(rows, segment_bytes, broker_name)
     directory = store / "commitlog"
     directory.mkdir(parents=True, exist_ok=True)
-    there = {path.name: path.stat().st_size for path in directory.iterdir()}
-    unknown = sorted(there.keys() - {one.name for one in plan})
-    if unknown:
-        raise ConfigError(f"{directory} holds {unknown[0]}, and the lake nothing of it", hint="give an empty directory")
+    missing = _missing_segments(directory, plan, ends, segment_bytes)
     note.write(ends)
-    missing = [one for one in plan if (there.get(one.name), ends.get(one.name)) != (segment_bytes, one.end)]
-    done = Replayed(total=len(plan), skipped=len(plan) - len(missing), done=len(plan) - len(missing))
+    done = ReplayResult(total=len(plan), skipped=len(plan) - len(missing), done=len(plan) - len(missing))
     done.log_start, done.log_end = plan[0].start, plan[-1].end
     for segment in missing:
         chosen = rows.where(
@@ -302,7 +315,8 @@ def replay_to_store(
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """A file of the log. `end`: log offset up to which it holds the log, the file's end unless it is the last one."""
+    """A file of the log. `end`: log offset up to which it holds the log; the end of the file unless it is the last
+    one."""
 
     start: int
     end: int
@@ -310,33 +324,55 @@ class _Segment:
 
     @property
     def name(self) -> str:
-        """As brokers call it."""
+        """Name of the file."""
         return f"{self.start:0{NAME_DIGITS}d}"
 
 
+def _missing_segments(
+    directory: Path, plan: Sequence[_Segment], ends: Mapping[str, int], segment_bytes: int
+) -> list[_Segment]:
+    """Return the segments that are missing or incomplete in the directory of the log.
+
+    Raises:
+        ConfigError: the directory contains a file that is not part of the plan.
+    """
+    sizes = {path.name: path.stat().st_size for path in directory.iterdir()}
+    unknown = sorted(sizes.keys() - {one.name for one in plan})
+    if unknown:
+        raise ConfigError(
+            f"{directory} contains {unknown[0]}, of which the lake has no records", hint="give an empty directory"
+        )
+    return [one for one in plan if (sizes.get(one.name), ends.get(one.name)) != (segment_bytes, one.end)]
+
+
 def _plan(rows: DataFrame, segment_bytes: int, broker_name: str) -> list[_Segment]:
-    """The segments from the first to the last; every one of them has something."""
+    """Plan the segments from the first to the last one; each has records.
+
+    Raises:
+        ConfigError: the lake has no messages of the group.
+        StoreDamaged: records are missing.
+    """
     which = F.floor(F.col("commitLogOffset") / F.lit(segment_bytes)).alias("segment")
     spans = rows.groupBy(which).agg(
         F.min("commitLogOffset").alias("start"), F.max(F.col("commitLogOffset") + F.col("size")).alias("end")
     )
     found = {int(row["segment"]): (int(row["start"]), int(row["end"])) for row in spans.collect()}
     if not found:
-        raise ConfigError(f"the lake holds nothing of the broker group {broker_name!r}", hint="see --broker-name")
+        raise ConfigError(f"the lake has no messages of the broker group {broker_name!r}", hint="see --broker-name")
     last = max(found)
     plan = []
     for number in range(min(found), last + 1):
         start = number * segment_bytes
         begin, end = found.get(number, (start + segment_bytes, 0))
         if begin != start:
-            raise StoreDamaged(f"the lake holds nothing of log offsets {start} to {begin - 1}")
+            raise StoreDamaged(f"the lake has no records at log offsets {start} to {begin - 1}")
         plan.append(_Segment(start, end if number == last else start + segment_bytes, is_last=number == last))
-    _check_numbers(rows)
+    _check_queue_offsets(rows)
     return plan
 
 
-def _check_numbers(rows: DataFrame) -> None:
-    """Numbers of messages in their queues have no gap, as far as they can be read."""
+def _check_queue_offsets(rows: DataFrame) -> None:
+    """Check that queue offsets have no gap, unless the lake has damage, whose queue offsets are unknown."""
     if rows.where("verdict IS NOT NULL").limit(1).count():
         return
     queue = rows.groupBy("topic", "queueId").agg(
@@ -347,21 +383,21 @@ def _check_numbers(rows: DataFrame) -> None:
         raise StoreDamaged(
             f"of {wrong['topic']} queue {wrong['queueId']}, offsets {wrong['low']} to {wrong['high']}, "
             f"the lake holds {wrong['rows']} messages",
-            hint="archive what is missing first",
+            hint="archive the missing messages first",
         )
 
 
 def _check_fresh(store: Path) -> None:
-    """Nothing lies in the store directory that no replay made."""
+    """Refuse a store directory with files that do not come from a replay."""
     used = [name for name in ("abort", "checkpoint", "consumequeue", "index", "lock") if (store / name).exists()]
     if used:
-        raise ConfigError(f"{store} is a store in use: it holds {', '.join(used)}", hint="give an empty directory")
+        raise ConfigError(f"{store} is a store in use: it contains {', '.join(used)}", hint="give an empty directory")
     if (store / "commitlog").is_dir() and not (store / STORE_NOTE).exists():
-        raise ConfigError(f"{store} holds a log that is of no replay", hint="give an empty directory")
+        raise ConfigError(f"{store} contains a log that does not come from a replay", hint="give an empty directory")
 
 
 def _write_segment(rows: DataFrame, directory: Path, segment: _Segment, segment_bytes: int) -> int:
-    """One segment by one task; encoding is shared out among tasks before it."""
+    """Write one segment in one task, from its rows in log order. Returns the number of rows."""
     millis = [F.unix_millis(F.col(name)).alias(name) for name in ("bornTimestamp", "storeTimestamp")]
     others = [name for name in COLUMNS if name not in ("bornTimestamp", "storeTimestamp")]
     ordered = rows.select(*others, *millis).repartitionByRange(1, "commitLogOffset")
@@ -371,8 +407,8 @@ def _write_segment(rows: DataFrame, directory: Path, segment: _Segment, segment_
         found = (row for batch in batches for row in batch.to_pylist())
         yield _write_file(found, directory, segment, segment_bytes)
 
-    (told,) = ordered.mapInArrow(write, _TOLD).collect()
-    return int(told["rows"])
+    (result,) = ordered.mapInArrow(write, _RESULT).collect()
+    return int(result["rows"])
 
 
 def _write_file(rows: Iterator[Mapping[str, Any]], directory: Path, segment: _Segment, segment_bytes: int) -> Any:
@@ -381,24 +417,24 @@ def _write_file(rows: Iterator[Mapping[str, Any]], directory: Path, segment: _Se
     try:
         with fresh.open("wb") as file:
             for position, record in fill_segment(rows, segment.start, segment_bytes):
-                assert position == end, "pieces join"
+                assert position == end, "records are contiguous"
                 file.write(record)
                 end = position + len(record)
                 count += 1
             if not segment.is_last:
-                file.write(blank_at(segment_bytes - end))
+                file.write(blank_bytes(segment_bytes - end))
             file.truncate(segment_bytes)
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(directory / segment.name)
-        _sync_names(directory)
+        _sync_directory(directory)
     finally:
         fresh.unlink(missing_ok=True)
     return pa.RecordBatch.from_pydict({"rows": [count]}, schema=pa.schema({"rows": pa.int64()}))
 
 
-def _sync_names(directory: Path) -> None:
-    """A file is noted once its name, too, outlives a power loss."""
+def _sync_directory(directory: Path) -> None:
+    """Sync the directory, so that the name of a new file survives a power loss."""
     names = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(names)
@@ -407,6 +443,6 @@ def _sync_names(directory: Path) -> None:
 
 
 def _epochs_of(rows: DataFrame) -> list[tuple[int, int]]:
-    """Generations as the rows tell: each begins at its first record."""
+    """Return the epochs of the rows as (epoch, first log offset)."""
     found = rows.where("epoch > 0").groupBy("epoch").agg(F.min("commitLogOffset").alias("start")).collect()
     return sorted((int(row["epoch"]), int(row["start"])) for row in found)

@@ -1,6 +1,6 @@
-"""Report: one self-contained HTML page of what a log holds. No script, no font, no picture is loaded from anywhere.
+"""Report: one self-contained HTML page about a log. It loads no scripts, fonts or pictures.
 
-Charts are drawn as SVG from the figures of `spark.jobs.stats`, which are in the page as JSON besides.
+Charts are SVG, drawn from the statistics of `spark.jobs.stats`, which the page also contains as JSON.
 Source: docs/guides/pipeline.md, "Report".
 """
 
@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
-from tandemq.spark.jobs.audit import Audited
+from tandemq.spark.jobs.audit import AuditResult
 from tandemq.spark.jobs.stats import LogStatistics
 from tandemq.spark.runtime.tasks import Result
-from tandemq.spark.sources.log.ranges import lost_text
+from tandemq.spark.sources.log.ranges import describe_loss
 
 POINTS_MAX = 240
 TOPICS_MAX = 8
-"""Topics with a line of their own in a chart, the largest; the others are drawn as one."""
+"""Maximum number of topics with a line of their own in a chart, largest first; the others share one line."""
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 860, 240, 64, 28, 12
 COLORS = ("#2f6db3", "#c8553d", "#3f8f5f", "#8a5fb0", "#b8860b", "#2a9d9d", "#b03a74", "#6b6b6b", "#222222")
 OTHERS = "all others"
@@ -26,7 +26,7 @@ MINUTE_MS = 60_000
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #222; background: #fff }
 h1 { font-size: 1.5rem; margin-bottom: .2rem } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem }
-p.told { color: #555; margin: 0 } table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums }
+p.summary { color: #555; margin: 0 } table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums }
 th, td { padding: .2rem .7rem; border-bottom: 1px solid #ddd; text-align: left } td.n, th.n { text-align: right }
 svg { display: block; width: 100%; height: auto } svg text { font: 11px system-ui, sans-serif; fill: #555 }
 .key { display: inline-block; margin-right: 1rem; font-size: .85rem } .key i { display: inline-block; width: .8rem; height: .8rem;
@@ -36,28 +36,28 @@ margin-right: .35rem; vertical-align: -1px } .bad { color: #b3261e; font-weight:
 Line = tuple[str, list[float | None]]
 
 
-def report_page(title: str, stats: LogStatistics, audits: Sequence[Audited] = (), *, made: datetime) -> str:
-    """The page, as text.
+def report_page(title: str, stats: LogStatistics, audits: Sequence[AuditResult] = (), *, made: datetime) -> str:
+    """Render the page as HTML text.
 
     Args:
-        title: what was looked at; any text.
-        audits: comparisons with twins, if there are any.
-        made: what the page says of when it was made.
+        title: title of the page; any text.
+        audits: comparisons with replicas, if any.
+        made: time of creation shown on the page.
     """
     total = sum(row["messages"] for row in stats.topics)
     size = sum(row["bytes"] for row in stats.topics)
-    told = f"{total:,} messages, {size:,} bytes of records, {len(stats.topics)} topics"
+    summary = f"{total:,} messages, {size:,} bytes of records, {len(stats.topics)} topics"
     body = [
         f"<h1>{escape(title)}</h1>",
-        f'<p class="told">{told}; made {made.astimezone(UTC):%Y-%m-%d %H:%M} UTC</p>',
+        f'<p class="summary">{summary}; made {made.astimezone(UTC):%Y-%m-%d %H:%M} UTC</p>',
         _damage(stats),
         *_charts(stats),
         "<h2>Topics</h2>",
         _table(stats.topics, {"first": _time, "last": _time}),
         "<h2>Lag per group</h2>",
         _lag(stats.groups),
-        "<h2>Twins</h2>",
-        _twins(audits),
+        "<h2>Replicas</h2>",
+        _replicas(audits),
     ]
     data = json.dumps({"minutes": stats.minutes, "topics": stats.topics, "groups": stats.groups}).replace(
         "<", "\\u003c"
@@ -71,15 +71,15 @@ def report_page(title: str, stats: LogStatistics, audits: Sequence[Audited] = ()
 
 
 def _damage(stats: LogStatistics) -> str:
-    met = '<p class="good">No damage was met.</p>'
+    found = '<p class="good">No damage was found.</p>'
     if stats.damaged:
-        met = f'<p class="bad">{stats.damaged:,} damaged ranges were met: tandemq spark scrub names them.</p>'
-    return met + _lost(stats.lost)
+        found = f'<p class="bad">{stats.damaged:,} damaged ranges were found: tandemq spark scrub lists them.</p>'
+    return found + _lost(stats.lost)
 
 
 def _lost(lost: Sequence[Result]) -> str:
-    """What vanished while it was read."""
-    return "".join(f'<p class="bad">Lost: {lost_text(one["start"], one["end"], one["why"])}.</p>' for one in lost)
+    """Render the log offsets that disappeared during the read."""
+    return "".join(f'<p class="bad">Lost: {describe_loss(one["start"], one["end"], one["why"])}.</p>' for one in lost)
 
 
 def _charts(stats: LogStatistics) -> list[str]:
@@ -104,7 +104,7 @@ def _charts(stats: LogStatistics) -> list[str]:
 
 
 def _buckets(minutes: Sequence[dict[str, Any]]) -> tuple[list[int], int]:
-    """Starts of equally long spans of time, at most POINTS_MAX, and how many minutes each has."""
+    """Return the starts of at most POINTS_MAX equal time spans, and the minutes per span."""
     first, last = minutes[0]["minute"] // MINUTE_MS, max(row["minute"] for row in minutes) // MINUTE_MS
     step = max(1, -(-(last - first + 1) // POINTS_MAX))
     return [minute * MINUTE_MS for minute in range(first, last + 1, step)], step
@@ -133,7 +133,7 @@ def _worst(minutes: Sequence[dict[str, Any]], buckets: list[int], step: int, fie
 
 
 def _chart(buckets: list[int], lines: Sequence[Line], label: str) -> str:
-    """Lines over time, with a scale, and a key below."""
+    """Draw lines over time, with a scale, and a legend below."""
     top = max((value for _, values in lines for value in values if value is not None), default=0) or 1
     width, height = WIDTH - LEFT - 8, HEIGHT - BOTTOM - TOP
 
@@ -165,13 +165,13 @@ def _chart(buckets: list[int], lines: Sequence[Line], label: str) -> str:
 
 def _lag(groups: Sequence[dict[str, Any]]) -> str:
     if not groups:
-        return "<p>The store tells of no consumer group.</p>"
+        return "<p>The store has no consumer groups.</p>"
     return _table(sorted(groups, key=lambda row: -row["lag"]))
 
 
-def _twins(audits: Sequence[Audited]) -> str:
+def _replicas(audits: Sequence[AuditResult]) -> str:
     if not audits:
-        return "<p>No twin was compared.</p>"
+        return "<p>No replica was compared.</p>"
     parts = []
     for found in audits:
         where = f"{escape(found.second)}: log offsets [{found.start:,}, {found.end:,})"
@@ -225,7 +225,7 @@ def _time(wall_ms: int) -> str:
 
 
 def _short(value: float) -> str:
-    """A number for a scale: 1.5k, 20M."""
+    """Format a number for a scale: 1.5k, 20M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{letter}"

@@ -1,4 +1,4 @@
-"""Scrub: every record of a log read and its checksum compared, by all workers at once.
+"""Scrub: reads every record of a log on all workers and verifies its checksum.
 
 Source: docs/guides/pipeline.md, "Scrub".
 """
@@ -14,30 +14,31 @@ from tandemq.spark.runtime.tasks import (
     ProgressCallback,
     RangeJob,
     Result,
-    lost_of,
+    merge_losses,
     no_progress,
     read_range,
     run_tasks,
 )
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
-from tandemq.spark.sources.log.ranges import RANGE_BYTES, LogRange, Reading, split
+from tandemq.spark.sources.log.ranges import RANGE_BYTES, DecodeOptions, LogRange, split
 
 TAIL_BYTES = 1 << 20
 COLUMNS = ("commitLogOffset", "size", "topic", "queueId", "queueOffset", "verdict")
 
 
 @dataclass(slots=True)
-class Scrubbed:
-    """What was found. `damages`: commitLogOffset, size, verdict, and of single records topic, queueId, queueOffset."""
+class ScrubResult:
+    """Result of a scrub. `damages`: commitLogOffset, size, verdict; for single records also topic, queueId,
+    queueOffset."""
 
     start: int
     end: int
     torn_tail: int
-    """Bytes behind the last sound record that are not zero: a broker that starts cuts them."""
+    """Bytes after the last sound record that are not zero: a broker truncates them at start."""
     records: int = 0
     damages: list[Result] = field(default_factory=list)
     lost: list[Result] = field(default_factory=list)
-    """start, end, why: what was there when the scrub began, and was not when it was read."""
+    """start, end, why: log offsets that existed when the scrub began, and were gone when it read them."""
 
 
 def scrub(
@@ -47,15 +48,15 @@ def scrub(
     range_bytes: int = RANGE_BYTES,
     state: Path | None = None,
     progress: ProgressCallback = no_progress,
-) -> Scrubbed:
-    """Check a log. Raises as `open_log`, `run_tasks` and reading do."""
+) -> ScrubResult:
+    """Verify a log. Raises as `open_log`, `run_tasks` and `read_range`."""
     files = open_log(store)
     with LogFileReader(files) as read:
         end = log_end(read)
-        found = Scrubbed(files.start, end, torn_tail(read, end))
+        found = ScrubResult(files.start, end, torn_tail(read, end))
     job = RangeJob(f"scrub {files.directory} {range_bytes}", partial(scrub_range, files), is_check=True)
     results = run_tasks(spark, split(files, files.start, end, range_bytes), job, state=state, progress=progress)
-    found.lost = lost_of(results)
+    found.lost = merge_losses(results)
     for result in results:
         found.records += result["records"]
         found.damages += result["damages"]
@@ -63,11 +64,11 @@ def scrub(
 
 
 def scrub_range(files: LogFiles, wanted: LogRange) -> Result:
-    """Check one range; runs in a worker."""
+    """Verify one range; runs in a worker."""
     records = 0
     damages: list[Result] = []
     lost: list[Result] = []
-    for rows in read_range(files, Reading(COLUMNS, inflates=False, keeps_damage=True), wanted, lost):
+    for rows in read_range(files, DecodeOptions(COLUMNS, inflates=False, keeps_damage=True), wanted, lost):
         wrong = [at for at, verdict in enumerate(rows.verdicts or []) if verdict is not None]
         records += len(rows.offsets) - len(wrong)
         for at in wrong:
@@ -77,7 +78,7 @@ def scrub_range(files: LogFiles, wanted: LogRange) -> Result:
 
 
 def torn_tail(read: LogFileReader, end: int) -> int:
-    """Bytes from the log's end up to the last one that is not zero."""
+    """Return the number of bytes from the end of the log up to the last one that is not zero."""
     files = read.files
     if end >= files.capacity_end:
         return 0

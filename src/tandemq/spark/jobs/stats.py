@@ -1,12 +1,12 @@
 """Statistics of a log or a lake: per minute and topic, per queue, per consumer group.
 
-    ranges of the log, or files of the lake ─► counts by (topic, minute, latency) and the ends of queues, each its own
-                                           ─► added up here; quantiles are read off the counts
+    ranges of the log, or files of the lake ─► per range: counts by (topic, minute, latency), ends of queues
+                                           ─► added up on the driver; quantiles are derived from the counts
 
-Counts can be added, quantiles cannot: so an interrupted run goes on with the pieces that are missing. Latency is from
-the producer's clock to the broker's: the log knows no consumer's clock. It is counted in milliseconds, beyond a second
-to three digits. Lag of a group is what its topics' queues hold beyond the offsets it committed, as the store's table of
-offsets says.
+Counts can be added, quantiles cannot; therefore an interrupted run resumes with the ranges that are missing. Latency is
+the time from the producer's clock to the broker's; the log has no times of consumers. It is counted in milliseconds,
+above one second to three digits. The lag of a group is the number of messages after its committed offsets in the
+store's offset table.
 
 Source: docs/guides/pipeline.md, "Statistics".
 """
@@ -34,13 +34,13 @@ from tandemq.spark.runtime.tasks import (
     ProgressCallback,
     RangeJob,
     Result,
-    lost_of,
+    merge_losses,
     no_progress,
     read_range,
     run_tasks,
 )
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
-from tandemq.spark.sources.log.ranges import RANGE_BYTES, BatchMaker, LogRange, Reading, split
+from tandemq.spark.sources.log.ranges import RANGE_BYTES, BatchBuilder, DecodeOptions, LogRange, split
 
 QUANTILES = (0.5, 0.9, 0.99)
 MINUTE_MS = 60_000
@@ -64,7 +64,7 @@ COLUMNS = pa.schema(
 
 @dataclass(slots=True)
 class LogStatistics:
-    """Rows as dictionaries."""
+    """Result of the statistics; rows are dictionaries."""
 
     minutes: list[dict[str, Any]] = field(default_factory=list)
     """minute (ms since 1970), topic, messages, bytes, retried, p50_ms, p90_ms, p99_ms"""
@@ -74,12 +74,12 @@ class LogStatistics:
     """group, topic, committed, end, lag, retries, dead: messages"""
     damaged: int = 0
     lost: list[Result] = field(default_factory=list)
-    """start, end (log offsets), why: what was there when the counting began, and was not when it was read."""
+    """start, end, why: log offsets that existed when the counting began, and were gone when it read them."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeFile:
-    """A file of a lake, as bytes `[start, end)` of all its files in a row."""
+    """A file of a lake, as bytes `[start, end)` of the concatenation of its files."""
 
     start: int
     end: int
@@ -95,12 +95,12 @@ def gather(
     state: Path | None = None,
     progress: ProgressCallback = no_progress,
 ) -> LogStatistics:
-    """The statistics of a store directory or a lake; groups only of a store.
+    """Compute the statistics of a store directory or a lake; groups only for a store.
 
     Args:
-        state: a file that keeps what was counted; an interrupted run goes on from it.
+        state: file that keeps the counts; an interrupted run resumes from it.
     Raises:
-        ConfigError: the lake has no files yet. What `open_log`, `run_tasks` and reading raise.
+        ConfigError: the lake has no files yet. Also as `open_log`, `run_tasks` and `read_range`.
     """
     source = local_path(source, "the source")
     if (source / "_delta_log").is_dir():
@@ -116,7 +116,7 @@ def gather(
             f"statistics {files.directory} {range_bytes}", partial(count_range, files)
         )
         results = run_tasks(spark, ranges, of_ranges, state=state, progress=progress)
-    found = LogStatistics(damaged=sum(result["damaged"] for result in results), lost=lost_of(results))
+    found = LogStatistics(damaged=sum(result["damaged"] for result in results), lost=merge_losses(results))
     ends = _ends(results)
     _measure(found, results, ends, minutes=minutes)
     found.groups = _groups(source, ends)
@@ -134,14 +134,14 @@ def _lake_files(source: Path) -> list[LakeFile]:
     return found
 
 
-# In a worker.
+# Counting, in a worker.
 
 
 def count_range(files: LogFiles, wanted: LogRange) -> Result:
     """Count one range of a log."""
-    maker = BatchMaker(files, COLUMNS)
+    maker = BatchBuilder(files, COLUMNS)
     lost: list[Result] = []
-    reading = Reading(tuple(COLUMNS.names), inflates=False, keeps_damage=True)
+    reading = DecodeOptions(tuple(COLUMNS.names), inflates=False, keeps_damage=True)
     return _count(maker.batch(rows) for rows in read_range(files, reading, wanted, lost)) | {LOST: lost}
 
 
@@ -152,8 +152,8 @@ def count_file(wanted: LakeFile) -> Result:
 
 
 def _count(batches: Iterator[Any]) -> Result:
-    """Rows of (topic, minute, latency; messages, bytes, retried), of (topic, broker group, queue; end), and of (topic;
-    first, last)."""
+    """Aggregate batches to cells (topic, minute, latency, messages, bytes, retried), queues (topic, broker name, queue
+    id, end) and topics (topic, first, last)."""
     damaged = 0
     parts = []
     for batch in batches:
@@ -194,7 +194,7 @@ def _measures(batch: Any) -> Any:
 
 
 def rounded_ms(latency: Any) -> Any:
-    """Milliseconds (int64 array), those beyond a second to three digits, so that there are few different ones."""
+    """Round milliseconds (int64 array) above one second to three digits, to have few distinct values."""
     size = np.abs(latency)
     digits = np.floor(np.log10(np.maximum(size, 1))).astype(np.int64) - 2
     unit = 10 ** np.maximum(digits, 0)
@@ -205,11 +205,11 @@ def _rows(table: Any, *names: str) -> list[list[Any]]:
     return [list(row) for row in zip(*(table.column(name).to_pylist() for name in names), strict=True)]
 
 
-# Where all of it is added up.
+# Aggregation, on the driver.
 
 
 _Ends = dict[tuple[str, str, int], int]
-"""How many messages each queue (topic, broker group, number) has had."""
+"""End offset by (topic, broker name, queue id)."""
 
 
 def _ends(results: Sequence[Result]) -> _Ends:
@@ -222,7 +222,7 @@ def _ends(results: Sequence[Result]) -> _Ends:
 
 @dataclass(slots=True)
 class _Sum:
-    """Of one topic, or of one minute of it."""
+    """Sums of one topic, or of one minute of a topic."""
 
     messages: int = 0
     bytes: int = 0
@@ -241,13 +241,13 @@ class _Sum:
         }
 
     def _quantile(self, share: float) -> int:
-        """The least latency that so many messages do not exceed."""
+        """Return the smallest latency that a share of the messages does not exceed."""
         left = share * self.messages
         for latency in sorted(self.latencies):
             left -= self.latencies[latency]
             if left <= 0:
                 return latency
-        raise AssertionError("there is no sum without a message")
+        raise AssertionError("a sum has at least one message")
 
 
 def _measure(found: LogStatistics, results: Sequence[Result], ends: _Ends, *, minutes: bool) -> None:
@@ -273,7 +273,7 @@ def _measure(found: LogStatistics, results: Sequence[Result], ends: _Ends, *, mi
 
 
 def _groups(source: Path, ends: _Ends) -> list[dict[str, Any]]:
-    """Lag by group and topic, from the table of offsets beside the log; queues without messages have none."""
+    """Compute the lag by group and topic from the store's offset table; queues without messages have none."""
     path = source / "config" / "consumerOffset.json"
     if not path.is_file():
         return []

@@ -1,1 +1,1 @@
-"""The lake: Delta tables of messages, written and read."""
+"""Lake: Delta tables of messages, their files and their maintenance."""

@@ -1,19 +1,19 @@
-"""The lake: a Delta table of messages, written without any JVM package.
+"""Lake: a Delta table of messages, written without any JVM package.
 
-    lake/part-….parquet          written by tasks, beforehand
-    lake/_delta_log/….json       one commit: the files' names, and marks
+    lake/part-….parquet          written by tasks before the commit
+    lake/_delta_log/….json       one commit: names of files, and marks
     lake/_tandemq/<broker>/      Spark's checkpoint of the archive of one broker group
-    lake/_tandemq/compact.lock   held by whoever compacts or vacuums
+    lake/_tandemq/compact.lock   held during compact and vacuum
 
-A commit carries marks in the same transaction as its files, so that a batch is in the table once or not at all,
-whoever is killed when: (checkpoint, batch number), and (broker group, log offset up to which the table holds its log,
-and the log's generation there). A replayed batch is known by the first; by the others a lake outlives the loss of a
-checkpoint.
+A commit carries marks (Delta's transaction identifiers) in the same transaction as its files: (checkpoint, batch
+number), and (broker group, log offset up to which the table holds its log, epoch of the log there). A batch is
+therefore in the table once or not at all, whichever process is killed. A repeated batch is recognized by the first
+mark; with the others a lake survives the loss of a checkpoint.
 
-The table's own log does not notice two compactions of the same files: each adds all rows again. Hence the lock, which
-the system takes from a process that dies.
+Delta's log does not detect two concurrent compactions of the same files: each would add all rows again. Hence the lock,
+which the operating system releases if its process dies.
 
-Everything else (tasks, jobs) sees `Lake` only; another table format would be another class of the same verbs.
+Tasks and jobs use the protocol `Lake` only; another table format would be another implementation of it.
 Source: docs/guides/pipeline.md, "The lake"; Delta protocol, "transaction identifiers".
 """
 
@@ -37,7 +37,7 @@ from tandemq.spark.runtime.local_paths import local_path
 from tandemq.spark.sources.schema import did_you_mean
 
 COLLECTED = "tandemq-collect"
-"""The mark of a lake that holds messages of queues, not of logs: which checkpoint fills it."""
+"""Mark of a lake that is filled from queues instead of logs; its value identifies the checkpoint."""
 LOCK = "_tandemq/compact.lock"
 VACUUM_HOURS = 168
 COMPACT_BYTES = 256 << 20
@@ -45,7 +45,7 @@ COMPACT_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file in the lake's directory. `stats`: what Delta keeps of it, as JSON."""
+    """A Parquet file in the lake's directory. `stats`: its statistics in Delta's JSON form."""
 
     name: str
     rows: int
@@ -54,48 +54,50 @@ class DataFile:
 
 
 class Lake(Protocol):
-    """A table that takes files, all of a batch or none, and knows marks."""
+    """A table with atomic commits of files and marks."""
 
     path: Path
 
     def mark(self, name: str) -> int | None:
-        """The value a mark had in the newest commit that carried it."""
+        """Return the value of a mark in the newest commit that carries it; None if none does."""
 
     def commit(self, files: Sequence[DataFile], marks: Mapping[str, int]) -> int:
-        """Add files and set marks in one step; returns the table's version."""
+        """Add files and set marks atomically; returns the version of the table."""
 
     def data_files(self) -> list[str]:
-        """Paths of the files the table consists of."""
+        """Return the paths of the files that make up the table."""
 
     def compact(self) -> dict[str, Any]:
-        """Join small files; readers of the old ones go on. Returns what was done.
+        """Merge small files; readers of the old files are not disturbed. Returns numbers of files added and removed.
 
         Raises:
-            StoreLocked: another process compacts or vacuums; nothing was done.
+            StoreLocked: another process compacts or vacuums; nothing was changed.
         """
 
     def vacuum(self, hours: int = VACUUM_HOURS, *, dry_run: bool = False) -> list[str]:
-        """Delete files that have not been part of the table for so long; returns their names. Raises as `compact`."""
+        """Delete files that left the table more than `hours` ago; returns their names. Raises as `compact`."""
 
 
 class DeltaLake:
-    """A Delta table, through delta-rs."""
+    """A Delta table, accessed through delta-rs."""
 
     def __init__(self, path: str | Path, *, create: bool = False) -> None:
         """Open the table, or create an empty one.
 
         Raises:
-            ConfigError: there is none and `create` is not set, or it has other columns: it is left as it is. Or the
-                path is no local one, or looks percent-encoded, which the library would decode.
+            ConfigError: there is no table and `create` is not set; or it has other columns, and is left unchanged; or
+                the path is not local, or looks percent-encoded, which delta-rs would decode.
         """
         self.path = local_path(path, "the lake").absolute()
         if unquote(str(self.path)) != str(self.path):
-            raise ConfigError(f"{self.path}: a lake's path holds no % that is followed by two digits", hint="rename it")
+            raise ConfigError(f"{self.path}: the path of a lake must not contain % and two digits", hint="rename it")
         try:
             self._table = DeltaTable(str(self.path))
         except TableNotFoundError:
             if not create:
-                raise ConfigError(f"{self.path} holds no Delta table", hint="tandemq spark archive makes one") from None
+                raise ConfigError(
+                    f"{self.path} holds no Delta table", hint="tandemq spark archive creates one"
+                ) from None
             self._table = self._created()
         _check_schema(self.path, pa.schema(self._table.schema().to_arrow()), lake_schema())
 
@@ -110,19 +112,19 @@ class DeltaLake:
         )
 
     def identity(self) -> str:
-        """What tells the table from any other, also from one made anew in its place."""
+        """Return the id of the table; a table created again at the same path has another one."""
         return str(self._table.metadata().id)
 
     def mark(self, name: str) -> int | None:
-        """See `Lake`."""
+        """As in `Lake`."""
         self._table.update_incremental()
         return self._table.transaction_version(name)
 
     def commit(self, files: Sequence[DataFile], marks: Mapping[str, int]) -> int:
-        """See `Lake`.
+        """As in `Lake`.
 
         Raises:
-            LocalError: someone else set one of the marks meanwhile, or the table cannot be written; nothing is added.
+            LocalError: another writer has set one of the marks, or the table cannot be written; nothing is added.
         """
         now_ms = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [
@@ -141,12 +143,12 @@ class DeltaLake:
         return self._table.version()
 
     def data_files(self) -> list[str]:
-        """See `Lake`."""
+        """As in `Lake`."""
         return [str(self.path / path) for path in self._added("path")["path"]]
 
     def data_files_within(self, start: int, end: int) -> list[str]:
-        """Paths of the files that may hold records of log offsets `[start, end)`, of whichever broker group: those that
-        do not say what they hold are among them."""
+        """Return the paths of files that may contain records of log offsets `[start, end)` of any broker group,
+        including files without statistics."""
         columns = self._added("path", "min.commitLogOffset", "max.commitLogOffset").values()
         return [
             str(self.path / path)
@@ -155,35 +157,37 @@ class DeltaLake:
         ]
 
     def rows(self) -> int:
-        """Rows of the table, by what its commits say."""
+        """Return the number of rows, from the statistics in the commits."""
         return sum(count or 0 for count in self._added("num_records")["num_records"])
 
     def _added(self, *names: str) -> dict[str, list[Any]]:
-        """What the table's log says of its files: a value of each file for each name, None where it says nothing."""
+        """Return columns of Delta's file metadata by name, one value per file; None if a file has no such value."""
         self._table.update_incremental()
-        told = pa.table(self._table.get_add_actions(flatten=True))
-        known = set(told.column_names)
-        return {name: told.column(name).to_pylist() if name in known else [None] * told.num_rows for name in names}
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        known = set(actions.column_names)
+        return {
+            name: actions.column(name).to_pylist() if name in known else [None] * actions.num_rows for name in names
+        }
 
     def compact(self) -> dict[str, Any]:
-        """See `Lake`; also writes a checkpoint of the table's own log."""
-        with self._alone():
+        """As in `Lake`; also writes a checkpoint of the table's own log."""
+        with self._locked():
             self._table.update_incremental()
             done = self._table.optimize.compact(target_size=COMPACT_BYTES)
             self._table.create_checkpoint()
         return {"filesAdded": done["numFilesAdded"], "filesRemoved": done["numFilesRemoved"]}
 
     def vacuum(self, hours: int = VACUUM_HOURS, *, dry_run: bool = False) -> list[str]:
-        """See `Lake`. Files that never became part of the table count too: a killed task leaves some."""
-        with self._alone():
+        """As in `Lake`. Files of killed tasks, which never became part of the table, are deleted too."""
+        with self._locked():
             self._table.update_incremental()
             return self._table.vacuum(
                 retention_hours=hours, dry_run=dry_run, enforce_retention_duration=False, full=True
             )
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Nobody else compacts or vacuums meanwhile."""
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock that excludes other compactions and vacuums."""
         path = self.path / LOCK
         path.parent.mkdir(exist_ok=True)
         with path.open("ab") as file:
@@ -191,17 +195,19 @@ class DeltaLake:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise StoreLocked(
-                    f"{self.path} is being compacted or vacuumed by another process; nothing was done", hint="try later"
+                    f"{self.path} is being compacted or vacuumed by another process; nothing was changed",
+                    hint="try later",
                 ) from error
             except OSError as error:
                 raise LocalError(
-                    f"{path} cannot be locked: {error.strerror}", hint="the lake's file system must carry locks (flock)"
+                    f"{path} cannot be locked: {error.strerror}",
+                    hint="the lake's file system must support locks (flock)",
                 ) from error
             yield
 
 
 def _check_schema(path: Path, found: Any, wanted: Any) -> None:
-    """Refuse a table of other columns.
+    """Refuse a table with other columns.
 
     Raises:
         ConfigError: names the first column that is missing, unknown, or of another type.
@@ -212,17 +218,17 @@ def _check_schema(path: Path, found: Any, wanted: Any) -> None:
         if kind is None:
             raise ConfigError(
                 f"{path} is a table without the column {field.name!r}",
-                hint=did_you_mean(field.name, kinds) or "it is no lake of messages; nothing was written",
+                hint=did_you_mean(field.name, kinds) or "it is not a lake of messages; nothing was written",
             )
-        if not _alike(kind, field.type):
+        if not _is_same_type(kind, field.type):
             raise ConfigError(f"{path}: column {field.name!r} is {kind}, {field.type} is needed; nothing was written")
     unknown = [name for name in kinds if name not in wanted.names]
     if unknown:
         raise ConfigError(f"{path} is a table with a column {unknown[0]!r} that no message has; nothing was written")
 
 
-def _alike(found: Any, wanted: Any) -> bool:
-    """Whether two Arrow types are one Delta type: sizes of offsets and views do not matter."""
+def _is_same_type(found: Any, wanted: Any) -> bool:
+    """Return whether two Arrow types map to one Delta type: offset sizes and views do not matter."""
     for kinds in (
         (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
         (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),

@@ -1,7 +1,7 @@
-"""What a task does that writes its rows itself: one Parquet file, of which Spark carries the name only.
+"""Parquet writer for tasks that write their rows themselves: one file, whose name is all that Spark passes on.
 
-Twice as fast as handing rows to the JVM and letting Spark write them. A file is no part of a table until someone
-commits its name (`spark.lake.delta`); one that nobody commits, because its task or its driver died, is swept up by
+This is twice as fast as passing rows to the JVM and letting Spark write them. A file becomes part of a table when its
+name is committed (`spark.lake.delta`). A file that is never committed, because its task or driver died, is deleted by
 `vacuum`.
 
 Source: docs/guides/pipeline.md, "The lake".
@@ -22,19 +22,19 @@ import pyarrow.parquet as pq
 from tandemq.spark.runtime.versions import arrow_schema
 from tandemq.spark.sources.log.files import LogFiles
 from tandemq.spark.sources.log.options import LogOptions
-from tandemq.spark.sources.log.ranges import BatchMaker, LogRange, LostRange, Reading, planned_rows
+from tandemq.spark.sources.log.ranges import BatchBuilder, DecodeOptions, LogRange, LossCallback, read_planned
 from tandemq.spark.sources.schema import message_schema
 
 ROW_GROUP_BYTES = 64 << 20
 COMPRESSION = "zstd"
 WORDS = ["topic", "tags", "brokerName", "bornHost", "storeHost", "verdict"]
-"""Columns of few different values, kept by dictionary."""
+"""Columns with few distinct values, stored with a dictionary."""
 RANGED = ["commitLogOffset", "storeTimestamp"]
-"""Columns whose least and greatest values readers are told."""
+"""Columns with minimum and maximum in the statistics."""
 
 
 def lake_schema() -> Any:
-    """The Arrow schema of a lake's files: all columns, bodies as stored."""
+    """Return the Arrow schema of a lake's files: all columns, bodies as stored."""
     return arrow_schema(message_schema(details=True))
 
 
@@ -73,7 +73,7 @@ class _Writer:
         self._waiting, self._bytes = [], 0
 
     def close(self) -> int:
-        """Finish the file and wait until it is on the device; returns its bytes."""
+        """Finish and sync the file; returns its size in bytes."""
         self._flush()
         self._file.close()
         with open(self._path, "rb") as file:
@@ -81,7 +81,7 @@ class _Writer:
         return self._path.stat().st_size
 
     def stats(self) -> str:
-        """What Delta keeps of a file, as JSON."""
+        """Return the statistics of the file in Delta's JSON form."""
         bounds: list[dict[str, int | str]] = [{}, {}]
         for name, pair in self._ranges.items():
             for side, value in zip(bounds, pair, strict=True):
@@ -94,32 +94,32 @@ def _time(micros: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{micros % 1_000_000 // 1000:03d}Z"
 
 
-def write_ranges(files: LogFiles, options: LogOptions, ranges: Sequence[LogRange], lost: LostRange) -> Any:
-    """Write the rows of some ranges to one file in `options.write_to`; no file if there are none.
+def write_ranges(files: LogFiles, options: LogOptions, ranges: Sequence[LogRange], lost: LossCallback) -> Any:
+    """Write the rows of some ranges to one file in `options.write_to`; no file if there are no rows.
 
     Args:
-        lost: as for `planned_rows`.
+        lost: as for `read_planned`.
     Returns:
-        An Arrow batch of `logsource.FILES` with one row.
+        An Arrow batch of `files_schema` with one row.
     Raises:
-        What `lost` raises; the file is not left behind.
+        Any error that `lost` raises; the file is deleted then.
     """
-    assert options.write_to is not None, "only called where files are written"
+    assert options.write_to is not None, "only called with writeTo"
     schema = lake_schema()
     start, end = ranges[0].start, ranges[-1].end
     path = Path(options.write_to) / f"part-{start:020d}-{end:020d}-{uuid4().hex[:12]}.parquet"
-    reading = Reading(tuple(schema.names), checks=options.checks, inflates=False, keeps_damage=True)
-    maker = BatchMaker(files, schema)
-    return write_file(path, (maker.batch(rows) for rows in planned_rows(files, reading, ranges, lost)), start, end)
+    reading = DecodeOptions(tuple(schema.names), checks=options.checks, inflates=False, keeps_damage=True)
+    maker = BatchBuilder(files, schema)
+    return write_file(path, (maker.batch(rows) for rows in read_planned(files, reading, ranges, lost)), start, end)
 
 
 def write_file(path: Path, batches: Iterable[Any], start: int, end: int) -> Any:
-    """Write batches of `lake_schema` to one file; no file if there are none.
+    """Write batches of `lake_schema` to one file; no file if there are no rows.
 
     Args:
-        start, end: the log offsets that are told with it.
+        start, end: log offsets for the result.
     Returns:
-        As `write_ranges`. Raises what making a batch raises; the file is not left behind.
+        As `write_ranges`. Raises any error of `batches`; the file is deleted then.
     """
     writer = _Writer(path, lake_schema())
     try:
@@ -131,7 +131,7 @@ def write_file(path: Path, batches: Iterable[Any], start: int, end: int) -> Any:
         raise
     if not writer.rows:
         path.unlink()
-    told = {
+    row = {
         "file": [path.name if writer.rows else None],
         "rows": [writer.rows],
         "bytes": [size],
@@ -140,10 +140,10 @@ def write_file(path: Path, batches: Iterable[Any], start: int, end: int) -> Any:
         "stats": [writer.stats()],
         "damaged": [writer.damaged],
     }
-    return pa.RecordBatch.from_pydict(told, schema=files_schema())
+    return pa.RecordBatch.from_pydict(row, schema=files_schema())
 
 
 def files_schema() -> Any:
-    """The Arrow schema of what tasks say of their files."""
+    """Return the Arrow schema of the result of a task that writes a file."""
     numbers = {"rows": pa.int64(), "bytes": pa.int64(), "start": pa.int64(), "end": pa.int64()}
     return pa.schema({"file": pa.string(), **numbers, "stats": pa.string(), "damaged": pa.int32()})

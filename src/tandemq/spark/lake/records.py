@@ -1,10 +1,10 @@
-"""Records out of a lake's rows: the very bytes of the log they came from.
+"""Encoder of lake rows into records: exactly the bytes of the log they came from.
 
-    row ─► head 88 (or more, IPv6) · body as stored · topic · properties as stored      = the record, byte for byte
-    row with a verdict ─► `body`, the bytes as they lay
+    row ─► head, 88 bytes (more with IPv6) · body as stored · topic · properties as stored   = the record
+    row with a verdict ─► `body`, the bytes as stored
 
-What a lake keeps of a record is all of it (docs/guides/pipeline.md, "Columns"): a record made anew is compared with the
-size and, through its own CRC, with the content that the broker wrote.
+A lake keeps every field of a record (docs/guides/pipeline.md, "Columns"). An encoded record is checked against the
+original's size and, through its CRC, against the original's content.
 
 Source: docs/internals/storage.md, "record", "commit log"; RocketMQ MessageDecoder.
 """
@@ -39,17 +39,17 @@ COLUMNS = (
     "preparedTransactionOffset",
     "epoch",
 )
-"""What of a row is needed; times as milliseconds since 1970."""
+"""Columns needed to encode a row; times as milliseconds since 1970."""
 TOPIC_V1_MAX = 127
 _LENGTH = Struct(">H")
 _BLANK = Struct(">iI")
 
 
 def encode_row(row: Mapping[str, Any]) -> bytes:
-    """The record of a row.
+    """Encode a row as a record.
 
     Raises:
-        StoreDamaged: the row does not give the record it is said to be.
+        StoreDamaged: the result does not match the size or CRC of the row.
     """
     if row["verdict"] is not None:
         return bytes(row["body"])
@@ -77,7 +77,7 @@ def encode_row(row: Mapping[str, Any]) -> bytes:
     record = b"".join((head, body, length, topic, _LENGTH.pack(len(properties)), properties))
     fault = _fault(record, row)
     if fault is not None:
-        raise StoreDamaged(f"the row of log offset {row['commitLogOffset']} gives no sound record: {fault}")
+        raise StoreDamaged(f"the row of log offset {row['commitLogOffset']} encodes to no sound record: {fault}")
     return record
 
 
@@ -88,23 +88,23 @@ def _host(text: str) -> bytes:
 
 def _fault(record: bytes, row: Mapping[str, Any]) -> str | None:
     if len(record) != row["size"]:
-        return f"it has {len(record)} bytes, and had {row['size']}"
+        return f"it has {len(record)} bytes instead of {row['size']}"
     parsed = parse_record(record, 0, len(record))
     if isinstance(parsed, str):
         return parsed
     is_v6 = bool(row["sysFlag"] & (SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6))
-    assert is_v6 == ("[" in row["bornHost"] + row["storeHost"]), "the flags tell how long hosts are"
+    assert is_v6 == ("[" in row["bornHost"] + row["storeHost"]), "the flags give the length of hosts"
     return record_fault(record, 0, parsed.size, parsed.body_start, parsed.body_end, parsed.body_crc)
 
 
 def fill_segment(rows: Iterable[Mapping[str, Any]], start: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """Pieces (position, bytes) of one segment of the log, of the rows that lie in it, in the order of their offsets.
+    """Yield the records (position in the file, bytes) of one segment file from its rows, ordered by log offset.
 
-    Between the last record and the segment's end lies a blank, if more records follow in the log: that is the caller's
-    to add, by `blank_at`.
+    If more records follow in the log, the space after the last record is a blank, which the caller adds with
+    `blank_bytes`.
 
     Raises:
-        StoreDamaged: rows overlap, leave a hole, or reach over the segment's end.
+        StoreDamaged: rows overlap, leave a gap, or extend beyond the end of the segment.
     """
     at: int | None = None
     for row in rows:
@@ -121,6 +121,6 @@ def fill_segment(rows: Iterable[Mapping[str, Any]], start: int, size: int) -> It
         at = offset + len(record)
 
 
-def blank_at(room: int) -> bytes:
-    """What fills a segment's last `room` bytes; the rest of them is zeros."""
+def blank_bytes(room: int) -> bytes:
+    """Return the blank entry for the last `room` bytes of a segment; the bytes after it are zeros."""
     return _BLANK.pack(room, BLANK_MAGIC) if room >= _BLANK.size else b""

@@ -1,7 +1,7 @@
-"""What streaming queries that fill a lake have in common: what their checkpoint says, their end, the care of the lake.
+"""Common parts of streaming queries that fill a lake: access to their checkpoint, their end, maintenance of the lake.
 
-    checkpoint/metadata           {"id": …}         tells it from one made anew in its place
-    checkpoint/offsets/<batch>    … its last line   where the source's part of a micro-batch ends
+    checkpoint/metadata           {"id": …}         identity of the checkpoint
+    checkpoint/offsets/<batch>    … its last line   end offset of the source in a micro-batch
 
 Source: docs/guides/pipeline.md, "The lake"; Spark's OffsetSeqLog, StreamMetadata.
 """
@@ -22,44 +22,46 @@ from tandemq.spark.lake.delta import VACUUM_HOURS, Lake
 log = logging.getLogger(__name__)
 POLL_S = 1
 COMPACT_EVERY = 100
-"""Commits between two compactions."""
+"""Number of commits between two compactions."""
 VACUUM_EVERY_S = 86_400
-"""Between two sweeps; the first one comes with the first compaction."""
+"""Interval of vacuums; the first one follows the first compaction."""
 
 
 def checkpoint_id(checkpoint: Path) -> str:
-    """What tells a checkpoint from one made anew in its place: Spark numbers batches from 0 in each."""
+    """Return the id of a checkpoint. One created again at the same path has another id; Spark numbers its batches from
+    0."""
     found = json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
-    assert isinstance(found, str), "Spark writes a text"
+    assert isinstance(found, str), "Spark writes a string"
     return found
 
 
 def planned_end(checkpoint: Path, batch: int) -> Any:
-    """Where a micro-batch of one source ends, as the source told Spark."""
+    """Return the end offset of a micro-batch, as the source gave it to Spark; for queries of one source."""
     return json.loads((checkpoint / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[-1])
 
 
 def start_query(
     rows: DataFrame, commit: Callable[[DataFrame, int], None], checkpoint: Path, *, every: str
 ) -> StreamingQuery:
-    """Start a query that gives each micro-batch to `commit`: one `every` so often, or, if that is "", all there is."""
+    """Start a query that passes each micro-batch to `commit`. `every`: trigger interval; "" for trigger
+    availableNow."""
     writer = rows.writeStream.foreachBatch(commit).option("checkpointLocation", str(checkpoint))
     return (writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)).start()
 
 
-def run_to_end(query: StreamingQuery, trouble: Callable[[], LocalError | None]) -> None:
-    """Wait until a query has ended, or until an interruption, and stop it.
+def run_to_end(query: StreamingQuery, commit_error: Callable[[], LocalError | None]) -> None:
+    """Wait until a query ends or the wait is interrupted, then stop it.
 
     Args:
-        trouble: why a commit was refused, if one was.
+        commit_error: returns the error of a refused commit, None if there is none.
     Raises:
-        LocalError: a commit was refused. StreamingQueryException: something else went wrong.
+        LocalError: a commit was refused. StreamingQueryException: any other error of the query.
     """
     try:
         while not query.awaitTermination(POLL_S):
             pass
     except Exception as error:
-        refused = trouble()
+        refused = commit_error()
         if refused is not None:
             raise refused from error
         raise
@@ -67,11 +69,11 @@ def run_to_end(query: StreamingQuery, trouble: Callable[[], LocalError | None]) 
         query.stop()
 
 
-class Care:
-    """Compacts a lake that is filled all the time, and sweeps up once a day."""
+class LakeMaintenance:
+    """Maintenance of a lake that is filled continuously: compactions, and a vacuum once a day."""
 
     def __init__(self, lake: Lake, compact_every: int = COMPACT_EVERY, vacuum_hours: int = VACUUM_HOURS) -> None:
-        """`vacuum_hours`: files that have not been part of the lake for so long are deleted; 0: none is."""
+        """`vacuum_hours`: minimum age of files to delete since they left the table; 0: no vacuum."""
         self._lake = lake
         self._every = compact_every
         self._hours = vacuum_hours
@@ -79,7 +81,7 @@ class Care:
         self._vacuum_s = time.monotonic()
 
     def committed(self) -> None:
-        """One more commit."""
+        """Count a commit, and run maintenance if it is due."""
         self._commits += 1
         if self._commits % self._every:
             return
@@ -88,6 +90,6 @@ class Care:
             if self._hours and time.monotonic() >= self._vacuum_s:
                 deleted = self._lake.vacuum(self._hours)
                 self._vacuum_s = time.monotonic() + VACUUM_EVERY_S
-                log.info("lake: deleted %d files that are no part of it", len(deleted))
+                log.info("lake: deleted %d files that are not part of the table", len(deleted))
         except StoreLocked as error:
             log.warning("lake: not compacted now: %s", error)

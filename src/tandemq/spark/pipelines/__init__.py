@@ -1,8 +1,8 @@
-"""The declarative pipeline: bronze, silver and gold tables that `spark-pipelines run` brings up to date.
+"""Declarative pipeline: bronze, silver and gold tables, updated by `spark-pipelines run`.
 
     rocketmq or rocketmq-log ─► bronze ─► silver ─► gold_minutes
     rocketmq-lag ──────────────────────────────────► gold_lag
 
-`project/` holds what a project consists of; `write_project` fills in what differs from one to the next.
+`project/` is the template of a project; `write_project` copies it and writes the configuration.
 Source: docs/guides/pipeline.md, "Declarative pipeline".
 """

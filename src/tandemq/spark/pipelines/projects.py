@@ -1,8 +1,8 @@
-"""A pipeline project in a directory of the user's: written once, run as often as wanted.
+"""Pipeline project in a directory of the user: created once, run any number of times.
 
-    DIRECTORY/spark-pipeline.yml          name, storage, what to read
-    DIRECTORY/conf/spark-defaults.conf    catalog and warehouse, which Spark takes at its start only
-    DIRECTORY/transformations/*.py        the tables; the user's to change
+    DIRECTORY/spark-pipeline.yml          name, storage, source
+    DIRECTORY/conf/spark-defaults.conf    catalog and warehouse, which Spark reads only at its start
+    DIRECTORY/transformations/*.py        the tables; users may change them
 
 Source: docs/guides/pipeline.md, "Declarative pipeline"; Spark Declarative Pipelines.
 """
@@ -25,14 +25,14 @@ from tandemq.spark.runtime.session import SETTINGS
 
 SPEC = "spark-pipeline.yml"
 TEMPLATE = Path(__file__).parent / "project"
-COPIES_WITHIN = "7 days"
-"""For how long silver knows a message again: the bound of its state."""
+DEDUPLICATION_WINDOW = "7 days"
+"""Time for which silver recognizes a duplicate; bounds its state."""
 FORMATS = ("rocketmq", "rocketmq-log")
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """What a project reads: a format, its options, and the cluster whose groups are looked at ("" for none)."""
+    """Source of a project: format and options. `name_servers`: cluster whose consumer lag is read, "" for none."""
 
     format: str
     options: Mapping[str, str]
@@ -43,11 +43,11 @@ def write_project(directory: Path, project: Project) -> None:
     """Write a project into an empty or new directory.
 
     Raises:
-        ConfigError: something is there already: it is left as it is.
+        ConfigError: the directory contains files; they are left unchanged.
     """
     local_path(directory, "the project")
     if directory.exists() and any(directory.iterdir()):
-        raise ConfigError(f"{directory} is not empty", hint="give a new directory, or run the project that is there")
+        raise ConfigError(f"{directory} is not empty", hint="give a new directory, or run the existing project")
     home = directory.absolute()
     shutil.copytree(TEMPLATE, home, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     (home / "conf").mkdir()
@@ -60,11 +60,11 @@ def _spec(home: Path, project: Project) -> str:
     settings = {
         "spark.tandemq.format": project.format,
         "spark.tandemq.options": json.dumps(dict(project.options)),
-        "spark.tandemq.copiesWithin": COPIES_WITHIN,
+        "spark.tandemq.copiesWithin": DEDUPLICATION_WINDOW,
     }
     if project.name_servers:
         settings["spark.tandemq.nameServer"] = project.name_servers
-    # A JSON text is a YAML text too, quoted as YAML wants it.
+    # JSON strings are valid YAML strings.
     lines = [f"  {name}: {json.dumps(value)}" for name, value in settings.items()]
     return "\n".join(
         [
@@ -87,8 +87,8 @@ def _defaults(home: Path) -> str:
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={home / 'metastore'};create=true",
         "spark.sql.streaming.stateStore.providerClass":
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        "spark.connect.grpc.binding.address": "127.0.0.1",  # spark-pipelines talks to itself, else on all
-        # Of the state that silver keeps: each costs files and time in every run.
+        "spark.connect.grpc.binding.address": "127.0.0.1",  # by default all addresses
+        # Partitions of silver's state: each costs files and time in every run.
         "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
         **SETTINGS,
     }  # fmt: skip
@@ -96,17 +96,18 @@ def _defaults(home: Path) -> str:
 
 
 def run_project(directory: Path, arguments: Sequence[str] = (), *, is_quiet: bool = False) -> int:
-    """Run `spark-pipelines run` on a project, on the Java that Spark needs; returns its exit code.
+    """Run `spark-pipelines run` on a project, with the Java that Spark needs; returns its exit code.
 
     Args:
-        arguments: further ones for spark-pipelines, like --full-refresh-all.
-        is_quiet: what it prints is dropped, errors excepted.
+        arguments: additional arguments of spark-pipelines, like --full-refresh-all.
+        is_quiet: drop its standard output.
     Raises:
         ConfigError: there is no project, or no Java.
     """
     if not (directory / SPEC).is_file():
         raise ConfigError(
-            f"{directory} holds no {SPEC}", hint="tandemq spark pipeline DIRECTORY --namesrv … --subscribe … writes one"
+            f"{directory} contains no {SPEC}",
+            hint="tandemq spark pipeline DIRECTORY --namesrv … --subscribe … creates one",
         )
     home = directory.absolute()
     return subprocess.run(  # noqa: S603  # PySpark's own command
@@ -116,12 +117,12 @@ def run_project(directory: Path, arguments: Sequence[str] = (), *, is_quiet: boo
 
 
 def pipelines_command() -> str:
-    """Where `spark-pipelines` is: in the same PySpark that we import."""
+    """Return the path of `spark-pipelines` in the imported PySpark."""
     return str(Path(pyspark.__file__).parent / "bin" / "spark-pipelines")
 
 
 def environment(directory: Path) -> dict[str, str]:
-    """The environment `spark-pipelines` needs for a project."""
+    """Return the environment of `spark-pipelines` for a project."""
     java = find_java()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return os.environ | {

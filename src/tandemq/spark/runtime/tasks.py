@@ -1,10 +1,10 @@
-"""Ranges of a log, or files of a lake, through one function, spread over Spark's workers in waves, so that a long job
-tells how far it is and goes on after an interruption.
+"""Jobs over ranges of a log, or files of a lake: one function per range, run by Spark's workers in waves, so that a
+long job reports its progress and resumes after an interruption.
 
     state file   {"job": …}
-                 {"range": [0, 67108864], "result": {…}}      one line per range done, on the device after each wave
-                                                              (not those of which something was lost)
-                 {"ended": true}                              the last line of a check that ended
+                 {"range": [0, 67108864], "result": {…}}      one line per finished range, synced after each wave
+                                                              (ranges with losses are not kept)
+                 {"ended": true}                              the last line of a finished check
 
 Source: docs/guides/pipeline.md, "Jobs".
 """
@@ -22,50 +22,50 @@ from pyspark.sql import SparkSession
 
 from tandemq.errors import ConfigError
 from tandemq.spark.runtime.local_paths import local_path
-from tandemq.spark.runtime.worker import keep_modules
+from tandemq.spark.runtime.worker import freeze_modules
 from tandemq.spark.sources.log.files import LogFiles
-from tandemq.spark.sources.log.ranges import LogRange, Reading, Rows, planned_rows
+from tandemq.spark.sources.log.ranges import DecodeOptions, LogRange, Rows, read_planned
 
 WAVE_S = 1.0
-"""How long a wave should take: what is lost by an interruption, and how often progress is told."""
+"""Target duration of a wave: the work that an interruption loses, and the interval of progress reports."""
 WAVE_TASKS_MAX = 256
 ENDED = {"ended": True}
 LOST = "lost"
-"""In a result: what vanished while the range was read."""
+"""Key in a result: the log offsets that disappeared while the range was read."""
 Result = dict[str, Any]
 ProgressCallback = Callable[[int, int], None]
-"""Told the bytes done and the bytes to do."""
+"""Called with the bytes done and the bytes in total."""
 
 
 class ByteRange(Protocol):
-    """A part of what a job is about, told from the others by where it begins and ends."""
+    """A part of a job's input, identified by its start and end in bytes."""
 
     @property
     def start(self) -> int:
-        """Bytes before it."""
+        """First byte."""
 
     @property
     def end(self) -> int:
-        """Bytes up to its end."""
+        """End, exclusive."""
 
 
 P = TypeVar("P", bound=ByteRange)
 
 
-def read_range(files: LogFiles, reading: Reading, wanted: LogRange, lost: list[Result]) -> Iterator[Rows]:
-    """The rows of a range, as a job reads it. What was there when the job was planned and is no more is added to
-    `lost`: start, end, why.
+def read_range(files: LogFiles, reading: DecodeOptions, wanted: LogRange, lost: list[Result]) -> Iterator[Rows]:
+    """Yield the rows of a range. Log offsets that existed when the job was planned and are gone now are appended to
+    `lost`, with keys start, end, why.
 
     Raises:
-        StoreDamaged: there is damage, and the reading fails on it.
+        StoreDamaged: the range is damaged, and `reading.fails_on_damage` is set.
     """
-    return planned_rows(
+    return read_planned(
         files, reading, [wanted], lambda start, end, why: lost.append({"start": start, "end": end, "why": why})
     )
 
 
-def lost_of(results: Iterable[Result]) -> list[Result]:
-    """What ranges lost, those joined that follow each other."""
+def merge_losses(results: Iterable[Result]) -> list[Result]:
+    """Return the losses of all results by log offset, adjacent ones merged."""
     joined: list[Result] = []
     for one in sorted((one for result in results for one in result.get(LOST, ())), key=lambda one: int(one["start"])):
         last = joined[-1] if joined else {"end": -1}
@@ -77,17 +77,19 @@ def lost_of(results: Iterable[Result]) -> list[Result]:
 
 
 def no_progress(_done: int, _total: int) -> None:
-    """Tell nobody."""
+    """Report no progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeJob(Generic[P]):
-    """What is done to each piece. `name` tells it from others, with all that its results depend on."""
+    """A function to run on each range. `name` identifies the job and holds every parameter that its results depend
+    on."""
 
     name: str
     function: Callable[[P], Result]
     is_check: bool = False
-    """Whether it is done anew once it has ended: what was sound then may not be now. Other jobs count what is new."""
+    """Whether a finished run is repeated from the start, because data that was sound then may be damaged now. Jobs that
+    are no checks only process ranges that are new."""
 
 
 def run_tasks(
@@ -98,13 +100,13 @@ def run_tasks(
     state: Path | None = None,
     progress: ProgressCallback = no_progress,
 ) -> list[Result]:
-    """The results of all ranges, in their order.
+    """Run a job and return the results of all ranges, in the order of the ranges.
 
     Args:
-        state: a file that keeps results; what it holds already is not done again, but for a check that ended. Results
-            that tell of a loss are not kept.
+        state: file that keeps results; ranges found in it are not run again, unless it belongs to a finished check.
+            Results with losses are not kept.
     Raises:
-        ConfigError: the state file is of another job.
+        ConfigError: the state file belongs to another job.
     """
     known = _State(state, job.name)
     todo = [one for one in ranges if (one.start, one.end) not in known.results]
@@ -112,7 +114,7 @@ def run_tasks(
     done = total - sum(one.end - one.start for one in todo)
     progress(done, total)
     context = spark.sparkContext
-    wave = least = context.defaultParallelism
+    wave = wave_min = context.defaultParallelism
     at = 0
     while at < len(todo):
         part = todo[at : at + wave]
@@ -122,9 +124,9 @@ def run_tasks(
         known.add(part, results)
         done += sum(one.end - one.start for one in part)
         progress(done, total)
-        # Each wave costs a job of Spark's, some tens of milliseconds, and waits for its slowest task.
-        longer = WAVE_S / max(time.monotonic() - began, 1e-3)
-        wave = max(least, min(WAVE_TASKS_MAX, int(wave * min(longer, 8))))
+        # Each wave costs one Spark job, some tens of milliseconds, and waits for its slowest task.
+        growth = WAVE_S / max(time.monotonic() - began, 1e-3)
+        wave = max(wave_min, min(WAVE_TASKS_MAX, int(wave * min(growth, 8))))
     if job.is_check:
         known.end()
     return [known.results[one.start, one.end] for one in ranges]
@@ -132,12 +134,12 @@ def run_tasks(
 
 def _work(function: Callable[[P], Result], piece: P) -> Result:
     result = function(piece)
-    keep_modules()
+    freeze_modules()
     return result
 
 
 class _State:
-    """Results by range, in memory and, if asked, in a file."""
+    """Results by range, in memory and optionally in a file."""
 
     def __init__(self, path: Path | None, job: str) -> None:
         self.results: dict[tuple[int, int], Result] = {}
@@ -149,7 +151,7 @@ class _State:
             path.write_text(json.dumps({"job": job}) + "\n", encoding="utf-8")
 
     def _has_ended(self, path: Path, job: str) -> bool:
-        """Load what is kept, unless it is of a check that ended; returns whether it is."""
+        """Load the results, unless the file belongs to a finished check; returns whether it does."""
         lines = path.read_text(encoding="utf-8").split("\n")
         try:
             head = json.loads(lines[0])
@@ -157,9 +159,9 @@ class _State:
             head = None
         if not isinstance(head, dict) or head.get("job") != job:
             raise ConfigError(
-                f"{path} is not the state of this job", hint="give another file, or delete it to begin anew"
+                f"{path} is not the state of this job", hint="give another file, or delete it to start over"
             )
-        kept = [json.loads(line) for line in lines[1:-1]]  # what follows the last line's end was cut off
+        kept = [json.loads(line) for line in lines[1:-1]]  # an incomplete last line is dropped
         if ENDED in kept:
             return True
         self.results = {tuple(one["range"]): one["result"] for one in kept}

@@ -1,11 +1,12 @@
-"""What PySpark offers by version. This page alone knows the differences.
+"""Differences between PySpark versions, all in this module.
 
-    4.2    a source is told where its query stands and how far it may go, and AvailableNow takes as many micro-batches
-           as that needs
-    4.1    batch sources are handed conditions, and streaming sinks Arrow batches
-    4.0    all else that the formats need
+    4.2    admission control: Spark passes a streaming source its start offset and a read limit, and AvailableNow takes
+           as many micro-batches as the limit needs
+    4.1    filter pushdown for batch sources, Arrow batches for streaming sinks
+    4.0    everything else that the formats need
 
-Before 4.2 Spark asks a source where the next micro-batch ends, and says no more. `OwnPace` keeps to the limit then.
+Before 4.2 Spark asks a source for the end of the next micro-batch without start or limit. `SelfPacedReader` applies the
+limit then.
 
 Source: docs/guides/pipeline.md, "Versions of Spark"; PySpark's python_streaming_source_runner.
 """
@@ -24,7 +25,7 @@ from tandemq.errors import ConfigError
 VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 HAS_ADMISSION_CONTROL = VERSION >= (4, 2)
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming" + (".checkpointing" if VERSION >= (4, 1) else "")
-"""Where Spark keeps its checkpoint managers."""
+"""Java package of Spark's checkpoint file managers."""
 
 if TYPE_CHECKING or HAS_ADMISSION_CONTROL:
     from pyspark.sql.streaming.datasource import (
@@ -37,25 +38,25 @@ if TYPE_CHECKING or HAS_ADMISSION_CONTROL:
 else:
 
     class ReadLimit:
-        """How far a micro-batch may go."""
+        """Limit of a micro-batch."""
 
     class ReadAllAvailable(ReadLimit):
-        """As far as there is anything."""
+        """No limit: everything available."""
 
     @dataclass
     class ReadMaxRows(ReadLimit):
-        """So many rows."""
+        """Maximum number of rows."""
 
         max_rows: int
 
     @dataclass
     class ReadMaxBytes(ReadLimit):
-        """So many bytes."""
+        """Maximum number of bytes."""
 
         max_bytes: int
 
     class SupportsTriggerAvailableNow:
-        """Nobody asks for it."""
+        """Placeholder: unknown to this PySpark."""
 
 
 if TYPE_CHECKING or VERSION >= (4, 1):
@@ -73,9 +74,9 @@ else:
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
     class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
-        """The two that 4.0 has, in one."""
+        """The two base classes of 4.0 combined."""
 
-    # Of these there is none: Spark applies all conditions itself.
+    # This PySpark has no filter pushdown: Spark applies all filters itself.
     Filter = EqualTo = In = type("Filter", (), {})
     GreaterThan = GreaterThanOrEqual = LessThan = LessThanOrEqual = Filter
 
@@ -97,12 +98,12 @@ __all__ = [
 
 
 def arrow_schema(schema: StructType) -> Any:
-    """Columns as Arrow names them, times in UTC, as was the only way before 4.2."""
+    """Return the Arrow schema of Spark columns; timestamps are in UTC, the only choice before 4.2."""
     return to_arrow_schema(schema, timezone="UTC") if HAS_ADMISSION_CONTROL else to_arrow_schema(schema)
 
 
 def check_version(what: str) -> None:
-    """Refuse what takes micro-batches until all is read.
+    """Refuse a feature that needs admission control. `what`: its name in the error message.
 
     Raises:
         ConfigError: PySpark is older than 4.2.
@@ -115,45 +116,45 @@ def check_version(what: str) -> None:
 
 
 BEGIN = "/begin"
-"""Where a query's first micro-batch begins, in the offset at which it ends. No topic is named so."""
+"""Key in the end offset of a query's first micro-batch that holds its start offset. No topic can have this name."""
 
 
-def begin_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Where a micro-batch begins: what Spark says, but what is on record if it is a query's first one."""
+def batch_start(start: Mapping[str, Any], end: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the start offset of a micro-batch: Spark's, or the recorded one for a query's first micro-batch."""
     return start if start == end else end.get(BEGIN, start)
 
 
-def suited(reader: DataSourceStreamReader) -> DataSourceStreamReader:
-    """A reader that takes a start and a limit, as the Spark here wants it."""
-    return reader if HAS_ADMISSION_CONTROL else OwnPace(reader)
+def adapt_reader(reader: DataSourceStreamReader) -> DataSourceStreamReader:
+    """Adapt a reader with admission control to the installed PySpark."""
+    return reader if HAS_ADMISSION_CONTROL else SelfPacedReader(reader)
 
 
-class OwnPace(DataSourceStreamReader):
-    """A reader that takes a start and a limit, for a Spark that tells neither: it keeps to the limit of its options.
+class SelfPacedReader(DataSourceStreamReader):
+    """Adapter for a PySpark without admission control: applies the limit of the reader's own options.
 
-    The query stands where the last answer was. After a restart Spark has `partitions(X, X)` planned before anything
-    else, X being the end of the last micro-batch on record; if that one was not done, it is planned once more. Only a
-    query without a checkpoint is asked where it goes before it was told where it is. As the checkpoint holds ends only,
-    the first one says where it began, so that the first micro-batch done again is the same.
+    The query's position is the last offset returned. After a restart Spark first calls `partitions(X, X)`, where X is
+    the end of the last recorded micro-batch; if that batch did not complete, it is planned again. Only a query without
+    a checkpoint gets a `latestOffset` call before its position is known. A checkpoint holds end offsets only; therefore
+    the first end offset also records the start, so that a repeated first micro-batch reads the same messages.
     """
 
     def __init__(self, reader: DataSourceStreamReader) -> None:
-        """Nothing is asked of it yet."""
+        """Wrap a reader; it is not called yet."""
         self._reader = reader
         self._begin: dict[str, Any] | None = None
         self._at: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """Where a query without a checkpoint begins: at one place, however often Spark asks."""
+        """Return the start offset of a query without a checkpoint, the same at every call."""
         if self._begin is None:
             self._begin = self._reader.initialOffset()
         return self._begin
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802  # Spark's name, before 4.2
-        """Where the next micro-batch ends."""
+        """Return the end offset of the next micro-batch."""
         if self._at is None:
             begin = self.initialOffset()
-            self._reader.partitions(begin, begin)  # as after a restart: the reader goes on from there
+            self._reader.partitions(begin, begin)  # as after a restart: sets the reader's position
             self._at = self._next(begin) | {BEGIN: begin}
             return self._at
         end = self._next(self._at)
@@ -165,26 +166,26 @@ class OwnPace(DataSourceStreamReader):
         return self._reader.latestOffset(start, self._reader.getDefaultReadLimit())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a micro-batch.
+        """Plan the tasks of a micro-batch.
 
         Raises:
-            ConfigError: Spark did not say where the query stands before it asked where it goes.
+            ConfigError: Spark asked for an end offset before it set the query's position.
         """
         begin = end.get(BEGIN)
         if begin is not None and start not in (begin, end):
             raise ConfigError(
-                "this micro-batch was planned as the first one, but is not",
+                "this micro-batch was planned as the first one of its query, but is not",
                 hint="leave spark.sql.streaming.triggerAvailableNowWrapper.enabled at false, delete the last file in "
-                "offsets/ of the checkpoint, and start again; nothing of that batch was read",
+                "offsets/ of the checkpoint, and start again; no message of that batch was read",
             )
         if self._at is None:
             self._at, self._begin = end, begin
         return self._reader.partitions(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """What the reader gives."""
+        """Read a partition with the wrapped reader."""
         return self._reader.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """A micro-batch is done."""
+        """Pass on that a micro-batch has completed."""
         self._reader.commit(end)

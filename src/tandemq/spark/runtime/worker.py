@@ -1,4 +1,4 @@
-"""What a worker process of Spark's keeps from task to task.
+"""State that a Python worker process of Spark keeps from task to task.
 
 Source: docs/guides/pipeline.md, "Figures".
 """
@@ -8,12 +8,11 @@ from functools import cache
 
 
 @cache
-def keep_modules() -> None:
-    """Take what the process has imported out of the search for garbage. To be called when a task has done its work, and
-    so has imported what tasks need; in a process that has done so before, it does nothing. (`gc` knows too, but
-    to ask it takes 13 ms.)
+def freeze_modules() -> None:
+    """Exclude imported modules from garbage collection. Called at the end of a task, when all imports are done; further
+    calls in the same process do nothing. (`gc.get_freeze_count` could tell that too, but takes 13 ms.)
 
-    Spark searches a worker for garbage after each task. The modules of pyspark, Arrow and pandas never become garbage,
-    and to look through them takes 75 ms: as long as half of reading a range of the log.
+    Spark runs the garbage collector in a worker after each task. The modules of pyspark, Arrow and pandas never become
+    garbage, and scanning them takes 75 ms: half the time of reading a range of the log.
     """
     gc.freeze()

@@ -1,1 +1,1 @@
-"""Spark's data sources: rows from a cluster, rows from commit log files."""
+"""Spark data sources: messages of a running cluster, and of commit log files."""

@@ -1,7 +1,7 @@
-"""Filters of a batch query that make it read less: topic, broker, queue, queue offset, store time, tags.
+"""Filter pushdown for batch queries: topic, broker, queue id, queue offset, store time, tags.
 
-All of them are left to Spark as well, so that what is read may be more than what matches and never less. Store times
-rise within a queue as long as the broker's clock does; that is what reading by time relies on.
+Spark applies every filter again, so that a reader may return more rows than match but never fewer. Reading by time
+relies on store times that increase within a queue, which holds as long as the broker's clock does not go back.
 
 Source: docs/guides/pipeline.md, "Filters".
 """
@@ -9,7 +9,7 @@ Source: docs/guides/pipeline.md, "Filters".
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from tandemq.client.core.operations import Steps
 from tandemq.client.core.routes import Routes
@@ -24,17 +24,24 @@ from tandemq.spark.runtime.versions import (
     LessThanOrEqual,
 )
 from tandemq.spark.sources.cluster.options import ReadFrom
-from tandemq.spark.sources.cluster.reader import ReadHow
-from tandemq.spark.sources.cluster.resolve import QueueLayout, find_moment
+from tandemq.spark.sources.cluster.reader import PullSettings
+from tandemq.spark.sources.cluster.resolve import QueueLayout, find_offset_at
 from tandemq.spark.sources.schema import KAFKA_SOURCES
 
 Offsets = Mapping[MessageQueue, int]
 _SETS = {"topic": "topics", "brokerName": "brokers", "queueId": "queue_ids", "tags": "tags"}
 
 
+class OffsetBounds(NamedTuple):
+    """Start (inclusive) and end (exclusive) offsets by queue."""
+
+    starts: dict[MessageQueue, int]
+    ends: dict[MessageQueue, int]
+
+
 @dataclass(frozen=True, slots=True)
-class Narrowing:
-    """What all rows that match have in common; None where nothing is known. Ends are exclusive."""
+class PushedFilters:
+    """Bounds that every matching row satisfies; None if there is no bound. Ends are exclusive."""
 
     topics: frozenset[Any] | None = None
     brokers: frozenset[Any] | None = None
@@ -46,11 +53,11 @@ class Narrowing:
     store_end_ms: int | None = None
 
     @classmethod
-    def of(cls, filters: Iterable[Filter], *, kafka: bool = False) -> "Narrowing":
-        """From filters that must all hold; those that do not help are passed over.
+    def of(cls, filters: Iterable[Filter], *, kafka: bool = False) -> "PushedFilters":
+        """Derive bounds from filters that must all hold; unsupported filters are ignored.
 
         Args:
-            kafka: columns have the names of Kafka's source.
+            kafka: columns are named as in Kafka's source.
         """
         found = cls()
         for one in filters:
@@ -58,7 +65,7 @@ class Narrowing:
             found = found._with(one, KAFKA_SOURCES.get(name, "") if kafka else name)
         return found
 
-    def _with(self, one: Filter, name: str) -> "Narrowing":
+    def _with(self, one: Filter, name: str) -> "PushedFilters":
         if isinstance(one, EqualTo | In) and name in _SETS:
             values = frozenset(one.value if isinstance(one, In) else (one.value,)) - {None}
             before = getattr(self, _SETS[name])
@@ -72,7 +79,7 @@ class Narrowing:
         return replace(self, **changes)
 
     def layout(self, layout: QueueLayout) -> QueueLayout:
-        """The queues that may hold rows that match."""
+        """Return the queues that may hold matching rows."""
         return replace(layout, queues=tuple(queue for queue in layout.queues if self._may_hold(queue)))
 
     def _may_hold(self, queue: MessageQueue) -> bool:
@@ -83,49 +90,50 @@ class Narrowing:
             and self.tags != frozenset()
         )
 
-    def tags_of(self, how: ReadHow) -> ReadHow:
-        """Have brokers leave out messages of other tags."""
+    def tags_of(self, how: PullSettings) -> PullSettings:
+        """Return settings by which brokers leave out messages of other tags."""
         if not self.tags or not all(_is_plain(tag) for tag in self.tags):
             return how
         tags = self.tags if how.tags is None else self.tags & how.tags
         return replace(how, tags=tags, expression=" || ".join(sorted(tags))) if tags else how
 
-    def offsets(self, lows: Offsets, highs: Offsets) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
-        """Starts and ends of queues, by offset."""
+    def by_offset(self, lows: Offsets, highs: Offsets) -> OffsetBounds:
+        """Narrow the starts and ends of queues to the bounds of the queue offset."""
         start, end = self.offset_start, self.offset_end
-        return (
+        return OffsetBounds(
             {queue: offset if start is None else max(offset, start) for queue, offset in lows.items()},
             {queue: offset if end is None else min(offset, end) for queue, offset in highs.items()},
         )
 
     @property
     def is_by_time(self) -> bool:
-        """Whether brokers must be asked where a time lies."""
+        """Whether there is a bound of the store time, which only brokers can turn into offsets."""
         return self.store_start_ms is not None or self.store_end_ms is not None
 
-    def offsets_by_time(
+    def by_time(
         self, routes: Routes, layout: QueueLayout, lows: Offsets, highs: Offsets, read_from: ReadFrom
-    ) -> Steps[tuple[dict[MessageQueue, int], dict[MessageQueue, int]]]:
-        """Starts and ends of queues, by store time.
+    ) -> Steps[OffsetBounds]:
+        """Narrow the starts and ends of queues to the bounds of the store time.
 
         Raises:
-            NetworkError, RemoteError: it cannot be learnt.
+            NetworkError, RemoteError: brokers do not answer, or refuse.
         """
         starts, ends = dict(lows), dict(highs)
         for queue in lows:
-            for moments, wall_ms in ((starts, self.store_start_ms), (ends, self.store_end_ms)):
+            for bounds, wall_ms in ((starts, self.store_start_ms), (ends, self.store_end_ms)):
                 if wall_ms is not None:
                     low, high = starts[queue], ends[queue]
-                    moments[queue] = yield from find_moment(routes, layout, queue, wall_ms, low, high, read_from)
-        return starts, ends
+                    bounds[queue] = yield from find_offset_at(routes, layout, queue, wall_ms, low, high, read_from)
+        return OffsetBounds(starts, ends)
 
 
 def _bounds(one: Filter, number: Any) -> tuple[int | None, int | None]:
-    """The half-open range of whole numbers that a comparison allows."""
+    """Return the half-open range of integers that a comparison allows; None for an open side."""
     if isinstance(one, EqualTo):
         return number(one.value), number(one.value) + 1
     if isinstance(one, GreaterThan | GreaterThanOrEqual):
-        # A time is cut to milliseconds, and records have whole ones: what is equal to it may still be later.
+        # Times are truncated to milliseconds: a record equal to the truncated value may still be later than the
+        # filter's.
         is_whole = number is int
         return number(one.value) + (1 if is_whole and isinstance(one, GreaterThan) else 0), None
     if isinstance(one, LessThan | LessThanOrEqual):
@@ -135,7 +143,7 @@ def _bounds(one: Filter, number: Any) -> tuple[int | None, int | None]:
 
 
 def _milliseconds(value: Any) -> int:
-    assert isinstance(value, datetime), "Spark hands timestamps over as datetime"
+    assert isinstance(value, datetime), "Spark passes timestamps as datetime"
     moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 

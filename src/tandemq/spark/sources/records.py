@@ -1,11 +1,11 @@
-"""Records of the log as Arrow columns: a window of bytes in, a batch of rows out.
+"""Decoder of commit log records into Arrow columns: a window of bytes in, a batch of rows out.
 
     bytes      |rec|rec|rec|??????|rec|rec|blank|      read some MiB at a time into one buffer
-    runs        ───────────  damage  ───────            where records lie: by their sizes, then checked all at once
-    columns     numbers: one gather of all heads; bodies, topics, properties: spans, copied by Arrow in one go
+    runs        ───────────  damage  ───────            records are found by their sizes, then validated all at once
+    columns     numbers: one gather of all heads; bodies, topics, properties: spans, copied by Arrow in one call
 
-Regular records (IPv4 hosts, magic V1) are taken column by column, all others one by one. A record whose bytes are not
-sound, and damage between records, is a row too: its verdict says why, and its body holds the bytes as they lie.
+Regular records (IPv4 hosts, magic V1) are decoded column by column, all others one by one. A corrupt record, and damage
+between records, is a row too: its verdict states the reason, and its body holds the bytes unchanged.
 
 Source: docs/internals/storage.md, "record"; docs/guides/pipeline.md, "Columns".
 """
@@ -13,7 +13,7 @@ Source: docs/internals/storage.md, "record"; docs/guides/pipeline.md, "Columns".
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -55,10 +55,10 @@ HEAD = np.dtype(
         ("body_length", ">i4"),
     ]
 )
-assert HEAD.itemsize == HEAD_V4.size, "one layout"
+assert HEAD.itemsize == HEAD_V4.size, "same layout"
 TAIL = np.dtype([("name", "u1", 9), ("digits", "u1", 10), ("end", "u1")])
-"""The property that states a whole record's CRC, at its end; the digits in reverse order."""
-assert TAIL.itemsize == CRC_PROPERTY_BYTES, "one layout"
+"""The last property of a record: the CRC of the whole record, decimal digits in reverse order."""
+assert TAIL.itemsize == CRC_PROPERTY_BYTES, "same layout"
 _CRC_NAME_BYTES = np.frombuffer(CRC_NAME, dtype=np.uint8)
 _ZERO = np.uint8(ord("0"))
 _POWERS = 10 ** np.arange(10, dtype=np.int64)
@@ -68,17 +68,17 @@ _V6 = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 _size_at = Struct(">i").unpack_from
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 MILLISECONDS_MAX = ((1 << 63) - 1) // 1000
-"""The latest time, and negated the earliest, that a timestamp holds; a producer may have set any other."""
+"""Range of a timestamp, both signs; a producer may have set a born time beyond it."""
 
 
 def microseconds(ms: int) -> int:
-    """A time of a record as timestamps hold it; one beyond their range is the last within it."""
+    """Convert a time of a record to microseconds, clamped to the range of a timestamp."""
     return max(-MILLISECONDS_MAX, min(ms, MILLISECONDS_MAX)) * 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Regular records one behind the other in a buffer; equally long arrays. Positions are within the buffer."""
+    """Contiguous regular records in a buffer, as arrays of equal length. Positions are offsets in the buffer."""
 
     fields: Array
     """The fixed fields, of dtype HEAD."""
@@ -88,11 +88,11 @@ class Heads:
     topic_stops: Array
 
     def __len__(self) -> int:
-        """How many records."""
+        """Number of records."""
         return len(self.starts)
 
     def first(self, count: int) -> "Heads":
-        """The first of them."""
+        """Return the first `count` records."""
         return Heads(
             self.fields[:count],
             self.starts[:count],
@@ -103,11 +103,11 @@ class Heads:
 
 
 def find_records(data: Buffer, start: int, end: int, *, checks: bool) -> tuple[list[int], list[int]]:
-    """Where records seem to begin in `[start, end)`, by their sizes alone; the last lies whole before `end`. With
-    `checks` also each one's CRC, up to where it states one.
+    """Return the positions of apparent records in `[start, end)`, by their size fields alone; the last one ends before
+    `end`. With `checks` also the CRC of each record without its CRC property, else an empty list.
 
-    One pass does both: reading a record to its end brings the next one's size into the cache. To go from size to size
-    alone waits for the memory at each record, longer than its CRC takes.
+    One pass does both: computing the CRC of a record loads the size field of the next one into the cache. A pass over
+    size fields alone waits for memory at each record, longer than its CRC takes.
     """
     starts: list[int] = []
     crcs: list[int] = []
@@ -126,13 +126,13 @@ def find_records(data: Buffer, start: int, end: int, *, checks: bool) -> tuple[l
 
 
 def read_heads(data: Buffer, start: int, end: int, base: int, *, checks: bool) -> Heads | None:
-    """The regular, sound records from `start` on, up to the first that is not; None if there is none.
+    """Return the regular, sound records from `start` on, up to the first that is not; None if there is none.
 
     Args:
-        base: log offset of `data[0]`; a record must say that it lies where it does.
-        checks: whether checksums are compared: the whole record's where it has one, else the body's.
-    Cost: one gather of 88 bytes per record; with `checks` one CRC over the bytes, and one over bodies whose records
-        state no CRC of the whole.
+        base: log offset of `data[0]`; the log offset that a record states must equal its position.
+        checks: whether checksums are verified: the whole record's if it has one, else the body's.
+    Cost: one gather of 88 bytes per record; with `checks` one CRC over all bytes, and one more over the bodies of
+        records without a CRC of the whole record.
     """
     found, crcs = find_records(data, start, end, checks=checks)
     if not found:
@@ -167,19 +167,19 @@ def read_heads(data: Buffer, start: int, end: int, base: int, *, checks: bool) -
 
 
 def _gathered(buffer: Array, at: Array, kind: Any) -> Any:
-    """Structures of a dtype that lie anywhere in a buffer, as one array."""
-    # As plain bytes, because a structure is copied field by field.
+    """Gather structures of a dtype from any positions of a buffer into one array."""
+    # As plain bytes: numpy copies structures field by field.
     raw = np.dtype((np.void, kind.itemsize))
     return np.ndarray(len(buffer) - kind.itemsize + 1, raw, buffer, strides=(1,))[at].view(kind)
 
 
 def _checksums_hold(data: Buffer, buffer: Array, heads: Heads, crcs: Array) -> Array:
-    """Which records have the CRC they state. `crcs`: of each up to its last 20 bytes."""
+    """Return which records match their CRC. `crcs`: CRC of each record without its last 20 bytes."""
     tail_at = heads.stops - CRC_PROPERTY_BYTES
     tail = _gathered(buffer, tail_at, TAIL)
     named = np.ascontiguousarray(tail["name"]).view("S9")[:, 0] == CRC_NAME
     whole = named & (tail_at >= heads.topic_stops + 2)
-    digits = tail["digits"] - _ZERO  # what is below "0" comes out above 9
+    digits = tail["digits"] - _ZERO  # unsigned: bytes below "0" wrap to values above 9
     stated = digits.astype(np.int64) @ _POWERS
     held: Array = whole & (digits <= 9).all(axis=1) & (tail["end"] == 2) & (crcs & _CRC_MASK == stated)
     others = np.flatnonzero(~whole)
@@ -189,10 +189,10 @@ def _checksums_hold(data: Buffer, buffer: Array, heads: Heads, crcs: Array) -> A
 
 
 def _bodies_hold(data: Buffer, heads: Heads, tail: Any, rows: Array) -> Array:
-    """Of records without a CRC of the whole, at `rows`: which have a body with the CRC they state.
+    """Return which of the records at `rows`, all without a CRC of the whole record, have a body that matches its CRC.
 
-    Without a body there is no CRC to compare; RocketMQ states 0 then. What is unusual otherwise (the last bytes
-    resemble the name of the property, or are zero) is looked at singly.
+    Without a body there is no CRC to verify; RocketMQ stores 0 then. Doubtful records (whose last bytes resemble the
+    name of the CRC property, or are zero) count as failed and are decoded one by one.
     """
     view = memoryview(data)
     starts, stops = heads.starts[rows] + HEAD.itemsize, heads.body_stops[rows]
@@ -203,7 +203,7 @@ def _bodies_hold(data: Buffer, heads: Heads, tail: Any, rows: Array) -> Array:
 
 
 class ColumnBuilder:
-    """Makes the columns asked for of regular records in one buffer."""
+    """Builds Arrow columns of regular records in one buffer."""
 
     def __init__(self, data: Buffer, heads: Heads, *, inflates: bool) -> None:
         """`inflates`: whether compressed bodies are decompressed."""
@@ -212,26 +212,26 @@ class ColumnBuilder:
         self._heads = heads
         self._inflates = inflates
         self._properties: Any = None
-        self._texts: _Texts | None = None
+        self._index: _PropertyIndex | None = None
 
     def number(self, field: str, kind: Any) -> Any:
-        """A field of the head as an Arrow column."""
+        """Return a field of the head as an Arrow column."""
         return pa.array(self._heads.fields[field].astype(kind.to_pandas_dtype()), type=kind)
 
     def time(self, field: str) -> Any:
-        """A field of milliseconds as timestamps."""
+        """Return a field of milliseconds as timestamps."""
         times = self._heads.fields[field].astype(np.int64)
         return pa.array(np.clip(times, -MILLISECONDS_MAX, MILLISECONDS_MAX) * 1000).cast(TIMESTAMP)
 
     def host(self, field: str) -> Any:
-        """A host as text: each is formatted once, as there are few."""
+        """Return a host field as text; each distinct host is formatted once."""
         coded = pa.array(self._heads.fields[field].astype(np.int64)).dictionary_encode()
         texts = [decode_host(host.to_bytes(8, signed=True)) for host in coded.dictionary.to_pylist()]
         return pa.array(texts, type=pa.string()).take(coded.indices)
 
     def spans(self, starts: Array, stops: Array, kind: Any) -> Any:
-        """Bytes `[start, stop)` of each record: an array of wanted and unwanted pieces in turn, of which every other
-        is taken. The pieces lie where they are; only the taking copies."""
+        """Return bytes `[start, stop)` of each record as a column: an Arrow array over the buffer, whose values are
+        the wanted and the unwanted spans in turn, of which every other one is taken. Only `take` copies."""
         count = len(starts)
         bounds = np.empty(2 * count, dtype=np.int32)
         bounds[0::2] = starts
@@ -240,10 +240,10 @@ class ColumnBuilder:
         return pieces.take(pa.array(np.arange(0, 2 * count - 1, 2, dtype=np.int32)))
 
     def body(self) -> Any:
-        """Bodies; decompressed where they are compressed, if asked.
+        """Return the bodies; compressed ones are decompressed if `inflates` is set.
 
         Raises:
-            ProtocolError: one cannot be decompressed.
+            ProtocolError: a body cannot be decompressed.
         """
         bodies = self.spans(self._heads.starts + HEAD.itemsize, self._heads.body_stops, pa.binary())
         flags = self._heads.fields["sys_flag"]
@@ -258,36 +258,43 @@ class ColumnBuilder:
         )
 
     def topic(self) -> Any:
-        """Topics."""
+        """Return the topics."""
         return self.spans(self._heads.body_stops + 1, self._heads.topic_stops, pa.string())
 
     def properties(self) -> Any:
-        """Properties as stored."""
+        """Return the properties as stored."""
         if self._properties is None:
             self._properties = self.spans(self._heads.topic_stops + 2, self._heads.stops, pa.string())
         return self._properties
 
     def property(self, name: bytes) -> Any:
-        """The value of a property, NULL where it is absent or empty: the beginnings of all properties are compared, by
-        their first eight bytes first."""
+        """Return the values of a property, NULL where it is absent or empty. Names are compared at the start of every
+        property, the first eight bytes as one word."""
         column = self.properties()
-        if self._texts is None:
-            self._texts = _Texts(column)
-        row, start, stop = self._texts.values(name + b"\x01")
-        return _pieces(column, row, start, stop)
+        if self._index is None:
+            self._index = _PropertyIndex(column)
+        return _pieces(column, self._index.values(name + b"\x01"))
 
-    def check_texts(self) -> None:
-        """Whatever was made of the properties is text if they are: pieces of theirs end at ASCII characters.
+    def check_text(self) -> None:
+        """Check that properties are UTF-8. Then so are all values cut from them, which end at ASCII characters.
 
         Raises:
-            ArrowInvalid: they are no UTF-8.
+            ArrowInvalid: they are not UTF-8.
         """
         if self._properties is not None:
             self._properties.validate(full=True)
 
 
-class _Texts:
-    """Where properties begin in a column of them: at the beginning of a row, and behind each 0x02."""
+class _Values(NamedTuple):
+    """Values of a property: their rows, ascending, and where each starts and stops in the column's bytes."""
+
+    rows: Array
+    starts: Array
+    stops: Array
+
+
+class _PropertyIndex:
+    """Index of the properties in a column: each begins at the start of a row or after a byte 0x02."""
 
     def __init__(self, column: Any) -> None:
         _, bounds, data = column.buffers()
@@ -299,13 +306,12 @@ class _Texts:
         is_begin = np.empty(size + 1, dtype=bool)
         np.equal(self._bytes[:size], 2, out=is_begin[1:])
         is_begin[self._rows] = True
-        is_begin[size] = True  # of none: the last one ends there
+        is_begin[size] = True  # sentinel: end of the last property
         self._begins = np.flatnonzero(is_begin)
         self._words = np.ndarray(size + 1, np.uint64, self._bytes, strides=(1,))[self._begins]
 
-    def values(self, begin: bytes) -> tuple[Array, Array, Array]:
-        """Of values that follow `begin` and are not empty: their rows, ascending, and where they start and stop. Of a
-        property that a record has twice the last one counts."""
+    def values(self, begin: bytes) -> _Values:
+        """Return the non-empty values that follow `begin`. If a record has a property twice, the last one counts."""
         word, mask = _word(begin[:_WORD_BYTES])
         found = np.flatnonzero((self._words & mask) == word)
         at = self._begins[found]
@@ -319,27 +325,28 @@ class _Texts:
         if self._is_one_each(at):
             row = np.arange(len(at))
         else:
-            is_whole = start <= stop  # nothing that the next row completes
+            is_whole = start <= stop  # drop a name that continues in the next row
             at, start, stop = at[is_whole], start[is_whole], stop[is_whole]
             row = np.searchsorted(self._rows, at, side="right") - 1
             last = np.append(row[1:] != row[:-1], True)[: len(row)]
             row, start, stop = row[last], start[last], stop[last]
         filled = stop > start
-        return (row, start, stop) if filled.all() else (row[filled], start[filled], stop[filled])
+        return _Values(row, start, stop) if filled.all() else _Values(row[filled], start[filled], stop[filled])
 
     def _is_one_each(self, at: Array) -> bool:
         return len(at) == len(self._rows) - 1 and bool((at >= self._rows[:-1]).all() and (at < self._rows[1:]).all())
 
 
 def _word(begin: bytes) -> tuple[Any, Any]:
-    """Up to eight bytes as a number, and which of its bits count."""
+    """Return up to eight bytes as a 64-bit word, and the mask of its significant bits."""
     padded = begin.ljust(_WORD_BYTES, b"\0")
     mask = (b"\xff" * len(begin)).ljust(_WORD_BYTES, b"\0")
     return np.frombuffer(padded, dtype=np.uint64)[0], np.frombuffer(mask, dtype=np.uint64)[0]
 
 
-def _pieces(column: Any, row: Array, start: Array, stop: Array) -> Any:
-    """Pieces of a column's bytes as a column: `row` says, ascending, where each belongs; the other rows are NULL."""
+def _pieces(column: Any, values: _Values) -> Any:
+    """Return values cut from a column's bytes as a column; rows without a value are NULL."""
+    row, start, stop = values
     count = len(column)
     if not len(row):
         return pa.nulls(count, type=pa.string())
@@ -378,18 +385,19 @@ MAKERS: dict[str, Maker] = {
     "storeHost": lambda columns: columns.host("store_host"),
     "preparedTransactionOffset": lambda columns: columns.number("prepared", pa.int64()),
 }
-"""How each column is made of regular records; brokerName, epoch and verdict are not in them, uniqueKey is for jobs."""
+"""Functions that build each column from regular records. brokerName, epoch and verdict are not part of a record;
+uniqueKey is for jobs only."""
 
 
 def regular_columns(data: Buffer, heads: Heads, names: Sequence[str], *, inflates: bool) -> dict[str, Any] | None:
-    """Columns by name; None if one of the records is not what it seems: text that is no UTF-8, a body that cannot be
-    decompressed. Its neighbours must then be looked at one by one."""
+    """Return columns by name; None if a record has text that is not UTF-8, or a body that cannot be decompressed: then
+    the records must be decoded one by one."""
     columns = ColumnBuilder(data, heads, inflates=inflates)
     try:
         made = {name: MAKERS[name](columns) for name in names if name in MAKERS}
         if "topic" in made:
             made["topic"].validate(full=True)
-        columns.check_texts()
+        columns.check_text()
     except (ProtocolError, pa.ArrowInvalid, UnicodeDecodeError):
         return None
     return made

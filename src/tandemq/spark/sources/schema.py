@@ -1,11 +1,11 @@
-"""The columns of a message in Spark: those of every source, and those that only the log can tell.
+"""Columns of a message in Spark: those of every source, and the details that only a stored record has.
 
     MESSAGE   key body topic tags brokerName queueId queueOffset commitLogOffset bornTimestamp storeTimestamp bornHost
               reconsumeTimes properties
     DETAIL    epoch verdict size flag sysFlag bodyCrc storeHost preparedTransactionOffset
     KAFKA     key value topic partition offset timestamp timestampType
 
-`verdict` is NULL for a sound record; for bytes that are none it says why, and `body` holds these bytes as they lie.
+`verdict` is NULL for a sound record. For damaged bytes it states the damage, and `body` holds the bytes unchanged.
 
 Source: docs/guides/pipeline.md, "Columns"; Spark's Kafka connector for the names of `schema=kafka`.
 """
@@ -28,33 +28,33 @@ from pyspark.sql.types import (
 from tandemq.errors import ConfigError
 
 MESSAGE: dict[str, tuple[DataType, str]] = {
-    "key": (StringType(), "the keys the producer gave, separated by spaces, NULL without"),
-    "body": (BinaryType(), "the message"),
-    "topic": (StringType(), "its topic"),
-    "tags": (StringType(), "its tag, NULL without"),
+    "key": (StringType(), "keys set by the producer, separated by spaces; NULL if it has none"),
+    "body": (BinaryType(), "message body"),
+    "topic": (StringType(), "topic"),
+    "tags": (StringType(), "tag; NULL if it has none"),
     "brokerName": (StringType(), "the broker group that stored it"),
-    "queueId": (IntegerType(), "its queue"),
-    "queueOffset": (LongType(), "its number in the queue"),
-    "commitLogOffset": (LongType(), "byte position of its record in the group's commit log"),
+    "queueId": (IntegerType(), "queue id"),
+    "queueOffset": (LongType(), "offset in the queue"),
+    "commitLogOffset": (LongType(), "byte offset of its record in the group's commit log"),
     "bornTimestamp": (TimestampType(), "when the producer sent it, by the producer's clock"),
     "storeTimestamp": (TimestampType(), "when the broker stored it, by the broker's clock"),
     "bornHost": (StringType(), "the producer's address, ip:port"),
-    "reconsumeTimes": (IntegerType(), "how often it was delivered in vain"),
-    "properties": (StringType(), "all its properties as stored, name 0x01 value 0x02"),
+    "reconsumeTimes": (IntegerType(), "number of failed deliveries"),
+    "properties": (StringType(), "all properties as stored, name 0x01 value 0x02"),
 }
-"""What every source tells."""
+"""Columns of every source, with type and meaning."""
 
 DETAIL: dict[str, tuple[DataType, str]] = {
-    "epoch": (LongType(), "generation of the group's log that the record belongs to, 0 where there is none"),
-    "verdict": (StringType(), "NULL for a sound record, else what is wrong with the bytes in `body`"),
-    "size": (IntegerType(), "bytes of the record, or of what is none"),
-    "flag": (IntegerType(), "the producer's flag"),
-    "sysFlag": (IntegerType(), "the record's system flags"),
+    "epoch": (LongType(), "epoch of the group's log that the record belongs to; 0 if the log has none"),
+    "verdict": (StringType(), "NULL for a sound record, else the damage of the bytes in `body`"),
+    "size": (IntegerType(), "bytes of the record, or of the damage"),
+    "flag": (IntegerType(), "flag set by the producer"),
+    "sysFlag": (IntegerType(), "system flags"),
     "bodyCrc": (IntegerType(), "CRC-32 of the stored body, 31 bits"),
     "storeHost": (StringType(), "the broker's address, ip:port"),
-    "preparedTransactionOffset": (LongType(), "of a transaction's half message, else 0"),
+    "preparedTransactionOffset": (LongType(), "log offset of the half message of a transaction, else 0"),
 }
-"""What the log tells in addition, for those who ask."""
+"""Additional columns of the option `details`."""
 
 KAFKA: dict[str, DataType] = {
     "key": BinaryType(),
@@ -75,14 +75,14 @@ KAFKA_SOURCES = {
     "offset": "queueOffset",
     "timestamp": "bornTimestamp",
 }
-"""Which column of MESSAGE each of Kafka's is."""
+"""Column of MESSAGE by column of Kafka's source."""
 
 
 def message_schema(*, kafka: bool = False, map_properties: bool = False, details: bool = False) -> StructType:
-    """The columns of a source.
+    """Return the columns of a source.
 
     Args:
-        kafka: Kafka's names and types; the others are not used then.
+        kafka: Kafka's names and types; the other arguments are ignored then.
         map_properties: `properties` as a map of strings instead of the stored string.
         details: also the columns of DETAIL.
     """
@@ -95,10 +95,12 @@ def message_schema(*, kafka: bool = False, map_properties: bool = False, details
 
 
 def check_columns(asked: StructType, offered: StructType, what: str) -> list[str]:
-    """The names of the columns asked for.
+    """Return the names of the requested columns.
 
+    Args:
+        what: name of the source in error messages.
     Raises:
-        ConfigError: one of them is not offered, or has another type; names the nearest right one.
+        ConfigError: a column is unknown (names the nearest known one) or has another type.
     """
     kinds = {field.name: field.dataType for field in offered}
     for field in asked:
@@ -120,7 +122,7 @@ def _plain(kind: DataType) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint that names the nearest known word, "" if none is near."""
+    """Return a hint that names the nearest known word; "" if none is near."""
     lower = {word.lower(): word for word in known}
     found: Sequence[str] = get_close_matches(name.lower(), lower, n=1)
     return f"did you mean {lower[found[0]]!r}?" if found else ""

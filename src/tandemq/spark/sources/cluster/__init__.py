@@ -1,1 +1,1 @@
-"""The source and sink format("rocketmq"): messages of a running cluster."""
+"""Source and sink `format("rocketmq")`: messages of a running cluster."""

@@ -1,7 +1,7 @@
-"""Pulled records as Arrow batches, with the columns that were asked for.
+"""Decoder of pulled records into Arrow batches with the requested columns.
 
-A record that is not sound (its checksum is wrong, its body cannot be decompressed) is a row with its `verdict` and the
-bytes as they lie for a body, if that column is asked for; otherwise it is an error: it never looks like a good row.
+A corrupt record (wrong checksum, or a body that cannot be decompressed) becomes a row with its `verdict`, and with the
+stored bytes as body, if the column `verdict` is requested. Otherwise it is an error. It never looks like a sound row.
 
 Source: docs/guides/pipeline.md, "Columns"; docs/internals/storage.md, "record".
 """
@@ -24,7 +24,7 @@ from tandemq.spark.sources.schema import KAFKA_SOURCES
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One record: what was parsed, and the message if it is sound."""
+    """One parsed record. `verdict`: None if it is sound."""
 
     pulled: PulledRecords
     epochs: Epochs
@@ -69,24 +69,23 @@ _KAFKA_KINDS = {"key": pa.binary(), "timestampType": pa.int32()}
 
 
 class Decoder:
-    """Makes batches of one set of columns; travels to tasks."""
+    """Builds batches of one set of columns; serialized to tasks."""
 
     def __init__(self, schema: StructType, *, kafka: bool, inflates: bool = True) -> None:
-        """`schema`: the columns, of those that `spark.sources.schema` offers; `inflates`: whether bodies are
-        decompressed."""
+        """`schema`: columns of `spark.sources.schema`; `inflates`: whether compressed bodies are decompressed."""
         self._inflates = inflates
         self._names = [field.name for field in schema]
         self._maps = [isinstance(field.dataType, MapType) for field in schema]
         self._kafka = kafka
-        self.tells_verdicts = "verdict" in self._names
+        self.keeps_verdicts = "verdict" in self._names
 
     def batch(self, pulled: PulledRecords, epochs: Epochs) -> Any:
-        """The records as one `pyarrow.RecordBatch`.
+        """Decode records into one `pyarrow.RecordBatch`.
 
         Args:
-            epochs: the generations of the broker group's log.
+            epochs: the epochs of the broker group's log.
         Raises:
-            ProtocolError: one is not sound, and nobody asked for verdicts.
+            ProtocolError: a record is corrupt, and the column `verdict` is not requested.
         """
         rows = self._rows(pulled, epochs)
         columns = [self._column(name, rows, is_map) for name, is_map in zip(self._names, self._maps, strict=True)]
@@ -116,7 +115,7 @@ class Decoder:
     def _row(self, pulled: PulledRecords, epochs: Epochs, start: int, stop: int) -> _Row:
         record = parse_record(pulled.data, start, stop)
         if isinstance(record, str):
-            raise ProtocolError(f"{pulled.range.queue}: an answer holds what is no record: {record}")
+            raise ProtocolError(f"{pulled.range.queue}: a response contains no valid record: {record}")
         fault = record_fault(pulled.data, start, record.size, record.body_start, record.body_end, record.body_crc)
         if fault is None:
             try:
@@ -125,16 +124,16 @@ class Decoder:
                 )
             except ProtocolError as error:
                 fault = str(error)
-        if not self.tells_verdicts:
+        if not self.keeps_verdicts:
             raise ProtocolError(
                 f"{pulled.range.queue} offset {record.queue_offset}: {fault}",
-                hint="details=true keeps such a record, with its verdict",
+                hint="details=true returns such a record with its verdict",
             )
-        return _Row(pulled, epochs, record, _as_it_lies(pulled.data, start, record), fault)
+        return _Row(pulled, epochs, record, _corrupt_message(pulled.data, start, record), fault)
 
 
-def _as_it_lies(data: bytes, start: int, record: Record) -> StoredMessage:
-    """What can be said of a record that is not sound."""
+def _corrupt_message(data: bytes, start: int, record: Record) -> StoredMessage:
+    """Return the readable fields of a corrupt record, with its bytes as body."""
     return StoredMessage(
         topic=record.topic.decode("utf-8", "replace"),
         queue_id=record.queue_id,

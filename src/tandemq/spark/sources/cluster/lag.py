@@ -1,11 +1,11 @@
-"""`format("rocketmq-lag")`: how far consumer groups are, as brokers say now; one row per group and queue.
+"""`format("rocketmq-lag")`: present consumer lag from the brokers; one row per group and queue.
 
 Source: docs/guides/pipeline.md, "Declarative pipeline"; docs/reference/requests.md, "administration".
 """
 
 import logging
 from collections.abc import Iterator, MutableMapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
@@ -17,7 +17,7 @@ from tandemq.client.core.routes import Routes
 from tandemq.errors import ConfigError, RemoteError
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import SYSTEM_TOPICS
-from tandemq.spark.runtime.client_pool import asker_of
+from tandemq.spark.runtime.client_pool import cluster_client
 from tandemq.spark.sources.cluster.options import TIMEOUT_MS
 from tandemq.spark.sources.schema import did_you_mean
 
@@ -33,14 +33,25 @@ SCHEMA = StructType(
         StructField("lag", LongType()),
     ]
 )
-Row = tuple[str, str, str, int, int, int, int]
+
+
+class LagRow(NamedTuple):
+    """One row of the format, in the order of SCHEMA."""
+
+    group: str
+    topic: str
+    broker_name: str
+    queue_id: int
+    broker_offset: int
+    consumer_offset: int
+    lag: int
 
 
 class RocketMqLag(DataSource):
-    """The format, for `spark.dataSource.register`. Option: `nameServer`; without it there are no rows."""
+    """The data source, for `spark.dataSource.register`. Option: `nameServer`; without it there are no rows."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """As Spark hands them over.
+        """Validate the options that Spark passes.
 
         Raises:
             ConfigError: an option is unknown.
@@ -52,15 +63,15 @@ class RocketMqLag(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` says."""
+        """Return the name of the format."""
         return "rocketmq-lag"
 
     def schema(self) -> StructType:
-        """The columns."""
+        """Return the columns."""
         return SCHEMA
 
     def reader(self, schema: StructType) -> "_LagReader":  # noqa: ARG002  # Spark's signature
-        """For `spark.read`."""
+        """Return the reader for `spark.read`."""
         return _LagReader(self._name_servers)
 
 
@@ -73,16 +84,16 @@ class _LagReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002  # there is one
         if self._name_servers:
-            yield from asker_of(self._name_servers).tell(find_lag, TIMEOUT_MS)
+            yield from cluster_client(self._name_servers).run(find_lag, TIMEOUT_MS)
 
 
-def find_lag(routes: Routes) -> Steps[list[Row]]:
-    """How far each group is in each queue of the topics that it reads, or has read.
+def find_lag(routes: Routes) -> Steps[list[LagRow]]:
+    """Return the lag of each group in each queue of the topics it consumes or has consumed.
 
     Raises:
-        NetworkError: nobody answers.
+        NetworkError: no broker answers.
     """
-    rows: list[Row] = []
+    rows: list[LagRow] = []
     for topic in (yield from topic_names(routes)):
         if topic in SYSTEM_TOPICS:
             continue
@@ -91,10 +102,12 @@ def find_lag(routes: Routes) -> Steps[list[Row]]:
                 found = yield from progress(routes, group, topic)
                 rows += [_row(group, queue, one) for queue, one in found.items() if queue.topic == topic]
         except RemoteError as error:
-            # It was deleted meanwhile, or nobody serves it.
-            log.info("groups of the topic %s are not told: %s", topic, error)
+            # The topic has been deleted, or no broker serves it.
+            log.info("consumer groups of the topic %s are left out: %s", topic, error)
     return rows
 
 
-def _row(group: str, queue: MessageQueue, one: ConsumeProgress) -> Row:
-    return (group, queue.topic, queue.broker_name, queue.queue_id, one.broker_offset, one.consumer_offset, one.lag)
+def _row(group: str, queue: MessageQueue, one: ConsumeProgress) -> LagRow:
+    return LagRow(
+        group, queue.topic, queue.broker_name, queue.queue_id, one.broker_offset, one.consumer_offset, one.lag
+    )

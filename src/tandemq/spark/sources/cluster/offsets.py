@@ -1,10 +1,10 @@
-"""How far queues are read, and how that is written: topic, broker group, queue.
+"""Offsets by queue, and their JSON form: topic, broker group, queue.
 
     {"Orders": {"broker-a": {"epoch": 2, "0": 1200, "1": 1187}, "broker-b": {"0": 431}}}
 
-The same form is what Spark keeps in a checkpoint and what `startingOffsets` and `endingOffsets` take. There -2 means
-the earliest and -1 the latest offset of a queue, as in Spark's Kafka source. `epoch` is the generation of the group's
-log under which the numbers were true; it is left out where a group has none (0).
+Spark keeps this form in a checkpoint; `startingOffsets` and `endingOffsets` take the same form. There -2 means the
+earliest and -1 the latest offset of a queue, as in Spark's Kafka source. `epoch` is the epoch of the group's log when
+the offsets were taken; it is left out if the group has none (0).
 
 Source: docs/guides/pipeline.md, "Offsets".
 """
@@ -25,13 +25,13 @@ EPOCH = "epoch"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Offsets by queue, and the epoch of each broker group they belong to (0 if it is not named)."""
+    """Offsets by queue, and the epoch of each broker group when they were taken (0 if not named)."""
 
     offsets: Mapping[MessageQueue, int]
     epochs: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, dict[str, dict[str, int]]]:
-        """As a checkpoint keeps it; sorted."""
+        """Return the JSON form, sorted."""
         tree: dict[str, dict[str, dict[str, int]]] = {}
         for queue, offset in sorted(self.offsets.items()):
             group = tree.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})
@@ -42,28 +42,28 @@ class Position:
         return tree
 
     def epoch(self, broker_name: str) -> int:
-        """The generation of a broker group, 0 if it has none."""
+        """Return the epoch of a broker group; 0 if it has none."""
         return self.epochs.get(broker_name, 0)
 
 
 def parse_offsets(text: str, option: str) -> Position:
-    """The offsets in the value of an option.
+    """Parse the offsets in the value of an option.
 
     Raises:
-        ConfigError: names the entry that cannot be.
+        ConfigError: the value is malformed; names the entry.
     """
     try:
         tree = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(
-            f"{option} is no JSON: {error.msg} at character {error.pos + 1}",
+            f"{option} is not JSON: {error.msg} at character {error.pos + 1}",
             hint='write earliest, latest, or {"topic": {"broker name": {"queue": offset}}}',
         ) from error
     return read_offsets(tree, option)
 
 
 def read_offsets(tree: object, option: str) -> Position:
-    """Like `parse_offsets`, of JSON that is read already; -1 and -2 are kept as they are."""
+    """Like `parse_offsets`, from decoded JSON; -1 and -2 are kept."""
     offsets: dict[MessageQueue, int] = {}
     epochs: dict[str, int] = {}
     for topic, brokers in _entries(tree, option):
@@ -78,28 +78,28 @@ def read_offsets(tree: object, option: str) -> Position:
                     if epochs.setdefault(broker_name, number) != number:
                         raise ConfigError(f"{where}: epoch {number}, but {epochs[broker_name]} for another topic")
                 else:
-                    offsets[MessageQueue(topic, broker_name, queue_number(name, where))] = number
+                    offsets[MessageQueue(topic, broker_name, queue_id_of(name, where))] = number
     if not offsets:
         raise ConfigError(f"{option} names no queue")
     return Position(offsets, epochs)
 
 
-def queue_number(text: object, where: str) -> int:
-    """The number of a queue.
+def queue_id_of(text: object, where: str) -> int:
+    """Parse a queue id. `where`: its place in an option, for messages.
 
     Raises:
-        ConfigError: `where` holds none.
+        ConfigError: it is not a queue id.
     """
     if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
         return text
     if not isinstance(text, str) or not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"{where}: {text!r} is no queue number", hint='queues are "0", "1", …')
+        raise ConfigError(f"{where}: {text!r} is not a queue id", hint='queues are "0", "1", …')
     return int(text)
 
 
 def _entries(value: object, where: str) -> list[tuple[str, Any]]:
     if not isinstance(value, dict):
-        raise ConfigError(f"{where} holds {json.dumps(value)[:64]} where an object in braces belongs")
+        raise ConfigError(f"{where} is {json.dumps(value)[:64]}, not a JSON object")
     return list(value.items())
 
 

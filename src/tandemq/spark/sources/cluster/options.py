@@ -1,7 +1,7 @@
-"""Options of `format("rocketmq")`, read and judged before anything is asked of a cluster.
+"""Options of `format("rocketmq")`, parsed and validated before any request to a cluster.
 
-Names and meanings follow Spark's Kafka source where it has them; names of the old rocketmq-spark connector are taken
-where they mean the same. Spark hands option names over in lower case, so case does not matter.
+Names and meanings follow Spark's Kafka source where it has them. Names of the old rocketmq-spark connector are accepted
+where they mean the same. Option names are case-insensitive: Spark passes them in lower case.
 
 Source: docs/guides/pipeline.md, "The cluster as a source".
 """
@@ -11,12 +11,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from tandemq.client.core.settings import split_addresses
 from tandemq.errors import ConfigError
 from tandemq.model.group import parse_tag_expression
 from tandemq.model.topic import group_name_error, topic_name_error
-from tandemq.spark.sources.cluster.offsets import EARLIEST, LATEST, Position, parse_offsets, queue_number
+from tandemq.spark.sources.cluster.offsets import EARLIEST, LATEST, Position, parse_offsets, queue_id_of
 from tandemq.spark.sources.schema import did_you_mean
 
 TIMEOUT_MS = 30_000
@@ -26,41 +27,41 @@ TRIGGER_DELAY_MS = 15 * 60_000
 SOURCE = {
     "nameServer": "name servers, host:port;host:port",
     "subscribe": "topics, separated by commas",
-    "subscribePattern": "a regular expression that names of topics match as a whole",
+    "subscribePattern": "a regular expression that matches whole topic names",
     "assign": 'queues: {"topic": {"broker name": [0, 1]}}',
     "startingOffsets": "earliest, latest, or JSON topic, broker name, queue",
     "endingOffsets": "the same, for batch queries",
     "startingTimestamp": "milliseconds since 1970: begin with the first message stored then or later",
-    "endingTimestamp": "the same: end before it; for batch queries",
-    "maxOffsetsPerTrigger": "most offsets of one micro-batch",
-    "minOffsetsPerTrigger": "least offsets of one micro-batch",
-    "maxTriggerDelay": "how long minOffsetsPerTrigger may make it wait, like 90s or 15m",
-    "minPartitions": "least number of tasks, if there are as many messages",
-    "failOnDataLoss": "whether messages that are gone fail the query, or are passed over",
+    "endingTimestamp": "the same: end before that message; for batch queries",
+    "maxOffsetsPerTrigger": "maximum offsets per micro-batch",
+    "minOffsetsPerTrigger": "minimum offsets per micro-batch",
+    "maxTriggerDelay": "maximum delay by minOffsetsPerTrigger, like 90s or 15m",
+    "minPartitions": "minimum number of tasks, if there are as many messages",
+    "failOnDataLoss": "whether messages that are gone fail the query, or are skipped",
     "subExpression": "tags to read, like paid || sent; or SQL92, by expressionType",
     "expressionType": "TAG or SQL92",
     "readFrom": "any, slave or master",
-    "commitGroup": "consumer group that is told how far a streaming query is",
+    "commitGroup": "consumer group under which a streaming query commits its offsets",
     "schema": "kafka for the columns of Spark's Kafka source",
     "propertiesAs": "string or map",
-    "details": "whether columns that only the record tells come too",
+    "details": "whether to add the columns that only stored records have",
     "inflate": "whether compressed bodies are decompressed",
-    "pushDown": "whether conditions of a query narrow what is read; for batch queries",
-    "pullBatchSize": "most messages of one pull",
-    "timeoutMs": "how long to wait for a cluster that does not answer",
+    "pushDown": "whether filters of a query reduce what is read; for batch queries",
+    "pullBatchSize": "maximum messages per pull",
+    "timeoutMs": "timeout in milliseconds for a cluster that does not answer",
 }
-"""Options of the source, and what they hold."""
+"""Options of the source and their meaning."""
 
 SINK = {
     "nameServer": SOURCE["nameServer"],
-    "topic": "where messages go that have no topic of their own",
+    "topic": "topic of all messages; it takes precedence over the column topic",
     "group": "producer group",
-    "writeId": "what the unique keys of a batch query begin with, so that the same write repeated has the same keys",
+    "writeId": "identity of a batch write, from which unique keys derive: the same write repeated has the same keys",
     "requireSendOk": "whether a status other than SEND_OK fails the query",
     "timeoutMs": SOURCE["timeoutMs"],
-    "maxInFlight": "messages under way per task",
+    "maxInFlight": "maximum messages in flight per task",
 }
-"""Options of the sink, and what they hold."""
+"""Options of the sink and their meaning."""
 
 OLD_NAMES = {
     "nameserver.addr": "nameServer",
@@ -71,9 +72,9 @@ OLD_NAMES = {
     "producer.topic": "topic",
     "producer.group": "group",
 }
-"""Names of the old connector for the same things."""
+"""Option by its name in the old connector."""
 
-REFUSED = dict.fromkeys(("accessKey", "secretKey", "tls"), "ACL and TLS are not spoken by this client")
+REFUSED = dict.fromkeys(("accessKey", "secretKey", "tls"), "this client does not support ACL and TLS")
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "truncate", "numrows"})
 STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitGroup")
 BATCH_ONLY = ("endingOffsets", "endingTimestamp", "pushDown")
@@ -81,37 +82,37 @@ _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 
 class ReadFrom(Enum):
-    """Which members of a broker group are read, and in which order."""
+    """Members of a broker group to read, and their order."""
 
     ANY = "any"
-    """Slaves first, the master if no slave can."""
+    """Slaves first, then the master."""
     SLAVE = "slave"
-    """Slaves and nobody else."""
+    """Slaves only."""
     MASTER = "master"
-    """The master, its slaves only while it is down."""
+    """The master first, its slaves while it is down."""
 
 
 class Edge(Enum):
-    """One end of what a queue holds."""
+    """One end of a queue."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """The first message stored at a calendar time or later."""
+class StoreTime:
+    """The first message stored at or after a timestamp."""
 
     wall_ms: int
 
 
-Bound = Edge | Moment | Position
-"""Where reading starts or ends."""
+Bound = Edge | StoreTime | Position
+"""Start or end of a query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a query reads, and how. Exactly one of `topics`, `pattern`, `assigned` says what."""
+    """Parsed options of a source. Exactly one of `topics`, `pattern`, `assigned` selects the queues."""
 
     name_servers: str
     topics: tuple[str, ...] = ()
@@ -138,13 +139,13 @@ class SourceOptions:
 
     @property
     def tags(self) -> frozenset[str] | None:
-        """Tags that are read, None for all of them."""
+        """Tags to read; None for all."""
         return parse_tags(self.expression) if self.expression_type == "TAG" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Where messages go, and how."""
+    """Parsed options of a sink."""
 
     name_servers: str
     topic: str | None
@@ -156,10 +157,10 @@ class SinkOptions:
 
 
 def parse_tags(expression: str) -> frozenset[str] | None:
-    """The tags in "a || b", None for all.
+    """Parse a tag expression like "a || b"; None for all tags.
 
     Raises:
-        ConfigError: it is no such list.
+        ConfigError: the expression is malformed.
     """
     try:
         found = parse_tag_expression(expression)
@@ -168,8 +169,17 @@ def parse_tags(expression: str) -> frozenset[str] | None:
     return None if found is None else frozenset(found)
 
 
-def column_options(given: Mapping[str, str]) -> tuple[bool, bool, bool]:
-    """What the options say of columns: Kafka's or ours, properties as a map, details. Names of others are checked only.
+class ColumnOptions(NamedTuple):
+    """Options that select the columns of a source."""
+
+    kafka: bool
+    """Kafka's columns instead of MESSAGE."""
+    map_properties: bool
+    details: bool
+
+
+def column_options(given: Mapping[str, str]) -> ColumnOptions:
+    """Parse the options that select columns; of the other options only names are validated.
 
     Raises:
         ConfigError: as `source_options`.
@@ -179,14 +189,14 @@ def column_options(given: Mapping[str, str]) -> tuple[bool, bool, bool]:
     if kafka:
         values.exclude("schema=kafka", "propertiesAs", "details")
     is_map = values.one_of("propertiesAs", ("string", "map"), "string") == "map"
-    return kafka, is_map, values.flag("details", default=False)
+    return ColumnOptions(kafka, is_map, values.flag("details", default=False))
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """The options of a query's source.
+    """Parse the options of a query's source.
 
     Raises:
-        ConfigError: one is unknown (names the nearest), malformed, missing, or contradicts another.
+        ConfigError: an option is unknown (names the nearest known one), malformed, missing, or contradicts another.
     """
     values = _Values(given, SOURCE, "the source")
     for name in BATCH_ONLY if streaming else STREAM_ONLY:
@@ -199,8 +209,8 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
     expression = values.texts.get("subExpression", "*")
     if kind == "TAG":
         parse_tags(expression)
-    kafka, map_properties, details = column_options(given)
-    topics, pattern, assigned = _wanted(values)
+    columns = column_options(given)
+    selection = _selection(values)
     most, least = values.count("maxOffsetsPerTrigger"), values.count("minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
         raise ConfigError(f"minOffsetsPerTrigger is {least}, more than maxOffsetsPerTrigger, {most}")
@@ -215,9 +225,9 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         raise ConfigError(f"commitGroup: {fault}")
     return SourceOptions(
         name_servers=values.name_servers(),
-        topics=topics,
-        pattern=pattern,
-        assigned=assigned,
+        topics=selection.topics,
+        pattern=selection.pattern,
+        assigned=selection.assigned,
         starting=starting,
         ending=ending,
         offsets_max=most,
@@ -229,9 +239,9 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         expression_type=kind,
         read_from=ReadFrom(values.one_of("readFrom", tuple(member.value for member in ReadFrom), "any")),
         commit_group=group,
-        kafka=kafka,
-        map_properties=map_properties,
-        details=details,
+        kafka=columns.kafka,
+        map_properties=columns.map_properties,
+        details=columns.details,
         inflates=values.flag("inflate", default=True),
         pushes_down=values.flag("pushDown", default=False),
         pull_messages=values.count("pullBatchSize") or PULL_BATCH_SIZE,
@@ -240,7 +250,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """The options of a sink.
+    """Parse the options of a sink.
 
     Raises:
         ConfigError: as `source_options`.
@@ -264,7 +274,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 class _Values:
-    """Option values by their right names."""
+    """Option values by their canonical names, with parsers for each kind of value."""
 
     def __init__(self, given: Mapping[str, str], known: Mapping[str, str], what: str) -> None:
         right = {name.lower(): name for name in known}
@@ -285,24 +295,24 @@ class _Values:
             self.texts[right[lower]] = value
 
     def exclude(self, because: str, *names: str) -> None:
-        """Refuse options that another one makes meaningless."""
+        """Raise if one of the options is given, which another option makes meaningless."""
         for name in names:
             if name in self.texts:
                 raise ConfigError(f"{because} has no use for {name}", hint="leave one of them out")
 
     def name_servers(self) -> str:
-        """The addresses."""
+        """Return the validated addresses of the name servers."""
         text = self.texts.get("nameServer", "")
         if not split_addresses(text):
             raise ConfigError("the option nameServer is missing", hint='for instance "127.0.0.1:9876"')
         for address in split_addresses(text):
             host, _, port = address.rpartition(":")
             if not host or not port.isdigit() or not 0 < int(port) < 65536:
-                raise ConfigError(f"nameServer: {address!r} is no address", hint='write "host:port;host:port"')
+                raise ConfigError(f"nameServer: {address!r} is not an address", hint='write "host:port;host:port"')
         return text
 
     def one_of(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        """One of some words, in any case."""
+        """Return the choice that a value names, ignoring case."""
         text = self.texts.get(name, default)
         for choice in choices:
             if text.lower() == choice.lower():
@@ -312,11 +322,11 @@ class _Values:
         )
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """True or false."""
+        """Parse true or false."""
         return self.one_of(name, ("true", "false"), "true" if default else "false") == "true"
 
     def count(self, name: str) -> int | None:
-        """A number of 1 or more, None if it is not given."""
+        """Parse an integer of 1 or more; None if the option is not given."""
         text = self.texts.get(name)
         if text is None:
             return None
@@ -325,7 +335,7 @@ class _Values:
         return int(text)
 
     def duration(self, name: str, default_ms: int) -> int:
-        """Milliseconds, from "500ms", "90s", "15m", "1h" or a bare number of milliseconds."""
+        """Parse "500ms", "90s", "15m", "1h" or a bare number of milliseconds; returns milliseconds."""
         text = self.texts.get(name)
         if text is None:
             return default_ms
@@ -335,25 +345,34 @@ class _Values:
         return int(found[1]) * _UNITS_MS[found[2] or "ms"]
 
 
-def _wanted(values: _Values) -> tuple[tuple[str, ...], str | None, dict[str, dict[str, tuple[int, ...]]]]:
+class _Selection(NamedTuple):
+    """Queues to read: exactly one of the fields is set."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: Mapping[str, Mapping[str, tuple[int, ...]]] = {}
+    """Queue ids by topic and broker name."""
+
+
+def _selection(values: _Values) -> _Selection:
     names = [name for name in ("subscribe", "subscribePattern", "assign") if name in values.texts]
     if len(names) != 1:
-        said = f"{' and '.join(names)} are given together" if names else "nothing says what to read"
-        raise ConfigError(said, hint="give exactly one of subscribe, subscribePattern and assign")
+        problem = f"{' and '.join(names)} are given together" if names else "no option selects what to read"
+        raise ConfigError(problem, hint="give exactly one of subscribe, subscribePattern and assign")
     text = values.texts[names[0]]
     if names[0] == "subscribe":
         topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
         fault = next((fault for topic in topics if (fault := topic_name_error(topic))), None)
         if fault is not None or not topics:
             raise ConfigError(f"subscribe: {fault or 'no topic is named'}")
-        return topics, None, {}
+        return _Selection(topics=topics)
     if names[0] == "subscribePattern":
         try:
             re.compile(text)
         except re.error as error:
             raise ConfigError(f"subscribePattern: {error}") from error
-        return (), text, {}
-    return (), None, _assigned(text)
+        return _Selection(pattern=text)
+    return _Selection(assigned=_assigned(text))
 
 
 def _assigned(text: str) -> dict[str, dict[str, tuple[int, ...]]]:
@@ -361,7 +380,7 @@ def _assigned(text: str) -> dict[str, dict[str, tuple[int, ...]]]:
     try:
         tree = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"assign is no JSON: {error.msg} at character {error.pos + 1}", hint=form) from error
+        raise ConfigError(f"assign is not JSON: {error.msg} at character {error.pos + 1}", hint=form) from error
     if not isinstance(tree, dict) or not tree:
         raise ConfigError("assign names no topic", hint=form)
     found: dict[str, dict[str, tuple[int, ...]]] = {}
@@ -372,7 +391,7 @@ def _assigned(text: str) -> dict[str, dict[str, tuple[int, ...]]]:
             where = f"assign: {topic!r}: {broker_name!r}"
             if not isinstance(queues, list) or not queues:
                 raise ConfigError(f"{where} names no queue", hint=form)
-            numbers = tuple(queue_number(number, where) for number in queues)
+            numbers = tuple(queue_id_of(number, where) for number in queues)
             found.setdefault(topic, {})[broker_name] = numbers
     return found
 
@@ -385,25 +404,25 @@ def _bound(values: _Values, which: str, default: Edge, *, streaming: bool) -> Bo
         text = values.texts[timestamp]
         if not (text.isascii() and text.isdigit()):
             raise ConfigError(f"{timestamp} is {text!r}", hint="milliseconds since 1970")
-        return Moment(int(text))
+        return StoreTime(int(text))
     text = values.texts.get(offsets, default.value).strip()
     never = {"starting": Edge.LATEST, "ending": Edge.EARLIEST}[which] if not streaming else None
     if text.lower() in ("earliest", "latest"):
         edge = Edge(text.lower())
         if edge is never:
-            raise ConfigError(f"{offsets} is {edge.value}, so that a batch query reads nothing")
+            raise ConfigError(f"{offsets} is {edge.value}, so a batch query would read nothing")
         return edge
     position = parse_offsets(text, offsets)
     for queue, offset in position.offsets.items():
         if never is not None and offset == {Edge.LATEST: LATEST, Edge.EARLIEST: EARLIEST}[never]:
             where = f"{offsets}: {queue.topic!r}: {queue.broker_name!r}: '{queue.queue_id}'"
-            raise ConfigError(f"{where} is {offset}, {never.value}, so that a batch query reads nothing")
+            raise ConfigError(f"{where} is {offset}, {never.value}, so a batch query would read nothing")
     return position
 
 
 def _check_order(starting: Bound, ending: Bound) -> None:
-    """Refuse an end before the start."""
-    if isinstance(starting, Moment) and isinstance(ending, Moment) and starting.wall_ms > ending.wall_ms:
+    """Raise if the end is before the start."""
+    if isinstance(starting, StoreTime) and isinstance(ending, StoreTime) and starting.wall_ms > ending.wall_ms:
         raise ConfigError(f"startingTimestamp is {starting.wall_ms}, later than endingTimestamp, {ending.wall_ms}")
     if isinstance(starting, Position) and isinstance(ending, Position):
         for queue, end in ending.offsets.items():

@@ -1,9 +1,9 @@
-"""Which offsets a query reads next, and how they are shared out to tasks: arithmetic only.
+"""Planning of offset ranges and their distribution over tasks: pure arithmetic.
 
     start, end by queue ─► limit_rows (maxOffsetsPerTrigger) ─► ranges ─► tasks
 
-Large ranges are split so that all have a task of their own, small ones share a task: starting one costs more than
-reading a few thousand messages.
+With `minPartitions` large ranges are split; without it small ranges share a task, because starting a task costs more
+than reading a few thousand messages.
 
 Source: docs/guides/pipeline.md, "Offsets"; Spark's KafkaOffsetRangeCalculator for the meaning of minPartitions.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tandemq.model.message import MessageQueue
 
 SHARED_MESSAGES = 20_000
-"""Ranges are put together into tasks of at most this many messages; larger ones stay alone."""
+"""Maximum number of messages of a task that several ranges share; a larger range has a task of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,16 @@ class QueueRange:
 
     @property
     def size(self) -> int:
-        """How many offsets it spans."""
+        """Number of offsets."""
         return self.end - self.start
 
 
 def limit_rows(
     start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], rows_max: int
 ) -> dict[MessageQueue, int]:
-    """Ends that are `rows_max` offsets from the starts in all, each queue giving up in proportion to what it has.
+    """Limit the ends of queues to `rows_max` offsets in total, distributed in proportion to what each queue has.
 
-    A queue that has anything to read gets one offset at least as long as there are any to give, so that none starves.
+    A queue with anything to read gets at least one offset while the limit lasts, so that no queue starves.
     """
     sizes = {queue: offset - start.get(queue, offset) for queue, offset in end.items()}
     total = sum(size for size in sizes.values() if size > 0)
@@ -44,7 +44,7 @@ def limit_rows(
         return dict(end)
     limited = {queue: end[queue] for queue, size in sizes.items() if size <= 0}
     left = rows_max
-    # The smallest first: what rounding leaves goes to those that have most.
+    # Smallest first: rounding remainders go to the largest queues.
     waiting = sorted((queue for queue, size in sizes.items() if size > 0), key=lambda queue: (sizes[queue], queue))
     for queue in waiting:
         share = min(sizes[queue], left, max(1, left * sizes[queue] // total))
@@ -55,7 +55,7 @@ def limit_rows(
 
 
 def make_ranges(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> list[QueueRange]:
-    """What lies between two positions, by queue; queues without anything left out."""
+    """Return the range of each queue between two positions, without empty ones."""
     return [
         QueueRange(queue, start[queue], offset)
         for queue, offset in sorted(end.items())
@@ -64,10 +64,10 @@ def make_ranges(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, in
 
 
 def make_tasks(ranges: Sequence[QueueRange], partitions_min: int | None = None) -> list[list[QueueRange]]:
-    """Share ranges out to tasks.
+    """Distribute ranges over tasks.
 
     Args:
-        partitions_min: at least so many tasks, if there are as many offsets; None lets small ranges share one.
+        partitions_min: minimum number of tasks, if there are as many offsets; None lets small ranges share a task.
     """
     if not ranges:
         return []
@@ -85,7 +85,7 @@ def make_tasks(ranges: Sequence[QueueRange], partitions_min: int | None = None) 
 
 
 def _split(ranges: Sequence[QueueRange], count: int) -> list[QueueRange]:
-    """At least `count` pieces, as equal as may be; fewer only if there are fewer offsets."""
+    """Split ranges into at least `count` parts of similar size; fewer only if there are fewer offsets."""
     pieces = {one.queue: 1 for one in ranges}
     sizes = {one.queue: one.size for one in ranges}
     missing = min(count, sum(sizes.values())) - len(ranges)

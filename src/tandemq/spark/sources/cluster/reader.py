@@ -1,13 +1,13 @@
-"""Reading ranges of queues: whole records as brokers hold them, in order, and every one of them.
+"""Reader of queue ranges: complete records as stored by brokers, in queue order, none missing.
 
-    QueueRange [start, end) ─► pull from the best member ─► records, cut at `end` ─► next pull
-         no answer, lags, or does not have them ─► the next member ─► all of them: wait, look up the route, again
-         deleted everywhere, or a number is missing ─► OffsetGone; or passed over, if loss is accepted
-         nobody gives the next record in time ─► an error; never fewer rows
+    QueueRange [start, end) ─► pull from the preferred member ─► records, cut at `end` ─► next pull
+         no response, lag, or offset not available ─► next member ─► after the last one: pause, refresh the route, retry
+         deleted everywhere, or a gap between offsets ─► OffsetGone; skipped if loss is accepted
+         no member returns the next record in time ─► an error; never fewer rows
 
-Pulls are plain ones, of no consumer group, answered at once; a member that serves no consumers is asked for a replica
-read instead. Several queues are pulled at the same time, and while one answer is decoded the next is on its way.
-Records come queue by queue all the same, so that a batch that is repeated has its rows in the same order.
+Pulls belong to no consumer group and are answered at once. A member that serves no consumers gets a replica read
+instead. Several queues are pulled at the same time, and the next pull is in flight while a response is decoded. Records
+are still returned queue by queue, so that a repeated batch has its rows in the same order.
 
 Source: docs/guides/pipeline.md, "Reading"; docs/reference/requests.md, "PULL_MESSAGE", "all codes".
 """
@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from struct import Struct
+from typing import NamedTuple
 
 from tandemq.client.admin.cluster import topic_route
 from tandemq.client.core.operations import Invoke, Steps, current_time, number, pause, refusal
@@ -26,7 +27,7 @@ from tandemq.codec.record.record import RECORD_BYTES_MIN, parse_record, property
 from tandemq.errors import NetworkError, OffsetGone, ProtocolError, RemoteError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.spark.runtime.client_pool import Asker, Story
+from tandemq.spark.runtime.client_pool import ClusterClient, Operation
 from tandemq.spark.sources.cluster.options import ReadFrom
 from tandemq.spark.sources.cluster.plan import QueueRange
 from tandemq.spark.sources.cluster.resolve import Members, ordered, pull_request
@@ -34,10 +35,10 @@ from tandemq.spark.sources.cluster.resolve import Members, ordered, pull_request
 log = logging.getLogger(__name__)
 PULL_TIMEOUT_MS = 5_000
 LAG_PAUSE_MS = 50
-PULLED_AT_ONCE = 8
+CONCURRENT_PULLS = 8
 """Queues of one task that are pulled at the same time."""
 HELD_BYTES_MAX = 16 << 20
-"""Of answers that wait until the queues before theirs are read; with so many no further ones are asked for."""
+"""Memory budget for responses held until the queues before theirs are read; at the limit no more pulls are started."""
 _head = Struct(">i16xq").unpack_from
 FINAL_CODES = frozenset(
     {
@@ -48,14 +49,14 @@ FINAL_CODES = frozenset(
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     }
 )
-"""Refusals that waiting does not change."""
+"""Response codes for which a retry is useless."""
 WAS_REMOVING = "MESSAGE_WAS_REMOVING"
-"""The remark of RocketMQ's brokers while the log file is deleted already and the queue's entries are not."""
+"""Remark of RocketMQ brokers when the log file has been deleted but the queue entries have not."""
 
 
 @dataclass(frozen=True, slots=True)
-class ReadHow:
-    """How tasks read; travels to them."""
+class PullSettings:
+    """Settings of pulls; serialized to tasks."""
 
     name_servers: str
     read_from: ReadFrom = ReadFrom.ANY
@@ -68,13 +69,13 @@ class ReadHow:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether some messages are left out on purpose, so that a missing number says nothing."""
+        """Whether a filter leaves out messages, so that a gap between offsets is no loss."""
         return self.tags is not None or self.expression_type != "TAG"
 
 
 @dataclass(frozen=True, slots=True)
 class PulledRecords:
-    """Whole records of a range, one behind the other."""
+    """Complete, contiguous records of a range."""
 
     range: QueueRange
     data: bytes
@@ -82,99 +83,128 @@ class PulledRecords:
 
 
 @dataclass(slots=True)
-class _Reading:
-    """How far one range is, and what its members said of the next message."""
+class _RangeState:
+    """Read position of one range, and the members' responses for the next message."""
 
     range: QueueRange
     members: Members
     position: int
     deleted_before: dict[str, int] = field(default_factory=dict)
-    """By address: where the queue begins there, behind the position."""
+    """By address: first offset of the queue there, if it is after the position."""
     ends_at: dict[str, int] = field(default_factory=dict)
-    """By address: where the queue ends there, before the range does."""
+    """By address: end of the queue there, if it is before the end of the range."""
     failures: dict[str, TandemError] = field(default_factory=dict)
     replicas: set[str] = field(default_factory=set)
-    """Addresses that answer replica reads and no plain pulls, as they serve no consumers."""
+    """Addresses that answer only replica reads, because they serve no consumers."""
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Description of the queue for messages."""
         queue = self.range.queue
         return f"{queue.topic} {queue.broker_name} queue {queue.queue_id}"
 
-    def forget(self) -> None:
-        """A new message is next, or a new round begins."""
+    def reset_responses(self) -> None:
+        """Drop the members' responses, before a new round of pulls."""
         self.deleted_before.clear()
         self.ends_at.clear()
         self.failures.clear()
 
 
+class _Records(NamedTuple):
+    """Complete records of one response, and their number."""
+
+    data: bytes
+    number: int
+
+
 def read_ranges(
-    asker: Asker, how: ReadHow, ranges: Sequence[QueueRange], members: Mapping[str, Members]
+    client: ClusterClient, how: PullSettings, ranges: Sequence[QueueRange], members: Mapping[str, Members]
 ) -> Iterator[PulledRecords]:
-    """All records of some ranges, one range behind the other, in the same order whenever they are read again: rows
-    get unique keys by their number (`spark.sources.cluster.sink`).
+    """Yield all records of some ranges, range by range. The order is the same at every call, because rows get unique
+    keys by their number (`spark.sources.cluster.sink`).
 
     Raises:
         OffsetGone: messages are gone, and loss is not accepted.
-        NetworkError: nobody gave the next message in time.
+        NetworkError: no member returned the next message in time.
         RemoteError: the brokers refuse.
     """
-    readings = [_Reading(one, members.get(one.queue.broker_name, {}), one.start) for one in ranges]
-    under_way: dict[Future[tuple[bytes, int] | None], int] = {}
-    begun, paused, over = 0, set[int](), set[int]()
-    held: dict[int, deque[PulledRecords]] = defaultdict(deque)
-    """What came before its turn, by range."""
-    held_bytes = 0
-    for at in range(len(readings)):
-        while True:
-            for one in [*sorted(paused), *range(begun, min(len(readings), begun + PULLED_AT_ONCE))]:
-                if one == at or (len(under_way) < PULLED_AT_ONCE and held_bytes < HELD_BYTES_MAX):
-                    under_way[asker.begin(_next_of(how, readings[one]))] = one
-                    paused.discard(one)
-                    begun = max(begun, one + 1)
-            while held[at]:
-                pulled = held[at].popleft()
-                held_bytes -= len(pulled.data)
-                yield pulled
-            if at in over:
-                break
-            done, _ = wait(under_way, return_when=FIRST_COMPLETED)
-            for future in done:
-                one = under_way.pop(future)
-                found = future.result()
-                if found is not None and found[1]:
-                    held[one].append(PulledRecords(readings[one].range, *found))
-                    held_bytes += len(found[0])
-                is_over = found is None or readings[one].position >= readings[one].range.end
-                (over if is_over else paused).add(one)
+    states = [_RangeState(one, members.get(one.queue.broker_name, {}), one.start) for one in ranges]
+    yield from _ConcurrentPulls(client, how, states).records()
 
 
-def _next_of(how: ReadHow, reading: _Reading) -> Story[tuple[bytes, int] | None]:
+class _ConcurrentPulls:
+    """Pulls several ranges at the same time and returns their records range by range. Ranges are named by index."""
+
+    def __init__(self, client: ClusterClient, how: PullSettings, states: Sequence[_RangeState]) -> None:
+        self._client = client
+        self._how = how
+        self._states = states
+        self._in_flight: dict[Future[_Records | None], int] = {}
+        self._first_unstarted = 0
+        self._idle: set[int] = set()
+        """Ranges that have been started and wait for their next pull."""
+        self._finished: set[int] = set()
+        self._held: dict[int, deque[PulledRecords]] = defaultdict(deque)
+        """Records that arrived before the turn of their range."""
+        self._held_bytes = 0
+
+    def records(self) -> Iterator[PulledRecords]:
+        for current in range(len(self._states)):
+            while True:
+                self._start_pulls(current)
+                while self._held[current]:
+                    pulled = self._held[current].popleft()
+                    self._held_bytes -= len(pulled.data)
+                    yield pulled
+                if current in self._finished:
+                    break
+                self._wait_for_response()
+
+    def _start_pulls(self, current: int) -> None:
+        """Start pulls of idle and following ranges within the limits; the current range is always pulled."""
+        unstarted = range(self._first_unstarted, min(len(self._states), self._first_unstarted + CONCURRENT_PULLS))
+        for at in [*sorted(self._idle), *unstarted]:
+            has_room = len(self._in_flight) < CONCURRENT_PULLS and self._held_bytes < HELD_BYTES_MAX
+            if at == current or has_room:
+                self._in_flight[self._client.start(_next_of(self._how, self._states[at]))] = at
+                self._idle.discard(at)
+                self._first_unstarted = max(self._first_unstarted, at + 1)
+
+    def _wait_for_response(self) -> None:
+        done, _ = wait(self._in_flight, return_when=FIRST_COMPLETED)
+        for future in done:
+            at = self._in_flight.pop(future)
+            found, state = future.result(), self._states[at]
+            if found is not None and found.number:
+                self._held[at].append(PulledRecords(state.range, found.data, found.number))
+                self._held_bytes += len(found.data)
+            is_finished = found is None or state.position >= state.range.end
+            (self._finished if is_finished else self._idle).add(at)
+
+
+def _next_of(how: PullSettings, reading: _RangeState) -> Operation[_Records | None]:
     return lambda routes: next_records(routes, how, reading)
 
 
-def next_records(routes: Routes, how: ReadHow, reading: _Reading) -> Steps[tuple[bytes, int] | None]:
-    """The next records of a range and how many; None at its end."""
+def next_records(routes: Routes, how: PullSettings, reading: _RangeState) -> Steps[_Records | None]:
+    """Pull the next records of a range; None at its end."""
     until_ms = (yield from current_time()).mono_ms + how.timeout_ms
     while reading.position < reading.range.end:
-        reading.forget()
+        reading.reset_responses()
         for address in _addresses(routes, how, reading):
             found = yield from _ask_member(how, reading, address)
             if found is not None:
                 return found
             if reading.position >= reading.range.end:
                 return None
-        _judge(routes, how, reading)
+        _handle_absence(routes, how, reading)
         if (yield from current_time()).mono_ms >= until_ms:
-            if _ends_for_good(routes, reading):
-                _lost(
-                    how, reading, reading.position, reading.range.end, "were there and are no more: the log is shorter"
-                )
+            if _ends_on_master(routes, reading):
+                _lost(how, reading, reading.position, reading.range.end, "no longer exist: the log is shorter")
                 return None
             raise NetworkError(
-                f"offset {reading.position} of {reading.name} is not given within {how.timeout_ms} ms: "
-                + ("; ".join(_said(reading)) or "no member of the group may be read")
+                f"no member returned offset {reading.position} of {reading.name} within {how.timeout_ms} ms: "
+                + ("; ".join(_describe_responses(reading)) or "readFrom allows no member of the group")
             )
         yield from pause(LAG_PAUSE_MS)
         try:
@@ -184,14 +214,14 @@ def next_records(routes: Routes, how: ReadHow, reading: _Reading) -> Steps[tuple
     return None
 
 
-def _ends_for_good(routes: Routes, reading: _Reading) -> bool:
-    """Whether the master itself says that the queue ends before the range does."""
+def _ends_on_master(routes: Routes, reading: _RangeState) -> bool:
+    """Return whether the queue ends before the range according to the master itself."""
     members = {**reading.members, **routes.members(reading.range.queue.broker_name)}
     return members.get(MASTER_ID, "") in reading.ends_at
 
 
-def _addresses(routes: Routes, how: ReadHow, reading: _Reading) -> list[str]:
-    """Members in the order to ask; what the name servers tell now goes before what was told to the planner."""
+def _addresses(routes: Routes, how: PullSettings, reading: _RangeState) -> list[str]:
+    """Return members in the order to ask; the current route takes precedence over the planner's."""
     members = {**reading.members, **routes.members(reading.range.queue.broker_name)}
     try:
         addresses = ordered(members, how.read_from)
@@ -201,18 +231,18 @@ def _addresses(routes: Routes, how: ReadHow, reading: _Reading) -> list[str]:
     return sorted(addresses, key=routes.is_down)
 
 
-def _said(reading: _Reading) -> list[str]:
+def _describe_responses(reading: _RangeState) -> list[str]:
     return (
         [f"{address}: {error}" for address, error in reading.failures.items()]
-        + [f"{address} has it up to {end} only" for address, end in reading.ends_at.items()]
-        + [f"{address} has it from {start} only" for address, start in reading.deleted_before.items()]
+        + [f"{address} has only offsets before {end}" for address, end in reading.ends_at.items()]
+        + [f"{address} has only offsets from {start} on" for address, start in reading.deleted_before.items()]
     )
 
 
-def _ask_member(how: ReadHow, reading: _Reading, address: str) -> Steps[tuple[bytes, int] | None]:
-    """Ask one member; None if it did not give records. The position moves on over what is filtered out."""
+def _ask_member(how: PullSettings, reading: _RangeState, address: str) -> Steps[_Records | None]:
+    """Pull from one member; None if it returned no records. Advances the position past filtered messages."""
     queue, position = reading.range.queue, reading.position
-    # Without a filter every offset is a message: no more than the range has is asked for.
+    # Without a filter every offset is a message: request no more than the range has.
     count = how.pull_messages if how.is_filtered else min(how.pull_messages, reading.range.end - position)
     code = RequestCode.TANDEM_REPLICA_PULL if address in reading.replicas else RequestCode.PULL_MESSAGE
     command = pull_request(queue, position, count, how.expression, how.expression_type, code=code)
@@ -225,15 +255,15 @@ def _ask_member(how: ReadHow, reading: _Reading, address: str) -> Steps[tuple[by
         reading.replicas.add(address)
         return (yield from _ask_member(how, reading, address))
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        reading.replicas.discard(address)  # RocketMQ's: it may serve consumers again
+        reading.replicas.discard(address)  # a RocketMQ broker: it may serve consumers again
     if answer.code == ResponseCode.SUCCESS:
         return _take(how, reading, answer)
     following = int(answer.fields.get("nextBeginOffset", position))
     if following > position and _is_deleted(answer, position):
         reading.deleted_before[address] = following
     elif following > position and answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
-        _pass_over(how, reading, following)
-        return b"", 0
+        _skip(how, reading, following)
+        return _Records(b"", 0)
     elif answer.code in (
         ResponseCode.PULL_OFFSET_MOVED,
         ResponseCode.PULL_NOT_FOUND,
@@ -246,13 +276,16 @@ def _ask_member(how: ReadHow, reading: _Reading, address: str) -> Steps[tuple[by
 
 
 def _is_deleted(answer: Command, position: int) -> bool:
-    """Whether a member had the message at a position once. Slaves of RocketMQ 5 say so in other words than masters."""
+    """Return whether a member has deleted the message at a position. RocketMQ 5 slaves answer with other codes than
+    masters."""
     if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
         return answer.remark == WAS_REMOVING or int(answer.fields.get("minOffset", 0)) > position
     return answer.code == ResponseCode.PULL_OFFSET_MOVED
 
 
-def _take(how: ReadHow, reading: _Reading, answer: Command) -> tuple[bytes, int]:
+def _take(how: PullSettings, reading: _RangeState, answer: Command) -> _Records:
+    """Cut the records of a response at the end of the range, filter them by tag, and check that no offset is
+    missing."""
     data, following = answer.body, number(answer, "nextBeginOffset")
     stop = count = at = 0
     expected = reading.position
@@ -260,7 +293,7 @@ def _take(how: ReadHow, reading: _Reading, answer: Command) -> tuple[bytes, int]
     while len(data) - at >= RECORD_BYTES_MIN:
         size, queue_offset = _head(data, at)
         if size < RECORD_BYTES_MIN or at + size > len(data):
-            raise ProtocolError(f"{reading.name}: the record at byte {at} of an answer says it has {size} bytes")
+            raise ProtocolError(f"{reading.name}: the record at byte {at} of a response states a size of {size} bytes")
         if queue_offset >= reading.range.end:
             break
         if queue_offset < expected:
@@ -274,12 +307,14 @@ def _take(how: ReadHow, reading: _Reading, answer: Command) -> tuple[bytes, int]
         at += size
         stop = at
     if following <= reading.position:
-        raise ProtocolError(f"{reading.name}: an answer with messages goes on at {following}, from {reading.position}")
+        raise ProtocolError(
+            f"{reading.name}: a response with messages from {reading.position} continues at {following}"
+        )
     reached = stop < len(data)
     reading.position = reading.range.end if reached else min(following, reading.range.end)
     if not reached and not how.is_filtered and expected < reading.position:
         _lost(how, reading, expected, reading.position, "are missing behind others")
-    return (data[:stop] if how.tags is None else b"".join(kept)), count
+    return _Records(data[:stop] if how.tags is None else b"".join(kept), count)
 
 
 def _tag_of(data: bytes, at: int, size: int) -> str:
@@ -288,23 +323,23 @@ def _tag_of(data: bytes, at: int, size: int) -> str:
     return (value or b"").decode("utf-8", "replace")
 
 
-def _pass_over(how: ReadHow, reading: _Reading, following: int) -> None:
-    """The member gives no message before `following`: the filter left them out; without one they are gone."""
+def _skip(how: PullSettings, reading: _RangeState, following: int) -> None:
+    """Advance to `following`: with a filter the messages before it do not match; without one they are gone."""
     if how.is_filtered:
         reading.position = min(following, reading.range.end)
     else:
         _deleted(how, reading, following)
 
 
-def _deleted(how: ReadHow, reading: _Reading, following: int) -> None:
-    """What is before `following` is no longer there; with a filter nobody knows how much of it was wanted."""
+def _deleted(how: PullSettings, reading: _RangeState, following: int) -> None:
+    """Advance to `following`: the messages before it are deleted; with a filter some of them may not have matched."""
     following = min(following, reading.range.end)
     _lost(how, reading, reading.position, following, "are no longer there")
     reading.position = following
 
 
-def _judge(routes: Routes, how: ReadHow, reading: _Reading) -> None:
-    """All members were asked, and none gave anything: is it gone, refused, or only late?"""
+def _handle_absence(routes: Routes, how: PullSettings, reading: _RangeState) -> None:
+    """Decide, after no member returned records, whether they are deleted, refused (raises), or may still come."""
     members = {**reading.members, **routes.members(reading.range.queue.broker_name)}
     master = members.get(MASTER_ID, "")
     if reading.deleted_before and not reading.ends_at and not reading.failures:
@@ -312,10 +347,10 @@ def _judge(routes: Routes, how: ReadHow, reading: _Reading) -> None:
         return
     is_silent = any(isinstance(error, NetworkError) for error in reading.failures.values())
     if is_silent and how.fail_on_data_loss:
-        # Who is silent now may have it, and come back.
+        # A member that does not answer now may have it and come back.
         return
     if master in reading.deleted_before:
-        # A slave that lags so far will never get what its master has deleted.
+        # A slave that lags so far will never receive what its master has deleted.
         _deleted(how, reading, reading.deleted_before[master])
     elif reading.failures and not reading.ends_at and not reading.deleted_before:
         errors = list(reading.failures.values())
@@ -323,8 +358,8 @@ def _judge(routes: Routes, how: ReadHow, reading: _Reading) -> None:
             raise errors[0]
 
 
-def _lost(how: ReadHow, reading: _Reading, start: int, end: int, why: str) -> None:
+def _lost(how: PullSettings, reading: _RangeState, start: int, end: int, why: str) -> None:
     text = f"{end - start} messages of {reading.name}, offsets {start} to {end - 1}, {why}"
     if how.fail_on_data_loss:
-        raise OffsetGone(text, hint="failOnDataLoss=false goes on without them")
-    log.warning("%s: passed over", text)
+        raise OffsetGone(text, hint="failOnDataLoss=false continues without them")
+    log.warning("%s: skipped", text)

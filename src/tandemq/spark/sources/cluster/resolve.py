@@ -1,8 +1,8 @@
-"""What a query's options mean on a cluster as it is now: which queues, how far they go, where a moment lies in them.
+"""Resolution of a query's options on a running cluster: queues, start and end offsets, offsets by time, epochs.
 
-Stories of requests (tandemq.client.core.operations). The end of a queue is asked of the master, whose word is final; if
-it is down, of its slaves, which may lag: an end that a slave told may be behind what was read before, and that is no
-loss.
+All functions are client operations (tandemq.client.core.operations). The end of a queue comes from the master, whose
+answer is final. If the master is down, it comes from the slaves, which may lag: such an end may be less than an offset
+read before, and that is no loss.
 
 Source: docs/guides/pipeline.md, "Offsets"; docs/reference/requests.md.
 """
@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import NamedTuple
 
 from tandemq.client.admin.cluster import topic_names, topic_route
 from tandemq.client.admin.queries import TOOLS_GROUP
@@ -26,37 +27,45 @@ from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue, StoredMessage
 from tandemq.model.topic import SYSTEM_TOPICS
 from tandemq.spark.sources.cluster.offsets import EARLIEST, LATEST, Position
-from tandemq.spark.sources.cluster.options import Bound, Edge, Moment, ReadFrom, SourceOptions
+from tandemq.spark.sources.cluster.options import Bound, Edge, ReadFrom, SourceOptions, StoreTime
 
 SUBSCRIPTION = 4
 WALK_MESSAGES = 32
 BEYOND = 1 << 60
-"""An offset that no queue has: a pull there is answered with where the queue begins and ends."""
+"""An offset beyond every queue: the response to a pull there contains the queue's minimum and maximum offset."""
 NAMES_SHOWN = 10
 PASSING_CODES = (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY)
-"""Answers without messages that say where to go on."""
+"""Response codes without messages that give the next offset."""
 ABSENT_CODES = (*PASSING_CODES, ResponseCode.PULL_NOT_FOUND)
 Members = Mapping[int, str]
+"""Addresses of a broker group by broker id."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLayout:
-    """The queues a query reads, sorted, and the addresses of their broker groups by id."""
+    """Queues of a query, sorted, and the members of their broker groups by broker name."""
 
     queues: tuple[MessageQueue, ...]
     members: Mapping[str, Members]
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """The offset behind a queue's last message, and whether its master says so."""
+class QueueEnd:
+    """End offset of a queue. `is_final`: whether it comes from the master."""
 
     offset: int
     is_final: bool
 
 
+class QueueSpan(NamedTuple):
+    """Minimum and maximum offset of a queue on one member; `high` is exclusive."""
+
+    low: int
+    high: int
+
+
 def ordered(members: Members, read_from: ReadFrom) -> list[str]:
-    """Addresses to read from, best first.
+    """Return the addresses to read from, in order of preference.
 
     Raises:
         NotConnected: the group has no such member.
@@ -70,12 +79,12 @@ def ordered(members: Members, read_from: ReadFrom) -> list[str]:
 
 
 def find_layout(routes: Routes, options: SourceOptions, *, known: Sequence[str] = ()) -> Steps[QueueLayout]:
-    """The queues that the options name.
+    """Return the queues that the options select.
 
     Args:
-        known: topics that were there before: one of them that is unknown now is left out.
+        known: topics that existed before: one that no longer exists is left out.
     Raises:
-        ConfigError: a topic, broker or queue is not there; says which are.
+        ConfigError: a topic, broker or queue does not exist; names the existing ones.
         NetworkError: no name server answers.
     """
     topics: Sequence[str] = options.topics or tuple(options.assigned)
@@ -105,7 +114,7 @@ def _unknown(routes: Routes, topic: str) -> Steps[ConfigError]:
     more = f" and {len(names) - len(near)} more" if len(names) > len(near) else ""
     return ConfigError(
         f"no name server knows the topic {topic!r}",
-        hint=f"there are {', '.join(near)}{more}" if near else "it has none",
+        hint=f"there are {', '.join(near)}{more}" if near else "there are no topics",
     )
 
 
@@ -125,15 +134,15 @@ def _assigned(topic: str, found: list[MessageQueue], wanted: Mapping[str, tuple[
     return [queue for queue in found if queue.queue_id in wanted.get(queue.broker_name, ())]
 
 
-# How far queues go.
+# Starts and ends of queues.
 
 
-def find_ends(layout: QueueLayout, read_from: ReadFrom) -> Steps[dict[MessageQueue, End]]:
-    """The end of each queue.
+def find_ends(layout: QueueLayout, read_from: ReadFrom) -> Steps[dict[MessageQueue, QueueEnd]]:
+    """Return the end of each queue.
 
     Raises:
-        NetworkError: no member of a broker group that may be read answers.
-        RemoteError: what they say makes no sense.
+        NetworkError: no readable member of a broker group answers.
+        RemoteError: a response is malformed.
     """
     code = RequestCode.GET_MAX_OFFSET
     masters = {
@@ -141,23 +150,23 @@ def find_ends(layout: QueueLayout, read_from: ReadFrom) -> Steps[dict[MessageQue
         for queue in layout.queues
         if read_from is not ReadFrom.SLAVE and MASTER_ID in layout.members[queue.broker_name]
     }
-    answers = yield from ask_all([Invoke(address, _edge(queue, code)) for queue, address in masters.items()])
-    told = dict(zip(masters, answers, strict=True))
-    ends: dict[MessageQueue, End] = {}
+    answers = yield from ask_all([Invoke(address, _offset_request(queue, code)) for queue, address in masters.items()])
+    responses = dict(zip(masters, answers, strict=True))
+    ends: dict[MessageQueue, QueueEnd] = {}
     for queue in layout.queues:
-        answer = told.get(queue)
+        answer = responses.get(queue)
         if isinstance(answer, Command) and answer.code != ResponseCode.NO_PERMISSION:
-            ends[queue] = End(_offset(answer), is_final=True)
+            ends[queue] = QueueEnd(_offset(answer), is_final=True)
             continue
         slaves = [address for id_, address in layout.members[queue.broker_name].items() if id_ != MASTER_ID]
-        edges = yield from find_edges(
+        spans = yield from find_spans(
             queue, slaves if answer is None or not isinstance(answer, Command) else [*slaves, masters[queue]]
         )
-        offsets = [one[1] for one in edges if isinstance(one, tuple)]
+        offsets = [one.high for one in spans if isinstance(one, QueueSpan)]
         if not offsets:
-            why = next((one for one in [*edges, answer] if isinstance(one, TandemError)), "there is none to ask")
-            raise NetworkError(f"nobody in {queue.broker_name} says how far {queue.topic} goes: {why}")
-        ends[queue] = End(max(offsets), is_final=False)
+            why = next((one for one in [*spans, answer] if isinstance(one, TandemError)), "there is no member to ask")
+            raise NetworkError(f"no member of {queue.broker_name} returned the end of {queue.topic}: {why}")
+        ends[queue] = QueueEnd(max(offsets), is_final=False)
     return ends
 
 
@@ -166,44 +175,46 @@ def _offset(answer: Command) -> int:
 
 
 def find_starts(layout: QueueLayout, read_from: ReadFrom) -> Steps[dict[MessageQueue, int]]:
-    """The offset of the first message of each queue, on whichever of its members holds most.
+    """Return the offset of the first message of each queue, on the member that has the most.
 
     Raises: as `find_ends`.
     """
     starts: dict[MessageQueue, int] = {}
     for queue in layout.queues:
-        edges = yield from find_edges(queue, ordered(layout.members[queue.broker_name], read_from))
-        held = [one for one in edges if isinstance(one, tuple)]
-        if not held:
-            why = next(one for one in edges if isinstance(one, TandemError))
-            raise NetworkError(f"nobody in {queue.broker_name} says where {queue.topic} begins: {why}")
-        # A member whose queue is empty knows nothing of where it begins.
-        starts[queue] = min((low for low, high in held if high > 0), default=0)
+        spans = yield from find_spans(queue, ordered(layout.members[queue.broker_name], read_from))
+        known = [one for one in spans if isinstance(one, QueueSpan)]
+        if not known:
+            why = next(one for one in spans if isinstance(one, TandemError))
+            raise NetworkError(f"no member of {queue.broker_name} returned the start of {queue.topic}: {why}")
+        # The start of an empty queue says nothing.
+        starts[queue] = min((one.low for one in known if one.high > 0), default=0)
     return starts
 
 
-def find_edges(queue: MessageQueue, addresses: Sequence[str]) -> Steps[list[tuple[int, int] | TandemError]]:
-    """Where a queue begins and ends on each of some members, or why one does not say.
+def find_spans(queue: MessageQueue, addresses: Sequence[str]) -> Steps[list[QueueSpan | TandemError]]:
+    """Return the span of a queue on each of some members, or the error of the member.
 
-    One that serves no consumers (a slave of a group with a registry) tells those who read replicas all the same.
+    A member that serves no consumers (a slave of a group with a registry) is asked by a replica read.
 
     Raises:
-        RemoteError: what one says makes no sense.
+        RemoteError: a response is malformed.
     """
     codes = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
-    answers = yield from ask_all([Invoke(address, _edge(queue, code)) for address in addresses for code in codes])
-    edges: list[tuple[int, int] | TandemError] = []
+    answers = yield from ask_all(
+        [Invoke(address, _offset_request(queue, code)) for address in addresses for code in codes]
+    )
+    spans: list[QueueSpan | TandemError] = []
     for address, low, high in zip(addresses, answers[0::2], answers[1::2], strict=True):
         if not isinstance(low, Command) or not isinstance(high, Command):
-            edges.append(next(one for one in (low, high) if isinstance(one, TandemError)))
+            spans.append(next(one for one in (low, high) if isinstance(one, TandemError)))
         elif ResponseCode.NO_PERMISSION in (low.code, high.code):
-            edges.append((yield from _replica_edges(queue, address)))
+            spans.append((yield from _replica_span(queue, address)))
         else:
-            edges.append((_offset(low), _offset(high)))
-    return edges
+            spans.append(QueueSpan(_offset(low), _offset(high)))
+    return spans
 
 
-def _replica_edges(queue: MessageQueue, address: str) -> Steps[tuple[int, int] | TandemError]:
+def _replica_span(queue: MessageQueue, address: str) -> Steps[QueueSpan | TandemError]:
     code = RequestCode.TANDEM_REPLICA_PULL
     try:
         answer = yield Invoke(address, pull_request(queue, BEYOND, 1, code=code))
@@ -211,26 +222,26 @@ def _replica_edges(queue: MessageQueue, address: str) -> Steps[tuple[int, int] |
         return error
     if "maxOffset" not in answer.fields:
         return refusal(answer)
-    return number(answer, "minOffset"), number(answer, "maxOffset")
+    return QueueSpan(number(answer, "minOffset"), number(answer, "maxOffset"))
 
 
-def _edge(queue: MessageQueue, code: RequestCode) -> Command:
+def _offset_request(queue: MessageQueue, code: RequestCode) -> Command:
     return request(code, topic=queue.topic, queueId=queue.queue_id, bname=queue.broker_name)
 
 
-def find_moment(
+def find_offset_at(
     routes: Routes, layout: QueueLayout, queue: MessageQueue, wall_ms: int, start: int, end: int, read_from: ReadFrom
 ) -> Steps[int]:
-    """The first offset in [start, end) stored at a calendar time or later, `end` if there is none.
+    """Return the offset of the first message in [start, end) stored at or after a timestamp; `end` if there is none.
 
-    The master is asked first, unless slaves only are read. Slaves that serve no consumers answer replica reads and no
-    search, so that the time is searched here.
+    The master searches, unless only slaves are read. Slaves that serve no consumers answer replica reads but no search
+    by time; then this function does a binary search with pulls.
 
     Raises:
-        NetworkError, RemoteError: it cannot be learnt.
+        NetworkError, RemoteError: brokers do not answer, or refuse.
     """
     if read_from is not ReadFrom.SLAVE:
-        return (yield from _ask_moment(routes, queue, wall_ms, start, end))
+        return (yield from _ask_offset_at(routes, queue, wall_ms, start, end))
     addresses = ordered(layout.members[queue.broker_name], read_from)
     while start < end:
         middle = (start + end) // 2
@@ -243,7 +254,8 @@ def find_moment(
 
 
 def _first_from(queue: MessageQueue, offset: int, addresses: Sequence[str]) -> Steps[StoredMessage | None]:
-    """The first message of a queue at an offset or behind it, of the first member that has one; None if none has."""
+    """Return the first message of a queue at or after an offset, from the first member that has one; None if none
+    has."""
     failure: TandemError | None = None
     for address in addresses:
         code, at = RequestCode.PULL_MESSAGE, offset
@@ -268,14 +280,14 @@ def _first_from(queue: MessageQueue, offset: int, addresses: Sequence[str]) -> S
     return None
 
 
-def _ask_moment(routes: Routes, queue: MessageQueue, wall_ms: int, start: int, end: int) -> Steps[int]:
-    """As `find_moment`, by the brokers' own search.
+def _ask_offset_at(routes: Routes, queue: MessageQueue, wall_ms: int, start: int, end: int) -> Steps[int]:
+    """As `find_offset_at`, with the search of the brokers.
 
-    Brokers of other makers name any of several messages of one millisecond, or a neighbour; so the search is for the
-    millisecond before, and goes on from there message by message.
+    RocketMQ brokers return any of several messages of one millisecond, or a neighbour. The search is therefore for the
+    millisecond before, followed by a scan message by message.
 
     Raises:
-        NetworkError, RemoteError: it cannot be learnt.
+        NetworkError, RemoteError: brokers do not answer, or refuse.
     """
     at = max(start, min((yield from time_offset(routes, queue, max(0, wall_ms - 1))), end))
     while at < end:
@@ -302,7 +314,8 @@ def pull_request(
     group: str = TOOLS_GROUP,
     code: RequestCode = RequestCode.PULL_MESSAGE,
 ) -> Command:
-    """A pull that is answered at once and belongs to no subscription; TANDEM_REPLICA_PULL: to no group either."""
+    """Return a pull request that is answered at once and belongs to no subscription; with TANDEM_REPLICA_PULL to no
+    group either."""
     return request(
         code,
         consumerGroup=group,
@@ -323,12 +336,12 @@ def pull_request(
 def find_position(
     routes: Routes, layout: QueueLayout, bound: Bound, read_from: ReadFrom, option: str
 ) -> Steps[Position]:
-    """Where a query's bound lies in each queue of the layout.
+    """Resolve a start or end of a query to an offset of each queue.
 
-    Queues that a position leaves out are read from their start, or to their end.
+    Queues that a position does not name are read from their start, or to their end.
 
     Raises:
-        NetworkError, RemoteError: it cannot be learnt.
+        NetworkError, RemoteError: brokers do not answer, or refuse.
     """
     epochs = yield from find_epochs(layout, read_from)
     lows = yield from find_starts(layout, read_from)
@@ -337,8 +350,8 @@ def find_position(
     offsets: dict[MessageQueue, int] = {}
     for queue in layout.queues:
         low, high = lows[queue], max(lows[queue], highs[queue])
-        if isinstance(bound, Moment):
-            offsets[queue] = yield from find_moment(routes, layout, queue, bound.wall_ms, low, high, read_from)
+        if isinstance(bound, StoreTime):
+            offsets[queue] = yield from find_offset_at(routes, layout, queue, bound.wall_ms, low, high, read_from)
             continue
         if isinstance(bound, Position):
             wanted = bound.offsets.get(queue, EARLIEST if is_start else LATEST)
@@ -353,63 +366,63 @@ def check_named(layout: QueueLayout, bound: Bound, option: str) -> None:
     """Refuse a position that names a queue which the query does not read.
 
     Raises:
-        ConfigError: and which it reads.
+        ConfigError: there is such a queue; names those that the query reads.
     """
     for queue in bound.offsets if isinstance(bound, Position) else ():
         if queue not in layout.queues:
             near = [one for one in layout.queues if one.topic == queue.topic]
             raise ConfigError(
-                f"{option}: {queue.topic!r}: {queue.broker_name!r}: '{queue.queue_id}' is no queue of this query",
+                f"{option}: {queue.topic!r}: {queue.broker_name!r}: '{queue.queue_id}' is not a queue of this query",
                 hint=f"of {queue.topic} it reads {', '.join(f'{q.broker_name} {q.queue_id}' for q in near) or 'none'}",
             )
 
 
-# Generations of a group's log.
+# Epochs of a group's log.
 
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """The generations of a broker group's log, (number, first log offset) ascending; empty where there are none."""
+    """Epochs of a broker group's log as (epoch, first log offset), ascending; empty if it has none."""
 
     pairs: tuple[tuple[int, int], ...] = ()
     is_final: bool = False
-    """Whether the master says so: a slave that lags may not know the present one."""
+    """Whether they come from the master: a slave that lags may not know the present one."""
 
     @property
     def epoch(self) -> int:
-        """The present one, 0 for none."""
+        """Present epoch; 0 if there is none."""
         return self.pairs[-1][0] if self.pairs else 0
 
     def at(self, log_offset: int) -> int:
-        """The one that a record belongs to, by its log offset; 0 where there are none."""
+        """Return the epoch of a record by its log offset; 0 if there is none."""
         at = bisect_right([start for _, start in self.pairs], log_offset)
         return self.pairs[at - 1][0] if at else 0
 
     def start_after(self, epoch: int) -> int | None:
-        """The log offset from which records are later than a generation, None if none are."""
+        """Return the log offset from which records belong to later epochs; None if there is no later one."""
         return next((start for number_, start in self.pairs if number_ > epoch), None)
 
 
 def find_epochs(layout: QueueLayout, read_from: ReadFrom) -> Steps[dict[str, Epochs]]:
-    """The generations of each broker group, as its master tells or, if that is down or slaves only are read, the slave
-    that knows the latest one.
+    """Return the epochs of each broker group: from its master or, if that is down or only slaves are read, from the
+    slave with the latest one.
 
-    A group that does not tell has none: brokers of RocketMQ know them in controller mode only.
+    A group that returns no epochs has none: RocketMQ brokers have epochs in controller mode only.
 
     Raises:
-        ProtocolError: what one says makes no sense.
+        ProtocolError: a response is malformed.
     """
     found: dict[str, Epochs] = {}
     for name in sorted({queue.broker_name for queue in layout.queues}):
         members = layout.members[name]
         addresses = [at for id_, at in members.items() if id_ != MASTER_ID or read_from is not ReadFrom.SLAVE]
         answers = yield from ask_all([Invoke(at, request(RequestCode.GET_BROKER_EPOCH_CACHE)) for at in addresses])
-        told = {at: one for at, one in zip(addresses, answers, strict=True) if isinstance(one, Command)}
-        if members.get(MASTER_ID) in told:
-            found[name] = Epochs(_pairs(told[members[MASTER_ID]]), is_final=True)
+        responses = {at: one for at, one in zip(addresses, answers, strict=True) if isinstance(one, Command)}
+        if members.get(MASTER_ID) in responses:
+            found[name] = Epochs(_pairs(responses[members[MASTER_ID]]), is_final=True)
         else:
             found[name] = max(
-                (Epochs(_pairs(one)) for one in told.values()), key=lambda one: one.epoch, default=Epochs()
+                (Epochs(_pairs(one)) for one in responses.values()), key=lambda one: one.epoch, default=Epochs()
             )
     return found
 
@@ -420,21 +433,21 @@ def _pairs(answer: Command) -> tuple[tuple[int, int], ...]:
     try:
         pairs = [(int(item["epoch"]), int(item["startOffset"])) for item in json_object(answer)["epochList"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"the generations of a log cannot be read: {error!r}") from error
+        raise ProtocolError(f"the epochs of a log cannot be read: {error!r}") from error
     return tuple(sorted(pairs))
 
 
 def find_rewritten(
     layout: QueueLayout, position: Position, epochs: Mapping[str, Epochs], read_from: ReadFrom
 ) -> Steps[list[MessageQueue]]:
-    """Queues of which messages before a position are others now: the log was cut and written anew before it.
+    """Return the queues whose messages before a position have changed, because the log was truncated and rewritten.
 
-    The message before the position tells: it lies in a later generation than the one the position was taken in. One
-    that is gone, or that a slave has not copied yet, tells nothing. The master is asked first, unless slaves only are
-    read.
+    The criterion is the epoch of the message before the position: it is later than the epoch in which the position was
+    taken. If that message is gone, or not yet copied to a slave, the queue counts as unchanged. The master is asked
+    first, unless only slaves are read.
 
     Raises:
-        NetworkError, RemoteError: it cannot be learnt.
+        NetworkError, RemoteError: brokers do not answer, or refuse.
     """
     first = ReadFrom.SLAVE if read_from is ReadFrom.SLAVE else ReadFrom.MASTER
     rewritten: list[MessageQueue] = []
@@ -450,7 +463,7 @@ def find_rewritten(
 
 
 def _message_before(queue: MessageQueue, offset: int, addresses: Sequence[str]) -> Steps[StoredMessage | None]:
-    """The message before an offset, of the first member that has it; None if none that answers has it."""
+    """Return the message before an offset, from the first member that has it; None if no answering member has it."""
     failures: list[NetworkError] = []
     for address in addresses:
         try:
@@ -465,24 +478,24 @@ def _message_before(queue: MessageQueue, offset: int, addresses: Sequence[str]) 
     return None
 
 
-def introduce(routes: Routes, group: str, position: Position) -> Steps[None]:
-    """Make a consumer group known to brokers, where they create groups by themselves: a pull does.
+def register_group(routes: Routes, group: str, position: Position) -> Steps[None]:
+    """Register a consumer group with brokers that create groups automatically: a pull does it.
 
-    Brokers list the offsets of known groups only, and those of RocketMQ 5 take none of others.
+    Brokers list the offsets of known groups only; RocketMQ 5 also accepts commits of known groups only.
 
     Raises:
-        NetworkError: nobody answers.
+        NetworkError: a broker group does not answer.
     """
     first = {queue.broker_name: (queue, offset) for queue, offset in sorted(position.offsets.items(), reverse=True)}
     for broker_name, (queue, offset) in first.items():
         yield from ask_member(routes, broker_name, lambda: pull_request(queue, offset, 1, group=group))  # noqa: B023
 
 
-def commit(routes: Routes, group: str, position: Position) -> Steps[None]:
-    """Tell a consumer group's offsets.
+def commit_offsets(routes: Routes, group: str, position: Position) -> Steps[None]:
+    """Commit the offsets of a consumer group.
 
     Raises:
-        NetworkError, RemoteError: one could not be told; others may have been.
+        NetworkError, RemoteError: an offset could not be committed; others may have been.
     """
     for queue, offset in position.offsets.items():
         answer = yield from ask_member(routes, queue.broker_name, lambda: update_offset_request(group, queue, offset))  # noqa: B023

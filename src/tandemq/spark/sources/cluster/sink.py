@@ -1,10 +1,10 @@
-"""Rows as messages: the writing half of `format("rocketmq")`.
+"""Sink of `format("rocketmq")`: rows become messages.
 
-    rows of a task ─► messages, each with its unique key ─► at most `maxInFlight` under way ─► acknowledged, or again
+    rows of a task ─► messages, each with a unique key ─► at most `maxInFlight` in flight ─► acknowledged, or retried
 
-At least once: a task, a micro-batch or a query that is done again sends the same messages again. Each then has the
-same unique key, the hash of (query, batch, partition, row), so that readers can drop what they know. The rows of a
-batch must come in the same order then; those of our sources do.
+Delivery is at least once: a repeated task, micro-batch or query sends the same messages again. Each has the same unique
+key again, a hash of (query, batch, partition, row), so that consumers can drop duplicates. This requires that a
+repeated batch has its rows in the same order; the sources of this package guarantee that.
 
 Source: docs/guides/pipeline.md, "The cluster as a sink"; Spark's Kafka sink for conventions.
 """
@@ -28,26 +28,26 @@ from tandemq.client.blocking import LoopThread
 from tandemq.client.core.calls import Ticket
 from tandemq.errors import ConfigError, LocalError, StoreError, TandemError
 from tandemq.model.message import KEY_SEPARATOR, KEYS, TAGS, Message, SendResult, SendStatus, decode_properties
-from tandemq.spark.runtime.client_pool import asker_of
+from tandemq.spark.runtime.client_pool import cluster_client
 from tandemq.spark.runtime.versions import DataSourceStreamArrowWriter
-from tandemq.spark.runtime.worker import keep_modules
+from tandemq.spark.runtime.worker import freeze_modules
 from tandemq.spark.sources.cluster.options import SinkOptions
 from tandemq.spark.sources.schema import did_you_mean
 
 log = logging.getLogger(__name__)
 RETRY_PAUSE_S = 0.2
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-"""Names under which Spark tells a task of a streaming query whose it is."""
+"""Local properties in which Spark passes the query and the micro-batch to a task of a streaming query."""
 
 COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
-    "body": ((BinaryType, StringType), "the message; `value` is the same"),
-    "topic": ((StringType,), "where it goes; the option `topic` comes before it"),
-    "key": ((StringType, BinaryType), "its keys, separated by spaces"),
-    "tags": ((StringType,), "its tag"),
-    "properties": ((StringType, MapType), "its properties, as stored or as a map; those of the system are left out"),
-    "uniqueKey": ((StringType,), "its unique key, where it has one already"),
+    "body": ((BinaryType, StringType), "message body; `value` is an alias"),
+    "topic": ((StringType,), "topic; the option `topic` takes precedence"),
+    "key": ((StringType, BinaryType), "keys, separated by spaces"),
+    "tags": ((StringType,), "tag"),
+    "properties": ((StringType, MapType), "properties, as stored or as a map; system properties are dropped"),
+    "uniqueKey": ((StringType,), "unique key, if the message has one already"),
 }
-"""Columns a sink takes; others are left out."""
+"""Columns that the sink uses, with types and meaning; other columns are ignored."""
 
 _SYSTEM_PROPERTIES = """
 KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID
@@ -56,28 +56,29 @@ CONSUME_START_TIME CLUSTER __CRC32# TRAN_PREPARED_QUEUE_OFFSET TRANSACTION_CHECK
 INSTANCE_ID TIMER_DELAY_MS TIMER_DELAY_SEC TIMER_DELIVER_MS
 """
 SYSTEM_PROPERTIES = frozenset(_SYSTEM_PROPERTIES.split())
-"""What the client and brokers say of a message themselves."""
+"""Properties that the client and brokers set themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What a task wrote; `unsafe` of it without the flush or the replica that the cluster promises."""
+    """Result of a task. `unsafe`: messages stored without the flush or the replica that the cluster is configured
+    for."""
 
     count: int
     unsafe: int
 
 
 def unique_key(query: str, batch: str, partition: int, row: int) -> str:
-    """32 hexadecimal digits, the same whenever the same row is written again."""
+    """Return the unique key of a row, 32 hexadecimal digits; equal arguments give equal keys."""
     text = "\x00".join((query, batch, str(partition), str(row)))
     return blake2b(text.encode(), digest_size=16).hexdigest().upper()
 
 
 def check_sink_schema(schema: StructType, options: SinkOptions) -> None:
-    """Judge the columns before a job starts.
+    """Validate the columns before a job starts.
 
     Raises:
-        ConfigError: there is no body or no topic, or a column has a type that cannot be sent.
+        ConfigError: there is no body or no topic, or a column has an unsupported type.
     """
     kinds = {("body" if field.name == "value" else field.name): field.dataType for field in schema}
     if "body" not in kinds:
@@ -86,7 +87,7 @@ def check_sink_schema(schema: StructType, options: SinkOptions) -> None:
         )
         raise ConfigError("there is no column body (or value) to send", hint=near or f"there are {', '.join(kinds)}")
     if options.topic is None and "topic" not in kinds:
-        raise ConfigError("nothing says where messages go", hint="give the option topic, or a column topic")
+        raise ConfigError("neither option nor column gives a topic", hint="give the option topic, or a column topic")
     for name, (allowed, _) in COLUMNS.items():
         if name in kinds and not isinstance(kinds[name], allowed):
             names = " or ".join(kind.typeName() for kind in allowed)
@@ -94,20 +95,20 @@ def check_sink_schema(schema: StructType, options: SinkOptions) -> None:
 
 
 class _Writer:
-    """What batch and streaming share; travels to tasks."""
+    """Common part of batch and streaming writers; serialized to tasks."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_sink_schema(schema, options)
         self._options = options
-        # The cluster is there, or the query fails before its first task.
-        asker_of(options.name_servers).tell(topic_names, options.timeout_ms)
+        # Fail before the first task if the cluster is not reachable.
+        cluster_client(options.name_servers).run(topic_names, options.timeout_ms)
 
     def write_batches(self, batches: Iterator[Any], query: str, batch: str) -> Written:
-        """Send all rows of a task; return when every one is acknowledged.
+        """Send all rows of a task; returns when every message is acknowledged.
 
         Raises:
-            LocalError, RecordTooLarge: a row cannot be sent; says which.
-            TandemError: one was not acknowledged in time.
+            LocalError, RecordTooLarge: a row cannot be sent; names the row.
+            TandemError: a message was not acknowledged in time.
         """
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
@@ -124,57 +125,57 @@ class _Writer:
             return Written(row, sender.unsafe)
         finally:
             sender.close()
-            keep_modules()
+            freeze_modules()
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """For `df.write`."""
+    """Writer for `df.write`."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        """Asks whether the cluster is there."""
+        """Validate the columns, and check that the cluster is reachable."""
         self._writer = _Writer(options, schema)
         self._id = options.write_id or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        """See `_Writer.write_batches`."""
+        """Send the rows of a task, as `_Writer.write_batches`."""
         return self._writer.write_batches(iterator, self._id, "")
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks are done."""
-        _tell("the write", messages)
+        """Log the result when all tasks have completed."""
+        _log_unsafe("the write", messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """For `df.writeStream`."""
+    """Writer for `df.writeStream`."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        """Asks whether the cluster is there."""
+        """Validate the columns, and check that the cluster is reachable."""
         self._writer = _Writer(options, schema)
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        """See `_Writer.write_batches`."""
+        """Send the rows of a task, as `_Writer.write_batches`."""
         context = TaskContext.get()
         query = context.getLocalProperty(QUERY_ID) if context is not None else None
         batch = context.getLocalProperty(BATCH_ID) if context is not None else None
         if query is None or batch is None:
-            raise LocalError("Spark does not tell its tasks of which query and micro-batch they are")
+            raise LocalError("Spark passes neither query nor micro-batch to its tasks")
         return self._writer.write_batches(iterator, query, batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """All tasks of a micro-batch are done."""
-        _tell(f"batch {batchId}", messages)
+        """Log the result when all tasks of a micro-batch have completed."""
+        _log_unsafe(f"batch {batchId}", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """A task failed: what others sent stays, and is sent again under the same keys."""
-        _tell(f"batch {batchId}, which failed,", messages)
+        """Log the result of a failed micro-batch: messages already sent stay, and are sent again with the same keys."""
+        _log_unsafe(f"failed batch {batchId}", messages)
 
 
-def _tell(what: str, messages: list[WriterCommitMessage | None]) -> None:
+def _log_unsafe(what: str, messages: list[WriterCommitMessage | None]) -> None:
     written = [message for message in messages if isinstance(message, Written)]
     unsafe = sum(message.unsafe for message in written)
     if unsafe:
         log.warning(
-            "%s: %d of %d messages are stored without the flush or the replica that is configured",
+            "%s: %d of %d messages are stored without the configured flush or replica",
             what,
             unsafe,
             sum(message.count for message in written),
@@ -207,7 +208,7 @@ def _message(values: Mapping[str, Any], topic: str | None, row: int) -> Message:
 
 
 class _Sender:
-    """A producer that sends lists of messages and waits for each to be acknowledged."""
+    """A producer that sends lists of messages and waits for all acknowledgements."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -217,7 +218,7 @@ class _Sender:
         self.unsafe = 0
 
     def send(self, messages: list[tuple[Message, str]]) -> None:
-        """Return when all are acknowledged."""
+        """Send messages; returns when all are acknowledged."""
         step = self._options.in_flight_max
         for at in range(0, len(messages), step):
             self._thread.call(self._send(messages[at : at + step]))
@@ -232,13 +233,13 @@ class _Sender:
             (message, key), error = failed[0]
             if not error.retriable or time.monotonic() >= until:
                 raise type(error)(
-                    f"{len(failed)} messages are not acknowledged, the first to {message.topic} under {key}: {error}"
+                    f"{len(failed)} messages are not acknowledged, the first to {message.topic} with key {key}: {error}"
                 ) from error
             waiting = [one for one, _ in failed]
             await asyncio.sleep(RETRY_PAUSE_S)
 
     async def _attempt(self, message: Message, key: str) -> TandemError | None:
-        """Send once; an error is returned, so that the others are waited for."""
+        """Send one message; an error is returned and not raised, so that the other messages are awaited."""
         try:
             result = await _settled(self._producer.begin(message, unique_key=key))
         except TandemError as error:
@@ -251,19 +252,19 @@ class _Sender:
         return None
 
     def close(self) -> None:
-        """End."""
+        """Close the producer and stop its thread."""
         self._thread.call(self._producer.close())
         self._thread.stop()
 
 
 class _Unsafe(StoreError):
-    """Stored, but not as safely as asked."""
+    """The message is stored, but without the configured flush or replica."""
 
     retriable = True
 
 
 async def _settled(ticket: Ticket[SendResult]) -> SendResult:
-    """The outcome of a ticket."""
+    """Wait for the result of a ticket."""
     if not ticket.done:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         ticket.then(lambda _ticket: None if future.done() else future.set_result(None))

@@ -3,10 +3,10 @@
     options ─► layout (queues, members) ─► positions ─► ranges ─► tasks ─► reader ─► decode ─► Arrow batches
     batch: startingOffsets to endingOffsets, narrowed by filters            streaming: from offset log to offset log
 
-A streaming query looks for topics, queues and broker groups at every trigger; a new queue enters its offsets at the
-queue's first message, and is read from the next micro-batch on, so that a batch done again reads the same messages. For
-the same reason the first micro-batch is empty, unless the options name all offsets: Spark notes where batches end, and
-not where the first one begins.
+A streaming query looks up topics, queues and broker groups at every trigger. A new queue is added to its offsets at the
+queue's first message and is read from the next micro-batch on, so that a repeated batch reads the same messages. For
+the same reason the first micro-batch is empty, unless the options give all offsets: Spark records the end of each
+batch, but not the start of the first one.
 
 Source: docs/guides/pipeline.md; Spark's Kafka source for conventions.
 """
@@ -14,7 +14,7 @@ Source: docs/guides/pipeline.md; Spark's Kafka source for conventions.
 import logging
 import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from tandemq.errors import ConfigError, OffsetGone, TandemError
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import SCHEDULE_TOPIC
-from tandemq.spark.runtime.client_pool import Story, T, asker_of
+from tandemq.spark.runtime.client_pool import Operation, T, cluster_client
 from tandemq.spark.runtime.versions import (
     BEGIN,
     Filter,
@@ -30,91 +30,91 @@ from tandemq.spark.runtime.versions import (
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
-    begin_of,
-    suited,
+    adapt_reader,
+    batch_start,
 )
-from tandemq.spark.runtime.worker import keep_modules
+from tandemq.spark.runtime.worker import freeze_modules
 from tandemq.spark.sources.cluster import resolve
 from tandemq.spark.sources.cluster.decode import Decoder
 from tandemq.spark.sources.cluster.offsets import Position, read_offsets
 from tandemq.spark.sources.cluster.options import (
     Bound,
-    Moment,
     SourceOptions,
+    StoreTime,
     column_options,
     sink_options,
     source_options,
 )
 from tandemq.spark.sources.cluster.plan import QueueRange, limit_rows, make_ranges, make_tasks
-from tandemq.spark.sources.cluster.reader import ReadHow, read_ranges
-from tandemq.spark.sources.cluster.resolve import End, Epochs, QueueLayout
+from tandemq.spark.sources.cluster.reader import PullSettings, read_ranges
+from tandemq.spark.sources.cluster.resolve import Epochs, QueueEnd, QueueLayout
 from tandemq.spark.sources.cluster.sink import BatchWriter, StreamWriter
-from tandemq.spark.sources.pushdown import Narrowing
+from tandemq.spark.sources.pushdown import OffsetBounds, PushedFilters
 from tandemq.spark.sources.schema import check_columns, message_schema
 
 log = logging.getLogger(__name__)
 
 
 class RocketMQDataSource(DataSource):
-    """The format, for `spark.dataSource.register`."""
+    """The data source, for `spark.dataSource.register`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """As Spark hands them over."""
+        """Keep the options that Spark passes; readers and writers validate them."""
         self.options = options
 
     @classmethod
     def name(cls) -> str:
-        """What `format` says."""
+        """Return the name of the format."""
         return "rocketmq"
 
     def schema(self) -> StructType:
-        """The columns, where the query names none."""
-        kafka, map_properties, details = column_options(self.options)
-        return message_schema(kafka=kafka, map_properties=map_properties, details=details)
+        """Return the default columns."""
+        columns = column_options(self.options)
+        return message_schema(kafka=columns.kafka, map_properties=columns.map_properties, details=columns.details)
 
     def reader(self, schema: StructType) -> "BatchReader":
-        """For `spark.read`."""
+        """Return the reader for `spark.read`."""
         options = source_options(self.options, streaming=False)
-        return (NarrowedReader if options.pushes_down else BatchReader)(options, schema)
+        return (FilteredBatchReader if options.pushes_down else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        """For `spark.readStream`."""
-        return suited(StreamReader(source_options(self.options, streaming=True), schema))
+        """Return the reader for `spark.readStream`."""
+        return adapt_reader(StreamReader(source_options(self.options, streaming=True), schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """For `df.write`."""
+        """Return the writer for `df.write`."""
         if overwrite:
             raise ConfigError("messages cannot be overwritten", hint='write with mode("append")')
         return BatchWriter(sink_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802  # Spark's name
-        """For `df.writeStream`."""
+        """Return the writer for `df.writeStream`."""
         if overwrite:
             raise ConfigError("messages cannot be overwritten", hint='write with outputMode("append")')
         return StreamWriter(sink_options(self.options), schema)
 
 
-class Task(InputPartition):
-    """The ranges one task reads, and where; and the generations of the logs they lie in, by broker group."""
+class QueuePartition(InputPartition):
+    """Ranges that one task reads, with members and log epochs of their broker groups."""
 
     def __init__(
         self, ranges: Sequence[QueueRange], members: dict[str, dict[int, str]], epochs: dict[str, Epochs]
     ) -> None:
-        """Travels to the task."""
+        """`members`, `epochs`: by broker name."""
         self.ranges = tuple(ranges)
         self.members = members
         self.epochs = epochs
 
 
 class _Reader:
-    """What batch and streaming share."""
+    """Common part of batch and streaming readers."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options = options
         offered = message_schema(kafka=options.kafka, map_properties=options.map_properties, details=True)
         check_columns(schema, offered, 'format("rocketmq")')
         self.decoder = Decoder(schema, kafka=options.kafka, inflates=options.inflates)
-        self.how = ReadHow(
+        self.how = PullSettings(
             name_servers=options.name_servers,
             read_from=options.read_from,
             fail_on_data_loss=options.fail_on_data_loss,
@@ -125,225 +125,256 @@ class _Reader:
             timeout_ms=options.timeout_ms,
         )
 
-    def tell(self, story: Story[T]) -> T:
-        """The outcome of a story, within the time that the options allow."""
-        return asker_of(self.options.name_servers).tell(story, self.options.timeout_ms)
+    def run(self, operation: Operation[T]) -> T:
+        """Run a client operation with the timeout of the options."""
+        return cluster_client(self.options.name_servers).run(operation, self.options.timeout_ms)
 
-    def lost(self, what: str) -> None:
-        """Messages are gone: fail, or say so and go on.
+    def report_loss(self, what: str) -> None:
+        """Fail because messages are gone, or log a warning if loss is accepted.
 
         Raises:
             OffsetGone: loss is not accepted.
         """
         if self.options.fail_on_data_loss:
-            raise OffsetGone(what, hint="failOnDataLoss=false goes on without them")
-        log.warning("%s: passed over", what)
+            raise OffsetGone(what, hint="failOnDataLoss=false continues without them")
+        log.warning("%s: skipped", what)
 
     def check_history(self, position: Position, layout: QueueLayout, epochs: Mapping[str, Epochs]) -> None:
-        """Notice a log that was cut and written anew before a position."""
+        """Report a log that was truncated and rewritten before a position."""
         if all(position.epoch(name) in (0, table.epoch) for name, table in epochs.items()):
             return
         read_from, queues = self.options.read_from, set(layout.queues)
-        there = Position({queue: at for queue, at in position.offsets.items() if queue in queues}, position.epochs)
-        for queue in self.tell(lambda _routes: resolve.find_rewritten(layout, there, epochs, read_from)):
-            self.lost(
+        existing = Position({queue: at for queue, at in position.offsets.items() if queue in queues}, position.epochs)
+        for queue in self.run(lambda _routes: resolve.find_rewritten(layout, existing, epochs, read_from)):
+            self.report_loss(
                 f"{_name(queue)}: messages before offset {position.offsets[queue]} were read in epoch "
-                f"{position.epoch(queue.broker_name)} and are others since epoch {epochs[queue.broker_name].epoch}"
+                f"{position.epoch(queue.broker_name)} and have been rewritten since "
+                f"(now epoch {epochs[queue.broker_name].epoch})"
             )
 
     def check_bound(self, bound: Bound, option: str, layout: QueueLayout, epochs: Mapping[str, Epochs]) -> None:
-        """Notice offsets given for a generation of a log that is not there, or that was written anew since."""
+        """Report offsets given for an epoch that the log does not have, or that has been rewritten since."""
         if not isinstance(bound, Position):
             return
         for name, table in epochs.items():
             if table.is_final and bound.epoch(name) > table.epoch:
-                self.lost(f"{option} names epoch {bound.epoch(name)} of {name}, whose last one is {table.epoch}")
+                self.report_loss(
+                    f"{option} names epoch {bound.epoch(name)} of {name}, whose last epoch is {table.epoch}"
+                )
         self.check_history(bound, layout, epochs)
 
-    def tasks(self, ranges: Sequence[QueueRange], layout: QueueLayout, epochs: Mapping[str, Epochs]) -> list[Task]:
-        """Ranges shared out."""
+    def tasks(
+        self, ranges: Sequence[QueueRange], layout: QueueLayout, epochs: Mapping[str, Epochs]
+    ) -> list[QueuePartition]:
+        """Distribute ranges over tasks."""
         tasks = []
         for share in make_tasks(ranges, self.options.partitions_min):
             names = {one.queue.broker_name for one in share}
             members = {name: dict(layout.members[name]) for name in names}
-            tasks.append(Task(share, members, {name: epochs.get(name, Epochs()) for name in names}))
+            tasks.append(QueuePartition(share, members, {name: epochs.get(name, Epochs()) for name in names}))
         return tasks
 
     def read_task(self, partition: InputPartition | None) -> Iterator[Any]:
-        """Arrow batches of a task's messages; Spark has a task without any where a query reads nothing."""
-        if not isinstance(partition, Task):
+        """Yield the messages of a task as Arrow batches; none for the empty task of a query that reads nothing."""
+        if not isinstance(partition, QueuePartition):
             return
-        asker = asker_of(self.how.name_servers)
-        for pulled in read_ranges(asker, self.how, partition.ranges, partition.members):
+        client = cluster_client(self.how.name_servers)
+        for pulled in read_ranges(client, self.how, partition.ranges, partition.members):
             yield self.decoder.batch(pulled, partition.epochs[pulled.range.queue.broker_name])
-        keep_modules()
+        freeze_modules()
 
 
 class BatchReader(DataSourceReader):
-    """Reads what lies between two positions, once."""
+    """Reader of a batch query: the messages between two positions."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        """Nothing is asked of the cluster yet."""
+        """Validate the columns; no request is sent yet."""
         self._reader = _Reader(options, schema)
-        self._narrowing = Narrowing()
+        self._filters = PushedFilters()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ask the cluster, and plan."""
-        reader, options, narrowing = self._reader, self._reader.options, self._narrowing
-        layout = reader.tell(lambda routes: resolve.find_layout(routes, options))
+        """Resolve the options on the cluster, and plan tasks."""
+        reader, options, filters = self._reader, self._reader.options, self._filters
+        layout = reader.run(lambda routes: resolve.find_layout(routes, options))
         resolve.check_named(layout, options.starting, "startingOffsets")
         resolve.check_named(layout, options.ending, "endingOffsets")
-        layout = narrowing.layout(layout)
+        layout = filters.layout(layout)
         read_from = options.read_from
-        epochs = reader.tell(lambda _routes: resolve.find_epochs(layout, read_from))
+        epochs = reader.run(lambda _routes: resolve.find_epochs(layout, read_from))
         reader.check_bound(options.starting, "startingOffsets", layout, epochs)
         reader.check_bound(options.ending, "endingOffsets", layout, epochs)
-        start = reader.tell(
+        bounds = self._resolve_bounds(layout)
+        if filters.is_by_time:
+            bounds = reader.run(lambda routes: filters.by_time(routes, layout, *bounds, read_from))
+        bounds = filters.by_offset(*bounds)
+        return reader.tasks(make_ranges(bounds.starts, bounds.ends), layout, epochs)
+
+    def _resolve_bounds(self, layout: QueueLayout) -> OffsetBounds:
+        """Resolve the start and end of each queue; an offset beyond the queue is reported as loss."""
+        reader, options, read_from = self._reader, self._reader.options, self._reader.options.read_from
+        start = reader.run(
             lambda routes: resolve.find_position(routes, layout, options.starting, read_from, "startingOffsets")
         )
-        end = reader.tell(
+        end = reader.run(
             lambda routes: resolve.find_position(routes, layout, options.ending, read_from, "endingOffsets")
         )
         lows, highs = dict(start.offsets), dict(end.offsets)
-        ends = reader.tell(lambda _routes: resolve.find_ends(layout, read_from))
+        ends = reader.run(lambda _routes: resolve.find_ends(layout, read_from))
         for queue, offset in highs.items():
             if offset > ends[queue].offset and ends[queue].is_final:
-                reader.lost(f"endingOffsets says {offset} of {_name(queue)}, which ends at {ends[queue].offset}")
+                reader.report_loss(f"endingOffsets says {offset} of {_name(queue)}, which ends at {ends[queue].offset}")
                 highs[queue] = ends[queue].offset
             self._check_order(queue, lows[queue], highs[queue], is_final=ends[queue].is_final)
-        if narrowing.is_by_time:
-            lows, highs = reader.tell(lambda routes: narrowing.offsets_by_time(routes, layout, lows, highs, read_from))
-        lows, highs = narrowing.offsets(lows, highs)
-        return reader.tasks(make_ranges(lows, highs), layout, epochs)
+        return OffsetBounds(lows, highs)
 
     def _check_order(self, queue: MessageQueue, start: int, end: int, *, is_final: bool) -> None:
-        """Notice an offset that is behind the end of its queue, or before its start. Moments may well be, and a start
-        behind the end of slaves: they lag, or it will be."""
+        """Report an offset after the end of its queue, or before its start. Timestamps may lie there, and so may a
+        start after the end of slaves, which lag."""
         options = self._reader.options
-        if start > end and not isinstance(options.starting, Moment) and not isinstance(options.ending, Moment):
+        if start > end and not isinstance(options.starting, StoreTime) and not isinstance(options.ending, StoreTime):
             if isinstance(options.starting, Position) and options.starting.offsets.get(queue) == start:
                 what = f"startingOffsets says {start} of {_name(queue)}, which ends at {end}"
                 if is_final:
-                    self._reader.lost(what)
+                    self._reader.report_loss(what)
                 else:
-                    log.warning("%s on slaves: nothing of it is read", what)
+                    log.warning("%s on slaves: no message of it is read", what)
             else:
-                self._reader.lost(f"endingOffsets says {end} of {_name(queue)}, which begins at {start}")
+                self._reader.report_loss(f"endingOffsets says {end} of {_name(queue)}, which begins at {start}")
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        """See `_Reader.read_task`."""
+        """Yield the messages of a task, as `_Reader.read_task`."""
         yield from self._reader.read_task(partition)
 
 
-class NarrowedReader(BatchReader):
-    """Reads no more than the conditions of its query need.
+class FilteredBatchReader(BatchReader):
+    """Batch reader with filter pushdown, used only if the option `pushDown` is set.
 
-    Spark keeps it for the next query on the same DataFrame, and does not ask it again if that has no conditions: rows
-    are missing then. So only who asks for it gets it.
+    Spark keeps this reader for the next query on the same DataFrame, and does not call `pushFilters` again if that
+    query has no filters; rows would be missing then. Pushdown is therefore off by default.
     """
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802  # Spark's name
-        """Take what helps to read less. Spark applies all of them itself as well: what is read may be more."""
+        """Use filters that reduce what is read. Returns all of them, so that Spark applies them again."""
         reader, options = self._reader, self._reader.options
-        self._narrowing = Narrowing.of(filters, kafka=options.kafka)
-        # Here and not in `partitions`: Spark copies for tasks what there is before it plans. On the topic of delayed
-        # messages brokers know times instead of tags.
+        self._filters = PushedFilters.of(filters, kafka=options.kafka)
+        # Here and not in `partitions`: Spark serializes the reader for tasks before it plans. On the topic of delayed
+        # messages brokers index delivery times instead of tags.
         if options.expression_type == "TAG" and SCHEDULE_TOPIC not in {*options.topics, *options.assigned}:
-            reader.how = self._narrowing.tags_of(reader.how)
+            reader.how = self._filters.tags_of(reader.how)
         return filters
 
 
+class _ClusterState(NamedTuple):
+    """Queues, their ends, and the log epochs by broker name, at one time."""
+
+    layout: QueueLayout
+    ends: dict[MessageQueue, QueueEnd]
+    epochs: dict[str, Epochs]
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads on from where the offset log says."""
+    """Reader of a streaming query, which continues at the offsets of its checkpoint."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        """Nothing is asked of the cluster yet."""
+        """Validate the columns; no request is sent yet."""
         self._reader = _Reader(options, schema)
         self._target: dict[MessageQueue, int] | None = None
         self._latest: Position | None = None
         self._checked: Position | None = None
-        self._told: Position | None = None
+        self._committed: Position | None = None
         self._layout: QueueLayout | None = None
         self._epochs: dict[str, Epochs] = {}
-        self._is_introduced = False
+        self._is_registered = False
         self._is_beginning = False
         self._batch_s = time.monotonic()
 
-    # How far the cluster is.
+    # Offsets.
 
-    def _look(self, known: Sequence[str] = ()) -> tuple[QueueLayout, dict[MessageQueue, End], dict[str, Epochs]]:
-        options = self._reader.options
-        layout = self._reader.tell(lambda routes: resolve.find_layout(routes, options, known=known))
-        ends = self._reader.tell(lambda _routes: resolve.find_ends(layout, options.read_from))
-        return layout, ends, self._reader.tell(lambda _routes: resolve.find_epochs(layout, options.read_from))
+    def _poll(self, known: Sequence[str] = ()) -> _ClusterState:
+        """Query the cluster. `known`: topics of the query so far, which may have been deleted."""
+        reader, options = self._reader, self._reader.options
+        layout = reader.run(lambda routes: resolve.find_layout(routes, options, known=known))
+        ends = reader.run(lambda _routes: resolve.find_ends(layout, options.read_from))
+        return _ClusterState(layout, ends, reader.run(lambda _routes: resolve.find_epochs(layout, options.read_from)))
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """Where a query without a checkpoint begins."""
+        """Return the start offset of a query without a checkpoint."""
         reader, options = self._reader, self._reader.options
-        layout = reader.tell(lambda routes: resolve.find_layout(routes, options))
+        layout = reader.run(lambda routes: resolve.find_layout(routes, options))
         resolve.check_named(layout, options.starting, "startingOffsets")
         read_from = options.read_from
-        epochs = reader.tell(lambda _routes: resolve.find_epochs(layout, read_from))
+        epochs = reader.run(lambda _routes: resolve.find_epochs(layout, read_from))
         reader.check_bound(options.starting, "startingOffsets", layout, epochs)
-        position = reader.tell(
+        position = reader.run(
             lambda routes: resolve.find_position(routes, layout, options.starting, read_from, "startingOffsets")
         )
-        self._told = position
+        self._committed = position
         self._is_beginning = not isinstance(options.starting, Position) or options.starting.offsets != position.offsets
         return position.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
-        """maxOffsetsPerTrigger."""
+        """Return `maxOffsetsPerTrigger` as a limit, else none."""
         most = self._reader.options.offsets_max
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        """Remember how far queues go now: the query ends there."""
-        layout, ends, _ = self._look()
-        lows = self._reader.tell(lambda _routes: resolve.find_starts(layout, self._reader.options.read_from))
-        self._target = {queue: max(end.offset, lows[queue]) for queue, end in ends.items()}
+        """Stop this query at the present ends of the queues."""
+        now = self._poll()
+        lows = self._reader.run(lambda _routes: resolve.find_starts(now.layout, self._reader.options.read_from))
+        self._target = {queue: max(end.offset, lows[queue]) for queue, end in now.ends.items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """Where the next micro-batch ends, `start` if there is none. What is before `start` is done."""
+        """Return the end of the next micro-batch; `start` if there is nothing to read. Offsets before `start` are
+        done."""
         if self._is_beginning:
             self._is_beginning = False
             return start
         before = _position(start)
-        layout, ends, epochs = self._look([queue.topic for queue in before.offsets])
-        self._latest = Position({queue: end.offset for queue, end in ends.items()}, _numbers(epochs))
-        self._reader.check_history(before, layout, epochs)
-        self._tell_group(before)
-        offsets: dict[MessageQueue, int] = {}
-        for queue, offset in before.offsets.items():
-            if queue not in ends:
-                self._reader.lost(f"{_name(queue)} is gone: its topic was deleted or made smaller, or its brokers left")
-                offsets[queue] = offset
-            else:
-                offsets[queue] = self._end_of(queue, offset, ends[queue])
+        now = self._poll([queue.topic for queue in before.offsets])
+        self._latest = Position({queue: end.offset for queue, end in now.ends.items()}, _numbers(now.epochs))
+        self._reader.check_history(before, now.layout, now.epochs)
+        self._commit_offsets(before)
+        offsets = self._ends_of(before, now.ends)
         if isinstance(limit, ReadMaxRows):
             offsets = limit_rows(before.offsets, offsets, limit.max_rows)
-        # Where new queues begin, on record before any of them is read.
-        new = QueueLayout(
-            tuple(queue for queue in ends if queue not in offsets and self._is_wanted(queue)), layout.members
-        )
-        read_from = self._reader.options.read_from
-        starts = self._reader.tell(lambda _routes: resolve.find_starts(new, read_from)) if new.queues else {}
+        starts = self._starts_of_new(now, offsets)
         count = sum(max(0, offset - before.offsets[queue]) for queue, offset in offsets.items())
         if self._is_too_little(count):
-            if self._is_too_little(count + sum(max(0, ends[queue].offset - low) for queue, low in starts.items())):
+            if self._is_too_little(count + sum(max(0, now.ends[queue].offset - low) for queue, low in starts.items())):
                 return start
             offsets = dict(before.offsets)
         offsets |= starts
-        after = Position(offsets, _checked_epochs(before, ends, epochs))
+        after = Position(offsets, _checked_epochs(before, now.ends, now.epochs))
         if offsets != before.offsets:
             self._batch_s = time.monotonic()
-        self._checked, self._layout, self._epochs = after, layout, epochs
+        self._checked, self._layout, self._epochs = after, now.layout, now.epochs
         return after.to_json()
 
-    def _end_of(self, queue: MessageQueue, start: int, end: End) -> int:
-        """How far a queue is read that was read up to `start`."""
+    def _ends_of(self, before: Position, ends: Mapping[MessageQueue, QueueEnd]) -> dict[MessageQueue, int]:
+        """Return the end of each queue read so far; a queue that is gone keeps its offset and is reported as loss."""
+        offsets: dict[MessageQueue, int] = {}
+        for queue, offset in before.offsets.items():
+            if queue not in ends:
+                self._reader.report_loss(
+                    f"{_name(queue)} is gone: its topic was deleted or has fewer queues, or its brokers left"
+                )
+                offsets[queue] = offset
+            else:
+                offsets[queue] = self._end_of(queue, offset, ends[queue])
+        return offsets
+
+    def _starts_of_new(self, now: _ClusterState, known: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """Return the start of each new queue. It is recorded in the checkpoint before any message of it is read."""
+        queues = tuple(queue for queue in now.ends if queue not in known and self._is_wanted(queue))
+        if not queues:
+            return {}
+        new, read_from = QueueLayout(queues, now.layout.members), self._reader.options.read_from
+        return self._reader.run(lambda _routes: resolve.find_starts(new, read_from))
+
+    def _end_of(self, queue: MessageQueue, start: int, end: QueueEnd) -> int:
+        """Return the offset up to which to read a queue that has been read up to `start`."""
         if end.offset < start and end.is_final:
-            self._reader.lost(f"{_name(queue)} ends at {end.offset}, but was read up to {start} already")
+            self._reader.report_loss(f"{_name(queue)} ends at {end.offset}, but was read up to {start} already")
             return end.offset
         target = end.offset if self._target is None else min(end.offset, self._target.get(queue, start))
         return max(start, target)
@@ -352,64 +383,67 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._target is None or queue in self._target
 
     def _is_too_little(self, count: int) -> bool:
-        """Whether minOffsetsPerTrigger makes the query wait. A query that reads what is there now never waits."""
+        """Return whether minOffsetsPerTrigger delays the batch. A query with trigger availableNow is never delayed."""
         options = self._reader.options
         if options.offsets_min is None or self._target is not None:
             return False
         return count < options.offsets_min and time.monotonic() - self._batch_s < options.trigger_delay_ms / 1000
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  # Spark's name
-        """How far queues go, for a query's progress."""
+        """Return the ends of the queues, for the query's progress report."""
         return None if self._latest is None else self._latest.to_json()
 
     # Reading.
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a micro-batch, the same for the same two offsets."""
-        self._is_beginning = False  # a first batch that is done again
-        before, after = _position(begin_of(start, end)), _position(end)
+        """Plan the tasks of a micro-batch; the same two offsets always give the same rows."""
+        self._is_beginning = False  # a first batch is repeated
+        before, after = _position(batch_start(start, end)), _position(end)
         ranges = make_ranges(before.offsets, after.offsets)
         if not ranges:
             return []
         known = [queue.topic for queue in after.offsets]
         layout, epochs = self._layout, self._epochs
         if after != self._checked or layout is None:
-            # A batch done again, after a restart.
-            layout, _, epochs = self._look(known)
+            # A batch repeated after a restart.
+            layout, _, epochs = self._poll(known)
             self._reader.check_history(after, layout, epochs)
         gone = [one for one in ranges if one.queue.broker_name not in layout.members]
         for one in gone:
-            self._reader.lost(f"{_name(one.queue)}, offsets {one.start} to {one.end - 1}: the broker group is gone")
+            self._reader.report_loss(
+                f"{_name(one.queue)}, offsets {one.start} to {one.end - 1}: the broker group is gone"
+            )
         return self._reader.tasks([one for one in ranges if one not in gone], layout, epochs)
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        """See `_Reader.read_task`."""
+        """Yield the messages of a task, as `_Reader.read_task`."""
         yield from self._reader.read_task(partition)
 
-    # Telling a consumer group.
+    # Commits of a consumer group.
 
     def commit(self, end: dict[str, Any]) -> None:
-        """A micro-batch is done. Spark says so late, and not of the last one; `latestOffset` knows as well."""
-        self._tell_group(_position(end))
+        """Commit the end of a completed micro-batch. Spark calls this late, and not for the last batch; `latestOffset`
+        commits too."""
+        self._commit_offsets(_position(end))
 
-    def _tell_group(self, position: Position) -> None:
-        """Tell the group how far the query is. That it cannot be told now does not stop the query."""
+    def _commit_offsets(self, position: Position) -> None:
+        """Commit the query's offsets under the option `commitGroup`. An error does not stop the query."""
         group = self._reader.options.commit_group
-        before, self._told = self._told, position
+        before, self._committed = self._committed, position
         if group is None or (before is not None and before.offsets == position.offsets):
             return
         try:
-            if not self._is_introduced:
-                self._reader.tell(lambda routes: resolve.introduce(routes, group, position))
-                self._is_introduced = True
-            self._reader.tell(lambda routes: resolve.commit(routes, group, position))
+            if not self._is_registered:
+                self._reader.run(lambda routes: resolve.register_group(routes, group, position))
+                self._is_registered = True
+            self._reader.run(lambda routes: resolve.commit_offsets(routes, group, position))
         except TandemError as error:
-            self._told = before
-            log.warning("offsets of the group %s are not told: %s", group, error)
+            self._committed = before
+            log.warning("offsets of the group %s are not committed: %s", group, error)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks read; what the planner remembers stays with it."""
-        return self.__dict__ | dict.fromkeys(("_latest", "_checked", "_told", "_target", "_layout", "_epochs"))
+        """Serialize for tasks, without the state of the planner."""
+        return self.__dict__ | dict.fromkeys(("_latest", "_checked", "_committed", "_target", "_layout", "_epochs"))
 
 
 def _position(tree: Mapping[str, Any]) -> Position:
@@ -417,9 +451,11 @@ def _position(tree: Mapping[str, Any]) -> Position:
     return read_offsets(offsets, "the checkpoint") if offsets else Position({})
 
 
-def _checked_epochs(before: Position, ends: Mapping[MessageQueue, End], epochs: Mapping[str, Epochs]) -> dict[str, int]:
-    """The generations that a position checked against those of the logs belongs to. Slaves that lag behind it show
-    neither the latest one nor what lies before the position in it: that group keeps its own."""
+def _checked_epochs(
+    before: Position, ends: Mapping[MessageQueue, QueueEnd], epochs: Mapping[str, Epochs]
+) -> dict[str, int]:
+    """Return the epochs of a position after its history has been checked. Slaves that lag behind the position have
+    neither the latest epoch nor the messages before the position; their group keeps its epoch."""
     found = dict(before.epochs)
     lagging = {
         queue.broker_name

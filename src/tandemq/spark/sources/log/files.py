@@ -1,10 +1,10 @@
-"""The files of one commit log, of a broker's store or set aside as archived segments, and where their records end.
+"""Files of one commit log, in a broker's store or in a directory of archived segments, and the end of their records.
 
     store/commitlog/00000000000000000000 00000000001073741824 …      or the same files in a directory of their own
-    store/epochFileCheckpoint                                         generations, if the store has any
+    store/epochFileCheckpoint                                         epochs, if the store has any
 
-Read only; the broker may be running and writing. What it has written is taken up to the last record that is whole and
-sound. Source: docs/internals/storage.md, "files", "recovery".
+Read only; the broker may be running and writing. The log is read up to its last complete and sound record. Source:
+docs/internals/storage.md, "files", "recovery".
 """
 
 import os
@@ -25,49 +25,49 @@ from tandemq.storage.log.scan import Walker, find_next_record
 NAME_DIGITS = 20
 SIZE_FIELD_BYTES = 4
 TAIL_BYTES = 4 << 20
-"""How far before the last written byte the search for the last record begins."""
+"""Distance from the last written byte at which the search for the last record begins."""
 OPEN_FILES_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """The files of a log as they were when looked at: starts ascending, all of one size, without gaps."""
+    """Snapshot of the files of a log: starts ascending, all of one size, without gaps."""
 
     directory: str
     broker_name: str
     segment_bytes: int
     starts: tuple[int, ...]
     epochs: tuple[tuple[int, int], ...]
-    """(epoch, first log offset) in order; () if the log has no generations."""
+    """(epoch, first log offset), ascending; () if the log has no epochs."""
 
     @property
     def start(self) -> int:
-        """Log offset of the first byte held."""
+        """Log offset of the first byte."""
         return self.starts[0]
 
     @property
     def capacity_end(self) -> int:
-        """Log offset behind the last file."""
+        """Log offset of the end of the last file."""
         return self.starts[-1] + self.segment_bytes
 
     def path(self, start: int) -> str:
-        """The file that begins at a log offset."""
+        """Return the path of the file that begins at a log offset."""
         return f"{self.directory}/{start:0{NAME_DIGITS}d}"
 
     def epoch_at(self, log_offset: int) -> int:
-        """The generation that the byte at an offset belongs to, 0 where there is none."""
+        """Return the epoch of the byte at a log offset; 0 if the log has none."""
         at = bisect_right([start for _, start in self.epochs], log_offset)
         return self.epochs[at - 1][0] if at else 0
 
 
 def open_log(path: str | Path, broker_name: str | None = None) -> LogFiles:
-    """Look at a store directory, or at a directory of commit log files.
+    """List the files of a store directory, or of a directory of commit log files.
 
     Args:
-        broker_name: what the column of that name says; by default the directory's name.
+        broker_name: value of the column of that name; by default the directory's name.
     Raises:
-        ConfigError: the path is no local one.
-        StoreDamaged: no commit log is there, a file between two others is missing or has another length.
+        ConfigError: the path is not local.
+        StoreDamaged: there is no commit log, or a file between two others is missing or has another size.
     """
     root = local_path(path, "the log").absolute()
     directory = root / "commitlog" if (root / "commitlog").is_dir() else root
@@ -89,7 +89,7 @@ def open_log(path: str | Path, broker_name: str | None = None) -> LogFiles:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file, 0 if it was deleted since it was listed."""
+    """Return the size of a file; 0 if it has been deleted since it was listed."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -97,7 +97,7 @@ def _size(path: Path) -> int:
 
 
 class _Store:
-    """As much of a disk as it takes to read a small file of a store that is not ours to write."""
+    """The part of `Disk` that reads a small file of a store, without write access."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -110,10 +110,10 @@ class _Store:
 
 
 class LogFileReader:
-    """Reads a log's files as one byte space; never beyond the file an offset lies in. Close it, or use it in `with`."""
+    """Reads the files of a log by log offset; a read ends at the end of its file. Use it in `with`, or close it."""
 
     def __init__(self, files: LogFiles) -> None:
-        """No file open."""
+        """Create a reader with no file open."""
         self.files = files
         self._open: OrderedDict[int, int] = OrderedDict()
 
@@ -126,22 +126,22 @@ class LogFileReader:
         self.close()
 
     def __call__(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; b"" where the log has no file.
+        """Read up to `size` bytes; b"" if the log has no file at the offset.
 
         Raises:
-            OffsetGone: the file was there and is not any more: retention has taken it.
+            OffsetGone: retention has deleted the file since the snapshot.
         """
         found = self._file(offset)
         return b"" if found is None else os.pread(found[0], min(size, found[1]), self._within(offset))
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill a buffer from an offset on; returns the bytes read. Raises as a call does."""
+        """Fill a buffer from an offset on; returns the number of bytes read. Raises as `__call__`."""
         found = self._file(offset)
         return 0 if found is None else os.preadv(found[0], [buffer[: found[1]]], self._within(offset))
 
     def next_data(self, offset: int) -> int:
-        """The first byte at or behind an offset that was ever written, as far as the file system tells; else the end
-        of that file."""
+        """Return the first offset at or after `offset` that was ever written, according to the file system's holes;
+        the end of the file if there is none."""
         found = self._file(offset)
         if found is None:
             return offset
@@ -151,7 +151,7 @@ class LogFileReader:
             return offset + found[1]
 
     def written_end(self, start: int) -> int:
-        """Behind the last byte ever written to the file that begins at `start`, as far as the file system tells."""
+        """Return the end of the data in the file that begins at `start`, according to the file system's holes."""
         found = self._file(start)
         if found is None:
             return start
@@ -172,7 +172,8 @@ class LogFileReader:
         return offset % self.files.segment_bytes
 
     def _file(self, offset: int) -> tuple[int, int] | None:
-        """(descriptor, bytes from the offset to the file's end), None where the log has no file."""
+        """Return the descriptor and the bytes from the offset to the end of the file; None if the log has no file
+        there."""
         start = offset - self._within(offset)
         if not self.files.start <= start < self.files.capacity_end:
             return None
@@ -191,7 +192,7 @@ class LogFileReader:
 
 
 def find_record(read: LogFileReader, start: int, end: int) -> int | None:
-    """The first sound record that begins in `[start, end)`; what was never written is passed over unread."""
+    """Return the offset of the first sound record that begins in `[start, end)`; holes in files are skipped unread."""
     files = read.files
     size = files.segment_bytes
     while start < min(end, files.capacity_end):
@@ -206,11 +207,11 @@ def find_record(read: LogFileReader, start: int, end: int) -> int | None:
 
 
 def log_end(read: LogFileReader, known: int | None = None) -> int:
-    """Where the records of a log end: behind its last whole and sound record, or the blank that ends a file.
+    """Return the end of the records of a log: after its last complete and sound record, or the blank that ends a file.
 
     Args:
-        known: an end found earlier; only what lies behind it is looked at, if that is little.
-    Cost: a check of at most some MiB at the log's end; of the last files, if they hold no record there.
+        known: an end found earlier; if little was written since, only that is read.
+    Cost: reads at most some MiB at the end of the log; whole files from the last one back, if these hold no record.
     """
     files = read.files
     for start in reversed(files.starts):
@@ -226,7 +227,7 @@ def log_end(read: LogFileReader, known: int | None = None) -> int:
 
 
 def _walk(read: LogFileReader, position: int) -> int:
-    """The end of the last sound record from a record boundary on; damage before it is passed over."""
+    """Return the end of the last sound record after a record boundary; damage before it is skipped."""
     files = read.files
     walker = Walker(read, files.segment_bytes, position)
     while True:

@@ -1,6 +1,6 @@
-"""Options of `format("rocketmq-log")`, read and judged before anything else happens.
+"""Options of `format("rocketmq-log")`, parsed and validated before any file is opened.
 
-Spark hands option names over in lower case, so case does not matter. Source: docs/guides/pipeline.md, "The log as a
+Option names are case-insensitive: Spark passes them in lower case. Source: docs/guides/pipeline.md, "The log as a
 source".
 """
 
@@ -16,33 +16,33 @@ from tandemq.spark.sources.schema import did_you_mean
 
 OPTIONS = {
     "path": "a broker's store directory, or a directory of commit log files",
-    "brokerName": "what the column of that name says; by default the directory's name",
+    "brokerName": "value of the column of that name; by default the directory's name",
     "startingOffsets": "earliest, latest, or a log offset",
     "endingOffsets": "latest, or a log offset; for batch queries",
-    "maxBytesPerTrigger": "most bytes of log of one micro-batch",
-    "rangeBytes": "bytes of log of one task",
-    "failOnDataLoss": "whether bytes that are gone or damaged fail the query, or are passed over",
-    "details": "whether the columns that only the log tells come too",
+    "maxBytesPerTrigger": "maximum bytes of log per micro-batch",
+    "rangeBytes": "bytes of log per task",
+    "failOnDataLoss": "whether bytes that are gone or damaged fail the query, or are skipped",
+    "details": "whether to add the columns that only stored records have",
     "schema": "kafka for the columns of Spark's Kafka source",
     "propertiesAs": "string or map",
-    "verify": "whether checksums are compared",
+    "verify": "whether checksums are verified",
     "inflate": "whether compressed bodies are decompressed",
-    "writeTo": "a directory: tasks write their rows there as Parquet files and give the files' names",
+    "writeTo": "a directory: tasks write rows there as Parquet files and return the files' names",
 }
-"""Options, and what they hold."""
+"""Options and their meaning."""
 
 SHAPING = ("schema", "details", "propertiesAs", "inflate")
-"""Options that say what rows look like."""
+"""Options that change the form of rows."""
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 EARLIEST = -2
 LATEST = -1
 RANGE_BYTES_MIN = 1 << 16
 DIGITS_MAX = 18
-"""Of a number of bytes; more is no 64-bit number."""
+"""Maximum digits of a number of bytes, so that it fits 64 bits."""
 
 
-class Place(NamedTuple):
-    """A position in a broker group's log: everything before it belongs to `epoch` or an earlier generation."""
+class LogPosition(NamedTuple):
+    """A position in a broker group's log: the bytes before it belong to `epoch` or an earlier one."""
 
     log_offset: int
     epoch: int
@@ -50,7 +50,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """What a query reads, and how. Offsets may be EARLIEST or LATEST."""
+    """Parsed options of a query. Offsets may be EARLIEST or LATEST."""
 
     path: str
     broker_name: str | None = None
@@ -68,12 +68,12 @@ class LogOptions:
 
 
 def read_options(given: Mapping[str, str], *, streams: bool | None = None) -> LogOptions:
-    """The options of a query.
+    """Parse the options of a query.
 
     Args:
-        streams: of which kind it is; None if that is not known yet.
+        streams: whether the query is a streaming one; None if that is not known yet.
     Raises:
-        ConfigError: one is unknown (names the nearest right one), malformed, or contradicts another.
+        ConfigError: an option is unknown (names the nearest known one), malformed, or contradicts another.
     """
     names = {name.lower(): name for name in OPTIONS}
     found: dict[str, str] = {}
@@ -123,12 +123,12 @@ def read_options(given: Mapping[str, str], *, streams: bool | None = None) -> Lo
 
 
 def _check_batch(found: Mapping[str, str], start: int, end: int) -> None:
-    """Refuse what makes no sense in a batch query."""
+    """Refuse options that make no sense in a batch query."""
     if "maxBytesPerTrigger" in found:
         raise ConfigError("maxBytesPerTrigger is for streaming queries", hint="leave it out")
     if start == LATEST or end == EARLIEST:
         name = "startingOffsets" if start == LATEST else "endingOffsets"
-        raise ConfigError(f"{name} is {found[name].strip()}, so that a batch query reads nothing")
+        raise ConfigError(f"{name} is {found[name].strip()}, so a batch query would read nothing")
     if end != LATEST and start > end:
         raise ConfigError(f"startingOffsets is {start}, behind endingOffsets, {end}")
 
@@ -167,20 +167,20 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
 
 
-def place_json(broker_name: str, place: Place) -> dict[str, dict[str, int]]:
-    """A place as Spark keeps it in a checkpoint."""
-    return {broker_name: {"offset": place.log_offset, "epoch": place.epoch}}
+def position_json(broker_name: str, position: LogPosition) -> dict[str, dict[str, int]]:
+    """Return a position in the form that Spark keeps in a checkpoint."""
+    return {broker_name: {"offset": position.log_offset, "epoch": position.epoch}}
 
 
-def parse_place(kept: Mapping[str, Mapping[str, int]], broker_name: str) -> Place:
-    """The place that a checkpoint holds.
+def parse_position(kept: Mapping[str, Mapping[str, int]], broker_name: str) -> LogPosition:
+    """Parse the position that a checkpoint holds.
 
     Raises:
-        ConfigError: it is of another broker group.
+        ConfigError: the checkpoint belongs to another broker group.
     """
     if broker_name not in kept:
         raise ConfigError(
-            f"the checkpoint is of {json.dumps(list(kept))}, the log is of {broker_name!r}",
-            hint="use a checkpoint of its own for each log, or set brokerName to what it was",
+            f"the checkpoint belongs to {json.dumps(list(kept))}, the log to {broker_name!r}",
+            hint="use one checkpoint per log, or set brokerName to its earlier value",
         )
-    return Place(int(kept[broker_name]["offset"]), int(kept[broker_name]["epoch"]))
+    return LogPosition(int(kept[broker_name]["offset"]), int(kept[broker_name]["epoch"]))

@@ -1,19 +1,19 @@
-"""Reading one physical range of a log: batches of rows, damage included.
+"""Reader of one physical range of a log: batches of rows, damage included.
 
     |--- range ---|--- range ---|       a row belongs to the range in which its record begins; a range that begins
-       rec|rec|rec|rec|rec|rec|         anywhere finds its first record by magic, own offset and checksum
+       rec|rec|rec|rec|rec|rec|         inside a record finds its first record by magic, log offset and checksum
 
-Damage reaches from where a sound record should begin to the next sound record; it is given by the range in which the
-record before it begins, which therefore looks whether its last record is followed by another. What is not sound at the
-log's end, with no sound record behind it, is a torn tail and no row: a broker that starts cuts it. If the log went on
-there when the ranges were planned, it is a loss.
+Damage extends from the end of a sound record to the next sound record. It belongs to the range in which the record
+before it begins; that range therefore checks whether its last record is followed by another. Bytes that are not sound
+at the end of the log, with no sound record after them, are a torn tail and no row: a broker truncates them at start. If
+the log extended beyond them when the ranges were planned, they are a loss.
 
 Source: docs/internals/storage.md, "recovery"; docs/guides/pipeline.md, "Damage".
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -40,49 +40,52 @@ from tandemq.spark.sources.records import Heads, microseconds, read_heads, regul
 WINDOW_BYTES = 8 << 20
 RECORD_BYTES_MAX = 128 << 20
 DAMAGE_BYTES_MAX = 4 << 20
-"""Longer damage is told in several rows."""
+"""Maximum damage per row; longer damage becomes several rows."""
 RANGE_BYTES = 64 << 20
 STEP_BYTES = 256 << 10
-"""Behind a record that was looked at alone, so much is tried column by column at first: others like it may follow."""
+"""Bytes decoded column by column after a record that was decoded alone: more irregular ones may follow. Doubles with
+each success."""
 
 
-SHORTER = "were there and are no more: the log is shorter"
-DELETED = "are gone: their file was deleted meanwhile"
-LostRange = Callable[[int, int, str], None]
-"""Told that log offsets `[start, end)` are lost, and why: words that follow "log offsets [0, 10) …"."""
+SHORTER = "no longer exist: the log is shorter"
+DELETED = "are gone: their file was deleted during the read"
+LossCallback = Callable[[int, int, str], None]
+"""Called with start, end and reason of lost log offsets `[start, end)`. The reason completes "log offsets [0, 10)
+…"."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """Log offsets `[start, end)` within one file. `is_exact`: a record begins at `start`; `looks_on`: the next range
-    is not exact, so that this one must tell of damage behind its last record. `log_end`: where the log ended, at least,
-    when the range was planned."""
+    """Log offsets `[start, end)` within one file."""
 
     start: int
     end: int
-    is_exact: bool
-    looks_on: bool
+    starts_at_record: bool
+    """Whether a record begins at `start`."""
+    checks_end: bool
+    """Whether the next range does not start at a record, so that this one reports damage after its last record."""
     log_end: int
+    """Lower bound of the log's end when the range was planned."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How rows are made."""
+class DecodeOptions:
+    """Settings for decoding records into rows."""
 
     columns: tuple[str, ...]
-    """Names of MESSAGE and DETAIL."""
+    """Column names of MESSAGE and DETAIL."""
     checks: bool = True
-    """Whether checksums are compared."""
+    """Whether checksums are verified."""
     inflates: bool = True
-    """Whether compressed bodies are decompressed; the lake keeps them as they are."""
+    """Whether compressed bodies are decompressed; a lake keeps them as stored."""
     keeps_damage: bool = False
-    """Whether damage is a row; otherwise it is passed over, or an error if `fails_on_damage`."""
+    """Whether damage becomes a row; otherwise it is skipped, or an error if `fails_on_damage`."""
     fails_on_damage: bool = True
     maps_properties: bool = False
 
 
 def split(files: LogFiles, start: int, end: int, range_bytes: int = RANGE_BYTES) -> list[LogRange]:
-    """Ranges that cover `[start, end)` of a log; `start` is a record boundary."""
+    """Split `[start, end)` of a log into ranges; `start` is a record boundary."""
     ranges = []
     at = start
     while at < end:
@@ -90,45 +93,56 @@ def split(files: LogFiles, start: int, end: int, range_bytes: int = RANGE_BYTES)
         stop = min(at + range_bytes, segment_end, end)
         if segment_end - stop < range_bytes // 4:
             stop = min(segment_end, end)
-        is_exact = at == start or at % files.segment_bytes == 0
-        ranges.append(LogRange(at, stop, is_exact, looks_on=stop < min(end, segment_end), log_end=end))
+        starts_at_record = at == start or at % files.segment_bytes == 0
+        ranges.append(LogRange(at, stop, starts_at_record, checks_end=stop < min(end, segment_end), log_end=end))
         at = stop
     return ranges
 
 
+class _Inspection(NamedTuple):
+    """Result of inspecting the bytes at one position."""
+
+    size: int
+    data: bytes = b""
+    """Bytes of the record; empty for a blank."""
+    fault: str | None = None
+    """Reason why the bytes are not a sound record; None for a record or a blank."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Some rows: columns by name (brokerName, epoch and verdict are not among them), and where they lie in the log."""
+    """Rows as columns by name (without brokerName, epoch and verdict), with their log offsets."""
 
     columns: dict[str, Any]
     offsets: Any
     verdicts: list[str | None] | None = None
-    """None: all are sound."""
+    """None if all rows are sound."""
 
 
-class RangeReader:
-    """Reads ranges of one log, one after the other."""
+class LogRangeReader:
+    """Reads ranges of one log, one after another."""
 
-    def __init__(self, read: LogFileReader, reading: Reading) -> None:
-        """`read` is closed by its owner."""
+    def __init__(self, read: LogFileReader, reading: DecodeOptions) -> None:
+        """`read` stays open; its owner closes it."""
         self._read = read
         self._files = read.files
         self._reading = reading
         self._buffer = bytearray(WINDOW_BYTES)
         self.end = 0
-        """Log offset behind the last record or damage given out."""
+        """Log offset after the last record or damage returned."""
         self.lost: tuple[int, int] | None = None
-        """Of the last range: log offsets in which nothing sound lies any more, though the log went on there."""
+        """Log offsets (start, end) of the last range without any sound record, though the log extended there when
+        planned."""
 
     def rows(self, wanted: LogRange) -> Iterator[Rows]:
-        """All rows that begin in a range, in the log's order.
+        """Yield all rows that begin in a range, by log offset.
 
         Raises:
-            StoreDamaged: there is damage, and the reading fails on it.
-            OffsetGone: retention has taken the file.
+            StoreDamaged: the range is damaged, and `fails_on_damage` is set.
+            OffsetGone: retention has deleted the file.
         """
         position: int | None = wanted.start
-        if not wanted.is_exact:
+        if not wanted.starts_at_record:
             position = find_record(self._read, wanted.start, wanted.end)
         self.end, self.lost = wanted.start, None
         base, size, step = wanted.start, 0, WINDOW_BYTES
@@ -146,17 +160,17 @@ class RangeReader:
                 step = min(2 * step, WINDOW_BYTES)
                 yield from self._regular(heads, base)
             elif at and peek(self._buffer, at)[0] > size - at:
-                base, size = position, 0  # the record may be cut off by the window's end: begin a window with it
+                base, size = position, 0  # the window may cut the record off: start a new window at it
             else:
                 position, rows = self._irregular(position, wanted.log_end)
                 self.end = position if position is not None else self.end
                 step = STEP_BYTES
                 yield from rows
-        if wanted.looks_on and position is not None:
-            yield from self._damage_behind(position, wanted)
+        if wanted.checks_end and position is not None:
+            yield from self._damage_at_end(position, wanted)
 
     def _fill(self, position: int, end: int) -> int:
-        """Read a window from a position on, hardly beyond the range's end; returns its bytes."""
+        """Read a window from a position on, up to the range's end plus one record head; returns its size."""
         wanted = max(end - position, RECORD_BYTES_MIN)
         return self._read.read_into(memoryview(self._buffer)[:wanted], position)
 
@@ -172,50 +186,51 @@ class RangeReader:
             self._single(bytes(self._buffer[start:stop]), base + start)
             for start, stop in zip(heads.starts.tolist(), heads.stops.tolist(), strict=True)
         ]
-        yield self._gathered([row for row in singles if row is not None])
+        yield self._to_columns([row for row in singles if row is not None])
 
     def _irregular(self, position: int, log_end: int) -> tuple[int | None, list[Rows]]:
-        """What is not read column by column: one record, a blank, damage. Where to go on, None at the log's end."""
-        size, data, fault = self._judge(position)
-        if fault is None:
-            row = self._single(data, position) if data else None
-            return position + size, [self._gathered([row])] if row is not None else []
+        """Read what cannot be decoded column by column: one record, a blank, or damage. Returns the next position (None
+        at the end of the log) and the rows."""
+        found = self._inspect(position)
+        if found.fault is None:
+            row = self._single(found.data, position) if found.data else None
+            return position + found.size, [self._to_columns([row])] if row is not None else []
         resumes = find_record(self._read, position + 1, self._files.capacity_end)
         if resumes is None:
             segment_end = position - position % self._files.segment_bytes + self._files.segment_bytes
             self.lost = (position, min(log_end, segment_end)) if position < log_end else None
             return None, []
-        return resumes, self._damage(position, resumes, fault)
+        return resumes, self._damage(position, resumes, found.fault)
 
-    def _damage_behind(self, position: int, wanted: LogRange) -> list[Rows]:
-        """Damage at the place where the first record of the next range should begin."""
-        if position < wanted.end or position % self._files.segment_bytes == 0 or self._judge(position)[2] is None:
+    def _damage_at_end(self, position: int, wanted: LogRange) -> list[Rows]:
+        """Return damage at the position where the first record of the next range should begin."""
+        if position < wanted.end or position % self._files.segment_bytes == 0 or self._inspect(position).fault is None:
             return []
         return self._irregular(position, wanted.log_end)[1]
 
-    def _judge(self, position: int) -> tuple[int, bytes, str | None]:
-        """What lies at a place: its size, its bytes (none for a blank), what is wrong with it if it is no record."""
+    def _inspect(self, position: int) -> _Inspection:
+        """Inspect the bytes at a position: a record, a blank, or damage."""
         room = self._files.segment_bytes - position % self._files.segment_bytes
         head = self._read(position, RECORD_BYTES_MIN)
         size, magic = peek(head, 0) if len(head) >= BLANK_BYTES_MIN else (0, 0)
         if magic == BLANK_MAGIC and size == room:
-            return size, b"", None
+            return _Inspection(size)
         if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_BYTES_MIN <= size <= min(room, RECORD_BYTES_MAX):
-            return 0, b"", f"size {size} and magic {magic:#x} are no record's"
+            return _Inspection(0, fault=f"size {size} and magic {magic:#x} are not those of a record")
         data = self._read(position, size)
         record = parse_record(data, 0, len(data))
-        return size, data, record if isinstance(record, str) else self._fault(data, position, record)
+        return _Inspection(size, data, record if isinstance(record, str) else self._fault(data, position, record))
 
     def _fault(self, data: bytes, position: int, record: Record) -> str | None:
         if record.log_offset != position:
-            return f"the record says it lies at {record.log_offset}"
+            return f"the record states log offset {record.log_offset}"
         if not self._reading.checks:
             return None
         return record_fault(data, 0, record.size, record.body_start, record.body_end, record.body_crc)
 
     def _damage(self, start: int, end: int, fault: str) -> list[Rows]:
-        """The rows of damage: the record's own fields too, where it is one record that is wrong."""
-        self._refuse(start, end, fault)
+        """Return the rows of damage, with the fields of the record if exactly one record is corrupt."""
+        self._fail_on_damage(start, end, fault)
         if not self._reading.keeps_damage:
             return []
         found = []
@@ -226,13 +241,13 @@ class RangeReader:
             if not isinstance(record, str) and at == start and record.size == end - start:
                 row = self._fields(data, record) | row
             found.append(row)
-        return [self._gathered(found)]
+        return [self._to_columns(found)]
 
-    def _refuse(self, start: int, end: int, fault: str) -> None:
+    def _fail_on_damage(self, start: int, end: int, fault: str) -> None:
         if self._reading.fails_on_damage and not self._reading.keeps_damage:
             raise StoreDamaged(
                 f"{self._files.directory}: damage in [{start}, {end}): {fault}",
-                hint="ask for the column verdict to get it as a row, or set failOnDataLoss to false to pass over it",
+                hint="select the column verdict to get it as a row, or set failOnDataLoss to false to skip it",
             )
 
     def _bytes(self, start: int, end: int) -> bytes:
@@ -243,9 +258,9 @@ class RangeReader:
         return b"".join(pieces)
 
     def _single(self, data: bytes, position: int) -> dict[str, Any] | None:
-        """The row of one record that is structurally sound; None if it is not what it seems, and is passed over."""
+        """Return the row of a structurally sound record; None if its text or body is unreadable and it is skipped."""
         record = parse_record(data, 0, len(data))
-        assert not isinstance(record, str), "structure was checked"
+        assert not isinstance(record, str), "its structure has been checked"
         row = self._fields(data, record)
         wrong = None
         body = data[record.body_start : record.body_end]
@@ -260,17 +275,17 @@ class RangeReader:
             wrong = str(error)
         if wrong is None:
             return row | {"body": body}
-        self._refuse(position, position + record.size, wrong)
+        self._fail_on_damage(position, position + record.size, wrong)
         return row | {"body": data, "verdict": wrong} if self._reading.keeps_damage else None
 
     def _fields(self, data: bytes, record: Record) -> dict[str, Any]:
-        """All fields of a record but its body; text that is no UTF-8 has its bad bytes replaced."""
+        """Return all fields of a record but its body; invalid UTF-8 is replaced."""
         head = unpack_head(data, 0)
         properties = record.properties.decode("utf-8", "replace")
         return {
-            "key": _named(record, b"KEYS"),
-            "uniqueKey": _named(record, b"UNIQ_KEY"),
-            "tags": _named(record, b"TAGS"),
+            "key": _property(record, b"KEYS"),
+            "uniqueKey": _property(record, b"UNIQ_KEY"),
+            "tags": _property(record, b"TAGS"),
             "topic": record.topic.decode("utf-8", "replace"),
             "queueId": record.queue_id,
             "queueOffset": record.queue_offset,
@@ -288,8 +303,8 @@ class RangeReader:
             "preparedTransactionOffset": head[13],
         }
 
-    def _gathered(self, rows: Sequence[dict[str, Any]]) -> Rows:
-        """Rows as columns; each column is given the type Spark asks for where batches are made."""
+    def _to_columns(self, rows: Sequence[dict[str, Any]]) -> Rows:
+        """Convert rows to columns; `BatchBuilder` converts each column to its type."""
         columns = {name: [row.get(name) for row in rows] for name in self._reading.columns}
         for name in ("bornTimestamp", "storeTimestamp"):
             if name in columns:
@@ -298,17 +313,19 @@ class RangeReader:
         return Rows(columns, offsets, [row.get("verdict") for row in rows])
 
 
-def planned_rows(files: LogFiles, reading: Reading, ranges: Sequence[LogRange], lost: LostRange) -> Iterator[Rows]:
-    """The rows of ranges that were planned a while ago, of the log as it is now.
+def read_planned(
+    files: LogFiles, reading: DecodeOptions, ranges: Sequence[LogRange], lost: LossCallback
+) -> Iterator[Rows]:
+    """Yield the rows of ranges planned earlier, as the log is now.
 
     Args:
-        lost: told what is not there any more (log offsets, and why), range by range; unless it raises, the others are
-            read.
+        lost: called for log offsets that are gone by now, range by range; if it does not raise, reading continues with
+            the next range.
     Raises:
-        StoreDamaged: there is damage, and the reading fails on it.
+        StoreDamaged: a range is damaged, and `reading.fails_on_damage` is set.
     """
     with LogFileReader(files) as read:
-        reader = RangeReader(read, reading)
+        reader = LogRangeReader(read, reading)
         for wanted in ranges:
             if wanted.start < files.start:
                 lost(wanted.start, wanted.end, f"are gone: the log begins at {files.start}")
@@ -325,29 +342,29 @@ def planned_rows(files: LogFiles, reading: Reading, ranges: Sequence[LogRange], 
                 lost(*reader.lost, SHORTER)
 
 
-def lost_text(start: int, end: int, why: str) -> str:
-    """For people: what is lost."""
+def describe_loss(start: int, end: int, why: str) -> str:
+    """Return a message about lost log offsets."""
     return f"log offsets [{start}, {end}) {why}"
 
 
-def _named(record: Record, name: bytes) -> str | None:
-    """The value of a property, None where it is absent or empty."""
+def _property(record: Record, name: bytes) -> str | None:
+    """Return the value of a property; None if it is absent or empty."""
     value = property_value(record.properties, name)
     return value.decode("utf-8", "replace") if value else None
 
 
-class BatchMaker:
-    """Makes record batches of one Arrow schema out of rows."""
+class BatchBuilder:
+    """Builds Arrow record batches of one schema from rows."""
 
     def __init__(self, files: LogFiles, schema: Any) -> None:
-        """`schema` has names of MESSAGE and DETAIL."""
+        """`schema`: columns of MESSAGE and DETAIL."""
         self._files = files
         self._schema = schema
         self._bounds = [start for _, start in files.epochs]
         self._epochs = np.array([0, *(epoch for epoch, _ in files.epochs)], dtype=np.int64)
 
     def batch(self, rows: Rows) -> Any:
-        """One batch."""
+        """Build one batch."""
         count = len(rows.offsets)
         arrays = []
         for field in self._schema:

@@ -1,11 +1,12 @@
 """`format("rocketmq-log")`: messages from commit log files, batch and streaming. No broker is needed.
 
-    driver     where does the log begin and end? ─► ranges         offset of a stream: {"broker-a": {"offset", "epoch"}}
+    driver     start and end of the log ─► ranges                  stream offset: {"broker-a": {"offset", "epoch"}}
     tasks      range ─► windows ─► Arrow batches ─► Spark          or Parquet files, and only their names to Spark
 
-A stream follows a directory that grows. Its offsets say which generation of the log they belong to: a range that was
-written anew after a failover is noticed, never mixed in. Spark notes where a micro-batch ends and not where the first
-one begins: if the options do not say that either, it ends there, empty, so that a restart begins nowhere else.
+A stream follows a growing directory. Its offsets carry the epoch of the log, so that a range rewritten after a failover
+is detected and never mixed in. Spark records the end of each micro-batch, but not the start of the first one. If the
+options do not give that start, the first micro-batch is empty and ends there, so that a restart begins at the same
+offset.
 
 Source: docs/guides/pipeline.md, "The log as a source".
 """
@@ -28,20 +29,36 @@ from tandemq.spark.runtime.versions import (
     ReadLimit,
     ReadMaxBytes,
     SupportsTriggerAvailableNow,
+    adapt_reader,
     arrow_schema,
-    begin_of,
-    suited,
+    batch_start,
 )
-from tandemq.spark.runtime.worker import keep_modules
+from tandemq.spark.runtime.worker import freeze_modules
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, find_record, log_end, open_log
-from tandemq.spark.sources.log.options import EARLIEST, LATEST, LogOptions, Place, parse_place, place_json, read_options
-from tandemq.spark.sources.log.ranges import BatchMaker, LogRange, Reading, Rows, lost_text, planned_rows, split
+from tandemq.spark.sources.log.options import (
+    EARLIEST,
+    LATEST,
+    LogOptions,
+    LogPosition,
+    parse_position,
+    position_json,
+    read_options,
+)
+from tandemq.spark.sources.log.ranges import (
+    BatchBuilder,
+    DecodeOptions,
+    LogRange,
+    Rows,
+    describe_loss,
+    read_planned,
+    split,
+)
 from tandemq.spark.sources.log.tail import is_boundary
 from tandemq.spark.sources.schema import KAFKA_SOURCES, check_columns, message_schema
 
 log = logging.getLogger(__name__)
-CLOSING_BYTES = 64
-"""Before the log's end: if they change, it is not that end any more."""
+TAIL_BYTES = 64
+"""Bytes before the log's end, compared at each poll: if they change, the cached end is invalid."""
 
 FILES = StructType(
     [
@@ -54,14 +71,14 @@ FILES = StructType(
         StructField("damaged", IntegerType()),
     ]
 )
-"""With `writeTo`: what a task says of each file it wrote."""
+"""Columns with `writeTo`: one row per file that a task wrote."""
 
 
 class LogPartition(InputPartition):
-    """Ranges that one task reads."""
+    """Ranges that one task reads, in log order."""
 
     def __init__(self, ranges: Sequence[LogRange]) -> None:
-        """In the log's order."""
+        """`ranges`: in log order."""
         super().__init__(tuple(ranges))
 
 
@@ -70,20 +87,20 @@ class RocketMQLogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` takes."""
+        """Return the name of the format."""
         return "rocketmq-log"
 
     def schema(self) -> StructType:
-        """The columns, by the options."""
+        """Return the columns, as the options define them."""
         return _offered(read_options(self.options))
 
     def reader(self, schema: StructType) -> "LogBatchReader":
-        """A batch query."""
+        """Return the reader of a batch query."""
         return LogBatchReader(read_options(self.options, streams=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        """A streaming query."""
-        return suited(LogStreamReader(read_options(self.options, streams=True), schema))
+        """Return the reader of a streaming query."""
+        return adapt_reader(LogStreamReader(read_options(self.options, streams=True), schema))
 
 
 def _offered(options: LogOptions) -> StructType:
@@ -93,10 +110,10 @@ def _offered(options: LogOptions) -> StructType:
 
 
 class _Query:
-    """What batch and stream have in common: where to begin, and what a task does."""
+    """Base of batch and stream readers: the start offset, and the work of a task."""
 
     def __init__(self, options: LogOptions, schema: StructType) -> None:
-        """Judge the columns asked for."""
+        """Validate the requested columns."""
         offered = (
             FILES
             if options.write_to is not None
@@ -110,20 +127,20 @@ class _Query:
         return open_log(self._options.path, self._options.broker_name)
 
     def _start(self, files: LogFiles, end: int) -> int:
-        """Where a query begins by its options.
+        """Return the start offset that the options give.
 
         Raises:
-            ConfigError: the log ends before that.
+            ConfigError: the log ends before it.
         """
         if self._options.start > end:
             raise ConfigError(
                 f"startingOffsets is {self._options.start}, and the log in {self._options.path} ends at {end}",
-                hint="log offsets are bytes; latest is where the log ends now",
+                hint="log offsets are bytes; latest is the present end of the log",
             )
         return self._resolve(files, self._options.start, end)
 
     def _resolve(self, files: LogFiles, wanted: int, end: int) -> int:
-        """A log offset for an option: a record boundary, with a record or damage behind it."""
+        """Resolve an offset option to a record boundary at or after it."""
         if wanted in (EARLIEST, LATEST):
             return files.start if wanted == EARLIEST else end
         if wanted < files.start:
@@ -137,26 +154,28 @@ class _Query:
 
     def _lost(self, what: str) -> None:
         if self._options.fails_on_loss:
-            raise OffsetGone(f"{self._options.path}: {what}", hint="set failOnDataLoss to false to go on without")
-        log.warning("rocketmq-log: %s: %s; going on without", self._options.path, what)
+            raise OffsetGone(
+                f"{self._options.path}: {what}", hint="set failOnDataLoss to false to continue without them"
+            )
+        log.warning("rocketmq-log: %s: %s; continuing without", self._options.path, what)
 
     def _lost_range(self, start: int, end: int, why: str) -> None:
-        self._lost(lost_text(start, end, why))
+        self._lost(describe_loss(start, end, why))
 
     def _read(self, partition: InputPartition | None) -> Iterator[Any]:
         if partition is not None and partition.value:
             yield from self._batches(partition.value)
-            keep_modules()
+            freeze_modules()
 
     def _batches(self, ranges: Sequence[LogRange]) -> Iterator[Any]:
         files = self._open()
         if self._options.write_to is not None:
-            from tandemq.spark.lake.parquet_writer import write_ranges  # noqa: PLC0415  # only where files are written
+            from tandemq.spark.lake.parquet_writer import write_ranges  # noqa: PLC0415  # needed only with writeTo
 
             yield write_ranges(files, self._options, ranges, self._lost_range)
             return
         columns = _message_columns(self._names) if self._options.kafka else self._names
-        reading = Reading(
+        reading = DecodeOptions(
             tuple(columns),
             checks=self._options.checks,
             inflates=self._options.inflates,
@@ -164,13 +183,13 @@ class _Query:
             fails_on_damage=self._options.fails_on_loss,
             maps_properties=self._options.maps_properties and "properties" in columns,
         )
-        maker = BatchMaker(files, arrow_schema(self._schema))
-        for rows in planned_rows(files, reading, ranges, self._lost_range):
+        maker = BatchBuilder(files, arrow_schema(self._schema))
+        for rows in read_planned(files, reading, ranges, self._lost_range):
             yield maker.batch(_as_kafka(rows, self._names) if self._options.kafka else rows)
 
 
 def _message_columns(names: Sequence[str]) -> list[str]:
-    """The columns that Kafka's are made of."""
+    """Return the columns of MESSAGE from which Kafka's columns are built."""
     return [KAFKA_SOURCES[name] for name in names if name in KAFKA_SOURCES]
 
 
@@ -188,10 +207,10 @@ def _as_kafka(rows: Rows, names: Sequence[str]) -> Rows:
 
 
 class LogBatchReader(_Query, DataSourceReader):
-    """A batch query: what the log holds when it is planned."""
+    """Reader of a batch query: the log as it is when the query is planned."""
 
     def partitions(self) -> list[InputPartition]:
-        """One task per range."""
+        """Plan one task per range."""
         files = self._open()
         with LogFileReader(files) as read:
             end = log_end(read)
@@ -202,47 +221,47 @@ class LogBatchReader(_Query, DataSourceReader):
         return [LogPartition([one]) for one in split(files, start, stop, self._options.range_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows of one task, as Arrow batches."""
+        """Yield the rows of one task as Arrow batches."""
         return self._read(partition)
 
 
 class LogStreamReader(_Query, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming query: what the log holds, then what is written to it."""
+    """Reader of a streaming query: the existing log, then what is appended to it."""
 
     def __init__(self, options: LogOptions, schema: StructType) -> None:
-        """Nothing is opened yet."""
+        """Validate the columns; no file is opened yet."""
         super().__init__(options, schema)
         self._end: int | None = None
-        self._closing = b""
-        self._shorter: int | None = None
+        self._tail = b""
+        self._reported_end: int | None = None
         self._target: int | None = None
         self._is_beginning = False
 
-    def _look(self) -> tuple[LogFiles, int]:
+    def _poll(self) -> tuple[LogFiles, int]:
         files = self._open()
         with LogFileReader(files) as read:
-            # A log that lost its tail is looked at anew.
-            known = self._end if self._end is not None and _before(read, self._end) == self._closing else None
+            # The cached end is dropped if the log was truncated or rewritten there.
+            known = self._end if self._end is not None and _before(read, self._end) == self._tail else None
             self._end = log_end(read, known)
-            self._closing = _before(read, self._end)
+            self._tail = _before(read, self._end)
         return files, self._end
 
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802  # Spark's name
-        """Where a query without a checkpoint begins."""
-        files, end = self._look()
+        """Return the start offset of a query without a checkpoint."""
+        files, end = self._poll()
         self._is_beginning = self._options.start in (EARLIEST, LATEST)
-        return self._place(files, self._start(files, end))
+        return self._offset_json(files, self._start(files, end))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
-        """`maxBytesPerTrigger`, else everything."""
+        """Return `maxBytesPerTrigger` as a limit, else none."""
         return ReadMaxBytes(self._options.bytes_max) if self._options.bytes_max is not None else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        """The log ends, for this query, where it ends now."""
-        self._target = self._look()[1]
+        """Stop this query at the present end of the log."""
+        self._target = self._poll()[1]
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
-        """Where the next micro-batch ends: a record boundary; the first one where it begins.
+        """Return the end of the next micro-batch, a record boundary; the first micro-batch ends at its start.
 
         Raises:
             StoreDamaged: the log ends before `start`.
@@ -250,70 +269,71 @@ class LogStreamReader(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
         if self._is_beginning:
             self._is_beginning = False
             return start
-        files, end = self._look()
-        begin = parse_place(start, files.broker_name).log_offset
-        if end < begin and end != self._shorter:
-            self._rewritten(f"the log ends at {end}, but was read up to {begin} already")
-            self._shorter = end
+        files, end = self._poll()
+        begin = parse_position(start, files.broker_name).log_offset
+        if end < begin and end != self._reported_end:
+            self._report_rewritten(f"the log ends at {end}, but was read up to {begin} already")
+            self._reported_end = end
         end = end if self._target is None else min(end, self._target)
         if end < begin:
             return start
         if isinstance(limit, ReadMaxBytes) and end - begin > limit.max_bytes:
             with LogFileReader(files) as read:
                 end = find_record(read, max(begin, files.start) + limit.max_bytes, end) or end
-        return self._place(files, end)
+        return self._offset_json(files, end)
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802  # Spark's name
-        """The log's end, for the query's progress."""
-        return self._place(*self._look())
+        """Return the end of the log, for the query's progress report."""
+        return self._offset_json(*self._poll())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """One task per range; a small micro-batch is one task.
+        """Plan one task per range; a small micro-batch is one task.
 
         Raises:
-            StoreDamaged: the log was written anew before `start`.
-            OffsetGone: retention has taken bytes behind `start`.
+            StoreDamaged: the log was rewritten before `start`.
+            OffsetGone: retention has deleted bytes after `start`.
         """
-        self._is_beginning = False  # a first batch that is done again
+        self._is_beginning = False  # a first batch is repeated
         files = self._open()
-        begin, stop = parse_place(begin_of(start, end), files.broker_name), parse_place(end, files.broker_name)
+        begin, stop = parse_position(batch_start(start, end), files.broker_name), parse_position(end, files.broker_name)
         at = begin.log_offset
         if at > files.start and files.epoch_at(at - 1) != begin.epoch:
-            self._rewritten(
-                f"what lies before log offset {at} was of generation {begin.epoch}, and is now of "
-                f"generation {files.epoch_at(at - 1)}"
+            self._report_rewritten(
+                f"the bytes before log offset {at} belonged to epoch {begin.epoch}, and now belong to "
+                f"epoch {files.epoch_at(at - 1)}"
             )
         if at < files.start:
             self._lost(f"log offsets [{at}, {files.start}) are gone")
             at = files.start
         if stop.log_offset > files.capacity_end:
-            self._rewritten(f"log offsets [{files.capacity_end}, {stop.log_offset}) were there and are no more")
+            self._report_rewritten(f"log offsets [{files.capacity_end}, {stop.log_offset}) no longer exist")
         ranges = split(files, at, min(stop.log_offset, files.capacity_end), self._options.range_bytes)
         if sum(one.end - one.start for one in ranges) <= self._options.range_bytes:
             return [LogPartition(ranges)] if ranges else []
         return [LogPartition([one]) for one in ranges]
 
-    def _rewritten(self, what: str) -> None:
+    def _report_rewritten(self, what: str) -> None:
         if self._options.fails_on_loss:
             raise StoreDamaged(
-                f"{self._options.path}: {what}: the log was written anew after a failover",
-                hint="what was read of it may be of no message any more; set failOnDataLoss to false to go on",
+                f"{self._options.path}: {what}: the log was rewritten after a failover",
+                hint="rows already read may belong to messages that no longer exist; "
+                "set failOnDataLoss to false to continue",
             )
-        log.warning("rocketmq-log: %s: %s; going on", self._options.path, what)
+        log.warning("rocketmq-log: %s: %s; continuing", self._options.path, what)
 
-    def _place(self, files: LogFiles, log_offset: int) -> dict[str, dict[str, int]]:
+    def _offset_json(self, files: LogFiles, log_offset: int) -> dict[str, dict[str, int]]:
         epoch = files.epoch_at(log_offset - 1) if log_offset > files.start else 0
-        return place_json(files.broker_name, Place(log_offset, epoch))
+        return position_json(files.broker_name, LogPosition(log_offset, epoch))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows of one task, as Arrow batches."""
+        """Yield the rows of one task as Arrow batches."""
         return self._read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to let go of."""
+        """Do nothing: no resources are held per micro-batch."""
 
 
 def _before(read: LogFileReader, end: int) -> bytes:
-    """The last bytes before an offset, of the file that they lie in."""
-    size = min(CLOSING_BYTES, (end - 1) % read.files.segment_bytes + 1) if end else 0
+    """Return the last bytes before an offset, within one file."""
+    size = min(TAIL_BYTES, (end - 1) % read.files.segment_bytes + 1) if end else 0
     return read(end - size, size) if size else b""

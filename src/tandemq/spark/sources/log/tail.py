@@ -1,8 +1,7 @@
-"""What lies before an offset of a log: whether a record ends there, and what tells one log from another, the last sound
-record before it, as a checksum.
+"""Checks of the bytes before a log offset: whether a record ends there, and a checksum of the last sound record.
 
-Records say where they lie and when they were stored, so that no two logs have the same one at the same place. Twins
-have the same, whatever fills the ends of their files.
+The checksum identifies a log: records contain their log offset and store time, so that no two logs have the same record
+at the same offset. Replicas have the same records, even if the blanks at the ends of their files differ.
 
 Source: docs/guides/pipeline.md, "Archive".
 """
@@ -16,12 +15,12 @@ UNKNOWN = 0
 
 
 def tail_checksum(read: LogFileReader, end: int) -> int:
-    """CRC-32 of the last sound record that begins before a log offset, in the file of the byte before that offset;
-    UNKNOWN if the log has none there.
+    """Return the CRC-32 of the last sound record that begins before a log offset, in the file of the byte before that
+    offset; UNKNOWN if there is none.
 
     Raises:
-        OffsetGone: retention has just taken the file.
-    Cost: reads some 64 KiB, more if there is damage or a record is larger.
+        OffsetGone: retention has just deleted the file.
+    Cost: reads some 64 KiB, more if there is damage or a larger record.
     """
     size = read.files.segment_bytes
     last, position = UNKNOWN, _begin(read, end, size)
@@ -36,7 +35,7 @@ def tail_checksum(read: LogFileReader, end: int) -> int:
 
 
 def is_boundary(read: LogFileReader, offset: int) -> bool:
-    """Whether a record, or the blank at a file's end, ends at a log offset: what lies there is a record, or damage.
+    """Return whether a record, or the blank at the end of a file, ends at a log offset.
 
     Raises, cost: as `tail_checksum`.
     """
@@ -54,8 +53,8 @@ def is_boundary(read: LogFileReader, offset: int) -> bool:
 
 
 def first_record(read: LogFileReader, start: int) -> int:
-    """Where the record that follows a log offset begins: there, or behind the blank that ends the file. The offset
-    itself if there is neither."""
+    """Return where the next record begins: at a log offset, or after the blank that ends the file; the offset itself if
+    there is neither."""
     found = next(Walker(read, read.files.segment_bytes, start).records(), None)
     return found[0].log_offset if found is not None else start
 

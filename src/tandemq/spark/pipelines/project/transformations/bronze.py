@@ -1,4 +1,4 @@
-"""Bronze: every record as stored, sound or not, with where it lies."""
+"""Bronze: every record as stored, sound or damaged, with its position."""
 
 import json
 
@@ -11,9 +11,9 @@ spark = SparkSession.active()
 
 @dp.table(format="parquet", comment="Every record as stored, with broker, offsets, epoch and verdict")
 def bronze() -> DataFrame:
-    """What brokers or their files hold; `spark.tandemq.format` and `spark.tandemq.options` say which and how.
+    """Records of brokers or of their files; `spark.tandemq.format` and `spark.tandemq.options` configure the source.
 
-    `arrivedAt` is when a record came here: silver forgets copies by it.
+    `arrivedAt` is the time of arrival in this table; silver uses it to bound its state.
     """
     options = json.loads(spark.conf.get("spark.tandemq.options") or "{}")
     records = spark.readStream.format(spark.conf.get("spark.tandemq.format")).options(**options, details="true").load()

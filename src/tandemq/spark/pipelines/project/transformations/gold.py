@@ -1,4 +1,4 @@
-"""Gold: what operators and analysts look at."""
+"""Gold: metrics for operators and analysts."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
@@ -9,7 +9,8 @@ spark = SparkSession.active()
 
 @dp.materialized_view(format="parquet", comment="Per minute and topic: messages, bytes, latency, retries, dead letters")
 def gold_minutes() -> DataFrame:
-    """Latency is from the producer's clock to the broker's, in milliseconds; of a retry, since the first delivery's."""
+    """Latency in milliseconds is from the producer's clock to the broker's; for a retry it starts at the original
+    send."""
     return (
         spark.read.table("silver")
         .groupBy("minute", "topic")
@@ -25,9 +26,9 @@ def gold_minutes() -> DataFrame:
     )
 
 
-@dp.materialized_view(format="parquet", comment="Per group and queue: how far it is, how much is left")
+@dp.materialized_view(format="parquet", comment="Per group and topic: consumed messages and lag")
 def gold_lag() -> DataFrame:
-    """As brokers say now; without rows where no name server is given."""
+    """Present lag from the brokers; no rows without a name server."""
     return (
         spark.read.format("rocketmq-lag")
         .option("nameServer", spark.conf.get("spark.tandemq.nameServer", ""))
