@@ -1,15 +1,15 @@
-"""The benchmarks: every figure the project promises, beside Java RocketMQ, in one run with one load generator.
+"""Benchmarks: every figure the project states, beside Java RocketMQ, in one run with one load generator.
 
-    run.py        what `make bench` calls: which cells, which servers, progress, results
-    cells.py      the cells: what is measured, in which unit, against which target
-    sessions.py   how each group of cells is measured on one server
+    run.py        entry point of `make bench`: choice of cells and servers, progress, results
+    cells.py      the cells: quantity, unit, target
+    sessions.py   measurement of each group of cells on one server
     servers.py    brokers under test as processes: ours, RocketMQ 4.9.7, RocketMQ 5.3.3
-    loads.py      the generator (tandemq.load) as a process of its own
-    generator.py  what the generator can do by itself
+    loads.py      the generator (tandemq.load) in a process of its own
+    generator.py  limits of the generator itself
     failover.py   kill -9 of a master under a consumer (failover_consumer.py)
     report.py     the table, latest.json
     plot.py       the picture for the README
 
-One server runs at a time (a pair where the cell is about pairs), the servers take turns cell group by cell group, so
-that a slow quarter of an hour hits all of them. Stores are deleted after each group.
+One server runs at a time (a pair where the cell is about pairs). The servers take turns group by group, so that a slow
+quarter of an hour affects all of them. Stores are deleted after each group.
 """

@@ -1,6 +1,6 @@
-"""What is measured, in which unit, and what has to come out.
+"""Cells: quantities, units and targets.
 
-A target is either a ratio to the better of the two Java brokers of the same run, or a bound of its own.
+A target is either a ratio to the better of the two Java brokers of the same run, or an absolute bound.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ Session = Literal["send", "read", "flush", "pair", "rest", "store", "failover"]
 class Cell:
     """One figure."""
 
-    name: str  # What --only takes.
+    name: str  # Name for --only.
     title: str
-    session: Session  # The group it is measured in, on one start of the server.
+    session: Session  # Session: the group measured on one start of the server.
     unit: str
     more_is_better: bool = True
-    ratio: float | None = None  # To the better Java; for times, at most this.
+    ratio: float | None = None  # Ratio to the better Java; for times, at most this.
     bound: float | None = None  # At least this, or at most, by more_is_better.
     ours_only: bool = False
 
     @property
     def target(self) -> str:
-        """The target as text."""
+        """Return the target as text."""
         sign = "≥" if self.more_is_better else "≤"
         parts = [f"{sign} {self.ratio:g}×"] if self.ratio is not None else []
         parts += [f"{sign} {self.bound:g} {self.unit}"] if self.bound is not None else []
@@ -39,7 +39,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class SendLoad:
-    """The load of a cell that sends."""
+    """Load of a cell that sends."""
 
     connections: int
     window: int
@@ -48,7 +48,7 @@ class SendLoad:
 
     @property
     def open_requests(self) -> int:
-        """Requests under way at a time."""
+        """Return the number of requests in flight."""
         return self.connections * self.window
 
 
@@ -106,10 +106,10 @@ SESSIONS: tuple[Session, ...] = ("send", "read", "flush", "pair", "rest", "store
 
 
 def chosen(only: list[str]) -> list[Cell]:
-    """Return the cells whose name or session is in `only`, or begins with one of them; all if it is empty.
+    """Return the cells whose name or session is in `only`, or begins with an entry; all if it is empty.
 
     Raises:
-        ValueError: an entry names nothing.
+        ValueError: an entry matches nothing.
     """
     if not only:
         return list(CELLS)

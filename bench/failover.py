@@ -1,11 +1,11 @@
-"""kill -9 of a master under a consumer that has a backlog to read: how long until the next message.
+"""kill -9 of a master under a consumer with a backlog: time until the next message.
 
     pair, SYNC_MASTER      backlog on both
     consumer (a process)   reads; each delivery is noted with the time
-    kill -9 master         nothing of the backlog is lost: it goes on from the slave
+    kill -9 master         nothing of the backlog is lost: reading continues at the slave
 
-The figure is the longest time without a delivery from the kill on. The backlog is much larger than what a client
-fetches ahead, so the gap is not hidden by messages that were already in the client.
+The figure is the longest time without a delivery from the kill on. The backlog is much larger than a client's prefetch,
+so that messages in the client do not hide the gap.
 
 The consumer is bench.failover_consumer.
 """
@@ -27,10 +27,10 @@ _BACKLOG = 400_000
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What the consumer saw."""
+    """Observation of the consumer."""
 
-    seconds: float  # From the kill: the longest time without a delivery.
-    delivered: int  # Different messages.
+    seconds: float  # Longest time without a delivery from the kill on.
+    delivered: int  # Distinct messages.
     sent: int
 
 
@@ -52,7 +52,9 @@ class _Group(Protocol):
 
 
 def seconds_without_delivery(group: _Group, *, topic: str = _TOPIC, backlog: int = _BACKLOG) -> Gap:
-    """Run the story on a started pair; its master is dead afterwards. `backlog`: messages sent before, to a new topic.
+    """Kill the master of a started pair under load; it stays dead.
+
+    `backlog`: messages sent before, to a new topic.
 
     Raises:
         LoadFailed: the consumer did not get every message of the backlog.

@@ -1,6 +1,7 @@
 """The consumer of bench.failover: `python -m bench.failover_consumer NAMESRV TOPIC COUNT`.
 
-It prints "reading" after the first messages, and a line of JSON at the end: how many different messages came, and when.
+It prints "reading" after the first messages, and a line of JSON at the end: number of distinct messages, and times of
+deliveries.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ _MARK_EVERY_S = 0.005
 
 
 async def consume(namesrv: str, topic: str, count: int) -> None:
-    """Read until `count` different messages have come, or none for a minute; print what was seen."""
+    """Read until `count` distinct messages have arrived, or none for a minute; print the observations."""
     keys: set[str] = set()
-    marks: list[float] = []  # Times of deliveries, a few milliseconds apart at least.
+    marks: list[float] = []  # Times of deliveries, at least a few milliseconds apart.
     async with PushConsumer(namesrv, group=_GROUP, topics={topic: "*"}, consume_from=ConsumeFrom.FIRST) as consumer:
         messages = aiter(consumer)
         while len(keys) < count:

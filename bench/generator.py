@@ -1,7 +1,7 @@
-"""What the load generator itself can do: 16 × 32 against a server that stores nothing.
+"""Limits of the load generator itself: 16 × 32 against a server that stores nothing.
 
-`python -m bench.generator` prints it; `make bench` writes it beside the figures, since no broker can be seen to be
-faster than this.
+`python -m bench.generator` prints them; `make bench` records them beside the figures, since no broker can be measured
+as faster than this.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ECHO = REPOSITORY / "tests" / "load" / "echo_server.py"
 
 
 def ceiling(connections: int = 16, window: int = 32, seconds: float = 2.0) -> dict[str, Any]:
-    """Return messages per second and the share of a core, of sends of 128 B that are answered at once."""
+    """Return messages per second and the share of a core, for sends of 128 B that are answered at once."""
     with subprocess.Popen([sys.executable, str(_ECHO)], stdout=subprocess.PIPE, text=True) as echo:
         try:
             assert echo.stdout is not None

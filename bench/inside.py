@@ -1,10 +1,10 @@
-"""What a broker's turns cost, without sockets: CPU time of one process, per message, on a store in memory.
+"""Cost of a broker's turns without sockets: CPU time per message of one process, on a store in memory.
 
-    python -m bench.inside                 all of them, about ten seconds
-    python -m bench.inside batch slave     some
-    python -m bench.inside --profile batch     and where the time goes
+    python -m bench.inside                     all cells, about ten seconds
+    python -m bench.inside batch slave         some
+    python -m bench.inside --profile batch     with a profile
 
-CPU time is little disturbed by what else the machine does; rates are not. The first quarter of a run is not counted.
+Other load on the machine disturbs CPU time little, and rates much. The first quarter of a run is not counted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SENDS = {"batch": (4, 8, 32), "16x32": (16, 32, 1), "1x32": (1, 32, 1), "64x1":
 """Connections, requests of each in a turn, messages of each request; 128 B."""
 CELLS = (*_SENDS, "slave", "pull")
 _Step = tuple[int, Callable[[], object]]
-"""Messages, and the call that takes them."""
+"""(messages, the call that processes them)."""
 
 
 class _NoBacklog:
@@ -46,7 +46,7 @@ class _NoBacklog:
 
 
 class _Driven:
-    """A broker driven by hand; jobs are done at once."""
+    """A broker driven by hand; jobs run at once."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
         self.now = Now(1_000, 1_700_000_000_000)
@@ -82,7 +82,7 @@ def _sends(
 
 
 def _slave(path: Path) -> Iterator[_Step]:
-    """A log of messages of 1 KiB in batches, as a slave of the classic protocol gets it."""
+    """Feed a log of messages of 1 KiB in batches to a slave of the classic protocol."""
     count = 0
     for messages, step in _sends("batch", path / "master", _LOG_BYTES // (4 * 8 * 32 * 1215), 1024):
         step()
@@ -100,7 +100,7 @@ def _slave(path: Path) -> Iterator[_Step]:
 
 
 def _pull(path: Path) -> Iterator[_Step]:
-    """Four clients that catch up on messages of 1 KiB, a queue each, 32 at once."""
+    """Let four clients catch up on messages of 1 KiB, a queue each, 32 at once."""
     broker = _Driven(path)
     for _, step in _sends("batch", path, _LOG_BYTES // (4 * 8 * 32 * 1215), 1024, broker):
         step()
@@ -113,7 +113,7 @@ def _pull(path: Path) -> Iterator[_Step]:
 
 
 def microseconds(name: str, profile: cProfile.Profile | None = None) -> float:
-    """CPU time per message of one cell, the fastest quarter of its turns."""
+    """Return the CPU time per message of one cell, the fastest quarter of its turns."""
     with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
         path = Path(directory)
         found: list[float] = []
@@ -131,7 +131,7 @@ def microseconds(name: str, profile: cProfile.Profile | None = None) -> float:
 
 
 def main() -> None:
-    """Print what was asked for."""
+    """Print the chosen cells."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cells", nargs="*", metavar="CELL", help=", ".join(CELLS))
     parser.add_argument("--profile", action="store_true", help="print the dearest functions as well")

@@ -1,4 +1,4 @@
-"""The load generator as a process of its own, so that its CPU and its garbage are not the measuring program's."""
+"""The load generator in a process of its own, so that its CPU time and garbage are not the measuring program's."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 
 class LoadFailed(Exception):
-    """The generator could not put its load on the server; the text is what it said."""
+    """The generator could not put its load on the server; the text is its error."""
 
 
 def run_load(kind: str, address: str, **options: str | float) -> dict[str, Any]:
     """Run `python -m tandemq.load` to its end and return its result (the fields of tandemq.load.results.report).
 
     Raises:
-        LoadFailed: it gave up.
+        LoadFailed: the generator failed.
     """
     done = subprocess.run(_command(kind, address, options), capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -28,7 +28,7 @@ def run_load(kind: str, address: str, **options: str | float) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def idle_connections(address: str, connections: int, topic: str) -> Iterator[None]:
-    """Hold that many connections open while the body of the `with` runs.
+    """Hold that many connections open while the body runs.
 
     Raises:
         LoadFailed: they could not be opened.

@@ -1,19 +1,19 @@
-"""`make bench-failover`: how long nobody reads or writes when a master dies, is switched, or comes back.
+"""`make bench-failover`: time without reads and writes when a master dies, is switched, or returns.
 
     python -m bench.modes                               50 kills per mode and registry, then the cost: an hour
     python -m bench.modes --rounds 5 --registry namesrv
     python -m bench.modes --only cost                   or kills, or switch: rounds without a kill, elect alone
 
-Each round: kill -9 of the serving master of a running pair under load, then its return, then a switch.
+Each round: kill -9 of the active master of a running pair under load, then its return, then a switch.
 
     read      kill → the longest time in which a consumer with a backlog got nothing
     write     kill → the longest time in which a producer with default retries stored nothing; failed sends   (elect)
     back      the master listens again → it may be read again (slave-consume), or all is in sync again; in slave-consume
-              a slow consumer reads on over it: what comes twice then, which committed offsets go back
+              a slow consumer reads over it: duplicates, committed offsets that move back
     switch    the longest time in which the producer stored nothing, over a planned switch there and back      (elect)
     cost      SYNC_MASTER 16×32, 128 B: elect ÷ static, median of interleaved pairs of two runs each, per registry
 
-Exit code 1 if something acknowledged was not read in the end.
+Exit code 1 if an acknowledged message was not read in the end.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.failover import seconds_without_delivery
-from bench.handback import SlowReads
 from bench.loads import LoadFailed, run_load
+from bench.offset_handover import SlowReads
 from tandemq.client.blocking import BlockingProducer
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
@@ -57,13 +57,13 @@ _BACKLOG = 200_000
 _RETURN_SECONDS = 60.0
 _LOOK_SECONDS = 0.01
 _SHOWN_LINES = 20
-"""Of each log, when something fails."""
+"""Lines shown of each log after a failure."""
 _COST_SECONDS = 2.5
 
 
 @dataclass(slots=True)
 class Writes:
-    """A producer that sends one message after the other: when each was stored, how many sends failed."""
+    """A producer that sends one message after the other, and records the times of stored ones and the failures."""
 
     name_servers: str
     moments: list[float] = field(default_factory=list)
@@ -91,13 +91,13 @@ class Writes:
                     self.failed.append(str(error))
 
     def gap_since(self, moment: float) -> float:
-        """The longest time without a stored message from a moment on."""
+        """Return the longest time without a stored message from a moment on."""
         moments = [moment, *(at for at in self.moments if at > moment)]
         return max((later - earlier for earlier, later in zip(moments, moments[1:], strict=False)), default=0.0)
 
 
 class Pair:
-    """A running pair, as `bench.failover` wants it: `master` is who serves now."""
+    """A running pair for `bench.failover`; `master` is the active member."""
 
     def __init__(self, cluster: ChildCluster) -> None:
         self.cluster = cluster
@@ -105,15 +105,15 @@ class Pair:
 
     @property
     def master(self) -> BrokerChild:
-        """Who serves the group."""
+        """Return the active member."""
         found = self.cluster.master_of(_GROUP)
-        assert found is not None, "nobody serves the group"
+        assert found is not None, "the group has no active member"
         return found
 
 
 @contextmanager
 def running_pair(mode: Mode, registry: str, **settings: str | int) -> Iterator[Pair]:
-    """A pair in a directory of its own; `registry`: "namesrv", or the address of another one."""
+    """Run a pair in a directory of its own; `registry`: "namesrv", or the address of another one."""
     with _directory() as directory:
         if registry != "namesrv":
             settings["registryAddr"] = registry
@@ -124,7 +124,7 @@ def running_pair(mode: Mode, registry: str, **settings: str | int) -> Iterator[P
 
 @contextmanager
 def _directory() -> Iterator[Path]:
-    """A directory for a cluster. If something fails it stays, and the ends of its logs are shown."""
+    """Make a directory for a cluster; after a failure it is kept, and the ends of its logs are printed."""
     directory, is_kept = Path(tempfile.mkdtemp(prefix="tandemq-failover-")), False
     try:
         yield directory
@@ -141,7 +141,7 @@ def _directory() -> Iterator[Path]:
 
 
 def kill_round(pair: Pair, mode: Mode) -> dict[str, Any]:
-    """Kill the master under load, wait for its return; the figures of it."""
+    """Kill the master under load, wait for its return; return the figures."""
     writes = Writes(pair.cluster.name_servers)
     master = pair.master
     found: dict[str, Any] = {}
@@ -172,7 +172,7 @@ def _read_round(pair: Pair, master: BrokerChild, reads: SlowReads | None = None)
 
 
 def _return(pair: Pair, master: BrokerChild) -> float:
-    """Start it again; seconds from when it listens until all is as before."""
+    """Start a master again; return the seconds from listening until the group is as before."""
     master.start()
     begun = time.monotonic()
 
@@ -209,9 +209,10 @@ def switch_round(pair: Pair) -> dict[str, Any]:
 
 
 def cost(pairs: int, registry: str, console: Console) -> dict[str, Any]:
-    """Messages per second of two clusters that both run, each twice in one pair: one, the other, the other, the one.
+    """Compare the rates of a static and an elect cluster that both run, in interleaved pairs of two runs each.
 
-    So it matters not who comes first, nor that a machine gets slower while its disk has more and more to write.
+    The order within a pair is one, the other, the other, the one, so that neither the order matters, nor that a machine
+    gets slower as its disk has more to write.
     """
     ratios = []
     with running_pair(Mode.STATIC, "namesrv") as fixed, running_pair(Mode.ELECT, registry) as elected:
@@ -248,7 +249,7 @@ def _wait(condition: Any, seconds: float = _RETURN_SECONDS) -> None:
 
 
 def measure(mode: Mode, registry: str, rounds: int, console: Console, *, kills: bool) -> list[dict[str, Any]]:
-    """All rounds of a mode on a registry. `kills`: whether a master is killed in each."""
+    """Run all rounds of a mode on a registry. `kills`: whether a master is killed in each."""
     found = []
     with running_pair(mode, registry) as pair:
         for number in range(rounds):
@@ -292,7 +293,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _modes(args: argparse.Namespace, registry: str) -> list[str]:
-    """What is measured on a registry; static pairs have none."""
+    """Return the modes to measure on a registry; static pairs have none."""
     if args.only == "cost":
         return []
     if args.only == "switch":
@@ -340,7 +341,7 @@ def _besides(what: str, rows: list[dict[str, Any]]) -> str:
     counted = {
         "write": {"failed": "sends failed"},
         "switch": {"failed_s": "sends failed"},
-        "back": {"twice": "came twice", "offsets_back": "offsets went back"},
+        "back": {"twice": "duplicates", "offsets_back": "offsets moved back"},
     }.get(what, {})
     return ", ".join(f"{sum(row[key] for row in rows)} {text}" for key, text in counted.items() if key in rows[0])
 

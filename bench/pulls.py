@@ -37,7 +37,7 @@ _PULLS_PER_TURN = 64
 
 
 class Layout(NamedTuple):
-    """How many topics of how many queues share the log."""
+    """Number of topics, and queues of each, that share the log."""
 
     topics: int
     queues: int
@@ -54,7 +54,7 @@ class _Queue:
 
 
 def _fill(broker: _Driven, layout: Layout, body_bytes: int) -> list[_Queue]:
-    """Store messages for random queues until the log is full enough; returns the queues that have some."""
+    """Store messages for random queues until the log is full enough; return the queues with messages."""
     random, store, body = Random(1), broker.node.store, bytes(2 * body_bytes)
     names = [f"topic{number}" for number in range(layout.topics)]
     while store.log.end < _LOG_BYTES:
@@ -85,7 +85,7 @@ def _fill(broker: _Driven, layout: Layout, body_bytes: int) -> list[_Queue]:
 def _read(
     broker: _Driven, queues: list[_Queue], at_once: int, profile: cProfile.Profile | None = None
 ) -> tuple[int, int, float]:
-    """Read queues to their ends, `at_once` of them together; returns messages, their bytes, CPU seconds."""
+    """Read queues to their ends, `at_once` of them together; return messages, their bytes, CPU seconds."""
     messages = size = in_flight = 0
     cpu_s = 0.0
     waiting = list(range(len(queues) - 1, -1, -1))

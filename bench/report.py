@@ -1,4 +1,4 @@
-"""From figures to the table on the terminal and to latest.json."""
+"""The table on the terminal and latest.json."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bench.sessions import Figure
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: the median of each server's rounds, and how it stands."""
+    """One row of the table: the median of each server's rounds, and whether the target is met."""
 
     cell: str
     title: str
@@ -32,7 +32,7 @@ class Row:
 
 
 def rows(cells: Iterable[Cell], figures: Sequence[Figure]) -> list[Row]:
-    """Return one row per cell of which anything was measured."""
+    """Return one row per cell with at least one measurement."""
     return [_row(cell, values) for cell in cells if (values := _medians(cell, figures))]
 
 
@@ -53,7 +53,7 @@ def _row(cell: Cell, values: dict[str, float]) -> Row:
 
 
 def _met(cell: Cell, ours: float | None, ratio: float | None) -> bool | None:
-    """Whether every part of the target holds; None if a part could not be judged."""
+    """Return whether every part of the target is met; None if a part could not be judged."""
     parts = [(ratio, cell.ratio)] if cell.ratio is not None else []
     parts += [(ours, cell.bound)] if cell.bound is not None else []
     if not parts or any(value is None for value, _ in parts):
@@ -64,7 +64,7 @@ def _met(cell: Cell, ours: float | None, ratio: float | None) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class SyncCost:
-    """What waiting for a slave costs: the rate of a SYNC_MASTER pair by that of one asynchronous master, by server."""
+    """Cost of waiting for a slave: the rate of a SYNC_MASTER pair by that of one asynchronous master, by server."""
 
     shape: str  # Connections × window.
     ratios: dict[str, float]
@@ -89,7 +89,7 @@ def sync_cost_line(cost: SyncCost) -> str:
 
 
 def table(lines: Sequence[Row], servers: Sequence[str]) -> Table:
-    """Return the table as printed."""
+    """Return the table as text."""
     result = Table(title="TandemQ beside Java RocketMQ", title_justify="left")
     result.add_column("cell")
     for server in servers:
@@ -116,7 +116,7 @@ def _number(value: float | None) -> str:
 
 
 def write_json(path: Path, lines: Sequence[Row], figures: Sequence[Figure], facts: dict[str, Any]) -> None:
-    """Write everything that was measured, rows first."""
+    """Write all measurements, rows first."""
     content = {
         "facts": facts,
         "sync_cost": [dataclasses.asdict(cost) for cost in sync_costs(lines)],
@@ -128,7 +128,7 @@ def write_json(path: Path, lines: Sequence[Row], figures: Sequence[Figure], fact
 
 
 def machine() -> dict[str, Any]:
-    """Return what one needs to know to compare figures of two runs."""
+    """Return the facts about machine and versions that are needed to compare figures of two runs."""
     info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     model = next((line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")), "?")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -84,7 +84,7 @@ def _write(args: argparse.Namespace, lines: list[Row], runner: _Runner, minutes:
 
 
 class _Runner:
-    """Goes through the sessions; the servers take turns."""
+    """Runs the sessions; the servers take turns."""
 
     def __init__(self, cells: list[Cell], servers: list[str], pace: Pace, directory: Path, console: Console) -> None:
         self.cells = cells
@@ -98,14 +98,14 @@ class _Runner:
 
     def run(self, rounds: int) -> None:
         for number in range(rounds):
-            # The order turns from round to round, so that nobody always comes first.
+            # The order changes from round to round, so that no server is always first.
             turn = number % len(self.servers)
             for session in SESSIONS:
                 for server in self.servers[turn:] + self.servers[:turn]:
                     self.measure(session, server)
 
     def measure(self, session: Session, server: str) -> None:
-        """Run one session on one server; a session that fails is a problem of its own, not the end."""
+        """Run one session on one server; a failed session does not end the run."""
         cells = [c for c in self.cells if c.session == session and (server == OURS or not c.ours_only)]
         if not cells:
             return
@@ -118,12 +118,12 @@ class _Runner:
             try:
                 for figure in measure(session, Bench(server, cells, self.directory, self.pace, say)):
                     self.figures.append(figure)
-                    self.tell(name, figure)
+                    self.report(name, figure)
             except _FAILURES as error:
                 self.problems.append(f"{name}, {session}: {error}")
                 self.console.print(self.problems[-1], style="red", highlight=False)
 
-    def tell(self, name: str, figure: Figure) -> None:
+    def report(self, name: str, figure: Figure) -> None:
         cell = next(cell for cell in CELLS if cell.name == figure.cell)
         detail = figure.detail
         more = f"  generator {detail['cpu_share']:.0%}" if "cpu_share" in detail else ""

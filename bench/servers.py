@@ -52,7 +52,7 @@ class BrokerGroup:
         directory = self.directory / name
         namesrv = self.name_server.address
         if self.kind == OURS:
-            # The generator's raw slave does not introduce itself; it is let in by address, as a Java slave is.
+            # The generator's raw slave sends no hello; it is admitted by address, as a Java slave is.
             settings = {**conf, "haClassicPeers": LOOPBACK}
             return OurBroker(directory, namesrv=namesrv, name=name, settings=settings)
         return JavaBroker(self.kind, directory, namesrv=namesrv, name=name, jvm_options=JVM, settings=conf)
@@ -82,20 +82,20 @@ class BrokerGroup:
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory of a process, 10^6 bytes."""
+    """Return the resident memory of a process, 10^6 bytes."""
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return int(found.group(1)) * 1024 / 1e6
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time a process has used so far."""
+    """Return the user and system time that a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 
 
 def machine_cpu_seconds() -> float:
-    """CPU time of everything on the machine so far, idling and waiting left out."""
+    """Return the CPU time of the whole machine so far, without idling and waiting."""
     first_line = Path("/proc/stat").read_text().splitlines()[0]
     user, nice, system, _idle, _wait, *interrupts = map(int, first_line.split()[1:8])
     return (user + nice + system + sum(interrupts)) / 100

@@ -1,7 +1,7 @@
-"""How each group of cells is measured on one kind of server.
+"""Measurement of each group of cells on one kind of server.
 
-A session starts its server, warms it up, measures the chosen cells one after the other, and leaves nothing behind.
-It yields its figures as they come, so that what is known stays known when a later cell fails.
+A session starts its server, warms it up, measures the chosen cells one after the other, and removes everything. It
+yields each figure at once, so that earlier figures survive when a later cell fails.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _TOPIC = "bench"
 _QUEUES = 8
 _KIB = 1024
 _BATCH = 32
-_STORED_KIB = 1250  # About what a record of 1 KiB takes in the log, bytes.
+_STORED_KIB = 1250  # Approximate size of a record of 1 KiB in the log, bytes.
 _PAIR_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long and how much; the quick one is for trying the benchmark itself, not for figures."""
+    """Durations and amounts; the quick pace is for trying the benchmark itself, not for figures."""
 
     measure_s: float = 4.0
     settle_s: float = 1.0  # The load of a cell before its measured time.
-    warmup_look_s: float = 3.0  # Warming up goes on while looks get faster …
+    warmup_look_s: float = 3.0  # Warming up goes on while rates grow …
     warmup_max_s: float = 30.0  # … but not longer than this.
     latency_s: float = 8.0
     read_bytes: int = 2 << 30
     store_bytes: int = 4 << 30
-    replays: int = 3  # How often a stream of a few seconds is measured; the median counts.
+    replays: int = 3  # Repetitions of a stream of a few seconds; the median counts.
     idle_connections: int = 10_000
 
 
@@ -65,7 +65,7 @@ QUICK = Pace(
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured value, with whatever explains it."""
+    """One measured value, with details."""
 
     cell: str
     server: str
@@ -75,20 +75,20 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What a session needs to know."""
+    """What a session gets."""
 
     server: str
-    cells: list[Cell]  # Those of this session that were chosen.
+    cells: list[Cell]  # The chosen cells of this session.
     directory: Path
     pace: Pace
     say: Callable[[str], None]
 
     def wants(self, name: str) -> bool:
-        """Whether this cell is to be measured on this server."""
+        """Return whether this cell is to be measured on this server."""
         return any(cell.name == name and (self.server == OURS or not cell.ours_only) for cell in self.cells)
 
     def group(self, conf: Conf | None = None) -> BrokerGroup:
-        """A fresh group of brokers of this kind."""
+        """Return a fresh group of brokers of this kind."""
         return BrokerGroup(self.server, self.directory / f"{self.server}-{os.getpid()}", conf)
 
 
@@ -96,7 +96,7 @@ def measure(session: Session, bench: Bench) -> Iterator[Figure]:
     """Measure the chosen cells of one session on one server.
 
     Raises:
-        LoadFailed, LoadError: the server refused the load or never came up.
+        LoadFailed, LoadError: the server refused the load or did not start.
     """
     return _SESSIONS[session](bench)
 
@@ -128,7 +128,7 @@ def _pair(bench: Bench) -> Iterator[Figure]:
 
 
 def sync_master(server: str) -> Conf:
-    """The keys of a pair that acknowledges what its slave has; 5.3.3 waits for nobody unless it is told to."""
+    """Return the settings of a pair that acknowledges what its slave has; 5.3.3 needs one more to wait for it."""
     five = {"inSyncReplicas": 2, "totalReplicas": 2} if server.startswith("5.") else {}
     return {"brokerRole": "SYNC_MASTER", **five}
 
@@ -141,15 +141,15 @@ def start_pair(group: BrokerGroup) -> None:
 
 
 def _warm_up(bench: Bench, group: BrokerGroup) -> None:
-    """Load the server until its rate stops growing by a tenth, so that what is measured is compiled code.
+    """Load the server until its rate stops growing by a tenth, so that compiled code is measured.
 
-    A cold Java broker on two busy cores has been seen to need half a minute to get to half of its rate. Ours goes
-    through the same, and is done after the first three looks.
+    A cold Java broker on two busy cores can need half a minute to reach half of its rate. Ours is treated alike, and is
+    done after the first three measurements.
     """
     bench.say("warm-up")
     end = time.perf_counter() + bench.pace.warmup_max_s
     best = 0.0
-    flat = 0  # Looks in a row that were not faster; one alone may be somebody else's noise.
+    flat = 0  # Measurements in a row without growth; a single one may be noise of the machine.
     while time.perf_counter() < end and flat < 2:
         result = run_load(
             "produce", group.master.address, topic=_TOPIC, queues=_QUEUES, seconds=bench.pace.warmup_look_s, warmup=0.0
@@ -183,7 +183,7 @@ def _send_cells(bench: Bench, group: BrokerGroup) -> Iterator[Figure]:
 
 
 class _Clocks:
-    """Who used the CPU during a cell: the brokers, and everybody who is neither broker nor generator."""
+    """CPU time during a cell: of the brokers, and of everything that is neither broker nor generator."""
 
     def __init__(self, group: BrokerGroup) -> None:
         self._pids = [broker.pid for broker in (group.master, group.slave) if broker.is_running]
@@ -193,7 +193,7 @@ class _Clocks:
         return time.perf_counter(), sum(map(cpu_seconds, self._pids)), machine_cpu_seconds()
 
     def shares(self, result: dict[str, Any]) -> dict[str, float]:
-        """Shares of one core since the start."""
+        """Return the shares of one core since the start."""
         now, brokers, machine = self._read()
         passed = now - self._started
         server = (brokers - self._brokers) / passed
@@ -205,7 +205,7 @@ def _latency(bench: Bench, group: BrokerGroup) -> Iterator[Figure]:
     bench.say("end to end at 1,000 msg/s")
     pace = bench.pace
     options: dict[str, str | float] = {"topic": "latency", "seconds": pace.latency_s, "warmup": pace.settle_s * 3}
-    os.sync()  # at this rate nothing is left to be written; what the cells before it left would take seconds
+    os.sync()  # nothing is left to be written at this rate; flushing what earlier cells left would take seconds
     result = run_load("latency", group.master.address, rate=1000.0, **options)
     # Beyond the target: the same at ten times the rate, kept beside the figure.
     result["at_10k"] = run_load("latency", group.master.address, rate=10000.0, **options)
@@ -295,7 +295,7 @@ def _start_and_send(group: BrokerGroup) -> float:
 
 
 def _resident_at_rest(group: BrokerGroup) -> float:
-    """Resident memory once it has stopped growing: two equal looks a second apart."""
+    """Return the resident memory once it has stopped growing: two equal measurements a second apart."""
     now = resident_mb(group.master.pid)
     for _ in range(10):
         last = now
@@ -306,11 +306,11 @@ def _resident_at_rest(group: BrokerGroup) -> float:
     return now
 
 
-# ------------------------------------------------------------------------------------------ ours only: twin and store
+# ------------------------------------------------------------------------------------------- ours only: slave and store
 
 
 def _store(bench: Bench) -> Iterator[Figure]:
-    """One log for three cells: a slave copies it, the master recovers it after kill -9, `log verify` reads it."""
+    """Fill one log for three cells: a slave copies it, the master recovers it after kill -9, `log verify` reads it."""
     with bench.group() as group:
         group.start_master()
         _fill(bench, group, bench.pace.store_bytes)
@@ -326,8 +326,9 @@ def _store(bench: Bench) -> Iterator[Figure]:
 
 
 def _twin(bench: Bench, group: BrokerGroup, end: int) -> Figure:
-    """The second copy counts: a virtual machine may have to ask for the memory that the first one is cached in, which
-    takes longer than the copy."""
+    """Return the second copy's rate: in the first one a virtual machine may have to ask for the memory of the page
+    cache, which takes longer than the copy.
+    """
     bench.say("master → our slave, for the first time")
     first_mb_per_s = _copied_mb_per_s(group, end)
     bench.say("master → our slave")
@@ -336,7 +337,7 @@ def _twin(bench: Bench, group: BrokerGroup, end: int) -> Figure:
 
 
 def _copied_mb_per_s(group: BrokerGroup, end: int) -> float:
-    """Let the slave copy the log into an empty store, and leave none."""
+    """Let the slave copy the log into an empty store, and remove the copy."""
     group.start(group.slave)
     with connect(group.slave.address) as sock:
         first = wait_until(lambda: log_end(sock), what="the slave's first bytes", within_s=60, every_s=0.002)

@@ -54,7 +54,7 @@ BODY_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One line of the table. `met` None: the line is there to compare with."""
+    """One line of the table. `met` None: the line is only there to compare with."""
 
     name: str
     figure: str
@@ -63,35 +63,35 @@ class Cell:
 
 
 class PerRow(DataSource):
-    """What a source without columns is: a tuple per record, decoded one by one."""
+    """A source without column batches: a tuple per record, decoded one by one."""
 
     @classmethod
     def name(cls) -> str:
-        """Its format."""
+        """Return the format's name."""
         return "rows-of-log"
 
     def schema(self) -> StructType:
-        """All columns that every source has."""
+        """Return the schema: all columns that every source has."""
         return message_schema()
 
     def reader(self, schema: StructType) -> PerRowReader:  # noqa: ARG002  # all columns, always
-        """The reader."""
+        """Return the reader."""
         return PerRowReader(self.options["path"])
 
 
 class PerRowReader(DataSourceReader):
-    """Reads as `PerRow` says."""
+    """Reader of `PerRow`."""
 
     def __init__(self, path: str) -> None:
         """`path`: a store directory."""
         self._files = open_log(path)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One per file of the log, as a per-row source has no cheaper place to begin."""
+        """Return one partition per file of the log: a per-row source has no cheaper place to begin."""
         return [InputPartition(start) for start in self._files.starts]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """A tuple per record."""
+        """Yield a tuple per record."""
         from datetime import UTC, datetime  # noqa: PLC0415  # in the worker
 
         with LogFileReader(self._files) as read:
@@ -124,18 +124,18 @@ class PerRowReader(DataSourceReader):
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """Of some rounds: seconds of the quickest, and least CPU seconds, of this process, its JVM and Spark's workers."""
+    """Several rounds: the shortest time, and the least CPU time of this process, its JVM and Spark's workers."""
 
     seconds: float
     cpu: float
 
     def rate(self, mb: float) -> str:
-        """For the table."""
+        """Return the figures for the table."""
         return f"{mb / self.seconds:,.0f} MB/s, {1000 * self.cpu / mb:.2f} CPU s/GB"
 
 
 def best(rounds: int, work: Callable[[], object]) -> Took:
-    """Do it so often; other programs on the machine lengthen the seconds, and hardly the CPU seconds."""
+    """Run it several times; other programs on the machine lengthen the seconds, and hardly the CPU seconds."""
     took = []
     for _ in range(rounds):
         began, spent = time.perf_counter(), tree_cpu()
@@ -145,7 +145,7 @@ def best(rounds: int, work: Callable[[], object]) -> Took:
 
 
 def tree_cpu() -> float:
-    """CPU seconds that this process and all below it have used so far, those that have ended included."""
+    """Return the CPU seconds of this process and all its descendants so far, ended ones included."""
     parents, ticks = {}, {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -168,14 +168,14 @@ class Bench:
     """All cells over one log."""
 
     def __init__(self, spark: SparkSession, root: Path, mib: int, rounds: int) -> None:
-        """Make the input."""
+        """Create the input."""
         self._spark = spark
         self._root = root
         self._rounds = rounds
-        self.store, self.twin, self.small = root / "master", root / "slave", root / "small"
+        self.store, self.replica, self.small = root / "master", root / "slave", root / "small"
         write_log(self.store, mib << 20, BODY_BYTES, segment_bytes=max(32, mib // 4) << 20)
         write_log(self.small, max(32, mib // 8) << 20, BODY_BYTES, segment_bytes=max(16, mib // 16) << 20)
-        shutil.copytree(self.store, self.twin)
+        shutil.copytree(self.store, self.replica)
         spark.dataSource.register(RocketMQLogDataSource)
         spark.dataSource.register(PerRow)
         self.mb = self._size(self.store)
@@ -191,7 +191,7 @@ class Bench:
         return self._spark.read.format("rocketmq-log").load(str(store))
 
     def source(self) -> list[Cell]:
-        """The source, beside Spark's own Parquet reader on the same rows, and beside rows made one by one."""
+        """Measure the source, beside Spark's own Parquet reader on the same rows, and beside rows made one by one."""
         parquet = str(self._root / "parquet")
         self._log(self.store).write.mode("overwrite").option("compression", "none").parquet(parquet)
         own = best(self._rounds, lambda: self._noop(self._spark.read.parquet(parquet)))
@@ -209,7 +209,7 @@ class Bench:
         ]
 
     def archive(self) -> list[Cell]:
-        """The archive into Delta, beside Spark's Parquet writer fed by the same source."""
+        """Measure the archive into Delta, beside Spark's Parquet writer fed by the same source."""
         lake, written = self._root / "lake", str(self._root / "written")
 
         def ours() -> None:
@@ -234,8 +234,10 @@ class Bench:
         ]
 
     def checks(self) -> list[Cell]:
-        """Audit, beside `cmp` on the same files, and scrub."""
-        pairs = [(path, self.twin / "commitlog" / path.name) for path in sorted((self.store / "commitlog").iterdir())]
+        """Measure audit, beside `cmp` on the same files, and scrub."""
+        pairs = [
+            (path, self.replica / "commitlog" / path.name) for path in sorted((self.store / "commitlog").iterdir())
+        ]
 
         def compare() -> None:
             for one, other in pairs:
@@ -243,12 +245,12 @@ class Bench:
 
         size = sum(one.stat().st_size for one, _ in pairs) / 1e6
         cmp = 2 * size / best(self._rounds, compare).seconds
-        both = 2 * self.mb / best(self._rounds, lambda: audit(self._spark, self.store, self.twin)).seconds
+        both = 2 * self.mb / best(self._rounds, lambda: audit(self._spark, self.store, self.replica)).seconds
         scrubbed = self.mb / best(self._rounds, lambda: scrub(self._spark, self.store)).seconds
         return [
             Cell("cmp on the same files, both", f"{cmp:,.0f} MB/s"),
             Cell(
-                "audit of twins, both",
+                "audit of replicas, both",
                 f"{both:,.0f} MB/s, {both / cmp:.2f} x cmp",
                 ">= 1,500 MB/s or 0.5 x cmp",
                 both >= 1500 or both >= 0.5 * cmp,
@@ -257,7 +259,7 @@ class Bench:
         ]
 
     def kills(self) -> list[Cell]:
-        """The archive's drivers killed with SIGKILL, as the slow test of tests/spark/test_kill.py does it."""
+        """Kill the archive's drivers with SIGKILL, as the slow test of tests/spark/test_kill.py does."""
         root = self._root / "kills"
         root.mkdir()
         found = kill_many(
@@ -274,7 +276,7 @@ class Bench:
         ]
 
     def stream(self) -> list[Cell]:
-        """From a record's store time to the Delta commit that holds it, at a steady rate."""
+        """Measure the time from a record's store time to the Delta commit that holds it, at a steady rate."""
         store, lake = self._root / "live", self._root / "live-lake"
         writer = LiveLog(store)
         commits: list[tuple[float, int]] = []
@@ -310,10 +312,10 @@ def _mb(directory: Path) -> float:
 
 
 class LiveLog:
-    """Writes records of the present moment at a steady rate, in a process of its own."""
+    """Writer of records with the current time at a steady rate, in a process of its own."""
 
     def __init__(self, store: Path) -> None:
-        """Begin the log with one record, so that there is one to open."""
+        """Start the log with one record, so that there is one to open."""
         self._store = store
         write_log(store, 1, 128, segment_bytes=64 << 20)
         self.end = 0
@@ -341,7 +343,7 @@ class LiveLog:
         self._thread.join()
 
     def latencies(self, commits: list[tuple[float, int]]) -> list[float]:
-        """Milliseconds from store time to the first commit that reaches the record; one per written group."""
+        """Return the milliseconds from store time to the first commit that has the record; one per written group."""
         found, at = [], 0
         for store_ms, end, _ in self._committed:
             while at < len(commits) and commits[at][1] < end:
@@ -377,8 +379,8 @@ def main() -> int:
         table.add_row(cell.name, cell.figure, cell.target, {None: "", True: "yes", False: "NO"}[cell.met])
     console.print(table)
     RESULTS.parent.mkdir(exist_ok=True)
-    told = [{"cell": c.name, "figure": c.figure, "target": c.target, "met": c.met} for c in cells]
-    RESULTS.write_text(json.dumps({"mb": bench.mb, "load": load, "cells": told}, indent=1) + "\n", encoding="utf-8")
+    rows = [{"cell": c.name, "figure": c.figure, "target": c.target, "met": c.met} for c in cells]
+    RESULTS.write_text(json.dumps({"mb": bench.mb, "load": load, "cells": rows}, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

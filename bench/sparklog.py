@@ -1,7 +1,7 @@
 """Commit logs for `bench.spark`: of a given size at once, or growing at a steady rate in a process of its own.
 
-python -m bench.sparklog STORE RATE     goes on behind the log's end until standard input is closed; tells, per group
-                                        of records, store time (ms), log end, and records so far
+python -m bench.sparklog STORE RATE     appends to the log until standard input is closed; prints, per group of records,
+                                        store time (ms), log end, and records so far
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _RANDOM_BYTES = random.Random(1).randbytes(1 << 20)
 
 
 class Maker:
-    """Makes one record after the other, as a broker's log has them."""
+    """Makes records as a broker's log has them."""
 
     def __init__(self) -> None:
-        """The first is number 0."""
+        """Start with number 0."""
         self.count = 0
 
     def record(self, log_offset: int, body_bytes: int, wall_ms: int) -> bytes:
-        """The next record; bodies are random bytes of the given mean length."""
+        """Return the next record; bodies are random bytes of the given mean length."""
         number = self.count
         length = body_bytes // 2 + number * 7919 % body_bytes
         start = number * 104_729 % (len(_RANDOM_BYTES) - length)
@@ -76,12 +76,12 @@ def write_log(store: Path, log_bytes: int, body_bytes: int, *, segment_bytes: in
 
 
 def main(store: Path, rate: int) -> None:
-    """Write behind the log's end, `rate` records a second, within its last file."""
+    """Append `rate` records a second, within the log's last file."""
     files = open_log(store)
     with LogFileReader(files) as read:
         offset = log_end(read)
     maker = Maker()
-    maker.count = 1  # the log began with one
+    maker.count = 1  # the log started with one
     began, written = time.monotonic(), 0
     with open(files.path(files.starts[-1]), "r+b", buffering=0) as file:
         while not select.select([sys.stdin], [], [], GROUP_S)[0]:

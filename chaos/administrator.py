@@ -1,7 +1,8 @@
-"""Changes of the group's configuration while it runs, as `tandemq ha config set` and `apply` make them.
+"""Configuration changes of a running group, made as `tandemq ha config set` and `apply` make them.
 
-The change is made in a database of the run, which refuses what contradicts itself, and carried to the registry, past
-all proxies, by the task that `apply` runs. What the group forbids as it stands is refused, and taken back here.
+A change is stored in the run's own database, which rejects contradictions, and written to the registry, past all
+proxies, by the task that `apply` runs. A change that the group's state forbids is refused, and reverted in the
+database.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ _WEIGHTS = (0, 50, 10_000)
 
 
 class Administrator:
-    """Keeps the group's configuration."""
+    """Holds and changes the group's configuration."""
 
     def __init__(
         self, directory: Path, registry: str, group: str, mode: Mode, members: int, secret_file: str | Path = ""
     ) -> None:
-        """The group is in the registry as `run.groups` configures it; now it is in the database too."""
+        """Store the configuration that `run.groups` wrote to the registry in the database too."""
         self._database = GroupDatabase(f"sqlite:///{directory / 'groups.db'}")
         self._registry = parse_address(registry)
         self._secret_file = secret_file
@@ -37,18 +38,18 @@ class Administrator:
         self._store(self.first)
 
     def close(self) -> None:
-        """Give the database back."""
+        """Close the database."""
         self._database.close()
 
     def _store(self, config: GroupConfig) -> None:
         self._database.change(CLUSTER, self._group, lambda _: config, wall_ms=time.time_ns() // 1_000_000)
 
     def change(self, config: GroupConfig) -> str:
-        """Let the group become this; "", or why it is refused.
+        """Change the configuration; return "", or the reason of the refusal.
 
         Raises:
             ConfigError: it contradicts itself.
-            RemoteError, NetworkError, OutcomeUnknown: registry or database could not be used.
+            RemoteError, NetworkError, OutcomeUnknown: the registry or the database could not be used.
         """
         self._store(config)
         with RegistryClient(self._registry, secret_file=self._secret_file) as registry:
@@ -61,17 +62,17 @@ class Administrator:
         self.config = config
         return ""
 
-    def draw(self, dice: Random, broker_id: int) -> tuple[str, GroupConfig]:
-        """Something to change about a member, in words, and the configuration then; never a contradictory one."""
+    def draw(self, random: Random, broker_id: int) -> tuple[str, GroupConfig]:
+        """Return a random change of a member as (description, configuration); never a contradictory one."""
         member = next(one for one in self.first.members if one.broker_id == broker_id)
         others = tuple(one for one in self.first.members if one is not member)
-        weight = dice.choice(_WEIGHTS)
+        weight = random.choice(_WEIGHTS)
         found = {
             "dropped": replace(self.first, members=others),
             f"weight {weight}": with_member(self.first, replace(member, weight=weight)),
         }
-        permission = dice.choice([one for one in BrokerPermission if one is not member.permission])
+        permission = random.choice([one for one in BrokerPermission if one is not member.permission])
         found[f"permission {permission.value}"] = with_member(self.first, replace(member, permission=permission))
         sound = {what: config for what, config in found.items() if not list(contradictions(config))}
-        what = dice.choice(sorted(sound))
+        what = random.choice(sorted(sound))
         return what, sound[what]

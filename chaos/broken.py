@@ -1,10 +1,10 @@
 """`python -m chaos.broken DIRECTORY …`: tandemq with a device that fails while a file of that name is in the directory.
 
 eio      syncing a file or a directory fails with an input/output error
-enospc   writing fails for want of space: the log, the queues, the index (pwrite), tables (write)
+enospc   writing fails for lack of space: the log, the queues, the index (pwrite), tables (write)
 eread    reading the log, the queues and the index (pread) fails with an input/output error
 
-Pipes and sockets are no files of the device: they go on.
+Pipes and sockets are not on the device and keep working.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _is_on_device(fd: int) -> bool:
 
 
 def break_calls(directory: Path) -> None:
-    """From now on calls fail while files are in the directory that say so."""
+    """Let calls fail from now on while the files that name them are in the directory."""
     device = _Device(directory)
     os.fdatasync = device.failing(os.fdatasync, "eio", errno.EIO)
     os.fsync = device.failing(os.fsync, "eio", errno.EIO)
@@ -77,7 +77,7 @@ def break_calls(directory: Path) -> None:
 
 
 def main() -> None:
-    """Break the calls, then be tandemq."""
+    """Patch the calls, then run tandemq."""
     break_calls(Path(sys.argv.pop(1)))
     tandemq()
 

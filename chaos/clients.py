@@ -1,6 +1,6 @@
-"""Two producers, a consumer, and somebody who looks at its offsets: they fill a `History` while faults happen.
+"""Two producers, a consumer, and a watcher of its offsets, which fill a `History` while faults happen.
 
-Some messages are sent with a delay, some are given back by the consumer once or twice.
+Some messages are delayed; some are sent back by the consumer once or twice.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from chaos.history import History
+from chaos.history import History, Place
 from chaos.world import Broker, World
 from tandemq import ConsumeFrom
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
@@ -25,7 +25,7 @@ TOPIC, CONSUMERS = "Chaos", "chaos"
 QUEUES = 4
 DRAIN_SECONDS = 60.0
 DELAYS = "1s 2s 3s 1s 2s 3s 1s 2s 3s 1s 2s 3s 1s 2s 3s 1s 2s 3s"
-"""Of the levels from 1 on; a message that is rejected waits by them too."""
+"""Delay levels from 1 on; messages that are sent back wait by them too."""
 DELAY_SECONDS = {1: 1.0, 2: 2.0, 3: 3.0}
 _DELAYED_EVERY, _REJECTED_EVERY = 20, 37
 _JOIN_SECONDS = 120.0
@@ -33,10 +33,9 @@ _FIRST = "first"
 
 
 class Clients:
-    """All of them, a thread each."""
+    """All clients, a thread each."""
 
     def __init__(self, world: World) -> None:
-        """Nothing runs yet."""
         self._world = world
         self.history = History()
         self._is_over = threading.Event()
@@ -55,16 +54,16 @@ class Clients:
     def _run(self, name: str, work: Callable[[], None]) -> None:
         try:
             work()
-        except TandemError as error:  # clients go on through every fault: else nobody would have looked
+        except TandemError as error:  # clients survive every fault: otherwise the run would have checked nothing
             self._crashed.append(f"I14: {name} gave up: {error}")
 
     def start(self) -> None:
-        """Begin, once the topic is there: its first message creates it."""
+        """Start the clients, after the first message has created the topic."""
         history = self.history
         with BlockingProducer(self._world.name_server.address, group="chaos", queues_per_new_topic=QUEUES) as producer:
             history.sending(_FIRST, _FIRST)
             result = producer.send(_message(_FIRST, _FIRST))
-        place = (result.queue.queue_id, result.queue_offset)
+        place = Place(result.queue.queue_id, result.queue_offset)
         history.answered(_FIRST, result.status.name, place, is_ok=result.status is SendStatus.SEND_OK)
         for thread in self._threads:
             thread.start()
@@ -87,7 +86,7 @@ class Clients:
                     continue
                 history.longest_write_gap_s = max(history.longest_write_gap_s, time.monotonic() - last)
                 last = time.monotonic()
-                place = (level - 1 if level else result.queue.queue_id, result.queue_offset)
+                place = Place(level - 1 if level else result.queue.queue_id, result.queue_offset)
                 history.answered(body, result.status.name, place, is_ok=result.status is SendStatus.SEND_OK)
 
     def _consume(self) -> None:
@@ -103,13 +102,13 @@ class Clients:
                 history.longest_read_gap_s = max(history.longest_read_gap_s, time.monotonic() - last)
                 last = time.monotonic()
                 stored = message.stored
-                place = (message.queue.queue_id, stored.queue_offset)
+                place = Place(message.queue.queue_id, stored.queue_offset)
                 body, keys = stored.body.decode(errors="replace"), " ".join(stored.keys)
                 is_retry = message.queue.topic == retry_topic(CONSUMERS)
                 history.received(body, stored.tags, keys, place, at=last, is_retry=is_retry)
                 times[body] = times.get(body, 0) + 1
                 if times[body] <= _rejections(body):
-                    history.gave_back(body)
+                    history.sent_back(body)
                     message.retry()
                 else:
                     message.ack()
@@ -132,14 +131,14 @@ class Clients:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 offset = int(answer.fields["offset"])
             elif answer is not None and answer.code == ResponseCode.QUERY_NOT_FOUND:
-                offset = 0  # it may serve, and knows of no commit
+                offset = 0  # it has permission, and no commit yet
             else:
-                return  # it may not serve, so nobody asks it for offsets
+                return  # it has no permission, so clients do not ask it for offsets
             may_be_behind = self._world.mode is Mode.SLAVE_CONSUME and self._world.may_lag
-            self.history.offset_told(queue_id, offset, broker.name, may_be_behind=may_be_behind)
+            self.history.offset_reported(queue_id, offset, broker.name, may_be_behind=may_be_behind)
 
     def finish(self) -> list[str]:
-        """Stop producing, wait until everything acknowledged was delivered; what went wrong with the clients."""
+        """Stop producing, wait until everything acknowledged is delivered; return the clients' violations."""
         self._is_over.set()
         for thread in self._threads[:2]:
             thread.join(_JOIN_SECONDS)
@@ -150,7 +149,7 @@ class Clients:
         for thread in self._threads[2:]:
             thread.join(_JOIN_SECONDS)
         stuck = [f"I14: {thread.name} does not end" for thread in self._threads if thread.is_alive()]
-        self.history.judge()
+        self.history.check_clients()
         return self._crashed + stuck
 
 
@@ -159,13 +158,13 @@ def _message(body: str, tag: str, delay_level: int = 0) -> Message:
 
 
 def _delay_level(number: int) -> int:
-    """Every twentieth message is sent with a delay, by each of them in turn."""
+    """Return the delay level of a message: every twentieth one is delayed, by each level in turn."""
     turn, rest = divmod(number, _DELAYED_EVERY)
     return 0 if rest else 1 + turn % len(DELAY_SECONDS)
 
 
 def _rejections(body: str) -> int:
-    """How often the consumer gives a message back: once or twice in turn, of some."""
+    """Return how often the consumer sends a message back: some messages once or twice, in turn."""
     number = body.rpartition("-")[2]
     turn, rest = divmod(int(number), _REJECTED_EVERY) if number.isdecimal() else (0, 1)
     return 0 if rest else 1 + turn % 2

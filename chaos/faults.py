@@ -1,4 +1,4 @@
-"""What happens to a group: drawn from a seed, done one after the other, all mended at the end."""
+"""Faults of a group: drawn from a seed, injected one after the other, all undone at the end."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tandemq.model.command import Command
 from tandemq.run.request import try_ask
 
 OBEYS_SECONDS = 20.0
-"""Within this time a change of the configuration has taken effect."""
+"""Time limit for a configuration change to take effect."""
 _BEHAVIOURS: tuple[Behaviour, ...] = ("cut", "stall", "hole")
 
 
 class Faults:
-    """One run's faults."""
+    """The faults of one run."""
 
-    def __init__(self, world: World, dice: Random) -> None:
+    def __init__(self, world: World, random: Random) -> None:
         self._world = world
-        self._dice = dice
+        self._random = random
         self.done: list[dict[str, Any]] = []
-        """What was done: name, broker, seconds since the start, and how long it lasted."""
+        """Faults so far: name, broker, seconds since the start, duration."""
         self.violations: list[str] = []
         self._more: dict[str, Any] = {}
-        """What else there is to tell of the fault."""
+        """Further details of the current fault for the report."""
         self._begun = time.monotonic()
         self._kinds: dict[str, Callable[[Broker, float], None]] = {
             "kill": self._kill,
@@ -45,22 +45,22 @@ class Faults:
             self._kinds["switch"] = self._switch
 
     def run(self, seconds: float) -> None:
-        """One fault after the other for so long."""
+        """Inject one fault after the other for this long."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self._revive()
-            kind = self._dice.choice(sorted(self._kinds))
-            broker = self._dice.choice(self._world.brokers)
-            if self._dice.random() < 0.6:  # most of what matters happens to whoever serves
+            kind = self._random.choice(sorted(self._kinds))
+            broker = self._random.choice(self._world.brokers)
+            if self._random.random() < 0.6:  # faults of the active member matter most
                 broker = self._world.master or broker
-            lasts = self._dice.choice((0.3, 1.0, 2.0, 4.0))
+            lasts = self._random.choice((0.3, 1.0, 2.0, 4.0))
             at = time.monotonic() - self._begun
             self._world.may_lag |= kind != "kill"
             self._kinds[kind](broker, lasts)
-            told = {"fault": kind, "broker": broker.broker_id, "at": round(at, 2), "seconds": lasts}
-            self.done.append(told | self._more)
+            entry = {"fault": kind, "broker": broker.broker_id, "at": round(at, 2), "seconds": lasts}
+            self.done.append(entry | self._more)
             self._more = {}
-            time.sleep(self._dice.choice((0.0, 0.5, 2.0, 5.0)))
+            time.sleep(self._random.choice((0.0, 0.5, 2.0, 5.0)))
         self._revive()
 
     def _revive(self) -> None:
@@ -76,15 +76,15 @@ class Faults:
         broker.pause(seconds)
 
     def _network(self, broker: Broker, seconds: float) -> None:
-        """One of its connections misbehaves."""
-        what, behaviour = self._dice.choice(("clients", "slaves", "registry")), self._dice.choice(_BEHAVIOURS)
+        """Disturb one kind of connections of a broker."""
+        what, behaviour = self._random.choice(("clients", "slaves", "registry")), self._random.choice(_BEHAVIOURS)
         broker.behave(what, behaviour)
         time.sleep(seconds)
         broker.behave(what, "pass")
 
     def _apart(self, broker: Broker, seconds: float) -> None:
-        """It reaches neither registry nor slaves, but clients reach it."""
-        behaviour = self._dice.choice(_BEHAVIOURS)
+        """Cut a broker off from registry and slaves, but not from clients."""
+        behaviour = self._random.choice(_BEHAVIOURS)
         for other in self._world.brokers:  # its own connections to others' replication ports go through their proxies
             other.behave("slaves", behaviour)
         broker.behave("registry", behaviour)
@@ -94,7 +94,7 @@ class Faults:
         broker.behave("registry", "pass")
 
     def _eio(self, broker: Broker, seconds: float) -> None:
-        """A sync fails: it must not acknowledge anything any more; an operator restarts it."""
+        """Fail a sync: the broker must acknowledge nothing more until an operator restarts it."""
         broker.fails("eio", on=True)
         time.sleep(min(seconds, 1.0))
         broker.fails("eio", on=False)
@@ -102,33 +102,33 @@ class Faults:
         broker.start()
 
     def _enospc(self, broker: Broker, seconds: float) -> None:
-        """Its disk is full, for the log, the queues and the tables."""
+        """Fill the disk, for the log, the queues and the tables."""
         broker.fails("enospc", on=True)
         time.sleep(seconds)
         broker.fails("enospc", on=False)
 
     def _eread(self, broker: Broker, seconds: float) -> None:
-        """Nothing of its files can be read; what it has in memory goes on."""
+        """Fail all reads of its files; what it has in memory stays usable."""
         broker.fails("eread", on=True)
         time.sleep(seconds)
         broker.fails("eread", on=False)
 
     def _configure(self, broker: Broker, seconds: float) -> None:
-        """An administrator changes what it may do, takes it out, or weighs it anew; later all is as it was."""
+        """Change a member's permission or weight, or remove it; restore the configuration later."""
         administrator = self._world.administrator
-        what, config = administrator.draw(self._dice, broker.broker_id)
+        what, config = administrator.draw(self._random, broker.broker_id)
         refusal = administrator.change(config)
         self._more = {"what": what, "refused": refusal}
         if refusal:
             return
         own = config.member(broker.broker_id)
         right = BrokerPermission.NONE if own is None else own.permission
-        if own is None and self._dice.random() < 0.5:
+        if own is None and self._random.random() < 0.5:
             broker.kill()
         until = time.monotonic() + OBEYS_SECONDS
-        while disobedience := self._disobedience(broker, right, is_member=own is not None):
+        while deviation := self._deviation(broker, right, is_member=own is not None):
             if time.monotonic() > until:
-                self.violations.append(f"I6: {OBEYS_SECONDS:g} s after it was configured as {what} {disobedience}")
+                self.violations.append(f"I6: {OBEYS_SECONDS:g} s after it was configured as {what} {deviation}")
                 break
             time.sleep(0.05)
         time.sleep(seconds)
@@ -138,8 +138,8 @@ class Faults:
         if not broker.is_running:
             broker.start()
 
-    def _disobedience(self, broker: Broker, right: BrokerPermission, *, is_member: bool) -> str:
-        """What is not yet as the configuration says; "" if everything is."""
+    def _deviation(self, broker: Broker, right: BrokerPermission, *, is_member: bool) -> str:
+        """Return how a broker deviates from its configuration; "" if it does not."""
         standing = broker.standing()
         if standing.get("mayRead") and not right.may_read:
             return f"{broker.name} may be read"

@@ -1,20 +1,21 @@
-"""What clients saw and what the stores hold in the end, and whether it can be true. The names are
-docs/internals/simulation.md's.
+"""Observations of clients and content of the stores at the end, checked for consistency.
 
-I1   what was answered SEND_OK is delivered, and in the log where the answer said
-I2   body, tag and key of what is delivered, or stored, are those of a message somebody sent
-I3   a message is stored under one unique key, however often it was tried
-I4   within a queue new messages come in the order of their offsets; what was sent after an answer lies behind it
-I5   a queue offset names one message: for producers, consumers and in the log
-I7   a group's offset never goes back, but in `slave-consume` from a master to a slave that was cut off from it
-I12  a delayed message does not come before its time
-I13  a rejected message comes again
-I19  what a consumer was given is in the log in the end
+The rules are named as in docs/internals/simulation.md.
 
-A delayed message is answered with its place in the topic of delayed ones. A rejected one comes again from the retry
-topic, or from where it was if it could not be sent back. So places are those of one topic each.
+I1   a message answered SEND_OK is delivered, and in the log at the place in the response
+I2   body, tag and key of a delivered or stored message are those of a message that was sent
+I3   a message is stored under one unique key, however often it was sent
+I4   new messages of a queue arrive in the order of their offsets; a message sent after a response has a higher offset
+I5   a queue offset refers to one message: for producers, consumers and in the log
+I7   a group's offset never moves back, except in `slave-consume` from a master to a slave that was cut off from it
+I12  a delayed message does not arrive early
+I13  a rejected message is redelivered
+I19  a delivered message is in the log at the end
 
-Owner: one run; `chaos.clients` fills it from several threads. Does not know: brokers, processes, time of its own.
+The response to a delayed message has its place in the topic of delayed messages. A rejected message is redelivered from
+the retry topic, or from its own queue if it could not be sent back. So places belong to one topic each.
+
+Owner: one run; `chaos.clients` fills it from several threads. Does not know: brokers, processes, clocks.
 """
 
 from __future__ import annotations
@@ -24,11 +25,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-Place = tuple[int, int]
-"""Queue and offset in it."""
 _SHOWN = 3
 _EARLY_S = 0.002
-"""Brokers count whole milliseconds."""
+"""Tolerance: brokers count whole milliseconds."""
+
+
+class Place(NamedTuple):
+    """The place of a message in a topic."""
+
+    queue_id: int
+    offset: int
+
+    def __repr__(self) -> str:
+        return f"({self.queue_id}, {self.offset})"
 
 
 class Stored(NamedTuple):
@@ -43,67 +52,67 @@ class Stored(NamedTuple):
 
 @dataclass(slots=True)
 class History:
-    """What happened, and what is wrong with it."""
+    """The observations of one run, and their violations."""
 
     acknowledged: dict[str, Place] = field(default_factory=dict)
-    """Bodies answered SEND_OK, and where they lie; those of one producer in the order in which it sent them."""
+    """Bodies answered SEND_OK, with their places; those of one producer in the order of sending."""
     delayed: dict[str, Place] = field(default_factory=dict)
-    """Those of them that were sent with a delay, and where they lie until then."""
+    """Those of them that were sent with a delay, with their places among the delayed messages."""
     statuses: dict[str, int] = field(default_factory=dict)
     delivered: dict[Place, str] = field(default_factory=dict)
     retried: dict[Place, str] = field(default_factory=dict)
-    """What came again from the retry topic."""
+    """Deliveries from the retry topic."""
     duplicates: int = 0
     rejected: int = 0
     redelivered: int = 0
-    """Rejected messages that came again, from wherever."""
+    """Rejected messages that were redelivered, from either topic."""
     latest_delayed_s: float = 0.0
-    """How long after its time a delayed message came, at most."""
+    """Maximum lateness of a delayed message."""
     failed: int = 0
     errors: dict[str, int] = field(default_factory=dict)
-    """What failed sends were told, and how often."""
+    """Errors of failed sends, and how often each occurred."""
     violations: list[str] = field(default_factory=list)
     longest_write_gap_s: float = 0.0
     longest_read_gap_s: float = 0.0
     offsets_behind: int = 0
-    """How often a slave began to be read at lower offsets than its master had told: see `offset_told`."""
+    """How often a slave that took over reading had lower offsets than its master: see `offset_reported`."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    """Two producers count in the same places."""
+    """Guards the counters that two producers share."""
     _sent: dict[str, str] = field(default_factory=dict)
     _due: dict[str, float] = field(default_factory=dict)
-    """Before these times delayed messages must not come, seconds of the caller's clock."""
+    """Earliest delivery of delayed messages, seconds of the caller's clock."""
     _outstanding: dict[str, int] = field(default_factory=dict)
-    """Rejections after which the message has not come again."""
+    """Rejections that no redelivery has followed yet."""
     _bodies: set[str] = field(default_factory=set)
     _ends: dict[int, int] = field(default_factory=dict)
     _offsets: dict[int, tuple[int, str]] = field(default_factory=dict)
 
     @property
     def awaited(self) -> set[str]:
-        """Bodies acknowledged and not yet delivered, or rejected and not yet delivered again."""
+        """Bodies acknowledged and not yet delivered, or rejected and not yet redelivered."""
         return (set(self.acknowledged) | set(self.delayed)) - self._bodies | set(self._outstanding)
 
     def sending(self, body: str, tag: str, *, due: float = 0.0) -> None:
-        """A producer is about to send; the message's key is its body. `due`: a delayed one must not come before."""
+        """Record a send; the message's key is its body. `due`: earliest delivery of a delayed message."""
         self._sent[body] = tag
         if due:
             self._due[body] = due
 
     def answered(self, body: str, status: str, place: Place, *, is_ok: bool) -> None:
-        """It was told that the message is stored."""
+        """Record a response that says the message is stored."""
         with self._lock:
             self.statuses[status] = self.statuses.get(status, 0) + 1
         if is_ok:
             (self.delayed if body in self._due else self.acknowledged)[body] = place
 
     def refused(self, error: str) -> None:
-        """It was told that the message is not stored, or perhaps not."""
+        """Record a send that failed, or whose outcome is unknown."""
         with self._lock:
             self.failed += 1
             self.errors[error] = self.errors.get(error, 0) + 1
 
     def received(self, body: str, tag: str, key: str, place: Place, *, at: float = 0.0, is_retry: bool = False) -> None:
-        """A consumer was given a message, at a time; `is_retry`: from the retry topic."""
+        """Record a delivery at a time; `is_retry`: from the retry topic."""
         self._check_sent(body, tag, key, f"given at {place}")
         if is_retry:
             self._name(self.retried, place, body, "retry queue")
@@ -124,13 +133,13 @@ class History:
             self.duplicates += body in self._bodies
         self._bodies.add(body)
 
-    def gave_back(self, body: str) -> None:
-        """The consumer is about to reject what it was given."""
+    def sent_back(self, body: str) -> None:
+        """Record that the consumer is about to reject a message."""
         self.rejected += 1
         self._outstanding[body] = self._outstanding.get(body, 0) + 1
 
     def _first_at(self, place: Place) -> None:
-        """I4: what comes for the first time lies behind all that came before."""
+        """I4: check that a first delivery has a higher offset than all before."""
         queue_id, offset = place
         if place not in self.delivered:
             end = self._ends.get(queue_id, 0)
@@ -139,28 +148,28 @@ class History:
             self._ends[queue_id] = max(end, offset + 1)
 
     def _name(self, given: dict[Place, str], place: Place, body: str, what: str) -> None:
-        """I5: a place has one message."""
+        """I5: check that a place has one message."""
         other = given.get(place, body)
         if other != body:
-            self.violations.append(f"I5: {what} {place[0]} offset {place[1]} was {other}, then {body}")
+            self.violations.append(f"I5: {what} {place.queue_id} offset {place.offset} was {other}, then {body}")
         given[place] = body
 
-    def offset_told(self, queue_id: int, offset: int, teller: str, *, may_be_behind: bool) -> None:
-        """A broker that may serve told the group's offset.
+    def offset_reported(self, queue_id: int, offset: int, broker: str, *, may_be_behind: bool) -> None:
+        """Record the group's offset as reported by a broker with permission.
 
-        `may_be_behind`: commits need not have reached all members: another one may begin with older offsets.
+        `may_be_behind`: commits need not have reached all members, so that another one may start with older offsets.
         """
-        before, former = self._offsets.get(queue_id, (0, teller))
-        self._offsets[queue_id] = (offset, teller)
+        before, former = self._offsets.get(queue_id, (0, broker))
+        self._offsets[queue_id] = (offset, broker)
         if offset >= before:
             return
-        if may_be_behind and teller != former:
+        if may_be_behind and broker != former:
             self.offsets_behind += 1
         else:
-            self.violations.append(f"I7: queue {queue_id} went back from {before} to {offset} at {teller}")
+            self.violations.append(f"I7: queue {queue_id} went back from {before} to {offset} at {broker}")
 
-    def judge(self) -> None:
-        """Everything is over: what clients saw."""
+    def check_clients(self) -> None:
+        """Check the clients' observations at the end."""
         missing = sorted(self.awaited - set(self._outstanding))
         if self._outstanding:
             lost = sorted(self._outstanding)
@@ -183,20 +192,22 @@ class History:
                 self.violations.append(f"I4: {body} was sent after {former} and lies before it: {place}, {end}")
             last[stream] = (body, offset)
 
-    def judge_log(self, name: str, records: Iterable[Stored]) -> None:
-        """Everything is over: what the log of a member holds of the topic."""
+    def check_log(self, name: str, records: Iterable[Stored]) -> None:
+        """Check the topic's content in a member's log at the end."""
         keys: dict[str, str] = {}
         held = self._held(name, records, keys)
-        self._judge_held(name, held, self.acknowledged, self.delivered)
+        self._check_held(name, held, self.acknowledged, self.delivered)
 
-    def judge_aside(self, name: str, delayed: Iterable[Stored], retried: Iterable[Stored]) -> None:
-        """The same for the topic of delayed messages, in which rejected ones wait too, and for the retry topic. Their
-        copies may have keys of their own."""
-        self._judge_held(name, self._held(name, delayed, None), self.delayed, {})
-        self._judge_held(name, self._held(name, retried, None), {}, self.retried)
+    def check_aside(self, name: str, delayed: Iterable[Stored], retried: Iterable[Stored]) -> None:
+        """Check the topic of delayed messages, in which rejected ones wait too, and the retry topic.
+
+        Their copies may have unique keys of their own.
+        """
+        self._check_held(name, self._held(name, delayed, None), self.delayed, {})
+        self._check_held(name, self._held(name, retried, None), {}, self.retried)
 
     def _held(self, name: str, records: Iterable[Stored], keys: dict[str, str] | None) -> dict[Place, str]:
-        """Places of a topic in a log, each with one message that somebody sent."""
+        """Return the places of a topic in a log, after checking that each has one message that was sent."""
         held: dict[Place, str] = {}
         for record in records:
             self._check_sent(record.body, record.tag, record.key, f"in the log of {name} at {record.place}")
@@ -207,10 +218,12 @@ class History:
                 self.violations.append(f"I3: {record.body} is in the log of {name} under two unique keys")
         return held
 
-    def _judge_held(self, name: str, held: dict[Place, str], told: dict[str, Place], given: dict[Place, str]) -> None:
-        lost = [body for body, place in told.items() if held.get(place) != body]
+    def _check_held(
+        self, name: str, held: dict[Place, str], reported: dict[str, Place], given: dict[Place, str]
+    ) -> None:
+        lost = [body for body, place in reported.items() if held.get(place) != body]
         if lost:
-            first = [(body, told[body]) for body in lost[:_SHOWN]]
+            first = [(body, reported[body]) for body in lost[:_SHOWN]]
             self.violations.append(f"I1: {len(lost)} acknowledged and not in the log of {name}, first {first}")
         gone = [(body, place) for place, body in given.items() if held.get(place) != body]
         if gone:
@@ -224,7 +237,7 @@ class History:
             self.violations.append(f"I2: {body}, {where}, has tag {tag!r} and key {key!r}, not {sent!r} and {body!r}")
 
     def report(self) -> dict[str, Any]:
-        """For the run's JSON, without the violations."""
+        """Return the figures for the run's JSON, without the violations."""
         return {
             "statuses": self.statuses,
             "duplicates": self.duplicates,

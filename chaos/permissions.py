@@ -1,11 +1,11 @@
-"""I6: at most one member may be read, at most one written, at any instant: by the brokers' own logs.
+"""I6: at most one member may be read, and at most one written, at any instant, by the brokers' own logs.
 
     failover: epoch=3 mono_ms=81234567 may be read and written: …
 
-A broker says so when what it may do changes, with the moment by the monotonic clock, which all processes of a machine
-share: that of the turn in which a right began, and that at which its lease was over, however late it noticed. So spans
-of several brokers can be compared to the millisecond, and a stopped process has its rights until its lease ends.
-A process that was killed has none: its span ends when it is seen dead.
+A broker logs each change of its permissions with a time of the monotonic clock, which all processes of a machine share:
+the turn in which a permission began, or the end of its lease, however late the broker noticed. So spans of several
+brokers can be compared to the millisecond, and a stopped process keeps its permissions until its lease ends. The span
+of a killed process ends when it is seen dead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LINE = re.compile(
 
 
 class Span(NamedTuple):
-    """[start, end), ms of the monotonic clock."""
+    """Span [start, end), ms of the monotonic clock."""
 
     broker: str
     start: int
@@ -28,7 +28,7 @@ class Span(NamedTuple):
 
 
 def overlaps(logs: Mapping[str, Iterable[str]], deaths: Mapping[str, list[int]], now_ms: int) -> list[str]:
-    """Violations of I6, by the lines of each broker's log and the moments at which it was seen dead."""
+    """Return violations of I6, from the log lines of each broker and the times at which it was seen dead."""
     found = []
     for what in ("read", "written"):
         spans = [span for name, lines in logs.items() for span in spans_of(name, lines, what, deaths[name], now_ms)]
@@ -45,7 +45,7 @@ def overlaps(logs: Mapping[str, Iterable[str]], deaths: Mapping[str, list[int]],
 
 
 def spans_of(name: str, lines: Iterable[str], what: str, deaths: list[int], now_ms: int) -> list[Span]:
-    """When a broker could be "read" or "written"; a right that it still has ends at `now_ms`."""
+    """Return the spans in which a broker could be "read" or "written"; a current permission ends at `now_ms`."""
     spans: list[Span] = []
     begun: int | None = None
 

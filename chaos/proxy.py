@@ -1,9 +1,9 @@
-"""A TCP proxy between two processes that can be told to misbehave.
+"""TCP proxy between two processes that can disturb the traffic.
 
-pass    carries bytes both ways
-cut     resets what is open, refuses what comes
-stall   accepts and carries nothing, for as long as it lasts; then everything that waited
-hole    accepts, reads and forgets: the other side never learns that nobody is there
+pass    forward bytes both ways
+cut     reset open connections, refuse new ones
+stall   accept connections and forward nothing; when it ends, everything that waited
+hole    accept connections, read and drop all bytes: the other side sees no error
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PIECE_BYTES = 64 * 1024
 
 
 class ProxyLoop:
-    """The thread all proxies run in."""
+    """The thread in which all proxies run."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -27,7 +27,7 @@ class ProxyLoop:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it, and with it every listener and connection."""
+        """Stop the thread, and with it every listener and connection."""
         asyncio.run_coroutine_threadsafe(self._end(), self.loop).result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
@@ -43,10 +43,10 @@ class ProxyLoop:
 
 
 class Proxy:
-    """Listens at one address for another one."""
+    """Forwards connections from one address to another."""
 
     def __init__(self, where: ProxyLoop, listen: tuple[str, int], target: tuple[str, int]) -> None:
-        """Begin to listen; port 0 takes a free one, see `address`."""
+        """Start to listen; port 0 takes a free one, see `address`."""
         self._where = where
         self._target = target
         self._behaviour: Behaviour = "pass"
@@ -59,7 +59,7 @@ class Proxy:
         self.address = f"{host}:{port}"
 
     def behave(self, behaviour: Behaviour) -> None:
-        """From now on; from any thread."""
+        """Change the behaviour; callable from any thread."""
         self._where.loop.call_soon_threadsafe(self._behave, behaviour)
 
     def _behave(self, behaviour: Behaviour) -> None:
@@ -68,7 +68,7 @@ class Proxy:
             self._passes.clear()
         else:
             self._passes.set()
-        if behaviour == "cut" or before == "hole":  # bytes are missing: a connection cannot go on after that
+        if behaviour == "cut" or before == "hole":  # bytes are missing, so the connection cannot continue
             for writer in list(self._open):
                 writer.transport.abort()
 

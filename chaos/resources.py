@@ -1,8 +1,8 @@
-"""I15: a broker gives back what it takes: its open files and its memory early in its life and at the end of the run.
+"""I15: a broker leaks no resources: open files and memory early in its life and at the end of the run.
 
-Counted from /proc. A fault opens files and fills buffers and caches for a while, so only what is far more at the end
-than a short run can explain is called a leak; the figures themselves are in the report. Seen in 75 sound processes: at
-most 12 files and 24 MiB more.
+Counted from /proc. Faults open files and fill buffers and caches for a while, so only growth far beyond what a short
+run explains counts as a leak; the figures themselves are in the report. Observed in 75 processes without leaks: at most
+12 files and 24 MiB more.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 FILES_MORE_MAX = 40
-"""Open files and connections beyond the early count."""
+"""Maximum growth of open files and connections."""
 BYTES_MORE_MAX = 64 << 20
-"""Resident memory beyond the early figure."""
+"""Maximum growth of resident memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one process uses at one moment."""
+    """Resource usage of a process at one moment."""
 
     pid: int
     files: int
@@ -28,7 +28,7 @@ class Usage:
 
 
 def usage(pid: int, proc: Path = Path("/proc")) -> Usage | None:
-    """What a process uses now; None if there is no such process."""
+    """Return the current usage of a process; None if it does not exist."""
     try:
         files = sum(1 for _ in (proc / str(pid) / "fd").iterdir())
         lines = (proc / str(pid) / "status").read_text(encoding="ascii").splitlines()
@@ -40,19 +40,19 @@ def usage(pid: int, proc: Path = Path("/proc")) -> Usage | None:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """One broker's process, early and at the end."""
+    """Resource usage of a broker's process, early and at the end."""
 
     broker: str
     early: Usage
     end: Usage
 
     def report(self) -> dict[str, Any]:
-        """For the run's JSON."""
+        """Return the figures for the run's JSON."""
         return {"broker": self.broker, "early": asdict(self.early), "end": asdict(self.end)}
 
 
 def leaks(found: Iterable[Growth]) -> list[str]:
-    """Violations of I15."""
+    """Return violations of I15."""
     violations = []
     for growth in found:
         files = growth.end.files - growth.early.files

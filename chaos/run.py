@@ -1,12 +1,11 @@
-"""`make chaos`: real brokers on a real registry, killed, stopped, cut off, with failing devices; nothing may be wrong.
+"""`make chaos`: real brokers on a real registry under kills, stops, cut connections and failing devices, then checked.
 
     python -m chaos.run                             200 runs of 20 seconds, on ZooKeeper and the name server in turn
     python -m chaos.run --runs 1 --seed 7 --keep    one of them again, its logs kept
 
 Each run draws mode, members, registry and faults from its seed, and writes a JSON report. Exit code 3 if there was a
-violation, 130 if it was interrupted. What is checked: `chaos.history`, `permissions`, `stores`, `resources`; the
-names are those of docs/internals/simulation.md, "What is checked", and docs/internals/chaos.md tells what they mean
-here.
+violation, 130 if it was interrupted. Checks: `chaos.history`, `permissions`, `stores`, `resources`; the rules are those
+of docs/internals/simulation.md, "What is checked", and docs/internals/chaos.md says what they mean here.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ from tests.interop.zookeeper import ZooKeeper, can_run
 EXIT_VIOLATION = 3
 EXIT_INTERRUPTED = 130
 _ZOOKEEPER_TICK_MS = 500
-_VIOLATIONS_TOLD = 50
+_VIOLATIONS_SHOWN = 50
 
 
 def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str, Any]:
-    """One run; its report."""
-    dice = Random(seed)
-    mode = dice.choice((Mode.ELECT, Mode.ELECT, Mode.SLAVE_CONSUME))
-    members = 2 if mode is Mode.SLAVE_CONSUME else dice.choice((2, 3))
-    registry = dice.choice((zookeeper, "")) if zookeeper else ""
-    flush = {"flushDiskType": dice.choice(("ASYNC_FLUSH", "SYNC_FLUSH"))}
+    """Run one seed; return its report."""
+    random = Random(seed)
+    mode = random.choice((Mode.ELECT, Mode.ELECT, Mode.SLAVE_CONSUME))
+    members = 2 if mode is Mode.SLAVE_CONSUME else random.choice((2, 3))
+    registry = random.choice((zookeeper, "")) if zookeeper else ""
+    flush = {"flushDiskType": random.choice(("ASYNC_FLUSH", "SYNC_FLUSH"))}
     settings = {**flush, "messageDelayLevel": DELAYS}
     report: dict[str, Any] = {
         "seed": seed,
@@ -66,7 +65,7 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
     with World(directory, mode=mode, members=members, registry=registry, settings=settings) as world:
         clients = Clients(world)
         clients.start()
-        faults = Faults(world, dice)
+        faults = Faults(world, random)
         faults.run(seconds)
         violations, is_whole = _wait_whole(world)
         violations += faults.violations
@@ -90,7 +89,7 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
 
 
 def _wait_whole(world: World) -> tuple[list[str], bool]:
-    """I14, and whether the group serves with all members in sync."""
+    """Wait until the group is active with all members in sync; return violations of I14, and whether it is."""
     try:
         world.wait(world.is_whole)
     except TandemError as error:
@@ -105,22 +104,22 @@ def _rights(brokers: list[Broker]) -> list[str]:
 
 
 def _check_stores(brokers: list[Broker], history: History, figures: dict[str, Any]) -> list[str]:
-    """The stores of brokers that were in sync and have stopped."""
+    """Return the stores of brokers that were in sync and have stopped."""
     try:
-        found, told = check([broker.store for broker in brokers])
+        found, verified = check([broker.store for broker in brokers])
         first = brokers[0]
-        history.judge_log(first.name, records(first.store, TOPIC))
+        history.check_log(first.name, records(first.store, TOPIC))
         aside = [records(first.store, topic) for topic in (SCHEDULE_TOPIC, retry_topic(CONSUMERS))]
-        history.judge_aside(first.name, *aside)
+        history.check_aside(first.name, *aside)
     except TandemError as error:
         return [f"I10: the stores cannot be checked: {error}"]
-    figures.update(told)
+    figures.update(verified)
     return found
 
 
 def _told(violations: list[str]) -> list[str]:
-    more = len(violations) - _VIOLATIONS_TOLD
-    return violations if more <= 0 else [*violations[:_VIOLATIONS_TOLD], f"… and {more} more"]
+    more = len(violations) - _VIOLATIONS_SHOWN
+    return violations if more <= 0 else [*violations[:_VIOLATIONS_SHOWN], f"… and {more} more"]
 
 
 @contextmanager
@@ -158,7 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _one(seed: int, args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """Run a seed, write its report and show it; its stores and logs stay if something was violated."""
+    """Run a seed, write its report and print it; stores and logs are kept after a violation."""
     directory = Path(tempfile.mkdtemp(prefix=f"tandemq-chaos-{seed}-"))
     (directory / "zookeeper").mkdir()
     try:

@@ -1,10 +1,10 @@
-"""A group of real brokers whose every connection goes through a proxy, and what can be done to it.
+"""A group of real brokers behind proxies, with the actions of faults and operators.
 
     broker n    listens at 127.x.y.1+n; clients and members reach it at 127.x.y.11+n, slaves at 127.x.y.21+n, it reaches
                 the registry through a proxy of its own; its program is `chaos.broken`, so its device can fail
 
-Linux only: all of 127.0.0.0/8 are addresses of this machine. x and y are those of this process, so that nobody else
-takes a port while its broker is down.
+Linux only: all of 127.0.0.0/8 are addresses of this machine. x and y belong to this process, so that no other takes a
+port while its broker is down.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Broker(BrokerChild):
         self.faults.mkdir()
         self.program = ("-m", "chaos.broken", str(self.faults))
         self.deaths: list[int] = []
-        """When it was seen dead; ms of the monotonic clock."""
+        """Times at which it was seen dead, ms of the monotonic clock."""
         self.ended: list[str] = []
-        """Violations of I16: what its process said when it ended by itself."""
+        """Violations of I16: the output of a process that ended by itself."""
         self.early: Usage | None = None
-        """What its process used when it began to listen."""
+        """Resource usage when it began to listen."""
         self._where = where
         self._links: dict[str, Proxy] = {}
         self._host = f"{_NETWORK}.{_OWN + number}"
@@ -68,7 +68,7 @@ class Broker(BrokerChild):
         super().__init__(GROUP, number, directory, {**settings, **own, "brokerRole": _role(number)})
 
     def wait_ready(self) -> None:
-        """Wait until it listens; then its proxies do too."""
+        """Start and wait until it listens; then its proxies listen too."""
         super().wait_ready()
         self.early = usage(self.pid)
         for what, key in (("clients", "address"), ("slaves", "haAddress")):
@@ -77,34 +77,34 @@ class Broker(BrokerChild):
                 self._links[what] = Proxy(self._where, (host, int(port)), (self._host, int(port)))
 
     def behave(self, what: str, behaviour: Behaviour) -> None:
-        """Its connections from clients, from slaves, or to the registry."""
+        """Set the behaviour of its connections from clients, from slaves, or to the registry."""
         (self.registry_link if what == "registry" else self._links[what]).behave(behaviour)
 
     @property
     def own_address(self) -> str:
-        """Where it listens, past its proxy."""
+        """Return its own address, past its proxy."""
         return f"{self._host}:{_PORT}"
 
     def standing(self) -> dict[str, Any]:
-        """What it says of itself, past its proxy."""
+        """Return its status, past its proxy."""
         answer = try_ask(self.own_address, Command(RequestCode.TANDEM_FAILOVER_STATUS)) if self.is_running else None
         return loads(answer.body) if answer is not None and answer.code == ResponseCode.SUCCESS else {}
 
     def kill(self) -> None:
-        """SIGKILL, noted."""
+        """Kill it (SIGKILL), and note the time."""
         super().kill()
         self.deaths.append(mono_ms())
 
     def revive(self) -> None:
-        """Start it again if it ended by itself, as a service manager would; noted."""
+        """Start it again if it ended by itself, as a service manager would, and note that."""
         if not self.is_running:
-            silent_s = time.time() - self.log_path.stat().st_mtime  # it said why it ended
+            silent_s = time.time() - self.log_path.stat().st_mtime  # it printed why it ended
             self.deaths.append(mono_ms() - int(silent_s * 1000))
             self.ended.append(f"I16: {self.name} ended by itself: {''.join(self.last_lines(1))}")
             self.start()
 
     def stop(self) -> bool:
-        """A clean stop, noted."""
+        """Stop it cleanly, and note the time."""
         was_there = self.is_running
         is_clean = super().stop()
         if was_there:
@@ -112,24 +112,24 @@ class Broker(BrokerChild):
         return is_clean
 
     def pause(self, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT later; when it returns the broker has looked at its lease again, and told its log."""
+        """Pause it with SIGSTOP and SIGCONT; on return the broker has checked its lease again and logged that."""
         os.kill(self.pid, signal.SIGSTOP)
         time.sleep(seconds)
         os.kill(self.pid, signal.SIGCONT)
         self.standing()
 
     def growth(self) -> Growth | None:
-        """What its process used early and uses now; None if it does not run."""
+        """Return its resource usage early and now; None if it does not run."""
         now = usage(self.pid)
         return Growth(self.name, self.early, now) if self.early is not None and now is not None else None
 
     def fails(self, kind: str, *, on: bool) -> None:
-        """Its device begins or ends to fail: see `chaos.broken`."""
+        """Let its device start or stop failing: see `chaos.broken`."""
         (self.faults / kind).touch() if on else (self.faults / kind).unlink(missing_ok=True)
 
 
 class World:
-    """Name server, registry, members; use it with `with`."""
+    """Name server, registry and members; a context manager."""
 
     def __init__(
         self,
@@ -145,17 +145,17 @@ class World:
         self.mode = mode
         self.members = members
         self.may_lag = False
-        """Whether something happened by which a member that is up may lack what the one that serves was told."""
+        """Whether a running member may lack commits that the active one has received."""
         self._zookeeper = registry
         self._settings = dict(settings or {})
         self._stack = ExitStack()
         self.brokers: list[Broker] = []
         self.administrator: Administrator
-        """Who changes the group's configuration; there inside `with`."""
+        """Changes the group's configuration; set on entering the context."""
         self.name_server = Child("namesrv", directory, self._name_server_words)
 
-    def _name_server_words(self, told: Mapping[str, Any]) -> list[str]:
-        port = told["address"].rpartition(":")[2] if told else "0"
+    def _name_server_words(self, reported: Mapping[str, Any]) -> list[str]:
+        port = reported["address"].rpartition(":")[2] if reported else "0"
         data, secret = f"kvConfigPath={self.directory / 'namesrv'}", f"haSecretFile={self._secret()}"
         return [
             "namesrv",
@@ -172,7 +172,7 @@ class World:
         ]
 
     def __enter__(self) -> Self:
-        """Start everything; ready when the group serves and all are in sync."""
+        """Start everything; return when the group is active and all members are in sync."""
         self.name_server.start()
         self._stack.callback(self.name_server.stop)
         where = ProxyLoop()
@@ -213,11 +213,11 @@ class World:
 
     @property
     def master(self) -> Broker | None:
-        """Who may write now."""
+        """Return the member that may be written now."""
         return next((broker for broker in self.brokers if broker.standing().get("mayWrite")), None)
 
     def is_whole(self) -> bool:
-        """Whether all members run, one serves, and all others have what it has and are in sync."""
+        """Return whether all members run, one is active, and all others have its bytes and are in sync."""
         master = self.master
         if master is None or not all(broker.is_running for broker in self.brokers):
             return False
@@ -225,7 +225,7 @@ class World:
         return in_sync and copies_of(master.own_address) == self.members - 1
 
     def stop_brokers(self) -> list[str]:
-        """A clean stop of all of them at once; what was wrong with their ends, this one and those before."""
+        """Stop all of them cleanly at once; return the violations of all process ends."""
         for broker in self.brokers:
             broker.signal_stop()
         unclean = [f"I16: {broker.name} did not stop cleanly" for broker in self.brokers if not broker.stop()]
@@ -235,7 +235,7 @@ class World:
         """Wait for a state.
 
         Raises:
-            LocalError: it did not come in time.
+            LocalError: it was not reached in time.
         """
         until = time.monotonic() + seconds
         while not condition():
@@ -245,7 +245,7 @@ class World:
 
 
 def mono_ms() -> int:
-    """The clock that brokers tell their rights by; the same for all processes of this machine."""
+    """Return the clock that brokers log permissions by; all processes of this machine share it."""
     return time.monotonic_ns() // 1_000_000
 
 

@@ -1,4 +1,4 @@
-"""Figures of failovers: what is left behind when a cluster does not get ready, and when all is well."""
+"""Directories of failover benchmarks: kept after a failure, removed otherwise."""
 
 import shutil
 import tempfile
@@ -13,12 +13,12 @@ from tandemq.errors import ConfigError
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where directories are made."""
+    """Return the place where directories are made."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
-def test_logs_of_a_cluster_that_does_not_get_ready_are_kept_and_their_ends_shown(
+def test_logs_of_a_cluster_that_fails_to_start_are_kept_and_their_ends_shown(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with (
@@ -27,14 +27,14 @@ def test_logs_of_a_cluster_that_does_not_get_ready_are_kept_and_their_ends_shown
     ):
         pass
     (directory,) = place.iterdir()
-    told = capsys.readouterr().err
-    assert f"logs and stores are kept in {directory}" in told
-    assert f"the end of {directory / 'broker-a-0.log'}:" in told
-    assert told.count("messageDelayLevel") >= 1
+    printed = capsys.readouterr().err
+    assert f"logs and stores are kept in {directory}" in printed
+    assert f"the end of {directory / 'broker-a-0.log'}:" in printed
+    assert printed.count("messageDelayLevel") >= 1
     shutil.rmtree(directory)
 
 
-def test_nothing_is_left_when_all_went_well(place: Path) -> None:
+def test_directory_is_removed_after_success(place: Path) -> None:
     with running_pair(Mode.STATIC, "namesrv") as pair:
         assert pair.master.is_running
     assert list(place.iterdir()) == []

@@ -1,4 +1,4 @@
-"""What a benchmark run says of its figures."""
+"""The report of a benchmark run."""
 
 import json
 from pathlib import Path
@@ -21,8 +21,8 @@ FIGURES = [Figure(cell, server, rate, {}) for (cell, server), rate in RATES.item
 
 
 @spec("R08")
-def test_synchronous_double_write_is_told_by_an_asynchronous_master_of_the_same_server(tmp_path: Path) -> None:
-    """With one sender and with many; a server of which one of the two rates is missing is left out."""
+def test_synchronous_double_write_is_compared_with_an_asynchronous_master_of_the_same_server(tmp_path: Path) -> None:
+    """For one sender and for many; a server without one of the two rates is left out."""
     lines = rows(CELLS, FIGURES)
     assert [sync_cost_line(cost) for cost in sync_costs(lines)] == [
         "SYNC_MASTER pair ÷ one ASYNC_MASTER, 128 B, 1x1: TandemQ 0.25, 4.9.7 0.20",
@@ -36,5 +36,5 @@ def test_synchronous_double_write_is_told_by_an_asynchronous_master_of_the_same_
     ]
 
 
-def test_synchronous_double_write_that_was_not_measured_is_not_told() -> None:
+def test_synchronous_double_write_that_was_not_measured_is_not_shown() -> None:
     assert sync_costs(rows(CELLS, FIGURES[:2])) == []

@@ -1,1 +1,1 @@
-"""The checker of `make chaos`."""
+"""Tests of the checks of `make chaos`."""

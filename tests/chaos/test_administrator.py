@@ -1,4 +1,4 @@
-"""Who changes the group's configuration in `make chaos`: never to a contradiction, and as the registry allows it."""
+"""The administrator of `make chaos`: changes never contradict themselves, and take effect as the registry allows."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,7 @@ def read_only(config: GroupConfig, broker_id: int) -> GroupConfig:
 
 
 @pytest.mark.parametrize("mode", [Mode.ELECT, Mode.SLAVE_CONSUME])
-def test_what_is_drawn_differs_and_contradicts_nothing(mode: Mode, tmp_path: Path) -> None:
+def test_drawn_changes_differ_and_never_contradict_themselves(mode: Mode, tmp_path: Path) -> None:
     administrator = Administrator(tmp_path, "namesrv://127.0.0.1:1", "broker-a", mode, 2)
     try:
         drawn = [administrator.draw(Random(seed), seed % 2) for seed in range(60)]

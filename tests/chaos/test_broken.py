@@ -1,4 +1,4 @@
-"""The device that fails while a file of that name is there: files fail, pipes do not."""
+"""The failing device: files fail while a file of that name is there, pipes do not."""
 
 import os
 import subprocess

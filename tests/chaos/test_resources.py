@@ -1,4 +1,4 @@
-"""Open files and memory of a process, and what is called a leak."""
+"""Open files and memory of a process, and the growth that counts as a leak."""
 
 import os
 from pathlib import Path
@@ -18,11 +18,11 @@ def test_open_file_is_counted(tmp_path: Path) -> None:
     assert after.rss_bytes > 1 << 20
 
 
-def test_process_that_is_not_there_uses_nothing() -> None:
+def test_missing_process_has_no_usage() -> None:
     assert usage(0) is None
 
 
-def test_growth_within_bounds_passes_and_beyond_them_is_told() -> None:
+def test_growth_beyond_the_bounds_is_a_violation() -> None:
     within = Usage(7, EARLY.files + FILES_MORE_MAX, EARLY.rss_bytes + BYTES_MORE_MAX)
     beyond = Usage(7, within.files + 1, within.rss_bytes + 1)
     assert leaks([Growth("a", EARLY, within)]) == []
@@ -33,5 +33,5 @@ def test_growth_within_bounds_passes_and_beyond_them_is_told() -> None:
 
 
 def test_report_has_both_moments() -> None:
-    told = Growth("a", EARLY, EARLY).report()
-    assert told["early"] == told["end"] == {"pid": 7, "files": 20, "rss_bytes": 50 << 20}
+    report = Growth("a", EARLY, EARLY).report()
+    assert report["early"] == report["end"] == {"pid": 7, "files": 20, "rss_bytes": 50 << 20}

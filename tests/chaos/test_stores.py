@@ -1,4 +1,4 @@
-"""Stores of a group that has stopped: twins are the same bytes, queues and index are what the log gives."""
+"""Stores of a stopped group: replicas are identical, queues and index match the log."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ SOUND: dict[str, Any] = {
 }
 
 
-def test_sound_store_has_no_faults() -> None:
+def test_valid_store_has_no_faults() -> None:
     assert faults_of("a", SOUND) == []
 
 
@@ -39,13 +39,13 @@ def test_sound_store_has_no_faults() -> None:
         ({"indexEntries": 0, "notes": ["there is no index"]}, "I9: the index of a holds nothing that could be checked"),
     ],
 )
-def test_fault_that_the_tool_tells_is_a_violation(change: dict[str, Any], found: str) -> None:
-    (told,) = faults_of("a", SOUND | change)
-    assert told.startswith(found)
+def test_fault_reported_by_the_tool_is_a_violation(change: dict[str, Any], found: str) -> None:
+    (violation,) = faults_of("a", SOUND | change)
+    assert violation.startswith(found)
 
 
 def log_of(store: Path, data: bytes, *, start: int = 0, size: int = 100) -> Extent:
-    """A log in files of `size` bytes."""
+    """Return a log in files of `size` bytes."""
     (store / "commitlog").mkdir(parents=True)
     for at in range(0, len(data), size):
         (store / "commitlog" / f"{start + at:020}").write_bytes(data[at : at + size].ljust(size, b"\0"))
@@ -55,7 +55,7 @@ def log_of(store: Path, data: bytes, *, start: int = 0, size: int = 100) -> Exte
 DATA = bytes(range(250))
 
 
-def test_equal_logs_are_equal_whatever_lies_behind_their_end(tmp_path: Path) -> None:
+def test_equal_logs_are_equal_whatever_follows_their_end(tmp_path: Path) -> None:
     one, other = log_of(tmp_path / "a", DATA), log_of(tmp_path / "b", DATA)
     with (tmp_path / "b" / "commitlog" / f"{200:020}").open("r+b") as file:
         file.seek(50)
@@ -81,7 +81,7 @@ def test_byte_that_differs_is_found(at: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.tandemq(maxHashSlotNum=5_000_000, maxIndexNum=20_000_000)
-def test_stores_of_a_pair_pass_until_bytes_are_turned(tandemq_pair: LocalCluster) -> None:
+def test_stores_of_a_pair_pass_until_bytes_are_changed(tandemq_pair: LocalCluster) -> None:
     master, slave = tandemq_pair.broker(), tandemq_pair.broker(broker_id=1)
     body = asyncio.run(_send(tandemq_pair.name_servers))
     tandemq_pair.wait_in_sync()
@@ -98,7 +98,7 @@ def test_stores_of_a_pair_pass_until_bytes_are_turned(tandemq_pair: LocalCluster
     assert sorted(text.partition(":")[0] for text in found) == ["I10", "I8", "I9"], found
 
 
-def test_directory_that_is_no_store_is_said(tmp_path: Path) -> None:
+def test_directory_without_a_store_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match=r"tandemq log verify .* ended with"):
         check([tmp_path])
 

@@ -15,7 +15,7 @@ from tandemq.model.topic import retry_topic
 from tandemq.sim.checkers.model import STORED, BrokerQueue, ExpectedState
 from tandemq.sim.workload.consumer import Consumer, QueueCursor
 from tandemq.sim.workload.messages import TOPICS
-from tandemq.sim.workload.producer import SendTarget, SimProducer
+from tandemq.sim.workload.producer import RawSendTarget, SimProducer
 from tandemq.sim.workload.raw_client import Then
 from tandemq.sim.world.world import World
 
@@ -72,11 +72,11 @@ class GroupProducer(SimProducer):
         """Start to send."""
         self.after(300, self._step)
 
-    def place(self, topic: str, tried: set[str]) -> SendTarget | None:
+    def place(self, topic: str, tried: set[str]) -> RawSendTarget | None:
         """See `SimProducer`."""
         groups = sorted(self._members.addresses)
         group = self.random.choice([name for name in groups if name not in tried] or groups)
-        return SendTarget(group, self._members.choose(group), QUEUES[topic])
+        return RawSendTarget(group, self._members.choose(group), QUEUES[topic])
 
     def ask(self, address: str, command: Command, timeout_ms: int, then: Then) -> int:
         """Send a request; its response is passed to the checkers too."""

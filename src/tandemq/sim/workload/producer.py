@@ -24,7 +24,7 @@ ATTEMPTS_MAX = 4
 SEND_TIMEOUT_MS = 2_500
 
 
-class SendTarget(NamedTuple):
+class RawSendTarget(NamedTuple):
     """A broker group to send to."""
 
     group: str
@@ -94,7 +94,7 @@ class SimProducer(RawClient):
 
     # Attempts.
 
-    def place(self, topic: str, tried: set[str]) -> SendTarget | None:
+    def place(self, topic: str, tried: set[str]) -> RawSendTarget | None:
         """Return the group to send to, or None if no route is known."""
         route = self.routes.get(topic)
         known = route is not None and bool(route.queues)
@@ -111,7 +111,7 @@ class SimProducer(RawClient):
         name = self.random.choice(names)
         nums = route.queues[name] if known else self.queue_nums
         queues = min(nums, self.queue_nums) if topic == TOPICS[0] else 1
-        return SendTarget(name, route.members[name][0], queues)
+        return RawSendTarget(name, route.members[name][0], queues)
 
     def _send(self, messages: list[SentMessage], tried: set[str]) -> None:
         found = self.place(messages[0].topic, tried)

@@ -1,9 +1,9 @@
-"""A consumer that is too slow to be done, over the return of a master: what comes twice, which offsets go back.
+"""A slow consumer over the return of a master: duplicates, and committed offsets that move back.
 
-    backlog sent ─ reading ─ kill -9 ─ read from the slave ─ the master returns ─ handed back ─ 200 messages more ─ end
+    backlog sent ─ reading ─ kill -9 ─ read from the slave ─ the master returns ─ offset handover ─ 200 messages more
 
-What came twice is counted from `returns` on, by unique key; offsets are asked from both members ten times a second, and
-only those count that a member answers who may.
+Duplicates are counted from `returns` on, by unique key. Offsets are queried at both members ten times a second; only
+answers of a member with permission count.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.run.request import line
 
-_GROUP = "bench_handback"
+_GROUP = "bench_offset_handover"
 _BACKLOG = 40_000
 _QUEUES = 4
 _PAUSE_S = 0.004
@@ -30,10 +30,10 @@ _WAIT_S = 60.0
 
 
 class SlowReads:
-    """The consumer, and who watches its offsets."""
+    """The slow consumer, and the watcher of its offsets."""
 
     def __init__(self, name_servers: str, master: str, members: Sequence[str]) -> None:
-        """`master`, `members`: addresses, "ip:port", of who serves now and of all.
+        """`master`: the active member's address; `members`: addresses of all, "ip:port".
 
         Raises:
             LoadFailed: the backlog could not be sent.
@@ -47,7 +47,7 @@ class SlowReads:
         self._since: int | None = None
         self._highest: dict[int, int] = {}
         self.twice = 0
-        """Deliveries since `returns` of what was delivered before."""
+        """Deliveries since `returns` of messages delivered before."""
         self.back = 0
         """How often a committed offset was lower than before."""
         run_load(
@@ -78,7 +78,7 @@ class SlowReads:
                 thread.join()
 
     def returns(self) -> None:
-        """From now on nothing may come twice."""
+        """Count duplicates from now on."""
         self._since = self._delivered
 
     def _wait_for(self, count: int) -> None:
@@ -113,7 +113,7 @@ class SlowReads:
                 try:
                     self._look(address)
                 except TandemError:
-                    continue  # it is dead for now
+                    continue  # it is down for now
 
     def _look(self, address: str) -> None:
         with line(address) as opened:
