@@ -69,6 +69,9 @@ final class Order {
         config.setVipChannelEnabled(flag("vip"));
         config.setPollNameServerInterval(number("poll_ms", 30000));
         config.setMqClientApiTimeout(number("api_timeout_ms", 3000));
+        // A rebalance that meets a heartbeat under way is announced by the next one; until then pulls are refused with
+        // SUBSCRIPTION_NOT_LATEST. The default of 30 s is a test's whole time.
+        config.setHeartbeatBrokerInterval(2000);
     }
 
     void stop() {
