@@ -14,7 +14,7 @@ from typing import Any
 
 from tandemq.model.codes import ResponseCode
 from tests.scripts.transcript import parse
-from tests.unit.replication.group import Group
+from tests.unit.broker.ha.group import Group
 
 _NAMES = {0: "SEND_OK", 10: "FLUSH_DISK_TIMEOUT", 11: "SLAVE_NOT_AVAILABLE", 12: "FLUSH_SLAVE_TIMEOUT"}
 

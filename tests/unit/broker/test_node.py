@@ -12,8 +12,8 @@ from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tests.spec import spec
+from tests.unit.broker.ha.group import Group, Member
 from tests.unit.broker.harness import CLIENT, Harness, messages_in, send_fields
-from tests.unit.replication.group import Group, Member
 
 OTHER = 2
 

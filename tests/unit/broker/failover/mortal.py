@@ -22,7 +22,7 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.registry import Outcome, RegistryRequest
 from tandemq.sim.world.disk import PowerLoss, SimDisk
-from tests.unit.broker.elected import STEP_MS, Broker, ElectedGroup
+from tests.unit.broker.failover.elected import STEP_MS, Broker, ElectedGroup
 from tests.unit.broker.harness import messages_in, send_fields
 
 OFFSET = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0}

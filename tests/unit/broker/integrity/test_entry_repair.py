@@ -17,8 +17,8 @@ from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.consume_queue import ConsumeQueue, Entry
 from tests.spec import spec
+from tests.unit.broker.ha.group import Group
 from tests.unit.broker.harness import START_WALL_MS, Harness, messages_in, run_job
-from tests.unit.replication.group import Group
 
 COUNT = 120
 WRONG = 70

@@ -9,7 +9,7 @@ from tandemq.boundary import LinkKind
 from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.spec import spec
-from tests.unit.replication.group import Group, delete_files
+from tests.unit.broker.ha.group import Group, delete_files
 
 OK = ResponseCode.SUCCESS
 DEFAULTS = BrokerConfig()

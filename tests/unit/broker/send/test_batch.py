@@ -19,7 +19,7 @@ from tandemq.model.topic import TopicConfig
 from tandemq.sim.world.disk import SimDisk
 from tests.spec import spec
 from tests.unit.broker.harness import CLIENT, Harness, messages_in, send_fields
-from tests.unit.broker.likeness import BIG, LINKS, Delivered, compare
+from tests.unit.broker.send.likeness import BIG, LINKS, Delivered, compare
 
 OK = ResponseCode.SUCCESS
 

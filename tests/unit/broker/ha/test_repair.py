@@ -15,8 +15,8 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.consume_queue import PREFILL_SIZE
 from tests.spec import spec
+from tests.unit.broker.ha.group import Group, Member
 from tests.unit.broker.harness import Harness, messages_in
-from tests.unit.replication.group import Group, Member
 
 SEGMENT = 32 * 1024
 

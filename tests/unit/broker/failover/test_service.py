@@ -15,7 +15,7 @@ from tandemq.model.codes import ResponseCode
 from tandemq.real.disk import RealDisk
 from tandemq.storage.json_tables import load_table
 from tests.spec import spec
-from tests.unit.broker.elected import ElectedGroup
+from tests.unit.broker.failover.elected import ElectedGroup
 from tests.unit.broker.harness import messages_in, send_fields
 
 NO_PERMISSION = ResponseCode.NO_PERMISSION

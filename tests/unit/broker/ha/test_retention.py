@@ -10,8 +10,8 @@ from tandemq.boundary import DiskUsage, Now
 from tandemq.broker.ha.replica_progress import FILE
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import StoreDamaged
-from tests.unit.broker.elected import ElectedGroup
-from tests.unit.replication.group import Group, Member
+from tests.unit.broker.failover.elected import ElectedGroup
+from tests.unit.broker.ha.group import Group, Member
 
 HOUR_MS = 3_600_000
 CALM: dict[str, Any] = {"delete_when": "23", "disk_used_ratio_max": 95, "disk_force_ratio": 1.0, "disk_full_ratio": 1.0}

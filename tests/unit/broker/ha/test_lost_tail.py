@@ -9,8 +9,8 @@ from tandemq.errors import DiskFull
 from tandemq.model.codes import ResponseCode
 from tandemq.real.disk import RealDisk
 from tests.spec import spec
+from tests.unit.broker.ha.group import Group, Member, delete_files
 from tests.unit.broker.harness import messages_in
-from tests.unit.replication.group import Group, Member, delete_files
 
 OK = ResponseCode.SUCCESS
 DEFAULTS = BrokerConfig()

@@ -19,7 +19,7 @@ from tandemq.coordination.registry.records import GroupMode, Mode
 from tandemq.coordination.slave_consume import HandStep
 from tandemq.model.codes import RequestCode as Code
 from tests.spec import spec
-from tests.unit.broker.mortal import KILL, MASTER, POWER, SLAVE, MortalGroup, Point, Traffic
+from tests.unit.broker.failover.mortal import KILL, MASTER, POWER, SLAVE, MortalGroup, Point, Traffic
 
 Moment = Callable[[MortalGroup, Point], bool]
 STRIDE = 10

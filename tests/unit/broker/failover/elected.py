@@ -41,8 +41,8 @@ from tandemq.registry import (
     Write,
 )
 from tandemq.replication.authentication import Keyring
+from tests.unit.broker.ha.group import Member, Wire
 from tests.unit.broker.harness import CLIENT, START_WALL_MS, send_fields
-from tests.unit.replication.group import Member, Wire
 
 SESSION_MS = 2_000
 CONFIRM_MS = 300

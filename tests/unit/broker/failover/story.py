@@ -34,7 +34,7 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.sim.world.disk import SimDisk
 from tests.scripts.transcript import parse
-from tests.unit.broker.elected import STEP_MS, Broker, ElectedGroup
+from tests.unit.broker.failover.elected import STEP_MS, Broker, ElectedGroup
 from tests.unit.broker.harness import messages_in, run_job, send_fields
 
 STATUS = {0: "SEND_OK", 10: "FLUSH_DISK_TIMEOUT", 11: "SLAVE_NOT_AVAILABLE", 12: "FLUSH_SLAVE_TIMEOUT"}

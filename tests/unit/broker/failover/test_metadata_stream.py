@@ -12,7 +12,7 @@ from tandemq.coordination.registry.records import BrokerPermission, Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tests.spec import spec
-from tests.unit.broker.elected import Broker, ElectedGroup
+from tests.unit.broker.failover.elected import Broker, ElectedGroup
 from tests.unit.broker.harness import messages_in, run_job, send_fields
 
 OK = ResponseCode.SUCCESS

@@ -13,7 +13,7 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.sim.world.disk import SimDisk
 from tests.spec import spec
-from tests.unit.broker.elected import Broker, ElectedGroup
+from tests.unit.broker.failover.elected import Broker, ElectedGroup
 from tests.unit.broker.harness import send_fields
 
 OFFSET = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 0}

@@ -6,7 +6,7 @@ import pytest
 
 from tandemq.coordination.registry.records import Mode, config_path
 from tandemq.registry import Delete, NodeFound, Read
-from tests.unit.broker.elected import ElectedGroup
+from tests.unit.broker.failover.elected import ElectedGroup
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:

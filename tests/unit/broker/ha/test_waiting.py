@@ -11,8 +11,8 @@ from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.storage.quarantine import quarantine_tail
 from tests.spec import spec
+from tests.unit.broker.ha.group import Group, Member, delete_files
 from tests.unit.broker.harness import Harness, messages_in, run_job, send_fields
-from tests.unit.replication.group import Group, Member, delete_files
 
 OK = ResponseCode.SUCCESS
 DEFAULTS = BrokerConfig()

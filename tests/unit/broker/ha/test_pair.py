@@ -8,8 +8,8 @@ import pytest
 from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.spec import spec
+from tests.unit.broker.ha.group import Group, Member, delete_files
 from tests.unit.broker.harness import CLIENT, Harness, messages_in, send_fields
-from tests.unit.replication.group import Group, Member, delete_files
 
 OK = ResponseCode.SUCCESS
 DEFAULTS = BrokerConfig()

@@ -14,7 +14,7 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.real.disk import RealDisk, RealFile
 from tandemq.sim.world.disk import SimDisk
-from tests.unit.broker.elected import Broker, ElectedGroup
+from tests.unit.broker.failover.elected import Broker, ElectedGroup
 from tests.unit.broker.harness import messages_in, run_job, send_fields
 
 OFFSET = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0}

@@ -1,6 +1,6 @@
 """The scenarios of failover, told with real brokers: every script in `scripts` says what members and clients see.
 
-`pytest tests/unit/broker/test_failover_stories.py --rewrite` writes the transcripts anew; the diff is then read.
+`pytest tests/unit/broker/failover/test_scenarios.py --rewrite` writes the transcripts anew; the diff is then read.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import pytest
 
 from tests.scripts.transcript import check
 from tests.spec import spec
-from tests.unit.broker.story import Story
+from tests.unit.broker.failover.story import Story
 
 SCRIPTS = Path(__file__).parent / "scripts"
 Tell = Callable[[str], None]

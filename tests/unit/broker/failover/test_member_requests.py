@@ -17,7 +17,7 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.replication.authentication import Keyring
 from tests.spec import spec
-from tests.unit.broker.elected import ElectedGroup
+from tests.unit.broker.failover.elected import ElectedGroup
 from tests.unit.broker.harness import Harness
 
 SECRET, OTHER = b"the secret of this group", b"the secret of another one"

@@ -13,8 +13,8 @@ from tandemq.config.settings import BrokerConfig
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.spec import spec
+from tests.unit.broker.ha.group import Group, Member, delete_files
 from tests.unit.broker.harness import ADDRESS, Harness
-from tests.unit.replication.group import Group, Member, delete_files
 
 OK = ResponseCode.SUCCESS
 DEFAULTS = BrokerConfig()

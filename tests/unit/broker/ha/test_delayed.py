@@ -11,9 +11,9 @@ from tandemq.model.codes import RequestCode
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.sim.world.disk import SimDisk
 from tests.spec import spec
+from tests.unit.broker.ha.group import Group
+from tests.unit.broker.ha.test_repair import SEGMENT, flip, paths, state
 from tests.unit.broker.harness import Harness, messages_in
-from tests.unit.replication.group import Group
-from tests.unit.replication.test_repair import SEGMENT, flip, paths, state
 
 LEVEL_2_MS = 5_000
 

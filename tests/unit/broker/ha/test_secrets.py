@@ -9,8 +9,8 @@ from tandemq.boundary import LinkKind
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.spec import spec
+from tests.unit.broker.ha.group import Group
 from tests.unit.broker.harness import Harness
-from tests.unit.replication.group import Group
 
 OK = ResponseCode.SUCCESS
 SECRET, OTHER = b"a secret of some length", b"another secret of some length"
