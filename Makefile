@@ -52,10 +52,12 @@ check: $(READY)  ## format, lint, types, and the rules of the house (tidy, docs)
 
 docs: $(DOCS)  ## the documentation site, in build/site; a broken link or anchor fails
 	$(PY) -m tools.reference --check
+	$(PY) -m tools.picture --check
 	$(VENV)/bin/zensical build --strict --clean
 
-reference: $(READY)  ## write the pages of docs/reference that are made from the code
+reference: $(READY)  ## write the reference pages made from the code, and the architecture picture
 	$(PY) -m tools.reference
+	$(PY) -m tools.picture
 
 # Three at a time: half of the time goes into waiting for processes. Who is done takes tests from the others.
 test: $(READY)  ## the tests, without Java peers and without real-time waits; k=name picks

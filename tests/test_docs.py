@@ -18,7 +18,7 @@ import pytest
 
 import tandemq
 from tandemq.model.codes import RequestCode
-from tools import reference
+from tools import picture, reference
 from tools.reference import leaf_commands, stale_pages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -244,6 +244,34 @@ def test_page_that_differs_from_the_code_is_seen(tmp_path: Path, monkeypatch: py
     assert not stale_pages()
     (tmp_path / "commands.md").write_text("# Commands\n", encoding="utf-8")
     assert stale_pages() == ["commands.md"]
+
+
+# --- the picture
+
+
+def test_architecture_picture_is_drawn_from_its_description() -> None:
+    assert not picture.is_stale(), "run `make reference`"
+
+
+def test_picture_that_differs_from_its_description_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picture, "DRAWING", tmp_path / "architecture.svg")
+    assert picture.is_stale()
+    description = picture.SOURCE.read_text(encoding="utf-8")
+    picture.DRAWING.write_text(picture.draw(description), encoding="utf-8")
+    assert not picture.is_stale()
+    picture.DRAWING.write_text(picture.draw(description.replace("Master", "Leader")), encoding="utf-8")
+    assert picture.is_stale()
+
+
+@pytest.mark.parametrize("line", ["circle a 1 2", "box a 1 2 | no size", "arrow a.n b.s | from nowhere"])
+def test_picture_refuses_what_it_cannot_draw(line: str) -> None:
+    with pytest.raises((ValueError, KeyError)):
+        picture.draw(line)
+
+
+def test_readme_and_index_show_the_picture() -> None:
+    for page, path in (("README.md", "docs/assets/architecture.svg"), ("docs/index.md", "assets/architecture.svg")):
+        assert f"]({path})" in (ROOT / page).read_text(encoding="utf-8")
 
 
 # --- the site
