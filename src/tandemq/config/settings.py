@@ -171,7 +171,7 @@ class BrokerConfig:
     """Replication protocol of a slave: `tandemq`, `classic` (to a Java master), or `auto`, which asks the master."""
     ha_classic_peers: tuple[str, ...] = _setting("haClassicPeers", ())
     """IP addresses of Java slaves, separated by `;`: each is accepted, and counted as one replica. Slaves from
-    other addresses must introduce themselves (docs/decisions/0004-slaves-introduce-themselves.md)."""
+    other addresses must introduce themselves (docs/decisions/0004-slave-identification.md)."""
     ha_secret_file: str = _setting("haSecretFile", "")
     """File of the shared secrets that TandemQ brokers prove to each other before they replicate; empty: no proof.
     It is read again when it changes. See docs/guides/operations.md, "The secret of replication"."""

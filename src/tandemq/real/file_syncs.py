@@ -6,7 +6,7 @@ A thread that waits for `fdatasync` needs the interpreter before and after it, a
 it; the system needs it neither time. Where the system cannot be asked (not Linux, another processor, a container that
 forbids it) `begin` says so, and a thread does the job.
 
-Source: io_submit(2), IOCB_CMD_FDSYNC; eventfd(2); docs/decisions/0013-syncs-by-the-system.md.
+Source: io_submit(2), IOCB_CMD_FDSYNC; eventfd(2); docs/decisions/0013-asynchronous-fdatasync.md.
 """
 
 import ctypes

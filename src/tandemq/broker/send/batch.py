@@ -4,7 +4,7 @@ A batch whose header a link's pattern knows is kept until the turn ends or somet
 messages have one size and the same properties but for the unique key become records in one go (`codec.record.columns`).
 All others take the long way, `SendPath.take`, where every batch is checked in full.
 
-Source: docs/reference/requests.md, "sending"; docs/decisions/0007-sends-by-likeness.md.
+Source: docs/reference/requests.md, "sending"; docs/decisions/0007-send-header-patterns.md.
 """
 
 from itertools import groupby

@@ -6,7 +6,7 @@ Frames of links that send alike are the same but for queue, born time, unique ke
 which link each came: those of 64 links with one message each are read like 64 of one link. Rows wait until their link
 has its turn, so messages keep the order in which they were received.
 
-Source: docs/decisions/0007-sends-by-likeness.md; docs/internals/performance.md, "A send".
+Source: docs/decisions/0007-send-header-patterns.md; docs/internals/performance.md, "A send".
 """
 
 from collections.abc import Mapping, Sequence
