@@ -1,15 +1,16 @@
-"""All that crosses between the deterministic core and the world: disk, time, links, jobs.
+"""Interface between the deterministic core and its shell: disk, time, connections, jobs.
 
-The core is a set of nodes (broker, name server). A shell drives a node once per turn of its loop:
+The core consists of nodes (broker, name server, client). A shell (`real.loop` or the simulation) calls a node once
+per turn of its event loop:
 
-    turn = node.turn(received, events, now)        everything that arrived, in
-    node.deadline_ms()                             when it must be driven again at the latest
+    turn = node.turn(received, events, now)        pass in everything that arrived
+    node.deadline_ms()                             when the next call is due at the latest
 
-and carries out what comes back, in order: bytes to send, links to close or open, jobs to run elsewhere.
-Disk writes are made by the core itself through `Disk`, at once and with errors raised, before any answer leaves.
-Blocking work (fdatasync, bulk copies) is a `Job`: run elsewhere, reported back as `JobDone`.
+and carries out the returned actions in order: send bytes, close and open connections, run jobs.
+The core writes to disk itself, through `Disk`: synchronously, with errors raised, before any response is sent.
+Blocking work (fdatasync, bulk copies) is a `Job`: run on another thread, reported back as `JobDone`.
 
-`now.mono_ms` serves deadlines, `now.wall_ms` goes into records; a node never asks for the time itself.
+`now.mono_ms` is used for deadlines, `now.wall_ms` is stored in records; a node never reads a clock itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,29 +24,29 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Now:
-    """One moment on both clocks, milliseconds. Mutable so that a shell may reuse one object."""
+    """One moment on both clocks, milliseconds. Mutable, so that a shell may reuse one object."""
 
     __slots__ = ("mono_ms", "wall_ms")
 
     def __init__(self, mono_ms: int, wall_ms: int) -> None:
-        """A moment: monotonic clock, calendar clock since 1970."""
+        """Create a moment: monotonic time, and calendar time since 1970."""
         self.mono_ms = mono_ms
         self.wall_ms = wall_ms
 
 
 class File(Protocol):
-    """A file of which positions are read and written. Errors are StoreErrors, never swallowed."""
+    """A file with random access. Errors are raised as StoreErrors."""
 
     def pwrite(self, data: Buffer, position: int) -> None:
         """Write all bytes at a position.
 
         Raises:
-            DiskFull: no space; some of the bytes may be written.
+            DiskFull: no space; some of the bytes may have been written.
             DiskFailed: the device failed.
         """
 
     def pread(self, size: int, position: int) -> bytes:
-        """Read up to `size` bytes; fewer at the end of the file.
+        """Return up to `size` bytes from a position; fewer at the end of the file.
 
         Raises:
             DiskFailed: the device failed.
@@ -55,97 +56,97 @@ class File(Protocol):
         """Wait until all written bytes are on the device; blocking, for jobs only.
 
         Raises:
-            DiskFailed: the device failed; nothing is known about what was written since the last success.
+            DiskFailed: the device failed; bytes written since the last success may be lost.
         """
 
     def truncate(self, size: int) -> None:
-        """Make the file `size` bytes long; new bytes read as zero and take no space."""
+        """Set the file's length in bytes; added bytes read as zero and take no space."""
 
     def size(self) -> int:
-        """Length in bytes."""
+        """Return the file's length in bytes."""
 
     def next_data(self, position: int) -> int:
-        """The first position at or behind `position` where something may have been written; the size if nothing was."""
+        """Return the first position at or after `position` that may hold data (SEEK_DATA); the size if none does."""
 
     def close(self) -> None:
-        """Give the file back. Closing twice is harmless."""
+        """Close the file. Closing twice is harmless."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """Bytes of the device under a path."""
+    """Capacity and free space of a device, bytes."""
 
     total_bytes: int
     free_bytes: int
 
     @property
     def ratio(self) -> float:
-        """Used part, 0…1."""
+        """Used fraction, 0…1."""
         return 1 - self.free_bytes / self.total_bytes if self.total_bytes else 0.0
 
 
 class Disk(Protocol):
-    """A directory tree. Paths are relative to its root, with `/`."""
+    """A directory tree. Paths are relative to its root and use `/`."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open a file for reading and writing.
 
         Raises:
-            DiskFailed: it is not there (and `create` is False), or the device failed.
+            DiskFailed: the file does not exist (and `create` is False), or the device failed.
         """
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty if there is none."""
+        """Return the names in a directory, sorted; an empty list if the directory does not exist."""
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory is there."""
+        """Whether a file or directory exists."""
 
     def read(self, path: str) -> bytes | None:
-        """A whole small file, None if it is not there."""
+        """Return the content of a small file, None if it does not exist."""
 
     def replace(self, path: str, data: bytes) -> None:
-        """Put a whole small file in place: written beside it, synced, renamed over it, the name synced too."""
+        """Replace a small file atomically: write a temporary file, sync it, rename it, sync the directory."""
 
     def remove(self, path: str) -> None:
-        """Delete a file, or a directory with all that is in it; harmless if it is not there."""
+        """Delete a file, or a directory and its content; harmless if it does not exist."""
 
     def modified_ms(self, path: str) -> int:
-        """Calendar time of the last change of a file."""
+        """Return the modification time of a file, ms since 1970."""
 
     def usage(self) -> DiskUsage:
-        """How full the device is."""
+        """Return the capacity and free space of the device."""
 
 
 class LinkKind(Enum):
-    """What a link speaks, told by the port it came in on, or by the node that asked for it."""
+    """Protocol of a connection, determined by the port that accepted it or by the node that opened it."""
 
     REMOTING = "remoting"
     FAST = "fast"
-    """Remoting on listenPort - 2: everything but pulls."""
+    """Remoting on listenPort - 2: all requests except pulls."""
     HA_MASTER = "ha-master"
-    """A slave connected to our HA port."""
+    """Accepted from a slave on the HA port."""
     HA_SLAVE = "ha-slave"
-    """Our connection to a master's HA port."""
+    """Opened to a master's HA port."""
     PEER = "peer"
-    """Our remoting connection to a name server or another broker."""
+    """Remoting connection opened to a name server or another broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A link is open. For links a node asked for, `link` is the number it gave."""
+    """A connection is open. For connections that the node requested, `link` is the id it chose."""
 
     link: int
     kind: LinkKind
     peer: str
-    """"ip:port" of the other side."""
+    """"ip:port" of the remote side."""
     local: str = ""
     tls: str = ""
-    """The version of TLS that protects it, as "TLSv1.3"; "" if none does."""
+    """TLS version, for example "TLSv1.3"; "" without TLS."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnedAway:
-    """TLS failed: a peer that connected gets no link; for one we connected to `Closed` follows."""
+    """A TLS handshake failed. An incoming connection has no id yet; for an outgoing one `Closed` follows."""
 
     kind: LinkKind
     peer: str
@@ -154,7 +155,7 @@ class TurnedAway:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A link is gone, or could not be opened. Comes once per link, last."""
+    """A connection is closed, or could not be opened. The last event of each connection."""
 
     link: int
     reason: str
@@ -162,14 +163,14 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Bytes were waiting to leave on this link, and have left."""
+    """The send backlog of a connection is empty again."""
 
     link: int
 
 
 @dataclass(frozen=True, slots=True)
 class JobDone:
-    """A job ended. `error` is what it raised; `result` what it returned."""
+    """A job has ended: the value it returned, or the error it raised."""
 
     job: "Job"
     result: object = None
@@ -177,23 +178,23 @@ class JobDone:
 
 
 Event = Opened | TurnedAway | Closed | Drained | JobDone | RegistryEvent
-"""Registry events come from the registry a shell speaks for its node (ZooKeeper), in the order they happened."""
+"""Registry events come from the registry client of the shell (ZooKeeper), in the order in which they happened."""
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Blocking work: `run` is called on a worker thread and touches nothing of the node's but what it was given."""
+    """Blocking work. `run` is called on a worker thread and must not touch state of the node that it was not given."""
 
     name: str
     run: Callable[[], object]
     token: object = None
     syncs: Sequence[File] = ()
-    """If `run` does no more than sync these: a shell may leave that to the system."""
+    """Set if `run` only syncs these files: a shell may then submit the syncs to the kernel instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Open a link. `link` is negative and chosen by the node."""
+    """Open a connection. `link` is its id: negative, chosen by the node."""
 
     link: int
     kind: LinkKind
@@ -202,17 +203,17 @@ class Connect:
 
 @dataclass(slots=True)
 class Turn:
-    """What a node wants done after a turn, in this order: jobs, send, close, connect, registry operations."""
+    """Actions a node requests at the end of a turn, in this order: jobs, send, close, connect, registry operations."""
 
     sends: dict[int, list[Buffer]] = field(default_factory=dict)
     closes: list[tuple[int, str]] = field(default_factory=list)
     connects: list[Connect] = field(default_factory=list)
     jobs: list[Job] = field(default_factory=list)
     asks: list[RegistryRequest] = field(default_factory=list)
-    """For the registry the shell speaks for this node, if it does."""
+    """Operations for the shell's registry client, if there is one."""
 
     def send(self, link: int, *buffers: Buffer) -> None:
-        """Queue bytes on a link, behind what is queued there already."""
+        """Append bytes to the send queue of a connection."""
         queued = self.sends.get(link)
         if queued is None:
             self.sends[link] = list(buffers)
@@ -221,17 +222,17 @@ class Turn:
 
 
 class Outbox(Protocol):
-    """How a node asks the shell what is still waiting to leave."""
+    """Send backlogs of the shell, for nodes to query."""
 
     def backlog(self, link: int) -> int:
-        """Bytes handed to the shell for this link and not yet taken by the network; 0 for unknown links."""
+        """Return the bytes queued for a connection and not yet accepted by the kernel; 0 for unknown connections."""
 
 
 class Node(Protocol):
     """What a shell drives: a broker, a name server, a client core."""
 
     def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
-        """Take everything that arrived, give back everything to do. Harmless when nothing arrived."""
+        """Process everything that arrived and return the actions to take. Harmless when nothing arrived."""
 
     def deadline_ms(self) -> int | None:
-        """Monotonic time at which `turn` is needed even if nothing arrives; None for never."""
+        """Return the monotonic time at which `turn` is needed even if nothing arrives; None for never."""

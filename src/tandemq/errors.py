@@ -1,25 +1,25 @@
-"""All errors, one tree: whose fault, whether to try again, and what an operator can do.
+"""All errors in one tree. The class says who caused an error; `retriable` and `hint` say what to do about it.
 
 TandemError
-├── LocalError        the caller's own mistake: bad argument, wrong state, bad configuration
+├── LocalError        a mistake of the caller: bad argument, wrong state, bad configuration
 │   ├── ConfigError
 │   ├── InvalidMessage    a ValueError
 │   └── ClosedError
-├── RemoteError       the peer answered, and the answer is no
-│   ├── NoRoute       no name server knows the topic, or nobody offers what is needed of it
-│   └── ProtocolError the peer broke the protocol; its connection is closed
+├── RemoteError       the peer answered with an error
+│   ├── NoRoute       no name server knows the topic, or no broker of it allows the operation
+│   └── ProtocolError the peer violated the protocol; its connection is closed
 │       ├── FrameError
 │       └── AuthenticationError  the peer did not prove that it knows the secret
-├── NetworkError      nobody answered: refused, cut, timed out (the outcome of a request is unknown)
-│   ├── NotConnected  the request did not leave this machine: it was not carried out
-│   └── OutcomeUnknown it left, and no answer came: it may have been carried out
-└── StoreError        the store said no
+├── NetworkError      no answer: connection refused, connection lost, timeout (unknown outcome)
+│   ├── NotConnected  the request was not sent, so it was not carried out
+│   └── OutcomeUnknown it was sent and not answered: it may have been carried out
+└── StoreError        the store could not carry out an operation
     ├── RecordTooLarge
-    ├── DiskFull      nothing written; the log stays readable; goes away when space comes back
-    ├── DiskFailed    the disk returned an error; the store takes no more writes until restarted
-    ├── StoreLocked   another process has this directory
-    ├── StoreDamaged  bytes that should be valid are not
-    └── OffsetGone    asked for bytes that are no longer there (deleted by retention)
+    ├── DiskFull      nothing was written; the log stays readable; writes succeed again once there is space
+    ├── DiskFailed    the disk returned an error; the store refuses writes until the broker is restarted
+    ├── StoreLocked   another process holds the store directory
+    ├── StoreDamaged  stored bytes are not valid
+    └── OffsetGone    the requested bytes were deleted by retention or truncated
 """
 
 
@@ -30,19 +30,25 @@ class TandemError(Exception):
     refresh_route = False
 
     def __init__(self, message: str, *, hint: str = "", code: int | None = None) -> None:
-        """Say what happened; `hint` says what to do about it; `code` is a response code if a peer gave one."""
+        """Create an error.
+
+        Args:
+            message: what happened.
+            hint: what the reader can do about it.
+            code: the RocketMQ response code, if a peer answered with one.
+        """
         super().__init__(message)
         self.hint = hint
         self.code = code
 
     def __str__(self) -> str:
-        """What, then what to do."""
+        """Return the message, and the hint in parentheses."""
         text = super().__str__()
         return f"{text} ({self.hint})" if self.hint else text
 
 
 class LocalError(TandemError):
-    """The caller's own mistake."""
+    """A mistake of the caller: bad argument, wrong state, bad configuration."""
 
 
 class ConfigError(LocalError):
@@ -50,11 +56,11 @@ class ConfigError(LocalError):
 
 
 class InvalidMessage(LocalError, ValueError):
-    """A message that cannot be sent, found where it is made."""
+    """A message that no broker would accept; raised where it is created."""
 
 
 class ClosedError(LocalError):
-    """The object was closed."""
+    """An operation on a closed object."""
 
 
 class RemoteError(TandemError):
@@ -62,55 +68,55 @@ class RemoteError(TandemError):
 
 
 class NoRoute(RemoteError):
-    """No name server knows the topic, or none of its brokers offers what is needed."""
+    """No name server knows the topic, or none of its brokers allows the operation."""
 
     retriable = True
     refresh_route = True
 
 
 class ProtocolError(RemoteError):
-    """The peer sent what the protocol does not allow."""
+    """The peer violated the protocol."""
 
 
 class FrameError(ProtocolError):
-    """Bytes that are no frame: lengths that contradict each other or exceed the limit."""
+    """Bytes that are not a valid frame: its lengths contradict each other or exceed the limit."""
 
 
 class AuthenticationError(ProtocolError):
-    """The peer did not prove that it knows the secret of replication."""
+    """The peer did not prove that it knows the replication secret."""
 
 
 class NetworkError(TandemError):
-    """No answer: the outcome of the request, if one was sent, is unknown."""
+    """No answer; if a request was sent, its outcome is unknown."""
 
     retriable = True
     refresh_route = True
 
 
 class NotConnected(NetworkError):
-    """The request did not leave this machine: it was not carried out."""
+    """The request was not sent, so it was not carried out."""
 
 
 class OutcomeUnknown(NetworkError):
-    """The request left and no answer came: it may have been carried out or not."""
+    """The request was sent and not answered: it may have been carried out or not."""
 
 
 class StoreError(TandemError):
-    """The store could not do it."""
+    """The store could not carry out an operation."""
 
 
 class RecordTooLarge(StoreError):
-    """A message, topic or property list is over its limit; nothing was written."""
+    """A message, topic or property list exceeds its limit; nothing was written."""
 
 
 class DiskFull(StoreError):
-    """No space; nothing was written and the log is as before."""
+    """No space on the device; nothing was written and the log is unchanged."""
 
     retriable = True
 
 
 class DiskFailed(StoreError):
-    """The disk returned an error; the store refuses writes from now on."""
+    """The disk returned an error; the store refuses writes until the broker is restarted."""
 
 
 class StoreLocked(StoreError):
@@ -118,8 +124,8 @@ class StoreLocked(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """Stored bytes that should be valid are not."""
+    """Stored bytes are not valid, or files are missing."""
 
 
 class OffsetGone(StoreError):
-    """The bytes asked for were deleted or cut."""
+    """The requested bytes were deleted by retention or truncated."""

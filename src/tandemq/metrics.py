@@ -5,7 +5,7 @@
 
     minute  a sample each 10 s, the last 7        hour  each 10 min, the last 7        day  each hour, the last 25
 
-Does not know: what is counted, the time. Source: requirement G14; RocketMQ StatsItem.
+Times are passed in. Source: requirement G14; RocketMQ StatsItem.
 """
 
 from collections import deque
@@ -13,28 +13,27 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 LARGEST_MS = 65_535
-"""Longer durations count as this."""
+"""Longer durations are counted as this value."""
 _ROW_BITS = 8
 _ROW = 1 << _ROW_BITS
 
 
 class Histogram:
-    """Counts of whole numbers per bucket, with the exact lowest and highest value beside them.
+    """Counts of whole numbers per bucket, and the exact lowest and highest value.
 
-    Every value below `exact_below` has a bucket of its own; above it every power of two is cut into `exact_below / 2`
-    buckets. With 64, values are known to 3.2 %, and all up to 2^63 fit in 1,920 counters:
+    Every value below `exact_below` has a bucket of its own; above it every power of two is divided into
+    `exact_below / 2` buckets. With 64, the relative error is at most 3.2 %, and 1,920 counters cover values to 2^63:
 
         value      0 1 2 … 63 | 64 66 68 … 126 | 128 132 136 … 252 | …
         bucket     0 1 2 … 63 | 64 65 66 …  95 |  96  97  98 … 127 | …
 
-    Counters stand in rows of 256, and a row exists once it is needed. The defaults count milliseconds exactly, up to
-    65,535 of them.
+    Counters are allocated in rows of 256, on first use. The defaults count milliseconds exactly, up to 65,535 ms.
     """
 
     __slots__ = ("_exact_below", "_largest", "_rows", "_sub_bits", "count", "highest", "lowest")
 
     def __init__(self, *, exact_below: int = LARGEST_MS + 1, largest: int = LARGEST_MS) -> None:
-        """An empty histogram; `exact_below` is a power of two, values above `largest` count as `largest`."""
+        """Create an empty histogram; `exact_below` is a power of two, values above `largest` count as `largest`."""
         assert exact_below > 1 and exact_below & (exact_below - 1) == 0
         self._exact_below = exact_below
         self._sub_bits = exact_below.bit_length() - 2
@@ -46,7 +45,7 @@ class Histogram:
         self.highest = 0
 
     def add(self, value: int, times: int = 1) -> None:
-        """Count a value, `times` times; outside 0…largest it counts as the nearest end."""
+        """Count a value, `times` times; a value outside 0…largest counts as the nearer bound."""
         if times <= 0:
             return
         value = 0 if value < 0 else self._largest if value > self._largest else value
@@ -60,7 +59,7 @@ class Histogram:
         self.count += times
 
     def merge(self, other: "Histogram") -> None:
-        """Count everything that another histogram of the same layout has counted."""
+        """Add the counts of another histogram of the same layout."""
         if not other.count:
             return
         lowest = min(self.lowest, other.lowest) if self.count else other.lowest
@@ -70,16 +69,16 @@ class Histogram:
         self.lowest, self.highest = lowest, highest
 
     def counts(self) -> Iterator[tuple[int, int]]:
-        """Yield (value, times) of each bucket that is not empty, ascending; the middle of the bucket is the value."""
+        """Yield (middle of the bucket, count) of each bucket that is not empty, ascending."""
         for number, row in enumerate(self._rows):
             for column, times in enumerate(row or ()):
                 if times:
                     yield self.middle_of(number << _ROW_BITS | column), times
 
     def percentile(self, percent: float) -> int:
-        """Return the lowest value that at least `percent` of all values do not exceed; 0 if nothing was counted.
+        """Return a percentile: the lowest value that at least `percent` % of the values do not exceed; 0 if empty.
 
-        It lies between the lowest and the highest value counted.
+        The result lies between the lowest and the highest value counted.
         """
         wanted = self.count * percent / 100
         seen = 0
@@ -90,9 +89,9 @@ class Histogram:
         return 0
 
     def between(self, start: int, end: int) -> int:
-        """Return how many values were in [start, end), exact if both are below `exact_below` or begin a bucket.
+        """Return the number of values in [start, end); exact if both are below `exact_below` or begin a bucket.
 
-        Cost: one step per bucket in rows that exist.
+        Cost: one step per bucket of the allocated rows.
         """
         first, last = self.bucket_of(start), self.bucket_of(end)
         total = 0
@@ -119,12 +118,12 @@ class Histogram:
 
     @property
     def rows_used(self) -> int:
-        """Rows of counters that exist."""
+        """Number of allocated rows of counters."""
         return sum(row is not None for row in self._rows)
 
 
 class StatsSnapshot(NamedTuple):
-    """Growth of a counter over a span: the amount, the amount per second, and the amount per occurrence."""
+    """Growth of a counter over a span: the amount, the amount per second, and the amount per addition."""
 
     total: int = 0
     per_second: float = 0.0
@@ -137,19 +136,19 @@ class Series:
     __slots__ = ("_samples", "times", "value")
 
     def __init__(self, now_ms: int) -> None:
-        """A counter that is 0 at `now_ms`."""
+        """Create a counter that is 0 at `now_ms`."""
         self.value = 0
         self.times = 0
         start = (now_ms, 0, 0)
         self._samples = (deque([start], 7), deque([start], 7), deque([start], 25))
 
     def add(self, amount: int, times: int) -> None:
-        """Add an amount that came in `times` occurrences."""
+        """Add an amount that `times` additions make up."""
         self.value += amount
         self.times += times
 
     def sample(self, span: int, now_ms: int) -> None:
-        """Take a sample for the minute (0), the hour (1) or the day (2)."""
+        """Record a sample for the minute (0), the hour (1) or the day (2)."""
         self._samples[span].append((now_ms, self.value, self.times))
 
     def summary(self, span: int) -> StatsSnapshot:

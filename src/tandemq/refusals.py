@@ -1,6 +1,6 @@
-"""Peers that were refused: how many, and one line in the log per address and minute.
+"""Count of refused peers, with at most one log line per address and minute.
 
-Bounded: of more than `ADDRESSES_MAX` addresses within a minute the later ones are counted only.
+Memory is bounded: beyond `ADDRESSES_MAX` addresses within one minute, further addresses are counted but not logged.
 Source: requirement H24.
 """
 
@@ -9,17 +9,17 @@ QUIET_MS = 60_000
 
 
 class Refusals:
-    """Counts, and tells when to log."""
+    """Refusals of one kind: their count, and a rate limit for the log."""
 
     def __init__(self) -> None:
-        """Nobody was refused yet."""
+        """Begin with a count of 0."""
         self.count = 0
-        """Since the start."""
+        """Refusals since the start."""
         self._logged: dict[str, tuple[int, int]] = {}
-        """By address: when it was last logged, and how often it was refused since then. Oldest line first."""
+        """By address: monotonic time of the last log line (ms), refusals since then. Oldest line first."""
 
     def note(self, address: str, now_ms: int) -> int:
-        """Count a refusal; how many are to be told of in a line to be logged now, 0 if none is due."""
+        """Count a refusal. Return the number of refusals that a log line written now shall report, 0 if none is due."""
         self.count += 1
         logged_ms, since = self._logged.get(address, (now_ms - QUIET_MS, 0))
         if now_ms - logged_ms < QUIET_MS:

@@ -1,14 +1,14 @@
-"""The store: files in, files out; one owner, no network, no clock (times are passed in).
+"""The message store: files on one disk, one owner. It uses no network and reads no clock; times are passed in.
 
-    commitlog/00000000000000000000     all messages of all topics, in order of arrival      seglog, commitlog
-    consumequeue/<topic>/<id>/…        20-byte entries: where a queue's n-th message lies   consumequeue
-    index/<time>                       key and time to places in the log                    index
-    config/*.json                      topics, groups, consumer offsets, delay progress     tables
-    checkpoint, abort, lock            as RocketMQ's; `tandemq.marks` is our own            marks
+    commitlog/00000000000000000000     all messages of all topics, in order of arrival      log/, message_rows
+    consumequeue/<topic>/<id>/…        20-byte entries: place of a queue's n-th message     consume_queue
+    index/<time>                       (topic, key, time) to log offsets                    key_index
+    config/*.json                      topics, groups, consumer offsets, delay progress     json_tables
+    checkpoint, abort, lock            RocketMQ's; `tandemq.marks` is TandemQ's own         checkpoint
 
-A record is written once, to the commit log. Queues and index are derived from it: built as records arrive, and rebuilt
-from the log after a crash (recovery). Writes are gathered and go out by one `pwrite` per turn (`CommitLog.write`);
-an answer may leave only after that. `fdatasync` is a job for a worker.
+A record is written once, to the commit log. Consume queues and index are derived from it: extended as records arrive,
+and rebuilt from the log after a crash (`recovery`). The records of one turn are written with one `pwrite`
+(`CommitLog.write`); responses may be sent only after that. `fdatasync` runs as a job on a worker thread.
 
 Source: docs/internals/storage.md.
 """

@@ -1,8 +1,8 @@
-"""How far the store can be trusted when it is opened again.
+"""Checkpoint files: up to which offset the store is complete when it is opened again.
 
-`checkpoint` is RocketMQ's: store times up to which log, queues and index were flushed. `tandemq.marks` is ours, two
-offsets into the log: up to `synced` everything (log, queues, index) was on the device; up to `written` it was handed
-to the system, which is as good unless the machine went down since, told by the boot id.
+`checkpoint` is RocketMQ's: store times up to which log, queues and index were flushed. `tandemq.marks` is TandemQ's
+own and holds two log offsets: below `synced` log, queues and index are on the device; below `written` they were passed
+to the kernel, which is enough unless the machine went down since. The boot id shows whether it did.
 
     marks: magic 8 · synced 8 · written 8 · entries 8 · clean 8 · boot id 36 · CRC 4
 
@@ -20,12 +20,12 @@ _MARKS = Struct(">8sqqqq36s")
 _MAGIC = b"TQMARKS1"
 _CRC = Struct(">I")
 REBUILDING = -1
-"""In place of the number of entries: the queues are being made anew, and not to be trusted."""
+"""Value of `Marks.entries` while the queues are being rebuilt: they are incomplete."""
 
 
 @dataclass(slots=True)
 class Marks:
-    """The offsets. `entries` is the sum of all queues' max offsets at `written`: it tells if queues are missing."""
+    """Content of `tandemq.marks`. `entries` is the sum of all queues' max offsets at `written`: it shows lost files."""
 
     synced: int = 0
     written: int = 0
@@ -36,7 +36,7 @@ class Marks:
 
 @dataclass(slots=True)
 class Checkpoint:
-    """RocketMQ's times, ms."""
+    """Content of RocketMQ's `checkpoint`: store times in ms, then log offsets."""
 
     log_ms: int = 0
     queue_ms: int = 0
@@ -46,7 +46,7 @@ class Checkpoint:
 
 
 def read_marks(disk: Disk) -> Marks | None:
-    """Our marks, None if they are missing or damaged."""
+    """Return the marks, None if the file is missing or damaged."""
     data = disk.read("tandemq.marks")
     if data is None or len(data) < _MARKS.size + _CRC.size:
         return None
@@ -58,12 +58,12 @@ def read_marks(disk: Disk) -> Marks | None:
 
 
 def open_marks(disk: Disk) -> File:
-    """The file for `write_marks`."""
+    """Open the file for `write_marks`, creating it if needed."""
     return disk.open("tandemq.marks", create=True)
 
 
 def write_marks(file: File, marks: Marks) -> None:
-    """Overwrite the marks in place: shorter than a sector, so whole or not at all."""
+    """Overwrite the marks in place; they are shorter than a sector, so the write is atomic."""
     raw = _MARKS.pack(
         _MAGIC, marks.synced, marks.written, marks.entries, marks.clean, marks.boot_id.encode().ljust(36, b"\0")
     )
@@ -71,7 +71,7 @@ def write_marks(file: File, marks: Marks) -> None:
 
 
 def read_checkpoint(disk: Disk) -> Checkpoint:
-    """RocketMQ's checkpoint; zeroes if there is none."""
+    """Return RocketMQ's checkpoint; zeroes if the file is missing or too short."""
     data = disk.read("checkpoint")
     if data is None or len(data) < CHECKPOINT.size:
         return Checkpoint()

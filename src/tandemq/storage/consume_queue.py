@@ -1,10 +1,10 @@
-"""A consume queue: where the n-th message of one queue of one topic lies in the commit log.
+"""Consume queue: maps the messages of one queue of a topic to their records in the commit log.
 
-Entries of 20 bytes: log offset, record size, tags code. New entries are kept in memory and written by `flush()`;
-after a crash they are rebuilt from the log. Entry n lies at byte 20·n of the queue's byte space.
+Entries have 20 bytes: log offset, record size, tags code. New entries are kept in memory and written by `flush()`;
+after a crash they are rebuilt from the log. Entry n is stored at byte 20·n of the queue's byte space.
 
-An entry may be damaged on the device. Searches by log offset pass over entries that cannot be right (`place`), so that
-one of them moves neither end of the queue; the scrubber rebuilds them from the log.
+An entry may be damaged on the device. Searches by log offset skip entries that are implausible (`place`), so that a
+damaged entry changes neither end of the queue. The scrubber rebuilds damaged entries from the log.
 
 Source: docs/internals/storage.md, "consume queue"; RocketMQ ConsumeQueue.
 """
@@ -23,18 +23,18 @@ from tandemq.storage.log.segmented_file import FileCache, SegmentLog
 PREFILL_SIZE = 0x7FFFFFFF
 AHEAD_ENTRIES = 256
 AHEAD_QUEUES_MAX = 4096
-"""Queues for which entries are kept, so many of each: 20 MiB for all."""
-LOOK_ENTRIES = 256
-"""How many entries behind the first empty one are looked at: if one is written, the empty ones are damage."""
+"""Maximum number of queues with cached entries, AHEAD_ENTRIES each: 20 MiB in total."""
+GAP_ENTRIES_MAX = 256
+"""Entries examined after the first empty one: if any of them is written, the empty ones before it are damage."""
 _SEARCH_ENTRIES = 3
-"""What a search reads at a time."""
+"""Entries that a search reads at a time."""
 _EMPTY = bytes(QUEUE_ENTRY_BYTES)
 _pack = QUEUE_ENTRY.pack
 _unpack = QUEUE_ENTRY.unpack_from
 
 
 class Entry(NamedTuple):
-    """One entry. `size` is PREFILL_SIZE for a hole: nothing is known of a message there."""
+    """One entry. `size` is PREFILL_SIZE for a hole, a queue offset without a message."""
 
     log_offset: int
     size: int
@@ -42,21 +42,21 @@ class Entry(NamedTuple):
 
     @property
     def log_end(self) -> int:
-        """Log offset behind the record."""
+        """Log offset of the end of the record."""
         return self.log_offset if self.size == PREFILL_SIZE else self.log_offset + self.size
 
 
 class QueueFiles(FileCache):
-    """The open files of all queues, and entries read in advance: with many queues their files cannot all be open."""
+    """Open files and entries read ahead of all queues. With many queues their files cannot all be open."""
 
     def __init__(self, disk: Disk, files_max: int = 512) -> None:
-        """No file open."""
+        """Begin with no file open."""
         super().__init__(disk, files_max)
         self.ahead: dict[ConsumeQueue, tuple[int, bytes]] = {}
-        """By queue: queue offset of the first entry, and the entries."""
+        """Entries read ahead, by queue: queue offset of the first entry, and the packed entries."""
 
     def keep_ahead(self, queue: "ConsumeQueue", queue_offset: int, entries: bytes) -> None:
-        """Keep entries of a queue for its next reader."""
+        """Cache entries of a queue for its next reader."""
         self.ahead.pop(queue, None)
         self.ahead[queue] = queue_offset, entries
         if len(self.ahead) > AHEAD_QUEUES_MAX:
@@ -64,7 +64,7 @@ class QueueFiles(FileCache):
 
 
 class ConsumeQueue:
-    """One queue. `[min_offset, max_offset)` are the entries whose records may still be in the log."""
+    """One consume queue. `[min_offset, max_offset)` are the queue offsets whose records may still be in the log."""
 
     __slots__ = (
         "_file_bytes",
@@ -84,7 +84,7 @@ class ConsumeQueue:
     )
 
     def __init__(self, disk: Disk, files: QueueFiles, topic: str, queue_id: int, file_bytes: int) -> None:
-        """Load the files; `max_offset` is found by bisection over the last file.
+        """Load the files and find `max_offset` by binary search in the last one.
 
         Raises:
             StoreDamaged: a file has the wrong length.
@@ -98,20 +98,20 @@ class ConsumeQueue:
         self._tail_start = self._written_entries()
         self.max_offset = self._tail_start
         self.next_offset = self.max_offset
-        """Queue offset the next message gets; ahead of `max_offset` only within a turn."""
+        """Queue offset of the next message; larger than `max_offset` only within a turn."""
         self.min_offset = self._segments.start // QUEUE_ENTRY_BYTES
         self.staged: list[int] = []
-        """Entries of messages put but not yet written to the log: log offset, size, tags code, one after the other."""
+        """Entries of messages not yet written to the log, as a flat list: log offset, size, tags code of each."""
         self.packed = b""
-        """Entries staged many at once, before those in `staged`."""
+        """Entries staged in batches, packed; they precede those in `staged`."""
         self.last_log_end = 0
-        """End of the newest record entered."""
+        """Log offset of the end of the newest record in this queue."""
         self.held: object | None = None
-        """Pulls waiting for this queue; owned by the broker's long polling."""
+        """Pulls waiting for this queue; owned by the broker's long polling service."""
         self.last_log_end = self.log_end_before(self.max_offset)
 
     def log_end_before(self, queue_offset: int) -> int:
-        """End of the record of the last entry before an offset that can be right, 0 if there is none."""
+        """Return the record end of the last plausible entry before a queue offset, 0 if there is none."""
         step = 1
         while (at := queue_offset - step) >= self._held_from:
             if self.place(at) is not None:
@@ -120,12 +120,12 @@ class ConsumeQueue:
         return 0
 
     def _written_entries(self) -> int:
-        """Bisect for the first empty entry of the last file that has any; entries zeroed by damage do not count."""
+        """Find the end of the written entries by binary search; entries zeroed by damage do not end them."""
         per_file = self._file_bytes // QUEUE_ENTRY_BYTES
         for start in reversed(self._segments.starts):
             low = 0
             while (low := self._first_empty(start, low, per_file)) < per_file:
-                behind = self._segments.read(start + low * QUEUE_ENTRY_BYTES, LOOK_ENTRIES * QUEUE_ENTRY_BYTES)
+                behind = self._segments.read(start + low * QUEUE_ENTRY_BYTES, GAP_ENTRIES_MAX * QUEUE_ENTRY_BYTES)
                 if not (written := len(behind.rstrip(b"\0"))):
                     break
                 low += -(-written // QUEUE_ENTRY_BYTES)
@@ -141,13 +141,13 @@ class ConsumeQueue:
         return low
 
     def append(self, log_offset: int, size: int, tags_code: int) -> None:
-        """Enter the next message."""
+        """Add the entry of the next message."""
         self._tail += _pack(log_offset, size, tags_code)
         self.max_offset += 1
         self.last_log_end = log_offset + size
 
     def stage(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> bool:
-        """Stage a message of the master's log at its own queue offset; False if that entry is there already."""
+        """Stage a message of the master's log at its own queue offset; False if that entry exists already."""
         self._begin_anew(queue_offset, log_offset)
         missing = queue_offset - self.next_offset
         if missing < 0 or self._is_absurd(missing, log_offset):
@@ -163,7 +163,7 @@ class ConsumeQueue:
         return True
 
     def stage_packed(self, queue_offset: int, entries: bytes) -> bool:
-        """Stage entries that continue the queue; False (and nothing done) if they do not, or others wait."""
+        """Stage packed entries that continue the queue; False, with no change, if they do not or `staged` is in use."""
         if queue_offset != self.next_offset or self.staged:
             return False
         self.packed += entries
@@ -171,7 +171,7 @@ class ConsumeQueue:
         return True
 
     def stage_next(self, entries: bytes) -> None:
-        """Stage entries of new messages, which took the queue's next offsets."""
+        """Stage packed entries of new messages at the queue's next offsets."""
         count = len(entries) // QUEUE_ENTRY_BYTES
         if self.staged:
             self.staged += _packer(count).unpack(entries)
@@ -180,7 +180,7 @@ class ConsumeQueue:
         self.next_offset += count
 
     def enter_staged(self) -> None:
-        """The staged messages are in the log: enter them."""
+        """Add the staged entries: their messages are in the log."""
         if self.packed:
             self._tail += self.packed
             self.max_offset += len(self.packed) // QUEUE_ENTRY_BYTES
@@ -196,16 +196,16 @@ class ConsumeQueue:
         staged.clear()
 
     def drop_staged(self) -> None:
-        """The staged messages are not in the log."""
+        """Discard the staged entries: their messages could not be written to the log."""
         self.staged.clear()
         self.packed = b""
         self.next_offset = self.max_offset
 
     def enter(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> bool:
-        """Enter a message found in the log at its own queue offset; False if that entry is there already.
+        """Add a message found in the log at its own queue offset; False if that entry exists already.
 
-        A jump leaves holes: messages between were lost to damage. They are entered at the end of the record before
-        them, so that entries stay in the order of the log. A queue's first message may have any offset.
+        Skipped queue offsets become holes: their messages were lost to damage. A hole has the log offset at which the
+        preceding record ends, so that entries stay in log order. A queue's first message may have any offset.
         """
         self._begin_anew(queue_offset, log_offset)
         if queue_offset < self.max_offset or self._is_absurd(queue_offset - self.max_offset, log_offset):
@@ -221,7 +221,7 @@ class ConsumeQueue:
         return True
 
     def keep_place(self, queue_offset: int) -> bool:
-        """Leave a hole for a damaged message that was the next one, so that no other gets its offset; False if not."""
+        """Add a hole for a damaged message, so that no new message gets its offset; False if it is not the next one."""
         if queue_offset != self.max_offset or not queue_offset:
             return False
         self._tail += _pack(self.last_log_end, PREFILL_SIZE, 0)
@@ -230,20 +230,20 @@ class ConsumeQueue:
         return True
 
     def correct(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> None:
-        """Replace one entry, on the device too; blocking. Raises as `rewrite`."""
+        """Replace one entry and sync it; blocking. Raises as `rewrite`."""
         for file in self.rewrite(queue_offset, _pack(log_offset, size, tags_code)):
             file.datasync()
 
     def rewrite(self, queue_offset: int, packed: bytes) -> list[File]:
-        """Replace entries between `min_offset` and `max_offset` that are not what the log says.
+        """Replace entries between `min_offset` and `max_offset` that contradict the log.
 
-        Returns the files that are to be synced: nobody else syncs entries of records so old.
+        Returns the files that the caller must sync: the regular syncs cover only entries of new records.
 
         Raises:
             DiskFailed, DiskFull: they could not be written.
         """
         end = queue_offset + len(packed) // QUEUE_ENTRY_BYTES
-        assert self.min_offset <= queue_offset and end <= self.max_offset, "entries that are there"
+        assert self.min_offset <= queue_offset and end <= self.max_offset, "only existing entries are rewritten"
         start, stop = queue_offset * QUEUE_ENTRY_BYTES, min(end, self._tail_start) * QUEUE_ENTRY_BYTES
         at = start
         self._files.ahead.pop(self, None)
@@ -260,14 +260,14 @@ class ConsumeQueue:
         return self._segments.files_between(start, stop)
 
     def _begin_anew(self, queue_offset: int, log_offset: int) -> None:
-        """A first message behind all others: the topic was deleted on the master and created again."""
+        """Restart the queue at 0 if its first message comes again: the master deleted and recreated the topic."""
         if queue_offset or not self.next_offset or log_offset < self.last_log_end:
             return
         self.destroy()
         self._tail_start = self.min_offset = self.max_offset = self.next_offset = self.last_log_end = 0
 
     def _is_absurd(self, missing: int, log_offset: int) -> bool:
-        """Whether more messages would be missing than fit between: a damaged queue offset must not fill the memory."""
+        """Whether the log has no room for so many missing messages: a damaged queue offset must not fill the memory."""
         return missing > 0 and missing * RECORD_BYTES_MIN > log_offset - self.last_log_end
 
     def _begin_at(self, queue_offset: int) -> None:
@@ -278,11 +278,11 @@ class ConsumeQueue:
         self._tail_start = self.max_offset = queue_offset - queue_offset % per_file
 
     def entry(self, queue_offset: int) -> Entry:
-        """One entry between `min_offset` and `max_offset`."""
+        """Return one entry between `min_offset` and `max_offset`."""
         return Entry(*_unpack(self.read(queue_offset, 1), 0))
 
     def read(self, queue_offset: int, count: int) -> bytes:
-        """Up to `count` entries from `queue_offset` on, from files and memory."""
+        """Return up to `count` packed entries from `queue_offset` on, from files and memory."""
         end = min(queue_offset + count, self.max_offset)
         written_end = min(end, self._tail_start)
         data = self._written(queue_offset, written_end) if queue_offset < written_end else b""
@@ -293,7 +293,7 @@ class ConsumeQueue:
         return data + bytes(self._tail[first : (end - self._tail_start) * QUEUE_ENTRY_BYTES])
 
     def _written(self, start: int, end: int) -> bytes:
-        """Entries from files; a reader that goes on where it stopped gets them from memory most of the time."""
+        """Return packed entries from the files, with read-ahead for sequential readers."""
         ahead_start, ahead = self._files.ahead.get(self, (0, b""))
         ahead_end = ahead_start + len(ahead) // QUEUE_ENTRY_BYTES
         if not (ahead_start <= start and end <= ahead_end):
@@ -317,14 +317,14 @@ class ConsumeQueue:
 
     @property
     def _held_from(self) -> int:
-        """The first entry of the files, or in memory if there are none."""
+        """Queue offset of the first entry in the files, or in memory if there are no files."""
         return self._segments.start // QUEUE_ENTRY_BYTES if self._segments.starts else self._tail_start
 
     def place(self, queue_offset: int) -> int | None:
-        """Log offset that an entry names; None if it cannot be right: no size, or its record overlaps a neighbour's.
+        """Return the log offset of an entry; None if the entry is implausible: no size, or overlap with a neighbour.
 
-        -1 for an entry before the queue's first message. What is in order may be wrong all the same: only the log
-        tells (`Store.record_of`).
+        -1 for an entry before the queue's first message. A plausible entry may still be wrong: `Store.record_of`
+        verifies it against the log.
         """
         first = max(queue_offset - 1, self._held_from)
         entries = [Entry(*one) for one in QUEUE_ENTRY.iter_unpack(self.read(first, queue_offset + 2 - first))]
@@ -335,9 +335,9 @@ class ConsumeQueue:
         return -1 if found.size == PREFILL_SIZE and not found.log_offset else found.log_offset
 
     def first_behind(self, log_offset: int, low: int, high: int) -> int:
-        """First of the entries `[low, high)` of a record at or behind a log offset; `high` if there is none.
+        """Return the first of the entries `[low, high)` whose record is at or after a log offset; `high` if none is.
 
-        Entries that cannot be right are passed over: where none beside them can be, the first of them is returned.
+        Implausible entries are skipped. If only implausible entries are left, the first of them is returned.
         """
         while low < high:
             for at in around(low, high):
@@ -350,19 +350,19 @@ class ConsumeQueue:
 
     @property
     def written_entries(self) -> int:
-        """What `max_offset` would be if only the files counted."""
+        """Queue offset up to which entries are written to files."""
         return self._tail_start
 
     @property
     def dirty(self) -> bool:
-        """Whether entries wait in memory."""
+        """Whether entries in memory are not written yet."""
         return bool(self._tail)
 
     def flush(self) -> None:
         """Write the entries in memory.
 
         Raises:
-            DiskFull, DiskFailed: entries stay in memory and are tried again.
+            DiskFull, DiskFailed: the entries stay in memory; the next call writes them.
         """
         while self._tail:
             offset = self._tail_start * QUEUE_ENTRY_BYTES
@@ -373,7 +373,7 @@ class ConsumeQueue:
             self._tail_start += len(piece) // QUEUE_ENTRY_BYTES
 
     def paths_behind(self, log_offset: int) -> list[str]:
-        """Files with written entries of records at or behind a log offset."""
+        """Return the paths of the files with written entries of records at or after a log offset."""
         low = self.first_behind(log_offset, self._segments.start // QUEUE_ENTRY_BYTES, self._tail_start)
         return [
             self._segments.path(start)
@@ -382,11 +382,11 @@ class ConsumeQueue:
         ]
 
     def truncate_behind(self, log_end: int, *, wipes: bool = False) -> None:
-        """Remove entries whose record begins at or behind `log_end`.
+        """Remove entries whose record begins at or after `log_end`.
 
-        After a power loss what follows the last entry that was synced may be anything: written, missing or torn.
-        `wipes` then zeroes all behind the entries that stay, on the device too if there were any: after a power loss a
-        later start would take them for entries of what was written in their place.
+        After a power loss, entries that were not synced may be written, missing or torn. `wipes` zeroes everything
+        after the remaining entries, and syncs that. Otherwise removed entries might come back with the next power
+        loss, and be taken for entries of the messages written in their place.
         """
         first = self._segments.start // QUEUE_ENTRY_BYTES
         high = self.max_offset
@@ -394,7 +394,7 @@ class ConsumeQueue:
             return
         low = self.first_behind(log_end, first, high)
         while low < high and self._is_before(low, log_end) and self._continues(low, first):
-            low += 1  # it is next to one that cannot be right
+            low += 1  # a neighbour of an implausible entry
         while low > first and not (self._is_before(low - 1, log_end) and self._continues(low - 1, first)):
             low -= 1
         self._files.ahead.pop(self, None)
@@ -415,7 +415,7 @@ class ConsumeQueue:
         return found.size > 0 and 0 <= found.log_offset < log_end
 
     def _continues(self, queue_offset: int, first: int) -> bool:
-        """Whether an entry follows the one before it in the log: a torn one, or one behind a gap, does not."""
+        """Whether an entry continues the entry before it: a torn entry, and one after a gap, does not."""
         found = self.entry(queue_offset)
         if found.size <= 0 or queue_offset == first or found.size == PREFILL_SIZE:
             return found.size > 0
@@ -424,7 +424,7 @@ class ConsumeQueue:
         return before.size > 0 and (is_hole or found.log_offset >= before.log_offset + before.size)
 
     def correct_min(self, log_start: int) -> None:
-        """Move `min_offset` to the first entry at or behind `log_start`; delete files wholly before it."""
+        """Move `min_offset` to the first entry at or after `log_start`; delete files that end before it."""
         low = self.min_offset = self.first_behind(log_start, self.min_offset, self.max_offset)
         while len(self._segments.starts) > 1 and self._segments.starts[1] <= low * QUEUE_ENTRY_BYTES:
             self._segments.drop_first()
@@ -438,15 +438,15 @@ class ConsumeQueue:
 
 
 def unpack_entries(entries: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Log offsets and sizes of entries; cost: two objects per entry."""
+    """Return the log offsets and the sizes of packed entries; plain tuples, which cost two integers per entry."""
     numbers = _packer(len(entries) // QUEUE_ENTRY_BYTES).unpack_from(entries)
     return numbers[0::3], numbers[1::3]
 
 
 def around(low: int, high: int) -> Iterator[int]:
-    """Numbers of `[low, high)` from the middle outwards, at growing distances, and both ends; some may come twice.
+    """Yield numbers of `[low, high)` from the middle outwards, at growing distances, then both ends; some repeat.
 
-    They are about twice the logarithm of `high - low`.
+    Yields about 2·log2(high - low) numbers.
     """
     middle, step = (low + high) // 2, 1
     yield middle
@@ -458,5 +458,5 @@ def around(low: int, high: int) -> Iterator[int]:
 
 @lru_cache(maxsize=1024)
 def _packer(count: int) -> Struct:
-    """Packs `count` entries at once."""
+    """Return a Struct for `count` entries."""
     return Struct(">" + "qiq" * count)

@@ -1,4 +1,4 @@
-"""Small JSON tables in `config/`, saved whole: written beside, synced, renamed over; the former content becomes .bak.
+"""Small JSON tables in `config/`, replaced atomically as a whole; the previous content is kept as .bak.
 
 Source: docs/internals/storage.md, "config files"; RocketMQ ConfigManager.
 """
@@ -13,40 +13,40 @@ from tandemq.errors import ProtocolError, StoreDamaged
 
 
 class DataVersion:
-    """RocketMQ's version of a table: compared whole, grows with each change."""
+    """RocketMQ's version of a table: grows with each change, compared for equality only."""
 
     __slots__ = ("counter", "state_version", "timestamp")
 
     def __init__(self, timestamp: int = 0, counter: int = 0, state_version: int = 0) -> None:
-        """A version; 0, 0 is that of a table never changed."""
+        """Create a version; 0, 0, 0 is that of a table that was never changed."""
         self.timestamp = timestamp
         self.counter = counter
         self.state_version = state_version
 
     def next(self, wall_ms: int) -> None:
-        """The table changed."""
+        """Advance the version after a change of the table."""
         self.timestamp = wall_ms
         self.counter += 1
 
     def as_json(self) -> dict[str, int]:
-        """As peers write it."""
+        """Return the JSON object that peers exchange."""
         return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}
 
     @classmethod
     def from_json(cls, value: Any) -> "DataVersion":
-        """From a peer's JSON; missing parts are 0."""
+        """Read the JSON object of a peer; missing and malformed numbers are 0."""
         if not isinstance(value, dict):
             return cls()
         return cls(*(_number(value.get(name)) for name in ("timestamp", "counter", "stateVersion")))
 
     def __eq__(self, other: object) -> bool:
-        """Same moment and count."""
+        """Whether all three numbers are equal."""
         return isinstance(other, DataVersion) and self.as_json() == other.as_json()
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def copy(self) -> "DataVersion":
-        """A version equal to this one."""
+        """Return an independent copy."""
         return DataVersion(self.timestamp, self.counter, self.state_version)
 
 
@@ -58,10 +58,10 @@ def _number(value: Any) -> int:
 
 
 def load_table(disk: Disk, name: str) -> dict[str, Any]:
-    """A table, or its .bak if it is missing, empty or unreadable; {} if neither is there.
+    """Return a table, or its .bak if it is missing, empty or unreadable; {} if there is neither.
 
     Raises:
-        StoreDamaged: there are files, but none can be read.
+        StoreDamaged: files exist, but none can be read.
     """
     broken = ""
     for path in (f"config/{name}", f"config/{name}.bak"):
@@ -82,21 +82,21 @@ def load_table(disk: Disk, name: str) -> dict[str, Any]:
 
 
 def save_table(disk: Disk, name: str, value: dict[str, Any]) -> None:
-    """Replace a table; what was there becomes the .bak."""
+    """Replace a table; its previous content becomes the .bak."""
     write_table(disk, name, encode_table(value))
 
 
 def encode_table(value: dict[str, Any]) -> bytes:
-    """A table as its file has it."""
+    """Return the file content for a table."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1)
 
 
 def write_table(disk: Disk, name: str, data: bytes) -> None:
-    """Replace a table's file; what was there becomes the .bak. Blocking: two syncs."""
+    """Replace a table's file; its previous content becomes the .bak. Blocking: two syncs."""
     path = f"config/{name}"
     before = disk.read(path)
     if before == data:
         return
-    disk.replace(path, data)  # first, so that one of the two is whole at any time
+    disk.replace(path, data)  # before the .bak, so that one of the two is valid at any time
     if before:
         disk.replace(f"{path}.bak", before)

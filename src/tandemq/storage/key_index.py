@@ -1,8 +1,8 @@
-"""The key index: (topic, key, time) to places in the commit log.
+"""Key index: maps (topic, key, time) to log offsets.
 
-A file is a header, a table of slots and a list of entries; entries of one slot are chained from the newest back.
-Keys are gathered and hashed in numpy batches. Entries go to disk as they are absorbed; the slot table of the newest
-file lives in memory and is written when the file is full or closed, and rebuilt from the entries after a crash.
+A file has a header, a table of slots and a list of entries; the entries of one slot form a chain, newest first.
+Keys are collected and hashed in numpy batches. `absorb` writes their entries to disk. The slot table of the newest
+file is kept in memory: it is written when the file is full or closed, and rebuilt from the entries after a crash.
 
 Source: docs/internals/storage.md, "index"; RocketMQ IndexFile, IndexService.
 """
@@ -29,8 +29,8 @@ from tandemq.storage.log.segmented_file import write_zeroes
 
 PENDING_MAX = 512
 CHAIN_MAX = 100_000
-TOGETHER_MIN = 6
-"""So many keys are hashed faster by numpy than one after the other."""
+VECTORIZED_KEYS_MIN = 6
+"""Number of keys from which on numpy hashes them faster than a loop."""
 log = logging.getLogger(__name__)
 _ENTRY = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 _Array = np.ndarray[Any, np.dtype[Any]]
@@ -38,16 +38,16 @@ _MASK = 0xFFFFFFFF
 
 
 def key_hash(topic: str, key: str) -> int:
-    """|hashCode(topic#key)|, with the one value that has no positive counterpart taken as 0."""
+    """Return |hashCode(topic#key)|; 0 for the minimum of an int32, which has no absolute value."""
     value = java_hash(f"{topic}#{key}")
     return 0 if value == -(1 << 31) else abs(value)
 
 
 class IndexFile:
-    """One file. Entry numbers begin at 1."""
+    """One index file. Entry numbers begin at 1."""
 
     def __init__(self, disk: Disk, path: str, slots: int, entries: int) -> None:
-        """Open, or create empty, a file for `slots` slots and `entries` entries."""
+        """Open or create a file with `slots` slots and room for `entries` entries."""
         self.path = path
         self._slots = slots
         self.entries_max = entries
@@ -63,7 +63,7 @@ class IndexFile:
 
     @property
     def is_full(self) -> bool:
-        """Whether no entry fits."""
+        """Whether no further entry fits."""
         return bool(self.count >= self.entries_max)
 
     def _slot_table(self) -> _Array:
@@ -78,7 +78,7 @@ class IndexFile:
         return self._table
 
     def rebuild_slots(self) -> bool:
-        """Make the slot table from the entries; False if they are not in log order (unsynced pages were lost)."""
+        """Rebuild the slot table from the entries; False if they are not in log order (unsynced pages were lost)."""
         entries = self._read_entries()
         if not self._is_sound(entries):
             return False
@@ -89,7 +89,7 @@ class IndexFile:
         return True
 
     def _is_sound(self, entries: _Array) -> bool:
-        """Whether they look like entries in log order: pages that were not synced may be missing or torn."""
+        """Whether the entries are in log order and none is missing: pages not synced may be missing or torn."""
         if not len(entries):
             return True
         offsets = entries["offset"]
@@ -101,9 +101,9 @@ class IndexFile:
         return np.frombuffer(raw, dtype=_ENTRY)
 
     def truncate_behind(self, log_end: int) -> bool:
-        """Drop entries of records at or behind `log_end`; False if the file cannot be trusted at all.
+        """Remove entries of records at or after `log_end`; False if the file is damaged.
 
-        On the device too: after a power loss they would stand between those that were written in their place.
+        They are zeroed and synced: otherwise a power loss could mix them with the entries written in their place.
         """
         entries = self._read_entries()
         if not self._is_sound(entries):
@@ -119,14 +119,14 @@ class IndexFile:
         return self.rebuild_slots()
 
     def empty(self) -> None:
-        """Drop all entries, on the device too: a power loss may bring the file back after it was deleted."""
+        """Remove all entries and sync: a power loss may bring the file back after it was deleted."""
         if self.count > 1:
             self.count = 1
             self._write_header()
             self._file.datasync()
 
     def add(self, hashes: _Array, offsets: _Array, times: _Array) -> None:
-        """Enter keys: positive int32 hashes, log offsets, store times in ms; they must fit."""
+        """Add keys: positive int32 hashes, log offsets, store times in ms. The file must have room for them."""
         count = self.count + len(hashes)
         begin_ms, begin_offset = self.begin_ms, self.begin_offset
         if self.count == 1:
@@ -147,7 +147,7 @@ class IndexFile:
         header = (begin_ms, int(times[-1]), begin_offset, int(offsets[-1]), self.slots_used + fresh, count)
         self._file.pwrite(entries.tobytes(), self._entries_at + self.count * INDEX_ENTRY_BYTES)
         self._file.pwrite(INDEX_HEADER.pack(*header), 0)
-        # Nothing in memory changes before both are written: a batch that met a full disk is entered again whole.
+        # State in memory changes only after both writes: after DiskFull the whole batch is added again.
         self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.count = header
         table[slots] = number
 
@@ -160,17 +160,17 @@ class IndexFile:
         )
 
     def write_slots(self) -> None:
-        """Put the slot table on disk, so that others can read the file; then it need not stay in memory."""
+        """Write the slot table, so that other readers of the file find its entries."""
         if self._table is not None:
             self._file.pwrite(self._table.astype(">i4").tobytes(), INDEX_HEADER_BYTES)
 
     def release(self) -> None:
-        """Write and forget the slot table: the file is full."""
+        """Write the slot table of a full file and free its memory."""
         self.write_slots()
         self._table = None
 
     def find(self, wanted: int, begin_ms: int, end_ms: int, most: int) -> list[int]:
-        """Log offsets of entries with this hash and time, newest first."""
+        """Return the log offsets of at most `most` entries with this hash and a time within the range, newest first."""
         slot = wanted % self._slots
         if self._table is not None:
             number = int(self._table[slot])
@@ -191,24 +191,24 @@ class IndexFile:
         return found
 
     def entries(self) -> list[tuple[int, int]]:
-        """(hash, log offset) of all entries, in order."""
+        """Return (hash, log offset) of all entries, in log order."""
         return [(int(entry["hash"]), int(entry["offset"])) for entry in self._read_entries()]
 
     def close(self) -> None:
-        """Write what is in memory and close."""
+        """Write slot table and header, then close the file."""
         self.write_slots()
         self._write_header()
         self._file.close()
 
     def sync(self) -> None:
-        """Write what is in memory and wait until it is on the device."""
+        """Write slot table and header, and sync the file; blocking."""
         self.write_slots()
         self._write_header()
         self._file.datasync()
 
 
 class _Rows(NamedTuple):
-    """ASCII keys of one topic and length, end to end, and their records' log offsets and store times."""
+    """ASCII keys of one topic and one length, concatenated, with the log offsets and store times of their records."""
 
     topic: str
     keys: bytes
@@ -217,7 +217,7 @@ class _Rows(NamedTuple):
     times: _Array
 
     def singly(self) -> list[tuple[str, bytes, int, int]]:
-        """The same as `KeyIndex.pending` has them."""
+        """Return the keys in the form of `KeyIndex.pending`."""
         pairs = zip(self.offsets.tolist(), self.times.tolist(), strict=True)
         return [
             (self.topic, self.keys[at * self.length : (at + 1) * self.length], offset, time_ms)
@@ -226,10 +226,10 @@ class _Rows(NamedTuple):
 
 
 class KeyIndex:
-    """All index files, and the keys not yet absorbed."""
+    """All index files, and the keys that are not in a file yet."""
 
     def __init__(self, disk: Disk, slots: int, entries: int) -> None:
-        """Open what is there; files of another size than configured are left alone and not used."""
+        """Open the existing files; files of another size than configured are left in place and not used."""
         self._disk = disk
         self._slots = slots
         self._entries = entries
@@ -243,17 +243,17 @@ class KeyIndex:
             else:
                 log.warning("index: index/%s has another size than configured and is not used", name)
         self.pending: list[tuple[str, bytes, int, int]] = []
-        """(topic, key, log offset, store time): appended by dispatch, in log order."""
+        """(topic, key, log offset, store time in ms) in log order; plain tuples, as dispatch adds one per key."""
         self._rows: list[_Rows] = []
-        """Keys that came many at once, in log order; all before those in `pending`."""
+        """Keys added in batches, in log order; all precede those in `pending`."""
 
     @property
     def end_offset(self) -> int:
-        """Log offset of the newest record indexed, -1 if none."""
+        """Log offset of the newest indexed record, -1 if there is none."""
         return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
 
     def recover(self, log_end: int) -> bool:
-        """After a crash: drop entries at or behind `log_end`, remake the slots. False: the files cannot be trusted."""
+        """After a crash, remove entries at or after `log_end` and rebuild the slots; False if a file is damaged."""
         while self.files and (self.files[-1].count <= 1 or self.files[-1].begin_offset >= log_end):
             self.files[-1].empty()
             self._drop(self.files.pop())
@@ -271,19 +271,19 @@ class KeyIndex:
 
     @property
     def waiting(self) -> int:
-        """How many keys are not entered yet."""
+        """Number of keys that are not in a file yet."""
         return len(self.pending) + sum(len(rows.offsets) for rows in self._rows)
 
     def forget_behind(self, log_end: int) -> None:
-        """Drop waiting keys of records at or behind `log_end`."""
+        """Discard keys not in a file yet whose records are at or after `log_end`."""
         self._rows_to_pending()
         self.pending = [key for key in self.pending if key[2] < log_end]
 
     def absorb(self) -> None:
-        """Hash and enter the waiting keys.
+        """Hash the keys that are not in a file yet and write their entries.
 
         Raises:
-            DiskFull, DiskFailed: keys that are not entered go on waiting.
+            DiskFull, DiskFailed: the keys that could not be written are kept for the next call.
         """
         if self._rows:
             self._absorb_rows()
@@ -297,10 +297,10 @@ class KeyIndex:
                 file.release()
 
     def add_rows(self, topic: str, keys: bytes, length: int, offsets: _Array, times: _Array) -> None:
-        """Take many ASCII keys of one length and topic, laid end to end; enter them once there are enough.
+        """Add a batch of ASCII keys of one length and topic, concatenated; written once PENDING_MAX keys have gathered.
 
         Raises:
-            DiskFull, DiskFailed: keys that were not entered wait.
+            DiskFull, DiskFailed: the keys that could not be written are kept for the next call.
         """
         rows = _Rows(topic, keys, length, offsets, times)
         if self.pending:
@@ -316,8 +316,8 @@ class KeyIndex:
     def _absorb_rows(self) -> None:
         done = 0
         found = [
-            _hash_rows(topic, b"".join([rows.keys for rows in alike]), length)
-            for (topic, length), alike in groupby(self._rows, lambda rows: (rows.topic, rows.length))
+            _hash_rows(topic, b"".join([rows.keys for rows in group]), length)
+            for (topic, length), group in groupby(self._rows, lambda rows: (rows.topic, rows.length))
         ]
         hashes = _positive(np.concatenate(found))
         offsets = np.concatenate([rows.offsets for rows in self._rows])
@@ -337,7 +337,7 @@ class KeyIndex:
         self._rows.clear()
 
     def _rows_to_pending(self) -> None:
-        """Turn what came many at once into single keys."""
+        """Convert the batches to single keys in `pending`."""
         self.pending = [key for rows in self._rows for key in rows.singly()] + self.pending
         self._rows.clear()
 
@@ -345,7 +345,7 @@ class KeyIndex:
         if self.files and not self.files[-1].is_full:
             return self.files[-1]
         if self.files:
-            self.files[-1].release()  # again, if the disk had no room for it when the file became full
+            self.files[-1].release()  # a retry, if the disk was full when the file became full
         moment = datetime.fromtimestamp(wall_ms / 1000, UTC)
         name = int(moment.strftime("%Y%m%d%H%M%S") + f"{wall_ms % 1000:03d}")
         if self.files:
@@ -354,7 +354,11 @@ class KeyIndex:
         return self.files[-1]
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int, most: int) -> list[int]:
-        """Log offsets of at most `most` candidates, ascending; hash collisions included: RocketMQ's clients filter."""
+        """Return the log offsets of at most `most` candidates, ascending. Hash collisions are included; clients filter.
+
+        Raises:
+            DiskFull, DiskFailed: as `absorb`, which runs first.
+        """
         self.absorb()
         wanted = key_hash(topic, key)
         found: list[int] = []
@@ -366,17 +370,17 @@ class KeyIndex:
         return sorted(set(found))
 
     def drop_before(self, log_start: int) -> None:
-        """Delete files all of whose records are gone; never the last one."""
+        """Delete files whose records are all before `log_start`; never the last file."""
         while len(self.files) > 1 and self.files[0].end_offset < log_start:
             self._drop(self.files.pop(0))
 
     def last_full_ms(self) -> int:
-        """End time of the newest full file: what RocketMQ's checkpoint calls the index time."""
+        """Return the end time of the newest full file, ms: the index time of RocketMQ's checkpoint."""
         full = [file.end_ms for file in self.files if file.is_full]
         return full[-1] if full else 0
 
     def close(self) -> None:
-        """Absorb, write, sync and close everything."""
+        """Absorb the pending keys, then sync and close all files."""
         self.absorb()
         for file in self.files[-2:]:
             file.sync()
@@ -385,8 +389,8 @@ class KeyIndex:
 
 
 def hash_keys(topics: Sequence[str], keys: Sequence[bytes]) -> _Array:
-    """Positive int32 hashes of topic#key; keys of equal length and topic are hashed together, unless they are few."""
-    if len(keys) < TOGETHER_MIN:
+    """Return positive int32 hashes of topic#key. Keys of the same length and topic are hashed in one numpy batch."""
+    if len(keys) < VECTORIZED_KEYS_MIN:
         return _positive(np.array([_hash_one(*pair) for pair in zip(topics, keys, strict=True)], dtype=np.uint32))
     rows = b"".join(keys)
     if len(set(topics)) == 1 and len(set(map(len, keys))) == 1 and rows.isascii():
@@ -395,7 +399,7 @@ def hash_keys(topics: Sequence[str], keys: Sequence[bytes]) -> _Array:
 
 
 def _positive(hashes: _Array) -> _Array:
-    """|hash| as int32, with the one value that has no positive counterpart taken as 0."""
+    """Return |hash| as int32; 0 for the minimum of an int32, which has no absolute value."""
     signed = hashes.view(np.int32)
     result: _Array = np.abs(signed)
     result[signed == np.int32(-(1 << 31))] = 0
@@ -403,13 +407,13 @@ def _positive(hashes: _Array) -> _Array:
 
 
 def _hash_rows(topic: str, rows: bytes, length: int) -> _Array:
-    """Unsigned hashes of topic#key for keys of one length laid end to end."""
+    """Return unsigned hashes of topic#key for concatenated keys of one length."""
     prefix = cached_java_hash(f"{topic}#") & _MASK
     return hash_ascii_rows(rows, length) + np.uint32(prefix * pow(31, length, 1 << 32) & _MASK)
 
 
 def _hash_one(topic: str, key: bytes) -> int:
-    """The unsigned hash of one."""
+    """Return the unsigned hash of one topic#key."""
     if not key.isascii():
         return java_hash(f"{topic}#{key.decode('utf-8', 'replace')}") & _MASK
     value = cached_java_hash(f"{topic}#")
@@ -427,7 +431,7 @@ def _hash_mixed(topics: Sequence[str], keys: Sequence[bytes]) -> _Array:
         else:
             hashes[position] = _hash_one(topic, key)
     for (topic, length), positions in groups.items():
-        if len(positions) < TOGETHER_MIN:
+        if len(positions) < VECTORIZED_KEYS_MIN:
             hashes[positions] = [_hash_one(topic, keys[position]) for position in positions]
             continue
         hashes[positions] = _hash_rows(topic, b"".join([keys[position] for position in positions]), length)

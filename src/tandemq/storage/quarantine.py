@@ -1,4 +1,4 @@
-"""Quarantine of log bytes that are about to be truncated: copies in `set-aside/`, named by log offset.
+"""Quarantine of log bytes before they are truncated: copies in `set-aside/`, named by log offset.
 
 Source: docs/internals/storage.md, "recovery"; docs/internals/ha.md.
 """
@@ -14,9 +14,9 @@ log = logging.getLogger(__name__)
 
 
 def quarantine_tail(store: Store, log_end: int) -> None:
-    """Copy the log from `log_end` on into `set-aside/<offset>`, then truncate log, queues and index there.
+    """Copy the log from `log_end` on into `set-aside/<log_end>`, then truncate log, queues and index there.
 
-    A crash in between leaves the log whole: the copy is made and synced first, and both are repeated.
+    The copy is synced before anything is truncated. After a crash in between, both steps are repeated.
 
     Raises:
         DiskFull, DiskFailed: the copy or the truncation could not be written.
@@ -42,10 +42,13 @@ def quarantine_tail(store: Store, log_end: int) -> None:
 
 
 def quarantine(store: Store, start: int, end: int) -> str:
-    """Copy `[start, end)` of the log files into `set-aside/<start>` and sync the copy; zeroes are left out.
+    """Copy `[start, end)` of the log files into `set-aside/<start>`, sync the copy and return its path.
 
-    A log may be cut at the same offset again, with other bytes behind it: later copies are `<start>.1`, `<start>.2` ….
-    Bytes of which a copy exists are not copied again. Returns the path of the copy.
+    The copy is sparse: blocks of zeroes are not written. If a file for the same offset exists with other content, the
+    copy is named `<start>.1`, `<start>.2` …; if one with the same content exists, its path is returned.
+
+    Raises:
+        DiskFull, DiskFailed: the copy could not be written; it is removed.
     """
     first = path = f"set-aside/{start:020d}"
     number = 0
@@ -68,7 +71,7 @@ def quarantine(store: Store, start: int, end: int) -> str:
 
 
 def _bytes_of(store: Store, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Log offsets and bytes of `[start, end)`, 1 MiB at a time or to the end of a file."""
+    """Yield log offset and bytes of `[start, end)` in chunks of at most 1 MiB that do not cross files."""
     while start < end:
         data = store.log.read_raw(start, min(1 << 20, end - start))
         yield start, data

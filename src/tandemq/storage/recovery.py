@@ -1,10 +1,10 @@
 """Recovery: opening a store after a clean stop or a crash.
 
-    1  where to begin: behind what is known to be complete (marks), else by RocketMQ's checkpoint, else at the start
-    2  queues and index drop what lies behind that point
-    3  the log is walked from there; every valid record is dispatched
-    4  at a fault: valid records behind it mean damage (reported, left in place, walked around); none mean a torn tail,
-       which is truncated and zeroed
+    1  choose the offset to begin at: the marks' offset, else one by RocketMQ's checkpoint, else the log's start
+    2  remove queue and index entries of records after that offset
+    3  walk the log from there and dispatch every valid record
+    4  at a fault: if valid records follow, it is damage, which is reported, left in place and skipped; otherwise it is
+       a torn tail, which is truncated and zeroed
 
 Source: docs/internals/storage.md, "recovery".
 """
@@ -17,26 +17,31 @@ from tandemq.codec.record.record import parse_record
 from tandemq.errors import OffsetGone, StoreDamaged
 from tandemq.storage.checkpoint import REBUILDING, Checkpoint, Marks, read_checkpoint, read_marks, write_checkpoint
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
-from tandemq.storage.log.scan import Walker, find_next_record
+from tandemq.storage.log.scan import DamagedRange, Walker, find_next_record
 from tandemq.storage.quarantine import quarantine
 from tandemq.storage.store import Store, StoreConfig
 
 log = logging.getLogger(__name__)
 ABORT = "abort"
 LOST = b"may have lost\n"
-"""Content of `abort` from a start with `may_have_lost` until `loss_noted`."""
+"""Content of `abort` after a start with `may_have_lost`, until `loss_noted` is called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Result of recovery. `may_have_lost`: the machine went down, so bytes that were not synced may be lost."""
+    """Result of recovery."""
 
     clean: bool
+    """The store had been closed cleanly."""
     may_have_lost: bool
+    """The machine went down, so bytes that were not synced may be lost."""
     checked_from: int
+    """Log offset from which on records were verified."""
     log_end: int
-    cut_bytes: int
+    truncated_bytes: int
+    """Size of the torn tail."""
     records: int
+    """Number of verified records."""
 
 
 def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
@@ -44,7 +49,7 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
 
     Raises:
         StoreDamaged: files are missing or have the wrong length.
-        DiskFailed: they cannot be read or written.
+        DiskFailed: files cannot be read or written.
     """
     opening = _Opening(disk, config)
     opening.note_start()
@@ -60,7 +65,7 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
 
 
 class _Opening:
-    """One run of recovery: its steps, in the order in which `open_store` takes them, and what they pass on."""
+    """One run of recovery: its steps, in the order in which `open_store` calls them, and their shared state."""
 
     def __init__(self, disk: Disk, config: StoreConfig) -> None:
         """Read the marks and load the files."""
@@ -74,13 +79,13 @@ class _Opening:
         is_new = not self.store.log.segment_starts and self._marks is None
         self._may_have_lost = disk.read(ABORT) == LOST or (self._unclean and not self._machine_stayed_up and not is_new)
         self._begin = 0
-        """Where the walk through the log begins; moves to the log's start when queues or index are rebuilt."""
+        """Log offset at which the walk begins; the log's start if queues or index are rebuilt."""
         self._tail_from: int | None = None
-        """Where a torn tail may begin; None if the machine did not go down."""
+        """Log offset at which a torn tail may begin; None if the machine did not go down."""
         self._is_exact = False
-        """Whether the queues have exactly the entries that the marks state: then none is dropped."""
+        """Whether the queues have exactly the number of entries stated by the marks: then none is removed."""
         self._records = 0
-        self._cut_bytes = 0
+        self._truncated_bytes = 0
         self._synced = 0
 
     def note_start(self) -> None:
@@ -88,7 +93,7 @@ class _Opening:
         self._disk.replace(ABORT, LOST if self._may_have_lost else b"")
 
     def choose_begin(self) -> None:
-        """Find the offset below which the store is trusted."""
+        """Find the log offset below which the store is known to be complete."""
         store, marks = self.store, self._marks
         self._begin = _begin(store, marks, unclean=self._unclean, machine_stayed_up=self._machine_stayed_up)
         machine_went_down = self._unclean and marks is not None and not self._machine_stayed_up
@@ -98,19 +103,19 @@ class _Opening:
             self._is_exact = _has_entries_of(store, marks, self._begin)
 
     def drop_entries_behind_begin(self) -> None:
-        """Remove queue and index entries of records that the walk will meet."""
+        """Remove queue and index entries of records that the walk will dispatch again."""
         store = self.store
         if not self._is_exact:
             ends = {queue: queue.max_offset for queue in store.queues.values()}
             _forget_behind(store, self._begin, unclean=self._unclean)
             if self._marks is None and not self._unclean:
-                self._begin = _begin_of_cut(store, ends, self._begin)
+                self._begin = _begin_of_dropped(store, ends, self._begin)
         if self._unclean and store.index is not None and not store.index.recover(self._begin):
             _note_rebuild(store, self._marks)
             store.index.drop_all()
 
     def prepare_rebuilds(self) -> None:
-        """Empty queues whose entries differ from the marks; they and a missing index need the whole log."""
+        """Empty the queues if their entries differ from the marks; rebuilding them or the index needs the whole log."""
         store = self.store
         if _must_rebuild(store, self._marks, self._begin):
             log.warning(
@@ -130,7 +135,7 @@ class _Opening:
         self._begin = self.store.log.start
 
     def walk_log(self) -> None:
-        """Dispatch the records from the beginning on; once more from the log's start if queues prove incomplete."""
+        """Dispatch the records from `_begin` on; if queues turn out incomplete, again from the log's start."""
         store, marks = self.store, self._marks
         self._records = _walk(store, self._begin, tail_from=self._tail_from)
         begins_late = any(_begins_late(store, queue, self._begin) for queue in store.queues.values())
@@ -141,7 +146,7 @@ class _Opening:
             self._begin = store.log.start
 
     def check_synced_mark(self) -> None:
-        """Raise StoreDamaged if the log ends before what was on the device."""
+        """Raise StoreDamaged if the log ends before the synced offset of the marks."""
         store, marks = self.store, self._marks
         if marks is not None and store.log.end < marks.synced:
             raise StoreDamaged(
@@ -152,10 +157,10 @@ class _Opening:
             )
 
     def open_log(self) -> None:
-        """Cut the torn tail, and let the log append behind the last valid record."""
+        """Truncate the torn tail, and set the log's end to the end of the last valid record."""
         store, end = self.store, self.store.log.end
         if store.log.segment_starts:
-            self._cut_bytes = _stale_bytes(store, end)
+            self._truncated_bytes = _stale_bytes(store, end)
         self._synced = min(self._marks.synced if self._marks else 0, end)
         if self._unclean:
             store.log.wipe(end)
@@ -164,7 +169,7 @@ class _Opening:
             _forget_behind(store, end, unclean=False)
 
     def settle_queues(self) -> None:
-        """Write the queues, and set the offsets that follow from their entries."""
+        """Write the queues' entries and set their offsets."""
         store = self.store
         store.write_queues()
         for queue in store.queues.values():
@@ -173,23 +178,25 @@ class _Opening:
             _check_last(store, queue)
 
     def sync(self) -> None:
-        """Put on the device what was written and made anew, then the marks that say so."""
+        """Sync everything written or rebuilt, then the marks."""
         store, end = self.store, self.store.log.end
         _sync_from(store, min(self._synced, self._begin))
         store.marks = Marks(end, end, store.entries_total(), boot_id=store.config.boot_id)
         store.sync_marks()
 
     def report(self) -> Recovered:
-        """What was found; logged, too."""
+        """Log and return the result."""
         store, end = self.store, self.store.log.end
-        recovered = Recovered(not self._unclean, self._may_have_lost, self._begin, end, self._cut_bytes, self._records)
+        recovered = Recovered(
+            not self._unclean, self._may_have_lost, self._begin, end, self._truncated_bytes, self._records
+        )
         log.info(
             "store: opened log=[%d,%d) checked_from=%d records=%d cut=%d clean=%s may_have_lost=%s",
             store.log.start,
             end,
             self._begin,
             self._records,
-            self._cut_bytes,
+            self._truncated_bytes,
             not self._unclean,
             self._may_have_lost,
         )
@@ -207,9 +214,9 @@ def loss_noted(disk: Disk) -> None:
 
 
 def _sync_from(store: Store, log_offset: int) -> None:
-    """Sync what a killed process wrote without syncing, and what recovery wrote: from here on it counts as flushed.
+    """Sync everything that a killed process left unsynced and that recovery wrote.
 
-    Includes queue and index files of records from `log_offset` on, as nothing else keeps track of those writes.
+    Includes queue and index files of records from `log_offset` on, since nothing else tracks those writes.
     """
     store.flush()
     paths = [path for queue in store.queues.values() for path in queue.paths_behind(log_offset)]
@@ -220,7 +227,7 @@ def _sync_from(store: Store, log_offset: int) -> None:
 
 
 def _begin(store: Store, marks: Marks | None, *, unclean: bool, machine_stayed_up: bool) -> int:
-    """Offset from which the log must be walked; a record boundary."""
+    """Return the log offset from which on the log must be walked; a record boundary."""
     starts = store.log.segment_starts
     if not starts:
         return 0
@@ -238,7 +245,7 @@ def _begin(store: Store, marks: Marks | None, *, unclean: bool, machine_stayed_u
 
 
 def _tail_from(store: Store, marks: Marks | None, begin: int) -> int:
-    """Offset up to which the log was on the device: a fault below it is damage, not a torn tail."""
+    """Return the log offset up to which the log was synced: a fault below it is damage, not a torn tail."""
     if marks is not None and marks.synced >= store.log.start:
         return max(begin, marks.synced)
     starts = store.log.segment_starts
@@ -267,7 +274,7 @@ def _first_store_time(store: Store, start: int) -> int:
 
 
 def _is_boundary(store: Store, offset: int) -> bool:
-    """Whether a record ends at `offset`: another one begins there, or the last entry of a queue ends there."""
+    """Whether a record ends at `offset`: another one begins there, or the record of a queue's last entry ends there."""
     if offset == store.log.start or offset % store.config.segment_bytes == 0:
         return True
     data = store.record_at_raw(offset)
@@ -290,28 +297,28 @@ def _forget_behind(store: Store, offset: int, *, unclean: bool) -> None:
 
 
 def _index_missing(store: Store, begin: int) -> bool:
-    """Whether the index lacks records before `begin` that queues know: its files were deleted."""
+    """Whether the index files were deleted although the queues have entries."""
     if store.index is None or begin <= store.log.start or store.index.files:
         return False
     return any(queue.max_offset > queue.min_offset for queue in store.queues.values())
 
 
 def _has_entries_of(store: Store, marks: Marks | None, begin: int) -> bool:
-    """Whether the queues have exactly the entries that the marks state for a log that ends at `begin`.
+    """Whether the queues have as many entries as the marks state for a log that ends at `begin`.
 
-    No entry is dropped then, and damaged entries stay in place for the scrubber.
+    If so, no entry is removed, and damaged entries are left to the scrubber.
     """
     return marks is not None and begin == marks.written and store.entries_total() == marks.entries
 
 
-def _begin_of_cut(store: Store, ends: dict[ConsumeQueue, int], begin: int) -> int:
-    """Offset from which the log must be walked so that queues regain damaged entries dropped before `begin`."""
-    cut = [queue.last_log_end for queue, end in ends.items() if queue.max_offset < end]
-    return max(store.log.start, min([begin, *cut]))
+def _begin_of_dropped(store: Store, ends: dict[ConsumeQueue, int], begin: int) -> int:
+    """Return the log offset from which a walk restores the damaged entries that were removed before `begin`."""
+    dropped = [queue.last_log_end for queue, end in ends.items() if queue.max_offset < end]
+    return max(store.log.start, min([begin, *dropped]))
 
 
 def _check_last(store: Store, queue: ConsumeQueue) -> None:
-    """Report a damaged last entry to the scrubber; its log offset does not count as the end of the queue's records."""
+    """Report a damaged last entry to the scrubber, and limit the queue's last record end to the log's end."""
     last = queue.max_offset - 1
     if last < queue.min_offset:
         return
@@ -327,14 +334,14 @@ def _check_last(store: Store, queue: ConsumeQueue) -> None:
 
 
 def _must_rebuild(store: Store, marks: Marks | None, begin: int) -> bool:
-    """Whether the queues' entries differ from those at `begin`, or a rebuild was interrupted."""
+    """Whether the number of queue entries differs from the marks, or a rebuild was interrupted."""
     if marks is None:
         return False
     return marks.entries == REBUILDING or (begin == marks.written and store.entries_total() != marks.entries)
 
 
 def _lacks_beginning(store: Store, queue: ConsumeQueue) -> bool:
-    """Whether the log still has records before the queue's first entry: the queue's first file was deleted."""
+    """Whether the queue's first file was deleted: the log still has records from before the queue's first entry."""
     if not queue.min_offset or queue.max_offset <= queue.min_offset:
         return False
     first, place = queue.entry(queue.min_offset), queue.place(queue.min_offset)
@@ -345,14 +352,14 @@ def _lacks_beginning(store: Store, queue: ConsumeQueue) -> bool:
 
 
 def _begins_late(store: Store, queue: ConsumeQueue, begin: int) -> bool:
-    """Whether the walk from `begin` met a queue for the first time in its middle: its files were deleted."""
+    """Whether all of a queue's files were deleted: its first entry comes from the walk, with an offset above 0."""
     if begin <= store.log.start or not queue.min_offset or queue.max_offset <= queue.min_offset:
         return False
     return begin <= (queue.place(queue.min_offset) or 0) < store.log.end
 
 
 def _note_rebuild(store: Store, marks: Marks | None) -> None:
-    """Mark that queues or index are being rebuilt, so that the next start completes an interrupted rebuild."""
+    """Record that queues or index are being rebuilt, so that the next start completes an interrupted rebuild."""
     write_checkpoint(store.disk, Checkpoint())
     if marks is not None:
         store.marks = replace(marks, entries=REBUILDING)
@@ -362,7 +369,7 @@ def _note_rebuild(store: Store, marks: Marks | None) -> None:
 def _empty_queues(store: Store, marks: Marks | None, begin: int) -> None:
     """Prepare all queues for a walk through the whole log.
 
-    Entries of records deleted from the log stay: they state which queue offsets are taken.
+    Entries of records deleted from the log are kept: they show which queue offsets are in use.
     """
     _note_rebuild(store, marks)
     for key, queue in list(store.queues.items()):
@@ -375,7 +382,7 @@ def _empty_queues(store: Store, marks: Marks | None, begin: int) -> None:
 
 
 def _rebuild_queues(store: Store, marks: Marks | None, begin: int, *, tail_from: int | None) -> int:
-    """Rebuild all queues from the whole log, and the index if it begins at `begin`; returns the number of records."""
+    """Rebuild all queues from the whole log, and the index if it begins at `begin`. Return the number of records."""
     log.warning("store: queues are missing entries; rebuilding them from the log")
     _empty_queues(store, marks, begin)
     store.damaged.clear()
@@ -387,10 +394,10 @@ def _rebuild_queues(store: Store, marks: Marks | None, begin: int, *, tail_from:
 
 
 def _walk(store: Store, begin: int, *, tail_from: int | None) -> int:
-    """Dispatch every valid record from `begin`; leaves the log's end where the valid bytes end.
+    """Dispatch every valid record from `begin` on, set the log's end, and return the number of records.
 
-    Bytes from `tail_from` on were not synced when the machine went down: there, valid records may follow missing
-    ones, and all of them are torn tail. It is quarantined, so that no record is destroyed.
+    Bytes from `tail_from` on were not synced when the machine went down. There, valid records may follow missing ones;
+    all of them belong to the torn tail, which is quarantined so that no record is destroyed.
     """
     if not store.log.segment_starts:
         return 0
@@ -421,7 +428,7 @@ def _walk(store: Store, begin: int, *, tail_from: int | None) -> int:
                 path,
             )
             break
-        store.damaged.append((walker.position, resumes, walker.fault or ""))
+        store.damaged.append(DamagedRange(walker.position, resumes, walker.fault or ""))
         log.error(
             "store: damage log=[%d,%d) reason=%s; the bytes are left in place", walker.position, resumes, walker.fault
         )
@@ -432,7 +439,7 @@ def _walk(store: Store, begin: int, *, tail_from: int | None) -> int:
 
 
 def _keep_place(store: Store, data: bytes, log_offset: int) -> None:
-    """Keep the queue offset of a damaged record whose head is readable, so that no new message gets it."""
+    """Reserve the queue offset of a damaged record whose header is readable, so that no new message gets it."""
     record = parse_record(data, 0, len(data))
     if isinstance(record, str) or record.log_offset != log_offset:
         return
@@ -442,7 +449,7 @@ def _keep_place(store: Store, data: bytes, log_offset: int) -> None:
 
 
 def _stale_bytes(store: Store, end: int) -> int:
-    """Number of nonzero bytes behind the end, in the same file: a torn tail."""
+    """Return the size of the torn tail: bytes up to the last nonzero one after `end`, at most 1 MiB."""
     if end >= store.log.segment_starts[-1] + store.config.segment_bytes:
         return 0
     tail = store.log.read_raw(end, 1 << 20)

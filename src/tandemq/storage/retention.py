@@ -1,11 +1,11 @@
-"""Which commit log files may go, and which must wait.
+"""Retention: which commit log files to delete.
 
-    expired      older than the reserved time: goes in the hours of deleteWhen, or at any hour above the used ratio,
-                 unless a slave has not got it or an open delay still needs it
-    forced       above the force ratio the oldest file goes whatever its age and whoever needs it, and that is said
-    full         above the full ratio the broker takes no more messages until there is room
+    expired      older than the reserved time: deleted in the hours of deleteWhen, or at any hour above the used ratio,
+                 unless a slave has not copied it yet or a delayed message in it is still pending
+    forced       above the force ratio the oldest file is deleted even if it is not expired or still needed (logged)
+    full         above the full ratio the broker rejects messages until there is space
 
-The last file never goes. Source: docs/internals/storage.md, "retention"; RocketMQ CleanCommitLogService.
+The last file is never deleted. Source: docs/internals/storage.md, "retention"; RocketMQ CleanCommitLogService.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ FILES_PER_ROUND = 10
 
 @dataclass(frozen=True, slots=True)
 class RetentionConfig:
-    """Hours, hours of the day, and ratios 0…1."""
+    """Retention settings: reserved time in ms, hours of the day 0…23, used fractions of the device 0…1."""
 
     reserved_ms: int
     delete_hours: frozenset[int]
@@ -29,7 +29,7 @@ class RetentionConfig:
 
 @dataclass(frozen=True, slots=True)
 class LogSegment:
-    """A commit log file as retention sees it: `[start, end)` and the calendar time of its last change."""
+    """A commit log file: the log offsets `[start, end)` and its modification time."""
 
     start: int
     end: int
@@ -38,11 +38,14 @@ class LogSegment:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Files to delete, oldest first; `kept_for`: why an expired one stays; `forced`: who needed what is deleted."""
+    """Result of `decide`."""
 
     delete: list[LogSegment]
+    """Files to delete, oldest first."""
     kept_for: str = ""
+    """Users of the log that keep an expired file from being deleted."""
     forced: str = ""
+    """Users of the log that still needed a file which is deleted."""
     is_full: bool = False
 
 
@@ -56,13 +59,13 @@ def decide(
     needed: dict[str, int],
     asked: bool = False,
 ) -> Decision:
-    """What to delete now.
+    """Return the files to delete now.
 
     Args:
         segments: all files, oldest first; the last one is never deleted.
-        hour: of the local day, 0…23.
-        needed: who needs the log from which offset on ("slave 1": 4096).
-        asked: an operator asked for expired files to go now.
+        hour: hour of the local day, 0…23.
+        needed: by user of the log, the offset from which on it needs the log ({"slave 1": 4096}).
+        asked: an operator requested that expired files be deleted now.
     """
     ratio = usage.ratio
     is_full = ratio > config.full_ratio
@@ -87,10 +90,10 @@ def decide(
 
 
 def parse_hours(text: str) -> frozenset[int]:
-    """Hours of "04" or "04;16".
+    """Parse hours of the day, for example "04" or "04;16".
 
     Raises:
-        ValueError: one is not an hour.
+        ValueError: a number is not in 0…23.
     """
     hours = frozenset(int(word) for word in text.split(";") if word.strip())
     if any(not 0 <= hour <= 23 for hour in hours):

@@ -338,7 +338,7 @@ class Repairs:
             return
         store = self._broker.store
         work = WeighWork(
-            self._broker.disk, store.config.segment_bytes, wanted, answer.body, before, behind, store.log.cut_count
+            self._broker.disk, store.config.segment_bytes, wanted, answer.body, before, behind, store.log.truncations
         )
         self._start(Job("weigh repair", work.run, work))
 
@@ -381,7 +381,7 @@ class Repairs:
         if not isinstance(weighed, Weighed):
             self._refused(f"our own log cannot be read: {event.error}", now, is_final=False)
         elif (
-            work.cut_count != store_log.cut_count
+            work.truncations != store_log.truncations
             or store_log.refused is not None
             or (attempt.damage not in self._broker.damages.ranges or work.wanted.start < store_log.start)
         ):

@@ -278,7 +278,9 @@ class Scrubber:
         least, most = STEP_BYTES
         size = min(max(self._rate() // STEPS_PER_SECOND, SEARCH_STEP_BYTES if searches else least), most)
         segment = broker.store.config.segment_bytes
-        self._start(CheckWork(broker.disk, segment, position, limit, size, broker.store.log.cut_count, near, searches))
+        self._start(
+            CheckWork(broker.disk, segment, position, limit, size, broker.store.log.truncations, near, searches)
+        )
 
     def _start(self, work: CheckWork | SyncWork) -> None:
         self._job = Job("scrub" if isinstance(work, CheckWork) else "sync queue entries", work.run, work)
@@ -309,7 +311,7 @@ class Scrubber:
             self._synced(event, now)
             return True
         assert isinstance(work, CheckWork), "our job carries our work"
-        if isinstance(event.result, Checked) and work.cut_count == self._broker.store.log.cut_count:
+        if isinstance(event.result, Checked) and work.truncations == self._broker.store.log.truncations:
             self._take(work, event.result, now)
         elif event.error is not None:
             self._unread(work, event.error, now)

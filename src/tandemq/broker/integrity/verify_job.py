@@ -208,7 +208,7 @@ class CheckWork(NamedTuple):
     position: int
     limit: int
     size: int
-    cut_count: int
+    truncations: int
     near: bool = False
     searches: bool = False
     """Not a pass, but the search for the record of a damaged queue entry."""
@@ -291,7 +291,7 @@ class WeighWork(NamedTuple):
     data: bytes
     before: Context
     behind: Context
-    cut_count: int
+    truncations: int
 
     def run(self) -> Weighed:
         """Raises DiskFailed if there is no such file."""

@@ -37,7 +37,7 @@ class _SyncWork(NamedTuple):
     paths: list[str]
     end: int
     checkpoint: Checkpoint | None
-    cut_count: int
+    truncations: int
     """How often the log had been cut: after a cut it says nothing any more."""
 
     def run(self) -> None:
@@ -127,7 +127,7 @@ class Upkeep:
             return
         end = min(store.marks.written, store.log.flushed_offset)
         checkpoint = store.checkpoint(store.queued_ms) if end == store.marks.written else None
-        work = _SyncWork(self._disk, store.paths_to_sync(), end, checkpoint, store.log.cut_count)
+        work = _SyncWork(self._disk, store.paths_to_sync(), end, checkpoint, store.log.truncations)
         self._syncing = Job("sync queues", work.run, work)
         self._turn.out.jobs.append(self._syncing)
 
@@ -141,7 +141,7 @@ class Upkeep:
         if error is not None:
             log.warning("store: queue files could not be synced: %s", error)
             return True
-        if work.cut_count != self._store.log.cut_count:
+        if work.truncations != self._store.log.truncations:
             return True
         try:
             self._store.synced_up_to(work.end)

@@ -1,11 +1,10 @@
-"""The commit log: every message of every topic, in order of arrival.
+"""Commit log: the messages of all topics in order of arrival, split into segment files.
 
-Records are gathered in memory during a turn and written by `write()`, one `pwrite` per file touched. If that fails
-nothing of the turn is in the log: `end` goes back, and the caller answers accordingly.
+Records of a turn are collected in memory and written by `write()`, with one `pwrite` per file. If that fails, none of
+the turn's records is in the log: `end` is reset, and the caller rejects the messages.
 
     append … append · write()  ->  [start, end) is readable · flush job  ->  below `flushed_offset` is on the device
 
-Does not know: topics, replicas, sockets, the time.
 Source: docs/internals/storage.md, "commit log"; RocketMQ CommitLog.
 """
 
@@ -39,27 +38,36 @@ _size_at = Struct(">i").unpack_from
 
 
 class NewMessage(NamedTuple):
-    """A message to store, without its place: topic, queue and offsets."""
+    """A message to store; its topic, queue and offsets are passed separately."""
 
     body: bytes
     properties: bytes
-    """Pairs that each end with 0x02, without a CRC property."""
+    """Encoded pairs that each end with 0x02, without a CRC property."""
     flag: int
     sys_flag: int
     born_ms: int
     born_host: bytes
-    """8 bytes, or 20 with IPv6; so is `store_host`."""
+    """Address and port: 8 bytes with IPv4, 20 with IPv6. The same for `store_host`."""
     store_ms: int
     store_host: bytes
     reconsume_times: int
     prepared_offset: int = 0
 
 
+class AppendMessageResult(NamedTuple):
+    """Position of an appended message, and the size of its record."""
+
+    queue_offset: int
+    log_offset: int
+    size: int
+    """Bytes of its record."""
+
+
 class CommitLog:
-    """The log of one broker. One writer; reads see what was written."""
+    """The commit log of one broker. One writer; reads see all written bytes."""
 
     def __init__(self, disk: Disk, segment_bytes: int, *, directory: str = "commitlog") -> None:
-        """Load the row of files. `end` must then be set by recovery.
+        """Load the segment files. Recovery must then set `end`.
 
         Raises:
             StoreDamaged: see `SegmentLog`.
@@ -67,33 +75,35 @@ class CommitLog:
         self._segments = SegmentLog(disk, FileCache(disk, files_max=64), directory, segment_bytes)
         self.segment_bytes = segment_bytes
         self.end = 0
-        """Behind the last record, those not yet written included."""
+        """End of the last appended record, written or not."""
         self.written_end = 0
-        """Behind the last byte written; equal to `end` between turns."""
+        """End of the written bytes; equal to `end` between turns."""
         self.flushed_offset = 0
-        self.cut_count = 0
+        """Below this offset the log is on the device."""
+        self.truncations = 0
+        """Number of calls of `open_at`, for jobs that must not outlive a truncation."""
         self.refused: Exception | None = None
-        """Set for good after a device error: nothing may be written behind what is not known to be there."""
+        """Device error after which all writes are refused: bytes before them may be missing."""
         self.last_write: tuple[int, Buffer] = (0, b"")
-        """Offset and bytes of the latest write: what followers of the tail read without a system call."""
+        """Offset and bytes of the latest write, which readers of the log's end get without a system call."""
         self._pending: list[Buffer] = []
         self._rolls: list[int] = []
         self._segment_end = 0
         self.zero_ahead = False
-        """Write zeroes ahead of the log: a sync then changes no file's block map, which makes it a third cheaper."""
+        """Write zeroes ahead of the log's end: syncs then change no block map, which makes them a third cheaper."""
         self._zeroed_end = 0
         self.reader = RangeReader(self)
-        """For pulls."""
+        """Reader used by pulls."""
 
     @property
     def start(self) -> int:
-        """First byte held."""
+        """Offset of the first byte held."""
         return self._segments.start
 
     def open_at(self, end: int, *, flushed: int) -> None:
-        """Begin to append at `end`; what lies behind is cut and zeroed. Below `flushed` the device has the bytes."""
+        """Truncate the log at `end` and append from there on. Bytes below `flushed` are on the device."""
         self._segments.truncate(end)
-        self.cut_count += 1
+        self.truncations += 1
         self.end = self.written_end = end
         self.flushed_offset = min(flushed, end)
         self._segment_end = end - end % self.segment_bytes + self.segment_bytes
@@ -108,14 +118,14 @@ class CommitLog:
         self.last_write = (end, b"")
 
     def wipe(self, end: int) -> None:
-        """Zero what lies behind `end`, on the device too, before it is cut for good; blocking."""
+        """Zero the bytes after `end` and sync, as the step before a truncation; blocking."""
         self._segments.wipe(end)
 
     def reserve(self, size: int) -> int:
-        """Offset at which `size` bytes will be placed next; ends the current file with a blank if they do not fit.
+        """Return the offset of the next record of `size` bytes; if it does not fit, end the current file with a blank.
 
         Raises:
-            RecordTooLarge: they fit in no file.
+            RecordTooLarge: it fits into no file.
         """
         room = self._segment_end - self.end
         if size + BLANK_BYTES_MIN > room:
@@ -132,15 +142,16 @@ class CommitLog:
 
     @property
     def room(self) -> int:
-        """Bytes of records that fit behind the end of the log, in the same file."""
+        """Bytes of records that the current file still has room for."""
         return max(0, self._segment_end - self.end - BLANK_BYTES_MIN)
 
     def append_run(self, rows: Sequence[MessageRow], stored: bytes) -> list[tuple[int, int, int]]:
-        """Append ordinary messages; the hot path: no call of ours and few objects per message.
+        """Append ordinary messages. Hot path: no Python call and few objects per message, hence plain tuples.
 
         Args:
-            rows: each takes the next offset of its place. They must fit: see `plain_bytes_max`.
+            rows: each takes the next offset of its queue, and is small enough for a log file.
             stored: store time and host, 16 bytes.
+
         Returns:
             Log offset, size and queue offset of each.
         """
@@ -190,8 +201,8 @@ class CommitLog:
         self.end = offset
         return placed
 
-    def append_record(self, topic: str, queue_id: int, queue_offset: int, message: NewMessage) -> tuple[int, int]:
-        """Append a message of any kind; returns its log offset and size.
+    def append_record(self, topic: str, queue_id: int, queue_offset: int, message: NewMessage) -> AppendMessageResult:
+        """Append a message of any kind.
 
         Raises:
             RecordTooLarge: see `reserve` and `encode_record`.
@@ -219,10 +230,10 @@ class CommitLog:
         assert len(raw) == size, "the size computed before encoding must hold"
         self._pending.append(raw)
         self.end += size
-        return offset, size
+        return AppendMessageResult(queue_offset, offset, size)
 
     def append_copy(self, data: Buffer) -> None:
-        """Append bytes of a master's log as they are; they must not cross a file's end."""
+        """Append encoded records or a blank, unchanged; they must not cross a file's end."""
         room = self._segment_end - self.end
         if not room:
             self._rolls.append(self.end)
@@ -233,17 +244,17 @@ class CommitLog:
         self.end += len(data)
 
     def begin_at(self, offset: int) -> None:
-        """Let an empty log begin at a file's start other than 0: a slave that copies from the last file."""
+        """Set the start of an empty log to a file's start other than 0, for a slave that copies from the last file."""
         assert not self._segments.starts and not self._pending and offset % self.segment_bytes == 0
         self.end = self.written_end = self.flushed_offset = offset
         self._segment_end = offset + self.segment_bytes
 
     def write(self) -> int:
-        """Write what was appended; returns the number of bytes.
+        """Write the appended records; return the number of bytes.
 
         Raises:
-            DiskFull: nothing of it is in the log; `end` is back where it was. Later appends may succeed.
-            DiskFailed: the same, and the log takes no more writes.
+            DiskFull: none of them is in the log, and `end` is reset. Later appends may succeed.
+            DiskFailed: the same, and the log refuses all further writes.
         """
         if not self._pending:
             return 0
@@ -256,7 +267,7 @@ class CommitLog:
                 raise DiskFailed(str(self.refused), hint="restart the broker once the disk is sound")
             self._write_pieces(data, start, rolls)
         except StoreError as error:
-            self._take_back(start, data)
+            self._undo_write(start, data)
             if not isinstance(error, DiskFull):
                 self.refused = self.refused or error
             raise
@@ -267,7 +278,7 @@ class CommitLog:
         return len(data)
 
     def _write_zeroes(self) -> None:
-        """Zero the next few MiB of this file. Errors are left to the write that needs the room."""
+        """Zero a few MiB of the current file. Errors are ignored; the write that needs the space reports them."""
         room = min(ZERO_AHEAD_BYTES, self._segment_end - self.end)
         if room <= 0:
             return
@@ -287,16 +298,16 @@ class CommitLog:
         for first, last in zip(cuts, cuts[1:], strict=False):
             self._segments.write(view[first - start : last - start], first)
 
-    def _take_back(self, start: int, data: Buffer) -> None:
-        """Undo a failed write of records, on the disk too: they are to be nowhere, also after a restart.
+    def _undo_write(self, start: int, data: Buffer) -> None:
+        """Undo a failed write, on the device too: its records must not come back after a restart.
 
-        One after the other: if that fails as well, whole records are left and nothing behind them, which nobody takes
-        for damage when the log is opened again.
+        Records are erased from the last to the first. If that fails too, the ones left are whole and nothing follows
+        them, so that recovery does not take them for damage.
         """
         self.end = self._zeroed_end = start
         if self.refused is None:
             try:
-                self._segments.take_back([(start + position, size) for position, size in _records_in(data)], start)
+                self._segments.erase([(start + position, size) for position, size in _records_in(data)], start)
             except StoreError as error:
                 self.refused = error
         self._segment_end = start - start % self.segment_bytes + self.segment_bytes
@@ -304,7 +315,7 @@ class CommitLog:
             self._segment_end = start
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` written bytes from `offset`, not beyond that file; b"" at the end.
+        """Return up to `size` written bytes from `offset`, not beyond that file; b"" at the end of the log.
 
         Raises:
             OffsetGone: the offset was deleted.
@@ -319,7 +330,7 @@ class CommitLog:
         return self._segments.read(offset, size)
 
     def file_at(self, offset: int) -> tuple[int, File]:
-        """Start and file of the segment that holds an offset.
+        """Return start and file of the segment that holds an offset.
 
         Raises:
             OffsetGone: no file holds it.
@@ -327,20 +338,20 @@ class CommitLog:
         return self._segments.file_at(offset)
 
     def read_raw(self, offset: int, size: int) -> bytes:
-        """Like `read`, but whatever the files hold, written by this process or not: for recovery and repair."""
+        """Like `read`, but also return bytes after the log's end: for recovery and repair."""
         return self._segments.read(offset, size)
 
     def is_blank_from(self, offset: int) -> bool:
-        """Whether nothing was ever written at or behind an offset, told without reading."""
+        """Whether nothing was ever written at or after an offset, determined without reading data."""
         return self._segments.is_blank_from(offset)
 
     def overwrite(self, data: bytes, offset: int) -> File:
-        """Put the good bytes of a twin in place of damaged ones, within one file and below `written_end`.
+        """Replace damaged bytes by those of a replica, within one file and below `written_end`.
 
-        Returns the file, which is to be synced.
+        Returns the file, which the caller must sync.
 
         Raises:
-            DiskFailed: the device failed; what lies there now is unknown.
+            DiskFailed: the device failed; the content of the range is unknown.
         """
         assert self.start <= offset and offset + len(data) <= self.written_end, "repair stays within the log"
         self._segments.write(data, offset)
@@ -348,11 +359,11 @@ class CommitLog:
         return self._segments.files_between(offset, offset + 1)[0]
 
     def files_to_sync(self) -> list[File]:
-        """Files that hold bytes between `flushed_offset` and `written_end`."""
+        """Return the files that hold bytes between `flushed_offset` and `written_end`."""
         return self._segments.files_between(self.flushed_offset, self.written_end)
 
     def drop_first_segment(self) -> int:
-        """Delete the oldest file; never the last one. Returns the new start."""
+        """Delete the oldest file and return the log's new start; the last file must not be deleted."""
         assert len(self._segments.starts) > 1, "the last file is never deleted"
         self._segments.drop_first()
         self.reader.forget()
@@ -364,7 +375,7 @@ class CommitLog:
         return list(self._segments.starts)
 
     def segment_path(self, start: int) -> str:
-        """Path of one file, relative to the store."""
+        """Return the path of one file, relative to the store."""
         return self._segments.path(start)
 
     def close(self) -> None:
@@ -373,7 +384,7 @@ class CommitLog:
 
 
 def _records_in(data: Buffer) -> list[tuple[int, int]]:
-    """Positions and sizes of records, and of blanks that end a file; they lie one behind the other."""
+    """Return position and size of contiguous records, and of blanks that end a file."""
     found: list[tuple[int, int]] = []
     position = 0
     while position < len(data):

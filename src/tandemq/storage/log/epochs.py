@@ -1,9 +1,9 @@
-"""Generations of a log: which history its bytes belong to, and where two histories part.
+"""Epoch table of a log: which master wrote which part, to find the offset at which two logs diverge.
 
-A master that accepts the loss of its tail begins a new generation at its log end; a slave that holds bytes of the old
-generation behind that point sets them aside. The file has RocketMQ 5's form: number of entries, CRC of the rest,
-then `epoch-startOffset` per line. There are two copies, for without it a master has no history in common
-with its slaves; RocketMQ, too, reads the second if it cannot read the first.
+A master that accepts the loss of its log's tail begins a new epoch at its log end; a slave quarantines bytes of the old
+epoch after that offset. The file has RocketMQ 5's format: number of entries, CRC of the rest, then
+`epoch-startOffset` per line. There are two copies, since a master without the table shares no history with its slaves;
+RocketMQ, too, reads the second copy if it cannot read the first.
 
 Source: docs/internals/ha.md, "between TandemQ brokers"; RocketMQ EpochFileCache.
 """
@@ -21,12 +21,12 @@ Pairs = list[tuple[int, int]]
 
 
 def load_epochs(disk: Disk) -> Pairs:
-    """The table, [] if there is none.
+    """Return the table, [] if there is none.
 
     Raises:
         StoreDamaged: neither the file nor its .bak can be read.
     """
-    trouble = ""
+    fault = ""
     for path in COPIES:
         data = disk.read(path)
         if not data:
@@ -34,9 +34,9 @@ def load_epochs(disk: Disk) -> Pairs:
         try:
             return _parse(data.decode())
         except ValueError as error:
-            trouble = f"{path}: {error}"
-    if trouble:
-        raise StoreDamaged(trouble, hint="copy the file from another member of the group, whose history is the same")
+            fault = f"{path}: {error}"
+    if fault:
+        raise StoreDamaged(fault, hint="copy the file from another member of the group, whose history is the same")
     return []
 
 
@@ -47,7 +47,7 @@ def _parse(text: str) -> Pairs:
     if int(crc) and int(crc) != zlib.crc32(rest) & 0x7FFFFFFF:
         raise ValueError("its checksum is wrong")
     if int(count) != len(lines):
-        raise ValueError(f"{count} entries are announced, {len(lines)} are there")
+        raise ValueError(f"its header states {count} entries, but it has {len(lines)}")
     pairs = [(int(epoch), int(start)) for epoch, start in (line.split("-") for line in lines)]
     starts = [start for _, start in pairs]
     if [epoch for epoch, _ in pairs] != sorted({epoch for epoch, _ in pairs}) or starts != sorted(starts):
@@ -56,7 +56,7 @@ def _parse(text: str) -> Pairs:
 
 
 def save_epochs(disk: Disk, pairs: Pairs) -> None:
-    """Replace the table: one copy after the other, so that one is whole at any time."""
+    """Replace the table, one copy after the other, so that one of them is valid at any time."""
     rest = "".join(f"{epoch}-{start}\n" for epoch, start in pairs).encode()
     head = f"{len(pairs)}\n{zlib.crc32(rest) & 0x7FFFFFFF}\n".encode()
     for path in COPIES:
@@ -64,19 +64,19 @@ def save_epochs(disk: Disk, pairs: Pairs) -> None:
 
 
 def mend_epochs(disk: Disk, pairs: Pairs) -> None:
-    """Have two whole copies of the table that was loaded, if there is one: damage may come to the other one next.
+    """Restore the second copy of a loaded table if it is missing or damaged.
 
     Raises:
-        DiskFull, DiskFailed: as it could not be written.
+        DiskFull, DiskFailed: the copy could not be written.
     """
     if pairs and len({disk.read(path) for path in COPIES}) > 1:
         save_epochs(disk, pairs)
 
 
 def common_end(ours: Pairs, our_end: int, theirs: Pairs, their_end: int) -> int | None:
-    """Log offset up to which two histories are the same; None if they share nothing.
+    """Return the log offset up to which two logs are the same; None if they have no epoch in common.
 
-    A table may tell of generations that began behind the end of its log: a power loss took that.
+    A table may name epochs that begin after the end of its log, if a power loss destroyed that part.
     """
     for position in range(len(theirs) - 1, -1, -1):
         pair = theirs[position]

@@ -1,7 +1,7 @@
-"""Ordinary messages of a turn, a row each, and the records of many that are alike, made column by column.
+"""Ordinary messages of a turn, one row each, and vectorized encoding of many messages with the same layout.
 
-Below some thirty messages, or when they are large or differ in more than their queues, bodies of one length, unique
-keys and births, `CommitLog.append_run` makes the same bytes one by one.
+`encode_uniform` applies if messages have the same topic, layout, flags, body length and key length. For fewer than
+ROWS_MIN messages, large ones, or ones that differ, `CommitLog.append_run` encodes the same bytes one by one.
 
 Source: docs/internals/storage.md, "record"; docs/internals/performance.md, "A send".
 """
@@ -16,51 +16,55 @@ from tandemq.codec.record.record import CRC_PROPERTY_BYTES, HEAD_V4, MAGIC_V1
 from tandemq.storage.consume_queue import ConsumeQueue
 
 ROWS_MIN = 28
-"""Fewer new messages are made into records faster one by one."""
+"""Number of messages from which on encoding by columns is faster than one by one."""
 BODY_BYTES_MAX = 4096
-"""So are larger ones: what is copied more often costs more than what is saved."""
+"""Body size up to which encoding by columns is faster; for larger bodies its extra copy costs more than it saves."""
 MessageRow = tuple[ConsumeQueue, bytes, Layout, bytes, bytes, int, int, int, bytes, int, bytes, int]
-"""An ordinary message between IPv4 hosts, a plain tuple, as one is made per message: queue, topic with its length
-byte, layout of its properties, unique key, body, flag, system flag, born time (ms), born host; then what the store
-does not look at: the link it came on, the opaque and the flag of its request."""
+"""An ordinary message between IPv4 hosts. A plain tuple, since one is created per message: queue, topic with its length
+byte, layout of its properties, unique key, body, flag, system flag, born time (ms), born host; then fields the store
+does not use: the id of its connection, opaque and flag of its request."""
 
 
 @dataclass(frozen=True, slots=True)
 class UniformRows:
-    """Records of one size that lie one behind the other, and what `Store.put_encoded` needs to enter them."""
+    """Contiguous records of the same size, and the arguments of `Store.put_encoded` for them."""
 
     data: bytes
     size: int
+    """Bytes of each record."""
     log_offset: int
-    """Of the first."""
+    """Log offset of the first record."""
     queue_ids: list[int]
     queue_offsets: list[int]
     spans: list[tuple[ConsumeQueue, int]]
     order: list[int]
     layout: Layout
     keys: bytes
+    """Unique keys of all messages, concatenated."""
     uniques: tuple[bytes, ...]
-    """The same keys one by one."""
+    """Unique key of each message."""
     links: tuple[int, ...]
+    """Connection of each message."""
     opaques: tuple[bytes, ...]
+    """Opaque of each request."""
     body_bytes: int
-    """Of each message."""
+    """Body size of each message."""
     command_flag: int
-    """Of all their requests."""
+    """Flag that all requests have in common."""
 
     def __len__(self) -> int:
-        """How many messages."""
+        """Number of messages."""
         return len(self.links)
 
 
 def encode_uniform(
     rows: Sequence[MessageRow], log_offset: int, room: int, store_ms: int, store_host: bytes
 ) -> UniformRows | None:
-    """The records of rows that are alike, to lie at `log_offset`; each takes the next offset of its queue.
+    """Encode rows of the same layout as records for `log_offset`; each takes the next offset of its queue.
 
-    Their unique keys are ASCII.
+    The unique keys must be ASCII.
 
-    None if they are not, if they are few or large, or if they need more than `room` bytes.
+    Returns None if the rows differ, if they are few or large, or if they need more than `room` bytes.
     """
     if len(rows) < ROWS_MIN or rows[0][2] is not rows[-1][2] or len(rows[0][4]) > BODY_BYTES_MAX:
         return None
@@ -70,7 +74,7 @@ def encode_uniform(
     count, topic, layout, keys = len(rows), topics[0], layouts[0], b"".join(uniques)
     length = len(layout.before) + len(uniques[0]) + len(layout.after) + CRC_PROPERTY_BYTES
     size = HEAD_V4.size + len(bodies[0]) + len(topic) + 2 + length
-    is_alike = (
+    is_uniform = (
         count * size <= room
         and layouts.count(layout) == count
         and topics.count(topic) == count
@@ -80,7 +84,7 @@ def encode_uniform(
         and len(set(map(len, bodies))) == 1
         and len(set(map(len, uniques))) == 1
     )
-    if not is_alike:
+    if not is_uniform:
         return None
     taken: dict[ConsumeQueue, list[int]] = {}
     queue_offsets: list[int] = []

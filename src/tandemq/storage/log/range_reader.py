@@ -1,11 +1,11 @@
-"""Reads of many small ranges of the commit log, as pulls need them.
+"""Reads of many small ranges of the commit log, for pulls.
 
-The more queues there are, the farther apart lie the records of one queue. A range is read exactly, together with
-neighbours that are close to it. Only where reads keep coming back to one block of the log the whole block is read, and
-kept for those that follow. So a consumer of one topic among many reads little more than it gets, and many consumers
-that catch up together read the log once.
+The more queues there are, the farther apart the records of one queue are. Ranges close to each other are read together;
+otherwise a range is read exactly. A whole block of the log is read and cached only after several small reads of it. So
+a consumer of one topic among many reads little more than it returns, and many consumers that catch up at the same time
+read the log once.
 
-    bytes read  <=  2 * bytes answered + CREDIT_MAX        for any number of queues, topics and readers
+    bytes read  <=  2 * bytes returned + CREDIT_MAX        for any number of queues, topics and readers
 
 Source: docs/internals/storage.md, "read rules".
 """
@@ -19,16 +19,16 @@ from tandemq.errors import OffsetGone
 BLOCK_BYTES = 1 << 18
 KEPT_BYTES_MAX = 128 << 20
 SMALL_BYTES_MAX = BLOCK_BYTES // 32
-"""Above this size a read costs mostly the copy, which a block does not save."""
+"""Above this size the cost of a read is mostly the copy, which caching a block does not save."""
 SMALL_READS_MIN = 8
-"""Small reads of one block after which reading all of it costs less than more of them."""
+"""Number of small reads of one block from which on reading the whole block is cheaper."""
 COUNTED_BLOCKS_MAX = 8192
 CREDIT_MAX = 16 << 20
 MERGED_BYTES_MAX = 1 << 20
 
 
 class _Log(Protocol):
-    """The commit log, as far as it is needed here."""
+    """The part of the commit log that the reader uses."""
 
     segment_bytes: int
     written_end: int
@@ -36,28 +36,28 @@ class _Log(Protocol):
 
     @property
     def start(self) -> int:
-        """First byte held."""
+        """Offset of the first byte held."""
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` written bytes."""
+        """Return up to `size` written bytes."""
 
     def file_at(self, offset: int) -> tuple[int, File]:
-        """Start and file of the segment that holds an offset."""
+        """Return start and file of the segment that holds an offset."""
 
 
 class RangeReader:
     """Reader of ranges below the log's `written_end`."""
 
     def __init__(self, log: _Log) -> None:
-        """Keep nothing yet."""
+        """Begin with an empty cache."""
         self._log = log
         self._blocks_max = KEPT_BYTES_MAX // BLOCK_BYTES
         self._blocks: dict[int, bytes] = {}
-        """Whole blocks by number, oldest first."""
+        """Cached blocks by number, oldest first."""
         self._small_reads: dict[int, int] = {}
-        """Number of small reads by block, for blocks that are not kept."""
+        """Number of small reads by block, for blocks that are not cached."""
         self._credit = CREDIT_MAX
-        """Bytes that may still be read in advance."""
+        """Bytes that may still be read beyond those requested."""
         self._file_start = self._file_end = 0
         self._file: File | None = None
         self.bytes_read = 0
@@ -65,17 +65,17 @@ class RangeReader:
         self._answered_before = 0
 
     def limit_memory(self, bytes_max: int) -> None:
-        """Set how much is kept, at most KEPT_BYTES_MAX."""
+        """Set the cache size in bytes, at most KEPT_BYTES_MAX."""
         self._blocks_max = max(1, min(bytes_max, KEPT_BYTES_MAX) // BLOCK_BYTES)
 
     def forget(self) -> None:
-        """Drop all blocks: the log was truncated or repaired, or its oldest file was deleted."""
+        """Empty the cache: the log was truncated or repaired, or its oldest file was deleted."""
         self._blocks.clear()
         self._small_reads.clear()
         self._file, self._file_end = None, 0
 
     def forget_if_idle(self) -> None:
-        """Drop all blocks if nothing was read since the last call."""
+        """Empty the cache if nothing was read since the last call."""
         if self.bytes_answered == self._answered_before:
             self.forget()
         self._answered_before = self.bytes_answered
@@ -118,7 +118,7 @@ class RangeReader:
         return found
 
     def _from_one_block(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """All ranges, if one block that is kept has them: so it is with few queues; else none."""
+        """Return all ranges if a single cached block holds them, the common case with few queues; else []."""
         if not ranges:
             return []
         number = ranges[0][0] // BLOCK_BYTES
@@ -129,7 +129,10 @@ class RangeReader:
         return found if len(found) == len(ranges) else []
 
     def _merge(self, ranges: Sequence[tuple[int, int]], at: int) -> int:
-        """Index behind the last range to be read together with the one at `at`; half of that read is asked for."""
+        """Return the index after the last range to read together with the one at `at`.
+
+        At least half of the bytes of such a read are requested ones.
+        """
         start, end = ranges[at]
         needed = end - start
         file_end = start - start % self._log.segment_bytes + self._log.segment_bytes
@@ -158,7 +161,7 @@ class RangeReader:
         return data
 
     def _read_block(self, number: int) -> bytes | None:
-        """Read and keep a block; None if it is not whole, or too much was read in advance already."""
+        """Read and cache a block; None if it is incomplete, or if the credit for reading ahead is used up."""
         log, start = self._log, number * BLOCK_BYTES
         if self._credit < BLOCK_BYTES or start < log.start or start + BLOCK_BYTES > log.written_end:
             return None

@@ -1,6 +1,6 @@
-"""Walking the commit log record by record, with checks: for recovery, verification, replay and repair.
+"""Walk through the commit log record by record, with checks, for recovery, verification, replay and repair.
 
-A fault is damage if valid records follow it, else the log's end: a torn tail may be cut, damage never.
+A fault is damage if valid records follow it; otherwise it is the log's end. A torn tail may be truncated, damage never.
 
 Source: docs/internals/storage.md, "recovery".
 """
@@ -13,7 +13,7 @@ from tandemq.codec.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Re
 
 WINDOW_BYTES = 8 << 20
 RECORD_BYTES_MAX = 128 << 20
-"""A record that claims to be longer is none."""
+"""A larger size field is not that of a record."""
 _MAGICS = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
 
 _LOOK_BACK_BYTES = 64 * 1024
@@ -21,31 +21,42 @@ _NEAR_BYTES = 64 * 1024
 _ZEROES = bytes(WINDOW_BYTES)
 
 Reader = Callable[[int, int], bytes]
-"""(offset, size) -> up to size bytes, not beyond the file the offset lies in; b"" where nothing is."""
+"""(offset, size) -> up to size bytes, not beyond the file that holds the offset; b"" if no file holds it."""
 
 
 class LogFault(NamedTuple):
-    """Bytes that are no valid record, from `offset` up to `resumes` (the next valid record), or to the end if None."""
+    """Bytes that are not a valid record, up to `resumes`, the offset of the next valid record; None: to the end."""
 
     offset: int
     reason: str
     resumes: int | None
 
 
+class DamagedRange(NamedTuple):
+    """Log offsets `[start, end)` of bytes that are not valid records, and what is wrong with them."""
+
+    start: int
+    end: int
+    reason: str
+
+
 class Walker:
-    """Walks from an offset; `position` is where it stands, on a record boundary."""
+    """Iterator over the log's records; `position` is the offset of the next one, a record boundary."""
 
     def __init__(self, read: Reader, segment_bytes: int, position: int, *, check_bodies: bool = True) -> None:
-        """Stand at `position`. `check_bodies` False skips checksums."""
+        """Begin at `position`, a record boundary. `check_bodies` False skips checksums."""
         self._read = read
         self._segment_bytes = segment_bytes
         self._check = check_bodies
         self.position = position
         self.fault: str | None = None
-        """Why the walk stopped, after `records` ended."""
+        """Why `records` ended."""
 
     def records(self) -> Iterator[tuple[Record, bytes, int]]:
-        """Each valid record with the buffer it lies in and where; ends at the first that is none, telling why."""
+        """Yield each valid record, the buffer that holds it, and its position there; set `fault` at the end.
+
+        A plain tuple, as walks over whole stores yield one per record.
+        """
         self.fault = None
         wanted = WINDOW_BYTES
         while True:
@@ -68,7 +79,7 @@ class Walker:
                 self.fault = None
 
     def _cut_off(self, window: bytes, at: int) -> bool:
-        """Whether the bytes left in a window may be the beginning of a record that continues behind it."""
+        """Whether the last bytes of a window may be the beginning of a record that continues after it."""
         left = len(window) - at
         if left < RECORD_BYTES_MIN:
             return True
@@ -106,9 +117,9 @@ class Walker:
 
 
 def find_next_record(read: Reader, start: int, end: int, segment_bytes: int) -> int | None:
-    """Offset of the first valid record in `[start, end)`: its magic, its own offset and its checksum all hold.
+    """Return the offset of the first valid record in `[start, end)`: magic, stated log offset and checksums are right.
 
-    Cost: reads 64 KiB, as the next record is mostly near, then ever more at a time.
+    None if there is none. Cost: reads 64 KiB, since the next record is mostly near, then windows of up to 8 MiB.
     """
     position, wanted = start, _NEAR_BYTES
     while position < end:
@@ -126,7 +137,7 @@ def find_next_record(read: Reader, start: int, end: int, segment_bytes: int) -> 
 
 
 def boundary_before(read: Reader, offset: int, segment_bytes: int) -> int:
-    """Where a record is known to begin, at or before an offset: at a valid record near it, or at its file's start."""
+    """Return a record boundary at or before an offset: a valid record near it, or the start of its file."""
     first = offset - offset % segment_bytes
     back = _LOOK_BACK_BYTES
     while offset - back > first:
@@ -138,9 +149,9 @@ def boundary_before(read: Reader, offset: int, segment_bytes: int) -> int:
 
 
 def faults_within(read: Reader, start: int, end: int, segment_bytes: int) -> list[LogFault]:
-    """What is damaged of the records that overlap `[start, end)`, a range of one file that ends on a record boundary.
+    """Return the faults in the records that overlap `[start, end)`, a range of one file that ends at a record boundary.
 
-    Cost: reads the range, and before it as far back as the record around `start` begins.
+    Cost: reads the range, and back to the beginning of the record that contains `start`.
     """
     position = boundary_before(read, start, segment_bytes)
     faults: list[LogFault] = []

@@ -1,7 +1,7 @@
-"""A row of fixed-size files as one byte space.
+"""Sequence of fixed-size segment files, addressed as one byte space.
 
-A file is named by the 20-digit offset of its first byte and created at full length (sparse). The space held is
-`[start, end)`; `end` is known to the owner, not to the files, which are longer.
+A file is named after the 20-digit offset of its first byte and created sparse, at full length. The valid bytes are
+`[start, end)`; the owner keeps track of `end`, since the files are longer.
 
 Source: docs/internals/storage.md, "files"; RocketMQ MappedFileQueue.
 """
@@ -19,16 +19,16 @@ _ZEROES = bytes(_CHUNK_BYTES)
 
 
 class FileCache:
-    """Open files, at most `files_max`; the one not used for longest is let go first."""
+    """LRU cache of at most `files_max` open files."""
 
     def __init__(self, disk: Disk, files_max: int = 1024) -> None:
-        """No file open."""
+        """Begin with no file open."""
         self._disk = disk
         self._files_max = files_max
         self._open: OrderedDict[str, File] = OrderedDict()
 
     def get(self, path: str, *, create_bytes: int = 0) -> File:
-        """The open file; created with `create_bytes` zero bytes if it is not there and that is positive."""
+        """Return the open file; if it does not exist and `create_bytes` is positive, create it with that length."""
         file = self._open.get(path)
         if file is not None:
             self._open.move_to_end(path)
@@ -42,21 +42,21 @@ class FileCache:
         return file
 
     def drop(self, path: str) -> None:
-        """Forget one file: it is about to be deleted. A sync job that still holds it keeps it open until it ends."""
+        """Remove a file that is about to be deleted. A sync job that still uses it keeps it open until the job ends."""
         self._open.pop(path, None)
 
     def close(self) -> None:
-        """Close all."""
+        """Close all files."""
         for file in self._open.values():
             file.close()
         self._open.clear()
 
 
 def write_zeroes(file: File, within: int) -> bool:
-    """Zero a file from a position on, without ever making it shorter; whether anything had to be written.
+    """Zero a file from a position on, keeping its length; return whether anything had to be written.
 
-    What is zero already is only read, and what was never written not even that: there may be no room for it. The end
-    goes first: a process killed meanwhile leaves no hole before what is still there.
+    Bytes that are zero are only read, and unallocated ranges not even read, since the disk may have no space for them.
+    Proceeds from the end: if the process is killed meanwhile, no hole precedes the bytes that are left.
     """
     written = False
     for start in reversed(list(_data_from(file, within))):
@@ -66,7 +66,7 @@ def write_zeroes(file: File, within: int) -> bool:
 
 def _zero_piece(file: File, start: int, size: int) -> bool:
     data = file.pread(size, start)
-    if data == _ZEROES[: len(data)]:  # most of a file of 1 GiB is zero, and comparing is a hundred times faster
+    if data == _ZEROES[: len(data)]:  # the common case in a 1 GiB file; a comparison is a hundred times faster
         return False
     stop = len(data.rstrip(b"\0"))
     if not stop:
@@ -77,7 +77,7 @@ def _zero_piece(file: File, start: int, size: int) -> bool:
 
 
 def _data_from(file: File, position: int) -> Iterator[int]:
-    """Where chunks begin that may hold data."""
+    """Yield the positions of chunks that may hold data."""
     size, start = file.size(), file.next_data(position)
     while start < size:
         yield start
@@ -89,17 +89,18 @@ def _chunk_bytes(start: int) -> int:
 
 
 class SegmentLog:
-    """The row of files of one directory."""
+    """The segment files of one directory."""
 
     def __init__(
         self, disk: Disk, files: FileCache, directory: str, segment_bytes: int, *, is_derived: bool = False
     ) -> None:
-        """Load what is there.
+        """Load the existing files.
 
         Args:
-            is_derived: the bytes can be made again from elsewhere, so a last file may be short: a cut was interrupted.
+            is_derived: the bytes can be rebuilt from the log, so the last file may be short: an interrupted truncation.
+
         Raises:
-            StoreDamaged: a file has another length than `segment_bytes`, or the row has a gap.
+            StoreDamaged: a file has another length than `segment_bytes`, or a file between others is missing.
         """
         self._disk = disk
         self._is_derived = is_derived
@@ -138,16 +139,16 @@ class SegmentLog:
 
     @property
     def start(self) -> int:
-        """First byte held; 0 when there is no file."""
+        """Offset of the first byte held; 0 if there is no file."""
         return self.starts[0] if self.starts else 0
 
     @property
     def capacity_end(self) -> int:
-        """First byte behind the last file."""
+        """Offset of the end of the last file; 0 if there is no file."""
         return self.starts[-1] + self.segment_bytes if self.starts else 0
 
     def path(self, start: int) -> str:
-        """Path of the file that begins at `start`."""
+        """Return the path of the file that begins at `start`."""
         latest, path = self._latest_path
         if start != latest:
             path = f"{self.directory}/{start:0{NAME_DIGITS}d}"
@@ -155,11 +156,11 @@ class SegmentLog:
         return path
 
     def write(self, data: Buffer, offset: int) -> None:
-        """Write bytes that lie within one file, creating the next one if they begin there.
+        """Write bytes within one file, creating the next file if they begin at its start.
 
         Raises:
-            DiskFull, DiskFailed: as `File.pwrite`. A new file is gone then if its bytes can be made again; if not it
-                is there, for `take_back`.
+            DiskFull, DiskFailed: as `File.pwrite`. A file created by this call is deleted if its bytes are derived;
+                otherwise it is kept for `erase`.
         """
         start = offset - offset % self.segment_bytes
         assert offset + len(data) <= start + self.segment_bytes, "a write must not cross files"
@@ -178,14 +179,14 @@ class SegmentLog:
             assert not self.starts or start == self.capacity_end, "a write must not leave a gap"
             self.starts.append(start)
 
-    def take_back(self, pieces: list[tuple[int, int]], end: int) -> None:
-        """Zero pieces behind `end`, on the device too, and drop the files that held nothing else.
+    def erase(self, pieces: list[tuple[int, int]], end: int) -> None:
+        """Zero the pieces after `end`, sync, and delete the files that held nothing else.
 
-        The last piece goes first: if that fails, those before it are whole, and behind it is nothing.
+        Proceeds from the last piece to the first: if it fails, the pieces left are whole and nothing follows them.
 
         Args:
-            pieces: log offset and size of each; none crosses files.
-            end: where the first of them begins, behind which there is nothing else.
+            pieces: (offset, size) of each; none crosses files.
+            end: offset of the first piece; no other data follows it.
         """
         touched: dict[int, File] = {}
         for offset, size in reversed(pieces):
@@ -199,7 +200,7 @@ class SegmentLog:
         self._drop_from(end)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes from `offset`, not beyond the end of that file.
+        """Return up to `size` bytes from `offset`, not beyond the end of that file.
 
         Raises:
             OffsetGone: no file holds the offset.
@@ -209,7 +210,7 @@ class SegmentLog:
         return file.pread(min(size, self.segment_bytes - within), within)
 
     def file_at(self, offset: int) -> tuple[int, File]:
-        """Start and file that hold an offset.
+        """Return start and file of the segment that holds an offset.
 
         Raises:
             OffsetGone: no file holds it.
@@ -222,7 +223,7 @@ class SegmentLog:
         return start, self._files.get(self.path(start))
 
     def is_blank_from(self, offset: int) -> bool:
-        """Whether nothing was ever written at or behind an offset that lies in the last file."""
+        """Whether nothing was ever written at or after an offset in the last file."""
         if not self.starts or offset < self.starts[-1]:
             return False
         within = offset - self.starts[-1]
@@ -232,15 +233,15 @@ class SegmentLog:
         )
 
     def drop_first(self) -> int:
-        """Delete the first file; returns the bytes freed."""
+        """Delete the first file; return the bytes freed."""
         self._remove(self.starts.pop(0))
         return self.segment_bytes
 
     def truncate(self, end: int) -> None:
-        """Delete files that begin at or behind `end`, and zero the rest of the last one.
+        """Delete files that begin at or after `end`, and zero the rest of the last one.
 
-        The first file stays, unless it is number 0: nothing else tells where the row begins. Bytes that cannot be made
-        again are zeroed on the device before their file goes: a power loss may undo that.
+        The first file is kept unless it begins at 0, since its name records the log's start. Bytes that are not derived
+        are zeroed and synced before their file is deleted, as a power loss may undo the deletion.
         """
         if not self._is_derived:
             self._zero(end)
@@ -262,18 +263,18 @@ class SegmentLog:
                     file.datasync()
 
     def wipe(self, end: int) -> None:
-        """Zero what lies behind `end`, the last file first, on the device too: a power loss might bring it back."""
+        """Zero all bytes after `end` and sync, last file first: otherwise a power loss might bring them back."""
         self._zero(end, always_syncs=not self._is_derived)
 
     def destroy(self) -> None:
-        """Delete everything."""
+        """Delete the directory with all files."""
         for start in self.starts:
             self._files.drop(self.path(start))
         self.starts.clear()
         self._disk.remove(self.directory)
 
     def files_between(self, start: int, end: int) -> list[File]:
-        """Open files that hold bytes of `[start, end)`: what must be synced to make them safe."""
+        """Return the open files that hold bytes of `[start, end)`: a sync of that range must include them."""
         return [
             self._files.get(self.path(first))
             for first in self.starts

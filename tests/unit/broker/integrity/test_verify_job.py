@@ -26,7 +26,7 @@ def filled(**changes: Any) -> Harness:
 
 def check(broker: Harness, position: int = 0, size: int = 1 << 20, *, near: bool = False) -> Any:
     log = broker.node.store.log
-    return CheckWork(broker.disk, SEGMENT, position, log.written_end, size, log.cut_count, near).run()
+    return CheckWork(broker.disk, SEGMENT, position, log.written_end, size, log.truncations, near).run()
 
 
 def places(broker: Harness) -> list[tuple[int, int]]:
