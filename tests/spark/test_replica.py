@@ -82,16 +82,16 @@ def test_elected_group_is_read_from_slave_and_from_master(spark: SparkSession, t
     fill(tandemq_pair, 300, queues=2)
     master, slave = tandemq_pair.master(), slave_of(tandemq_pair)
     wait_shown(tandemq_pair, slave, 300, queues=2)
-    given = slave.node.pull.count
+    given = slave.node.pull.counters.messages
     assert read(spark, tandemq_pair, readFrom="slave") == list(range(300))
-    assert slave.node.pull.count - given == 300
-    assert master.node.pull.count == 0
+    assert slave.node.pull.counters.messages - given == 300
+    assert master.node.pull.counters.messages == 0
     assert read(spark, tandemq_pair) == list(range(300))
     times = {"startingTimestamp": "1000", "endingTimestamp": "9000000000000"}
     assert read(spark, tandemq_pair, readFrom="slave", **times) == list(range(300))
-    assert master.node.pull.count == 0
+    assert master.node.pull.counters.messages == 0
     assert read(spark, tandemq_pair, readFrom="master") == list(range(300))
-    assert master.node.pull.count == 300
+    assert master.node.pull.counters.messages == 300
 
 
 @spec("P11")
@@ -120,9 +120,9 @@ def test_lagging_slave_skips_nothing(spark: SparkSession, tandemq_pair: LocalClu
     # Its queue ends at 40, as if it had not copied the rest yet.
     at = slave.node.store.queues["Orders", 0].entry(40).log_offset
     slave.node.pull.log_limit = at
-    given = slave.node.pull.count
+    given = slave.node.pull.counters.messages
     assert read(spark, tandemq_pair) == list(range(100))
-    assert slave.node.pull.count - given == 40
+    assert slave.node.pull.counters.messages - given == 40
     with pytest.raises(
         Exception, match=r"no member returned offset 40 of Orders broker-a queue 0 within 1500 ms.*offsets before 40"
     ):

@@ -114,10 +114,10 @@ def test_messages_of_other_tags_are_filtered_by_the_broker(tandemq_broker: Local
         ({"subExpression": "a || b"}, "tags in ('b', 'c')", 3),
     ]
     for options, condition, count in filtered:
-        before = path.count
+        before = path.counters.messages
         rows = read(tandemq_broker, pushDown="true", **options).where(condition)
         assert bodies(rows) == list(range(103 - count, 103))
-        assert path.count - before == count
+        assert path.counters.messages - before == count
 
 
 def test_filtered_queues_and_times_are_not_read(tandemq_broker: LocalCluster, read: Read) -> None:
@@ -127,9 +127,9 @@ def test_filtered_queues_and_times_are_not_read(tandemq_broker: LocalCluster, re
         send(names, numbered(topic, start, end), queue=MessageQueue(topic, "broker-a", queue))
 
     def given(condition: str) -> tuple[list[int], int]:
-        before = pulls.count
+        before = pulls.counters.messages
         rows = bodies(read(tandemq_broker, "Orders,Other", pushDown="true").where(condition))
-        return rows, pulls.count - before
+        return rows, pulls.counters.messages - before
 
     for condition, rows in (
         ("true", range(108)),
@@ -225,11 +225,11 @@ def test_dead_master_is_no_error_while_a_slave_has_the_bytes(tandemq_pair: Local
     send(tandemq_pair.name_servers, numbered("Orders", 0, 500))
     tandemq_pair.wait_in_sync()
     slave = tandemq_pair.broker(broker_id=1)
-    given = slave.node.pull.count
+    given = slave.node.pull.counters.messages
     assert bodies(read(tandemq_pair, readFrom="slave")) == list(range(500))
-    assert slave.node.pull.count - given == 500
+    assert slave.node.pull.counters.messages - given == 500
     assert bodies(read(tandemq_pair, readFrom="master")) == list(range(500))
-    assert slave.node.pull.count - given == 500
+    assert slave.node.pull.counters.messages - given == 500
     tandemq_pair.broker().kill()
     for choice in ("any", "slave", "master"):
         assert bodies(read(tandemq_pair, readFrom=choice)) == list(range(500))

@@ -21,8 +21,9 @@ from tandemq.broker.maintenance.registration import Registration
 from tandemq.broker.maintenance.upkeep import Upkeep
 from tandemq.broker.pull.processor import PULLS, PullPath
 from tandemq.broker.send.delay import DelayedMessages
-from tandemq.broker.send.processor import Ack, SendPath
+from tandemq.broker.send.processor import SendPath
 from tandemq.broker.send.response import doubt_acks, doubtful, recode
+from tandemq.broker.send.send_state import Ack
 from tandemq.broker.state.clients import Clients, QueueLocks
 from tandemq.broker.state.config_overrides import ChangedSettings
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets

@@ -1,4 +1,4 @@
-"""One link of a client, as the broker sees it."""
+"""A client connection of the broker."""
 
 from ipaddress import ip_address
 from typing import NamedTuple
@@ -14,41 +14,41 @@ from tandemq.model.topic import TopicConfig
 from tandemq.storage.consume_queue import ConsumeQueue
 
 
-class Likeness(NamedTuple):
-    """What ordinary messages have in common; all links that send alike share it."""
+class SendTemplate(NamedTuple):
+    """Fields that ordinary messages of one kind share; common to all connections that send such messages."""
 
     topic: Topic
     matches: Match
-    """Knows the headers of messages like these."""
+    """Pattern of their headers."""
     queues: dict[bytes, ConsumeQueue]
-    """Queues of the topic met so far, by number as the header has it."""
+    """Queues of the topic that messages were sent to so far, by their id as text of the header."""
     layout: Layout
     flag: int
     sys_flag: int
     command_flag: int
 
 
-class BatchLikeness(NamedTuple):
-    """What the headers of batches sent on a link have in common."""
+class BatchTemplate(NamedTuple):
+    """Fields that the headers of batches on one connection share."""
 
     topic: Topic
     matches: Match
     queues: dict[bytes, ConsumeQueue]
-    """As above."""
+    """As in `SendTemplate`."""
     sys_flag: int
     waits: bool
     has_key: bool
-    """Whether the batch itself has a unique key, which its answer repeats."""
+    """Whether the batch itself has a unique key, which its response repeats."""
     command_flag: int
 
 
-NO_LIKENESS = Likeness(
+NO_TEMPLATE = SendTemplate(
     Topic(TopicConfig("", 0, 0)), lambda _: None, {}, Layout(b"", b"", 0, None, waits=True, is_usual=False), 0, 0, 0
 )
 
 
 class Link:
-    """A remoting connection: its unfinished frame, and the peer's address as records hold it."""
+    """State of a remoting connection: its unfinished frame, the peer's address, and templates of its sends."""
 
     __slots__ = (
         "batches",
@@ -58,18 +58,18 @@ class Link:
         "kind",
         "layout",
         "learned",
-        "likeness",
         "nonces",
         "number",
         "peer",
         "seen_ms",
         "sent_bytes",
+        "template",
     )
 
     def __init__(
         self, number: int, kind: LinkKind, peer: str, now_ms: int, frame_bytes_max: int, unfinished: Unfinished
     ) -> None:
-        """A link that has just opened; `peer` is "ip:port"."""
+        """Begin with a connection that has just been accepted; `peer` is "ip:port"."""
         self.number = number
         self.kind = kind
         self.peer = peer
@@ -78,19 +78,21 @@ class Link:
         self.born_host = pack_host(peer)
         self.is_v4 = len(self.born_host) == 8
         self.layout: Layout | None = None
-        """Of the last message whose header had to be decoded."""
-        self.likeness = NO_LIKENESS
-        self.batches: BatchLikeness | None = None
-        """The same of batches."""
+        """Property layout of the last message whose header had to be decoded."""
+        self.template = NO_TEMPLATE
+        """Of ordinary messages sent before."""
+        self.batches: BatchTemplate | None = None
+        """The same for batches."""
         self.learned = 0
+        """Number of header patterns made for this connection."""
         self.nonces: list[bytes] = []
-        """Told to a member of the group for its next requests here; see `failover.member_requests`."""
+        """Nonces sent to a group member for its next requests on this connection; see `failover.member_requests`."""
         self.sent_bytes = 0
-        """Header and body of the last ordinary message that was read by itself."""
+        """Length of header and body of the last ordinary message that was read by itself."""
 
 
 def pack_host(text: str) -> bytes:
-    """Address and port of "ip:port" or "[v6]:port" as records hold them; 0.0.0.0 for a name."""
+    """Encode "ip:port" or "[v6]:port" as records store it; a host name becomes 0.0.0.0."""
     host, _, port = text.rpartition(":")
     try:
         address = ip_address(host.strip("[]"))

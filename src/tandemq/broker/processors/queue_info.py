@@ -157,7 +157,7 @@ class QueueInfoProcessor:
                 "brokerOffset": self._bounds(topic, queue_id)[1],
                 "consumerOffset": consumed,
                 "lastTimestamp": self._time_at(topic, queue_id, consumed - 1),
-                "pullOffset": max(consumed, self._pull.next_offset(topic, group, queue_id)),
+                "pullOffset": max(consumed, self._pull.counters.next_offset(topic, group, queue_id)),
             }
         return table
 

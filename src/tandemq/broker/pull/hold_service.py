@@ -1,49 +1,46 @@
 """Pulls that wait for messages: held per queue, woken by dispatch, answered at their deadline at the latest.
 
-Every step costs the same however many pulls are held, and what concerns many of them (a message for a queue where all
-wait, many with one deadline, a connection that closes) is done in parts, turn by turn.
+The cost of a step does not grow with the number of held pulls. Events that concern many pulls (a message for a queue
+with all of them, a common deadline, a connection that closes) are spread over several turns.
 
 Source: docs/reference/requests.md, "long poll"; RocketMQ PullRequestHoldService.
 """
 
 from heapq import heappop, heappush
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
+from tandemq.broker.pull.pull_request import PullRequest
 from tandemq.broker.pull.subscriptions import CODE_BYTES
 from tandemq.storage.consume_queue import ConsumeQueue
-
-if TYPE_CHECKING:
-    from tandemq.broker.pull.processor import Pull
 
 HELD_MAX = 131_072
 HELD_PER_LINK_MAX = 4096
 CODES_BYTES_MAX = 32 << 20
-"""Memory of all held pulls' tags codes."""
+"""Memory budget for the tags codes of all held pulls."""
 PART = 2048
-"""Number of cheap steps, which answer nothing, within one turn."""
+"""Maximum number of steps without an answer within one turn."""
 
 
 class HeldPulls:
     """Held pulls by queue (`ConsumeQueue.held`), by deadline and by connection."""
 
     def __init__(self) -> None:
-        """Nothing is held."""
-        self._by_deadline: dict[int, dict[Pull, None]] = {}
-        """By monotonic time, ms. A time stays until it has come, so there are no more than the longest wait has ms."""
+        """Hold nothing yet."""
+        self._by_deadline: dict[int, dict[PullRequest, None]] = {}
+        """By monotonic time, ms. A key stays until that time: at most one per millisecond of the longest wait."""
         self._deadlines: list[int] = []
         """The keys of `_by_deadline`, a heap."""
-        self._by_link: dict[int, dict[Pull, None]] = {}
-        self._leaving: dict[int, dict[Pull, None]] = {}
+        self._by_link: dict[int, dict[PullRequest, None]] = {}
+        self._leaving: dict[int, dict[PullRequest, None]] = {}
         """Pulls of closed connections that are still held, by connection."""
         self._steps_left = PART
         self._codes_bytes = 0
         self.size = 0
 
-    def hold(self, queue: ConsumeQueue, pull: "Pull", deadline_ms: int) -> bool:
-        """Keep a pull until its queue gets messages, its deadline comes, or its connection closes.
+    def hold(self, queue: ConsumeQueue, pull: PullRequest, deadline_ms: int) -> bool:
+        """Hold a pull until its queue gets messages, its deadline passes, or its connection closes.
 
-        False if too many are held already, on its connection or in all.
+        Returns False if too many are held already, on its connection or in total.
         """
         of_link = self._by_link.get(pull.link)
         codes_bytes = CODE_BYTES * len(pull.codes or ())
@@ -67,8 +64,8 @@ class HeldPulls:
         self.size += 1
         return True
 
-    def hold_again(self, queue: ConsumeQueue, pull: "Pull") -> None:
-        """Let a held pull wait behind the others of its queue."""
+    def hold_again(self, queue: ConsumeQueue, pull: PullRequest) -> None:
+        """Move a held pull behind the others of its queue."""
         held = queue.held
         if not isinstance(held, dict):
             held = queue.held = {}
@@ -76,15 +73,15 @@ class HeldPulls:
         held[pull] = None
 
     def count(self, queue: ConsumeQueue) -> int:
-        """How many are held on a queue."""
+        """Return the number of pulls held on a queue."""
         return len(queue.held) if isinstance(queue.held, dict) else 0
 
-    def first(self, queue: ConsumeQueue, most: int) -> "list[Pull]":
-        """The pulls that have waited on a queue for longest; the caller calls `release` or `hold_again` for each."""
-        return self._open(list(islice(queue.held, most))) if isinstance(queue.held, dict) else []
+    def first(self, queue: ConsumeQueue, limit: int) -> list[PullRequest]:
+        """Return the pulls held on a queue for longest; the caller must `release` or `hold_again` each of them."""
+        return self._open(list(islice(queue.held, limit))) if isinstance(queue.held, dict) else []
 
-    def _open(self, pulls: "list[Pull]") -> "list[Pull]":
-        """Those whose connection is open; the others are forgotten."""
+    def _open(self, pulls: list[PullRequest]) -> list[PullRequest]:
+        """Return the pulls whose connection is open; release the others."""
         if not self._leaving:
             return pulls
         for pull in pulls:
@@ -94,11 +91,11 @@ class HeldPulls:
                 self.release(pull)
         return [pull for pull in pulls if not pull.is_answered]
 
-    def due(self, now_ms: int, most: int) -> "list[Pull]":
-        """Pulls whose deadline has come, `most` at most; they are no longer held."""
-        pulls: list[Pull] = []
-        while self._deadlines and self._deadlines[0] <= now_ms and len(pulls) < most:
-            found = list(islice(self._by_deadline[self._deadlines[0]], most - len(pulls)))
+    def due(self, now_ms: int, limit: int) -> list[PullRequest]:
+        """Release pulls whose deadline has passed, up to a limit, and return those whose connection is open."""
+        pulls: list[PullRequest] = []
+        while self._deadlines and self._deadlines[0] <= now_ms and len(pulls) < limit:
+            found = list(islice(self._by_deadline[self._deadlines[0]], limit - len(pulls)))
             for pull in found:
                 self.release(pull)
             pulls += [pull for pull in found if pull.link not in self._leaving]
@@ -106,8 +103,8 @@ class HeldPulls:
                 del self._by_deadline[heappop(self._deadlines)]
         return pulls
 
-    def release(self, pull: "Pull") -> None:
-        """Hold a pull no longer; harmless if it is not held."""
+    def release(self, pull: PullRequest) -> None:
+        """Stop holding a pull; no effect if it is not held."""
         pulls = self._by_deadline.get(pull.deadline_ms)
         if pulls is None or pull not in pulls:
             return
@@ -125,26 +122,26 @@ class HeldPulls:
         self._codes_bytes -= CODE_BYTES * len(pull.codes or ())
         self.size -= 1
 
-    def of_link(self, link: int) -> "list[Pull]":
-        """The pulls held for a connection."""
+    def of_link(self, link: int) -> list[PullRequest]:
+        """Return the pulls held for a connection."""
         return list(self._by_link.get(link, ()))
 
-    def any(self, most: int) -> "list[Pull]":
-        """Some of the pulls held anywhere; they are held no longer."""
-        pulls = list(islice(chain.from_iterable(self._by_link.values()), most))
+    def release_some(self, limit: int) -> list[PullRequest]:
+        """Release pulls of any queue, up to a limit, and return them."""
+        pulls = list(islice(chain.from_iterable(self._by_link.values()), limit))
         for pull in pulls:
             self.release(pull)
         return pulls
 
     def drop_link(self, link: int) -> None:
-        """Forget the pulls of a connection that closed; of very many, some in each turn."""
+        """Drop the pulls of a connection that closed; very many are dropped over several turns."""
         of_link = self._by_link.pop(link, None)
         if of_link:
             self._leaving[link] = of_link
             self._tidy()
 
     def begin_turn(self) -> None:
-        """Go on with what earlier turns left."""
+        """Continue dropping pulls of closed connections."""
         self._steps_left = PART
         self._tidy()
 
@@ -165,7 +162,7 @@ class HeldPulls:
         return not self._leaving
 
     def next_ms(self) -> int | None:
-        """The earliest deadline; times at which nobody waits any more may be among them."""
+        """Return the earliest deadline, monotonic ms; possibly one of which no pull is left. None if there is none."""
         for _ in range(PART):
             if not self._deadlines or self._by_deadline[self._deadlines[0]]:
                 break

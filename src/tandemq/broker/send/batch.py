@@ -1,21 +1,23 @@
-"""Batches that are alike: taken by the likeness of their headers, stored together, column by column.
+"""Batches accepted by header pattern, and stored together column by column.
 
-A batch whose header a link's pattern knows is kept until the turn ends or something else comes. Then batches whose
-messages have one size and the same properties but for the unique key become records in one go (`codec.record.columns`).
-All others take the long way, `SendPath.take`, where every batch is checked in full.
+A batch whose header matches the connection's pattern is kept until the turn ends or another request comes. Then batches
+whose messages have one size, and the same properties but for the unique key, become records in one call
+(`codec.record.columns`). All others go through `DecodedPath.take`, which checks every batch in full.
 
 Source: docs/reference/requests.md, "sending"; docs/decisions/0007-send-header-patterns.md.
 """
 
+from collections.abc import Callable
 from itertools import groupby
 from struct import pack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import BatchLikeness, Link
+from tandemq.broker.connections.connection import BatchTemplate, Link
+from tandemq.broker.send.send_state import LEARNED_MAX, UNUSUAL_FLAGS, SendState
 from tandemq.broker.state.topics import Topic
 from tandemq.codec.record.columns import Parts, encode_parts, part_bytes, read_parts, record_bytes
 from tandemq.codec.record.layout import Layout
@@ -24,31 +26,21 @@ from tandemq.codec.remoting.frame import RawFrame, decode_command
 from tandemq.codec.remoting.requests import PlainSendFrame, decode_send_frame
 from tandemq.errors import RecordTooLarge
 from tandemq.model.codes import RequestCode
-from tandemq.model.command import FLAG_ONEWAY, VERSION_SPOKEN
+from tandemq.model.command import FLAG_ONEWAY, Command
 from tandemq.model.message import decode_properties
 from tandemq.storage.consume_queue import ConsumeQueue
 
-if TYPE_CHECKING:
-    from tandemq.broker.send.processor import SendPath
-
-LEARNED_MAX = 64
-"""How often headers of batches are learned on one link."""
 MESSAGES_MIN = 48
-"""Fewer messages are stored faster one by one."""
+"""Minimum number of messages for storing them by columns; fewer are stored faster one by one."""
 BYTES_MAX = 4 << 20
-"""So much of batch bodies is laid out at once."""
-UNUSUAL_FLAGS = 0xC | 0xF0
-_ANSWER = (
-    '{"code":0,"extFields":{"MSG_REGION":@REGION,"TRACE_ON":"true","msgId":"%b","queueId":"%d","queueOffset":"%d"@KEY},'
-    '"flag":1,"language":"PYTHON","opaque":%b,"serializeTypeCurrentRPC":"JSON","version":@VERSION}'
-)
+"""Maximum of bodies that are laid out as columns at once; a single larger batch is too."""
 
 
 class Batch(NamedTuple):
-    """A batch taken but not yet stored."""
+    """A batch that is accepted but not yet stored."""
 
     link: Link
-    like: BatchLikeness
+    template: BatchTemplate
     queue: ConsumeQueue
     born_ms: int
     unique: bytes
@@ -57,54 +49,63 @@ class Batch(NamedTuple):
 
 
 class BatchPath:
-    """Batches of one turn. The owner stores them with `store` before anything else is done with the store."""
+    """Batches of one turn. The owner stores them with `store` before anything else is stored."""
 
-    def __init__(self, owner: "SendPath") -> None:
-        """`owner` takes what is not alike, and gets the answers."""
-        self._owner = owner
+    def __init__(
+        self,
+        state: SendState,
+        store_rows: Callable[[Now], None],
+        take_decoded: Callable[[Link, Command, Now], None],
+    ) -> None:
+        """Take the collaborators.
+
+        Args:
+            state: state shared by all paths of sends; gets the responses.
+            store_rows: stores `state.rows`.
+            take_decoded: stores a send by the path with all checks.
+        """
+        self._state = state
+        self._store_rows = store_rows
+        self._take_decoded = take_decoded
         self.waiting: list[Batch] = []
-        self._answers = (b"", b"")
+        """Batches that are accepted but not yet stored, in the order received."""
 
-    def adopt_region(self, region: str) -> None:
-        """The region that answers name."""
-        text = _ANSWER.replace("@REGION", msgspec.json.encode(region).decode().replace("%", "%%"))
-        text = text.replace("@VERSION", str(VERSION_SPOKEN))
-        self._answers = text.replace("@KEY", "").encode(), text.replace("@KEY", ',"transactionId":"%b"').encode()
-
-    # Taking.
+    # Accepting.
 
     def take_run(self, link: Link, frames: list[RawFrame], first: int, now: Now) -> int:
-        """Take batches from `frames[first]` on; returns where the first frame lies that is something else."""
-        like = link.batches
-        if like is None or self._owner.topics.table.get(like.topic.config.topic_name) is not like.topic:
+        """Accept batches from `frames[first]` on; return the index of the first other frame."""
+        template = link.batches
+        if template is None or self._state.topics.table.get(template.topic.config.topic_name) is not template.topic:
             link.batches = None
             return first
-        body_bytes_max = self._owner.config.message_bytes_max
+        body_bytes_max = self._state.config.message_bytes_max
         for at in range(first, len(frames)):
             form, header, body = frames[at]
-            match = like.matches(header)
+            match = template.matches(header)
             if match is None or form:
                 return at
-            queue = like.queues.get(match["queue"])
+            queue = template.queues.get(match["queue"])
             if queue is None:
-                queue = self._queue(like, match["queue"])
+                queue = self._queue(template, match["queue"])
             if queue is None or not 0 < len(body) <= body_bytes_max:
                 return at
-            if self._owner.rows:  # what came before a batch is stored before it
-                self._owner.store_waiting(now)
-            unique = match["key"] if like.has_key else b""
-            self.waiting.append(Batch(link, like, queue, int(match["born"]), unique, match["opaque"], frames[at]))
+            if self._state.rows:  # received before this batch, and stored before it
+                if self.waiting:
+                    self.store(now)
+                self._store_rows(now)
+            unique = match["key"] if template.has_key else b""
+            self.waiting.append(Batch(link, template, queue, int(match["born"]), unique, match["opaque"], frames[at]))
         return len(frames)
 
-    def _queue(self, like: BatchLikeness, text: bytes) -> ConsumeQueue | None:
+    def _queue(self, template: BatchTemplate, text: bytes) -> ConsumeQueue | None:
         number = int(text)
-        if number >= like.topic.write_queue_nums or text != b"%d" % number:
+        if number >= template.topic.write_queue_nums or text != b"%d" % number:
             return None
-        queue = like.queues[text] = self._owner.topics.queue(like.topic, number)
+        queue = template.queues[text] = self._state.topics.queue(template.topic, number)
         return queue
 
     def learn(self, link: Link, frame: RawFrame) -> None:
-        """Read headers like this one, of what may be a batch and takes the long way, by a pattern from now on."""
+        """Make a pattern of headers like this one, of a send on the decoded path that may be a batch."""
         form, header, _ = frame
         if link.learned >= LEARNED_MAX or form:
             return
@@ -114,7 +115,7 @@ class BatchPath:
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return
         fields = decoded.extFields
-        topic = self._owner.topics.table.get(fields.topic)
+        topic = self._state.topics.table.get(fields.topic)
         if (
             topic is None
             or not topic.takes_plain
@@ -133,43 +134,43 @@ class BatchPath:
     def _learn(
         self, link: Link, header: bytes, frame: PlainSendFrame, topic: Topic, unique: bytes, *, waits: bool
     ) -> None:
-        matches = self._owner.headers.learn(header, has_key=bool(unique))
+        matches = self._state.headers.learn(header, has_key=bool(unique))
         match = matches(header) if matches is not None else None
         if matches is None or match is None:
             return
         fields = frame.extFields
         places = (b"%d" % fields.queue_id, b"%d" % fields.born_timestamp, b"%d" % frame.opaque)
         if match.group("queue", "born", "opaque") == places and (not unique or match["key"] == unique):
-            link.batches = BatchLikeness(topic, matches, {}, fields.sys_flag, waits, bool(unique), frame.flag)
+            link.batches = BatchTemplate(topic, matches, {}, fields.sys_flag, waits, bool(unique), frame.flag)
 
     # Storing.
 
     def store(self, now: Now) -> None:
-        """Store the batches taken since the last time, and prepare their answers."""
+        """Store the batches accepted since the last time, and prepare their responses."""
         waiting, self.waiting = self.waiting, []
-        for _, group in groupby(waiting, _likeness):
+        for _, group in groupby(waiting, _shape):
             batches = list(group)
             while batches:
-                taken = _some(batches)
-                parts = _parts(batches[:taken])
-                if parts is None and taken > 1:
-                    taken = 1
+                count = _fitting(batches)
+                parts = _parts(batches[:count])
+                if parts is None and count > 1:
+                    count = 1
                     parts = _parts(batches[:1])
-                if parts is None or not self._store_parts(batches[:taken], parts, now):
-                    for batch in batches[:taken]:
-                        self._owner.take(batch.link, decode_command(batch.frame), now)
-                del batches[:taken]
+                if parts is None or not self._store_parts(batches[:count], parts, now):
+                    for batch in batches[:count]:
+                        self._take_decoded(batch.link, decode_command(batch.frame), now)
+                del batches[:count]
 
     def _store_parts(self, batches: list[Batch], parts: Parts, now: Now) -> bool:
-        """Store batches that are alike; False (and nothing done) if they must take the long way."""
+        """Store batches of one layout; return False, with nothing done, if they must be decoded."""
         raw = parts.properties
-        unique, layout = self._owner.part_layouts.of(raw)
+        unique, layout = self._state.part_layouts.of(raw)
         if unique is None or not layout.is_usual:
             return False
-        kept = len(layout.before) + len(unique) + len(layout.after) - len(self._owner.cluster)
-        if kept != len(raw) + (raw[-1] != 2):  # something in them is not stored as it came
+        kept = len(layout.before) + len(unique) + len(layout.after) - len(self._state.cluster)
+        if kept != len(raw) + (raw[-1] != 2):  # a property is dropped or changed when stored
             return False
-        topic = batches[0].like.topic.encoded
+        topic = batches[0].template.topic.encoded
         length = len(layout.before) + len(unique) + len(layout.after) + CRC_PROPERTY_BYTES
         middle = topic + length.to_bytes(2) + layout.before
         size = record_bytes(parts, middle, layout.after)
@@ -179,7 +180,7 @@ class BatchPath:
             fit = self._fit(counts, at, size)
             if not fit:
                 for batch in batches[at:]:
-                    self._owner.take(batch.link, decode_command(batch.frame), now)
+                    self._take_decoded(batch.link, decode_command(batch.frame), now)
                 return True
             first = sum(counts[:at])
             piece = parts.part(first, first + sum(counts[at : at + fit]))
@@ -188,11 +189,11 @@ class BatchPath:
         return True
 
     def _fit(self, counts: list[int], first: int, size: int) -> int:
-        """How many batches from one on go into the present file, or into the next if it is none; 0: it fits into none.
+        """Return how many batches from index `first` on fit into the current segment file; 0: the first fits into none.
 
-        A batch lies in one file.
+        A batch lies in one file; if the first does not fit into the rest of the current one, the next is begun.
         """
-        store_log = self._owner.store.log
+        store_log = self._state.store.log
         try:
             store_log.reserve(counts[first] * size)
         except RecordTooLarge:
@@ -206,11 +207,11 @@ class BatchPath:
     def _put(
         self, batches: list[Batch], counts: list[int], parts: Parts, layout: Layout, middle: bytes, now: Now
     ) -> None:
-        owner = self._owner
-        size, offset = record_bytes(parts, middle, layout.after), owner.store.log.end
+        state = self._state
+        size, offset = record_bytes(parts, middle, layout.after), state.store.log.end
         heads: list[bytes] = []
         starts: list[int] = []
-        taken: dict[ConsumeQueue, int] = {}
+        placed: dict[ConsumeQueue, int] = {}
         for batch, count in zip(batches, counts, strict=True):
             heads.append(
                 HEAD_V4.pack(
@@ -221,51 +222,57 @@ class BatchPath:
                     0,
                     0,
                     0,
-                    batch.like.sys_flag,
+                    batch.template.sys_flag,
                     batch.born_ms,
                     batch.link.born_host,
                     now.wall_ms,
-                    owner.store_host,
+                    state.store_host,
                     0,
                     0,
                     parts.body_bytes,
                 )
             )
-            before = taken.get(batch.queue, 0)
+            before = placed.get(batch.queue, 0)
             starts.append(batch.queue.next_offset + before)
-            taken[batch.queue] = before + count
+            placed[batch.queue] = before + count
         ends = np.cumsum(counts)
         queue_offsets = np.arange(len(parts)) + np.repeat(np.array(starts) - ends + counts, counts)
         data = encode_parts(parts, b"".join(heads), counts, queue_offsets, offset, middle, layout.after)
         spans = [(batch.queue, count) for batch, count in zip(batches, counts, strict=True)]
-        owner.store.put_encoded(data, size, spans, layout, parts.keys(), now.wall_ms)
-        owner.count += len(parts)
-        owner.bytes += len(parts) * parts.body_bytes
-        ids = _message_ids(owner.store_host, offset, size, len(parts))
+        state.store.put_encoded(data, size, spans, layout, parts.keys(), now.wall_ms)
+        state.count += len(parts)
+        state.bytes += len(parts) * parts.body_bytes
+        ids = _message_ids(state.store_host, offset, size, len(parts))
         at = 0
         for batch, count, start in zip(batches, counts, starts, strict=True):
-            named = ids[33 * at : 33 * (at + count) - 1]
+            batch_ids = ids[33 * at : 33 * (at + count) - 1]
             at += count
-            self._acknowledge(batch, named, start, offset + at * size, count)
+            self._acknowledge(batch, batch_ids, start, offset + at * size, count)
 
     def _acknowledge(self, batch: Batch, ids: bytes, queue_offset: int, end: int, count: int) -> None:
-        like = batch.like
-        if like.command_flag & FLAG_ONEWAY:
-            self._owner.acks.append((batch.link.number, None, end, False, count))
+        template = batch.template
+        if template.command_flag & FLAG_ONEWAY:
+            self._state.acks.append((batch.link.number, None, end, False, count))
             return
-        key = (batch.unique,) if like.has_key else ()
-        answer = self._answers[like.has_key] % (ids, batch.queue.queue_id, queue_offset, *key, batch.opaque)
+        key = (batch.unique,) if template.has_key else ()
+        answer = self._state.batch_answers[template.has_key] % (
+            ids,
+            batch.queue.queue_id,
+            queue_offset,
+            *key,
+            batch.opaque,
+        )
         frame = pack(">II", 4 + len(answer), len(answer)) + answer
-        self._owner.acks.append((batch.link.number, frame, end, like.waits, count))
+        self._state.acks.append((batch.link.number, frame, end, template.waits, count))
 
 
-def _likeness(batch: Batch) -> tuple[int, bytes]:
-    """What batches stored together have in common: the topic and the size of their first message."""
-    return id(batch.like.topic), batch.frame[2][:4]
+def _shape(batch: Batch) -> tuple[int, bytes]:
+    """Return what batches must share to be stored together: topic and size of the first message."""
+    return id(batch.template.topic), batch.frame[2][:4]
 
 
-def _some(batches: list[Batch]) -> int:
-    """How many of them to lay out at once."""
+def _fitting(batches: list[Batch]) -> int:
+    """Return how many batches to lay out at once: up to BYTES_MAX, at least one."""
     total = 0
     for number, batch in enumerate(batches):
         total += len(batch.frame[2])
@@ -283,7 +290,7 @@ def _parts(batches: list[Batch]) -> Parts | None:
 
 
 def _message_ids(store_host: bytes, offset: int, size: int, count: int) -> bytes:
-    """Offset message ids of records that lie one behind the other, 32 characters each and a comma between."""
+    """Return the offset message ids of consecutive records of one size: 32 characters each, joined by commas."""
     table = np.empty((count, 16), dtype=np.uint8)
     table[:, :8] = np.frombuffer(store_host, dtype=np.uint8)
     offsets = np.arange(offset, offset + count * size, size, dtype=np.int64)

@@ -1,83 +1,79 @@
-"""Ordinary sends that came as whole frames of one length, those of all links of a turn: read all at once.
+"""Ordinary sends in whole frames of one length, of all connections of a turn, read in one call.
 
-    a turn begins ── read(links, received) ──► rows by link ── take(link, data) when it is its turn ──► SendPath.rows
+    a turn begins ── read(links, received) ──► rows by link ── take(link, data), link by link ──► SendState.rows
 
-Frames of links that send alike are the same but for queue, born time, unique key and opaque, so it does not matter on
-which link each came: those of 64 links with one message each are read like 64 of one link. Rows wait until their link
-has its turn, so messages keep the order in which they were received.
+Frames of connections with one template differ only in queue, born time, unique key and opaque. So it does not matter
+on which connection each came: 64 connections with one message each are read like one connection with 64. Rows are kept
+until their connection is processed, so messages keep the order in which they were received.
 
 Source: docs/decisions/0007-send-header-patterns.md; docs/internals/performance.md, "A send".
 """
 
 from collections.abc import Mapping, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING
 
-from tandemq.broker.connections.connection import NO_LIKENESS, Likeness, Link
+from tandemq.broker.connections.connection import NO_TEMPLATE, Link, SendTemplate
+from tandemq.broker.send.send_state import SendState
 from tandemq.codec.remoting.frame import RawFrame
 from tandemq.codec.remoting.send_header import Match, SendRun
 from tandemq.storage.log.message_rows import MessageRow
 
-if TYPE_CHECKING:
-    from tandemq.broker.send.processor import SendPath
-
 RUN_MIN = 4
-"""Fewer frames are read faster one by one."""
+"""Minimum number of frames to read at once; fewer are read faster one by one."""
 RUNS_MAX = 512
-"""So many lengths of frames are known, of all messages; 11 MB at most."""
+"""Maximum number of known pairs of header pattern and frame length; 11 MB at most."""
 SHAPES_MAX = 4
-"""So many of one length: their numbers may have their digits elsewhere."""
+"""Maximum number of runs per pattern and length, which differ in where the numbers in the header lie."""
 BYTES_MAX = 1 << 20
-"""So much of several links is put together at once: more gains nothing and takes memory."""
+"""Maximum of bytes of several connections that are joined; joining more gains nothing and takes memory."""
 FAILURES_MAX = 8
-"""If so much of a turn could not be read together, the rest is not tried."""
+"""Maximum number of failed attempts within one turn; the rest is then read one by one."""
 _lengths = Struct(">II").pack
 _Piece = tuple[Link, bytes]
 
 
-class Together:
-    """Reads ahead what the links of one turn have in common."""
+class ReadAhead:
+    """Messages of one turn that are read before their connections are processed."""
 
-    def __init__(self, owner: "SendPath") -> None:
-        """`owner` gets the rows."""
-        self._owner = owner
-        self._read: dict[int, tuple[Likeness, list[MessageRow], bytes]] = {}
-        """Messages read and not yet taken, by link, and the bytes behind them."""
+    def __init__(self, state: SendState) -> None:
+        """`state`: state shared by all paths of sends; gets the rows."""
+        self._state = state
+        self._read: dict[int, tuple[SendTemplate, list[MessageRow], bytes]] = {}
+        """By connection: the template, the messages read and not yet accepted, and the bytes behind them."""
         self._runs: dict[tuple[Match, bytes], list[SendRun]] = {}
-        """How to read many frames at once, by what knows their headers and the 8 bytes that each begins with; forgotten
-        all at once when there are too many."""
+        """Readers of many frames, by header pattern and the first 8 bytes of a frame; cleared when it is full."""
         self._failures = 0
 
     def read(self, links: Mapping[int, Link], received: Sequence[tuple[int, bytes]]) -> None:
-        """Read what lies whole at the beginning of what each link brought to this turn.
+        """Read the whole frames at the beginning of what each connection received in this turn.
 
-        Cost: less than a microsecond per link; then see `SendRun.read`, at most twice or three times for each frame.
+        Cost: less than a microsecond per connection, then `SendRun.read`, at most two or three times for each frame.
         """
         self._read.clear()
         self._failures = 0
-        if self._owner.refusal is not None:
+        if self._state.refusal is not None:
             return
         found: dict[tuple[SendRun, int], list[_Piece]] = {}
-        for number, data in dict(reversed(received)).items():  # of each link what it brought first
+        for number, data in dict(reversed(received)).items():  # the first piece of each connection
             link = links.get(number)
-            if link is None or link.likeness is NO_LIKENESS:
+            if link is None or link.template is NO_TEMPLATE:
                 continue
-            like = link.likeness
-            for run in self._runs.get((like.matches, data[:8]), ()):
+            template = link.template
+            for run in self._runs.get((template.matches, data[:8]), ()):
                 if len(data) >= run.frame_bytes and run.fits(data) and link.decoder.is_between_frames:
-                    found.setdefault((run, id(like)), []).append((link, data))
+                    found.setdefault((run, id(template)), []).append((link, data))
                     break
         for (run, _), pieces in found.items():
             self._read_pieces(run, pieces)
 
     def _read_pieces(self, run: SendRun, pieces: Sequence[_Piece]) -> None:
-        """Read them all at once; if they are many bytes, or not all alike, each half of them."""
+        """Read pieces in one call; if they are too large or differ, each half by itself."""
         counts = [len(data) // run.frame_bytes for _, data in pieces]
         count = sum(counts)
         if count < RUN_MIN or self._failures >= FAILURES_MAX:
             return
         if len(pieces) == 1 or count * run.frame_bytes <= BYTES_MAX:
-            if self._read_alike(run, pieces, counts):
+            if self._read_run(run, pieces, counts):
                 return
             self._failures += 1
         if len(pieces) > 1:
@@ -85,14 +81,14 @@ class Together:
             self._read_pieces(run, pieces[:half])
             self._read_pieces(run, pieces[half:])
 
-    def _read_alike(self, run: SendRun, pieces: Sequence[_Piece], counts: Sequence[int]) -> bool:
-        """Make rows of their frames, so many of each; False (and nothing done) if one is not like the others."""
+    def _read_run(self, run: SendRun, pieces: Sequence[_Piece], counts: Sequence[int]) -> bool:
+        """Read `counts` frames of each piece as rows; return False, with nothing done, if one of them differs."""
         wholes = [data[: count * run.frame_bytes] for (_, data), count in zip(pieces, counts, strict=True)]
         sends = run.read(wholes[0] if len(wholes) == 1 else b"".join(wholes), sum(counts))
-        if sends is None or len(sends.bodies[0]) > self._owner.body_bytes_max:
+        if sends is None or len(sends.bodies[0]) > self._state.body_bytes_max:
             return False
-        like = pieces[0][0].likeness
-        topic, _, queues, layout, flag, sys_flag, command_flag = like
+        template = pieces[0][0].template
+        topic, _, queues, layout, flag, sys_flag, command_flag = template
         encoded = topic.encoded
         origins: list[tuple[int, bytes]] = []
         for (link, _), count in zip(pieces, counts, strict=True):
@@ -115,41 +111,42 @@ class Together:
                 )
                 for queue_id, born_ms, unique, opaque, body, (number, born_host) in zip(*sends, origins, strict=True)
             ]
-        except KeyError:  # a queue that none of these links has sent to
+        except KeyError:  # a queue that no connection with this template has sent to
             return False
         at = 0
         for (link, data), count, whole in zip(pieces, counts, wholes, strict=True):
-            self._read[link.number] = like, rows[at : at + count], data[len(whole) :]
+            self._read[link.number] = template, rows[at : at + count], data[len(whole) :]
             at += count
         return True
 
     def take(self, link: Link, data: bytes) -> bytes:
-        """Hand over what was read of a link's bytes; returns those that are still to read.
+        """Accept the messages read ahead of a connection; return the bytes that are still to be read.
 
-        All of them if none were, or if meanwhile the topic was made anew, or messages, or such large ones, are refused.
+        These are all of `data` if nothing was read ahead, or if meanwhile the topic was deleted or created again, sends
+        are refused, or the maximum message size shrank.
         """
         read = self._read.pop(link.number, None)
         if read is None:
             return data
-        like, rows, rest = read
-        owner = self._owner
-        is_current = owner.topics.table.get(like.topic.config.topic_name) is like.topic
-        if not is_current or not owner.takes_alike(link) or len(rows[0][4]) > owner.body_bytes_max:
+        template, rows, rest = read
+        state = self._state
+        is_current = state.topics.table.get(template.topic.config.topic_name) is template.topic
+        if not is_current or not state.admits_ordinary(link) or len(rows[0][4]) > state.body_bytes_max:
             return data
-        owner.rows += rows
+        state.rows += rows
         return rest
 
     def learn(self, link: Link, frame: RawFrame) -> None:
-        """A length that the last frames of two deliveries of a link have is likely to come again: know it then."""
+        """Prepare reading runs of frames like this one, once the last frames of two deliveries have the same length."""
         _, header, body = frame
-        like, size = link.likeness, len(header) + len(body)
-        if link.sent_bytes != size or like is NO_LIKENESS:
+        template, size = link.template, len(header) + len(body)
+        if link.sent_bytes != size or template is NO_TEMPLATE:
             link.sent_bytes = size
             return
         lengths = _lengths(4 + size, len(header))
-        known = self._runs.get((like.matches, lengths), [])
-        if not body or any(run.fits(lengths + header) for run in known) or like.matches(header) is None:
+        known = self._runs.get((template.matches, lengths), [])
+        if not body or any(run.fits(lengths + header) for run in known) or template.matches(header) is None:
             return
         if len(self._runs) >= RUNS_MAX:
             self._runs.clear()
-        self._runs[like.matches, lengths] = [SendRun(header, len(body)), *known[: SHAPES_MAX - 1]]
+        self._runs[template.matches, lengths] = [SendRun(header, len(body)), *known[: SHAPES_MAX - 1]]

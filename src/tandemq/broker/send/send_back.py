@@ -12,7 +12,8 @@ from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link, pack_host
 from tandemq.broker.context import BrokerRole, CurrentConfig, Handler
 from tandemq.broker.maintenance.registration import Registration
-from tandemq.broker.send.processor import VERSION_3_4_9, SendPath
+from tandemq.broker.send.decoded_path import VERSION_3_4_9
+from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.stats import Stats
 from tandemq.broker.state.topics import Topic, Topics
@@ -125,7 +126,7 @@ class SendBackProcessor:
         properties["WAIT"] = "false"
         if level:
             properties["DELAY"] = str(level)
-        target, target_id = self._send.redirect_delayed(topic, queue_id, properties)
+        target, target_id = self._send.decoded.redirect_delayed(topic, queue_id, properties)
         record = parse_record(data, 0, len(data))
         assert not isinstance(record, str), "the store returned a whole record"
         _, offset, size = self._log_store.put(

@@ -180,7 +180,7 @@ class Stats:
 
     def _count_gets(self) -> None:
         gets = 0
-        for (topic, group), counts in self._pull.counts.items():
+        for (topic, group), counts in self._pull.counters.by_group.items():
             before = self._given.get((topic, group), (0, 0, 0))
             grown = counts.messages - before[0]
             if grown:
@@ -195,8 +195,8 @@ class Stats:
 
     def totals(self) -> Totals:
         """The counters now."""
-        pull = self._pull
-        return Totals(self._send.count, pull.finds, pull.misses, pull.count)
+        pull = self._pull.counters
+        return Totals(self._send.count, pull.finds, pull.misses, pull.messages)
 
     def rates(self, field: str) -> tuple[float, float, float]:
         """Growth per second of one of the totals over 10, 60 and 600 s, or since the start if that is shorter."""

@@ -111,7 +111,7 @@ class Permissions:
         broker = host.broker
         assert broker is not None, "it was driven"
         now_us = self._world.now_us
-        done = (broker.pull.count, broker.send.count)
+        done = (broker.pull.counters.messages, broker.send.count)
         before, self._done[host.name] = self._done.get(host.name, (0, 0)), done
         for what in (READ, WRITE):
             if done[what] > before[what] and not held[what].within(now_us, now_us):

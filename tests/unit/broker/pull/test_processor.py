@@ -7,7 +7,7 @@ import pytest
 
 from tandemq.boundary import Drained, LinkKind, Turn
 from tandemq.broker.context import Machine
-from tandemq.broker.pull import processor
+from tandemq.broker.pull import counters, processor
 from tandemq.broker.pull.hold_service import HELD_PER_LINK_MAX
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.config.settings import BrokerConfig
@@ -112,9 +112,9 @@ def test_checks_come_in_the_documented_order(tmp_path: Path) -> None:
     broker = Harness(tmp_path, auto_create_group=False)
     node = broker.node
     broker.send("TopicA")
-    node.pull.permission = 2
+    node.pull.checks.permission = 2
     assert asked(broker, consumerGroup="unknown") == ResponseCode.NO_PERMISSION
-    node.pull.permission = 6
+    node.pull.checks.permission = 6
     assert asked(broker, topic="Nothing") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     node.groups._auto_create = True
     group = node.groups.find("group", 0)
@@ -454,15 +454,15 @@ def test_no_more_pulls_wait_for_room_than_the_limit_of_all_connections(
 def test_statistics_of_pulls_are_bounded_by_pairs_and_by_queues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processor, "COUNTS_MAX", 3)
+    monkeypatch.setattr(counters, "COUNTS_MAX", 3)
     broker = Harness(tmp_path)
     for queue_id in range(4):
         broker.send("TopicA", queue_id=queue_id)
     for number in range(5):
         broker.pull("TopicA", group=f"g{number}")
-    counts = broker.node.pull.counts
+    counts = broker.node.pull.counters.by_group
     assert list(counts) == [("TopicA", f"g{number}") for number in (2, 3, 4)]
-    monkeypatch.setattr(processor, "COUNTED_QUEUES_MAX", 5)
+    monkeypatch.setattr(counters, "COUNTED_QUEUES_MAX", 5)
     for queue_id in range(4):
         broker.pull("TopicA", group="g4", queue_id=queue_id)
     assert sum(len(one.next_offsets) for one in counts.values()) == 5

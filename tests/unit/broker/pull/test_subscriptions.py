@@ -57,7 +57,7 @@ def test_pull_with_a_long_expression_is_refused_and_a_held_one_keeps_no_text(tmp
     assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "at most 65536" in str(answer.remark)
     broker.tell(RequestCode.PULL_MESSAGE, fields | {"subscription": "x" * 65_536})
-    (held,) = broker.node.pull.held.any(1)
+    (held,) = broker.node.pull.held.release_some(1)
     assert held.fields.subscription is None
 
 
@@ -79,5 +79,5 @@ def test_held_pull_keeps_neither_expression_nor_its_type_without_the_subscriptio
         "expressionType": "y" * 30_000,
     }
     broker.tell(RequestCode.PULL_MESSAGE, fields)
-    (held,) = broker.node.pull.held.any(1)
+    (held,) = broker.node.pull.held.release_some(1)
     assert (held.fields.subscription, held.fields.expression_type) == (None, None)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tandemq.broker.send import batch
 from tandemq.broker.send.processor import SendPath
+from tandemq.broker.send.send_state import LEARNED_MAX
 from tandemq.codec.record.record import BatchPart, encode_batch
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.errors import DiskFull
@@ -64,7 +65,7 @@ def deliver(sent: list[Sent], *, alike: bool, **changes: Any) -> Delivered:
         return broker, disk
     for link in LINKS:
         broker.node.links[link].batches = None
-        broker.node.links[link].learned = batch.LEARNED_MAX
+        broker.node.links[link].learned = LEARNED_MAX
     for link, data in sent:
         broker.turn([(link, data)])
     return broker, disk
@@ -254,7 +255,7 @@ def test_learned_header_does_not_outlive_what_its_topic_allows() -> None:
 
 def test_links_that_never_send_the_same_header_stop_being_learned_from() -> None:
     broker = Harness(SimDisk(Random(1)), **BIG)
-    for number in range(batch.LEARNED_MAX + 10):
+    for number in range(LEARNED_MAX + 10):
         broker.turn([(1, frame(number, body_of(0, 2), properties=f"A\x01{number}\x02"))])
-    assert broker.node.links[1].learned == batch.LEARNED_MAX
+    assert broker.node.links[1].learned == LEARNED_MAX
     assert isinstance(broker.node.send, SendPath)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemq.broker.send import fast_path, processor
-from tandemq.broker.send.batch import LEARNED_MAX
+from tandemq.broker.send.send_state import LEARNED_MAX
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, Command
@@ -90,9 +90,9 @@ def learned(**more: Any) -> list[Sent]:
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which of the fast ways were gone."""
     gone: list[str] = []
-    take, acknowledge = fast_path.Together.take, processor.SendPath._acknowledge_alike
+    take, acknowledge = fast_path.ReadAhead.take, processor.SendPath._acknowledge_uniform
 
-    def taking(self: fast_path.Together, link: Any, data: bytes) -> bytes:
+    def taking(self: fast_path.ReadAhead, link: Any, data: bytes) -> bytes:
         rest = take(self, link, data)
         if len(rest) < len(data):
             gone.append("frames")
@@ -102,8 +102,8 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         gone.append("rows")
         acknowledge(self, alike)
 
-    monkeypatch.setattr(fast_path.Together, "take", taking)
-    monkeypatch.setattr(processor.SendPath, "_acknowledge_alike", acknowledging)
+    monkeypatch.setattr(fast_path.ReadAhead, "take", taking)
+    monkeypatch.setattr(processor.SendPath, "_acknowledge_uniform", acknowledging)
     return gone
 
 
@@ -254,7 +254,7 @@ def test_lengths_without_end_are_forgotten(ways: list[str], monkeypatch: pytest.
     broker = same([*learned(), *sizes])
     assert ways.count("frames") >= 30
     assert 0 < len(broker.node.send.together._runs) <= 8
-    assert broker.node.links[CLIENT].likeness is broker.node.links[2].likeness
+    assert broker.node.links[CLIENT].template is broker.node.links[2].template
 
 
 def test_numbers_of_other_lengths_in_frames_of_one(ways: list[str]) -> None:

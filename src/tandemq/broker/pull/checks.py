@@ -1,0 +1,137 @@
+"""Checks of a pull request: permissions, topic, queue and subscription.
+
+Source: docs/reference/requests.md, "PULL_MESSAGE"; RocketMQ PullMessageProcessor.
+"""
+
+from tandemq.broker.pull.subscriptions import Codes, TagExpressions
+from tandemq.broker.state.clients import Clients
+from tandemq.broker.state.groups import Groups
+from tandemq.broker.state.topics import Topic, Topics
+from tandemq.codec.remoting.requests import PullFields
+from tandemq.config.settings import BrokerConfig
+from tandemq.errors import ProtocolError
+from tandemq.model.codes import ResponseCode
+from tandemq.model.group import SubscriptionGroupConfig
+from tandemq.model.topic import RETRY_PREFIX, Permission
+from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.storage.store import Store
+
+SUBSCRIPTION = 4
+"""Bit of the pull's sysFlag: the request carries its own tag expression."""
+_READ = int(Permission.READ)
+
+
+class PullRefused(Exception):
+    """A pull that gets no messages: code and remark of the response."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        """Keep the response's code and remark."""
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
+class PullChecks:
+    """Check pulls against topics, groups and the subscriptions of connected consumers."""
+
+    def __init__(self, config: BrokerConfig, store: Store, topics: Topics, groups: Groups, clients: Clients) -> None:
+        """Take the collaborators; nothing is read yet."""
+        self._broker_name = config.broker_name
+        self.permission = config.permission
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._expressions = TagExpressions()
+
+    def check_readable(self) -> None:
+        """Refuse all pulls while the broker's own permission lacks READ.
+
+        Raises:
+            PullRefused: it lacks it.
+        """
+        if not self.permission & _READ:
+            raise PullRefused(
+                ResponseCode.NO_PERMISSION, f"the broker[{self._broker_name}] pulling message is forbidden"
+            )
+
+    def group(self, name: str, wall_ms: int) -> SubscriptionGroupConfig:
+        """Return the settings of a consumer group that may consume.
+
+        Raises:
+            PullRefused: the group does not exist, or may not consume.
+        """
+        try:
+            group = self._groups.find(name, wall_ms)
+        except ProtocolError as error:
+            raise PullRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        if group is None:
+            raise PullRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
+        if not group.consume_enable:
+            raise PullRefused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}")
+        return group
+
+    def topic(self, fields: PullFields) -> Topic | None:
+        """Return the topic to read; None for a queue that is stored although its topic was deleted.
+
+        Raises:
+            PullRefused: there is no such topic or queue, or it may not be read.
+        """
+        topic = self._topics.table.get(fields.topic)
+        if topic is None:
+            if (fields.topic, fields.queue_id) in self._store.queues:
+                return None
+            raise PullRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{fields.topic}] not exist, apply first please!")
+        if not topic.config.perm & _READ:
+            raise PullRefused(ResponseCode.NO_PERMISSION, f"the topic[{fields.topic}] pulling message is forbidden")
+        if not 0 <= fields.queue_id < topic.config.read_queue_nums:
+            raise PullRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{fields.queue_id}] is illegal, topic:[{fields.topic}] has {topic.config.read_queue_nums}",
+            )
+        return topic
+
+    def queue(self, topic: Topic | None, fields: PullFields) -> ConsumeQueue:
+        """Return the queue to read, created if the topic has not used it yet; `topic` is what `topic()` returned."""
+        if topic is None:
+            return self._store.queue(fields.topic, fields.queue_id)
+        return topic.queues.get(fields.queue_id) or self._topics.queue(topic, fields.queue_id)
+
+    def codes(self, fields: PullFields, group: SubscriptionGroupConfig) -> Codes:
+        """Return the tags codes that match, by the request's own expression or by the group's subscription.
+
+        Removes the expression from `fields`: a held pull needs no memory for it.
+
+        Raises:
+            PullRefused: the expression is not valid, or the group has no current subscription to the topic.
+        """
+        expression, kind = fields.subscription, fields.expression_type
+        fields.subscription = fields.expression_type = None
+        if fields.sys_flag & SUBSCRIPTION:
+            if kind is not None and kind != "TAG":
+                raise PullRefused(
+                    ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind[:32]}"
+                )
+            return self._parse(expression)
+        online = self._clients.consumers.get(fields.consumer_group)
+        if online is None:
+            raise PullRefused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
+        if not group.consume_broadcast_enable and online.message_model == "BROADCASTING":
+            raise PullRefused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{fields.consumer_group}] can not consume by broadcast way",
+            )
+        subscription = online.subscriptions.get(fields.topic)
+        if subscription is None:
+            raise PullRefused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")
+        if subscription.sub_version < fields.sub_version:
+            raise PullRefused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        if fields.topic.startswith(RETRY_PREFIX):
+            return None
+        return self._parse(subscription.sub_string)
+
+    def _parse(self, expression: str | None) -> Codes:
+        try:
+            return self._expressions.parse(expression)
+        except ValueError as error:
+            raise PullRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error

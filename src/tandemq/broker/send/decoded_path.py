@@ -1,0 +1,323 @@
+"""Sends that are decoded in full: every kind of message, with all checks.
+
+Delays, transactions, batches, retry topics, IPv6 hosts and binary headers come this way, as does everything that the
+fast paths (`SendPath.take_alike`, `BatchPath`) do not recognise.
+
+Source: docs/reference/requests.md, "sending"; RocketMQ SendMessageProcessor.
+"""
+
+from random import Random
+
+from tandemq.boundary import Now
+from tandemq.broker.connections.connection import Link
+from tandemq.broker.send.send_state import SendState
+from tandemq.broker.state.groups import Groups
+from tandemq.broker.state.topics import Topic, internal_topic
+from tandemq.codec.record.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, BatchPart, decode_batch
+from tandemq.codec.remoting.frame import encode_command
+from tandemq.codec.remoting.requests import SendFields, SendFieldsV1, is_true, read_fields
+from tandemq.errors import ProtocolError, RecordTooLarge
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.message import TIMER_NAMES, TIMER_OUT, SysFlag, decode_properties, encode_properties
+from tandemq.model.topic import (
+    DLQ_PREFIX,
+    FORBIDDEN_FOR_SENDING,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    Permission,
+    dead_letter_topic,
+    topic_name_error,
+)
+from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.storage.log.message_rows import MessageRow
+
+VERSION_3_4_9 = 121
+_WRITE = int(Permission.WRITE)
+
+
+_Response = tuple[bytes | None, int, bool, int]
+"""An `Ack` without its link: frames, log offset, waits, messages."""
+
+
+class SendRefused(Exception):
+    """A refused send: code and remark of the response."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        """Keep the response's code and remark."""
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
+class DecodedPath:
+    """Check and store sends whose headers are decoded."""
+
+    def __init__(self, state: SendState, groups: Groups, random: Random) -> None:
+        """Take the collaborators; responses go to `state.acks`."""
+        self._state = state
+        self._groups = groups
+        self._random = random
+
+    def take(self, link: Link, command: Command, now: Now) -> None:
+        """Store any send, and add its response or refusal to the acks."""
+        try:
+            fields = _fields(command)
+            ack = self._store_any(link, command, fields, now)
+        except SendRefused as refused:
+            ack = self._refuse(command, refused.code, refused.remark)
+        except ProtocolError as error:
+            ack = self._refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
+        except RecordTooLarge as error:
+            ack = self._refuse(command, ResponseCode.MESSAGE_ILLEGAL, str(error))
+        self._state.acks.append((link.number, *ack))
+
+    def _refuse(self, command: Command, code: int, remark: str) -> _Response:
+        answer = None if command.is_oneway else encode_command(command.answer(code, remark=remark))
+        return answer, 0, False, 1
+
+    def _store_any(self, link: Link, command: Command, fields: SendFields, now: Now) -> _Response:
+        if self._state.refusal is not None:
+            raise SendRefused(*self._state.refusal)
+        topic = self._admit(fields, now.wall_ms)
+        queue_id = fields.queue_id
+        nums = topic.config.write_queue_nums
+        if queue_id >= max(nums, topic.config.read_queue_nums):
+            raise SendRefused(
+                ResponseCode.SYSTEM_ERROR, f"queue id {queue_id} is illegal: {fields.topic} has {nums} queues"
+            )
+        if queue_id < 0 and nums > 0:
+            queue_id = self._random.randrange(nums)
+        if queue_id < 0:
+            raise SendRefused(ResponseCode.NO_PERMISSION, f"topic[{fields.topic}] has no queue to write to")
+        if len(command.body) > self._state.config.message_bytes_max:
+            raise SendRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the body has {len(command.body)} bytes, maxMessageSize is {self._state.config.message_bytes_max}",
+            )
+        if is_true(fields.batch):
+            return self._store_batch(link, command, fields, topic, queue_id, now)
+        return self._store_one(link, command, fields, topic, queue_id, now)
+
+    def _admit(self, fields: SendFields, wall_ms: int) -> Topic:
+        name = fields.topic
+        problem = topic_name_error(name)
+        if problem is not None:
+            raise SendRefused(ResponseCode.SYSTEM_ERROR, problem)
+        if name in FORBIDDEN_FOR_SENDING:
+            raise SendRefused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
+        topic = self._state.topics.get(name)
+        if topic is None and name.startswith(RETRY_PREFIX):
+            topic = self._own_topic(name, wall_ms)
+        if topic is None:
+            topic = self._state.topics.create_on_send(
+                name, fields.default_topic, fields.default_topic_queue_nums, wall_ms
+            )
+        if topic is None:
+            full = self._state.topics.full([internal_topic(name, 1)])
+            if full is not None:
+                raise SendRefused(ResponseCode.SYSTEM_ERROR, f"topic[{name}] cannot be created: {full}")
+            raise SendRefused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{name}] not exist, apply first please! create it with `tandemq topic create {name}`",
+            )
+        if topic.config.order and not self._state.config.permission & _WRITE:
+            raise SendRefused(
+                ResponseCode.NO_PERMISSION, f"the broker[{self._state.config.broker_name}] takes no messages"
+            )
+        if not topic.config.perm & _WRITE:
+            raise SendRefused(
+                ResponseCode.NO_PERMISSION, f"topic[{name}] takes no messages: its permission lacks WRITE"
+            )
+        return topic
+
+    def _own_topic(self, name: str, wall_ms: int) -> Topic:
+        """Return a retry or dead letter topic, created if it does not exist.
+
+        Raises:
+            SendRefused: the limit of topics is reached.
+        """
+        topic = self._state.topics.create_internal(name, 1, wall_ms)
+        if topic is None:
+            full = self._state.topics.full([internal_topic(name, 1)], is_own=True)
+            raise SendRefused(ResponseCode.SYSTEM_ERROR, f"topic[{name}] cannot be created: {full}")
+        return topic
+
+    def _store_one(
+        self, link: Link, command: Command, fields: SendFields, topic: Topic, queue_id: int, now: Now
+    ) -> _Response:
+        state = self._state
+        properties = decode_properties(fields.properties)
+        waits = properties.pop("WAIT", "true").lower() != "false"
+        properties.pop("__CRC32#", None)
+        if fields.sys_flag & SysFlag.TRANSACTION_ROLLBACK or properties.get("TRAN_MSG") == "true":
+            raise SendRefused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "transactional messages are not supported yet")
+        _refuse_timed(properties)
+        name, requested_id = fields.topic, queue_id
+        if name.startswith(RETRY_PREFIX) and not name.startswith(DLQ_PREFIX):
+            topic, queue_id = self._after_retry(command, fields, topic, queue_id, properties, now.wall_ms)
+        topic, queue_id = self.redirect_delayed(topic, queue_id, properties)
+        properties["CLUSTER"] = state.config.cluster
+        unique = properties.get("UNIQ_KEY", "")
+        queue_offset, log_offset, size = state.store.put(
+            state.topics.queue(topic, queue_id), body=command.body, properties=encode_properties(properties).encode(),
+            flag=fields.flag, sys_flag=fields.sys_flag & ~0x30, born_ms=fields.born_timestamp,
+            born_host=link.born_host, store_ms=now.wall_ms, store_host=state.store_host,
+            reconsume_times=fields.reconsume_times,
+        )  # fmt: skip
+        self._count(command.body)
+        group = topic.config.topic_name.removeprefix(DLQ_PREFIX)
+        if group != topic.config.topic_name:
+            origin = properties.get("RETRY_TOPIC", name)
+            state.dead_letters.note(group, origin, properties, fields.reconsume_times, log_offset, now.mono_ms)
+        ids = f"{state.store_host.hex().upper()}{log_offset:016X}"
+        return self._ack(command, ids, requested_id, queue_offset, unique, log_offset + size, waits)
+
+    def _after_retry(
+        self, command: Command, fields: SendFields, topic: Topic, queue_id: int, properties: dict[str, str],
+        wall_ms: int,
+    ) -> tuple[Topic, int]:  # fmt: skip
+        """Return where a consumer's own retry send goes: its retry topic, or after many attempts the dead letters."""
+        group_name = fields.topic.removeprefix(RETRY_PREFIX)
+        group = self._groups.find(group_name, wall_ms)
+        if group is None:
+            raise SendRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {group_name}; create it first",
+            )
+        retries_max = group.retry_max_times
+        if command.version >= VERSION_3_4_9 and fields.max_reconsume_times is not None:
+            retries_max = fields.max_reconsume_times
+        if fields.reconsume_times < retries_max:
+            return topic, queue_id
+        properties.pop("DELAY", None)
+        return self._own_topic(dead_letter_topic(group_name), wall_ms), 0
+
+    def redirect_delayed(self, topic: Topic, queue_id: int, properties: dict[str, str]) -> tuple[Topic, int]:
+        """Return where a message is stored first: its own queue, or the queue of its delay level.
+
+        In the second case the properties get the topic and queue that the message is delivered to later.
+        """
+        level = _delay_level(properties)
+        delay_topic = self._state.topics.get(SCHEDULE_TOPIC)
+        if not level or delay_topic is None or not self._state.store.config.delays_ms:
+            return topic, queue_id
+        level = min(level, len(self._state.store.config.delays_ms))
+        properties["DELAY"] = str(level)
+        properties["REAL_TOPIC"] = topic.config.topic_name
+        properties["REAL_QID"] = str(queue_id)
+        return delay_topic, level - 1
+
+    def _store_batch(
+        self, link: Link, command: Command, fields: SendFields, topic: Topic, queue_id: int, now: Now
+    ) -> _Response:
+        state = self._state
+        common = decode_properties(fields.properties)
+        waits = common.pop("WAIT", "true").lower() != "false"
+        if _delay_level(common) or fields.topic.startswith(RETRY_PREFIX):
+            raise SendRefused(
+                ResponseCode.MESSAGE_ILLEGAL, "a batch may not be delayed and may not go to a retry topic"
+            )
+        _refuse_timed(common)
+        parts = decode_batch(command.body)
+        shared = encode_properties({key: value for key, value in common.items() if key != "UNIQ_KEY"}).encode()
+        shared += state.cluster
+        longest = max([len(part.properties) for part in parts]) + 1 + len(shared) + CRC_PROPERTY_BYTES
+        if longest > PROPERTIES_BYTES_MAX:
+            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, f"the properties of a message take {longest} bytes")
+        queue = state.topics.queue(topic, queue_id)
+        rows = self._batch_rows(link, fields, topic, queue, parts) if shared == state.cluster else []
+        for part in parts if not rows else ():
+            if b"TIMER_" in part.properties:
+                _refuse_timed(decode_properties(part.properties.decode("utf-8", "replace")))
+        # A batch lies in one file. Besides its body, a message needs at most 112 bytes, shared properties and topic.
+        state.store.log.reserve(len(command.body) + len(parts) * (112 + len(shared) + len(topic.encoded)))
+        first = queue.next_offset
+        if rows:
+            state.count += len(rows)
+            state.bytes += sum([len(part.body) for part in parts])
+            placed = [(place[0], place[1]) for place in state.store.put_run(rows, now.wall_ms, state.store_host)]
+        else:
+            placed = [self._store_part(link, fields, queue, part, shared, now) for part in parts]
+        ids = ",".join([state.message_id % offset for offset, _ in placed])
+        end = placed[-1][0] + placed[-1][1]
+        return self._ack(command, ids, queue_id, first, common.get("UNIQ_KEY", ""), end, waits, len(parts))
+
+    def _batch_rows(
+        self, link: Link, fields: SendFields, topic: Topic, queue: ConsumeQueue, parts: list[BatchPart]
+    ) -> list[MessageRow]:
+        """Return the messages of a batch as rows; none if one of them is not ordinary."""
+        if not topic.takes_plain or not link.is_v4 or not self._state.is_v4 or fields.reconsume_times:
+            return []
+        sys_flag, born_ms, cluster_bytes = fields.sys_flag & ~0x30, fields.born_timestamp, len(self._state.cluster)
+        encoded, born_host, find_layout, known = topic.encoded, link.born_host, self._state.part_layouts.of, None
+        rows: list[MessageRow] = []
+        for flag, body, raw in parts:
+            unique, layout = find_layout(raw)
+            if unique is None:
+                return []
+            if layout is not known:
+                stored = len(layout.before) + len(unique) + len(layout.after) - cluster_bytes
+                if not layout.is_usual or stored != len(raw) + (raw[-1] != 2):
+                    return []
+                known = layout
+            rows.append((queue, encoded, layout, unique, body, flag, sys_flag, born_ms, born_host, 0, b"", 0))
+        return rows
+
+    def _store_part(
+        self, link: Link, fields: SendFields, queue: ConsumeQueue, part: BatchPart, shared: bytes, now: Now
+    ) -> tuple[int, int]:
+        raw = part.properties
+        if raw and raw[-1] != 2:
+            raw += b"\x02"
+        self._count(part.body)
+        _, log_offset, size = self._state.store.put(
+            queue, body=part.body, properties=raw + shared, flag=part.flag, sys_flag=fields.sys_flag & ~0x30,
+            born_ms=fields.born_timestamp, born_host=link.born_host, store_ms=now.wall_ms,
+            store_host=self._state.store_host, reconsume_times=fields.reconsume_times,
+        )  # fmt: skip
+        return log_offset, size
+
+    def _count(self, body: bytes) -> None:
+        self._state.count += 1
+        self._state.bytes += len(body)
+
+    def _ack(
+        self, command: Command, ids: str, queue_id: int, queue_offset: int, unique: str, end: int,
+        waits: bool, count: int = 1,
+    ) -> _Response:  # fmt: skip
+        if command.is_oneway:
+            return None, end, False, count
+        fields = {
+            "MSG_REGION": self._state.config.region, "TRACE_ON": "true", "msgId": ids, "queueId": str(queue_id),
+            "queueOffset": str(queue_offset),
+        }  # fmt: skip
+        if unique:
+            fields["transactionId"] = unique
+        return encode_command(command.answer(ResponseCode.SUCCESS, fields=fields)), end, waits, count
+
+
+def _fields(command: Command) -> SendFields:
+    if command.code != RequestCode.SEND_MESSAGE:
+        return read_fields(SendFields, command.fields)
+    first = read_fields(SendFieldsV1, command.fields)
+    return SendFields(*(getattr(first, name) for name in SendFields.__struct_fields__))
+
+
+def _refuse_timed(properties: dict[str, str]) -> None:
+    """Refuse a message with a delivery time of its own, which would otherwise be delivered at once.
+
+    A delay level takes precedence over a time.
+
+    Source: RocketMQ HookUtils.checkIfTimerMessage.
+    """
+    if TIMER_OUT not in properties and not TIMER_NAMES.isdisjoint(properties) and not _delay_level(properties):
+        raise SendRefused(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            f"timed messages ({', '.join(sorted(TIMER_NAMES))}) are not supported; use a delay level",
+        )
+
+
+def _delay_level(properties: dict[str, str]) -> int:
+    level = properties.get("DELAY", "")
+    return int(level) if level.isdecimal() and level.isascii() and len(level) < 10 else 0
