@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from tandemq.boundary import Buffer, Opened, Outbox, Turn
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
-from tandemq.codec.remoting.partial_frames import TooMuch, Unfinished
-from tandemq.codec.remoting.response_budget import Answered
+from tandemq.codec.remoting.partial_frames import EvictedFrame, PartialFrames
+from tandemq.codec.remoting.response_budget import ResponseBudget
 from tandemq.errors import ProtocolError
 from tandemq.model.command import Command
 from tandemq.nameserver.running_config import RunningConfig
@@ -43,8 +43,8 @@ class ConnectionTable:
         self._config = config
         self._outbox = outbox
         self._connections: dict[int, _Connection] = {}
-        self._partial_frames = Unfinished()
-        self._response_budget = Answered()
+        self._partial_frames = PartialFrames()
+        self._response_budget = ResponseBudget()
         self._logged_partial_frames = Refusals()
         self._logged_closes = Refusals()
 
@@ -121,7 +121,7 @@ class ConnectionTable:
             self._log_partial_frame(frame, f"not completed within {idle_ms} ms")
         return [frame.link for frame in frames]
 
-    def _log_partial_frame(self, frame: TooMuch, why: str) -> None:
+    def _log_partial_frame(self, frame: EvictedFrame, why: str) -> None:
         times = self._logged_partial_frames.note(self.host(frame.link), self._partial_frames.now_ms)
         if times:
             _log.warning(

@@ -8,7 +8,7 @@ from tandemq.broker.state.topics import Topic
 from tandemq.codec.record.layout import Layout
 from tandemq.codec.record.record import encode_host
 from tandemq.codec.remoting.frame import FrameDecoder
-from tandemq.codec.remoting.partial_frames import Unfinished
+from tandemq.codec.remoting.partial_frames import PartialFrames
 from tandemq.codec.remoting.send_header import Match
 from tandemq.model.topic import TopicConfig
 from tandemq.storage.consume_queue import ConsumeQueue
@@ -67,7 +67,7 @@ class Link:
     )
 
     def __init__(
-        self, number: int, kind: LinkKind, peer: str, now_ms: int, frame_bytes_max: int, unfinished: Unfinished
+        self, number: int, kind: LinkKind, peer: str, now_ms: int, frame_bytes_max: int, unfinished: PartialFrames
     ) -> None:
         """Begin with a connection that has just been accepted; `peer` is "ip:port"."""
         self.number = number

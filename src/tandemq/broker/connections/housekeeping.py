@@ -15,8 +15,8 @@ from tandemq.broker.context import CurrentConfig, CurrentTurn
 from tandemq.broker.send.dead_letters import DeadLetters
 from tandemq.broker.state.clients import Clients, QueueLocks
 from tandemq.broker.state.schedule import Schedule
-from tandemq.codec.remoting.partial_frames import TooMuch, Unfinished
-from tandemq.codec.remoting.response_budget import Answered
+from tandemq.codec.remoting.partial_frames import EvictedFrame, PartialFrames
+from tandemq.codec.remoting.response_budget import ResponseBudget
 from tandemq.refusals import Refusals
 
 log = logging.getLogger(__name__)
@@ -46,8 +46,8 @@ class Housekeeping:
         self._current = current
         self._turn = turn
         self._replica_peer = replica_peer
-        self.unfinished = Unfinished()
-        self.answered = Answered()
+        self.unfinished = PartialFrames()
+        self.answered = ResponseBudget()
         self._refusals = Refusals()
         self._closings = Refusals()
         schedule.every(SCAN_MS, self._scan, first_ms=now.mono_ms + SCAN_MS)
@@ -96,7 +96,7 @@ class Housekeeping:
             log.info("link: peer=%s closed times=%d reason=%r", link.peer, times, reason)
         turn.closes.append((link.number, reason))
 
-    def _close(self, frame: TooMuch, why: str, turn: Turn, now: Now) -> None:
+    def _close(self, frame: EvictedFrame, why: str, turn: Turn, now: Now) -> None:
         client = self._links.get(frame.link)
         peer = self._replica_peer(frame.link) if client is None else client.peer
         times = self._refusals.note(peer.rpartition(":")[0], now.mono_ms)

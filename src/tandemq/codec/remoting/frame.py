@@ -11,7 +11,7 @@ Source: docs/internals/remoting.md, "frame"; RocketMQ NettyDecoder, RemotingComm
 from struct import Struct
 
 from tandemq.codec.remoting.header import FORM_BINARY, FORM_JSON, decode_header, encode_header
-from tandemq.codec.remoting.partial_frames import Unfinished
+from tandemq.codec.remoting.partial_frames import PartialFrames
 from tandemq.errors import FrameError
 from tandemq.model.command import Command
 
@@ -36,7 +36,7 @@ class FrameDecoder:
     __slots__ = ("_buffered", "_frame_bytes_max", "_link", "_merged", "_needed", "_pieces", "_unfinished", "error")
 
     def __init__(
-        self, frame_bytes_max: int = FRAME_BYTES_MAX, unfinished: Unfinished | None = None, link: int = 0
+        self, frame_bytes_max: int = FRAME_BYTES_MAX, unfinished: PartialFrames | None = None, link: int = 0
     ) -> None:
         """A decoder at the start of a stream."""
         self._unfinished = unfinished

@@ -1,6 +1,6 @@
 """The unfinished frames of all links of a process: how much they hold, and which links have to go.
 
-    FrameDecoder ── keep(link, bytes) while a frame grows, drop(link) when it is whole ──► Unfinished
+    FrameDecoder ── keep(link, bytes) while a frame grows, drop(link) when it is whole ──► PartialFrames
     node ── surplus(bytes_max) when more is held, overdue(age) now and then ──► links to close
 
 One unfinished frame per link is bounded (`frame_bytes_max`); so is their sum with this, whatever strangers begin and
@@ -16,7 +16,7 @@ SPARE_PARTS = 8
 """Room is made for an eighth of the bound at once, so that one look at all frames serves for many bytes."""
 
 
-class TooMuch(NamedTuple):
+class EvictedFrame(NamedTuple):
     """A link whose unfinished frame has to go."""
 
     link: int
@@ -33,7 +33,7 @@ class _Frame:
         self.began_ms = began_ms
 
 
-class Unfinished:
+class PartialFrames:
     """What decoders keep, by link."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Unfinished:
         if frame is not None:
             self.total -= frame.size
 
-    def surplus(self, bytes_max: int) -> list[TooMuch]:
+    def surplus(self, bytes_max: int) -> list[EvictedFrame]:
         """The links to close if more than `bytes_max` are kept: the oldest frames, of those that are worth it.
 
         Worth it is what holds half of the mean or more, together at least half of all. Whoever sends a large frame at
@@ -69,7 +69,7 @@ class Unfinished:
         The frames are dropped here. Cost: one look at each unfinished frame, for each eighth of `bytes_max` received.
         """
         goal = bytes_max if self.total <= bytes_max else bytes_max - bytes_max // SPARE_PARTS
-        found: list[TooMuch] = []
+        found: list[EvictedFrame] = []
         while self.total > goal:
             least = self.total / (2 * len(self._frames))
             for link, frame in list(self._frames.items()):
@@ -77,15 +77,15 @@ class Unfinished:
                     found.append(self._taken(link, frame))
         return found
 
-    def overdue(self, age_ms_max: int) -> list[TooMuch]:
+    def overdue(self, age_ms_max: int) -> list[EvictedFrame]:
         """The links to close as their frame began more than `age_ms_max` ago. The frames are dropped here."""
-        found: list[TooMuch] = []
+        found: list[EvictedFrame] = []
         for link, frame in list(self._frames.items()):
             if self.now_ms - frame.began_ms <= age_ms_max:
                 break
             found.append(self._taken(link, frame))
         return found
 
-    def _taken(self, link: int, frame: _Frame) -> TooMuch:
+    def _taken(self, link: int, frame: _Frame) -> EvictedFrame:
         self.drop(link)
-        return TooMuch(link, frame.size, self.now_ms - frame.began_ms)
+        return EvictedFrame(link, frame.size, self.now_ms - frame.began_ms)

@@ -12,7 +12,7 @@ LINK_PARTS = 4
 BUSY = "[TOO_MANY_ANSWERS] the broker or name server builds {} MiB of answers at once, and this was beyond; ask again"
 
 
-class Answered:
+class ResponseBudget:
     """The answers of a turn, by link."""
 
     def __init__(self) -> None:

@@ -3,14 +3,14 @@
 from random import Random
 
 from tandemq.codec.remoting.frame import FrameDecoder, encode_command
-from tandemq.codec.remoting.partial_frames import Unfinished
+from tandemq.codec.remoting.partial_frames import PartialFrames
 from tandemq.model.command import Command
 
 FRAME = encode_command(Command(10, 1, body=bytes(5_000)))
 
 
 def test_count_is_what_decoders_keep_whatever_the_pieces() -> None:
-    unfinished, random = Unfinished(), Random(3)
+    unfinished, random = PartialFrames(), Random(3)
     decoders = {link: FrameDecoder(1 << 20, unfinished, link) for link in range(20)}
     streams = dict.fromkeys(decoders, FRAME * 30)
     while streams:
@@ -26,7 +26,7 @@ def test_count_is_what_decoders_keep_whatever_the_pieces() -> None:
 
 
 def test_bytes_that_are_no_frame_are_not_kept() -> None:
-    unfinished = Unfinished()
+    unfinished = PartialFrames()
     decoder = FrameDecoder(1 << 20, unfinished, 5)
     decoder.feed(b"\xff\xff")
     assert unfinished.total == 2
@@ -36,7 +36,7 @@ def test_bytes_that_are_no_frame_are_not_kept() -> None:
 
 
 def test_within_the_bound_nothing_goes() -> None:
-    unfinished = Unfinished()
+    unfinished = PartialFrames()
     for link in range(10):
         unfinished.keep(link, 100)
     assert unfinished.surplus(1_000) == []
@@ -44,7 +44,7 @@ def test_within_the_bound_nothing_goes() -> None:
 
 
 def test_beyond_the_bound_the_oldest_large_frames_go_until_an_eighth_is_free() -> None:
-    unfinished = Unfinished()
+    unfinished = PartialFrames()
     for at, (link, size) in enumerate([(1, 3), (2, 400), (3, 300), (4, 300), (5, 8)]):
         unfinished.now_ms = at * 10
         unfinished.keep(link, size)
@@ -56,7 +56,7 @@ def test_beyond_the_bound_the_oldest_large_frames_go_until_an_eighth_is_free() -
 
 
 def test_a_large_frame_that_comes_at_once_outlives_many_that_were_left() -> None:
-    unfinished = Unfinished()
+    unfinished = PartialFrames()
     for link in range(256):
         unfinished.keep(link, 1 << 20)
     unfinished.now_ms = 5
@@ -68,7 +68,7 @@ def test_a_large_frame_that_comes_at_once_outlives_many_that_were_left() -> None
 def test_room_is_made_whatever_the_sizes() -> None:
     random = Random(8)
     for _ in range(200):
-        unfinished = Unfinished()
+        unfinished = PartialFrames()
         for link in range(random.randrange(1, 60)):
             unfinished.keep(link, int(1.3 ** random.randrange(50)) + 1)
         bound = random.randrange(1, unfinished.total + 1)
@@ -79,7 +79,7 @@ def test_room_is_made_whatever_the_sizes() -> None:
 
 
 def test_frame_is_as_old_as_its_first_byte_and_the_next_one_begins_anew() -> None:
-    unfinished = Unfinished()
+    unfinished = PartialFrames()
     decoder = FrameDecoder(1 << 20, unfinished, 5)
     decoder.feed(FRAME[:10])
     unfinished.now_ms = 60_000
