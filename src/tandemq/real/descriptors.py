@@ -2,7 +2,7 @@
 
 The rest is for files: without a descriptor a broker could neither begin the next file of its log nor save a table.
 
-Source: getrlimit(2); docs/guides/operations.md, "Limits of the system".
+Source: getrlimit(2); docs/guides/operations.md, "System limits".
 """
 
 import resource

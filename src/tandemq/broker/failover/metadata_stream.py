@@ -10,7 +10,7 @@ slave that knew of a delivery whose message it does not have would never deliver
 wait is told of these two nothing, and everything once they are on their way. No link waits for another.
 
 What is told whole takes the place of all the slave has: what was removed while it was away is gone there as well.
-Only who serves tells, only who does not takes. Owner: `Failover`. Source: docs/internals/failover.md, "Tables".
+Only who serves tells, only who does not takes. Owner: `Failover`. Source: docs/internals/failover.md, "Metadata".
 """
 
 import logging

@@ -7,7 +7,7 @@ one of those in sync when it has what was answered before that.
                                                           └► not the master any more: refused, so that the
                                                              consumer commits it at the next one
 
-Owner: `Failover`. Source: docs/internals/failover.md, "Tables"; invariant: offsets never go back.
+Owner: `Failover`. Source: docs/internals/failover.md, "Metadata"; invariant: offsets never go back.
 """
 
 from collections.abc import Collection

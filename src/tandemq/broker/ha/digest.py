@@ -5,7 +5,7 @@
 An answer covers at most `DIGEST_BYTES_MAX` and never crosses a file's end or the log's, so that asking costs a broker a
 millisecond at a time whatever is asked. A range that is no longer held is answered with size 0 and the log's start.
 
-Source: docs/internals/ha.md, "comparing twins".
+Source: docs/internals/ha.md, "comparing replicas".
 """
 
 import msgspec

@@ -8,7 +8,7 @@ saved a new file begins; the table names it, and those before go as soon as the 
 is found nevertheless is not read: after a power loss it may hold no more than its beginning, and the table is newer.
 
 Written in groups with a registry, read by every start. Owner: `ConsumerOffsets`.
-Source: docs/internals/failover.md, "Tables"; invariant: offsets never go back.
+Source: docs/internals/failover.md, "Metadata"; invariant: offsets never go back.
 """
 
 import logging

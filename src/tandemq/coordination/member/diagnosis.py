@@ -1,6 +1,6 @@
 """Problems of a member with the registry, as sentences for operators that say what to do.
 
-Shown by `tandemq ha status` and logged. Source: docs/guides/operations.md, "What a broker says of the registry".
+Shown by `tandemq ha status` and logged. Source: docs/guides/operations.md, "Registry messages of a broker".
 """
 
 from tandemq.coordination.member.facts import Membership

@@ -9,7 +9,7 @@ because there this member writes.
 
 In an offset handover the master writes the record, once it has stored the offsets; in a switch the old master does,
 once the target also has the whole log.
-Source: docs/internals/failover.md, "Hand-back", "Switch"; requirements F22, F25, F26, V18, V19, M07.
+Source: docs/internals/failover.md, "Offset handover", "Switch"; requirements F22, F25, F26, V18, V19, M07.
 """
 
 from dataclasses import dataclass, replace

@@ -10,7 +10,7 @@ A record is read strictly: what is missing or of the wrong kind is an error that
 does not know are dropped, so that a later version may add some.
 
 Limits: `MEMBERS_MAX` members; names as `config` allows them for brokers.
-Source: docs/internals/failover.md, "What is in the registry".
+Source: docs/internals/failover.md, "Nodes in the registry".
 """
 
 import json

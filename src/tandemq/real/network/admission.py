@@ -5,7 +5,7 @@
     replication port   REPLICAS_MAX of its own
     all                as many as leave files their descriptors; clients stop RESERVED_LINKS earlier
 
-Source: docs/guides/operations.md, "Limits of the system".
+Source: docs/guides/operations.md, "System limits".
 """
 
 from collections.abc import Callable
