@@ -1,4 +1,4 @@
-"""Bytes to words and back: frames, headers, JSON bodies, log records, queue and index entries, HA frames.
+"""Encoding and decoding: frames, headers, JSON bodies, log records, queue and index entries, HA frames.
 
-Pure functions and incremental decoders; nothing here keeps more than the bytes of one unfinished frame.
+Pure functions and incremental decoders. A decoder buffers at most the bytes of one partial frame.
 """

@@ -1,30 +1,30 @@
-"""Replication frames.
+"""Frames of the replication (HA) protocol.
 
-Classic, as RocketMQ 4 and 5 (without controller) speak it:
+Classic, as in RocketMQ 4 and in RocketMQ 5 without controller:
 
     slave → master   report    log end 8
     master → slave   transfer  log offset 8 · body size 4 · body     (size 0: heartbeat)
 
-Between TandemQ brokers a hello comes first, both ways; its first 8 bytes can be no log offset:
+Between TandemQ brokers both sides send a hello first. Its first 8 bytes are not a valid log offset:
 
     hello            mark 8 = 0xFF "TandemQ" · length 4 · JSON
     checked          kind 1 · content · CRC32 of both 4
-    slave → master   afterwards only these:
+    slave → master   after the hellos, only checked frames:
                      kind 0: report, log end 8
-                     kind 1: tail the master asked for, log offset 8 · size 4; behind it the bytes of the log
+                     kind 1: log tail requested by the master, log offset 8 · size 4; followed by the bytes of the log
                      kind 2: report with a promise, log end 8 · number of the heartbeat 8
-                     kind 3: heartbeat, of a slave that serves
-    master → slave   transfers, and in the body of those with log offset -1 (CONTROL):
+                     kind 3: heartbeat of a slave that is the active member
+    master → slave   transfers; those with log offset -1 (CONTROL) carry a checked frame:
                      kind 2: a promise, log end 8 · number of the heartbeat 8
-                     kind 3: heartbeat, of a master that serves
+                     kind 3: heartbeat of a master that is the active member
                      kind 4: topics, JSON              kind 7: consumer groups, JSON
                      kind 5: consumer offsets, JSON    kind 6: delay progress, JSON
 
     heartbeat        epoch 8 · number 8 · lease 4 · log end 8 · confirm offset 8
 
-Promises, heartbeats and tables are spoken in groups with a registry only (docs/internals/failover.md).
+Promises, heartbeats and tables are used only in groups with a registry (docs/internals/failover.md).
 
-With a secret (replication.authentication) both prove that they know it before the hellos, which are sealed then:
+With a secret (replication.authentication) both sides prove that they know it before the hellos, which are then sealed:
 
     step             mark 8 = 0xFF "TandemP" · length 4 · JSON       opening, challenge, slave's proof, master's proof
     sealed hello     hello · seal 32
@@ -48,12 +48,12 @@ HELLO_MARK = b"\xffTandemQ"
 HELLO_BYTES_MAX = 1 << 20
 PROOF_MARK = b"\xffTandemP"
 STEP_BYTES_MAX = 1 << 10
-"""Of what a stranger may say."""
+"""Maximum length of a message from an unauthenticated peer."""
 SEAL_BYTES = 32
 TLS_BEGIN = b"\x16\x03"
-"""How TLS begins: what arrives at a port without it."""
+"""First bytes of a TLS client, as a port without TLS receives them."""
 TLS_ALERT = b"\x15\x03"
-"""How a port with TLS answers to what is none."""
+"""First bytes of a TLS port's answer to a client without TLS."""
 KIND_REPORT = 0
 KIND_TAIL = 1
 KIND_PROMISE = 2
@@ -63,37 +63,37 @@ KIND_OFFSETS = 5
 KIND_DELAYS = 6
 KIND_GROUPS = 7
 CONTROL = -1
-"""In place of a log offset: the body is for the member, not for the log."""
+"""Log offset of a transfer whose body is a control frame, not log bytes."""
 PROMISE = Struct(">qq")
 HEARTBEAT = Struct(">qqiqq")
 TAIL_CHECK_BYTES = 64 * 1024
-"""Of at most so many of its last bytes a slave tells the checksum."""
+"""Size of the log tail of which a slave reports the checksum in its hello."""
 TAIL_PAGE_BYTES = 4 * 1024
 _LENGTH = Struct(">i")
 _CHECK = Struct(">I")
 CHECK_BYTES = 1 + _CHECK.size
-"""What `checked` adds to its content."""
+"""Number of bytes that `checked` adds to its content."""
 
 
 class Heartbeat(NamedTuple):
-    """Sent by whoever serves a group with a registry, on every replication link."""
+    """Heartbeat of the active member of a group with a registry, sent on every replication connection."""
 
     epoch: int
     number: int
-    """Echoed by the receiver as a promise not to take over; never 0."""
+    """The receiver returns it as a promise not to take over during the lease; never 0."""
     lease_ms: int
     log_end: int
-    """The sender's, bytes."""
+    """Log end of the sender."""
     confirm_offset: int
 
 
 class SlaveHello(msgspec.Struct, rename="camel"):
-    """How a slave introduces itself.
+    """First message of a slave: its identity and the state of its log.
 
-    `generations` are (number, start offset) pairs: the history its log belongs to. `run_id` differs per process.
-    `tail_crc` is the CRC of its bytes `[tail_start, log_end)`, by which the master sees whether both logs are the same;
-    `tail_pages` has those of every `TAIL_PAGE_BYTES` of them, for a master with damage of its own among its last bytes.
-    `address`: where it takes requests, "ip:port"; the master's likewise.
+    `generations` is its epoch table: (epoch, start offset) pairs. `run_id` differs per process. `tail_crc` is the CRC
+    of its log bytes `[tail_start, log_end)`, by which the master checks that both logs are the same; `tail_pages` has
+    the CRC of each `TAIL_PAGE_BYTES` of them, for a master whose own tail is damaged.
+    `address` is the "ip:port" on which the slave accepts requests.
     """
 
     cluster: str
@@ -108,15 +108,16 @@ class SlaveHello(msgspec.Struct, rename="camel"):
     tail_crc: int = 0
     tail_pages: list[int] = []
     epoch: int = 0
-    """Of the mastership the slave knows, in a group with a registry; 0 without."""
+    """Latest epoch that the slave knows, in a group with a registry; 0 without one."""
     address: str = ""
 
 
 class MasterHello(msgspec.Struct, rename="camel"):
-    """The master's answer: where it will send from, or what it wants first.
+    """Answer of a master: the log offset from which on it will send, or what the slave must do first.
 
-    `refused` is the reason if it will not serve. `truncate_to` asks the slave to set aside and cut what lies behind.
-    `send_tail` asks the slave for its bytes from `start` on: the master lost them.
+    `refused` is the reason why it does not serve the slave. `truncate_to` tells the slave to quarantine and truncate
+    its log from that offset on. `send_tail` requests the slave's log bytes from `start` on, which the master lost.
+    `address` is the "ip:port" on which the master accepts requests.
     """
 
     broker_id: int
@@ -132,7 +133,7 @@ class MasterHello(msgspec.Struct, rename="camel"):
 
 
 class Opening(msgspec.Struct, rename="camel"):
-    """Who a slave says it is, before anything is proven. The nonce is fresh, as the challenge's is."""
+    """First step of the proof: the identity that a slave claims, and a fresh nonce."""
 
     cluster: str
     broker_name: str
@@ -141,20 +142,20 @@ class Opening(msgspec.Struct, rename="camel"):
 
 
 class Challenge(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A master's nonce, or why it will not go on: the only thing it says to somebody who has proven nothing."""
+    """Second step: a fresh nonce of the master, or the reason of a refusal. All that an unauthenticated peer gets."""
 
     nonce: bytes = b""
     refused: str | None = None
 
 
 class SlaveProof(msgspec.Struct, rename="camel"):
-    """A slave's proof."""
+    """Third step: the slave's proof."""
 
     proof: bytes
 
 
 class MasterProof(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A master's proof, and who it is; or why it refuses the slave's."""
+    """Last step: the master's identity and proof, or the reason why it refuses the slave's."""
 
     broker_id: int = -1
     proof: bytes = b""
@@ -166,17 +167,17 @@ _AnyStep = TypeVar("_AnyStep", Opening, Challenge, SlaveProof, MasterProof)
 
 
 def page_crcs(tail: bytes) -> list[int]:
-    """Checksums of a tail's pages; the last one may be shorter."""
+    """Return the checksums of a log tail's pages; the last page may be shorter."""
     return [crc32(tail[at : at + TAIL_PAGE_BYTES]) for at in range(0, len(tail), TAIL_PAGE_BYTES)]
 
 
 def encode_hello(hello: SlaveHello | MasterHello) -> bytes:
-    """A hello as bytes."""
+    """Encode a hello."""
     return _marked(HELLO_MARK, hello)
 
 
 def encode_step(step: Step) -> bytes:
-    """A step of the proofs as bytes."""
+    """Encode a step of the proof."""
     return _marked(PROOF_MARK, step)
 
 
@@ -186,10 +187,10 @@ def _marked(mark: bytes, what: SlaveHello | MasterHello | Step) -> bytes:
 
 
 def decode_step(frame: bytes, kind: type[_AnyStep]) -> _AnyStep:
-    """A whole step, its mark and length before it.
+    """Decode a complete step, with its mark and length.
 
     Raises:
-        ProtocolError: it is not one of this kind.
+        ProtocolError: it is not a step of this kind.
     """
     try:
         return msgspec.json.decode(frame[len(PROOF_MARK) + 4 :], type=kind)
@@ -198,10 +199,10 @@ def decode_step(frame: bytes, kind: type[_AnyStep]) -> _AnyStep:
 
 
 def decode_slave_hello(body: bytes) -> SlaveHello:
-    """The JSON of a slave's hello.
+    """Decode the JSON of a slave's hello.
 
     Raises:
-        ProtocolError: it is not one.
+        ProtocolError: it is malformed.
     """
     try:
         return msgspec.json.decode(body, type=SlaveHello)
@@ -210,10 +211,10 @@ def decode_slave_hello(body: bytes) -> SlaveHello:
 
 
 def decode_master_hello(body: bytes) -> MasterHello:
-    """The JSON of a master's hello.
+    """Decode the JSON of a master's hello.
 
     Raises:
-        ProtocolError: it is not one.
+        ProtocolError: it is malformed.
     """
     try:
         return msgspec.json.decode(body, type=MasterHello)
@@ -222,7 +223,7 @@ def decode_master_hello(body: bytes) -> MasterHello:
 
 
 def hello_length(data: bytes) -> int | None:
-    """Whole length of the hello that `data` begins with, None if that cannot be told yet.
+    """Return the length in bytes of the hello at the start of `data`, None if more bytes are needed to know it.
 
     Raises:
         ProtocolError: the length is out of bounds.
@@ -231,7 +232,7 @@ def hello_length(data: bytes) -> int | None:
 
 
 def step_length(data: bytes) -> int | None:
-    """Whole length of the step that `data` begins with, None if that cannot be told yet.
+    """Return the length in bytes of the step at the start of `data`, None if more bytes are needed to know it.
 
     Raises:
         ProtocolError: the length is out of bounds.
@@ -249,16 +250,16 @@ def _whole_length(data: bytes, what: str, most: int) -> int | None:
 
 
 def checked(kind: int, content: bytes) -> bytes:
-    """A kind and its content with their checksum: what no record carries one for."""
+    """Encode a checked frame: kind, content, and the checksum of both."""
     body = bytes([kind]) + content
     return body + _CHECK.pack(crc32(body))
 
 
 def verified(frame: bytes) -> tuple[int, bytes]:
-    """Kind and content of a whole frame.
+    """Verify a checked frame and return its kind and content.
 
     Raises:
-        ProtocolError: its checksum is another one.
+        ProtocolError: the checksum does not match.
     """
     body = frame[: -_CHECK.size]
     if len(frame) < CHECK_BYTES or frame[-_CHECK.size :] != _CHECK.pack(crc32(body)):
@@ -267,13 +268,13 @@ def verified(frame: bytes) -> tuple[int, bytes]:
 
 
 def control_frame(kind: int, content: bytes) -> bytes:
-    """What a master says to a slave besides log bytes."""
+    """Encode a control frame of a master."""
     body = checked(kind, content)
     return TRANSFER.pack(CONTROL, len(body)) + body
 
 
 def frame_transfer(log_offset: int, body: bytes, batch_bytes: int) -> list[bytes | memoryview]:
-    """Cut log bytes into transfer frames of at most `batch_bytes`; buffers to send, in order, without copying."""
+    """Split log bytes into transfer frames of at most `batch_bytes`; return the buffers to send, without copying."""
     if len(body) <= batch_bytes:
         return [TRANSFER.pack(log_offset, len(body)), body]
     buffers: list[bytes | memoryview] = []

@@ -1,4 +1,4 @@
-"""Registry operations and outcomes <-> remoting commands, for the registry inside a name server.
+"""Remoting commands for registry operations and their outcomes, used with the registry inside a name server.
 
     request                          fields                                            body
     7310 TANDEM_REGISTRY_CONNECT     client, timeoutMs, sessionId (0: a new session)    -
@@ -9,11 +9,11 @@
     7314 TANDEM_REGISTRY_CLOSE       sessionId                                         -
     7315 TANDEM_REGISTRY_CHALLENGE   -                                                 -
 
-An answer has response code 0 and a field `outcome`; "over" says that the session is over, or is served on another
-connection now. A session belongs to the connection it was last connected on.
+An answer has response code 0 and a field `outcome`; "over" means that the session has ended, or has moved to another
+connection. A session belongs to the connection of its last CONNECT.
 
-Where the name server has a secret, CONNECT carries the proof of `codec.proofs`, over a nonce that CHALLENGE answered on
-the same connection, and its answer is proven too. The session's further requests travel on that connection as they are.
+If the name server has a secret, CONNECT carries the proof of `codec.proofs` over a nonce obtained by CHALLENGE on the
+same connection, and its answer is proven too. Further requests of the session on that connection need no proof.
 
 Source: docs/reference/requests.md, "The registry's requests".
 """
@@ -61,7 +61,7 @@ class ConnectFields(msgspec.Struct, rename="camel"):
 
 
 class SessionFields(msgspec.Struct, rename="camel"):
-    """TANDEM_REGISTRY_EVENTS, _PING, _CLOSE (7312 to 7314), and part of 7311."""
+    """TANDEM_REGISTRY_EVENTS, _PING, _CLOSE (7312 to 7314), and the session of 7311."""
 
     session_id: int
 
@@ -80,7 +80,7 @@ class OperationFields(msgspec.Struct, rename="camel"):
 
 
 def encode_operation(session: int, operation: Operation) -> Command:
-    """The request for an operation."""
+    """Return the request for an operation."""
     fields = {"sessionId": str(session), "path": operation.path}
     body = b""
     match operation:
@@ -100,10 +100,10 @@ def encode_operation(session: int, operation: Operation) -> Command:
 
 
 def decode_operation(request: Command) -> tuple[int, Operation]:
-    """Session and operation of a request.
+    """Return session id and operation of a request.
 
     Raises:
-        ProtocolError: a field is missing or malformed, or nobody knows the operation.
+        ProtocolError: a field is missing or malformed, or the operation is unknown.
     """
     fields = read_fields(OperationFields, request.fields)
     operation: Operation
@@ -129,7 +129,7 @@ _BARE_NAMES = {type(outcome): name for name, outcome in _BARE.items()}
 
 
 def encode_outcome(request: Command, outcome: Outcome) -> Command:
-    """The answer to an operation."""
+    """Return the answer to an operation."""
     body = b""
     match outcome:
         case NodeFound(data=body, version=version, owner=owner):
@@ -147,10 +147,10 @@ def encode_outcome(request: Command, outcome: Outcome) -> Command:
 
 
 def decode_outcome(answer: Command) -> Outcome:
-    """What an operation came to.
+    """Return the outcome of an operation.
 
     Raises:
-        ProtocolError: the answer is malformed, or no outcome.
+        ProtocolError: the answer is malformed, or has no known outcome.
     """
     fields = answer.fields
     kind = fields.get("outcome", "")
@@ -171,7 +171,7 @@ def decode_outcome(answer: Command) -> Outcome:
 
 
 def paths_of(answer: Command) -> list[str]:
-    """The paths whose watches fired, from an answer to TANDEM_REGISTRY_EVENTS.
+    """Return the paths whose watches fired, from an answer to TANDEM_REGISTRY_EVENTS.
 
     Raises:
         ProtocolError: the answer is malformed.

@@ -1,1 +1,1 @@
-"""Words: messages, topics, groups, routes, commands. No bytes, no I/O, no behaviour beyond checks."""
+"""Data model: messages, topics, consumer groups, commands. No encoding, no I/O, no behaviour beyond validation."""

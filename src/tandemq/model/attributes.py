@@ -1,16 +1,16 @@
-"""Attributes of topics: the names that exist, their values, and how a request changes them.
+"""Attributes of topics: known names, allowed values, and changes by requests.
 
     +name=value    sets an attribute
-    -name          removes one that is there
+    -name          removes an existing attribute
 
     name             values                                                  changeable
     message.type     UNSPECIFIED, NORMAL, FIFO, DELAY, TRANSACTION, MIXED    yes
-    queue.type       SimpleCQ                                                no, given when the topic is created
-    cleanup.policy   DELETE                                                  no, given when the topic is created
+    queue.type       SimpleCQ                                                no, set when the topic is created
+    cleanup.policy   DELETE                                                  no, set when the topic is created
     reserve.time     -1                                                      yes
 
-RocketMQ knows further values (`BatchCQ`, `COMPACTION`, a retention time per topic). They are refused, because this
-broker would not do what they ask for. Consumer groups have no attributes, as in 5.3.
+RocketMQ has further values (`BatchCQ`, `COMPACTION`, a retention time per topic). They are refused, because TandemQ
+does not implement them. Consumer groups have no attributes, as in 5.3.
 
 Limit: `ATTRIBUTES_BYTES_MAX` per topic or group, in a request and as stored.
 Source: RocketMQ TopicAttributes, AttributeUtil, AttributeParser.
@@ -42,10 +42,10 @@ _UNSUPPORTED = {
 
 
 def parse_changes(text: str) -> dict[str, str]:
-    """`+name=value,-name` as {"+name": "value", "-name": ""}.
+    """Parse `+name=value,-name`; return {"+name": "value", "-name": ""}.
 
     Raises:
-        ProtocolError: a part is neither, a name is there twice, or the text is too long.
+        ProtocolError: a malformed part, a repeated name, or a text longer than the limit.
     """
     _check_size(_bytes_in(text))
     changes: dict[str, str] = {}
@@ -62,16 +62,16 @@ def parse_changes(text: str) -> dict[str, str]:
 def changed(
     present: Mapping[str, str], changes: Mapping[str, str], *, is_new: bool, known: tuple[str, ...] = TOPIC_ATTRIBUTES
 ) -> dict[str, str]:
-    """Attributes after changes.
+    """Return the attributes after the changes of a request.
 
     Args:
-        present: those it has.
-        changes: by name with + or - in front; the value of a removal does not count.
-        is_new: it is created by this request: attributes can only be added.
-        known: names that exist.
+        present: current attributes.
+        changes: values by name, with + or - before the name; the value of a removal is ignored.
+        is_new: the request creates the topic, so attributes can only be added.
+        known: names of the supported attributes.
 
     Raises:
-        ProtocolError: a name is unknown or malformed, a value cannot be, or the attribute cannot be changed.
+        ProtocolError: an unknown or malformed name, an invalid value, or an attribute that cannot be changed.
     """
     _check_size(attributes_bytes(changes))
     after, seen = dict(present), set()
@@ -101,7 +101,7 @@ def changed(
 
 
 def attributes_bytes(attributes: Mapping[str, str]) -> int:
-    """Size of names and values, UTF-8."""
+    """Return the size of all names and values in UTF-8, bytes."""
     return sum(_bytes_in(name) + _bytes_in(value) for name, value in attributes.items())
 
 

@@ -1,4 +1,4 @@
-"""Request and response codes of the remoting protocol, those a 4.9 or 5.3 peer sends or understands.
+"""Request and response codes of the remoting protocol, as used by RocketMQ 4.9 and 5.3, and TandemQ's own.
 
 Source: docs/reference/requests.md; RocketMQ RequestCode, ResponseCode.
 """
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """Codes of requests; the comment says who sends it."""
+    """Codes of requests. For TandemQ's own the docstring says who sends them to whom."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -99,42 +99,43 @@ class RequestCode(IntEnum):
     GET_BROKER_HA_STATUS = 907
     GET_BROKER_EPOCH_CACHE = 1_007
     TANDEM_PEER_INFO = 7_301
-    """TandemQ's own, slave to master: is this a TandemQ broker, and which? A Java broker answers 3."""
+    """Slave to master: identify a TandemQ broker. A Java broker answers REQUEST_CODE_NOT_SUPPORTED."""
     TANDEM_LOG_DIGEST = 7_302
-    """TandemQ's own, tool to broker: checksum of a range of the commit log, to compare twins while they run."""
+    """Tool to broker: checksum of a range of the commit log, to compare replicas while they run."""
     TANDEM_LOG_RECORDS = 7_303
-    """TandemQ's own, twin to twin: whole records of a range of the commit log, verified by whoever answers."""
+    """Replica to replica: complete records of a range of the commit log, verified by the responder."""
     TANDEM_LOG_SUSPECT = 7_304
-    """TandemQ's own, slave to master: your record at this offset came damaged again and again; look at it."""
+    """Slave to master: the record at this offset arrived damaged repeatedly; the master shall verify it."""
     TANDEM_SCRUB = 7_305
-    """TandemQ's own, operator to broker: how the commit log is, and whether to verify all of it now."""
+    """Operator to broker: state of the log verification; optionally starts a complete verification."""
     TANDEM_CHALLENGE = 7_306
-    """TandemQ's own, member to member: a nonce, by which the next request is proven."""
+    """Member to member: request a nonce for the proof of the next request."""
     TANDEM_REPLICA_PULL = 7_307
-    """TandemQ's own, pipeline to any member: messages of a queue, for no group, up to what no election takes back."""
+    """Pipeline to any member: messages of a queue, without a group, below the confirm offset."""
     TANDEM_FAILOVER_STATUS = 7_320
-    """TandemQ's own: where a broker stands in its group, why, and what happened before."""
+    """Operator to broker: its state in the group, the reason, and recent transitions."""
     TANDEM_SWITCH = 7_321
-    """TandemQ's own: another member is to become the master."""
+    """Operator to broker: transfer mastership to another member."""
     TANDEM_FORCE_MASTER = 7_322
-    """TandemQ's own: this broker is to serve although that may lose or repeat something."""
+    """Operator to broker: become master although that may lose or repeat messages."""
     TANDEM_HAND_OFFSETS = 7_323
-    """TandemQ's own: a member hands over what it knows of consumers and delayed messages."""
+    """Member to member: hand over consumer offsets and the progress of delayed messages."""
     TANDEM_REGISTRY_CONNECT = 7_310
-    """TandemQ's own, broker to the name server that hosts the registry: begin a session, or take one up again."""
+    """Broker to the name server that hosts the registry: begin or resume a session. The same for 7311 to 7315."""
     TANDEM_REGISTRY_OPERATE = 7_311
-    """TandemQ's own: read, create, write or delete a node."""
+    """Read, create, write or delete a node."""
     TANDEM_REGISTRY_EVENTS = 7_312
-    """TandemQ's own: which watches fired; answered when one did."""
+    """Wait for watches; answered when one fires."""
     TANDEM_REGISTRY_PING = 7_313
-    """TandemQ's own: the session lives."""
+    """Keep the session alive."""
     TANDEM_REGISTRY_CLOSE = 7_314
+    """End the session and delete its ephemeral nodes."""
     TANDEM_REGISTRY_CHALLENGE = 7_315
-    """TandemQ's own: end the session, and with it its ephemeral nodes."""
+    """Request a nonce for the proof of the next CONNECT."""
 
 
 class ResponseCode(IntEnum):
-    """Codes of answers."""
+    """Codes of responses."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

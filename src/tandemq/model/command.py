@@ -1,4 +1,4 @@
-"""A remoting command: a request or an answer, as words.
+"""Remoting command: a request or a response, decoded.
 
 Source: docs/internals/remoting.md, "header"; RocketMQ RemotingCommand.
 """
@@ -8,12 +8,12 @@ import msgspec
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
 VERSION_SPOKEN = 409
-"""The RocketMQ release whose feature family we claim: 4.9.8."""
+"""Version number sent in headers: that of RocketMQ 4.9.8."""
 LANGUAGE_SPOKEN = "PYTHON"
 
 
 class Command(msgspec.Struct, gc=False):
-    """One command. `fields` are the header's extFields; `binary` tells in which form it came or shall go."""
+    """One command. `fields` are the header's extFields; `binary` selects the binary form of the header."""
 
     code: int
     opaque: int = 0
@@ -27,16 +27,16 @@ class Command(msgspec.Struct, gc=False):
 
     @property
     def is_response(self) -> bool:
-        """Whether this answers a request."""
+        """Whether this is a response."""
         return bool(self.flag & FLAG_RESPONSE)
 
     @property
     def is_oneway(self) -> bool:
-        """Whether the sender wants no answer."""
+        """Whether the sender expects no response."""
         return bool(self.flag & FLAG_ONEWAY)
 
     def answer(
         self, code: int, *, remark: str | None = None, fields: dict[str, str] | None = None, body: bytes = b""
     ) -> "Command":
-        """The answer to this request, in the form the request came in."""
+        """Return a response to this request, with the same form of header."""
         return Command(code, self.opaque, FLAG_RESPONSE, remark, fields or {}, body, binary=self.binary)

@@ -11,11 +11,11 @@ from tandemq.model.java_types import ConsumeFromWhere, ConsumeType, Int32, Int64
 TAG_EXPRESSION = "TAG"
 SUBSCRIBE_ALL = "*"
 LONG_TAGS = 500
-"""Characters above which tags are hashed all at once."""
+"""Total number of characters above which tags are hashed with numpy."""
 
 
 class SubscriptionGroupConfig(msgspec.Struct, rename="camel"):
-    """A consumer group on one broker; names as in subscriptionGroup.json."""
+    """Configuration of a consumer group on one broker; names as in subscriptionGroup.json."""
 
     group_name: str
     consume_enable: bool = True
@@ -33,7 +33,7 @@ class SubscriptionGroupConfig(msgspec.Struct, rename="camel"):
 
 
 class SubscriptionData(msgspec.Struct, rename="camel"):
-    """What a consumer wants of one topic."""
+    """Subscription of a consumer to one topic."""
 
     topic: str
     sub_string: str = SUBSCRIBE_ALL
@@ -71,7 +71,7 @@ class HeartbeatData(
         "without_sub": "withoutSub",
     },
 ):
-    """A client's heartbeat: who it is, what it produces and consumes."""
+    """A client's heartbeat: its id, producer groups and consumer groups."""
 
     client_id: str
     producers: list[ProducerData] = []
@@ -81,10 +81,10 @@ class HeartbeatData(
 
 
 def parse_tag_expression(expression: str | None) -> list[str] | None:
-    """Tags of `a || b`; None means everything matches.
+    """Return the tags of an expression such as `a || b`; None if every message matches.
 
     Raises:
-        ValueError: the expression has no tag in it.
+        ValueError: the expression contains no tag.
     """
     if expression is None or expression.strip() in ("", SUBSCRIBE_ALL):
         return None
@@ -95,7 +95,7 @@ def parse_tag_expression(expression: str | None) -> list[str] | None:
 
 
 def tag_codes(tags: list[str]) -> list[int]:
-    """Java hash codes of tags, as consume queue entries carry them (sign-extended 32-bit)."""
+    """Return the Java hash codes of tags, as stored in consume queue entries (sign-extended 32-bit)."""
     if sum(map(len, tags)) > LONG_TAGS:
         return java_hashes(tags)
     return [java_hash(tag) for tag in tags]

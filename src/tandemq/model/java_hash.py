@@ -1,4 +1,4 @@
-"""Java's String.hashCode, by which tags and keys are found.
+"""Java's String.hashCode, used for tags and keys.
 
 Source: docs/internals/storage.md, "consume queue" and "index".
 """
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def java_hash(text: str) -> int:
-    """h = 31*h + unit over the UTF-16 code units, as a signed 32-bit int. Cost: one step per character."""
+    """Return h = 31*h + unit over the UTF-16 code units, as a signed 32-bit int. Cost: one step per character."""
     value = 0
     for unit in text if text.isascii() else _utf16(text):
         value = (31 * value + (ord(unit) if isinstance(unit, str) else unit)) & 0xFFFFFFFF
@@ -18,7 +18,7 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=65536)
 def cached_java_hash(text: str) -> int:
-    """`java_hash` for words that come again and again: tags."""
+    """Return `java_hash` from a cache, for texts that repeat, such as tags."""
     return java_hash(text)
 
 
@@ -28,7 +28,7 @@ def _utf16(text: str) -> list[int]:
 
 
 def java_hashes(texts: list[str]) -> list[int]:
-    """`java_hash` of many texts, none empty; for long ones a tenth of the cost."""
+    """Return `java_hash` of many texts, none of them empty; for long texts at a tenth of the cost."""
     raws = [text.encode("utf-16-le", "surrogatepass") for text in texts]
     lengths = np.array([len(raw) // 2 for raw in raws], dtype=np.int64)
     if not len(lengths):
@@ -44,7 +44,7 @@ def java_hashes(texts: list[str]) -> list[int]:
 
 @lru_cache(maxsize=512)
 def powers_of_31(length: int) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
-    """31^(length-1) … 31^0 modulo 2^32."""
+    """Return 31^(length-1) … 31^0 modulo 2^32."""
     powers = np.empty(length, dtype=np.uint32)
     value = 1
     for position in range(length - 1, -1, -1):
@@ -54,7 +54,7 @@ def powers_of_31(length: int) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
 
 
 def hash_ascii_rows(rows: bytes, length: int) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
-    """Java hashes (unsigned) of equal-length ASCII words laid end to end in `rows`."""
+    """Return the Java hashes (unsigned) of concatenated ASCII texts of the same length."""
     table = np.frombuffer(rows, dtype=np.uint8).reshape(-1, length)
     hashes: np.ndarray[tuple[int], np.dtype[np.uint32]] = table.astype(np.uint32) @ powers_of_31(length)
     return hashes

@@ -1,7 +1,7 @@
-"""Java's integers and RocketMQ's enums, as types of struct fields.
+"""Types of struct fields for Java's integers and RocketMQ's enums.
 
-An enum is kept as the name of its constant. Its annotation lists all names in the order of Java's declaration, because
-some peers send the position instead of the name (see `codec.remoting.bodies`).
+The value of an enum is the name of its constant. Its annotation lists all names in the order of Java's declaration,
+because some peers send the ordinal instead of the name (see `codec.remoting.bodies`).
 
 Source: docs/internals/remoting.md, "JSON bodies"; RocketMQ ConsumeType, MessageModel, ConsumeFromWhere,
 TopicFilterType.
@@ -13,7 +13,7 @@ import msgspec
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-"""Java's int and long: what records and files have room for."""
+"""Ranges of Java's int and long."""
 ENUM = "enum"
 """Key of the names in an enum's annotation."""
 

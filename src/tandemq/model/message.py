@@ -1,4 +1,4 @@
-"""Messages as users and brokers see them, and the property keys and system flags RocketMQ gives them.
+"""Messages, send results, and RocketMQ's property names and system flags.
 
 Source: docs/internals/storage.md, "record"; RocketMQ MessageConst, MessageSysFlag.
 """
@@ -30,15 +30,15 @@ UNIQ_KEY = "UNIQ_KEY"
 CLUSTER = "CLUSTER"
 RECORD_CRC = "__CRC32#"
 TIMER_NAMES = frozenset({"TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
-"""By each of these a 5.x client asks for delivery at a time of its own."""
+"""Properties by which a 5.x client requests delivery after a delay or at a time."""
 TIMER_OUT = "TIMER_OUT_MS"
-"""The time at which a broker has delivered such a message."""
+"""Time at which the broker delivered such a message."""
 
 KEY_SEPARATOR = " "
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 SET_BY_CLIENT = frozenset({KEYS, TAGS, DELAY, WAIT, UNIQ_KEY})
-"""Properties that a message has fields for."""
+"""Properties for which `Message` has fields."""
 
 
 class SysFlag(IntFlag):
@@ -63,7 +63,7 @@ TRANSACTION_MASK = 0xC
 
 
 class SendStatus(Enum):
-    """What held when the broker answered a send; every one of them means the message is stored."""
+    """Status in the response to a send. With each of them the message is stored."""
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -76,14 +76,14 @@ class Message:
     """A message to send.
 
     Args:
-        topic: where it goes, 1 to 127 characters of `[%|a-zA-Z0-9_-]`.
-        body: any bytes, at most the broker's `maxMessageSize` (4 MiB by default); also a bytearray or a memoryview.
+        topic: destination, 1 to 127 characters of `[%|a-zA-Z0-9_-]`.
+        body: bytes, bytearray or memoryview of at most the broker's `maxMessageSize` (4 MiB by default).
         tags: one tag by which consumers may filter, "" for none.
-        keys: words under which `queryMsgByKey` finds it; no spaces inside one.
-        properties: further name/value pairs, stored with it.
-        delay_level: 0 for none, 1…18 for the broker's `messageDelayLevel` table.
-        flag: an int the broker stores and does not look at.
-        wait_store_ok: False asks the broker not to wait for flush or replica.
+        keys: keys by which `queryMsgByKey` finds the message; a key contains no space.
+        properties: further name/value pairs, stored with the message.
+        delay_level: 0 for no delay, 1…18 for a level of the broker's `messageDelayLevel` table.
+        flag: a 32-bit int for the application, stored with the message.
+        wait_store_ok: False tells the broker to respond without waiting for flush and replicas.
     """
 
     topic: str
@@ -96,15 +96,15 @@ class Message:
     wait_store_ok: bool = True
 
     def __post_init__(self) -> None:
-        """Validate the message where it is made; see `validate`."""
+        """Validate the message on creation; see `validate`."""
         self.validate()
 
     def validate(self) -> None:
-        """Check what no broker accepts. The producer calls it again: fields may have changed since.
+        """Check that brokers accept the message. The producer checks again, since fields may have changed.
 
         Raises:
-            TypeError: a field has another type, for instance a body that is text.
-            InvalidMessage: a value cannot be; a ValueError.
+            TypeError: a field has a wrong type, for instance a body that is a str.
+            InvalidMessage: a field has an invalid value (a ValueError).
         """
         if type(self.body) is not bytes:
             self.body = _bytes_of(self.body)
@@ -181,10 +181,10 @@ def _check_separators(what: str, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as a broker stored it and a consumer receives it.
+    """A message as stored by a broker and received by a consumer.
 
-    `body` is decompressed when the record said so. `properties` are those of the record. Hosts are "ip:port".
-    `offset_message_id` names the place where it lies; `unique_key` is the producer's id, "" if it set none.
+    `body` is decompressed if it was stored compressed. Hosts are "ip:port". `offset_message_id` contains store host and
+    log offset; `unique_key` is the id assigned by the producer, "" if there is none.
     """
 
     topic: str
@@ -204,21 +204,21 @@ class StoredMessage:
     size: int
     offset_message_id: str
     fault: str = ""
-    """Why `body` is as it was stored although the record says that it is compressed; "" if nothing is wrong."""
+    """Why a compressed `body` could not be decompressed, "" if it was; with a fault `body` has the stored bytes."""
 
     @property
     def tags(self) -> str:
-        """The tag, "" if none."""
+        """The tag, "" if there is none."""
         return self.properties.get(TAGS, "")
 
     @property
     def keys(self) -> list[str]:
-        """The keys, in the order they were given."""
+        """The keys, in the order in which the producer gave them."""
         return [key for key in self.properties.get(KEYS, "").split(KEY_SEPARATOR) if key]
 
     @property
     def unique_key(self) -> str:
-        """The id the producer gave it, "" if none."""
+        """The id assigned by the producer, "" if there is none."""
         return self.properties.get(UNIQ_KEY, "")
 
     @property
@@ -239,8 +239,10 @@ class MessageQueue:
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """The broker's answer to a send. `unique_key` is the id that the producer gave the message, `offset_message_id` the
-    place where it lies."""
+    """The broker's response to a send.
+
+    `unique_key` is the id assigned by the producer; `offset_message_id` contains store host and log offset.
+    """
 
     status: SendStatus
     unique_key: str
@@ -256,11 +258,11 @@ class SendResult:
 
 
 def encode_properties(properties: dict[str, str]) -> str:
-    """Join name/value pairs the way the record stores them; every pair is closed by 0x02."""
+    """Encode name/value pairs as stored in records; every pair ends with 0x02."""
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """Split stored properties; pieces without a name or a value are dropped, as RocketMQ's readers do."""
+    """Decode stored properties; pairs without a name or a value are dropped, as in RocketMQ."""
     pairs = [piece.split(NAME_VALUE_SEPARATOR, 1) for piece in text.split(PROPERTY_SEPARATOR) if len(piece) > 2]
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] and pair[1]}

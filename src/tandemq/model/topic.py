@@ -1,4 +1,4 @@
-"""Topics: their configuration, permissions, and the names that mean something.
+"""Topics: configuration, permissions, and reserved names of topics and groups.
 
 Source: docs/internals/storage.md, "topics"; RocketMQ TopicConfig, TopicValidator, PermName, MixAll.
 """
@@ -53,7 +53,7 @@ _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 
 class Permission(IntFlag):
-    """What clients may do with a topic's queues; INHERIT lets producers create topics from it."""
+    """Permissions of clients on a topic's queues. INHERIT lets producers create topics with this one as template."""
 
     NONE = 0
     INHERIT = 1
@@ -63,7 +63,7 @@ class Permission(IntFlag):
 
 
 class TopicConfig(msgspec.Struct, rename="camel", omit_defaults=False):
-    """A topic on one broker; field names on the wire and in topics.json are RocketMQ's."""
+    """Configuration of a topic on one broker; field names on the wire and in topics.json are RocketMQ's."""
 
     topic_name: str
     read_queue_nums: Int32 = 16
@@ -76,12 +76,12 @@ class TopicConfig(msgspec.Struct, rename="camel", omit_defaults=False):
 
 
 def filter_type_error(text: str) -> str | None:
-    """Say why this is no filter type of a topic, or None if it is."""
+    """Return what is wrong with a topic's filter type, None if it is valid."""
     return None if text in FILTER_TYPES else f"topicFilterType {text[:64]!r} is unknown; use SINGLE_TAG"
 
 
 def topic_name_error(name: str) -> str | None:
-    """Say why a name cannot be a topic's, or None if it can."""
+    """Return what is wrong with a topic name, None if it is valid."""
     if not name:
         return "the topic name is empty"
     longest = GROUP_CHARACTERS_MAX if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_CHARACTERS_MAX
@@ -89,7 +89,7 @@ def topic_name_error(name: str) -> str | None:
 
 
 def group_name_error(name: str) -> str | None:
-    """Say why a name cannot be a group's, or None if it can."""
+    """Return what is wrong with a group name, None if it is valid."""
     if not name:
         return "the group name is empty"
     return _name_error("group", name, GROUP_CHARACTERS_MAX)
@@ -104,15 +104,15 @@ def _name_error(kind: str, name: str, longest: int) -> str | None:
 
 
 def retry_topic(group: str) -> str:
-    """Topic into which a group's failed messages go."""
+    """Return the topic for a group's messages that are to be consumed again."""
     return RETRY_PREFIX + group
 
 
 def dead_letter_topic(group: str) -> str:
-    """Topic into which a group's finally failed messages go."""
+    """Return the topic for a group's messages whose retries are used up."""
     return DLQ_PREFIX + group
 
 
 def is_system_group(group: str) -> bool:
-    """Whether a group belongs to RocketMQ's own tools."""
+    """Whether a group is reserved for RocketMQ's own tools."""
     return group in SYSTEM_GROUPS or group.startswith("CID_RMQ_SYS_")

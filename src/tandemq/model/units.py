@@ -1,4 +1,4 @@
-"""Units that must not be mixed up: every one is an int, and the type checker keeps them apart."""
+"""Types of integers that must not be mixed up; only the type checker distinguishes them."""
 
 from typing import NewType
 
@@ -12,4 +12,4 @@ Millis = NewType("Millis", int)
 """Milliseconds: since an arbitrary start for `now_ms`, since 1970 for `wall_ms`."""
 
 Epoch = NewType("Epoch", int)
-"""Number of a mastership; grows with every change of master."""
+"""Number of a master's term; grows with every change of master."""

@@ -1,1 +1,1 @@
-"""Records of the commit log, one by one and in runs, and entries of consume queues."""
+"""Records of the commit log, encoded one by one and in batches; entries of consume queue and index files."""

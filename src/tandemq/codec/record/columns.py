@@ -1,12 +1,13 @@
-"""Messages of batches that differ in nothing but flags, bodies of one length and unique keys: read and laid out as
-columns, a thousand at a time.
+"""Vectorized decoding of batches and encoding of records, for messages with the same layout.
+
+The messages may differ in flags, unique keys and bodies, but all keys and all bodies must have one length.
 
     batch     size 4 · magic 4 · crc 4 · flag 4 · body length 4 · body · properties length 2 · properties     n times
     records   head 88 · body · topic length 1 · topic · properties length 2 · properties · CRC property 20    n times
 
-Both are tables of bytes with one row per message, so that what all rows share is compared and written with one call
-each; only the two checksums are computed message by message. Whatever is not like that takes the way of
-`decode_batch`: `read_parts` gives None.
+Both are treated as tables of bytes with one row per message: constant columns are compared and written with one numpy
+call each; only the two checksums are computed message by message. For all other batches `read_parts` returns None, and
+`decode_batch` decodes them.
 
 Source: docs/internals/storage.md, "record"; docs/reference/requests.md, "sending".
 """
@@ -26,7 +27,7 @@ from tandemq.codec.record.record_run import HEAD
 Array = np.ndarray[Any, np.dtype[Any]]
 PART_HEAD_BYTES = 20
 PROPERTIES_BYTES_MAX = 2048
-"""Longer properties are read message by message."""
+"""Messages with longer properties are decoded one by one."""
 _PART = Struct(">i8xii")
 _POWERS = (10 ** np.arange(10, dtype=np.uint64)).astype(np.uint32)
 _CRC_MASK = np.uint32(0x7FFFFFFF)
@@ -36,17 +37,17 @@ _ZERO = np.uint32(48)
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Messages of batches, a row of bytes each. Positions are those within a row."""
+    """Messages of batches, one row of bytes each. Positions are relative to the row."""
 
     rows: Array
     body_end: int
     key_start: int
     key_end: int
     properties: bytes
-    """Those of the first message."""
+    """Properties of the first message."""
 
     def __len__(self) -> int:
-        """How many messages."""
+        """Number of messages."""
         return len(self.rows)
 
     @property
@@ -60,16 +61,16 @@ class Parts:
         return self.key_end - self.key_start
 
     def part(self, first: int, stop: int) -> "Parts":
-        """Some of the messages, in a row."""
+        """Return the messages `[first, stop)`."""
         return Parts(self.rows[first:stop], self.body_end, self.key_start, self.key_end, self.properties)
 
     def keys(self) -> bytes:
-        """All unique keys, end to end."""
+        """Return all unique keys, concatenated."""
         return self.rows[:, self.key_start : self.key_end].tobytes()
 
 
 def part_bytes(body: bytes) -> int:
-    """Length of each message of a batch body if all have the same; 0 if they cannot have."""
+    """Return the length of each message in the body of a batch if they may have the same length; else 0."""
     if len(body) < PART_HEAD_BYTES + 2:
         return 0
     size = int.from_bytes(body[:4], "big", signed=True)
@@ -77,9 +78,9 @@ def part_bytes(body: bytes) -> int:
 
 
 def read_parts(data: bytes) -> Parts | None:
-    """Batch bodies laid end to end as columns; None if their messages are not alike, or have no body or unique key.
+    """Decode concatenated batch bodies; None if their messages differ in layout, or have no body or no unique key.
 
-    Cost: a dozen numpy calls, and one comparison of all bytes that are to be the same.
+    Cost: a dozen numpy calls, and one comparison of all constant bytes.
     """
     size = part_bytes(data)
     if not size:
@@ -99,31 +100,32 @@ def read_parts(data: bytes) -> Parts | None:
     rows: Array = np.frombuffer(data, dtype=np.uint8).reshape(-1, size)
     first = rows[0]
     keys = rows[:, key_start:key_end]
-    is_alike = (
+    is_uniform = (
         (rows[:, :4] == first[:4]).all()
         and (rows[:, 16:PART_HEAD_BYTES] == first[16:PART_HEAD_BYTES]).all()
         and (rows[:, body_end:key_start] == first[body_end:key_start]).all()
         and (rows[:, key_end:] == first[key_end:]).all()
         and not ((keys == 2) | (keys > 127)).any()
     )
-    return Parts(rows, body_end, key_start, key_end, properties) if is_alike else None
+    return Parts(rows, body_end, key_start, key_end, properties) if is_uniform else None
 
 
 def record_bytes(parts: Parts, middle: bytes, after: bytes) -> int:
-    """Length of each record `encode_parts` makes."""
+    """Return the length of each record that `encode_parts` returns."""
     return HEAD_V4.size + parts.body_bytes + len(middle) + parts.key_bytes + len(after) + CRC_PROPERTY_BYTES
 
 
 def encode_parts(
     parts: Parts, heads: bytes, counts: list[int], queue_offsets: Array, log_offset: int, middle: bytes, after: bytes
 ) -> bytes:
-    """Records that lie one behind the other from `log_offset` on, each closed by its CRC property.
+    """Encode contiguous records for `log_offset`, each closed by its CRC property.
 
     Args:
         heads: `record.HEAD_V4` of each batch; body CRC, flag and both offsets are filled in here.
-        counts: how many of `parts` belong to each batch.
-        middle: what lies between body and unique key: topic with its length, length of properties, properties.
-        after: the properties behind the unique key.
+        counts: number of `parts` in each batch.
+        middle: bytes between body and unique key: topic with its length, length of the properties, properties.
+        after: properties after the unique key.
+
     Cost: some thirty numpy calls; two checksums and two small objects per message.
     """
     rows, body_end, count = parts.rows, HEAD_V4.size + parts.body_bytes, len(parts)
@@ -148,15 +150,16 @@ def encode_bodies(
     middle: bytes,
     after: bytes,
 ) -> bytes:
-    """The same for bodies of one length that lie in memory one by one.
+    """Encode contiguous records for separate bodies of the same length.
 
     Args:
-        bodies: of one message each.
-        keys: their unique keys, all of one length, end to end.
-        head: `record.HEAD_V4` with what all have in common.
-        hosts: where each was born, 8 bytes each.
-        numbers: queue id, queue offset and born time (ms) of each.
+        bodies: one body per message.
+        keys: the unique keys, all of one length, concatenated.
+        head: `record.HEAD_V4` with the values that all records have in common.
+        hosts: born host of each message, 8 bytes each.
+        numbers: queue ids, queue offsets and born times (ms) of the messages.
         log_offset, middle, after: see `encode_parts`.
+
     Cost: some twenty numpy calls; two checksums and one small object per message.
     """
     queue_ids, queue_offsets, born_ms = numbers
@@ -179,7 +182,7 @@ def _byte_rows(data: bytes, count: int) -> Array:
 
 
 def _table(head: bytes, body_bytes: int, middle: bytes, key_bytes: int, after: bytes, count: int) -> Array:
-    """`count` times a record in which body, key and checksums are left out."""
+    """Return `count` rows of a record whose body, key and checksums are still to be filled in."""
     closing = CRC_NAME + b"0123456789\x02"
     record = b"".join((head, bytes(body_bytes), middle, bytes(key_bytes), after, closing))
     table: Array = np.empty((count, len(record)), dtype=np.uint8)
@@ -188,13 +191,13 @@ def _table(head: bytes, body_bytes: int, middle: bytes, key_bytes: int, after: b
 
 
 def _heads(table: Array) -> Array:
-    """The records' heads, to be read and written by name."""
+    """Return a writable view of the records' fixed fields."""
     heads: Array = np.ndarray((len(table),), HEAD, table.data, 0, (table.shape[1],))
     return heads
 
 
 def _closed(table: Array, head: Array, queue_offsets: Sequence[int] | Array, log_offset: int) -> bytes:
-    """The records, with offsets in their heads, and their CRC properties."""
+    """Fill in the offsets and CRC properties, and return the records."""
     count, size = table.shape
     head["queue_offset"] = queue_offsets
     head["log_offset"] = np.arange(log_offset, log_offset + count * size, size)
@@ -204,6 +207,6 @@ def _closed(table: Array, head: Array, queue_offsets: Sequence[int] | Array, log
 
 
 def _checksums(table: Array, start: int, size: int) -> Array:
-    """The CRC, as records state it, of the same `size` bytes of every row."""
+    """Return the CRC of `size` bytes of every row, as stated in records."""
     pieces = np.ndarray((len(table),), f"V{size}", table.data, start, (table.shape[1],)).tolist()
     return np.fromiter(map(crc32, pieces), np.uint32, len(pieces)) & _CRC_MASK

@@ -1,10 +1,10 @@
-"""Fixed-size entries: consume queue, index, checkpoint, and the blank that ends a commit log file.
+"""Fixed-size structures: consume queue and index entries, checkpoint, and the blank that ends a commit log file.
 
     queue entry   commit log offset 8 · size 4 · tags code 8
     index header  begin time 8 · end time 8 · begin log offset 8 · end log offset 8 · slots used 4 · entries 4
     index entry   key hash 4 · log offset 8 · seconds since begin time 4 · previous entry of the slot 4
     checkpoint    log time 8 · queue time 8 · index time 8 · master flushed 8 · confirm offset 8 · zeroes to 4096
-    blank         size 4 · magic 4 · anything
+    blank         size 4 · magic 4 · undefined bytes
 
 Source: docs/internals/storage.md; RocketMQ ConsumeQueue, IndexFile, IndexHeader, StoreCheckpoint, CommitLog.
 """
@@ -24,4 +24,4 @@ BLANK = Struct(">iI")
 BLANK_BYTES_MIN = 8
 BLANK_MAGIC = 0xCBD43194
 PREFILL_ENTRY = QUEUE_ENTRY.pack(0, 0x7FFFFFFF, 0)
-"""What fills a queue's first file before its first entry, when the queue does not begin at 0."""
+"""Entry that fills a queue's first file before its first message, if the queue does not begin at 0."""

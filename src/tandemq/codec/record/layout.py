@@ -1,6 +1,6 @@
-"""What a record's properties mean for storing and finding it, remembered by everything in them but the unique key.
+"""Parsed properties of a message, cached by everything in them except the unique key.
 
-Messages of one producer mostly differ in UNIQ_KEY alone: the rest of their properties is read once and then known.
+The properties of one producer's messages mostly differ only in UNIQ_KEY: the rest is parsed once and then cached.
 
 Source: docs/internals/storage.md, "record".
 """
@@ -18,12 +18,12 @@ _UNUSUAL = frozenset((b"DELAY", b"TRAN_MSG", b"__CRC32#", *[name.encode() for na
 
 
 class Layout(NamedTuple):
-    """What is stored around the unique key: the properties without the one dropped, every pair closed."""
+    """Properties as stored, without the unique key's value, and what they mean for storing and finding the message."""
 
     before: bytes
-    """Ends with the unique key's name."""
+    """Encoded properties up to and including the unique key's name."""
     after: bytes
-    """Begins with the unique key's end, closes with what `Layouts` adds."""
+    """Encoded properties after the unique key's value, with the closing that `Layouts` adds."""
     tags_code: int
     """Hash of TAGS, 0 without."""
     keys: bytes | None
@@ -31,22 +31,27 @@ class Layout(NamedTuple):
     waits: bool
     """False if WAIT=false: the sender does not wait for flush and replicas."""
     is_usual: bool
-    """Nothing in it sends the message another way: no delay, no time, no transaction."""
+    """Whether no property needs special processing: no delay level, no delivery time, no transaction."""
 
 
 class Layouts:
-    """Layouts seen before; forgotten all at once when there are too many."""
+    """Cache of layouts. It is emptied when it holds LAYOUTS_MAX of them."""
 
     def __init__(self, closing: bytes = b"", *, drops: bytes = b"WAIT") -> None:
-        """None seen yet. `closing` is stored behind the properties of each, the property `drops` is not stored."""
+        """Begin with an empty cache.
+
+        Args:
+            closing: bytes to store after the properties of each message.
+            drops: name of a property that is not stored.
+        """
         self._closing = closing
         self._drops = drops
         self._known: dict[tuple[bytes, bytes], Layout] = {}
         self._latest: tuple[bytes, bytes, int, Layout] = (b"", b"", -1, Layout(b"", b"", 0, None, True, True))
-        """What stood before and behind the key the last time, the length of it all, and what it means."""
+        """The latest properties: bytes before and after the key, total length, and their layout."""
 
     def of(self, raw: bytes) -> tuple[bytes | None, Layout]:
-        """The unique key (None without one) and the layout of raw properties."""
+        """Return the unique key (None without one) and the layout of raw properties."""
         opening, ending, length, layout = self._latest
         if len(raw) == length and raw.startswith(opening) and raw.endswith(ending):
             unique = raw[len(opening) : length - len(ending)]
@@ -68,7 +73,7 @@ class Layouts:
         return raw[start:end], layout
 
     def of_stored(self, raw: bytes) -> tuple[bytes | None, Layout]:
-        """The same for a stored record, whose closing CRC property says nothing about it."""
+        """Return the same for the properties of a stored record, ignoring its closing CRC property."""
         return self.of(raw[:-CRC_PROPERTY_BYTES] if raw[-CRC_PROPERTY_BYTES:-11] == b"__CRC32#\x01" else raw)
 
     def _learn(self, before: bytes, after: bytes) -> Layout:
@@ -92,7 +97,7 @@ class Layouts:
 
 
 def unique_start(raw: bytes) -> int:
-    """Where the property with the unique key begins in raw properties, the last one if there are several; -1: none."""
+    """Return the position of the (last) UNIQ_KEY property in raw properties, -1 if there is none."""
     at = raw.rfind(UNIQUE_NAME)
     while at > 0 and raw[at - 1] != 2:
         at = raw.rfind(UNIQUE_NAME, 0, at + len(UNIQUE_NAME) - 1)
@@ -100,7 +105,7 @@ def unique_start(raw: bytes) -> int:
 
 
 def _kept(raw: bytes, drops: bytes) -> tuple[bytes, dict[bytes, bytes]]:
-    """The pairs but the one dropped, each closed, and all of them by name; the last of a name counts."""
+    """Return the encoded pairs without the dropped one, and all pairs by name; for a repeated name the last counts."""
     kept: list[bytes] = []
     noted: dict[bytes, bytes] = {}
     for piece in raw.split(b"\x02"):

@@ -1,11 +1,11 @@
-"""The message record: the same bytes in the commit log, in pull answers and in the replication stream.
+"""Message records: the same bytes in the commit log, in pull responses and in the replication stream.
 
     size 4 · magic 4 · body CRC 4 · queue id 4 · flag 4 · queue offset 8 · log offset 8 · sys flag 4
     born time 8 · born host 8 or 20 · store time 8 · store host 8 or 20 · reconsume times 4 · prepared offset 8
     body length 4 · body · topic length 1 (magic V2: 2) · topic · properties length 2 · properties
 
-A host is an address of 4 (or 16) bytes and a port of 4. Records made here close with the property `__CRC32#`,
-20 bytes, whose value is the CRC of the record before it: ten digits, least significant first.
+A host is an address of 4 (or 16) bytes and a port of 4 bytes. Records encoded here end with the property `__CRC32#`,
+20 bytes, whose value is the CRC of the preceding bytes of the record: ten digits, least significant first.
 
 Source: docs/internals/storage.md, "record"; RocketMQ MessageExtEncoder, MessageDecoder.
 """
@@ -38,10 +38,10 @@ _COMPRESSED = int(SysFlag.COMPRESSED)
 _V6_MASK = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 
 HEAD_V4 = Struct(">iIIiiqqiq8sq8siqi")
-"""The fixed fields of a record whose hosts are IPv4: 88 bytes, up to and including the body length."""
+"""Fixed fields of a record with IPv4 hosts: 88 bytes, up to and including the body length."""
 
 RUN_HEAD = Struct(">iIIiiqqiq8s16s12xi")
-"""The same for a first storing: store time and store host come as one piece, reconsume times and the rest are 0."""
+"""The same for new messages: store time and store host are one field, reconsume times and prepared offset are 0."""
 
 _HEADS = {
     0: HEAD_V4,
@@ -56,7 +56,7 @@ _PORT = Struct(">i")
 
 
 class Record(NamedTuple):
-    """One whole record, as far as storage and dispatch need it. `properties` are the raw bytes."""
+    """Fields of a record that storage and dispatch need. `properties` are the raw bytes."""
 
     size: int
     queue_id: int
@@ -73,7 +73,7 @@ class Record(NamedTuple):
 
 
 _new_record = tuple.__new__
-"""Makes a `Record` or a `BatchPart` without the Python-level constructor: a third of its cost."""
+"""Creates a `Record` or a `BatchPart` without the Python-level constructor, at a third of the cost."""
 
 
 def encode_record(
@@ -93,13 +93,14 @@ def encode_record(
     reconsume_times: int = 0,
     prepared_offset: int = 0,
 ) -> bytes:
-    """One record, closed by its CRC property.
+    """Encode one record, closed by its CRC property.
 
     Args:
-        properties: pairs that each end with 0x02, without a CRC property.
-        born_host, store_host: 8 or 20 bytes, from `encode_host`; `sys_flag` gets the matching bits here.
+        properties: encoded pairs that each end with 0x02, without a CRC property.
+        born_host, store_host: 8 or 20 bytes, from `encode_host`; the matching bits of `sys_flag` are set here.
+
     Raises:
-        RecordTooLarge: topic or properties exceed what the format can say.
+        RecordTooLarge: topic or properties exceed the limits of the format.
     """
     properties_length = len(properties) + CRC_PROPERTY_BYTES
     if properties_length > PROPERTIES_BYTES_MAX:
@@ -148,12 +149,12 @@ def _host_flags(born_host: bytes, store_host: bytes) -> int:
 
 
 def encode_host(address: bytes, port: int) -> bytes:
-    """A packed IP address (4 or 16 bytes) and a port as a record holds them."""
+    """Encode a packed IP address (4 or 16 bytes) and a port as a record's host."""
     return address + _PORT.pack(port)
 
 
 def decode_host(host: bytes) -> str:
-    """The text "ip:port" of 8 or 20 bytes."""
+    """Return a record's host, 8 or 20 bytes, as "ip:port"."""
     port = _PORT.unpack(host[-4:])[0]
     if len(host) == 8:
         return f"{host[0]}.{host[1]}.{host[2]}.{host[3]}:{port}"
@@ -162,15 +163,15 @@ def decode_host(host: bytes) -> str:
 
 
 def message_id(store_host: bytes, log_offset: int) -> str:
-    """The offset message id: store host and log offset in upper-case hex, 32 or 56 characters."""
+    """Return the offset message id: store host and log offset in upper-case hex, 32 or 56 characters."""
     return (store_host + log_offset.to_bytes(8)).hex().upper()
 
 
 def parse_message_id(text: str) -> tuple[str, int]:
-    """("ip:port", log offset) of an offset message id.
+    """Return ("ip:port", log offset) of an offset message id.
 
     Raises:
-        ProtocolError: it is not one.
+        ProtocolError: malformed.
     """
     try:
         raw = bytes.fromhex(text)
@@ -184,23 +185,23 @@ def parse_message_id(text: str) -> tuple[str, int]:
 CRC_MIDDLE = [(b"%03d" % number)[::-1] for number in range(1000)]
 CRC_FIRST = [CRC_NAME + digits for digits in CRC_MIDDLE]
 CRC_LAST = [(b"%04d" % number)[::-1] + b"\x02" for number in range(_CRC_MASK // 1_000_000 + 1)]
-"""The closing property in three pieces, digits backwards: of crc % 1000, of crc // 1000 % 1000, of the rest."""
+"""The closing property in three pieces, digits reversed: for crc % 1000, for crc // 1000 % 1000, for the rest."""
 
 
 def crc_property(crc: int) -> bytes:
-    """The closing property for a record whose bytes before it have this CRC."""
+    """Return the closing property of a record whose preceding bytes have this CRC."""
     return CRC_NAME + (b"%010d" % (crc & _CRC_MASK))[::-1] + b"\x02"
 
 
 def has_record_crc(data: Buffer, start: int, size: int) -> bool:
-    """Whether the record of `size` bytes at `start` closes with the CRC property."""
+    """Whether the record of `size` bytes at `start` ends with the CRC property."""
     return data[start + size - CRC_PROPERTY_BYTES : start + size - 11] == CRC_NAME
 
 
 def record_fault(data: Buffer, start: int, size: int, body_start: int, body_end: int, body_crc: int) -> str | None:
-    """Say what is wrong with a parsed record's checksum, None if nothing is.
+    """Return what is wrong with the checksum of a parsed record, None if it is right.
 
-    The whole-record CRC is checked where there is one, else the body's.
+    Checks the CRC of the record if it has one, else the CRC of the body.
     Cost: one CRC over the record or the body.
     """
     view = memoryview(data)
@@ -220,7 +221,7 @@ def record_fault(data: Buffer, start: int, size: int, body_start: int, body_end:
 
 
 def _has_properties(data: Buffer, start: int, stop: int, body_end: int) -> bool:
-    """Whether the parsed record `[start, stop)` has properties; without any it ends in their length, two zero bytes."""
+    """Whether the parsed record `[start, stop)` has properties; else it ends with their length, two zero bytes."""
     _, magic = peek(data, start)
     if magic == MAGIC_V1:
         return stop > body_end + 1 + data[body_end] + 2
@@ -228,14 +229,14 @@ def _has_properties(data: Buffer, start: int, stop: int, body_end: int) -> bool:
 
 
 def _resembles_crc_name(name: bytes) -> bool:
-    """Whether all but a byte or two are those of the CRC property's name; no other property is called so."""
+    """Whether the bytes differ from the CRC property's name in at most two places; no other name comes that close."""
     return len(name) == len(CRC_NAME) and sum(map(eq, name, CRC_NAME)) >= len(CRC_NAME) - 2
 
 
 def parse_record(data: Buffer, start: int, end: int) -> Record | str:
-    """Read the record at `start`; it must lie whole before `end`.
+    """Parse the record at `start`, which must end at or before `end`.
 
-    Returns the record, or a text that says why the bytes are none. Checks structure, not checksums.
+    Returns the record, or a text that says why the bytes are not a record. Checks the structure, not the checksums.
     """
     if end - start < RECORD_BYTES_MIN:
         return "fewer bytes than a record has"
@@ -301,10 +302,10 @@ def parse_record(data: Buffer, start: int, end: int) -> Record | str:
 
 
 def unfinished_record(data: Buffer, start: int, end: int) -> int | str:
-    """Look at a record that says it is longer than the bytes there are; its size and magic are possible ones.
+    """Check the beginning of a record of which not all bytes have arrived; its size and magic are plausible.
 
-    Returns how many bytes of it must be there before more can be said, at most its size; or, if its parts cannot make
-    up that size, a text that says so: whoever waited for the rest would wait for what never comes.
+    Returns the number of bytes needed for the next check, at most the record's size; or, if its parts cannot add up to
+    that size, a text that says so, since waiting for the rest would not end.
     """
     size, magic = peek(data, start)
     have = end - start
@@ -330,22 +331,25 @@ def unfinished_record(data: Buffer, start: int, end: int) -> int | str:
 
 
 def unpack_head(data: Buffer, start: int) -> tuple[Any, ...]:
-    """The fixed fields of the record at `start`, in the order drawn above, hosts as 8 or 20 bytes."""
+    """Return the fixed fields of the record at `start`, in the order shown above, hosts as 8 or 20 bytes."""
     return _HEADS[_SYS_FLAG.unpack_from(data, start + 36)[0] & 0x30].unpack_from(data, start)
 
 
 def peek(data: Buffer, start: int) -> tuple[int, int]:
-    """Size and magic of what lies at `start`; at least 8 bytes must be there."""
+    """Return the size and magic of a possible record at `start`; at least 8 bytes must follow. Plain tuple: hot."""
     return _SIZE_MAGIC.unpack_from(data, start)
 
 
 def is_blank(magic: int) -> bool:
-    """Whether the magic is that of the filler at a file's end."""
+    """Whether the magic is that of the blank at a file's end."""
     return magic == BLANK_MAGIC
 
 
 def property_value(properties: bytes, name: bytes) -> bytes | None:
-    """Value of one property in raw bytes, None if absent; the last counts, as in Java. `name` without separators."""
+    """Return a property's value from raw properties, None if absent. The last one counts, as in Java.
+
+    `name` is given without separators.
+    """
     at = properties.rfind(name + b"\x01")
     while at > 0 and properties[at - 1] != 2:
         at = properties.rfind(name + b"\x01", 0, at + len(name))
@@ -357,23 +361,23 @@ def property_value(properties: bytes, name: bytes) -> bytes | None:
 
 
 def record_keys(properties: bytes) -> list[bytes]:
-    """What a record is found by: its unique key, and each word of KEYS."""
+    """Return the keys by which a record is indexed: its unique key, and each word of KEYS."""
     unique = property_value(properties, b"UNIQ_KEY")
     words = property_value(properties, b"KEYS") or b""
     return [key for key in (unique, *words.split(b" ")) if key]
 
 
 def tags_code(properties: bytes) -> int:
-    """Hash of the TAGS property, 0 without one."""
+    """Return the hash of the TAGS property, 0 without one."""
     tags = property_value(properties, b"TAGS")
     return cached_java_hash(tags.decode("utf-8", "replace")) if tags else 0
 
 
 def decode_message(data: Buffer, start: int, end: int, *, inflates: bool = True) -> StoredMessage:
-    """The record at `start` as a message, its body decompressed unless `inflates` is False.
+    """Decode the record at `start` as a message; its body is decompressed unless `inflates` is False.
 
     Raises:
-        ProtocolError: it is no whole record, its checksum is wrong, or its body cannot be decompressed.
+        ProtocolError: incomplete record, wrong checksum, or a body that cannot be decompressed.
     """
     message = read_message(data, start, end, inflates=inflates)
     if message.fault:
@@ -382,10 +386,10 @@ def decode_message(data: Buffer, start: int, end: int, *, inflates: bool = True)
 
 
 def read_message(data: Buffer, start: int, end: int, *, inflates: bool = True) -> StoredMessage:
-    """As `decode_message`; but a body that cannot be decompressed stays as it is stored, and `fault` says why.
+    """Like `decode_message`, but a body that cannot be decompressed is returned as stored, and `fault` says why.
 
     Raises:
-        ProtocolError: it is no whole record, or its checksum is wrong.
+        ProtocolError: incomplete record, or wrong checksum.
     """
     record = parse_record(data, start, end)
     if isinstance(record, str):
@@ -423,10 +427,10 @@ def read_message(data: Buffer, start: int, end: int, *, inflates: bool = True) -
 
 
 def decode_messages(data: Buffer, *, inflates: bool = True) -> list[StoredMessage]:
-    """All messages of a pull answer's body.
+    """Decode all messages in the body of a pull response.
 
     Raises:
-        ProtocolError: a record cannot be read.
+        ProtocolError: as `decode_message`.
     """
     messages: list[StoredMessage] = []
     position, end = 0, len(data)
@@ -437,19 +441,22 @@ def decode_messages(data: Buffer, *, inflates: bool = True) -> list[StoredMessag
 
 
 class PulledMessages(NamedTuple):
-    """What a pull answer's body holds, as far as it was read."""
+    """Messages in the body of a pull response."""
 
     messages: list[StoredMessage]
-    """Those before `end`. One whose body cannot be decompressed is among them, with its `fault`."""
+    """Messages before `end`, including those whose body cannot be decompressed; see `StoredMessage.fault`."""
     end: int
-    """Bytes read: all of them, unless a record is damaged or the bodies together are too large."""
+    """Number of bytes read: all, unless a record is damaged or the decompressed bodies exceed the limit."""
     damage: str
-    """What is wrong with the record at `end`, "" if nothing is."""
+    """What is wrong with the record at `end`; "" if nothing is."""
 
 
 def decode_pulled(data: Buffer, inflated_max: int = INFLATED_BYTES_MAX) -> PulledMessages:
-    """The messages of a pull answer's body, up to the first damaged record, and no more than `inflated_max` bytes of
-    decompressed bodies (or one message): an answer of 1 MiB can inflate to 1 GiB."""
+    """Decode the messages in the body of a pull response, up to the first damaged record.
+
+    Stops once the decompressed bodies exceed `inflated_max` bytes, but returns at least one message: a response of
+    1 MiB can inflate to 1 GiB.
+    """
     messages: list[StoredMessage] = []
     position, end, inflated = 0, len(data), 0
     while position < end:
@@ -467,10 +474,10 @@ def decode_pulled(data: Buffer, inflated_max: int = INFLATED_BYTES_MAX) -> Pulle
 
 
 def inflate(body: bytes, sys_flag: int) -> bytes:
-    """Decompress a body; zlib, the only kind that needs no further library, up to 64 MiB.
+    """Decompress a body with zlib, up to 64 MiB. Other compressions are not supported: they need further libraries.
 
     Raises:
-        ProtocolError: another kind, or damaged, or larger than the limit.
+        ProtocolError: another compression, damaged data, or a body larger than the limit.
     """
     kind = sys_flag & SysFlag.COMPRESSION_MASK
     if kind not in (0, SysFlag.COMPRESSION_ZLIB):
@@ -488,7 +495,7 @@ def inflate(body: bytes, sys_flag: int) -> bytes:
 
 
 class BatchPart(NamedTuple):
-    """One message inside a batch: `size 4 · magic 4 · crc 4 · flag 4 · body length 4 · body · properties 2 + n`."""
+    """Message within a batch: `size 4 · magic 4 · crc 4 · flag 4 · body length 4 · body · properties 2 + n`."""
 
     flag: int
     body: bytes
@@ -499,7 +506,7 @@ _PART = Struct(">iiiii")
 
 
 def decode_batch(body: bytes, parts_max: int = 65536) -> list[BatchPart]:
-    """Cut a batch body into its messages.
+    """Split the body of a batch into its messages.
 
     Raises:
         ProtocolError: lengths contradict each other, or there are no or too many messages.
@@ -528,7 +535,7 @@ def decode_batch(body: bytes, parts_max: int = 65536) -> list[BatchPart]:
 
 
 def encode_batch(parts: list[BatchPart]) -> bytes:
-    """Join messages into a batch body."""
+    """Encode messages as the body of a batch."""
     pieces: list[bytes] = []
     for flag, body, properties in parts:
         size = _PART.size + len(body) + 2 + len(properties)

@@ -1,8 +1,8 @@
-"""Many records at once: the fields of all records in a buffer, checked column by column.
+"""Vectorized parsing: the fields of all records in a buffer, checked column by column.
 
-Reading one record costs some Python per field; reading a thousand that lie one behind the other costs numpy a few
-passes and Python one checksum call each. Only regular records are read this way: IPv4 hosts, magic V1, closed by the
-CRC property, as this broker writes them. `scan_run` stops before the first that is not, and `parse_record` decides.
+Parsing one record takes Python steps for each field; parsing a thousand contiguous records takes a few numpy passes,
+and one checksum call per record. Only regular records are parsed this way: IPv4 hosts, magic V1, closed by the CRC
+property, as TandemQ writes them. `scan_run` stops before the first other record, which `parse_record` then handles.
 
 Source: docs/internals/storage.md, "record".
 """
@@ -46,8 +46,8 @@ HEAD = np.dtype(
         ("body_length", ">i4"),
     ]
 )
-"""`record.HEAD_V4` of many records, field by field."""
-assert HEAD.itemsize == HEAD_V4.size, "one layout"
+"""`record.HEAD_V4` as a numpy dtype."""
+assert HEAD.itemsize == HEAD_V4.size, "both describe the same layout"
 _CRC_NAME = np.frombuffer(b"__CRC32#\x01", dtype=np.uint8)
 _POWERS = 10 ** np.arange(10, dtype=np.int64)
 _V6_MASK = 0x30
@@ -55,14 +55,14 @@ _TRANSACTION_BITS = 0xC
 _UNIQUE = b"\x02UNIQ_KEY\x01"
 WORDS_BYTES_MAX = 1024
 SCANNED_MIN = 20
-"""Fewer records are read faster one by one."""
+"""Number of records from which on vectorized parsing is faster than one by one."""
 Array = np.ndarray[Any, np.dtype[Any]]
 _CRC_MASK = 0x7FFFFFFF
 _size_at = Struct(">i").unpack_from
 
 
 class DispatchRequest(NamedTuple):
-    """What dispatch needs of one record. Starts and ends are positions in the buffer it was read from."""
+    """Fields of one record that dispatch needs. Starts and ends are positions in the buffer it was parsed from."""
 
     size: int
     queue_id: int
@@ -78,7 +78,7 @@ class DispatchRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordColumns:
-    """The same of many records, as int64 arrays."""
+    """Fields of many records that dispatch needs, as int64 arrays."""
 
     sizes: Array
     queue_ids: Array
@@ -87,16 +87,16 @@ class RecordColumns:
     sys_flags: Array
     store_ms: Array
     words_starts: Array
-    """Where topic and properties, which lie together, begin; the topic is `topic_bytes` long."""
+    """Positions of topic and properties, which are adjacent."""
     topic_bytes: Array
     ends: Array
 
     def first(self, count: int) -> "RecordColumns":
-        """Those of the first `count` records."""
+        """Return the columns of the first `count` records."""
         return RecordColumns(*[getattr(self, name)[:count] for name in self.__dataclass_fields__])
 
     def rows(self) -> list[DispatchRequest]:
-        """Record by record. Cost: ten objects for each."""
+        """Return one request per record. Cost: ten objects per record."""
         topic_ends = self.words_starts + self.topic_bytes
         columns = (
             self.sizes,
@@ -115,40 +115,41 @@ class RecordColumns:
 
 @dataclass(frozen=True, slots=True)
 class UniformRecords:
-    """Records that differ in nothing but numbers, bodies and unique keys."""
+    """Records that differ only in numbers, bodies and unique keys."""
 
     topic: bytes
     properties: bytes
-    """Those of the first record."""
+    """Properties of the first record."""
     unique_keys: bytes
-    """All of them, end to end; b"" if the records have none."""
+    """Unique keys of all records, concatenated; b"" if the records have none."""
     unique_bytes: int
+    """Length of each unique key."""
 
 
 @dataclass(slots=True)
 class Run:
-    """Records one behind the other: many read at once, or single ones, or both by turns."""
+    """Contiguous records: parsed as columns, one by one, or a mix of both."""
 
     parts: list[RecordColumns | DispatchRequest] = field(default_factory=list)
 
     def __len__(self) -> int:
-        """How many records."""
+        """Number of records."""
         return sum([len(part.sizes) if isinstance(part, RecordColumns) else 1 for part in self.parts])
 
     @property
     def columns(self) -> RecordColumns | None:
-        """All records, if they were read at once."""
+        """The columns of all records, if they were parsed together; else None."""
         only = self.parts[0] if len(self.parts) == 1 else None
         return only if isinstance(only, RecordColumns) else None
 
     @property
     def last_store_ms(self) -> int:
-        """Store time of the last record, 0 if there is none."""
+        """Store time (ms) of the last record, 0 if there is none."""
         last = self.parts[-1] if self.parts else None
         return int(last.store_ms[-1]) if isinstance(last, RecordColumns) else last.store_ms if last is not None else 0
 
     def rows(self) -> Iterator[DispatchRequest]:
-        """Record by record."""
+        """Yield one request per record."""
         for part in self.parts:
             if isinstance(part, RecordColumns):
                 yield from part.rows()
@@ -156,7 +157,7 @@ class Run:
                 yield part
 
     def add(self, record: Record, start: int) -> None:
-        """Append one record read by `parse_record` at `start`."""
+        """Append one record that `parse_record` found at `start`."""
         end = start + record.size
         properties = end - len(record.properties)
         self.parts.append(
@@ -176,11 +177,12 @@ class Run:
 
 
 def scan_run(data: bytes, start: int, end: int, base: int, run: Run, *, at_least: int = SCANNED_MIN) -> int:
-    """Append to `run` the regular, sound records from `start` on; returns where they end.
+    """Append the regular, valid records from `start` on to `run`, and return the position of their end.
 
     Args:
-        base: log offset of `data[0]`; a record must say that it lies where it does.
-        at_least: nothing is read if there seem to be fewer.
+        base: log offset of `data[0]`; the log offset stated by each record must match.
+        at_least: nothing is parsed if there seem to be fewer records.
+
     Cost: one CRC over the bytes, and about a microsecond per record.
     """
     starts = _starts(data, start, end)
@@ -231,13 +233,13 @@ def scan_run(data: bytes, start: int, end: int, base: int, run: Run, *, at_least
 
 
 def _pieces(data: Buffer, at: Array, size: int) -> Array:
-    """Copies of the `size` bytes at each place, one row each; all lie within `data`."""
+    """Copy `size` bytes from each position within `data`, one row each."""
     rows: Array = np.ndarray((len(data) - size + 1, size), np.uint8, data, 0, (1, 1))[at]
     return rows
 
 
 def _starts(data: bytes, start: int, end: int) -> list[int]:
-    """Where records seem to begin, by their sizes alone. Cost: one look per record, or per row of equal ones."""
+    """Return where records begin by their size fields alone. Cost: one step per record, or per run of equal sizes."""
     starts: list[int] = []
     before = 0
     while end - start >= REGULAR_BYTES_MIN:
@@ -259,11 +261,9 @@ def _starts(data: bytes, start: int, end: int) -> list[int]:
 
 
 def uniform_records(data: Buffer, columns: RecordColumns) -> UniformRecords | None:
-    """Whether all records are outside transactions, of one topic, and have the same properties but for the unique key.
+    """Return what the records have in common, if they have one topic and the same properties except for the unique key.
 
-    None if not.
-
-    Cost: one comparison of all their topics and properties.
+    None if they differ, or if a record belongs to a transaction. Cost: one comparison of all topics and properties.
     """
     widths = columns.ends - columns.words_starts
     width, topic_bytes = int(widths[0]), int(columns.topic_bytes[0])

@@ -1,4 +1,4 @@
-"""Header fields of operators' requests, typed; see `codec.remoting.requests`.
+"""Header fields of administration requests as structs; see `codec.remoting.requests`.
 
 Source: docs/reference/requests.md, "administration"; RocketMQ's protocol.header classes.
 """
@@ -9,7 +9,7 @@ from tandemq.model.java_types import Int32, Int64
 
 
 class CreateTopicFields(msgspec.Struct, rename="camel"):
-    """UPDATE_AND_CREATE_TOPIC (17). `attributes`: `+name=value,-name`, None leaves them as they are."""
+    """UPDATE_AND_CREATE_TOPIC (17). `attributes`: `+name=value,-name`; None leaves the attributes unchanged."""
 
     topic: str
     read_queue_nums: Int32
@@ -39,11 +39,11 @@ class TopicGroupFields(msgspec.Struct, rename="camel"):
     group: str
     topic: str
     client_addr: str = ""
-    """Named after an address, and compared with client ids."""
+    """A client id, in spite of its name."""
 
 
 class DeleteGroupFields(msgspec.Struct, rename="camel"):
-    """DELETE_SUBSCRIPTIONGROUP (207); 4.9 and 5.x ask for the offsets' removal by different names."""
+    """DELETE_SUBSCRIPTIONGROUP (207). 4.9 and 5.x use different names for the removal of offsets."""
 
     group_name: str
     remove_offset: bool = False
@@ -57,7 +57,7 @@ class ProducerGroupFields(msgspec.Struct, rename="camel"):
 
 
 class ConsumeStatsFields(msgspec.Struct, rename="camel"):
-    """GET_CONSUME_STATS (208). `topic_list`: names separated by `;`, all of them whatever is subscribed."""
+    """GET_CONSUME_STATS (208). `topic_list`: names separated by `;`, included even if they are not subscribed."""
 
     consumer_group: str
     topic: str = ""
@@ -88,7 +88,7 @@ class StatsFields(msgspec.Struct, rename="camel"):
 
 
 class ResetOffsetFields(msgspec.Struct, rename="camel"):
-    """INVOKE_BROKER_TO_RESET_OFFSET (222). `timestamp` below 0: the end; `queue_id` below 0: all queues."""
+    """INVOKE_BROKER_TO_RESET_OFFSET (222). `timestamp` below 0: the max offset; `queue_id` below 0: all queues."""
 
     topic: str
     group: str
@@ -99,7 +99,7 @@ class ResetOffsetFields(msgspec.Struct, rename="camel"):
 
 
 class CorrectionFields(msgspec.Struct, rename="camel"):
-    """QUERY_CORRECTION_OFFSET (308). `filter_groups`: groups left out, separated by commas."""
+    """QUERY_CORRECTION_OFFSET (308). `filter_groups`: groups to exclude, separated by commas."""
 
     topic: str
     compare_group: str
@@ -107,7 +107,7 @@ class CorrectionFields(msgspec.Struct, rename="camel"):
 
 
 class CloneOffsetFields(msgspec.Struct, rename="camel"):
-    """CLONE_GROUP_OFFSET (314). `offline`: whatever the group subscribes to at present."""
+    """CLONE_GROUP_OFFSET (314). `offline`: regardless of what the group currently subscribes to."""
 
     src_group: str
     dest_group: str

@@ -1,14 +1,14 @@
-"""Peers' JSON as typed structs, with the conversions of Java's fastjson, which every RocketMQ client relies on.
+"""JSON bodies of peers as structs, with the conversions of Java's fastjson, on which RocketMQ clients rely.
 
-    field      takes                                               null
-    integer    whole number, text of one                           null, "", "null"
+    field      accepted values                                     read as null
+    integer    whole number, text of a whole number                null, "", "null"
     boolean    boolean, number (1 is true), "true" "1" "y" "t" …   null, "", "null"
     text       text, number, boolean, object, list                 null
-    enum       name in any case, position in Java's declaration    null, any other text
-    list, map  list, map; null entries are left out                null
+    enum       name in any case, ordinal of Java's declaration     null, any other text
+    list, map  list, map; null entries are skipped                 null
 
-A field that is null, and cannot be, counts as missing: its default holds. Unknown fields are ignored. What cannot be
-converted is an error that names the field.
+A null in a field that does not allow it counts as missing, so the default applies. Unknown fields are ignored. A value
+that cannot be converted is an error that names the field.
 
 Source: docs/internals/remoting.md, "JSON bodies"; fastjson 1.2 TypeUtils, IntegerCodec, BooleanCodec, StringCodec,
 EnumDeserializer.
@@ -34,16 +34,16 @@ _TRUE, _FALSE = frozenset({"true", "1", "y", "t"}), frozenset({"false", "0", "n"
 
 
 def decode_body(body: bytes, kind: type[_T], what: str) -> _T:
-    """A JSON body, in Java's dialect or the strict one, as `kind`. `what`: its name in errors.
+    """Decode a JSON body, strict or in Java's dialect, as `kind`; `what` names it in errors.
 
     Raises:
-        ProtocolError: it is no JSON, a required field is missing, or a value cannot be converted.
+        ProtocolError: malformed JSON, a required field is missing, or a value cannot be converted.
     """
     return convert(loads(body), kind, what)
 
 
 def convert(value: Any, kind: type[_T], what: str) -> _T:
-    """A decoded JSON value as `kind`.
+    """Convert a decoded JSON value to `kind`.
 
     Raises:
         ProtocolError: a required field is missing, or a value cannot be converted.
@@ -55,10 +55,10 @@ def convert(value: Any, kind: type[_T], what: str) -> _T:
 
 
 def integer(value: Any, what: str, default: int = 0) -> int:
-    """A number of 64 bits; `default` for null.
+    """Return a value as a 64-bit integer; `default` for null.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the value is not a 64-bit integer.
     """
     number = _integer(value)
     if number is None:
@@ -69,7 +69,7 @@ def integer(value: Any, what: str, default: int = 0) -> int:
     return number
 
 
-# A value that cannot be converted is returned as it is: the check of the struct then names the field.
+# Coercers return a value they cannot convert unchanged; the validation of the struct then raises and names the field.
 
 
 @lru_cache(maxsize=256)
@@ -78,7 +78,7 @@ def _coercer(kind: Hashable) -> _Coerce:
 
 
 def _of(kind: inspect.Type) -> _Coerce:
-    """The conversion of one type; None from it means null."""
+    """Return the conversion for one type. A conversion returns None for null."""
     if isinstance(kind, inspect.Metadata):
         names = (kind.extra or {}).get(ENUM)
         return partial(_enum, names) if names else _of(kind.type)
@@ -134,7 +134,7 @@ def _text(value: Any) -> Any:
         return value
     try:
         return dumps(value).decode()
-    except (RecursionError, UnicodeEncodeError):  # nested too deep, or half of a surrogate pair
+    except (RecursionError, UnicodeEncodeError):  # nested too deep, or a lone surrogate
         return value
 
 

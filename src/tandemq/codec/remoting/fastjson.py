@@ -1,9 +1,9 @@
-"""The JSON dialect of RocketMQ's Java side (fastjson 1.x), read and written.
+"""Reader and writer for the JSON dialect of RocketMQ's Java side (fastjson 1.x).
 
-Java leaves numeric map keys unquoted, writes objects as map keys, and replaces repeated objects by `{"$ref": path}`.
-`loads` takes all of that besides strict JSON: keys are quoted, so that the strict decoder reads the rest; what it does
-not read then, for instance single quotes, a slow reader of our own reads. `dumps` writes maps with int keys the way
-asked for.
+fastjson leaves numeric map keys unquoted, writes objects as map keys, and replaces repeated objects by
+`{"$ref": path}`. `loads` accepts all of that and strict JSON: it quotes the keys and runs the strict decoder; what that
+rejects, for instance single quotes, is read by the slower `_Reader`. `dumps` writes strict JSON, `dumps_java` the
+dialect.
 
 Source: docs/internals/remoting.md, "JSON bodies".
 """
@@ -25,25 +25,25 @@ _STRING = rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)'
 _QUOTABLE = re.compile(
     _STRING + rb"|([{,][ \t\r\n]*+)(?:(-?\d++)|(\{(?:[^{}\"]++|" + _STRING + rb")*+\}))(?=[ \t\r\n]*+:)", re.DOTALL
 )
-"""Strings, which are passed over; and keys that are numbers or flat objects. Each byte is looked at a few times."""
+"""Matches strings, which are skipped, and keys that are numbers or flat objects. Linear in the length of the text."""
 _SPACE = " \t\r\n"
 _DEPTH_MAX = 64
 _COPIES_MAX = 200_000
-"""Values that references may bring in altogether: a few bytes of references to references could ask for billions."""
+"""Maximum number of values copied for references: nested references in few bytes could otherwise create billions."""
 
 
 def loads(data: bytes, *, is_trusted: bool = False) -> Any:
-    """Decode JSON in Java's dialect or the strict one.
+    """Decode strict JSON or Java's dialect.
 
     Unquoted numeric keys become strings; an object used as a key becomes its own canonical JSON text
     (sorted names, no spaces), which `loads` reads again.
 
     Args:
-        is_trusted: from a file or a broker. Others may use the dialect in bodies of up to `DIALECT_BYTES_MAX` only,
-            because reading it takes up to a microsecond per byte. Strict JSON of any size is read quickly.
+        is_trusted: the data comes from a file or a broker. Otherwise the dialect is accepted in bodies of up to
+            `DIALECT_BYTES_MAX` only, because reading it takes up to a microsecond per byte; strict JSON of any size is.
 
     Raises:
-        ProtocolError: it is neither; or, where it is not strict JSON or holds references, nests deeper than 64.
+        ProtocolError: malformed, or the dialect or references with a nesting deeper than 64.
     """
     value: Any
     try:
@@ -80,7 +80,7 @@ def _resolved(value: Any, data: bytes, *, is_trusted: bool) -> Any:
 
 
 def _quoted(found: re.Match[bytes]) -> bytes:
-    """A number or an object that is a key, as a string; a string as it is."""
+    """Return a matched key, a number or an object, as a quoted string, and a matched string unchanged."""
     before, number, key = found.groups()
     if number is not None:
         return b'%b"%b"' % (before, number)
@@ -95,18 +95,18 @@ def dumps(value: object) -> bytes:
 
 
 def key_text(value: object) -> str:
-    """The canonical text of an object that serves as a map key."""
+    """Return the canonical JSON text of an object that is a map key."""
     return _encode_sorted(value).decode()
 
 
 class Raw(str):
-    """Text that `dumps_java` writes as it is: an already encoded key or value."""
+    """An encoded key or value, which `dumps_java` writes unchanged."""
 
     __slots__ = ()
 
 
 def dumps_java(value: object) -> bytes:
-    """Encode the way fastjson does: int keys and `Raw` keys unquoted, no white space."""
+    """Encode as fastjson does: int keys and `Raw` keys unquoted, no white space."""
     pieces: list[str] = []
     _write(value, pieces)
     return "".join(pieces).encode()
@@ -136,7 +136,7 @@ def _write(value: object, pieces: list[str]) -> None:
 
 
 class _Reader:
-    """A recursive reader of the tolerant dialect."""
+    """Recursive-descent reader of the dialect."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -209,7 +209,7 @@ class _Reader:
         return self.text[start : self.position]
 
     def _object_key(self, depth: int) -> str:
-        if self._within_key:  # each level would double the text, and no peer writes it
+        if self._within_key:  # each level would double the length of the text, and no peer sends this
             raise self._error("an object within a key has an object as a key")
         self._within_key = True
         try:
@@ -271,7 +271,7 @@ class _Reader:
 
 
 class _Resolver:
-    """Puts copies of what references mean in their places."""
+    """Replaces references by copies of the values they refer to."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -294,7 +294,7 @@ class _Resolver:
 
 
 def _follow(path: str, root: Any) -> Any:
-    """Find `$.a.b[0]`; special characters of a name are escaped by a backslash."""
+    """Return the value at a path such as `$.a.b[0]`; special characters in a name are escaped by a backslash."""
     if not path.startswith("$"):
         raise ProtocolError(f"JSON reference {path[:64]!r} is not absolute")
     at = root

@@ -1,7 +1,7 @@
 """Remoting frames.
 
     length      4   bytes that follow = 4 + header length + body length
-    header word 4   top byte: form of the header (0 JSON, 1 binary); low 24 bits: header length
+    header word 4   high byte: form of the header (0 JSON, 1 binary); low 24 bits: header length
     header
     body
 
@@ -22,28 +22,28 @@ _PREFIX = Struct(">II")
 _HEADER_LENGTH_MASK = 0xFFFFFF
 
 RawFrame = tuple[int, bytes, bytes]
-"""Form of the header, header bytes, body bytes."""
+"""Form of the header, header bytes, body bytes. A plain tuple, since one is created per frame."""
 
 
 class FrameDecoder:
-    """Cuts a byte stream into frames; the stream may be split anywhere.
+    """Incremental decoder that splits a byte stream into frames; the stream may arrive in pieces of any size.
 
-    Keeps at most one unfinished frame (`frame_bytes_max`), as the pieces it arrived in; small ones are merged, or a
-    frame that comes byte by byte would take 40 times its size. `unfinished`, if given, is told how much it keeps, under
-    the number of its link.
+    Buffers at most one partial frame (`frame_bytes_max`), as the pieces in which it arrived. Small pieces are merged:
+    otherwise a frame that arrives byte by byte would take 40 times its size. The size of the partial frame is reported
+    to `partial_frames`, if given, under the id of the connection.
     """
 
-    __slots__ = ("_buffered", "_frame_bytes_max", "_link", "_merged", "_needed", "_pieces", "_unfinished", "error")
+    __slots__ = ("_buffered", "_frame_bytes_max", "_link", "_merged", "_needed", "_partial_frames", "_pieces", "error")
 
     def __init__(
-        self, frame_bytes_max: int = FRAME_BYTES_MAX, unfinished: PartialFrames | None = None, link: int = 0
+        self, frame_bytes_max: int = FRAME_BYTES_MAX, partial_frames: PartialFrames | None = None, link: int = 0
     ) -> None:
-        """A decoder at the start of a stream."""
-        self._unfinished = unfinished
+        """Create a decoder for a new stream."""
+        self._partial_frames = partial_frames
         self._link = link
         self._pieces: list[bytes] = []
         self._merged = 0
-        """So many pieces are large enough, or merged already."""
+        """Number of leading pieces that need no merging."""
         self._buffered = 0
         self._needed = 8
         self._frame_bytes_max = frame_bytes_max
@@ -55,9 +55,9 @@ class FrameDecoder:
         return not self._pieces and self.error is None
 
     def feed(self, data: bytes) -> list[RawFrame]:
-        """Take bytes, give back the frames they complete.
+        """Add received bytes and return the frames they complete.
 
-        After bytes that are no frame `error` is set and nothing more comes out; frames before them are still returned.
+        At bytes that are not a valid frame `error` is set; the frames before them are returned, and none after them.
         """
         if self.error is not None:
             return []
@@ -67,14 +67,14 @@ class FrameDecoder:
             if self._buffered < self._needed:
                 if len(self._pieces) - self._merged >= MERGED_PIECES:
                     self._merge()
-                if self._unfinished is not None:
-                    self._unfinished.keep(self._link, self._buffered)
+                if self._partial_frames is not None:
+                    self._partial_frames.keep(self._link, self._buffered)
                 return []
             data = b"".join(self._pieces)
             self._pieces.clear()
             self._merged = 0
-            if self._unfinished is not None:
-                self._unfinished.drop(self._link)
+            if self._partial_frames is not None:
+                self._partial_frames.drop(self._link)
         frames: list[RawFrame] = []
         position, end = 0, len(data)
         while end - position >= 8:
@@ -102,24 +102,24 @@ class FrameDecoder:
         self._needed = 8
         if position < end:
             self._pieces.append(data[position:] if position else data)
-            if self._unfinished is not None:
-                self._unfinished.keep(self._link, self._buffered)
+            if self._partial_frames is not None:
+                self._partial_frames.keep(self._link, self._buffered)
             if self._buffered >= 8:
                 self._needed = 4 + int.from_bytes(data[position : position + 4], "big")
 
 
 def decode_command(frame: RawFrame) -> Command:
-    """A frame as a command.
+    """Decode a frame.
 
     Raises:
-        ProtocolError: the header cannot be read.
+        ProtocolError: the header is malformed.
     """
     form, header, body = frame
     return decode_header(form, header, body)
 
 
 def encode_command(command: Command) -> bytes:
-    """A command as one frame."""
+    """Encode a command as a frame."""
     header = encode_header(command)
     form = FORM_BINARY if command.binary else FORM_JSON
     body = command.body

@@ -1,9 +1,9 @@
-"""Command headers, in the JSON form and in the binary one.
+"""Headers of commands, in JSON and in binary form.
 
-The binary form:
+Binary form:
 
     code 2 · language 1 · version 2 · opaque 4 · flag 4 · remark length 4 · remark · fields length 4 · fields
-    a field: key length 2 · key · value length 4 · value
+    field: key length 2 · key · value length 4 · value
 
 Source: docs/internals/remoting.md, "header"; RocketMQ RocketMQSerializable.
 """
@@ -57,7 +57,7 @@ class _JsonHeader(msgspec.Struct, gc=False):
 
 
 class _UnusualHeader(_JsonHeader, gc=False):
-    """What only the conversions of `codec.remoting.bodies` can read: null for a number, the position of a language …"""
+    """A header that needs the conversions of `codec.remoting.bodies`: null for a number, a language as its ordinal."""
 
     language: Annotated[str | None, msgspec.Meta(extra={ENUM: LANGUAGES})] = None
     extFields: dict[str, str] | None = None  # type: ignore[assignment]  # noqa: N815
@@ -68,10 +68,10 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 def decode_header(form: int, header: bytes, body: bytes) -> Command:
-    """A header and the body behind it as a command.
+    """Decode a header and return the command with its body.
 
     Raises:
-        ProtocolError: an unknown form, or bytes that are not that form.
+        ProtocolError: the form is unknown, or the header is malformed.
     """
     try:
         if form == FORM_JSON:
@@ -84,7 +84,7 @@ def decode_header(form: int, header: bytes, body: bytes) -> Command:
 
 
 def encode_header(command: Command) -> bytes:
-    """The header of a command, in the form `command.binary` asks for."""
+    """Encode the header of a command, in the form given by `command.binary`."""
     return _to_binary(command) if command.binary else _to_json(command)
 
 

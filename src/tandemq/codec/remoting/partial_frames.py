@@ -1,27 +1,26 @@
-"""The unfinished frames of all links of a process: how much they hold, and which links have to go.
+"""Memory used by partially received frames, summed over all connections, and which connections to close for it.
 
-    FrameDecoder ── keep(link, bytes) while a frame grows, drop(link) when it is whole ──► PartialFrames
-    node ── surplus(bytes_max) when more is held, overdue(age) now and then ──► links to close
+    FrameDecoder ── keep(link, bytes) while a frame grows, drop(link) when it is complete ──► PartialFrames
+    node ── surplus(bytes_max) after each turn, overdue(age_ms_max) now and then ──► connections to close
 
-One unfinished frame per link is bounded (`frame_bytes_max`); so is their sum with this, whatever strangers begin and
-leave. Frames that arrive whole are not seen here at all.
+The partial frame of one connection is limited by `frame_bytes_max`; this limits their sum, also if unauthenticated
+peers send the beginning of a frame and stop. Frames that arrive complete are not tracked.
 
-Owner: the node. Does not know: links but by number, the clock.
-Source: docs/reference/guarantees.md, "memory".
+Owner: the node. Source: docs/reference/guarantees.md, "memory".
 """
 
 from typing import NamedTuple
 
 SPARE_PARTS = 8
-"""Room is made for an eighth of the bound at once, so that one look at all frames serves for many bytes."""
+"""An eviction frees one eighth of the limit, so that the cost of a pass over all frames is spread over many bytes."""
 
 
 class EvictedFrame(NamedTuple):
-    """A link whose unfinished frame has to go."""
+    """A dropped partial frame; its connection must be closed."""
 
     link: int
     size: int
-    """Bytes it held."""
+    """Bytes received of it."""
     age_ms: int
 
 
@@ -34,19 +33,19 @@ class _Frame:
 
 
 class PartialFrames:
-    """What decoders keep, by link."""
+    """Sizes and ages of the partial frames of all connections."""
 
     def __init__(self) -> None:
-        """Nothing is kept."""
+        """Begin with no partial frame."""
         self.total = 0
-        """Bytes of all unfinished frames."""
+        """Bytes of all partial frames."""
         self.now_ms = 0
-        """Monotonic time of the present turn; the node sets it."""
+        """Monotonic time of the current turn; set by the node."""
         self._frames: dict[int, _Frame] = {}
         """Oldest first."""
 
     def keep(self, link: int, size: int) -> None:
-        """The unfinished frame of a link has so many bytes now."""
+        """Record the current size in bytes of a connection's partial frame."""
         frame = self._frames.get(link)
         if frame is None:
             self._frames[link] = _Frame(size, self.now_ms)
@@ -56,17 +55,17 @@ class PartialFrames:
             frame.size = size
 
     def drop(self, link: int) -> None:
-        """The frame is whole, or its link is gone; harmless if there is none."""
+        """Forget a frame that is complete or whose connection is closed; harmless if there is none."""
         frame = self._frames.pop(link, None)
         if frame is not None:
             self.total -= frame.size
 
     def surplus(self, bytes_max: int) -> list[EvictedFrame]:
-        """The links to close if more than `bytes_max` are kept: the oldest frames, of those that are worth it.
+        """Drop the oldest large frames if more than `bytes_max` are buffered; return them, to close their connections.
 
-        Worth it is what holds half of the mean or more, together at least half of all. Whoever sends a large frame at
-        once is younger than those who began one and left it, and whoever keeps a few bytes for long is left alone.
-        The frames are dropped here. Cost: one look at each unfinished frame, for each eighth of `bytes_max` received.
+        Large are frames of at least half of the mean size; together they hold at least half of all bytes. So a peer
+        that sends a large frame quickly outlives those that stopped within one, and peers with few bytes are spared.
+        Cost: one pass over all partial frames for each eighth of `bytes_max` received.
         """
         goal = bytes_max if self.total <= bytes_max else bytes_max - bytes_max // SPARE_PARTS
         found: list[EvictedFrame] = []
@@ -78,7 +77,7 @@ class PartialFrames:
         return found
 
     def overdue(self, age_ms_max: int) -> list[EvictedFrame]:
-        """The links to close as their frame began more than `age_ms_max` ago. The frames are dropped here."""
+        """Drop the frames that began more than `age_ms_max` ago; return them: their connections must close."""
         found: list[EvictedFrame] = []
         for link, frame in list(self._frames.items()):
             if self.now_ms - frame.began_ms <= age_ms_max:

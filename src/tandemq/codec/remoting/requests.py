@@ -1,7 +1,7 @@
-"""Header fields of requests, typed: one struct per request, its field names those on the wire.
+"""Header fields of requests as structs, one per request, with the field names of the wire.
 
-Numbers and booleans come as text and are converted as Java does; a field that is missing and has no default makes
-`read_fields` raise.
+Numbers and booleans arrive as text and are converted as in Java. `read_fields` raises if a field without a default is
+missing.
 
 Source: docs/reference/requests.md; RocketMQ's protocol.header classes.
 """
@@ -16,7 +16,7 @@ from tandemq.model.java_types import Int32, Int64
 
 
 def is_true(text: str) -> bool:
-    """Java's Boolean.parseBoolean: only "true", in any case."""
+    """Return what Java's Boolean.parseBoolean returns: True for "true" in upper or lower case."""
     return text.lower() == "true"
 
 
@@ -85,7 +85,7 @@ class PlainSendFields(
         "batch": "m",
     },
 ):
-    """What the hot path needs of a V2 send; every field left out is one object less per message."""
+    """Fields of a V2 send that the hot path needs; each field left out saves one object per message."""
 
     topic: str
     queue_id: Int32
@@ -211,16 +211,16 @@ _Fields = TypeVar("_Fields", bound=msgspec.Struct)
 
 
 def read_fields(kind: type[_Fields], fields: dict[str, str]) -> _Fields:
-    """Header fields as `kind`.
+    """Convert header fields to the struct `kind`.
 
     Raises:
-        ProtocolError: a field is missing or is not what it should be; the text names it.
+        ProtocolError: a field is missing or malformed; the message names it.
     """
     booleans = _booleans(kind)
     values = fields | {name: is_true(fields[name]) for name in booleans if name in fields} if booleans else fields
     try:
         return msgspec.convert(values, kind, strict=False)
-    except msgspec.ValidationError:  # numbers with a plus sign, or empty, which counts as missing
+    except msgspec.ValidationError:  # a number with a plus sign, or an empty one, which counts as missing
         return convert(values, kind, "header fields")
 
 

@@ -1,13 +1,13 @@
-"""The JSON header of a send as one pattern, learned from a header like it.
+"""JSON headers of sends, read by a regular expression that is derived from an earlier header.
 
-Sends of one producer differ in four places: queue, born time, unique key and opaque. Once a header was decoded, those
-that differ from it only there are read by matching, at half the cost of decoding them:
+The headers of one producer's sends differ in four values: queue, born time, unique key and opaque. Once one header was
+decoded, headers that differ only in these values are read by matching, at half the cost of decoding:
 
     {"code":310,"extFields":{"a":"group",…,"e":"3",…,"g":"1700000000000",…},…,"opaque":17,…}
                                             ^           ^                             ^
 
-Everything outside those places is compared byte by byte, so what the pattern's first header meant the others mean too.
-Frames of one length that lie one behind the other are taken apart at once (`SendRun`), at a third of that cost.
+Everything else is compared byte by byte, so all other fields have the values of the first header.
+Contiguous frames of the same length are split together (`SendRun`), at a third of that cost.
 Source: docs/reference/requests.md, "sending".
 """
 
@@ -30,11 +30,11 @@ HEADER_BYTES_MAX = 4096
 PATTERNS_MAX = 256
 
 Match = Callable[[bytes], re.Match[bytes] | None]
-"""Of a header it knows, a match with the groups `queue`, `born`, `opaque` and `key`."""
+"""Returns a match with the groups `queue`, `born`, `opaque` and `key`, None for a header of another form."""
 
 
 class Sends(NamedTuple):
-    """What differs in many sends, a column each."""
+    """Values in which many sends differ, one column each."""
 
     queues: tuple[bytes, ...]
     born: tuple[bytes, ...]
@@ -44,13 +44,13 @@ class Sends(NamedTuple):
 
 
 class SendRun:
-    """Frames of sends that have one length, and so have the places in which they differ: known by one of them."""
+    """Splitter for contiguous send frames of the same length, whose differing values are at the same positions."""
 
     def __init__(self, header: bytes, body_bytes: int) -> None:
-        """Frames like one with this header, of which `SendHeaders.learn` has made a pattern, and a body so long."""
+        """Prepare for frames with a header like this one, accepted by `SendHeaders.learn`, and bodies of this size."""
         places = list(_PLACES.finditer(header))
         self.lengths = pack(">II", 4 + len(header) + body_bytes, len(header))
-        """The 8 bytes that each begins with."""
+        """First 8 bytes of each frame."""
         self.frame_bytes = 8 + len(header) + body_bytes
         whole, at, form = self.lengths + header, 0, ""
         constants: list[bytes] = []
@@ -66,14 +66,16 @@ class SendRun:
         self._order = [1 + 2 * names.index(name) for name in ("queue", "born", "key", "opaque")]
 
     def fits(self, data: bytes) -> bool:
-        """Whether the first frame's places may lie where ours do: frames of one length differ if one number has a digit
-        more and another a digit less, as queues from 10 on and opaques below 100,000 have."""
+        """Whether the first frame may have its values at the expected positions.
+
+        Frames of the same length may differ: one number with a digit more, another one with a digit less.
+        """
         return all(map(data.startswith, self._constants[1:], self._ends))
 
     def read(self, data: bytes, count: int) -> Sends | None:
-        """What differs in the `count` frames that `data` is as long as; None if one of them is not like the others.
+        """Return the differing values of the `count` frames that make up `data`; None if a frame has another form.
 
-        Cost: ten small objects per frame, and no step of ours for any.
+        Cost: ten small objects per frame, and no Python code per frame.
         """
         last = (count - 1) * self.frame_bytes
         if not data.startswith(self.lengths) or data[last : last + 8] != self.lengths:
@@ -89,18 +91,19 @@ class SendRun:
 
 
 class SendHeaders:
-    """Patterns made before, shared by all links that send alike; forgotten all at once when there are too many."""
+    """Cache of patterns, shared by all connections. It is emptied when it holds PATTERNS_MAX patterns."""
 
     def __init__(self) -> None:
-        """None known yet."""
+        """Begin with an empty cache."""
         self._known: dict[tuple[bytes, ...], Match] = {}
 
     def learn(self, header: bytes, *, has_key: bool = True) -> Match | None:
-        """A pattern for headers like this one; None if its changing places are not all there exactly once.
+        """Return a pattern for headers like this one; None unless each differing value occurs exactly once.
 
-        `has_key`: whether there is a unique key among them; batches may do without.
+        Args:
+            has_key: whether the header must have a unique key; those of batches may have none.
 
-        Cost: some hundred microseconds the first time, so learn only from what is likely to come again.
+        Cost: some hundred microseconds for a new form, so learn only from headers that are likely to be repeated.
         """
         places = list(_PLACES.finditer(header))
         wanted = sorted(name for name in _FORMS if has_key or name != "key")
