@@ -5,7 +5,7 @@ Online members are notified, as by a 4.9 broker, but at most once in NOTICE_GAP_
 seconds per notice, one after the other, so that eight queues reset one by one would take 80. A member that is busy
 with a notice gets its held pulls answered with OFFSET_MOVED instead, as by a 5.x broker; these it follows at once. To a
 group that is offline the answer for a whole topic is CONSUMER_NOT_ONLINE: the tools then set the offsets one by one.
-Source: docs/reference/requests.md, "Setting offsets back or forward"; RocketMQ Broker2Client, ConsumerOffsetManager.
+Source: docs/reference/requests.md, "Resetting offsets"; RocketMQ Broker2Client, ConsumerOffsetManager.
 """
 
 import logging

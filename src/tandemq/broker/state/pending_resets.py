@@ -7,7 +7,7 @@
 A consumer takes seconds to move: Java's stops for ten, and commits its former offsets meanwhile.
 
 In memory, so it ends with the master; the new offset itself is committed, and outlasts it (`ConsumerOffsets.reset`).
-Source: docs/reference/requests.md, "Setting offsets back or forward"; RocketMQ 5.x
+Source: docs/reference/requests.md, "Resetting offsets"; RocketMQ 5.x
 ConsumerOffsetManager.assignResetOffset.
 """
 
