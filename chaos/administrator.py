@@ -15,7 +15,7 @@ from random import Random
 from tandemq.coordination.registry.records import BrokerPermission, GroupConfig, Mode, contradictions, with_member
 from tandemq.errors import LocalError
 from tandemq.groupdb.database import GroupDatabase
-from tandemq.groupdb.publisher import Carried, carry_group
+from tandemq.groupdb.publisher import ApplyOutcome, apply_group
 from tandemq.registry import parse_address
 from tandemq.run.groups import CLUSTER, new_group
 from tandemq.run.registry_session import RegistryClient
@@ -53,10 +53,10 @@ class Administrator:
         """
         self._store(config)
         with RegistryClient(self._registry, secret_file=self._secret_file) as registry:
-            done = carry_group(self._database, registry.do, CLUSTER, self._group)
+            done = apply_group(self._database, registry.do, CLUSTER, self._group)
         if done is None:
             raise LocalError(f"the database has forgotten group {self._group}")
-        if done.what is Carried.REFUSED:
+        if done.what is ApplyOutcome.REFUSED:
             self._store(self.config)
             return done.reason
         self.config = config

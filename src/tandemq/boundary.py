@@ -145,7 +145,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnedAway:
+class HandshakeFailed:
     """A TLS handshake failed. An incoming connection has no id yet; for an outgoing one `Closed` follows."""
 
     kind: LinkKind
@@ -177,7 +177,7 @@ class JobDone:
     error: Exception | None = None
 
 
-Event = Opened | TurnedAway | Closed | Drained | JobDone | RegistryEvent
+Event = Opened | HandshakeFailed | Closed | Drained | JobDone | RegistryEvent
 """Registry events come from the registry client of the shell (ZooKeeper), in the order in which they happened."""
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from random import Random
 
-from tandemq.boundary import Closed, Disk, Event, Job, JobDone, LinkKind, Now, Opened, Outbox, Turn, TurnedAway
+from tandemq.boundary import Closed, Disk, Event, HandshakeFailed, Job, JobDone, LinkKind, Now, Opened, Outbox, Turn
 from tandemq.broker.connections.client_requests import ClientCalls, MembershipNotifier
 from tandemq.broker.connections.connection import Link, pack_host
 from tandemq.broker.connections.housekeeping import Housekeeping
@@ -285,7 +285,7 @@ class Broker:
                 self.links[event.link] = self.housekeeping.opened(event, now)
         elif isinstance(event, JobDone):
             self._job_done(event, turn, now)
-        elif isinstance(event, TurnedAway):
+        elif isinstance(event, HandshakeFailed):
             self.replication.turned_away(event, now)
 
     def _closed(self, event: Closed, turn: Turn, now: Now) -> None:

@@ -78,7 +78,7 @@ class StoredGroup:
     """Calendar time of the last change."""
 
     @property
-    def is_carried(self) -> bool:
+    def is_applied(self) -> bool:
         """Whether the registry was brought to what is here."""
         return self.carried_revision == self.revision
 
@@ -220,7 +220,7 @@ class GroupDatabase:
             return None
         return revision
 
-    def carried(self, group: StoredGroup) -> bool:
+    def mark_applied(self, group: StoredGroup) -> bool:
         """Note that the registry says what this revision says; a removed group's row goes now.
 
         Returns:

@@ -58,7 +58,7 @@ ATTEMPTS_MAX = 20
 Do = Callable[[Operation], Outcome]
 
 
-class Carried(Enum):
+class ApplyOutcome(Enum):
     """What became of a group."""
 
     UNCHANGED = "unchanged"
@@ -69,16 +69,16 @@ class Carried(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class CarriedGroup:
+class AppliedGroup:
     """One group, and why it was refused, if it was."""
 
     cluster: str
     broker_name: str
-    what: Carried
+    what: ApplyOutcome
     reason: str = ""
 
 
-def carry(database: GroupDatabase, do: Do, cluster: str | None = None) -> list[CarriedGroup]:
+def apply_groups(database: GroupDatabase, do: Do, cluster: str | None = None) -> list[AppliedGroup]:
     """Carry all groups of the database, or those of one cluster.
 
     Raises:
@@ -89,12 +89,12 @@ def carry(database: GroupDatabase, do: Do, cluster: str | None = None) -> list[C
     return [
         done
         for group in database.groups(cluster)
-        if (done := carry_group(database, do, group.cluster, group.broker_name)) is not None
+        if (done := apply_group(database, do, group.cluster, group.broker_name)) is not None
     ]
 
 
-def carry_group(database: GroupDatabase, do: Do, cluster: str, broker_name: str) -> CarriedGroup | None:
-    """Carry one group; None if the database does not know it (any more). Raises as `carry` does."""
+def apply_group(database: GroupDatabase, do: Do, cluster: str, broker_name: str) -> AppliedGroup | None:
+    """Carry one group; None if the database does not know it (any more). Raises as `apply_groups` does."""
     path, record_path = config_path(cluster, broker_name), state_path(cluster, broker_name)
     for _ in range(ATTEMPTS_MAX):
         node = _known(do(Read(path)), path)
@@ -104,35 +104,37 @@ def carry_group(database: GroupDatabase, do: Do, cluster: str, broker_name: str)
         record = _known(do(Read(record_path)), record_path)
         reason, begun = _weigh(do, node, record, group)
         if reason:
-            return CarriedGroup(cluster, broker_name, Carried.REFUSED, reason)
+            return AppliedGroup(cluster, broker_name, ApplyOutcome.REFUSED, reason)
         if begun is not None and record is not None:
-            _apply(do, Write(record_path, state_to_json(begun), record.version), record_path, Carried.WRITTEN)
+            _compare_and_set(
+                do, Write(record_path, state_to_json(begun), record.version), record_path, ApplyOutcome.WRITTEN
+            )
             continue
         what = _bring(do, path, node, group, Guard(record_path, record.version) if record is not None else None)
-        if what is not None and database.carried(group):
-            return CarriedGroup(cluster, broker_name, what)
+        if what is not None and database.mark_applied(group):
+            return AppliedGroup(cluster, broker_name, what)
     raise RemoteError(f"{path} is written, or its group changed, by somebody else all the time")
 
 
-def _bring(do: Do, path: str, node: NodeFound | None, group: StoredGroup, guard: Guard | None) -> Carried | None:
+def _bring(do: Do, path: str, node: NodeFound | None, group: StoredGroup, guard: Guard | None) -> ApplyOutcome | None:
     """Make the node what the group is; None: the node, or the record, is not any more what was read."""
     if group.config is None:
         if node is None:
-            return Carried.REMOVED
+            return ApplyOutcome.REMOVED
         operation: Operation = Delete(path, node.version)
-        what = Carried.REMOVED
+        what = ApplyOutcome.REMOVED
     else:
         data = config_to_json(group.config)
         if node is None:
-            operation, what = Create(path, data), Carried.CREATED
+            operation, what = Create(path, data), ApplyOutcome.CREATED
         elif node.data == data:
-            return Carried.UNCHANGED
+            return ApplyOutcome.UNCHANGED
         else:
-            operation, what = Write(path, data, node.version, guard), Carried.WRITTEN
-    return _apply(do, operation, path, what)
+            operation, what = Write(path, data, node.version, guard), ApplyOutcome.WRITTEN
+    return _compare_and_set(do, operation, path, what)
 
 
-def _apply(do: Do, operation: Operation, path: str, what: Carried) -> Carried | None:
+def _compare_and_set(do: Do, operation: Operation, path: str, what: ApplyOutcome) -> ApplyOutcome | None:
     """Write by compare-and-set; None: the node is not any more what was read."""
     match do(operation):
         case Done():

@@ -25,11 +25,11 @@ from tandemq.boundary import (
     Connect,
     Drained,
     Event,
+    HandshakeFailed,
     LinkKind,
     Node,
     Opened,
     Turn,
-    TurnedAway,
 )
 from tandemq.errors import ConfigError, NetworkError
 from tandemq.real.clock import read_clock
@@ -343,7 +343,7 @@ class Loop:
             with contextlib.suppress(OSError):
                 link.sock.send(tls.outgoing())
             if link.number < 0 and link.unopened is None:
-                self._events.append(TurnedAway(link.kind, "", str(error)))
+                self._events.append(HandshakeFailed(link.kind, "", str(error)))
             self._drop(link, str(error))
             return False
         answer = tls.outgoing()
@@ -494,7 +494,7 @@ class Loop:
         self._shaking.pop(link.number, None)
         unopened, link.unopened = link.unopened, None
         if unopened is not None:
-            self._events.append(TurnedAway(link.kind, unopened.peer, reason))
+            self._events.append(HandshakeFailed(link.kind, unopened.peer, reason))
         if unopened is None or link.number < 0:
             self._events.append(Closed(link.number, reason))
 

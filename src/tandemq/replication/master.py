@@ -105,8 +105,8 @@ EXPECTED = {
 """What a TandemQ slave may say."""
 
 
-class SlaveIntroduced(NamedTuple):
-    """A TandemQ slave said who it is; the owner answers with `MasterSession.welcome`."""
+class SlaveHelloReceived(NamedTuple):
+    """A TandemQ slave said who it is; the owner answers with `MasterSession.answer_hello`."""
 
     hello: SlaveHello
 
@@ -147,7 +147,9 @@ class MasterSessionClosed(NamedTuple):
     reason: str
 
 
-Event = SlaveIntroduced | SlaveAcked | SlavePromise | SlaveHeartbeat | TailReceived | TailComplete | MasterSessionClosed
+Event = (
+    SlaveHelloReceived | SlaveAcked | SlavePromise | SlaveHeartbeat | TailReceived | TailComplete | MasterSessionClosed
+)
 
 
 class MasterSession:
@@ -267,7 +269,7 @@ class MasterSession:
 
     # The owner's decisions.
 
-    def welcome(self, answer: MasterHello) -> None:
+    def answer_hello(self, answer: MasterHello) -> None:
         """Answer a slave's introduction."""
         assert self.state is MasterSessionState.HANDSHAKE and self.hello is not None, "nobody was introduced"
         mine = encode_hello(answer)
@@ -383,7 +385,7 @@ class MasterSession:
             raise ProtocolError("its hello is another broker's than its opening")
         self.hello = hello
         self._in = self._in[whole:]
-        self._events.append(SlaveIntroduced(hello))
+        self._events.append(SlaveHelloReceived(hello))
 
     def _read_reports(self) -> None:
         if self.is_classic:

@@ -36,7 +36,7 @@ class Piece(NamedTuple):
     """Its starts and ends are positions in `data`."""
 
 
-class Corrupt(NamedTuple):
+class CorruptRecord(NamedTuple):
     """Bytes that are no valid record, and where they begin."""
 
     log_offset: int
@@ -59,8 +59,8 @@ class RecordStream:
         """Log offset behind the last byte taken."""
         return self.position + self._rest_bytes
 
-    def feed(self, *bodies: Buffer) -> tuple[list[Piece], Corrupt | None]:
-        """Take bytes; give the pieces they complete. After `Corrupt` the stream must not be used any more."""
+    def feed(self, *bodies: Buffer) -> tuple[list[Piece], CorruptRecord | None]:
+        """Take bytes; give the pieces they complete. After `CorruptRecord` the stream must not be used any more."""
         self._rest += bodies
         self._rest_bytes += sum(map(len, bodies))
         if self._rest_bytes < self._needed:
@@ -69,7 +69,7 @@ class RecordStream:
         self._rest.clear()
         self._rest_bytes = 0
         pieces: list[Piece] = []
-        corrupt: Corrupt | None = None
+        corrupt: CorruptRecord | None = None
         file_ended = True
         while corrupt is None and file_ended and data:
             stop, run, corrupt, file_ended = self._run(data)
@@ -82,7 +82,7 @@ class RecordStream:
             self._rest_bytes = len(data)
         return pieces, corrupt
 
-    def _run(self, data: bytes) -> tuple[int, Run, Corrupt | None, bool]:
+    def _run(self, data: bytes) -> tuple[int, Run, CorruptRecord | None, bool]:
         """Whole records up to the end of the data or of the file; where they end, and whether the file ended."""
         run = Run()
         base = self.position
@@ -105,17 +105,17 @@ class RecordStream:
                     break
                 return at + size, run, None, True
             if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_BYTES_MIN <= size <= min(room - at, RECORD_BYTES_MAX):
-                return at, run, Corrupt(base + at, f"size {size} and magic {magic:#x} are no record's"), False
+                return at, run, CorruptRecord(base + at, f"size {size} and magic {magic:#x} are no record's"), False
             if end - at < size:
                 needed = unfinished_record(data, at, end)
                 if isinstance(needed, str):
-                    return at, run, Corrupt(base + at, needed), False
+                    return at, run, CorruptRecord(base + at, needed), False
                 self._needed = needed
                 break
             record = parse_record(data, at, at + size)
             fault = record if isinstance(record, str) else self._fault(data, at, base, record)
             if fault is not None:
-                return at, run, Corrupt(base + at, fault), False
+                return at, run, CorruptRecord(base + at, fault), False
             assert not isinstance(record, str), "a record without fault"
             run.add(record, at)
             at += size

@@ -71,7 +71,7 @@ class LogBegins(NamedTuple):
     log_offset: int
 
 
-class HelloAnswered(NamedTuple):
+class MasterHelloReceived(NamedTuple):
     """The master answered. The owner cuts its log if told, then calls `SlaveSession.proceed`."""
 
     hello: MasterHello
@@ -119,7 +119,7 @@ class SlaveSessionClosed(NamedTuple):
 
 Event = (
     LogBegins
-    | HelloAnswered
+    | MasterHelloReceived
     | RecordsReceived
     | MasterPromise
     | MasterHeartbeat
@@ -364,7 +364,7 @@ class SlaveSession:
         if hello.refused is not None:
             self._close(f"the master refuses us: {hello.refused}", is_refusal=True)
             return
-        self._events.append(HelloAnswered(hello))
+        self._events.append(MasterHelloReceived(hello))
 
     def _read_transfers(self) -> None:
         if self._in_bytes < TRANSFER_BYTES:

@@ -25,7 +25,7 @@ def test_a_group_is_stored_changed_and_read_back(database: GroupDatabase) -> Non
     assert database.group("main", "broker-a") is None
     stored = database.change("main", "broker-a", lambda before: PAIR if before is None else None, wall_ms=77)
     assert stored == database.group("main", "broker-a")
-    assert (stored.config, stored.revision, stored.is_carried, stored.changed_ms) == (PAIR, 1, False, 77)
+    assert (stored.config, stored.revision, stored.is_applied, stored.changed_ms) == (PAIR, 1, False, 77)
     alone = replace(PAIR, members=PAIR.members[:1])
     stored = database.change("main", "broker-a", lambda before: alone if before == PAIR else None, wall_ms=78)
     assert (stored.config, stored.revision) == (alone, 2)
@@ -39,16 +39,16 @@ def test_a_group_is_stored_changed_and_read_back(database: GroupDatabase) -> Non
     assert [group.broker_name for group in database.groups("main")] == ["broker-a", "broker-b"]
 
 
-def test_a_removed_group_stays_until_its_removal_is_carried(database: GroupDatabase) -> None:
+def test_a_removed_group_stays_until_its_removal_is_applied(database: GroupDatabase) -> None:
     put(database, PAIR)
     put(database, None)
     (removed,) = database.groups()
     assert (removed.config, removed.revision) == (None, 2)
     with pytest.raises(ConfigError, match="no group broker-a in cluster main"):
         put(database, None)
-    assert database.carried(removed)
+    assert database.mark_applied(removed)
     assert database.groups() == []
-    assert not database.carried(removed)
+    assert not database.mark_applied(removed)
     with pytest.raises(ConfigError, match="no group"):
         put(database, None)
 
@@ -58,19 +58,19 @@ def test_a_removed_group_may_come_back_before_that(database: GroupDatabase) -> N
     put(database, None)
     (removed,) = database.groups()
     put(database, PAIR)
-    assert not database.carried(removed), "it was of an older revision"
+    assert not database.mark_applied(removed), "it was of an older revision"
     (back,) = database.groups()
     assert (back.config, back.revision) == (PAIR, 3)
 
 
-def test_what_is_carried_is_noted_for_the_revision_it_was(database: GroupDatabase) -> None:
+def test_mark_applied_changes_nothing_for_another_revision(database: GroupDatabase) -> None:
     put(database, PAIR)
     (first,) = database.groups()
-    assert database.carried(first)
-    assert database.groups()[0].is_carried
+    assert database.mark_applied(first)
+    assert database.groups()[0].is_applied
     put(database, replace(PAIR, mode=Mode.ELECT))
-    assert not database.groups()[0].is_carried
-    assert not database.carried(first)
+    assert not database.groups()[0].is_applied
+    assert not database.mark_applied(first)
     assert database.groups()[0].carried_revision == 1
 
 

@@ -92,14 +92,14 @@ class Pair:
 
     def _own_master(self) -> None:
         while (event := self.master.next_event()) is not None:
-            if isinstance(event, master.SlaveIntroduced):
-                self.master.welcome(MasterHello(0, log_end=len(LOG)))
+            if isinstance(event, master.SlaveHelloReceived):
+                self.master.answer_hello(MasterHello(0, log_end=len(LOG)))
             elif isinstance(event, master.MasterSessionClosed):
                 self.master_closed = event.reason
 
     def _own_slave(self) -> None:
         while (event := self.slave.next_event()) is not None:
-            if isinstance(event, slave.HelloAnswered):
+            if isinstance(event, slave.MasterHelloReceived):
                 self.slave.proceed(event.hello, 0)
             elif isinstance(event, slave.RecordsReceived):
                 self.received += b"".join(piece.data for piece in event.pieces)

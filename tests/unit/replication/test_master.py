@@ -25,7 +25,7 @@ from tandemq.replication.master import (
     MasterSessionClosed,
     MasterSessionState,
     SlaveAcked,
-    SlaveIntroduced,
+    SlaveHelloReceived,
     TailComplete,
     TailReceived,
 )
@@ -85,8 +85,8 @@ def introduced(log: FakeLog, start: int = 0, **changes: object) -> MasterSession
     """A session whose TandemQ slave has been welcomed."""
     session = open_session(log, is_classic=False)
     session.receive_data(encode_hello(hello()), 0)
-    assert [type(event) for event in events(session)] == [SlaveIntroduced]
-    session.welcome(MasterHello(0, start=start, log_end=log.written_end, **changes))  # type: ignore[arg-type]
+    assert [type(event) for event in events(session)] == [SlaveHelloReceived]
+    session.answer_hello(MasterHello(0, start=start, log_end=log.written_end, **changes))  # type: ignore[arg-type]
     return session
 
 
@@ -446,8 +446,8 @@ def test_rubbish_never_acknowledges(pieces: list[bytes], is_classic: bool) -> No
         sent(session)
         for event in events(session):
             assert not isinstance(event, SlaveAcked) or event.log_offset <= session.next_offset
-            if isinstance(event, SlaveIntroduced):
-                session.welcome(MasterHello(0, refused="rubbish"))
+            if isinstance(event, SlaveHelloReceived):
+                session.answer_hello(MasterHello(0, refused="rubbish"))
         assert len(session._in) <= 2 << 20  # what a stranger can make us keep
     assert session.acked_offset <= session.next_offset
 
@@ -470,9 +470,9 @@ def test_introduction_may_arrive_byte_by_byte_with_reports_behind_it() -> None:
     session = open_session(log, is_classic=False)
     for byte in encode_hello(hello()):
         session.receive_data(bytes([byte]), 0)
-    assert [type(event) for event in events(session)] == [SlaveIntroduced]
+    assert [type(event) for event in events(session)] == [SlaveHelloReceived]
     session.receive_data(checked(KIND_REPORT, report(0)), 0)
-    session.welcome(MasterHello(0))
+    session.answer_hello(MasterHello(0))
     assert events(session) == [SlaveAcked(0)]
 
 
@@ -480,7 +480,7 @@ def test_refused_slave_is_told_why_before_the_link_closes() -> None:
     session = open_session(FakeLog(), is_classic=False)
     session.receive_data(encode_hello(hello()), 0)
     events(session)
-    session.welcome(MasterHello(0, refused="another cluster"))
+    session.answer_hello(MasterHello(0, refused="another cluster"))
     assert b"another cluster" in sent(session)
     assert "another cluster" in closed_because(session)
 

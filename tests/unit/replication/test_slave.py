@@ -25,9 +25,9 @@ from tandemq.config.settings import BrokerConfig
 from tandemq.errors import DiskFailed
 from tandemq.replication.slave import (
     CorruptRecordReceived,
-    HelloAnswered,
     LogBegins,
     MasterHeartbeat,
+    MasterHelloReceived,
     MasterPromise,
     MetadataReceived,
     RecordsReceived,
@@ -74,7 +74,7 @@ class Slave:
             elif isinstance(event, LogBegins):
                 assert not self.log.data
                 self.log.start = event.log_offset
-            elif isinstance(event, HelloAnswered):
+            elif isinstance(event, MasterHelloReceived):
                 self.session.proceed(event.hello, self.log.written_end)
             elif isinstance(event, CorruptRecordReceived):
                 self.damaged.append(event)
@@ -177,7 +177,7 @@ def test_slave_that_syncs_never_reports_more_than_is_synced() -> None:
     session.data_to_send()
     session.receive_data(encode_hello(MasterHello(0, start=100)), 0)
     event = session.next_event()
-    assert isinstance(event, HelloAnswered)
+    assert isinstance(event, MasterHelloReceived)
     session.proceed(event.hello, 60)
     assert session.data_to_send() == [checked(KIND_REPORT, pack(">q", 60))]
     session.tick(5_000)

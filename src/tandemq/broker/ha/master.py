@@ -206,11 +206,11 @@ class MasterSide:
 
     def _events(self, link: int, session: master.MasterSession, turn: Turn, now: Now) -> None:
         while (event := session.next_event()) is not None:
-            if isinstance(event, master.SlaveIntroduced):
+            if isinstance(event, master.SlaveHelloReceived):
                 answer = self._decide(event.hello)
                 if answer.refused is None:
                     self._addresses[event.hello.broker_id] = event.hello.address
-                session.welcome(answer)
+                session.answer_hello(answer)
                 self._linked(link, session, now)
             elif isinstance(event, master.SlaveAcked):
                 self._acked(link, session)

@@ -7,7 +7,7 @@ the one to a master.
 import logging
 from typing import TYPE_CHECKING
 
-from tandemq.boundary import LinkKind, Now, Opened, Turn, TurnedAway
+from tandemq.boundary import HandshakeFailed, LinkKind, Now, Opened, Turn
 from tandemq.broker.ha.master import MasterSide
 from tandemq.broker.ha.slave import SlaveSide
 from tandemq.broker.ha.truncation import correct_progress
@@ -133,7 +133,7 @@ class Replication:
         elif self.slave is not None:
             self.slave.opened(event, now)
 
-    def turned_away(self, event: TurnedAway, now: Now) -> None:
+    def turned_away(self, event: HandshakeFailed, now: Now) -> None:
         """TLS failed on a replication link."""
         if event.kind is LinkKind.HA_MASTER:
             self.masters.refused(event.peer, event.reason, now)

@@ -316,7 +316,7 @@ class SlaveSide:
             if isinstance(event, slave.RecordsReceived):
                 if not self._store(event.pieces, turn):
                     return
-            elif isinstance(event, slave.HelloAnswered):
+            elif isinstance(event, slave.MasterHelloReceived):
                 if not self._welcomed(event.hello, turn):
                     return
                 session.proceed(event.hello, self._safe_end())

@@ -22,7 +22,7 @@ from tandemq.codec.record.entries import BLANK_BYTES_MIN, QUEUE_ENTRY
 from tandemq.codec.record.record import peek, tags_code
 from tandemq.errors import DiskFailed
 from tandemq.model.topic import SCHEDULE_TOPIC
-from tandemq.replication.record_stream import Corrupt, Piece, RecordStream
+from tandemq.replication.record_stream import CorruptRecord, Piece, RecordStream
 from tandemq.storage.log.scan import boundary_before, find_next_record
 
 PAGE_BYTES = 4096
@@ -146,7 +146,7 @@ class _Walked:
 
     end: int
     pieces: list[Piece] = field(default_factory=list)
-    corrupt: Corrupt | None = None
+    corrupt: CorruptRecord | None = None
 
 
 def _walk(reader: LogReader, start: int, limit: int, size: int, segment_bytes: int) -> _Walked:
@@ -159,11 +159,11 @@ def _walk(reader: LogReader, start: int, limit: int, size: int, segment_bytes: i
         claimed, _ = peek(data, 0)
         pieces, corrupt = stream.feed(reader(start + len(data), min(claimed, limit - start) - len(data)))
     if corrupt is None and stream.received_end == limit and stream.position < limit:
-        corrupt = Corrupt(stream.position, "what lies there reaches beyond the end of the file or of the log")
+        corrupt = CorruptRecord(stream.position, "what lies there reaches beyond the end of the file or of the log")
     if corrupt is None and stream.position == start:
-        corrupt = Corrupt(start, "the file ends here")
+        corrupt = CorruptRecord(start, "the file ends here")
     if corrupt is not None and reader.unreadable:
-        corrupt = Corrupt(corrupt.log_offset, f"it cannot be read: {reader.unreadable}")
+        corrupt = CorruptRecord(corrupt.log_offset, f"it cannot be read: {reader.unreadable}")
     return _Walked(stream.position, pieces, corrupt)
 
 

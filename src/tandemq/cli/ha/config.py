@@ -21,7 +21,7 @@ from tandemq.errors import ConfigError, NetworkError, RemoteError, TandemError
 if TYPE_CHECKING:
     from tandemq.coordination.registry.records import GroupConfig, GroupMember
     from tandemq.groupdb.database import GroupDatabase, StoredGroup
-    from tandemq.groupdb.publisher import CarriedGroup
+    from tandemq.groupdb.publisher import AppliedGroup
 
 EXIT_REFUSED = 3
 FOLLOW_SECONDS = 1.0
@@ -88,7 +88,7 @@ def _row(group: "StoredGroup") -> dict[str, Any]:
         "mode": "removed" if config is None else config.mode.value,
         "members": 0 if config is None else len(config.members),
         "revision": group.revision,
-        "applied": group.is_carried,
+        "applied": group.is_applied,
         "changed": time_text(group.changed_ms),
     }
 
@@ -113,7 +113,7 @@ def _show(found: "StoredGroup", *, as_json: bool) -> None:
     if as_json:
         show_json({**_row(found), "members": members})
         return
-    state = "applied" if found.is_carried else "not applied yet"
+    state = "applied" if found.is_applied else "not applied yet"
     click.echo(f"{found.broker_name}: {found.config.mode.value}, revision {found.revision}, {state}\n")
     show_rows(members, as_json=False)
 
@@ -272,16 +272,16 @@ def apply(cluster: str | None, follow: bool, registry: str, database_url: str | 
     return 0
 
 
-def _carry(database: "GroupDatabase", registry: str, cluster: str | None) -> "list[CarriedGroup]":
-    from tandemq.groupdb.publisher import carry  # noqa: PLC0415
+def _carry(database: "GroupDatabase", registry: str, cluster: str | None) -> "list[AppliedGroup]":
+    from tandemq.groupdb.publisher import apply_groups  # noqa: PLC0415
 
     with registries.open_registry(registry) as client:
-        return carry(database, client.do, cluster)
+        return apply_groups(database, client.do, cluster)
 
 
 def _follow(database: "GroupDatabase", registry: str, cluster: str | None, *, as_json: bool) -> None:
     """Say what changes, once; a registry or a database that is away is waited for."""
-    from tandemq.groupdb.publisher import Carried, carry  # noqa: PLC0415
+    from tandemq.groupdb.publisher import ApplyOutcome, apply_groups  # noqa: PLC0415
 
     said: dict[tuple[str, str], str] = {}
     trouble = ""
@@ -289,11 +289,11 @@ def _follow(database: "GroupDatabase", registry: str, cluster: str | None, *, as
         try:
             with registries.open_registry(registry) as client:
                 while True:
-                    for done in carry(database, client.do, cluster):
+                    for done in apply_groups(database, client.do, cluster):
                         name = (done.cluster, done.broker_name)
-                        if done.what is not Carried.UNCHANGED and said.get(name) != done.reason:
+                        if done.what is not ApplyOutcome.UNCHANGED and said.get(name) != done.reason:
                             _say(done, as_json=as_json)
-                        if done.what is Carried.REFUSED:
+                        if done.what is ApplyOutcome.REFUSED:
                             said[name] = done.reason
                         else:
                             said.pop(name, None)
@@ -310,7 +310,7 @@ def _tell_trouble(error: TandemError) -> str:
     return str(error)
 
 
-def _say(done: "CarriedGroup", *, as_json: bool) -> None:
+def _say(done: "AppliedGroup", *, as_json: bool) -> None:
     row = _carried_row(done)
     if as_json:
         show_json(row)
@@ -318,5 +318,5 @@ def _say(done: "CarriedGroup", *, as_json: bool) -> None:
         click.echo(f"{done.cluster}/{done.broker_name}: {' '.join(filter(None, (row['done'], row['reason'])))}")
 
 
-def _carried_row(done: "CarriedGroup") -> dict[str, Any]:
+def _carried_row(done: "AppliedGroup") -> dict[str, Any]:
     return {"cluster": done.cluster, "group": done.broker_name, "done": done.what.value, "reason": done.reason}

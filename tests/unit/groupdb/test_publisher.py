@@ -35,7 +35,7 @@ from tandemq.coordination.registry.records import (
 from tandemq.coordination.registry.tree import Tree
 from tandemq.errors import OutcomeUnknown, RemoteError
 from tandemq.groupdb.database import GroupDatabase
-from tandemq.groupdb.publisher import Carried, carry
+from tandemq.groupdb.publisher import ApplyOutcome, apply_groups
 from tests.spec import spec
 
 PAIR = GroupConfig(Mode.SLAVE_CONSUME, (GroupMember(0, Role.MASTER), GroupMember(1, Role.SLAVE)))
@@ -72,7 +72,7 @@ def put(database: GroupDatabase, name: str, config: GroupConfig | None) -> None:
     database.change("main", name, lambda _: config, wall_ms=0)
 
 
-def whats(done: list[Any]) -> list[Carried]:
+def whats(done: list[Any]) -> list[ApplyOutcome]:
     return [each.what for each in done]
 
 
@@ -81,22 +81,22 @@ def test_groups_are_created_written_removed_and_left_alone(database: GroupDataba
     registry = Registry()
     for name in ("broker-a", "broker-b"):
         put(database, name, PAIR)
-    assert whats(carry(database, registry.do)) == [Carried.CREATED] * 2
+    assert whats(apply_groups(database, registry.do)) == [ApplyOutcome.CREATED] * 2
     assert registry.config("broker-a") == config_to_json(PAIR)
-    assert all(group.is_carried for group in database.groups())
+    assert all(group.is_applied for group in database.groups())
     put(database, "broker-a", ELECT)
-    assert whats(carry(database, registry.do)) == [Carried.WRITTEN, Carried.UNCHANGED]
+    assert whats(apply_groups(database, registry.do)) == [ApplyOutcome.WRITTEN, ApplyOutcome.UNCHANGED]
     put(database, "broker-a", None)
-    assert whats(carry(database, registry.do)) == [Carried.REMOVED, Carried.UNCHANGED]
+    assert whats(apply_groups(database, registry.do)) == [ApplyOutcome.REMOVED, ApplyOutcome.UNCHANGED]
     assert registry.config("broker-a") is None
-    assert whats(carry(database, registry.do)) == [Carried.UNCHANGED]
+    assert whats(apply_groups(database, registry.do)) == [ApplyOutcome.UNCHANGED]
 
 
 def test_groups_the_database_does_not_know_are_left_alone(database: GroupDatabase) -> None:
     registry = Registry()
     registry.tree.execute(registry.session, Create(config_path("main", "others"), b"theirs"))
     put(database, "broker-a", PAIR)
-    carry(database, registry.do)
+    apply_groups(database, registry.do)
     assert registry.config("others") == b"theirs"
 
 
@@ -126,8 +126,8 @@ class Steps:
     def group(self, cluster: str, broker_name: str) -> Any:
         return self._step(lambda: self._database.group(cluster, broker_name))
 
-    def carried(self, group: Any) -> Any:
-        return self._step(lambda: self._database.carried(group))
+    def mark_applied(self, group: Any) -> Any:
+        return self._step(lambda: self._database.mark_applied(group))
 
 
 @spec("F02")
@@ -143,23 +143,23 @@ def test_a_task_killed_at_any_step_is_finished_by_the_next(database: GroupDataba
             if before is not None:
                 put(database, name, before)
         registry = Registry()
-        carry(database, registry.do)
+        apply_groups(database, registry.do)
         put(database, "new", ELECT)
         put(database, "changed", ELECT)
         put(database, "gone", None)
         steps = Steps(registry, database, step, is_done=is_done)
         try:
-            carry(steps, steps.do)  # type: ignore[arg-type]  # the database, counted
+            apply_groups(steps, steps.do)  # type: ignore[arg-type]  # the database, counted
         except Killed:
             pass
         else:
             break
         for name in ("new", "changed", "gone", "same"):
             assert registry.config(name) in (None, config_to_json(PAIR), config_to_json(ELECT)), "never half a record"
-        carry(database, registry.do)
+        apply_groups(database, registry.do)
         _check_all_carried(registry, database)
         registry.asked.clear()
-        assert set(whats(carry(database, registry.do))) == {Carried.UNCHANGED}
+        assert set(whats(apply_groups(database, registry.do))) == {ApplyOutcome.UNCHANGED}
         assert not [each for each in registry.asked if not isinstance(each, Read)]
     assert step > 15
 
@@ -169,7 +169,7 @@ def _check_all_carried(registry: Registry, database: GroupDatabase) -> None:
     assert registry.config("same") == config_to_json(PAIR)
     assert registry.config("gone") is None
     assert [group.broker_name for group in database.groups()] == ["changed", "new", "same"]
-    assert all(group.is_carried for group in database.groups())
+    assert all(group.is_applied for group in database.groups())
 
 
 def test_an_older_configuration_never_follows_a_newer_one(database: GroupDatabase) -> None:
@@ -179,7 +179,7 @@ def test_an_older_configuration_never_follows_a_newer_one(database: GroupDatabas
         step += 1
         registry = Registry()
         put(database, "broker-a", PAIR)
-        carry(database, registry.do)
+        apply_groups(database, registry.do)
         put(database, "broker-a", replace(PAIR, members=PAIR.members[:1]))
         left = step
 
@@ -188,9 +188,9 @@ def test_an_older_configuration_never_follows_a_newer_one(database: GroupDatabas
             left -= 1
             if left == 0:
                 put(database, "broker-a", None)
-                carry(database, registry.do)
+                apply_groups(database, registry.do)
                 put(database, "broker-a", ELECT)
-                carry(database, registry.do)
+                apply_groups(database, registry.do)
 
         class Meddled(Steps):
             def _step(self, act: Callable[[], Any], meddle: Callable[[], None] = meddle) -> Any:
@@ -198,11 +198,11 @@ def test_an_older_configuration_never_follows_a_newer_one(database: GroupDatabas
                 return act()
 
         steps = Meddled(registry, database, 0, is_done=False)
-        carry(steps, steps.do)  # type: ignore[arg-type]  # the database, counted
+        apply_groups(steps, steps.do)  # type: ignore[arg-type]  # the database, counted
         if left > 0:
             break
         assert registry.config("broker-a") == config_to_json(ELECT)
-        assert database.groups()[0].is_carried
+        assert database.groups()[0].is_applied
     assert step > 5
 
 
@@ -220,11 +220,11 @@ def test_an_unknown_outcome_ends_the_run_and_the_next_finds_out(database: GroupD
 
     registry.before = lose
     with pytest.raises(OutcomeUnknown, match="run it again"):
-        carry(database, registry.do)
-    assert not database.groups()[0].is_carried
+        apply_groups(database, registry.do)
+    assert not database.groups()[0].is_applied
     registry.before = lambda _: None
-    assert whats(carry(database, registry.do)) == [Carried.UNCHANGED if happened else Carried.CREATED]
-    assert database.groups()[0].is_carried
+    assert whats(apply_groups(database, registry.do)) == [ApplyOutcome.UNCHANGED if happened else ApplyOutcome.CREATED]
+    assert database.groups()[0].is_applied
 
 
 def test_a_registry_that_refuses_is_said(database: GroupDatabase) -> None:
@@ -232,7 +232,7 @@ def test_a_registry_that_refuses_is_said(database: GroupDatabase) -> None:
     put(database, "broker-a", PAIR)
     registry.before = lambda _: RegistryRefused("no room")
     with pytest.raises(RemoteError, match="no room"):
-        carry(database, registry.do)
+        apply_groups(database, registry.do)
 
 
 def test_a_node_somebody_else_writes_all_the_time_is_given_up(database: GroupDatabase) -> None:
@@ -251,7 +251,7 @@ def test_a_node_somebody_else_writes_all_the_time_is_given_up(database: GroupDat
 
     registry.before = meddle
     with pytest.raises(RemoteError, match="all the time"):
-        carry(database, registry.do)
+        apply_groups(database, registry.do)
     assert version == 20
 
 
@@ -266,15 +266,15 @@ def test_a_broker_that_serves_cannot_be_taken_out(database: GroupDatabase, state
     registry = Registry()
     put(database, "broker-a", PAIR)
     put(database, "broker-b", PAIR)
-    carry(database, registry.do)
+    apply_groups(database, registry.do)
     registry.tree.execute(registry.session, Create(state_path("main", "broker-a"), state_to_json(state)))
     put(database, "broker-a", replace(PAIR, members=PAIR.members[:1]))
     put(database, "broker-b", ELECT)
-    refused, other = carry(database, registry.do)
-    assert (refused.what, other.what) == (Carried.REFUSED, Carried.WRITTEN)
+    refused, other = apply_groups(database, registry.do)
+    assert (refused.what, other.what) == (ApplyOutcome.REFUSED, ApplyOutcome.WRITTEN)
     assert reason in refused.reason
     assert registry.config("broker-a") == config_to_json(PAIR)
-    assert [group.is_carried for group in database.groups()] == [False, True]
+    assert [group.is_applied for group in database.groups()] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_a_broker_that_begins_to_serve_just_before_the_write_is_not_taken_out(
 ) -> None:
     registry = Registry()
     put(database, "broker-a", PAIR)
-    carry(database, registry.do)
+    apply_groups(database, registry.do)
     put_state(registry, GroupState(3, 0, (0, 1), reader=0))
     put(database, "broker-a", replace(PAIR, members=PAIR.members[:1]))
 
@@ -297,8 +297,8 @@ def test_a_broker_that_begins_to_serve_just_before_the_write_is_not_taken_out(
         return None
 
     registry.before = begins
-    (refused,) = carry(database, registry.do)
-    assert refused.what is Carried.REFUSED
+    (refused,) = apply_groups(database, registry.do)
+    assert refused.what is ApplyOutcome.REFUSED
     assert "broker 1" in refused.reason
     assert registry.config("broker-a") == config_to_json(PAIR)
 
@@ -328,11 +328,11 @@ def test_a_mode_that_would_lose_something_is_refused(
 ) -> None:
     registry = Registry()
     put(database, "broker-a", before)
-    carry(database, registry.do)
+    apply_groups(database, registry.do)
     put_state(registry, state)
     put(database, "broker-a", after)
-    (refused,) = carry(database, registry.do)
-    assert refused.what is Carried.REFUSED
+    (refused,) = apply_groups(database, registry.do)
+    assert refused.what is ApplyOutcome.REFUSED
     assert reason in refused.reason
     assert registry.config("broker-a") == config_to_json(before)
     assert state_of(registry) == state
@@ -341,20 +341,22 @@ def test_a_mode_that_would_lose_something_is_refused(
 def test_another_mode_waits_until_no_broker_of_the_group_runs(database: GroupDatabase) -> None:
     registry = Registry()
     put(database, "broker-a", PAIR)
-    carry(database, registry.do)
+    apply_groups(database, registry.do)
     put_state(registry, GroupState(1, 0, (0, 1), reader=0))
     broker = registry.tree.open_session(2_000, "broker", 0)
     registry.tree.execute(broker, Create(live_broker_path("main", "broker-a", 1), b"{}", ephemeral=True))
     put(database, "broker-a", ELECT)
-    (refused,) = carry(database, registry.do)
-    assert refused.what is Carried.REFUSED
+    (refused,) = apply_groups(database, registry.do)
+    assert refused.what is ApplyOutcome.REFUSED
     assert "brokers 1 run in mode slave-consume" in refused.reason
     assert "stop all brokers of the group" in refused.reason
     put(database, "broker-a", replace(PAIR, members=(PAIR.members[0], replace(PAIR.members[1], weight=7))))
-    assert whats(carry(database, registry.do)) == [Carried.WRITTEN], "what is no mode may change while they run"
+    assert whats(apply_groups(database, registry.do)) == [ApplyOutcome.WRITTEN], (
+        "what is no mode may change while they run"
+    )
     registry.tree.close_session(broker)
     put(database, "broker-a", ELECT)
-    assert whats(carry(database, registry.do)) == [Carried.WRITTEN]
+    assert whats(apply_groups(database, registry.do)) == [ApplyOutcome.WRITTEN]
 
 
 @spec("F02", "F33")
@@ -365,10 +367,10 @@ def test_whom_another_mode_counted_as_in_sync_is_forgotten_before_members_are_el
     registry = Registry()
     if before is not None:
         put(database, "broker-a", before)
-        carry(database, registry.do)
+        apply_groups(database, registry.do)
     put_state(registry, GroupState(2, 0, (0, 1), reader=0))
     put(database, "broker-a", replace(ELECT, members=(ELECT.members[0], replace(ELECT.members[1], weight=7))))
-    carry(database, registry.do)
+    apply_groups(database, registry.do)
     assert state_of(registry).in_sync == ((0, 1) if stays else (0,))
     assert registry.config("broker-a") is not None
 
@@ -376,7 +378,7 @@ def test_whom_another_mode_counted_as_in_sync_is_forgotten_before_members_are_el
 def test_a_record_that_changes_before_it_is_forgotten_is_looked_at_again(database: GroupDatabase) -> None:
     registry = Registry()
     put(database, "broker-a", STATIC)
-    carry(database, registry.do)
+    apply_groups(database, registry.do)
     put_state(registry, GroupState(2, 0, (0, 1), reader=0))
     put(database, "broker-a", PAIR)
     path = state_path("main", "broker-a")
@@ -388,7 +390,7 @@ def test_a_record_that_changes_before_it_is_forgotten_is_looked_at_again(databas
         return None
 
     registry.before = meddle
-    (refused,) = carry(database, registry.do)
+    (refused,) = apply_groups(database, registry.do)
     assert "broker 1 is its master" in refused.reason
     assert registry.config("broker-a") == config_to_json(STATIC)
 
@@ -396,27 +398,27 @@ def test_a_record_that_changes_before_it_is_forgotten_is_looked_at_again(databas
 def test_group_whose_brokers_run_is_not_removed(database: GroupDatabase) -> None:
     registry = Registry()
     put(database, "broker-a", PAIR)
-    carry(database, registry.do)
+    apply_groups(database, registry.do)
     live = live_broker_path("main", "broker-a", 1)
     registry.tree.execute(registry.session, Create(live, b"{}"))
     put(database, "broker-a", None)
-    (refused,) = carry(database, registry.do)
-    assert refused.what is Carried.REFUSED
+    (refused,) = apply_groups(database, registry.do)
+    assert refused.what is ApplyOutcome.REFUSED
     assert "brokers 1 of the group run" in refused.reason
     assert "stop them first" in refused.reason
     assert registry.config("broker-a") == config_to_json(PAIR)
     registry.tree.execute(registry.session, Delete(live, 0))
-    assert whats(carry(database, registry.do)) == [Carried.REMOVED]
+    assert whats(apply_groups(database, registry.do)) == [ApplyOutcome.REMOVED]
 
 
 def test_removing_a_group_keeps_its_state(database: GroupDatabase) -> None:
     registry = Registry()
     put(database, "broker-a", PAIR)
-    carry(database, registry.do)
+    apply_groups(database, registry.do)
     state = state_to_json(GroupState(9, 0, (0, 1), reader=0))
     registry.tree.execute(registry.session, Create(state_path("main", "broker-a"), state))
     put(database, "broker-a", None)
-    assert whats(carry(database, registry.do)) == [Carried.REMOVED]
+    assert whats(apply_groups(database, registry.do)) == [ApplyOutcome.REMOVED]
     found = registry.tree.execute(registry.session, Read(state_path("main", "broker-a")))
     assert isinstance(found, NodeFound)
     assert found.data == state
