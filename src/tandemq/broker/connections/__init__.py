@@ -1,1 +1,1 @@
-"""Connections: clients' links with their limits, our own requests to peers and to clients."""
+"""Client connections and their limits; requests of the broker to peers and to clients."""

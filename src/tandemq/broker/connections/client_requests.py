@@ -1,9 +1,9 @@
-"""Our requests to clients that want an answer: matched by link and number, given up at their deadline.
+"""Requests of the broker to clients: responses matched by connection and request id, with a timeout.
 
-    call ──► on the link ──► the client's answer ──► on_answer(Command)
-                   │ no answer in time ───────────► on_answer(Missing.LATE)
-                   │ the link closes ─────────────► on_answer(Missing.GONE)
-                   └ too many wait already ───────► on_answer(Missing.CROWDED), at once
+    call ──► on the connection ──► response of the client ──► on_answer(Command)
+                   │ no response in time ───────────────────► on_answer(Missing.LATE)
+                   │ the connection closes ─────────────────► on_answer(Missing.GONE)
+                   └ too many requests wait already ────────► on_answer(Missing.CROWDED), at once
 
 Source: docs/reference/requests.md, "relayed to clients"; RocketMQ Broker2Client.
 """
@@ -22,7 +22,7 @@ WAITING_MAX = 1000
 
 
 class Missing(Enum):
-    """Why there is no answer."""
+    """Why there is no response."""
 
     LATE = "it did not answer in time"
     GONE = "its connection closed"
@@ -30,7 +30,7 @@ class Missing(Enum):
 
 
 OnAnswer = Callable[[Command | Missing, Now], None]
-"""Called once."""
+"""Called once, with the response or the reason why there is none."""
 
 
 def notify(link: int, code: RequestCode, fields: dict[str, str], turn: Turn, body: bytes = b"") -> None:
@@ -42,12 +42,12 @@ class MembershipNotifier:
     """Notifies the members of consumer groups whose membership changed, so that they rebalance."""
 
     def __init__(self, clients: Clients, groups: Groups) -> None:
-        """Notify those who are in `clients`, unless the configuration of their group forbids it."""
+        """Take the collaborators; nothing is sent yet."""
         self._clients = clients
         self._groups = groups
 
     def notify(self, names: list[str], turn: Turn) -> None:
-        """Notify all members of these groups."""
+        """Notify all members of these groups, unless a group's configuration forbids it."""
         for name in names:
             group = self._clients.consumers.get(name)
             config = self._groups.table.get(name)
@@ -58,19 +58,19 @@ class MembershipNotifier:
 
 
 class ClientCalls:
-    """Requests that wait for a client's answer."""
+    """Requests that wait for the response of a client."""
 
     def __init__(self) -> None:
-        """Nobody waits."""
+        """Begin without requests."""
         self._waiting: dict[tuple[int, int], tuple[OnAnswer, int]] = {}
         self._opaque = 0
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return the number of waiting requests."""
         return len(self._waiting)
 
     def call(self, link: int, command: Command, timeout_ms: int, on_answer: OnAnswer, turn: Turn, now: Now) -> None:
-        """Send a request on a client's link; its number is given here."""
+        """Send a request on a client's connection; sets its request id."""
         if len(self._waiting) >= WAITING_MAX:
             on_answer(Missing.CROWDED, now)
             return
@@ -80,21 +80,21 @@ class ClientCalls:
         turn.send(link, encode_command(command))
 
     def answered(self, link: int, command: Command, now: Now) -> None:
-        """A client answered something; answers nobody waits for are dropped."""
+        """Handle a response of a client; a response without a waiting request is dropped."""
         waiting = self._waiting.pop((link, command.opaque), None)
         if waiting is not None:
             waiting[0](command, now)
 
     def link_closed(self, link: int, now: Now) -> None:
-        """No answer comes on this link any more."""
+        """End the requests that wait on a closed connection."""
         for key in [key for key in self._waiting if key[0] == link]:
             self._waiting.pop(key)[0](Missing.GONE, now)
 
     def expire(self, now: Now) -> None:
-        """Give up on what is overdue; the link stays: a client may be busy with what it was asked."""
+        """End requests whose timeout has passed; the connection stays open, since the client may only be busy."""
         for key in [key for key, (_, due_ms) in self._waiting.items() if due_ms <= now.mono_ms]:
             self._waiting.pop(key)[0](Missing.LATE, now)
 
     def deadline_ms(self) -> int | None:
-        """When the next answer is overdue."""
+        """Return the earliest timeout, monotonic ms; None if no request waits."""
         return min([due_ms for _, due_ms in self._waiting.values()]) if self._waiting else None

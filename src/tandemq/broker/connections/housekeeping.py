@@ -1,7 +1,7 @@
-"""Links of clients: opened, and closed when they are silent or begin frames and do not end them; what a turn answers.
+"""Client connections: opened, and closed when they are idle or leave frames incomplete; budget of responses per turn.
 
-What slaves and strangers begin on the replication port counts likewise. Links that this broker opened itself do not:
-they are as many as it has name servers, twins and a master, one frame each.
+Incomplete frames of slaves and unauthenticated peers on the replication port count as well. Connections that this
+broker opened itself do not: there is one to each name server, replica and master, with one frame each.
 
 Source: docs/reference/guarantees.md, "memory"; RocketMQ ClientHousekeepingService.
 """
@@ -24,7 +24,7 @@ SCAN_MS = 10_000
 
 
 class Housekeeping:
-    """Which links of clients must go."""
+    """Closes client connections that exceed a limit."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Housekeeping:
         replica_peer: Callable[[int], str],
         now: Now,
     ) -> None:
-        """Look at all connections every `SCAN_MS`. `replica_peer` returns the peer of a replication connection."""
+        """Scan all connections every `SCAN_MS`. `replica_peer` returns the peer of a replication connection."""
         self._links = links
         self._clients = clients
         self._locks = locks
@@ -53,28 +53,31 @@ class Housekeeping:
         schedule.every(SCAN_MS, self._scan, first_ms=now.mono_ms + SCAN_MS)
 
     def begin_turn(self, now: Now) -> None:
-        """Before anything is received."""
+        """Begin a turn, before anything is received."""
         self.unfinished.now_ms = now.mono_ms
         self.answered.begin_turn()
 
     def opened(self, event: Opened, now: Now) -> Link:
-        """A client connected."""
+        """Return the state of a new client connection."""
         limit = self._current.config.frame_bytes_max
         return Link(event.link, event.kind, event.peer, now.mono_ms, limit, self.unfinished)
 
     def keeps(self, link: int, size: int) -> None:
-        """So many bytes of what somebody began are kept on a link that is not a client's."""
+        """Record the bytes of a partial frame buffered for a connection that is not a client's."""
         if size:
             self.unfinished.keep(link, size)
         else:
             self.unfinished.drop(link)
 
     def make_room(self, turn: Turn, now: Now) -> None:
-        """After all was received: no more than `unfinishedFramesMax` bytes of frames are kept."""
+        """Close connections until at most `unfinishedFramesMax` bytes of partial frames are buffered.
+
+        To be called once everything of a turn was received.
+        """
         if self.unfinished.total <= self._current.config.unfinished_bytes_max:
             return
         for frame in self.unfinished.surplus(self._current.config.unfinished_bytes_max):
-            self._close(frame, "more than unfinishedFramesMax begun on all connections", turn, now)
+            self._close(frame, "partial frames of all connections exceed unfinishedFramesMax", turn, now)
 
     def _scan(self, now: Now) -> None:
         turn = self._turn.out
@@ -84,13 +87,13 @@ class Housekeeping:
         self._dead_letters.report(now.mono_ms)
         for link in self._links.values():
             if now.mono_ms - link.seen_ms > idle_ms or link.number in expired:
-                self.close(link, "silent for too long", turn, now)
+                self.close(link, "idle for too long", turn, now)
                 self.unfinished.drop(link.number)
         for frame in self.unfinished.overdue(idle_ms):
-            self._close(frame, f"not ended within {idle_ms} ms", turn, now)
+            self._close(frame, f"incomplete after {idle_ms} ms", turn, now)
 
     def close(self, link: Link, reason: str, turn: Turn, now: Now) -> None:
-        """Close a client's connection; the log says so once a minute per address."""
+        """Close a client connection; logged at most once a minute per address."""
         times = self._closings.note(link.peer.rpartition(":")[0], now.mono_ms)
         if times:
             log.info("link: peer=%s closed times=%d reason=%r", link.peer, times, reason)
@@ -102,11 +105,11 @@ class Housekeeping:
         times = self._refusals.note(peer.rpartition(":")[0], now.mono_ms)
         if times:
             log.warning(
-                "link: peer=%s closed times=%d reason='%d bytes of a frame begun %d ms ago: %s'",
+                "link: peer=%s closed times=%d reason='%d bytes of a partial frame, begun %d ms ago: %s'",
                 peer,
                 times,
                 frame.size,
                 frame.age_ms,
                 why,
             )
-        turn.closes.append((frame.link, "frame not ended"))
+        turn.closes.append((frame.link, "partial frame"))

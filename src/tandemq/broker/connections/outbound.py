@@ -1,4 +1,4 @@
-"""Our own requests to name servers and other brokers: one link per address, answers matched, deadlines kept."""
+"""Requests of this broker to name servers and other brokers: one connection per address, responses with a timeout."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from tandemq.errors import ProtocolError
 from tandemq.model.command import FLAG_ONEWAY, Command
 
 OnAnswer = Callable[[Command | None, Now], None]
-"""Called once: with the answer, or with None if there was none in time."""
+"""Called once: with the response, or with None if there was none in time."""
 WAITING_MAX = 1000
 
 
@@ -23,20 +23,20 @@ class _Peer:
 
 
 class Peers:
-    """Links we opened, by address."""
+    """Connections opened by this broker, by address."""
 
     def __init__(self, next_link: Callable[[], int]) -> None:
-        """`next_link` gives numbers for links we ask for."""
+        """`next_link` returns the id for a new outgoing connection."""
         self._next_link = next_link
         self._by_address: dict[str, _Peer] = {}
         self._by_link: dict[int, _Peer] = {}
         self._waiting: dict[tuple[int, int], tuple[OnAnswer, int]] = {}
         self._opaque = 0
         self.local_address = ""
-        """Our own "ip:port" on the last link opened: how the network sees us."""
+        """Local "ip:port" of the connection opened last: this broker's address in the network."""
 
     def call(self, address: str, command: Command, timeout_ms: int, on_answer: OnAnswer, turn: Turn, now: Now) -> None:
-        """Send a request; connects if need be."""
+        """Send a request; connect first if there is no connection."""
         if len(self._waiting) >= WAITING_MAX:
             on_answer(None, now)
             return
@@ -46,7 +46,7 @@ class Peers:
         self._waiting[peer.link, command.opaque] = (on_answer, now.mono_ms + timeout_ms)
         self._write(peer, encode_command(command), turn)
 
-    def tell(self, address: str, command: Command, turn: Turn) -> None:
+    def send_oneway(self, address: str, command: Command, turn: Turn) -> None:
         """Send a one-way request."""
         command.flag |= FLAG_ONEWAY
         self._write(self._peer(address, turn), encode_command(command), turn)
@@ -67,11 +67,11 @@ class Peers:
         return peer
 
     def owns(self, link: int) -> bool:
-        """Whether a link is one of ours."""
+        """Return whether a connection was opened here."""
         return link in self._by_link
 
     def opened(self, link: int, local: str, turn: Turn) -> None:
-        """A link we asked for is open."""
+        """Send the queued requests on a connection that is now open."""
         peer = self._by_link[link]
         peer.is_open = True
         self.local_address = local or self.local_address
@@ -80,7 +80,7 @@ class Peers:
             peer.queued.clear()
 
     def closed(self, link: int, now: Now) -> str:
-        """A link is gone; whoever waited on it gets no answer. Returns the address it led to."""
+        """Remove a closed connection and end its requests without a response; return its address."""
         peer = self._by_link.pop(link)
         del self._by_address[peer.address]
         for key in [key for key in self._waiting if key[0] == link]:
@@ -88,13 +88,13 @@ class Peers:
         return peer.address
 
     def drop(self, address: str, turn: Turn) -> None:
-        """Close the link to an address, if there is one."""
+        """Close the connection to an address, if there is one."""
         peer = self._by_address.get(address)
         if peer is not None:
             turn.closes.append((peer.link, "no longer needed"))
 
     def received(self, link: int, data: bytes, turn: Turn, now: Now) -> None:
-        """Bytes from a peer: answers; requests are not expected on these links and ignored."""
+        """Handle bytes from a peer: responses. Requests are not expected on these connections, and ignored."""
         peer = self._by_link[link]
         for frame in peer.decoder.feed(data):
             try:
@@ -109,7 +109,7 @@ class Peers:
             turn.closes.append((link, str(peer.decoder.error)))
 
     def expire(self, turn: Turn, now: Now) -> None:
-        """Give up on answers that are overdue, and on the links they were due on: a silent peer may be gone."""
+        """End requests whose timeout has passed, and close their connections, since the peer may be dead."""
         if not self._waiting:
             return
         late = [key for key, (_, due_ms) in self._waiting.items() if due_ms <= now.mono_ms]
@@ -120,5 +120,5 @@ class Peers:
             turn.closes.append((key[0], "no answer in time"))
 
     def deadline_ms(self) -> int | None:
-        """When the next answer is overdue."""
+        """Return the earliest timeout, monotonic ms; None if no request waits."""
         return min([due_ms for _, due_ms in self._waiting.values()]) if self._waiting else None

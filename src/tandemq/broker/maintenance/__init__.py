@@ -1,1 +1,1 @@
-"""Maintenance by the clock: registration at name servers, retention, disk space, metadata on disk."""
+"""Periodic maintenance: registration at name servers, retention, disk space, syncs."""

@@ -1,10 +1,10 @@
-"""Telling the name servers who we are and which topics we have; hearing from them where our master is.
+"""Registration of the broker and its topics at the name servers, which return the address of the master.
 
-Many topics go in pieces of at most `PIECE_TOPICS` topics and `PIECE_BYTES`, each a whole registration of its own, as
-with RocketMQ 5's `enableSplitRegistration`: name servers merge topics, they never remove the missing ones. RocketMQ's
+Many topics are sent in pieces of at most `PIECE_TOPICS` topics and `PIECE_BYTES`, each a complete registration, as with
+RocketMQ 5's `enableSplitRegistration`: name servers merge topics, they never remove the missing ones. RocketMQ's
 name servers skip the topics of a registration whose data version equals the last one, so each piece has a version of
 its own: the last piece that of the table, each before it a timestamp one millisecond smaller than the next. A TandemQ
-name server reads the table's own version, which is the same in all pieces (`TABLE_VERSION`). A broker is registered
+name server uses the table's own version, which is the same in all pieces (`TABLE_VERSION`). A broker is registered
 where every piece was accepted. While pieces are in flight to a name server a change waits until they are answered, so
 that at most one table per name server is in flight.
 
@@ -36,9 +36,9 @@ PIECE_BYTES = 2 << 20
 TABLE_VERSION = "tandemDataVersion"
 REGISTER_AGAIN_MS = 2_000
 WEIGHT_DEFAULT = 100
-"""Of groups that say nothing."""
+"""Weight of broker groups that publish none."""
 MasterFound = Callable[[str, str, Now], None]
-"""Called with the master's remoting address and HA address, "" where unknown."""
+"""Called with the remoting address and the HA address of the master; "" where unknown."""
 
 
 @dataclass(slots=True)
@@ -47,15 +47,15 @@ class _Round:
 
     pieces: int
     left: int
-    """Not answered yet."""
-    trouble: str = ""
-    """Why a piece was not taken."""
+    """Pieces without a response yet."""
+    failure: str = ""
+    """Why a piece was not accepted."""
     is_outdated: bool = False
-    """Topics changed since it was sent."""
+    """Whether topics changed since it was sent."""
 
 
 class Registration:
-    """Registers at every name server: at the start, periodically, and when a topic changed."""
+    """Registers at every name server: at the start, periodically, and when a topic changes."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Registration:
         turn: CurrentTurn,
         master_found: MasterFound,
     ) -> None:
-        """Nothing is sent before `register`."""
+        """Take the collaborators; nothing is sent before `register`."""
         self._config = config
         self._topics = topics
         self._peers = peers
@@ -76,27 +76,28 @@ class Registration:
         self.address = ""
         self.ha_address = ""
         self.broker_id: int | None = config.broker_id
-        """We register under it: 0 as the master. None: clients must not see us now."""
+        """Broker id to register, 0 for the master; None: not registered at present."""
         self.weight: int | None = None
-        """The group's share of the writes as the registry has it; None: as the settings say."""
+        """Weight of the broker group from the registry; None: the one of the settings."""
         self.mode = ""
-        """Failover mode of the group; "": static."""
+        """Failover mode of the broker group; "": static."""
         self.epoch = 0
-        """A name server that knows another address under our id takes the one of the higher epoch."""
+        """Of two addresses with one broker id, a name server accepts the one with the higher epoch."""
         self.registered: set[str] = set()
-        """Name servers whose last answer was yes."""
+        """Name servers that accepted the last registration."""
         self._is_due = False
         """Whether a registration is scheduled because a connection closed."""
-        self._said: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
+        """By name server: the failure that was logged last; "": success."""
         self._in_flight: dict[str, _Round] = {}
-        """By name server: the registration whose pieces were sent last, until all are answered."""
+        """By name server: the registration sent last, until all its pieces are answered."""
 
     def adopt_config(self, config: BrokerConfig) -> None:
-        """The settings changed; the next registration says so."""
+        """Take changed settings; the next registration publishes them."""
         self._config = config
 
     def register(self, turn: Turn, now: Now, *, is_urgent: bool = False) -> None:
-        """Send our state to every name server. `is_urgent`: also where pieces sent before are not answered yet."""
+        """Register at every name server. `is_urgent`: also where pieces sent before are not answered yet."""
         self._topics.changed = False
         if self.broker_id is None:
             return
@@ -111,7 +112,7 @@ class Registration:
                 )
 
     def closed(self, address: str, now: Now) -> None:
-        """Register again soon if a name server's connection closed: it forgets the broker with the connection."""
+        """Register again soon if a name server's connection closed: it removes the broker with the connection."""
         if address in self._config.name_servers and not self._is_due:
             self._is_due = True
             self._schedule.at(now.mono_ms + min(REGISTER_AGAIN_MS, self._config.register_ms), self._register_again)
@@ -122,7 +123,7 @@ class Registration:
             self.register(self._turn.out, now)
 
     def _waits(self, server: str) -> bool:
-        """Whether pieces are in flight to a name server: what changed meanwhile is sent when they are answered."""
+        """Return whether pieces are in flight to a name server; changes are then sent when they are answered."""
         current = self._in_flight.get(server)
         if current is None or current.pieces == 1 or not current.left:
             return False
@@ -134,11 +135,11 @@ class Registration:
             "haServerAddr": self.ha_address,
             "compressed": "false",
             "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
-            **self._looks(),
+            **self._selection_fields(),
         }
 
     def _bodies(self) -> list[bytes]:
-        """Our topics, in as many pieces as they need."""
+        """Encode the topics, in as many pieces as they need."""
         pieces = self._pieces()
         return [
             dumps({"filterServerList": [], "topicConfigSerializeWrapper": self._wrapper(names, len(pieces) - number)})
@@ -150,7 +151,7 @@ class Registration:
         size = 0
         for name, topic in self._topics.table.items():
             size += topic.bytes_in_table
-            # Two at least: RocketMQ 5 refuses a broker that it does not know yet with one topic.
+            # At least two: RocketMQ 5 refuses an unknown broker with a single topic.
             if len(pieces[-1]) >= PIECE_TOPICS or (size > PIECE_BYTES and len(pieces[-1]) > 1):
                 pieces.append([])
                 size = topic.bytes_in_table
@@ -165,21 +166,21 @@ class Registration:
             "brokerId": str(self.broker_id),
         }
 
-    def _looks(self) -> dict[str, str]:
-        """What producers choose groups by; name servers of RocketMQ pass on the zone, and nothing else of it."""
+    def _selection_fields(self) -> dict[str, str]:
+        """Return the fields by which producers choose broker groups; RocketMQ name servers pass on only the zone."""
         weight = self._config.weight if self.weight is None else self.weight
-        told = {
+        fields = {
             "brokerWeight": str(weight) if weight != WEIGHT_DEFAULT else "",
             "failoverMode": self.mode,
             "__ZONE_NAME": self._config.zone,
         }
-        return {name: value for name, value in told.items() if value}
+        return {name: value for name, value in fields.items() if value}
 
     def _wrapper(self, names: list[str], following: int) -> dict[str, object]:
-        """Topics with our own permission applied, as 4.9 and 5.x name servers read them.
+        """Return topics limited to the permission of the broker, in the form that 4.9 and 5.x name servers read.
 
         Args:
-            names: of the topics.
+            names: names of the topics.
             following: number of pieces that follow this one.
         """
         table = self._topics.as_json(names)
@@ -199,28 +200,28 @@ class Registration:
         def on_answer(answer: Command | None, now: Now) -> None:
             current.left -= 1
             if answer is None:
-                current.trouble = current.trouble or "no answer"
+                current.failure = current.failure or "no answer"
             elif answer.code != ResponseCode.SUCCESS:
-                current.trouble = current.trouble or f"refused: {brief(answer.remark)}"
+                current.failure = current.failure or f"refused: {brief(answer.remark)}"
             else:
                 self._master_found(answer.fields.get("masterAddr", ""), answer.fields.get("haServerAddr", ""), now)
-            if current.left == 0 or current.trouble:
-                self._note(server, current.trouble)
+            if current.left == 0 or current.failure:
+                self._note(server, current.failure)
             if current.left == 0 and current.is_outdated:
                 self._topics.changed = True
 
         return on_answer
 
-    def _note(self, server: str, trouble: str) -> None:
-        """Log changes only: one line when registration begins to fail or works again."""
-        if trouble:
+    def _note(self, server: str, failure: str) -> None:
+        """Record the outcome at a name server; log a line when it changes."""
+        if failure:
             self.registered.discard(server)
         else:
             self.registered.add(server)
-        if self._said.get(server) != trouble:
-            self._said[server] = trouble
-            if trouble:
-                log.warning("registration: name_server=%s trouble=%r", server, trouble)
+        if self._logged.get(server) != failure:
+            self._logged[server] = failure
+            if failure:
+                log.warning("registration: name_server=%s failure=%r", server, failure)
             else:
                 log.info(
                     "registration: name_server=%s registered as %s id=%d at %s",
@@ -233,7 +234,7 @@ class Registration:
     def move(
         self, broker_id: int | None, epoch: int, turn: Turn, now: Now, *, weight: int | None = None, mode: str = ""
     ) -> None:
-        """Our part in the group changed: register anew, or not at all."""
+        """Take a changed role in the broker group: register again with it, or unregister if `broker_id` is None."""
         if (broker_id, epoch, weight, mode) == (self.broker_id, self.epoch, self.weight, self.mode):
             return
         self.weight, self.mode = weight, mode
@@ -243,6 +244,6 @@ class Registration:
         self.register(turn, now, is_urgent=True)
 
     def unregister(self, turn: Turn) -> None:
-        """Tell every name server that we stop."""
+        """Unregister at every name server."""
         for server in sorted(self.registered):
-            self._peers.tell(server, Command(RequestCode.UNREGISTER_BROKER, fields=self._identity()), turn)
+            self._peers.send_oneway(server, Command(RequestCode.UNREGISTER_BROKER, fields=self._identity()), turn)

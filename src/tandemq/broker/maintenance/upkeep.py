@@ -1,4 +1,4 @@
-"""What runs by the clock: syncing what is trusted, deleting what is old, refusing when the disk is full.
+"""Periodic work on the store: syncing queues and index, deleting expired files, refusing sends when the disk is full.
 
 Source: docs/internals/storage.md, "flush" and "retention".
 """
@@ -24,21 +24,20 @@ log = logging.getLogger(__name__)
 SYNC_EVERY_MS = 10_000
 HOUR_MS = 3_600_000
 DISK_FULL = "disk full"
-FULL_REMARK = "the disk is {:.0%} full; messages are taken again when it is below {:.0%}"
+FULL_REMARK = "the disk is {:.0%} full; messages are accepted again when it is below {:.0%}"
 
 
 class _SyncWork(NamedTuple):
-    """Paths of queue files and index files, synced on a worker; afterwards the log below `end` needs no check.
-
-    `checkpoint` tells of the last record below `end`; None if it is not known when that was stored.
-    """
+    """Sync of queue and index files on a worker; afterwards the log below `end` needs no check at the start."""
 
     disk: Disk
     paths: list[str]
     end: int
+    """Log offset."""
     checkpoint: Checkpoint | None
+    """State at the last record below `end`; None if its store time is not known."""
     truncations: int
-    """How often the log had been cut: after a cut it says nothing any more."""
+    """Number of truncations of the log when the sync began; after another one its result is not valid."""
 
     def run(self) -> None:
         for path in self.paths:
@@ -65,7 +64,7 @@ class Upkeep:
         utc_offset_s: int,
         now: Now,
     ) -> None:
-        """Begin all periods. `replicas_need` returns the first log offset that each replica lacks, by its name."""
+        """Schedule the periodic work. `replicas_need` returns the first log offset that each replica lacks, by name."""
         self._store = store
         self._disk = disk
         self._send = send
@@ -80,12 +79,14 @@ class Upkeep:
         self.adopt_config(config)
         self._syncing: Job | None = None
         self._expired_end = 0
-        """End of a log file that may go as soon as the entries of its queues are on the device; 0: of none."""
-        self._said = ""
-        self._asked = 0
+        """End of a log file to be deleted once the entries of its queues are on the device; 0: none."""
+        self._kept_for = ""
+        """Reason logged last why an expired file is kept; "": none is."""
+        self._requested = 0
+        """Number of further runs that delete expired files at any hour."""
         self.is_full = False
         self.write_failures = Failures(
-            logging.ERROR, "a write failed, nothing of it was acknowledged", "writes succeed again"
+            logging.ERROR, "a write failed, none of its messages was acknowledged", "writes succeed again"
         )
         self._queue_failures = Failures(
             logging.WARNING, "queue entries stay in memory for now", "queue entries are written again"
@@ -132,12 +133,12 @@ class Upkeep:
         self._turn.out.jobs.append(self._syncing)
 
     def job_done(self, job: Job, error: Exception | None) -> bool:
-        """A job ended; False if it is none of ours."""
+        """Note the end of a job; return False if it is not a sync of this object."""
         if job is not self._syncing:
             return False
         self._syncing = None
         work = job.token
-        assert isinstance(work, _SyncWork), "our job carries our work"
+        assert isinstance(work, _SyncWork), "the job carries its work"
         if error is not None:
             log.warning("store: queue files could not be synced: %s", error)
             return True
@@ -146,7 +147,7 @@ class Upkeep:
         try:
             self._store.synced_up_to(work.end)
         except StoreError as error_of_marks:
-            log.warning("store: how far the log is synced could not be noted: %s", error_of_marks)
+            log.warning("store: the synced offset of the log could not be saved: %s", error_of_marks)
         if 0 < self._expired_end <= self._store.marks.synced:
             self._schedule.at(0, self.clean)
         return True
@@ -154,11 +155,11 @@ class Upkeep:
     # Retention.
 
     def delete_expired(self) -> None:
-        """An operator asks for expired files to go now, in whatever hour."""
-        self._asked = 20
+        """Delete expired files in the next runs at any hour, as an operator requested."""
+        self._requested = 20
 
     def clean(self, now: Now) -> None:
-        """Delete what may go; refuse or take messages by how full the disk is."""
+        """Delete expired files; refuse or accept sends by the usage of the disk."""
         store = self._store
         try:
             usage = self._disk.usage()
@@ -175,22 +176,23 @@ class Upkeep:
                 wall_ms=now.wall_ms,
                 hour=hour,
                 needed=self._needed(),
-                asked=self._asked > 0,
+                asked=self._requested > 0,
             )
-            self._asked = max(0, self._asked - 1)
+            self._requested = max(0, self._requested - 1)
             self._expired_end = 0
             for segment in decision.delete:
                 if segment.end > store.marks.synced:
                     self._expired_end = segment.end
                     self._flush_queues(now)
                     self._begin_sync(now)
-                    break  # without the entries of its queues, these would begin again below them after a power loss
+                    # Deleted before its queue entries are synced, its queues would restart lower after a power loss.
+                    break
                 store.drop_first_segment()
-                self._say_deleted(segment, decision.forced)
+                self._log_deleted(segment, decision.forced)
         except StoreError as error:
             log.error("retention: %s", error)
             return
-        self._say_kept(decision.kept_for)
+        self._log_kept(decision.kept_for)
         self._set_full(decision.is_full, usage.ratio)
 
     def _needed(self) -> dict[str, int]:
@@ -200,7 +202,7 @@ class Upkeep:
             needed["delayed messages"] = delayed
         return needed
 
-    def _say_deleted(self, segment: LogSegment, forced: str) -> None:
+    def _log_deleted(self, segment: LogSegment, forced: str) -> None:
         if forced:
             log.warning(
                 "retention: deleted log=[%d,%d) although needed by %s: the disk is too full",
@@ -211,11 +213,11 @@ class Upkeep:
         else:
             log.info("retention: deleted log=[%d,%d)", segment.start, segment.end)
 
-    def _say_kept(self, who: str) -> None:
-        if who != self._said:
-            self._said = who
-            if who:
-                log.warning("retention: an expired file stays, it is needed by %s", who)
+    def _log_kept(self, kept_for: str) -> None:
+        if kept_for != self._kept_for:
+            self._kept_for = kept_for
+            if kept_for:
+                log.warning("retention: an expired file stays, it is needed by %s", kept_for)
 
     def _set_full(self, is_full: bool, ratio: float) -> None:
         if is_full == self.is_full:
@@ -227,4 +229,4 @@ class Upkeep:
             log.error("retention: the disk is %.0f%% full, messages are refused", ratio * 100)
         else:
             send.admit(DISK_FULL)
-            log.warning("retention: the disk is %.0f%% full, messages are taken again", ratio * 100)
+            log.warning("retention: the disk is %.0f%% full, messages are accepted again", ratio * 100)

@@ -1,10 +1,10 @@
-"""Operators change and read topics and groups, and have unused files cleaned away.
+"""Requests of operators to change and read topics and groups, and to delete unused files.
 
-Only a master changes topics and groups: a slave copies them. A change has a new version, is saved, and topics are told
-to the name servers at the end of the turn.
+Only a master changes topics and groups; slaves copy them. A change gets a new version and is saved, and topics are
+registered at the name servers at the end of the turn.
 
 Limits: `LISTED_MAX` topics or groups in a request, attributes as in `model.attributes`, topics as in `topics`. One line
-is logged per request, whatever the number of its topics or groups.
+is logged per request, not per topic or group.
 Source: docs/reference/requests.md, "administration"; RocketMQ AdminBrokerProcessor.
 """
 
@@ -38,12 +38,12 @@ from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 QUEUES_MAX = 16_384
-"""Of one topic on one broker."""
+"""Maximum number of queues of one topic on one broker."""
 PERMISSIONS_MAX = 15
 LISTED_MAX = 10_000
-"""Topics or groups in one request."""
+"""Maximum number of topics or groups in one request."""
 NAMED_MAX = 3
-"""Of those, in the log."""
+"""Maximum number of those that are named in the log."""
 _INT32_MAX = (1 << 31) - 1
 SLAVE_REMARK = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
 
@@ -124,12 +124,12 @@ class AdminProcessor:
         return self._create_topics(link, command, _parse_list(command, "topicConfigList", TopicConfig), now)
 
     def _create_topics(self, link: Link, command: Command, wanted: list[TopicConfig], now: Now) -> Command:
-        """All of them, or none if one is wrong."""
+        """Create or change all of them, or none if one is invalid."""
         topics = self._topics
         for config in wanted:
-            wrong = self._topic_fault(config)
-            if wrong is not None:
-                return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
+            problem = self._topic_problem(config)
+            if problem is not None:
+                return command.answer(ResponseCode.SYSTEM_ERROR, remark=problem)
         news: dict[str, TopicConfig] = {}
         for config in wanted:
             known = topics.get(config.topic_name)
@@ -148,17 +148,17 @@ class AdminProcessor:
         _log_written("topics", link, list(news.values()))
         return command.answer(ResponseCode.SUCCESS)
 
-    def _topic_fault(self, config: TopicConfig) -> str | None:
-        wrong = topic_name_error(config.topic_name)
-        if wrong is not None:
-            return wrong
+    def _topic_problem(self, config: TopicConfig) -> str | None:
+        problem = topic_name_error(config.topic_name)
+        if problem is not None:
+            return problem
         if self._is_system(config.topic_name):
             return f"The topic[{config.topic_name}] is conflict with system topic."
         for nums in (config.read_queue_nums, config.write_queue_nums):
             if not 1 <= nums <= QUEUES_MAX:
-                return f"{nums} queues cannot be had for topic {config.topic_name}; 1 to {QUEUES_MAX} can"
+                return f"topic {config.topic_name} cannot have {nums} queues; 1 to {QUEUES_MAX} are allowed"
         if not 0 <= config.perm <= PERMISSIONS_MAX:
-            return f"{config.perm} is no permission; 4 is reading, 2 is writing, 6 is both"
+            return f"{config.perm} is not a permission; 4 is read, 2 is write, 6 is both"
         if not 0 <= config.topic_sys_flag <= _INT32_MAX:
             return f"topicSysFlag {brief(config.topic_sys_flag, 32)} is outside 0 to {_INT32_MAX}"
         return filter_type_error(config.topic_filter_type)
@@ -175,20 +175,20 @@ class AdminProcessor:
         if refusal is not None:
             return refusal
         name = read_fields(TopicFields, command.fields).topic
-        wrong = topic_name_error(name)
-        if wrong is None and self._is_system(name):
-            wrong = f"The topic[{name}] is conflict with system topic."
-        if wrong is not None:
-            return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
-        self._let_pulls_go(name)
+        problem = topic_name_error(name)
+        if problem is None and self._is_system(name):
+            problem = f"The topic[{name}] is conflict with system topic."
+        if problem is not None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=problem)
+        self._answer_held_pulls(name)
         if self._topics.remove(name, now.wall_ms):
             log.info("admin: topic=%s deleted by %s", name, link.peer)
         self._offsets.remove_topic(name)
         self._stats.topic_removed(name)
         return command.answer(ResponseCode.SUCCESS)
 
-    def _let_pulls_go(self, topic: str) -> None:
-        """Answer what is held on a topic's queues: nothing would wake it once they are gone."""
+    def _answer_held_pulls(self, topic: str) -> None:
+        """Answer the pulls held on the queues of a topic, which nothing would wake once the queues are deleted."""
         for queue in [queue for key, queue in self._store.queues.items() if key[0] == topic]:
             self._pull.wake(queue, is_last=True)
         self._pull.answer_woken(self._turn.out)
@@ -218,9 +218,9 @@ class AdminProcessor:
     def _create_groups(self, link: Link, command: Command, wanted: list[SubscriptionGroupConfig], now: Now) -> Command:
         groups = self._groups
         for config in wanted:
-            wrong = _group_fault(config)
-            if wrong is not None:
-                return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
+            problem = _group_problem(config)
+            if problem is not None:
+                return command.answer(ResponseCode.SYSTEM_ERROR, remark=problem)
         news: dict[str, SubscriptionGroupConfig] = {}
         for config in wanted:
             present = news.get(config.group_name) or groups.table.get(config.group_name)
@@ -266,40 +266,42 @@ class AdminProcessor:
         return command.answer(ResponseCode.SUCCESS)
 
     def _on_clean_topics(self, link: Link, command: Command, _now: Now) -> Command | None:
-        """Delete queues of topics that are not there any more."""
+        """Delete the queues of topics that no longer exist."""
         if not self._role.is_master:
-            # A slave's log may hold topics that its table, copied less often, does not know yet.
-            return command.answer(ResponseCode.SYSTEM_ERROR, remark="a slave's queues follow its log; ask its master")
+            # A slave's log may contain topics that are not in its table yet, which is copied less often.
+            return command.answer(
+                ResponseCode.SYSTEM_ERROR, remark="a slave's queues follow its log; send this to its master"
+            )
         known = self._topics.table
         for name in sorted({topic for topic, _ in self._store.queues if topic not in known}):
-            self._let_pulls_go(name)
+            self._answer_held_pulls(name)
             self._store.drop_topic(name)
             log.info("admin: queues of topic=%s deleted by %s", name, link.peer)
         return command.answer(ResponseCode.SUCCESS)
 
     def _on_clean_log(self, _link: Link, command: Command, now: Now) -> Command | None:
-        """Delete expired log files now, whatever the hour."""
+        """Delete expired log files now, at any hour."""
         self._upkeep.delete_expired()
         self._upkeep.clean(now)
         return command.answer(ResponseCode.SUCCESS)
 
 
-def _group_fault(config: SubscriptionGroupConfig) -> str | None:
-    wrong = group_name_error(config.group_name)
-    if wrong is not None:
-        return wrong
+def _group_problem(config: SubscriptionGroupConfig) -> str | None:
+    problem = group_name_error(config.group_name)
+    if problem is not None:
+        return problem
     if not 0 <= config.retry_queue_nums <= QUEUES_MAX:
-        return f"{brief(config.retry_queue_nums, 32)} retry queues cannot be had; 0 to {QUEUES_MAX} can"
+        return f"a group cannot have {brief(config.retry_queue_nums, 32)} retry queues; 0 to {QUEUES_MAX} are allowed"
     return None
 
 
-def _log_written(what: str, link: Link, written: list[Any]) -> None:
+def _log_written(kind: str, link: Link, written: list[Any]) -> None:
     if written:
         named = "; ".join(brief(config, 1_000) for config in written[:NAMED_MAX])
         log.info(
             "admin: %d %s written by %s: %s%s",
             len(written),
-            what,
+            kind,
             link.peer,
             named,
             "; …" if len(written) > NAMED_MAX else "",

@@ -1,4 +1,4 @@
-"""Operators' requests that a client answers: the broker passes them on and brings the answer back.
+"""Requests of operators that a client answers: the broker relays them, and the responses back.
 
 Source: docs/reference/requests.md, "relayed to clients"; RocketMQ AdminBrokerProcessor, Broker2Client.
 """
@@ -32,14 +32,15 @@ STATUS_TIMEOUT_MS = 5_000
 
 @dataclass(slots=True)
 class _StatusAnswer:
-    """Offsets that clients told, by client id, and how many have yet to answer."""
+    """Offsets that clients reported, by client id."""
 
     missing: int
+    """Number of clients that have not responded yet."""
     table: dict[str, dict[Raw, Any]] = field(default_factory=dict)
 
 
 class Broker2ClientProcessor:
-    """Pass requests of operators on to clients, and their responses back."""
+    """Relay requests of operators to clients, and their responses back."""
 
     def __init__(
         self,
@@ -112,12 +113,12 @@ class Broker2ClientProcessor:
         return None
 
     def _answer(self, link: Link, answer: Command) -> None:
-        """Tell whoever asked, if it is still there."""
+        """Send a response to the operator, if the connection is still open."""
         if link.number in self._links:
             self._turn.out.send(link.number, encode_command(answer))
 
     def _on_consumer_status(self, link: Link, command: Command, now: Now) -> Command | None:
-        """Ask every member of a group, or one, for its offsets; answer when all have answered or are late."""
+        """Request the offsets of every member of a group, or of one; respond when all have responded or timed out."""
         fields = read_fields(TopicGroupFields, command.fields)
         group = self._clients.consumers.get(fields.group)
         if group is None:
@@ -130,7 +131,7 @@ class Broker2ClientProcessor:
 
         def on_answer(client_id: str, answer: Command | Missing, _now: Now) -> None:
             status.missing -= 1
-            offsets = _offsets_told(answer)
+            offsets = _reported_offsets(answer)
             if offsets is not None:
                 status.table[client_id] = offsets
             if not status.missing:
@@ -152,8 +153,8 @@ def _status(command: Command, status: _StatusAnswer) -> Command:
     return command.answer(ResponseCode.SUCCESS, body=dumps_java({"consumerTable": status.table}))
 
 
-def _offsets_told(answer: Command | Missing) -> dict[Raw, Any] | None:
-    """Offsets by queue from a client's answer, None if it gave none."""
+def _reported_offsets(answer: Command | Missing) -> dict[Raw, Any] | None:
+    """Return the offsets by queue of a client's response; None if it contains none."""
     if isinstance(answer, Missing) or answer.code != ResponseCode.SUCCESS or not answer.body:
         return None
     try:

@@ -1,7 +1,7 @@
-"""Operators read and change the settings of a running broker.
+"""Requests of operators to read and change the settings of a running broker.
 
-A change is made whole or not at all, and holds at once; `Broker.reconfigure` hands it to all who keep settings, and
-`changes` keeps it over restarts.
+A change is applied completely or not at all, and takes effect at once: `Broker.reconfigure` passes it to all parts that
+keep settings, and `ChangedSettings` keeps it over restarts.
 Source: docs/reference/configuration.md, "changes while running"; RocketMQ AdminBrokerProcessor.
 """
 
@@ -29,7 +29,7 @@ class ConfigProcessor:
     def __init__(
         self, current: CurrentConfig, changes: ChangedSettings, reconfigure: Callable[[BrokerConfig, Now], None]
     ) -> None:
-        """`reconfigure` hands new settings to all parts that keep some; `changes` keeps them over restarts."""
+        """`reconfigure` passes new settings to all parts that keep some; `changes` keeps them over restarts."""
         self._current = current
         self._changes = changes
         self._reconfigure = reconfigure

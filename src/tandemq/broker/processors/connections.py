@@ -1,4 +1,4 @@
-"""Operators ask who is connected: consumers with their subscriptions, producers.
+"""Requests of operators about connected clients: consumers with their subscriptions, and producers.
 
 Source: docs/reference/requests.md, "administration"; RocketMQ AdminBrokerProcessor, ProducerManager.
 """

@@ -1,4 +1,4 @@
-"""Requests of consumers beside the pull: heartbeats, membership, offsets, queue locks.
+"""Requests of consumers other than pulls: heartbeats, membership, offsets, queue locks.
 
 Source: docs/reference/requests.md, "offsets", "group membership", "orderly consumption".
 """
@@ -133,7 +133,11 @@ class ConsumerManageProcessor:
     def _on_query_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(QueryOffsetFields, command.fields)
         offset = self._offsets.get(fields.topic, fields.consumer_group, fields.queue_id)
-        if offset is None and fields.set_zero_if_not_found != "false" and self._is_young(fields.topic, fields.queue_id):
+        if (
+            offset is None
+            and fields.set_zero_if_not_found != "false"
+            and self._reads_from_start(fields.topic, fields.queue_id)
+        ):
             offset = 0
         if offset is None:
             return command.answer(
@@ -141,8 +145,8 @@ class ConsumerManageProcessor:
             )
         return command.answer(ResponseCode.SUCCESS, fields={"offset": str(offset)})
 
-    def _is_young(self, topic: str, queue_id: int) -> bool:
-        """Whether a new group should read a queue from its start: all of it is still there and not far behind."""
+    def _reads_from_start(self, topic: str, queue_id: int) -> bool:
+        """Return whether a new group should read a queue from its start: nothing was deleted, and it is in memory."""
         queue = self._store.queues.get((topic, queue_id))
         if queue is None or queue.max_offset == 0:
             return True
@@ -160,7 +164,7 @@ class ConsumerManageProcessor:
                 ResponseCode.TOPIC_NOT_EXIST, remark=f"no queue {fields.queue_id} of topic[{fields.topic[:64]}]"
             )
         if fields.commit_offset < 0:
-            return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"commitOffset {fields.commit_offset} is below 0")
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"commitOffset {fields.commit_offset} is negative")
         if not self._groups.may_be(fields.consumer_group):
             return command.answer(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -172,14 +176,14 @@ class ConsumerManageProcessor:
             )
         group = self._clients.consumers.get(fields.consumer_group)
         place = (fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
-        if group is None or link.number not in group.members:  # no consumer's own: an operator's tool
+        if group is None or link.number not in group.members:  # not from a consumer: an operator's tool
             offsets.reset(*place)
         elif not offsets.commit_of_member(*place, now.mono_ms):
             return command.answer(ResponseCode.SUCCESS, remark="Offset has been previously reset")
         return command.answer(ResponseCode.SUCCESS)
 
     def _is_queue(self, topic: str, queue_id: int) -> bool:
-        """Whether a topic has a queue of this id, with messages or without."""
+        """Return whether a topic has a queue with this id, with or without messages."""
         known = self._topics.get(topic)
         queues = max(known.config.read_queue_nums, known.config.write_queue_nums) if known is not None else 0
         return 0 <= queue_id < queues or (topic, queue_id) in self._store.queues
@@ -244,7 +248,7 @@ class _Queue(msgspec.Struct, rename="camel"):
 
 
 class LockBody(msgspec.Struct, rename="camel"):
-    """LOCK_BATCH_MQ, UNLOCK_BATCH_MQ: queues that a client locks for its group, or unlocks."""
+    """Body of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: queues that a client locks for its group, or unlocks."""
 
     consumer_group: str
     client_id: str
@@ -252,7 +256,7 @@ class LockBody(msgspec.Struct, rename="camel"):
 
 
 def _lock_body(command: Command) -> tuple[str, str, list[dict[str, Any]]]:
-    """Group, client and queues; each queue is an object with `topic`, `queueId` and `brokerName`."""
+    """Return group, client id and queues; each queue is an object with `topic`, `queueId` and `brokerName`."""
     body = decode_body(command.body, LockBody, "lock request")
     if (reason := group_name_error(body.consumer_group)) is not None:
         raise ProtocolError(f"lock request: {reason}")

@@ -1,4 +1,4 @@
-"""Looking messages up: by key, by unique key, by where they lie.
+"""Queries of messages by key, by unique key, and by log offset.
 
 Source: docs/reference/requests.md, "all codes"; RocketMQ QueryMessageProcessor.
 """
@@ -32,10 +32,12 @@ class QueryMessageProcessor:
         config, store = self._current.config, self._store
         if store.index is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark="keys are not indexed: messageIndexEnable is false")
-        most = min(fields.max_num, config.query_messages_max)
+        limit = min(fields.max_num, config.query_messages_max)
         if command.fields.get("_UNIQUE_KEY_QUERY") == "true":
-            most = config.query_default_max
-        offsets = store.index.find(fields.topic, fields.key, fields.begin_timestamp, fields.end_timestamp, max(1, most))
+            limit = config.query_default_max
+        offsets = store.index.find(
+            fields.topic, fields.key, fields.begin_timestamp, fields.end_timestamp, max(1, limit)
+        )
         records: list[bytes] = []
         room = ANSWER_BYTES_MAX
         for offset in offsets:

@@ -1,4 +1,4 @@
-"""Operators look at queues and at how far groups are in them.
+"""Requests of operators about queues and the progress of groups in them.
 
 Source: docs/reference/requests.md, "administration"; RocketMQ AdminBrokerProcessor.
 """
@@ -35,11 +35,11 @@ from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
 from tandemq.storage.store import Store
 
 ENTRIES_MAX = 4_096
-"""Of one queue in one answer."""
+"""Maximum number of entries of a queue in one response."""
 
 
 def queue_key(topic: str, broker_name: str, queue_id: int) -> Raw:
-    """A message queue as the key of a map, the way Java writes it."""
+    """Return a message queue as the key of a map, in the form that Java writes."""
     return Raw(key_text({"brokerName": broker_name, "queueId": queue_id, "topic": topic}))
 
 
@@ -116,7 +116,7 @@ class QueueInfoProcessor:
         return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
 
     def _time_at(self, topic: str, queue_id: int, queue_offset: int, default: int = 0) -> int:
-        """Store time of one message, `default` if it is not there."""
+        """Return the store time of a message; `default` if it does not exist."""
         queue = self._queue(topic, queue_id)
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return default
@@ -141,7 +141,7 @@ class QueueInfoProcessor:
         return command.answer(ResponseCode.SUCCESS, body=dumps_java({"consumeTps": rate, "offsetTable": table}))
 
     def _consumed(self, group: str, topics: list[str] | None) -> list[str]:
-        """Topics of a group that are there; without those that it does not subscribe to, if it is online."""
+        """Return the existing topics of a group; of an online group only those that it subscribes to."""
         online = self._clients.consumers.get(group)
         wanted = online.subscriptions if online is not None else {}
         candidates = self._offsets.topics_of(group) if topics is None else topics
@@ -222,7 +222,7 @@ class QueueInfoProcessor:
         count = max(0, min(fields.count, ENTRIES_MAX))
         body["queueData"] = [
             {"eval": False, "physicOffset": log_offset, "physicSize": size, "tagsCode": code}
-            | ({"msg": "nothing is known of this message"} if size == PREFILL_SIZE else {})
+            | ({"msg": "this entry is a placeholder without a message"} if size == PREFILL_SIZE else {})
             | ({"msg": "this entry is damaged"} if size <= 0 or log_offset < 0 else {})
             for log_offset, size, code in self._store.entries(queue, fields.index, count)
         ]

@@ -1,10 +1,11 @@
-"""Operators set a group's offsets: back or forward by time, to an offset, or like another group's.
+"""Requests of operators to set the offsets of a group: by time, to an offset, or to those of another group.
 
-The new offset is committed at once, and is pending until the consumer of the queue has followed (`pendingresets`).
-Online members are notified, as by a 4.9 broker, but at most once in NOTICE_GAP_MS: Java, Go and C++ clients stop for 10
-seconds per notice, one after the other, so that eight queues reset one by one would take 80. A member that is busy
-with a notice gets its held pulls answered with OFFSET_MOVED instead, as by a 5.x broker; these it follows at once. To a
-group that is offline the answer for a whole topic is CONSUMER_NOT_ONLINE: the tools then set the offsets one by one.
+The new offset is committed at once, and is pending until the consumer of the queue has applied it (`PendingResets`).
+Online members are notified, as by a 4.9 broker, but at most once per NOTICE_GAP_MS: Java, Go and C++ clients stop for
+10 seconds per notice, one after the other, so that eight queues reset one by one would take 80 seconds. A member that
+was notified within that time gets its held pulls answered with OFFSET_MOVED instead, as by a 5.x broker; it applies
+these at once. For a whole topic of an offline group the response is CONSUMER_NOT_ONLINE; the tools then set the offsets
+one by one.
 Source: docs/reference/requests.md, "Resetting offsets"; RocketMQ Broker2Client, ConsumerOffsetManager.
 """
 
@@ -62,7 +63,7 @@ class ResetOffsetProcessor:
         self._current = current
         self._turn = turn
         self._noticed: dict[tuple[int, str], int] = {}
-        """When a member (link, group) was notified last, within NOTICE_GAP_MS."""
+        """Monotonic time of the last notice to a member (connection, group), if it is within NOTICE_GAP_MS."""
 
     def handlers(self) -> dict[Code, Handler]:
         """Return the handlers by request code."""
@@ -84,14 +85,14 @@ class ResetOffsetProcessor:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"{fields.topic} has {queues} queues")
         group = self._clients.consumers.get(fields.group)
         if fields.queue_id >= 0:
-            targets, wrong = self._one_target(fields)
+            targets, problem = self._one_target(fields)
         elif group is None:
             remark = f"Consumer not online, so can not reset offset, Group: {fields.group} Topic: {fields.topic}"
             return command.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark=f"{remark} Timestamp: {fields.timestamp}")
         else:
-            targets, wrong = self._all_targets(fields, topic.config.write_queue_nums), None
-        if wrong is not None:
-            return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
+            targets, problem = self._all_targets(fields, topic.config.write_queue_nums), None
+        if problem is not None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=problem)
         for queue_id, offset in targets.items():
             self._offsets.reset(fields.topic, fields.group, queue_id, offset)
             self._offsets.pending.add(fields.topic, fields.group, queue_id, offset, now.mono_ms)
@@ -104,8 +105,11 @@ class ResetOffsetProcessor:
         return command.answer(ResponseCode.SUCCESS, body=self._table(fields.topic, targets))
 
     def _all_targets(self, fields: ResetOffsetFields, queues: int) -> dict[int, int]:
-        """New offsets. Without force an offset that is known only goes back; where none is known, because no consumer
-        has committed yet, the one of the time counts: at most the queue's end, at least its beginning."""
+        """Return the new offset of each queue of a topic, by the requested time.
+
+        Without `isForce` a committed offset is only set back. Where none is committed yet, the offset of the time is
+        taken, between the beginning and the end of the queue.
+        """
         targets: dict[int, int] = {}
         for queue_id in range(queues):
             wanted = self._offset_at(fields.topic, queue_id, fields.timestamp)
@@ -114,7 +118,7 @@ class ResetOffsetProcessor:
         return targets
 
     def _one_target(self, fields: ResetOffsetFields) -> tuple[dict[int, int], str | None]:
-        """The offset given, or that of the time given, for one queue."""
+        """Return the requested offset, or the one at the requested time, by queue id; or why that is not possible."""
         if self._groups.table.get(fields.group) is None:
             return {}, f"Group {fields.group} does not exist"
         wanted = fields.offset
@@ -135,7 +139,7 @@ class ResetOffsetProcessor:
     def _notify_members(
         self, group: ConsumerGroup, fields: ResetOffsetFields, targets: dict[int, int], now: Now, *, is_cpp: bool
     ) -> set[int]:
-        """Notify the members that are not busy with an earlier notice; returns the links of those that are."""
+        """Notify the members without a notice within NOTICE_GAP_MS; return the connections of the others."""
         since_ms = now.mono_ms - NOTICE_GAP_MS
         self._noticed = {member: at_ms for member, at_ms in self._noticed.items() if at_ms > since_ms}
         header = {
@@ -156,15 +160,15 @@ class ResetOffsetProcessor:
         return others
 
     def _move_held_pulls(self, links: set[int], fields: ResetOffsetFields, targets: dict[int, int], now: Now) -> None:
-        """Answer the pulls of a group that are held on these links, so that they follow at once."""
+        """Answer the held pulls of a group on these connections with the new offsets."""
         held, pending, turn = self._pull.held, self._offsets.pending, self._turn.out
         for link in links:
             for pull in held.of_link(link):
-                asked = pull.fields
-                if (asked.topic, asked.consumer_group) != (fields.topic, fields.group) or asked.queue_id not in targets:
+                held_on = pull.fields
+                place = (held_on.topic, held_on.consumer_group, held_on.queue_id)
+                if place[:2] != (fields.topic, fields.group) or held_on.queue_id not in targets:
                     continue
-                place = (asked.topic, asked.consumer_group, asked.queue_id)
-                offset = pending.note_pull(*place, asked.queue_offset, now.mono_ms)
+                offset = pending.note_pull(*place, held_on.queue_offset, now.mono_ms)
                 if offset is not None:
                     held.release(pull)
                     self._pull.move(pull, offset, turn)
@@ -188,13 +192,13 @@ class ResetOffsetProcessor:
     # Offsets among groups.
 
     def _on_correction(self, _link: Link, command: Command, _now: Now) -> Command | None:
-        """Per queue the lowest offset of all groups, or the largest number if the compared group is below it."""
+        """Return per queue the lowest offset of all groups; the largest number if the compared group is below it."""
         fields = read_fields(CorrectionFields, command.fields)
         offsets = self._offsets
-        left_out = {name.strip() for name in fields.filter_groups.split(",")}
+        excluded = {name.strip() for name in fields.filter_groups.split(",")}
         lowest: dict[int, int] = {}
         for group in offsets.groups_of(fields.topic):
-            if group in left_out:
+            if group in excluded:
                 continue
             for queue_id, offset in offsets.of_group(fields.topic, group).items():
                 queue = self._store.queues.get((fields.topic, queue_id))
@@ -206,15 +210,15 @@ class ResetOffsetProcessor:
         return command.answer(ResponseCode.SUCCESS, body=dumps_java({"correctionOffsets": lowest}))
 
     def _on_clone(self, link: Link, command: Command, _now: Now) -> Command | None:
-        """Give a group another one's offsets."""
+        """Copy the offsets of one group to another."""
         fields = read_fields(CloneOffsetFields, command.fields)
-        wrong = group_name_error(fields.dest_group)
-        if wrong is None and not self._role.is_master:
-            wrong = "Can not clone offsets in slave broker"
-        if wrong is None and not self._groups.may_be(fields.dest_group):
-            wrong = f"subscription group not exist, {fields.dest_group[:64]}"
-        if wrong is not None:
-            return command.answer(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        problem = group_name_error(fields.dest_group)
+        if problem is None and not self._role.is_master:
+            problem = "Can not clone offsets in slave broker"
+        if problem is None and not self._groups.may_be(fields.dest_group):
+            problem = f"subscription group not exist, {fields.dest_group[:64]}"
+        if problem is not None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=problem)
         online = self._clients.consumers.get(fields.src_group)
         wanted = online.subscriptions if online is not None and not fields.offline else {}
         for topic in [fields.topic] if fields.topic.strip() else self._offsets.topics_of(fields.src_group):

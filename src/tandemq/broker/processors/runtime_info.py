@@ -1,6 +1,6 @@
-"""Figures of the running broker: one flat table of texts, and the state of replication.
+"""Runtime statistics of the broker as one flat table of texts, and the state of replication.
 
-Tools read the texts by splitting them, so their form is part of the protocol; numbers they insist on are always there.
+Tools split the texts, so their form is part of the protocol; keys that tools require are always present.
 Source: docs/reference/requests.md, "runtime figures"; RocketMQ StoreStatsService, AdminBrokerProcessor, HARuntimeInfo.
 """
 
@@ -43,11 +43,11 @@ _BUCKETS = (
     ("[10s~]", 10_000, LARGEST_MS + 1),
 )
 _POOLS = ("send", "pull", "litePull", "query", "ack")
-"""RocketMQ's queues before its thread pools. Here requests are answered in the turn they arrive in: nothing queues."""
+"""RocketMQ's thread pools, whose queues are always empty here: requests are handled in the turn they arrive in."""
 
 
 class RuntimeInfoProcessor:
-    """Answer the figures of the running broker, and the state of replication."""
+    """Handle requests for runtime statistics and the state of replication."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class RuntimeInfoProcessor:
         return command.answer(ResponseCode.SUCCESS, body=dumps({"table": table}))
 
     def _on_generations(self, _link: Link, command: Command, _now: Now) -> Command | None:
-        """Under RocketMQ's names; a generation ends where the next begins."""
+        """Return the generations of the log under RocketMQ's names; one ends where the next begins."""
         config, end = self._current.config, self._store.log.written_end
         pairs = self._replication.generations
         bounds = [*(start for _, start in pairs), end]
@@ -186,7 +186,7 @@ class RuntimeInfoProcessor:
         )
 
     def _integrity(self) -> dict[str, str]:
-        """TandemQ's own: how the commit log was when it was verified last."""
+        """Return the results of verifying the commit log; these keys are TandemQ's own."""
         scrubber = self._scrubber
         ranges = self._damages.ranges
         return {
@@ -200,7 +200,7 @@ class RuntimeInfoProcessor:
         }
 
     def _earliest_ms(self, now: Now) -> int:
-        """Store time of the first record in the log; -1 if there is none."""
+        """Return the store time of the first record in the log; -1 if there is none."""
         start = self._store.log.start
         if start >= self._store.log.written_end:
             return -1
@@ -224,13 +224,13 @@ class RuntimeInfoProcessor:
             "masterCommitLogMaxOffset": self._store.log.written_end if is_master else 0,
             "inSyncSlaveNums": sum(bool(slave["inSync"]) for slave in slaves),
             "haConnectionInfo": slaves,
-            "haClientRuntimeInfo": self._own_link(now),
+            "haClientRuntimeInfo": self._connection_to_master(now),
             "refusedTimes": self._refused_times(),
         }
         return command.answer(ResponseCode.SUCCESS, body=dumps(body))
 
     def _slaves(self, now: Now) -> list[dict[str, object]]:
-        """Links that copy our log; who it is and both clocks are TandemQ's own additions."""
+        """Return the state of the slaves' connections; broker id, security and both times are TandemQ's own keys."""
         calendar = now.wall_ms - now.mono_ms
         masters, end = self._replication.masters, self._store.log.written_end
         found: list[dict[str, object]] = []
@@ -256,12 +256,12 @@ class RuntimeInfoProcessor:
         return found
 
     def _refused_times(self) -> int:
-        """Connections that replication refused, here or by the master, since the start. TandemQ's own addition."""
+        """Return the number of replication connections refused here or by the master since the start; TandemQ's own."""
         both = self._replication
         return both.masters.refusals.count + (both.slave.refusals.count if both.slave is not None else 0)
 
-    def _own_link(self, now: Now) -> dict[str, object]:
-        """Our link to a master; a master has none."""
+    def _connection_to_master(self, now: Now) -> dict[str, object]:
+        """Return the state of the connection to the master; all zero on a master, which has none."""
         own = self._replication.slave
         session = own.session if own is not None else None
         calendar = now.wall_ms - now.mono_ms
@@ -279,7 +279,7 @@ class RuntimeInfoProcessor:
 
 
 def _idle() -> dict[str, str]:
-    """Figures of parts that RocketMQ has and we do not need: empty queues, a timer wheel at rest."""
+    """Return the keys of parts that only RocketMQ has, with values of empty queues and of an idle timer wheel."""
     found = {"EndTransactionQueueSize": "0", "EndTransactionThreadPoolQueueCapacity": "0"}
     for pool in _POOLS:
         found[f"{pool}ThreadPoolQueueSize"] = "0"
@@ -295,19 +295,19 @@ def _three(rates: tuple[float, float, float]) -> str:
 
 
 def distribution(times: Histogram) -> str:
-    """How many sends took how long, in RocketMQ's thirteen ranges."""
+    """Format a histogram of send times in RocketMQ's thirteen ranges."""
     return " ".join(f"{name}:{times.between(start, end)}" for name, start, end in _BUCKETS)
 
 
 def runtime_text(elapsed_ms: int) -> str:
-    """A duration the way RocketMQ writes it."""
+    """Format a duration in RocketMQ's form."""
     seconds = max(0, elapsed_ms) // 1000
     days, hours, minutes = seconds // 86_400, seconds // 3_600 % 24, seconds // 60 % 60
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds % 60} seconds ]"
 
 
 def bytes_text(count: int) -> str:
-    """Bytes as `17 B`, `1.5 KiB`, `931.5 GiB`: base 1024, one decimal."""
+    """Format bytes as `17 B`, `1.5 KiB`, `931.5 GiB`: base 1024, one decimal."""
     if count < 1024:
         return f"{count} B"
     value = float(count)
@@ -319,5 +319,5 @@ def bytes_text(count: int) -> str:
 
 
 def capacity_text(usage: DiskUsage) -> str:
-    """Size and free space of the device; tools split this at single spaces."""
+    """Format size and free space of the device; tools split this text at single spaces."""
     return f"Total : {bytes_text(usage.total_bytes)}, Free : {bytes_text(usage.free_bytes)}."

@@ -1,1 +1,1 @@
-"""Pulls: messages read for consumers, pulls held until messages arrive, lookups by key."""
+"""Pulls: messages read for consumers, and pulls held until messages arrive."""

@@ -1,8 +1,8 @@
-"""The messages of a queue that a pull gets: entries that match, and the bytes of their records.
+"""Messages of a queue for a pull: matching entries, and the bytes of their records.
 
-Every record is compared with its entry before it leaves: place in the log, size, topic, queue and queue offset. Of
-records that lie one behind the other the first and the last are compared: the entries between them fill the distance,
-so no other record can lie there. Bodies and checksums are verified by the scrubber and the client.
+Every record is compared with its entry before it is sent: log offset, size, topic, queue and queue offset. Of adjacent
+records only the first and the last are compared: the entries between them fill the distance, so no other record can lie
+there. Bodies and checksums are verified by the scrubber and the client.
 
 Source: docs/internals/storage.md, "read rules".
 """
@@ -25,7 +25,7 @@ from tandemq.storage.log.commit_log import CommitLog
 
 EXAMINED_ENTRIES_MAX = 800
 JOINED_RECORD_BYTES_MAX = 8192
-"""Mean size of records up to which they are copied into one buffer: many small buffers cost more."""
+"""Mean record size up to which records are copied into one buffer, since many small buffers cost more."""
 _head_of = Struct(">iI4xi4xqq48xi").unpack_from
 """Size, magic, queue id, queue offset, log offset, and the body's length if both hosts are IPv4."""
 _FLAGS_LAST_AT = 39
@@ -36,7 +36,7 @@ _ANY_V6 = _BORN_V6 | _STORE_V6
 
 
 class Mismatch(NamedTuple):
-    """A queue entry and the record that it points at do not belong together: one of them is damaged."""
+    """A queue entry that does not match the record at its log offset: one of them is damaged."""
 
     queue_offset: int
     log_offset: int
@@ -44,22 +44,22 @@ class Mismatch(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """Messages for one answer, and why there are no more."""
+    """Messages for one response, and why there are no more."""
 
     buffers: Sequence[Buffer]
     number: int
-    """How many they are."""
+    """Number of messages."""
     size: int
     next_offset: int
-    """Queue offset behind the last entry looked at."""
+    """Queue offset behind the last examined entry."""
     mismatch: Mismatch | None = None
-    """What the entry at `next_offset` is, if it cannot be right."""
+    """Set if the entry at `next_offset` is damaged, or its record."""
     waits_at: int | None = None
     """Log offset of the message at `next_offset`, if it is damaged and waits for its repair."""
 
 
 class _Selection(NamedTuple):
-    """Records by their entries, nothing read yet; the first three have an item per record, in order."""
+    """Records chosen by their entries and not read yet; the first three fields have an item per record, in order."""
 
     starts: Sequence[int]
     """Log offsets."""
@@ -71,10 +71,10 @@ class _Selection(NamedTuple):
 
 
 class MessageReader:
-    """Reader of the messages of all queues of one log."""
+    """Reads messages of all queues of one log."""
 
     def __init__(self, log: CommitLog, damages: Damages) -> None:
-        """`damages`: ranges of the log whose messages are not handed out."""
+        """`damages`: damaged ranges of the log, whose messages are not returned."""
         self._log = log
         self._damages = damages
 
@@ -90,7 +90,7 @@ class MessageReader:
             limit: log offset from which on messages may not be shown yet.
 
         Raises:
-            OffsetGone: their records were deleted.
+            OffsetGone: the records were deleted.
             DiskFailed: the device failed.
         """
         entries = queue.read(offset, most if codes is None else EXAMINED_ENTRIES_MAX)
@@ -103,15 +103,15 @@ class MessageReader:
         return self._load_each(queue, selection) if messages is None else messages
 
     def _select_all(self, entries: bytes, offset: int, bytes_max: int, limit: int) -> _Selection | None:
-        """All of the entries, if nothing speaks against it; in far fewer steps than `_select`."""
+        """Select all entries, in far fewer steps than `_select`; None if that is not possible."""
         starts, sizes = unpack_entries(entries)
         if not starts or min(sizes) < RECORD_BYTES_MIN or min(starts) < 0 or sum(sizes) > bytes_max:
             return None
         ends = list(map(add, starts, sizes))
         if max(ends) > min(limit, self._log.written_end):
             return None
-        following = offset + len(starts)
-        return _Selection(starts, ends, range(offset, following), following)
+        next_offset = offset + len(starts)
+        return _Selection(starts, ends, range(offset, next_offset), next_offset)
 
     def _select(
         self, entries: bytes, offset: int, codes: Container[int] | None, most: int, bytes_max: int, limit: int
@@ -147,7 +147,7 @@ class MessageReader:
         return _Selection(starts, ends, queue_offsets, offset, mismatch, waits_at)
 
     def _load_runs(self, queue: ConsumeQueue, selection: _Selection) -> Messages | None:
-        """Read what was selected, records that lie one behind the other as one piece; None if anything is not right."""
+        """Read the selected records, adjacent ones as one piece; None if one is missing or does not match its entry."""
         starts, ends, queue_offsets = selection.starts, selection.ends, selection.queue_offsets
         gaps = list(compress(range(1, len(starts)), map(ne, ends, starts[1:])))
         firsts: Sequence[int] = range(len(starts))
@@ -167,15 +167,15 @@ class MessageReader:
             start = starts[last]
             at = start - starts[first]
             size, magic, stated_queue_id, queue_offset, log_offset, body_bytes = head_of(data, at)
-            is_right = (
+            matches = (
                 log_offset == start
                 and queue_offset == queue_offsets[last]
                 and stated_queue_id == queue_id
                 and size == ends[last] - start
                 and magic == MAGIC_V1
                 and data.startswith(topic, at + body_at + body_bytes)
-            )  # what `_is_record` says of nearly all records, without the call
-            if not is_right and not _is_record(
+            )  # the common case of `_is_record`, without the call
+            if not matches and not _is_record(
                 data, at, queue_id, queue_offsets[last], start, ends[last] - start, topics
             ):
                 return None
@@ -184,7 +184,7 @@ class MessageReader:
         return _messages(pieces, len(starts), selection)
 
     def _load_each(self, queue: ConsumeQueue, selection: _Selection) -> Messages:
-        """Read record by record, up to the first that is not what its entry says.
+        """Read record by record, up to the first that does not match its entry.
 
         Raises:
             OffsetGone: the first record was deleted.
@@ -202,7 +202,7 @@ class MessageReader:
             except OffsetGone:
                 data = b""
             if not data or not _is_record(data, 0, queue.queue_id, queue_offset, start, end - start, topics):
-                reason = "no record of this topic, queue and offset begins there"
+                reason = "no record of this topic, queue and offset begins at the log offset of the entry"
                 return _messages(pieces, len(pieces), stopped._replace(mismatch=Mismatch(queue_offset, start, reason)))
             pieces.append(data)
         return _messages(pieces, len(pieces), selection)
@@ -217,7 +217,7 @@ def _messages(pieces: list[bytes], count: int, selection: _Selection) -> Message
 
 @lru_cache(maxsize=1024)
 def _stored_topics(topic: str) -> dict[int, bytes]:
-    """Topic as records have it behind the body, its length before it, by their magic."""
+    """Return the topic with its length in the form of records, by the magic of the record."""
     raw = topic.encode()
     forms = {MAGIC_V2: len(raw).to_bytes(2) + raw}
     if len(raw) <= TOPIC_V1_BYTES_MAX:
@@ -228,7 +228,7 @@ def _stored_topics(topic: str) -> dict[int, bytes]:
 def _is_record(
     data: bytes, at: int, queue_id: int, queue_offset: int, log_offset: int, size: int, topics: dict[int, bytes]
 ) -> bool:
-    """Whether the record at `at` is the one that an entry names; of any form. `size` 0: of any size."""
+    """Return whether the record at `at`, of any form, is the one of an entry. `size` 0: of any size."""
     stated_size, magic, stated_queue_id, stated_offset, stated_log_offset, body_bytes = _head_of(data, at)
     topic = topics.get(magic)
     hosts = data[at + _FLAGS_LAST_AT] & _ANY_V6

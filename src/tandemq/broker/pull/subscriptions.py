@@ -9,32 +9,32 @@ EXPRESSION_BYTES_MAX = 64 * 1024
 TAGS_MAX = 2048
 KEPT_BYTES_MAX = 16 << 20
 CODE_BYTES = 100
-"""Memory of one tags code in a set."""
+"""Memory of a tags code in a set."""
 
 Codes = frozenset[int] | None
 """Tags codes that match; None: all messages."""
 
 
 class TagExpressions:
-    """The parsed expressions, oldest first."""
+    """Parsed expressions, oldest first."""
 
     def __init__(self) -> None:
-        """Keep nothing yet."""
+        """Begin without expressions."""
         self._kept: dict[str | None, Codes] = {}
         self.kept_bytes = 0
 
     def parse(self, expression: str | None) -> Codes:
-        """Tags codes of an expression such as `a || b`.
+        """Return the tags codes of an expression such as `a || b`.
 
         Raises:
-            ValueError: it names no tag, too many, or is too long; the text says which.
+            ValueError: the expression contains no tag or too many, or is too long.
         """
         if expression in self._kept:
             return self._kept[expression]
         check_expression(expression)
         tags = parse_tag_expression(expression)
         if tags is not None and len(tags) > TAGS_MAX:
-            raise ValueError(f"the subscription names {len(tags)} tags, at most {TAGS_MAX} are taken")
+            raise ValueError(f"the subscription names {len(tags)} tags, at most {TAGS_MAX} are allowed")
         codes = None if tags is None else frozenset(tag_codes(tags))
         self.kept_bytes += _memory(expression, codes)
         self._kept[expression] = codes
@@ -48,11 +48,11 @@ def check_expression(expression: str | None) -> None:
     """Refuse an expression that is too long.
 
     Raises:
-        ValueError: it takes more than EXPRESSION_BYTES_MAX.
+        ValueError: it has more than EXPRESSION_BYTES_MAX bytes.
     """
     size = len((expression or "").encode("utf-8", "surrogatepass"))
     if size > EXPRESSION_BYTES_MAX:
-        raise ValueError(f"the subscription takes {size} bytes, at most {EXPRESSION_BYTES_MAX} are taken")
+        raise ValueError(f"the subscription takes {size} bytes, at most {EXPRESSION_BYTES_MAX} are allowed")
 
 
 def _memory(expression: str | None, codes: Codes) -> int:

@@ -123,11 +123,11 @@ class DecodedPath:
             )
         if topic.config.order and not self._state.config.permission & _WRITE:
             raise SendRefused(
-                ResponseCode.NO_PERMISSION, f"the broker[{self._state.config.broker_name}] takes no messages"
+                ResponseCode.NO_PERMISSION, f"the broker[{self._state.config.broker_name}] accepts no messages"
             )
         if not topic.config.perm & _WRITE:
             raise SendRefused(
-                ResponseCode.NO_PERMISSION, f"topic[{name}] takes no messages: its permission lacks WRITE"
+                ResponseCode.NO_PERMISSION, f"topic[{name}] accepts no messages: its permission lacks WRITE"
             )
         return topic
 

@@ -1,7 +1,7 @@
-"""Messages a consumer gives back: into the group's retry topic by way of a delay level, finally to its dead letters.
+"""Messages that a consumer sends back: stored in the retry topic of its group after a delay, finally as dead letters.
 
-The answer does not wait for flush or replica, as in RocketMQ; but in `elect` it does, where the next master cuts what
-not all in sync have, and the consumer has passed the message over by then.
+The response does not wait for flush and replicas, as in RocketMQ. In `elect` it does: the next master truncates what
+not all members in sync have, and by then the consumer would have skipped the message.
 
 Source: docs/reference/requests.md, "retry"; RocketMQ SendMessageProcessor.
 """
@@ -70,17 +70,17 @@ class SendBackProcessor:
         if self._send.refusal is not None:
             return command.answer(self._send.refusal[0], remark=self._send.refusal[1])
         if not self._current.config.permission & Permission.WRITE:
-            return command.answer(ResponseCode.NO_PERMISSION, remark="the broker takes no messages")
+            return command.answer(ResponseCode.NO_PERMISSION, remark="the broker accepts no messages")
         if group.retry_queue_nums <= 0:
             return command.answer(ResponseCode.SUCCESS)
         data = self._log_store.record_at(fields.offset)
         if data is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"look message by offset failed, {fields.offset}")
         message = decode_message(data, 0, len(data), inflates=False)
-        most = group.retry_max_times
+        retries_max = group.retry_max_times
         if command.version >= VERSION_3_4_9 and fields.max_reconsume_times is not None:
-            most = fields.max_reconsume_times if fields.max_reconsume_times >= 0 else most
-        topic, queue_id, level = self._target(fields, group.retry_queue_nums, message, most, now)
+            retries_max = fields.max_reconsume_times if fields.max_reconsume_times >= 0 else retries_max
+        topic, queue_id, level = self._target(fields, group.retry_queue_nums, message, retries_max, now)
         if topic is None:
             return command.answer(
                 ResponseCode.SYSTEM_ERROR, remark="no room for the group's retry or dead letter topic"
@@ -99,10 +99,10 @@ class SendBackProcessor:
         return None
 
     def _target(
-        self, fields: SendBackFields, queue_nums: int, message: StoredMessage, most: int, now: Now
+        self, fields: SendBackFields, queue_nums: int, message: StoredMessage, retries_max: int, now: Now
     ) -> tuple[Topic | None, int, int]:
         topics = self._topics
-        if message.reconsume_times >= most or fields.delay_level < 0:
+        if message.reconsume_times >= retries_max or fields.delay_level < 0:
             return topics.create_internal(dead_letter_topic(fields.group), 1, now.wall_ms), 0, 0
         topic = topics.create_internal(retry_topic(fields.group), queue_nums, now.wall_ms)
         queue_id = self._random.randrange(queue_nums)
@@ -119,7 +119,7 @@ class SendBackProcessor:
         level: int,
         now: Now,
     ) -> int:
-        """Store the message anew; returns its log offset."""
+        """Store the message again; return its log offset."""
         properties = {key: value for key, value in message.properties.items() if key not in ("__CRC32#", "DELAY")}
         properties.setdefault("RETRY_TOPIC", message.topic)
         properties.setdefault("ORIGIN_MESSAGE_ID", message.offset_message_id)

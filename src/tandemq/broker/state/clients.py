@@ -1,4 +1,4 @@
-"""Who is connected: producers and consumers by group, their subscriptions, and the queue locks of orderly consumers.
+"""Connected producers and consumers by group, their subscriptions, and the queue locks of orderly consumers.
 
 Source: docs/reference/requests.md, "group membership" and "orderly consumption"; RocketMQ ConsumerManager,
 RebalanceLockManager.
@@ -12,7 +12,7 @@ from tandemq.model.group import ConsumerData, HeartbeatData, SubscriptionData
 from tandemq.model.topic import group_name_error
 
 MEMBERSHIPS_MAX = 200_000
-"""Of all connections in all groups, of producers and consumers."""
+"""Maximum number of memberships: pairs of a connection and one of its producer or consumer groups."""
 MEMBERSHIP_BYTES_MAX = 16 << 20
 """Memory budget of all memberships and online groups, as estimated by `_MEMBERSHIP_BYTES` and `_group_bytes`."""
 _MEMBERSHIP_BYTES = 150
@@ -21,13 +21,13 @@ MEMBERS_PER_GROUP_MAX = 10_000
 CLIENT_ID_CHARACTERS_MAX = 1_024
 SUBSCRIPTIONS_PER_GROUP_MAX = 2_000
 SUBSCRIPTION_BYTES_MAX = 32 << 20
-"""Memory of the subscriptions of all groups."""
+"""Memory budget of the subscriptions of all groups."""
 LOCKS_MAX = 100_000
 
 
 @dataclass(slots=True)
 class Member:
-    """One client process in a group, on one link."""
+    """One client process in a group, on one connection."""
 
     link: int
     client_id: str
@@ -39,7 +39,7 @@ class Member:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """A group that is online here."""
+    """A consumer group with connected members."""
 
     name: str
     consume_type: str
@@ -50,29 +50,30 @@ class ConsumerGroup:
     fingerprint: int = 0
 
     def client_ids(self) -> list[str]:
-        """Ids of the members, one per client."""
+        """Return the client ids of the members, without duplicates."""
         return list(dict.fromkeys(member.client_id for member in self.members.values()))
 
 
 class Clients:
-    """Membership by connection. A connection that closes takes its members along."""
+    """Groups and their members, by connection; the members of a connection are removed when it closes."""
 
     def __init__(self) -> None:
-        """Nobody is connected."""
+        """Begin without clients."""
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[int, Member]] = {}
         self._producing: dict[int, dict[str, None]] = {}
-        """Producer groups by connection; `_consuming`: consumer groups."""
+        """Producer groups by connection."""
         self._consuming: dict[int, dict[str, None]] = {}
+        """Consumer groups by connection."""
         self._memberships = 0
         self._member_bytes = 0
         self._subscription_bytes = 0
 
     def heartbeat(self, beat: HeartbeatData, member: Member) -> list[str]:
-        """Take a client's heartbeat; returns consumer groups whose members or subscriptions changed.
+        """Register a client's groups; return the consumer groups whose members or subscriptions changed.
 
         Raises:
-            ProtocolError: it exceeds a limit; nothing of it is taken.
+            ProtocolError: the heartbeat exceeds a limit; no part of it is registered.
         """
         self._check(beat, member.link)
         for producer in beat.producers:
@@ -154,7 +155,7 @@ class Clients:
         return changed or is_new
 
     def leave(self, link: int, client_id: str, producer_group: str, consumer_group: str) -> list[str]:
-        """A client says it leaves groups; returns consumer groups whose members changed."""
+        """Remove a client from groups that it leaves; return the consumer groups whose members changed."""
         producers = self.producers.get(producer_group)
         if producers is not None and link in producers and producers[link].client_id == client_id:
             self._drop_producer(producer_group, link)
@@ -165,7 +166,10 @@ class Clients:
         return [consumer_group]
 
     def link_closed(self, link: int) -> list[str]:
-        """Forget who was on a connection; returns consumer groups whose members changed. Cost: its own groups."""
+        """Remove the members of a closed connection; return the consumer groups whose members changed.
+
+        Cost: proportional to the groups of the connection.
+        """
         for name in list(self._producing.get(link, ())):
             self._drop_producer(name, link)
         changed = list(self._consuming.get(link, ()))
@@ -191,13 +195,13 @@ class Clients:
         _drop(self._consuming, link, group.name)
 
     def expired(self, now_ms: int, expiry_ms: int) -> set[int]:
-        """Links of members silent for longer than `expiry_ms`."""
+        """Return the connections with a member that has sent no heartbeat for `expiry_ms`."""
         members = [m for group in self.consumers.values() for m in group.members.values()]
         members += [m for group in self.producers.values() for m in group.values()]
         return {member.link for member in members if now_ms - member.seen_ms > expiry_ms}
 
     def find(self, group: str, client_id: str) -> Member | None:
-        """A consumer by its client id."""
+        """Return the member of a consumer group with a client id; None if there is none."""
         found = self.consumers.get(group)
         if found is None:
             return None
@@ -205,10 +209,10 @@ class Clients:
 
 
 def _drop(groups: dict[int, dict[str, None]], link: int, name: str) -> None:
-    """Take a group out of those of a connection."""
-    of_link = groups[link]
-    del of_link[name]
-    if not of_link:
+    """Remove a group from those of a connection."""
+    remaining = groups[link]
+    del remaining[name]
+    if not remaining:
         del groups[link]
 
 
@@ -217,7 +221,7 @@ def _group_bytes(name: str) -> int:
 
 
 def memory_of(subscription: SubscriptionData) -> int:
-    """Bytes that a subscription takes, roughly."""
+    """Estimate the memory of a subscription, bytes."""
     texts = len(subscription.topic) + len(subscription.sub_string) + sum(map(len, subscription.tags_set))
     texts += len(subscription.expression_type or "")
     return 512 + 4 * texts + 100 * len(subscription.tags_set) + 40 * len(subscription.code_set)
@@ -242,10 +246,10 @@ def _subscribe(group: ConsumerGroup, subscriptions: list[SubscriptionData]) -> b
 
 
 class QueueLocks:
-    """Which client may consume a queue in order, per group; a lock not renewed for `live_ms` is free."""
+    """Locks of orderly consumers: one client per group and queue; a lock not renewed for `live_ms` is free."""
 
     def __init__(self, live_ms: int) -> None:
-        """No lock is held."""
+        """Begin without locks."""
         self._live_ms = live_ms
         self._held: dict[tuple[str, str, int], tuple[str, int]] = {}
 
@@ -253,7 +257,7 @@ class QueueLocks:
         """Take or renew a lock; False if another client holds it.
 
         Raises:
-            ProtocolError: there are too many.
+            ProtocolError: LOCKS_MAX queues are locked.
         """
         held = self._held.get((group, topic, queue_id))
         if held is not None and held[0] != client_id and now_ms - held[1] < self._live_ms:
@@ -264,11 +268,11 @@ class QueueLocks:
         return True
 
     def unlock(self, group: str, topic: str, queue_id: int, client_id: str) -> None:
-        """Give a lock back; harmless if another client has it."""
+        """Release a lock; no effect if another client holds it."""
         if self._held.get((group, topic, queue_id), ("", 0))[0] == client_id:
             del self._held[group, topic, queue_id]
 
     def expire(self, now_ms: int) -> None:
-        """Forget locks nobody renewed."""
+        """Remove locks that were not renewed in time."""
         for key in [key for key, (_, since) in self._held.items() if now_ms - since >= self._live_ms]:
             del self._held[key]

@@ -1,8 +1,8 @@
-"""Settings changed while the broker ran, kept in the store over restarts.
+"""Settings changed at run time, kept in the store over restarts.
 
 They are in `config/brokerSettings.json`, by key: the value, and the value of the configuration file (or command line)
-it stands in for. At the start they are laid over the file; but a setting whose value in the file is another one than
-it was then has been changed there since, and the file wins.
+that it replaces. At the start they take precedence over the file; but if the value in the file differs from the
+replaced one, it was changed there since, and the file wins.
 
 Source: docs/decisions/0006-changed-settings.md; RocketMQ Configuration.persist, which rewrites the file.
 """
@@ -20,44 +20,42 @@ FILE = "brokerSettings.json"
 
 
 class ChangedSettings:
-    """The changes in force."""
+    """The changed settings in force."""
 
     def __init__(self, saver: Saver) -> None:
-        """Load them.
+        """Load the table.
 
         Raises:
             StoreDamaged: the table cannot be read.
         """
         self._saver = saver
         self.table: dict[str, tuple[str, str]] = {}
-        """By key: the value, and the one it stands in for."""
+        """By key: the value, and the configured value that it replaces."""
         settings = load_table(saver.disk, FILE).get("settings")
         for key, entry in settings.items() if isinstance(settings, dict) else ():
             if isinstance(entry, dict):
                 self.table[key] = (str(entry.get("value", "")), str(entry.get("insteadOf", "")))
 
     def laid_over(self, config: BrokerConfig) -> BrokerConfig:
-        """The file's settings with the changes; those that cannot be any more are dropped, and this is logged."""
-        told = as_texts(config)
+        """Return the configured settings with the changes; changes that are no longer valid are dropped and logged."""
+        configured = as_texts(config)
         for key, (value, instead_of) in list(self.table.items()):
-            if told.get(key) != instead_of:
+            if configured.get(key) != instead_of:
                 log.warning(
-                    "settings: %s=%s, set while the broker ran, gives way to %s of the configuration",
+                    "settings: %s=%s, set at run time, is dropped: the configuration was changed to %s",
                     key,
                     value,
-                    told.get(key),
+                    configured.get(key),
                 )
                 self._drop(key)
                 continue
             try:
                 config, _ = changed(config, f"{key}={value}\n")
             except ConfigError as error:
-                log.warning("settings: %s=%s, set while the broker ran, cannot be any more: %s", key, value, error)
+                log.warning("settings: %s=%s, set at run time, is dropped: %s", key, value, error)
                 self._drop(key)
                 continue
-            log.warning(
-                "settings: %s=%s, set while the broker ran, outranks %s of the configuration", key, value, instead_of
-            )
+            log.warning("settings: %s=%s, set at run time, overrides %s of the configuration", key, value, instead_of)
         return config
 
     def _drop(self, key: str) -> None:
@@ -65,7 +63,7 @@ class ChangedSettings:
         self._saver.later(FILE, self.as_json, is_awaited=False)
 
     def note(self, before: BrokerConfig, after: BrokerConfig, keys: tuple[str, ...]) -> None:
-        """Keep the new values of some keys."""
+        """Record the new values of some keys."""
         old, new = as_texts(before), as_texts(after)
         for key in keys:
             _, instead_of = self.table.get(key, ("", old[key]))
@@ -76,5 +74,5 @@ class ChangedSettings:
         self._saver.later(FILE, self.as_json)
 
     def as_json(self) -> dict[str, object]:
-        """The table as its file has it."""
+        """Return the table in the form of its file."""
         return {"settings": {key: {"value": value, "insteadOf": old} for key, (value, old) in self.table.items()}}

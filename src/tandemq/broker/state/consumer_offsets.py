@@ -1,4 +1,4 @@
-"""How far each consumer group is, per topic and queue.
+"""Committed offsets of the consumer groups, per topic and queue.
 
 Source: docs/internals/storage.md, "consumerOffset.json"; RocketMQ ConsumerOffsetManager.
 """
@@ -18,19 +18,19 @@ from tandemq.storage.json_tables import DataVersion, load_table
 log = logging.getLogger(__name__)
 FILE = "consumerOffset.json"
 NEXT_CHANGES = "tandemChanges"
-"""In the file beside them: the first file of changes that is newer than the table."""
+"""Key in the file beside the offsets: number of the first change file that is newer than the table."""
 RESETS = "tandemResets"
-"""Beside RocketMQ's "offsetTable": how often an operator set an offset, where that ever happened."""
+"""Key beside RocketMQ's "offsetTable": number of times an operator set an offset, for queues where that happened."""
 WHOLE = "tandemWhole"
-"""In a table that a master tells: it is all there is, not what changed."""
+"""Key in a table that a master publishes: it is the complete table, not only changes."""
 SEPARATOR = "@"
 VERSION_STEP = 500
 OFFSET_BYTES_MAX = 20 << 20
 """Memory budget of all offsets, as estimated by `_KEY_BYTES` and `_OFFSET_BYTES`; commits beyond it are refused."""
 _KEY_BYTES = 400
-"""One pair of topic and group, without the text of its key."""
+"""Memory of a pair of topic and group, without the text of its key."""
 _OFFSET_BYTES = 100
-"""One queue of such a pair."""
+"""Memory of one queue of such a pair."""
 
 
 class ConsumerOffsets:
@@ -40,28 +40,28 @@ class ConsumerOffsets:
         """Load the table.
 
         Raises:
-            StoreDamaged: it cannot be read.
+            StoreDamaged: the table cannot be read.
         """
         self._saver = saver
         self.version = DataVersion(wall_ms)
         self.table: dict[str, dict[int, int]] = {}
         self.resets: dict[str, dict[int, int]] = {}
         self.changed: dict[str, set[int]] | None = None
-        """Queue ids by "topic@group" that changed since somebody looked; None: nobody looks."""
+        """Queue ids by "topic@group" that changed since `changes` was called; None: changes are not recorded."""
         self.corrected: list[tuple[str, int, int, int]] = []
-        """What `correct` changed when it was called last."""
+        """Changes made by the last call of `correct`."""
         self.pending = PendingResets()
         self._commits = 0
         self._dirty = False
         self._bytes: int | None = None
-        """Estimated memory of `table`; None: to be counted anew."""
+        """Estimated memory of `table`; None: must be counted again."""
         raw = load_table(saver.disk, FILE)
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             self.table = parse_offsets(raw)
             self.resets = parse_offsets(raw, RESETS)
         self.is_unnoted = False
-        """Whether the disk did not take changes that were to be kept: `note_all` tries again."""
+        """Whether changes could not be written to the journal; `note_all` tries again."""
         self._journal = OffsetJournal(saver.disk)
         for table in self._journal.read(int(raw.get(NEXT_CHANGES, 0))):
             try:
@@ -78,7 +78,7 @@ class ConsumerOffsets:
         return self._bytes < OFFSET_BYTES_MAX
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        """Remember an offset, as RocketMQ does: a lower one too (a reset comes this way)."""
+        """Set an offset, also to a lower one, as RocketMQ does: consumers reset their offsets this way."""
         key = f"{topic}{SEPARATOR}{group}"
         queues = self.table.get(key)
         if queues is None:
@@ -99,15 +99,17 @@ class ConsumerOffsets:
             self._bytes += size
 
     def commit_of_member(self, topic: str, group: str, queue_id: int, offset: int, now_ms: int) -> bool:
-        """Remember an offset that a consumer commits; False if it is ignored, because the offset was reset and the
-        consumer has not followed yet."""
+        """Set an offset that a consumer commits.
+
+        Returns False if it is ignored: the offset was reset and the consumer has not applied the reset yet.
+        """
         if self.pending.ignores_commit(topic, group, queue_id, now_ms):
             return False
         self.commit(topic, group, queue_id, offset)
         return True
 
     def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        """Set an offset for an operator; if it goes back it outranks higher ones when tables are merged."""
+        """Set an offset for an operator; a lower one takes precedence over higher ones when tables are merged."""
         self.pending.drop(topic, group, queue_id)
         before = self.get(topic, group, queue_id)
         if before is not None and offset < before:
@@ -115,35 +117,35 @@ class ConsumerOffsets:
         self.commit(topic, group, queue_id, offset)
 
     def count_reset(self, topic: str, group: str, queue_id: int) -> None:
-        """Consumers have been told to set their offset: what they commit next outranks what others remember."""
+        """Record that consumers were asked to reset an offset: later commits take precedence when tables are merged."""
         queues = self.resets.setdefault(f"{topic}{SEPARATOR}{group}", {})
         queues[queue_id] = queues.get(queue_id, 0) + 1
         self._dirty = True
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
-        """The offset, None if none was ever committed."""
+        """Return the committed offset; None if there is none."""
         queues = self.table.get(f"{topic}{SEPARATOR}{group}")
         return None if queues is None else queues.get(queue_id)
 
     def of_group(self, topic: str, group: str) -> dict[int, int]:
-        """A group's offsets in a topic by queue id; a copy."""
+        """Return a copy of a group's offsets in a topic, by queue id."""
         return dict(self.table.get(f"{topic}{SEPARATOR}{group}") or {})
 
     def topics_of(self, group: str) -> list[str]:
-        """Topics a group has offsets for."""
+        """Return the topics for which a group has offsets."""
         return [topic for topic, _, owner in (key.rpartition(SEPARATOR) for key in self.table) if owner == group]
 
     def groups_of(self, topic: str) -> list[str]:
-        """Groups that have offsets for a topic."""
+        """Return the groups that have offsets for a topic."""
         return [group for name, _, group in (key.rpartition(SEPARATOR) for key in self.table) if name == topic]
 
     def remove_group(self, group: str) -> None:
-        """Forget a group."""
+        """Remove the offsets of a group."""
         for topic in self.topics_of(group):
             self._remove(f"{topic}{SEPARATOR}{group}")
 
     def remove_topic(self, topic: str) -> None:
-        """Forget a topic."""
+        """Remove the offsets of a topic."""
         for group in self.groups_of(topic):
             self._remove(f"{topic}{SEPARATOR}{group}")
 
@@ -158,7 +160,7 @@ class ConsumerOffsets:
         self._dirty = True
 
     def merge(self, table: dict[str, dict[int, int]], version: DataVersion | None) -> None:
-        """Take over a master's table, keeping what it lacks; per "topic@group" its queues replace ours."""
+        """Copy a master's table: its entries replace ours by "topic@group"; entries that it lacks are kept."""
         self._bytes = None
         for key, queues in table.items():
             if self.table.get(key) != queues:
@@ -168,7 +170,7 @@ class ConsumerOffsets:
             self.version = version
 
     def changes(self) -> dict[str, Any]:
-        """What changed since this was called last, as `follow` takes it; without queues: removed."""
+        """Return the changes since the last call, as `follow` takes them; an entry without queues was removed."""
         changed, self.changed = self.changed or {}, {}
         found = {
             key: {queue_id: offset for queue_id, offset in self.table.get(key, {}).items() if queue_id in queue_ids}
@@ -177,19 +179,20 @@ class ConsumerOffsets:
         return {"offsetTable": found, RESETS: {key: self.resets[key] for key in found if key in self.resets}}
 
     def note(self, changes: bytes) -> None:
-        """Keep changes over a kill of the process: JSON as `follow` takes it."""
+        """Append changes, JSON in the form that `follow` takes, to the journal: they survive a kill of the process."""
         self.is_unnoted = not self._journal.append(changes) or self.is_unnoted
 
     def note_all(self) -> None:
-        """The disk did not take some changes: try with everything."""
+        """Append the complete table to the journal, after changes that could not be written."""
         self.is_unnoted = not self._journal.append(dumps_java(self.as_json() | {WHOLE: True}))
 
     def follow(self, raw: dict[str, Any], text: bytes) -> None:
-        """Take what the master told: its offsets are the ones that count, higher or lower, and in a whole table no
-        others do. `text`: the JSON it was.
+        """Apply changes or a complete table that the master published: its offsets replace ours, higher or lower.
+
+        `text`: the JSON that `raw` was decoded from.
 
         Raises:
-            StoreDamaged: it is no such table.
+            StoreDamaged: `raw` is not such a table.
         """
         self._take(raw)
         self.pending.clear()
@@ -201,19 +204,20 @@ class ConsumerOffsets:
             table, resets = parse_offsets(raw), parse_offsets(raw, RESETS)
             self.table, self.resets, self._dirty = table, resets, True
             return
-        for mine, name in ((self.table, "offsetTable"), (self.resets, RESETS)):
+        for own, name in ((self.table, "offsetTable"), (self.resets, RESETS)):
             for key, queues in parse_offsets(raw, name).items():
-                mine.setdefault(key, {}).update(queues)
+                own.setdefault(key, {}).update(queues)
                 if not queues:
-                    del mine[key]
+                    del own[key]
         self._dirty = True
 
     def merge_positions(self, raw: dict[str, Any]) -> None:
-        """Merge another member's table into ours: per queue the higher offset holds, unless an operator set it since.
-        It is saved even if nothing is news: what was merged before may not have been.
+        """Merge another member's table into this one: per queue the higher offset wins, or the one reset last.
+
+        The table is saved even if nothing changed, since an earlier merge may not have been saved.
 
         Raises:
-            StoreDamaged: it is no such table.
+            StoreDamaged: `raw` is not such a table.
         """
         theirs, resets = parse_offsets(raw), parse_offsets(raw, RESETS)
         self._bytes = None
@@ -228,9 +232,10 @@ class ConsumerOffsets:
         self._dirty = True
 
     def correct(self, ends: Mapping[tuple[str, int], int]) -> list[tuple[str, int, int, int]]:
-        """Set every offset beyond the end of its queue, by (topic, queue id), to that end; a queue not named ends at 0.
+        """Set every offset beyond the end of its queue to that end.
 
-        Returns ("topic@group", queue id, offset before, offset now) of each that was changed.
+        `ends`: queue ends by topic and queue id; a missing queue ends at 0. Returns ("topic@group", queue id, offset
+        before, offset now) of each that was changed.
         """
         self.corrected = corrected = []
         for key, queues in self.table.items():
@@ -246,19 +251,19 @@ class ConsumerOffsets:
         return corrected
 
     def as_json(self) -> dict[str, Any]:
-        """The table as peers and the file have it."""
+        """Return the table in the form of the file and of the replication protocol."""
         table = {"dataVersion": self.version.as_json(), "offsetTable": self.table}
         return table | {RESETS: self.resets} if self.resets else table
 
     def save(self, *, is_awaited: bool = False) -> None:
-        """Have the file written if something changed."""
+        """Schedule writing the file if something changed."""
         if self._dirty:
             self._saver.later(FILE, self._content, is_awaited=is_awaited, on_saved=self._journal.saved)
             self._dirty = False
 
     def _content(self) -> dict[str, Any]:
-        following = self._journal.rotate()
-        return self.as_json() | ({NEXT_CHANGES: following} if following else {})
+        next_file = self._journal.rotate()
+        return self.as_json() | ({NEXT_CHANGES: next_file} if next_file else {})
 
 
 def _memory_of(key: str, queues: int) -> int:
@@ -266,7 +271,7 @@ def _memory_of(key: str, queues: int) -> int:
 
 
 def parse_offsets(raw: dict[str, Any], name: str = "offsetTable") -> dict[str, dict[int, int]]:
-    """The table of this name from its JSON, whose queue ids may be unquoted.
+    """Decode the table with a name, whose queue ids may be unquoted in the JSON.
 
     Raises:
         StoreDamaged: an entry is not a map of queue ids to offsets.
@@ -281,10 +286,10 @@ def parse_offsets(raw: dict[str, Any], name: str = "offsetTable") -> dict[str, d
 
 
 def parse_offsets_body(body: bytes) -> tuple[dict[str, dict[int, int]], DataVersion | None]:
-    """The table and its version from a master's answer.
+    """Decode a table and its version from a master's response.
 
     Raises:
-        ProtocolError, StoreDamaged: it cannot be read.
+        ProtocolError, StoreDamaged: the body cannot be decoded.
     """
     raw = loads(body, is_trusted=True)
     version = raw.get("dataVersion") if isinstance(raw, dict) else None

@@ -1,4 +1,4 @@
-"""The consumer groups of this broker: configuration only; who is connected is in `clients`.
+"""Configuration of the consumer groups; their connected members are in `clients`.
 
 Source: docs/internals/storage.md, "subscriptionGroup.json"; RocketMQ SubscriptionGroupManager.
 """
@@ -41,7 +41,7 @@ class Groups:
         self.version = DataVersion(wall_ms)
         self.table: dict[str, SubscriptionGroupConfig] = {}
         self.news: dict[str, None] | None = None
-        """Names that changed since somebody looked; None: nobody looks."""
+        """Names of groups that changed since the table was last published; None: changes are not recorded."""
         raw = load_table(saver.disk, FILE)
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
@@ -55,7 +55,7 @@ class Groups:
         self._groups_max = config.groups_max
 
     def may_be(self, name: str) -> bool:
-        """Whether the group is there, or would be created by using it."""
+        """Return whether a group exists, or would be created on first use."""
         if name in self.table:
             return True
         return (self._auto_create or is_system_group(name)) and group_name_error(name) is None
@@ -64,7 +64,7 @@ class Groups:
         """Refuse to create more groups than the setting allows, before any of them is created.
 
         Raises:
-            ProtocolError: names a group for which there is no room.
+            ProtocolError: the limit is exceeded; the text names the first group beyond it.
         """
         missing = [name for name in dict.fromkeys(names) if name not in self.table and self.may_be(name)]
         if len(self.table) + len(missing) > self._groups_max:
@@ -77,7 +77,7 @@ class Groups:
         )
 
     def find(self, name: str, wall_ms: int) -> SubscriptionGroupConfig | None:
-        """The group; created if that is allowed and the name is one.
+        """Return a group, created if groups are created on first use and the name is valid; else None.
 
         Raises:
             ProtocolError: there are `maxSubscriptionGroups` already.
@@ -113,18 +113,21 @@ class Groups:
         return True
 
     def replace(self, table: dict[str, SubscriptionGroupConfig], version: DataVersion) -> None:
-        """Take over another broker's table."""
+        """Replace the table by that of another broker."""
         self.table = table
         self.version = version
         self.save()
 
     def follow(self, changed: dict[str, SubscriptionGroupConfig], removed: list[str], version: DataVersion) -> None:
-        """Take over what changed in another broker's table."""
+        """Apply changes of another broker's table."""
         kept = {name: config for name, config in self.table.items() if name not in removed}
         self.replace(kept | changed, version)
 
     def as_json(self, names: Iterable[str] | None = None) -> dict[str, Any]:
-        """Return the table, or these groups of it, as peers and the file have it; to be encoded by `dumps`."""
+        """Return the table, or the entries with these names, in the form of the file and of the replication protocol.
+
+        To be encoded by `dumps`.
+        """
         wanted = self.table if names is None else [name for name in names if name in self.table]
         return {
             "dataVersion": self.version.as_json(),
@@ -133,12 +136,12 @@ class Groups:
         }
 
     def save(self) -> None:
-        """Have the file written."""
+        """Schedule writing the file."""
         self._saver.later(FILE, self.as_json)
 
 
 def parse_groups(raw: dict[str, Any]) -> dict[str, SubscriptionGroupConfig]:
-    """Group configurations from a table as peers and the file have it.
+    """Decode group configurations from a table in the form of the file and of the replication protocol.
 
     Raises:
         StoreDamaged: an entry is not a group configuration.

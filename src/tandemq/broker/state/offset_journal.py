@@ -1,11 +1,11 @@
-"""What was committed since the table of offsets was saved last, so that a killed process forgets none of it.
+"""Journal of the offsets committed since the offset table was last saved, so that a killed process loses none.
 
-    config/consumerOffset.changes-<n>    one JSON table of changes per line, in the order in which they hold
+    config/consumerOffset.changes-<n>    one JSON table of changes per line, oldest first
 
-A turn's changes are one line, written before anybody is answered, and not synced: the system has them when the process
-is killed; when the machine goes down another member of the group has them, if one was connected. When the table is
-saved a new file begins; the table names it, and those before go as soon as the table is on the disk. One of them that
-is found nevertheless is not read: after a power loss it may hold no more than its beginning, and the table is newer.
+The changes of a turn are one line, written before the responses of the turn are sent, and not synced. When the process
+is killed, the kernel has them; when the machine fails, another member of the group has them, if one was connected.
+Saving the table begins a new file, which the table names; older files are deleted once the table is on the disk. An
+older file that is still found is not read: after a power loss it may be incomplete, and the table is newer.
 
 Written in groups with a registry, read by every start. Owner: `ConsumerOffsets`.
 Source: docs/internals/failover.md, "Metadata"; invariant: offsets never go back.
@@ -24,10 +24,10 @@ PREFIX = "consumerOffset.changes-"
 
 
 class OffsetJournal:
-    """The files of changes."""
+    """Journal files of one store."""
 
     def __init__(self, disk: Disk) -> None:
-        """Those that are there; nothing is written yet."""
+        """List the existing files; write nothing yet."""
         self._disk = disk
         numbers = (name.removeprefix(PREFIX) for name in disk.list("config") if name.startswith(PREFIX))
         self._files = sorted(int(number) for number in numbers if number.isdecimal())
@@ -38,8 +38,10 @@ class OffsetJournal:
         self._is_failing = False
 
     def read(self, first: int) -> Iterator[dict[str, Any]]:
-        """The tables of changes from file `first` on, oldest first. A line that a crash tore is the last of its file,
-        and left out."""
+        """Yield the tables of changes from file `first` on, oldest first.
+
+        A line that a crash left incomplete is the last of its file, and is skipped.
+        """
         self._next = max(self._next, first)
         for number in self._files:
             if number < first:
@@ -53,7 +55,7 @@ class OffsetJournal:
                     yield table
 
     def append(self, line: bytes) -> bool:
-        """Keep a turn's changes; False if the disk does not take them, which is said once."""
+        """Append the changes of a turn; return False if they cannot be written, which is logged once."""
         try:
             if self._file is None:
                 self._file = self._disk.open(f"config/{PREFIX}{self._next}", create=True)
@@ -70,17 +72,17 @@ class OffsetJournal:
             return False
 
     def rotate(self) -> int:
-        """The table is about to be saved with all that was appended so far; returns the number of the next file."""
+        """Have the next append begin a new file, since the table is about to be saved; return that file's number."""
         self._file = None
         self._saved_below = self._next
         return self._next
 
     def saved(self) -> None:
-        """It is on the disk."""
+        """Delete the files that the saved table includes."""
         for number in [number for number in self._files if number < self._saved_below]:
             try:
                 self._disk.remove(f"config/{PREFIX}{number}")
             except StoreError as error:
-                log.warning("offsets: a file of changes that is no longer needed stays: %s", error)
+                log.warning("offsets: a change file that is no longer needed cannot be deleted: %s", error)
                 return
             self._files.remove(number)

@@ -1,12 +1,14 @@
-"""Offset resets that the consumer of a queue has not followed yet.
+"""Offset resets that the consumer of a queue has not applied yet.
 
     reset ─► a pull from another offset: answered once with OFFSET_MOVED and the new offset
           ─► commits of members: answered as successful, and ignored
-          ─► a pull from the new offset, or FOLLOW_MS later: the consumer commits again as before
+          ─► a pull from the new offset, or FOLLOW_MS later: commits are accepted again
 
-A consumer takes seconds to move: Java's stops for ten, and commits its former offsets meanwhile.
+A consumer takes seconds to apply a reset: the Java client stops for ten seconds, and commits its former offsets
+meanwhile.
 
-In memory, so it ends with the master; the new offset itself is committed, and outlasts it (`ConsumerOffsets.reset`).
+Pending resets are kept in memory only and end with the master's process; the new offset itself is committed
+(`ConsumerOffsets.reset`).
 Source: docs/reference/requests.md, "Resetting offsets"; RocketMQ 5.x
 ConsumerOffsetManager.assignResetOffset.
 """
@@ -14,31 +16,32 @@ ConsumerOffsetManager.assignResetOffset.
 from dataclasses import dataclass
 
 FOLLOW_MS = 60_000
-"""More than a Java consumer needs: ten seconds of standstill, then at most twenty until it rebalances."""
+"""Longer than a Java consumer needs: it stops for ten seconds, and rebalances at most twenty seconds later."""
 PENDING_MAX = 20_000
-"""Queues; the resets that are pending longest are given up first."""
+"""Maximum number of queues with a pending reset; beyond it the oldest reset is dropped."""
 
 
 @dataclass(slots=True)
 class _Pending:
     offset: int
     until_ms: int
-    is_told: bool = False
+    is_sent: bool = False
+    """Whether a pull was answered with the new offset."""
 
 
 class PendingResets:
     """Resets by topic, group and queue id."""
 
     def __init__(self) -> None:
-        """No reset is pending."""
+        """Begin without resets."""
         self._table: dict[tuple[str, str, int], _Pending] = {}
 
     def __len__(self) -> int:
-        """How many are pending, expired ones included."""
+        """Return the number of pending resets, expired ones included."""
         return len(self._table)
 
     def add(self, topic: str, group: str, queue_id: int, offset: int, now_ms: int) -> None:
-        """The group's offset was set, and a member has to follow."""
+        """Add a reset of a queue that a member of the group consumes."""
         key = (topic, group, queue_id)
         self._table.pop(key, None)
         while self._table and len(self._table) >= PENDING_MAX:
@@ -46,19 +49,19 @@ class PendingResets:
         self._table[key] = _Pending(offset, now_ms + FOLLOW_MS)
 
     def drop(self, topic: str, group: str, queue_id: int) -> None:
-        """The offset was set in another way."""
+        """Remove a reset, since the offset was set in another way."""
         self._table.pop((topic, group, queue_id), None)
 
     def clear(self) -> None:
-        """Another broker answers consumers now."""
+        """Remove all resets, since another broker serves consumers now."""
         self._table.clear()
 
     def ignores_commit(self, topic: str, group: str, queue_id: int, now_ms: int) -> bool:
-        """Whether a commit of a member is of the time before the reset."""
+        """Return whether commits of a queue are ignored, because its consumer has not applied a reset."""
         return bool(self._table) and self._find((topic, group, queue_id), now_ms) is not None
 
     def note_pull(self, topic: str, group: str, queue_id: int, offset: int, now_ms: int) -> int | None:
-        """A member pulls from an offset; returns the offset it has to go to instead, None if none or told before."""
+        """Return the offset to answer a pull with instead of messages; None without reset, or if sent before."""
         if not self._table:
             return None
         key = (topic, group, queue_id)
@@ -68,9 +71,9 @@ class PendingResets:
         if offset == pending.offset:
             del self._table[key]
             return None
-        if pending.is_told:
+        if pending.is_sent:
             return None
-        pending.is_told = True
+        pending.is_sent = True
         return pending.offset
 
     def _find(self, key: tuple[str, str, int], now_ms: int) -> _Pending | None:

@@ -1,10 +1,10 @@
-"""The tables of `config/` are written by a worker: a sync takes as long as the device likes, and a turn must not wait.
+"""Tables of `config/`, written by a worker: a turn must not wait for a sync, which may take long.
 
     later(name, table) … end of the turn: begin() → job → job_done()
 
-One job at a time. It takes all tables that are due as they are when it begins, so one changed often is written once.
-What must not be said before a table is on the device waits: `asked` counts the changes others wait for, `settled` how
-many of them are decided. A table that could not be written is due again when the owner says `again`.
+One job runs at a time. It writes all tables that are due, with their content when it begins, so a table that changes
+often is written once. Responses that promise a saved table wait: `asked` counts the changes waited for, `settled` those
+of them that are written or failed. A table that could not be written is due again when the owner calls `again`.
 
 Source: docs/internals/storage.md, "config files"; requirement V11.
 """
@@ -17,7 +17,7 @@ from tandemq.model.codes import RequestCode
 from tandemq.storage.json_tables import encode_table, write_table
 
 Table = Callable[[], dict[str, Any]]
-"""A table's present content."""
+"""Returns the current content of a table."""
 SAVED_FIRST = frozenset(
     {
         RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -28,7 +28,7 @@ SAVED_FIRST = frozenset(
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
     }
 )
-"""Requests whose answer says that tables are saved."""
+"""Requests whose response means that tables are saved."""
 
 
 class _SaveWork(NamedTuple):
@@ -41,10 +41,10 @@ class _SaveWork(NamedTuple):
 
 
 class Saver:
-    """Which tables are due, and which are being written."""
+    """Tables that are due, being written, or failed."""
 
     def __init__(self, disk: Disk) -> None:
-        """Nothing is due."""
+        """Begin with nothing due."""
         self.disk = disk
         self._due: dict[str, Table] = {}
         self._writing: dict[str, Table] = {}
@@ -57,21 +57,27 @@ class Saver:
 
     @property
     def is_behind(self) -> bool:
-        """Whether a change that somebody waits for is not decided yet."""
+        """Whether a change that responses wait for is neither written nor failed."""
         return self.settled < self.asked
 
     def later(
         self, name: str, table: Table, *, is_awaited: bool = True, on_saved: Callable[[], None] | None = None
     ) -> None:
-        """Have a table written after this turn. `is_awaited`: answers that depend on it wait. `on_saved` is called each
-        time it is on the device."""
+        """Schedule writing a table after this turn.
+
+        Args:
+            name: file below `config/`.
+            table: returns its content.
+            is_awaited: whether responses wait for it.
+            on_saved: called each time the table is on the device.
+        """
         self._due[name] = table
         if on_saved is not None:
             self._on_saved[name] = on_saved
         self.asked += is_awaited
 
     def begin(self) -> Job | None:
-        """A job for what is due; None if nothing is, or one is under way."""
+        """Return a job that writes the due tables; None if none is due, or a job is running."""
         if self._job is not None or not self._due:
             return None
         self._writing, self._due = self._due, {}
@@ -80,36 +86,36 @@ class Saver:
         return self._job
 
     def job_done(self, job: Job, error: Exception | None) -> bool:
-        """A job ended; False if it is none of ours."""
+        """Note the end of a job; return False if it is not the one of `begin`."""
         if job is not self._job:
             return False
         if error is not None:
             self._failed |= self._writing
         else:
-            self._tell_saved(self._writing)
+            self._notify_saved(self._writing)
         self._job, self._writing = None, {}
         self.settled = self._job_asked
         return True
 
-    def _tell_saved(self, tables: dict[str, Table]) -> None:
+    def _notify_saved(self, tables: dict[str, Table]) -> None:
         for name in tables:
             if name in self._on_saved:
                 self._on_saved[name]()
 
     def again(self) -> None:
-        """Have written what could not be written before."""
+        """Schedule writing the tables that could not be written before."""
         self._due = self._failed | self._due
         self._failed = {}
 
     def finish(self) -> None:
-        """Write at once all that is due, was under way or failed; no job may run any more.
+        """Write at once all tables that are due, being written, or failed; no job may be running.
 
         Raises:
-            DiskFull, DiskFailed: something could not be written.
+            DiskFull, DiskFailed: a table could not be written.
         """
         tables = self._failed | self._writing | self._due
         for name, table in tables.items():
             write_table(self.disk, name, encode_table(table()))
-        self._tell_saved(tables)
+        self._notify_saved(tables)
         self._due, self._writing, self._failed, self._job = {}, {}, {}, None
         self.settled = self.asked

@@ -1,4 +1,4 @@
-"""What is due when, on the monotonic clock, and how late it is run: the lag of the loop that drives the broker."""
+"""Tasks at times of the monotonic clock, and how late they run: the lag of the loop that drives the broker."""
 
 import logging
 from collections.abc import Callable
@@ -11,26 +11,26 @@ log = logging.getLogger(__name__)
 Task = Callable[[Now], None]
 MINUTE_MS = 60_000
 Period = int | Callable[[], int]
-"""Milliseconds, at least 1; a callable is asked anew after each run, for periods that are settings or depend on it."""
+"""Milliseconds, at least 1; a callable is called after each run, for periods that change."""
 
 
 class Schedule:
-    """Tasks by due time; equal times in the order they were added."""
+    """Tasks by due time; those with equal times run in the order they were added."""
 
     def __init__(self) -> None:
-        """Nothing is due."""
+        """Begin without tasks."""
         self._heap: list[tuple[int, int, Task, Period]] = []
         self._count = 0
         self._minute = 0
         self._lags = (0, 0)
-        """Milliseconds: the most in that minute and in the one before."""
+        """Maximum lag in that minute and in the one before, ms."""
 
     def at(self, due_ms: int, task: Task) -> None:
-        """Run once."""
+        """Run a task once."""
         self._push(due_ms, task, 0)
 
     def every(self, period_ms: Period, task: Task, *, first_ms: int) -> None:
-        """Run at `first_ms` and then each `period_ms` after the last run began."""
+        """Run a task at `first_ms`, and then each `period_ms` after the last run began."""
         assert not isinstance(period_ms, int) or period_ms > 0, "a period must be positive"
         self._push(first_ms, task, period_ms)
 
@@ -39,9 +39,9 @@ class Schedule:
         heappush(self._heap, (due_ms, self._count, task, period_ms))
 
     def run_due(self, now: Now) -> None:
-        """Run what is due; a task that is late runs once, not once per missed period.
+        """Run the due tasks; a task that is late runs once, not once per missed period.
 
-        A task the store fails is logged, and tried again when it is due again.
+        A StoreError is logged, and the task runs again when it is due next.
         """
         heap = self._heap
         while heap and heap[0][0] <= now.mono_ms:
@@ -57,17 +57,17 @@ class Schedule:
                 self._push(now.mono_ms + wait_ms, task, period_ms)
 
     def lag_ms_max(self, now: Now) -> int:
-        """How late periodic tasks began at most, in this minute and the one before."""
+        """Return the maximum delay of periodic tasks in this minute and the one before, ms."""
         self._note_lag(0, now)
         return max(self._lags)
 
     def _note_lag(self, lag_ms: int, now: Now) -> None:
-        minute, (most, before) = now.mono_ms // MINUTE_MS, self._lags
+        minute, (largest, before) = now.mono_ms // MINUTE_MS, self._lags
         if minute != self._minute:
-            most, before = 0, most if minute == self._minute + 1 else 0
+            largest, before = 0, largest if minute == self._minute + 1 else 0
             self._minute = minute
-        self._lags = (max(most, lag_ms), before)
+        self._lags = (max(largest, lag_ms), before)
 
     def next_ms(self) -> int | None:
-        """When something is due next."""
+        """Return when the next task is due, monotonic ms; None if there is none."""
         return self._heap[0][0] if self._heap else None

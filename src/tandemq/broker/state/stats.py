@@ -1,12 +1,13 @@
-"""What a broker counts: messages per topic and group, rates, totals of the day, how long sends take.
+"""Statistics of a broker: messages per topic and group, rates, totals per day, and send times.
 
-The hot paths count per turn or per answer; everything else is worked out here from what they leave behind:
+The hot paths count per turn or per response; everything else is derived here from their counters:
 
-    each second   totals of sends and pulls, for rates over 10, 60 and 600 s; replication per link; the turn of the day
-    each 10 s     growth of every queue since the last look: TOPIC_PUT_NUMS and TOPIC_PUT_SIZE
-    each minute   the table of send times begins anew; the last one is shown
+    each second   totals of sends and pulls, for rates over 10, 60 and 600 s; replication rates; end of the day
+    each 10 s     growth of every queue since the last sample: TOPIC_PUT_NUMS and TOPIC_PUT_SIZE
+    each minute   a new histogram of send times; the last one is published
 
-How long a send took is the time between the turn it arrived in and the turn its answer left in: 0 if it is the same.
+A send time is the time from the turn in which the send arrived to the turn in which its response was sent; 0 if that is
+the same turn.
 Source: docs/reference/requests.md, "statistics"; RocketMQ StoreStatsService, BrokerStatsManager, BrokerStats.
 """
 
@@ -29,12 +30,12 @@ from tandemq.storage.store import Store
 log = logging.getLogger(__name__)
 SECOND_MS = 1_000
 SAMPLE_MS = (10_000, 600_000, 3_600_000)
-"""How often the minute, the hour and the day of a series are sampled."""
+"""Sampling periods of the minute, the hour and the day of a series."""
 DAY_MS = 86_400_000
 RATE_SPANS_S = (10, 60, 600)
 SERIES_MAX = 50_000
 SIZES_READ_MAX = 4_096
-"""Entries read per queue and look; if more came, their mean size stands for the rest."""
+"""Maximum number of entries read per queue and sample; the mean size of these is used for the rest."""
 
 
 class Totals(NamedTuple):
@@ -42,14 +43,15 @@ class Totals(NamedTuple):
 
     puts: int
     finds: int
-    """Pulls answered with messages; `misses` those answered without."""
+    """Pulls answered with messages."""
     misses: int
+    """Pulls answered without messages."""
     given: int
-    """Messages given to consumers."""
+    """Messages sent to consumers."""
 
 
 class Day(NamedTuple):
-    """Messages in and out since the broker's start, as they stood at two midnights and stand now."""
+    """Messages in and out from the broker's start until the last two midnights."""
 
     puts_yesterday: int = 0
     puts_today: int = 0
@@ -58,7 +60,7 @@ class Day(NamedTuple):
 
 
 class Stats:
-    """The figures of one broker."""
+    """Statistics of one broker."""
 
     def __init__(
         self,
@@ -72,9 +74,9 @@ class Stats:
         utc_offset_s: int,
         now: Now,
     ) -> None:
-        """Begin to sample; messages that are there already do not count.
+        """Begin to sample; messages that are stored already do not count.
 
-        `replicated` returns the bytes sent or received so far by replication connection.
+        `replicated` returns the bytes sent or received so far, by replication connection.
         """
         self._store = store
         self._send = send
@@ -88,19 +90,19 @@ class Stats:
         self._given: dict[tuple[str, str], tuple[int, int, int]] = {}
         self._seconds: deque[tuple[int, Totals]] = deque([(now.mono_ms, self.totals())], RATE_SPANS_S[-1] + 1)
         self._sampled_ms = now.mono_ms
-        """When the minute was sampled last: what is counted for the first time now grew since then."""
+        """Time of the last sample of the minute; a new series counts from then on."""
         self._day_number = self._day_of(now)
         self.day = Day()
         self.put_times = Histogram()
-        """Send times of the minute at hand."""
+        """Send times of the current minute."""
         self.last_put_times: Histogram | None = None
-        """Those of the last whole minute; None before its end."""
+        """Send times of the last whole minute; None before the first has ended."""
         self.all_put_times = Histogram()
-        """Those of all whole minutes."""
+        """Send times of all whole minutes."""
         self.failed_puts = 0
-        """Messages that a failed write lost; none of them was acknowledged."""
+        """Messages lost by a failed write; none of them was acknowledged."""
         self.ha_rates: dict[int, int] = {}
-        """Bytes sent in the last second, by replication link; our own link to a master counts what it received."""
+        """Bytes of the last second by replication connection: sent to a slave, or received from a master."""
         self._ha_bytes: dict[int, int] = {}
         every = schedule.every
         every(SECOND_MS, self._each_second, first_ms=now.mono_ms + SECOND_MS)
@@ -108,10 +110,10 @@ class Stats:
         for span, period_ms in enumerate(SAMPLE_MS):
             every(period_ms, partial(self._sample, span), first_ms=now.mono_ms + period_ms)
 
-    # Counters by name and key, as mqadmin asks for them.
+    # Counters by name and key, as mqadmin requests them.
 
     def add(self, name: str, key: str, amount: int, times: int) -> None:
-        """Count something."""
+        """Add to a counter."""
         series = self._series.get((name, key))
         if series is None:
             if len(self._series) >= SERIES_MAX:
@@ -120,22 +122,22 @@ class Stats:
         series.add(amount, times)
 
     def summaries(self, name: str, key: str) -> tuple[StatsSnapshot, StatsSnapshot, StatsSnapshot] | None:
-        """The last minute, hour and day of a counter; None if it never counted."""
+        """Return the last minute, hour and day of a counter; None if there is no such counter."""
         series = self._series.get((name, key))
         return None if series is None else (series.summary(0), series.summary(1), series.summary(2))
 
     def per_second(self, name: str, key: str) -> float:
-        """A counter's rate over the last minute."""
+        """Return the rate of a counter over the last minute."""
         series = self._series.get((name, key))
         return 0.0 if series is None else series.summary(0).per_second
 
     def topic_removed(self, topic: str) -> None:
-        """Forget what was counted of a topic."""
+        """Remove the counters of a topic."""
         self._forget(lambda key: key.split("@")[0] == topic)
         self._seen = {key: seen for key, seen in self._seen.items() if key[0] != topic}
 
     def group_removed(self, group: str) -> None:
-        """Forget what was counted of a group."""
+        """Remove the counters of a group."""
         self._forget(lambda key: key.partition("@")[2] == group)
 
     def _forget(self, is_gone: Callable[[str], bool]) -> None:
@@ -167,10 +169,10 @@ class Stats:
         self.add("BROKER_PUT_NUMS", cluster, puts, puts)
 
     def _size_of(self, queue: ConsumeQueue, count: int) -> int:
-        """Bytes of a queue's newest records; see SIZES_READ_MAX."""
+        """Return the bytes of a queue's newest records, estimated beyond SIZES_READ_MAX."""
         start = queue.max_offset - min(count, SIZES_READ_MAX)
         try:
-            largest = self._store.config.segment_bytes  # holes and damaged entries claim others
+            largest = self._store.config.segment_bytes  # prefilled and damaged entries may state larger sizes
             entries = self._store.entries(queue, start, queue.max_offset - start)
             sizes = [size for _, size, _ in entries if 0 < size <= largest]
         except StoreError as error:
@@ -194,12 +196,12 @@ class Stats:
     # Totals, rates, days.
 
     def totals(self) -> Totals:
-        """The counters now."""
+        """Return the current totals."""
         pull = self._pull.counters
         return Totals(self._send.count, pull.finds, pull.misses, pull.messages)
 
     def rates(self, field: str) -> tuple[float, float, float]:
-        """Growth per second of one of the totals over 10, 60 and 600 s, or since the start if that is shorter."""
+        """Return the growth per second of a total over 10, 60 and 600 s, or since the start if that is shorter."""
         last_ms, last = self._seconds[-1]
         found: list[float] = []
         for span in RATE_SPANS_S:
@@ -233,7 +235,7 @@ class Stats:
         self.all_put_times.merge(self.last_put_times)
 
     def put_times_so_far(self) -> Histogram:
-        """Send times since the start."""
+        """Return the send times since the start."""
         found = Histogram()
         found.merge(self.all_put_times)
         found.merge(self.put_times)

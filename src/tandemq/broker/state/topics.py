@@ -1,8 +1,8 @@
-"""The topics of this broker: configuration, and what the hot paths need of each at hand.
+"""Topics of this broker: their configuration, and derived values for the hot paths.
 
-Limits: `TOPICS_MAX` topics, and a table that fits into one frame of the copy for slaves. The last tenth of both is kept
-for retry and dead letter topics. A table that is larger already (an older version's, another broker's) is served as it
-is, and takes no new topics. A stored topic whose attributes are too long loses them.
+Limits: `TOPICS_MAX` topics, and a table that fits into one frame for slaves. The last tenth of both is reserved for
+retry and dead letter topics. A table that is larger already (of an older version or another broker) is served
+unchanged, and accepts no new topics. A stored topic whose attributes are too long loses them.
 
 Source: docs/internals/storage.md, "topics.json"; RocketMQ TopicConfigManager.
 """
@@ -49,31 +49,31 @@ log = logging.getLogger(__name__)
 FILE = "topics.json"
 BENCHMARK_QUEUES = 1024
 TOPICS_MAX = 50_000
-"""Of one broker: half of what a name server takes."""
+"""Maximum number of topics of one broker: half of what a name server accepts."""
 TABLE_BYTES_MAX = 12 << 20
-"""Of the whole table as JSON: it fits into a frame of 16 MiB, which Java slaves take at most."""
+"""Maximum size of the table as JSON: it fits into a frame of 16 MiB, the maximum of Java slaves."""
 FRAME_SHARE = 0.75
-"""Of frameMaxLength, where that is less."""
+"""Maximum share of frameMaxLength that the table takes, where that is less."""
 OWN_SHARE = 0.1
-"""Of both limits: kept for topics that this broker creates for consumer groups."""
+"""Share of both limits that is reserved for topics that this broker creates for consumer groups."""
 _ENTRY_BYTES = 180
-"""Of a topic in the table besides its name, which is there twice, and its attributes."""
+"""Bytes of a topic in the table besides its name, which appears twice, and its attributes."""
 
 
 class Topic:
-    """One topic. `encoded` is its name as a record holds it, length byte first; `queues` are opened on first use."""
+    """One topic. `encoded` is its name in the form of records, length byte first; `queues` are opened on first use."""
 
     __slots__ = ("bytes_in_table", "config", "encoded", "queues", "takes_plain", "write_queue_nums")
 
     def __init__(self, config: TopicConfig) -> None:
-        """A topic whose queues nobody touched yet."""
+        """Derive the values for the hot paths; open no queue yet."""
         name = config.topic_name.encode()
         self.config = config
         self.write_queue_nums = config.write_queue_nums
         self.encoded = bytes([min(len(name), 255)]) + name
         self.queues: dict[int, ConsumeQueue] = {}
         self.bytes_in_table = bytes_in_table(config)
-        """At most."""
+        """Upper bound."""
         self.takes_plain = (
             0 < len(name) <= 127
             and name[:1] != b"%"
@@ -98,9 +98,9 @@ class Topics:
         self.table: dict[str, Topic] = {}
         self.version = DataVersion(wall_ms)
         self.changed = False
-        """Set on every change; cleared by whoever tells the name servers."""
+        """Set on every change; cleared by the registration at the name servers."""
         self.news: dict[str, None] | None = None
-        """Names that changed since somebody looked; None: nobody looks."""
+        """Names of topics that changed since the table was last published; None: changes are not recorded."""
         self._table_bytes = 0
         self._load()
         for topic in system_topics(config, len(store.config.delays_ms)):
@@ -116,7 +116,7 @@ class Topics:
                 if config.attributes.get(CLEANUP_POLICY) == COMPACTION:
                     log.warning(
                         "topics: topic=%s has %s=%s, which is not supported: its messages are deleted by age, "
-                        "the newest of a key too",
+                        "including the newest of a key",
                         config.topic_name,
                         CLEANUP_POLICY,
                         COMPACTION,
@@ -135,32 +135,32 @@ class Topics:
         return topic
 
     def full(self, wanted: Iterable[TopicConfig], *, is_own: bool = False) -> str | None:
-        """Why these topics cannot be added or changed, None if there is room for them.
+        """Return why these topics cannot be added or changed; None if there is room for them.
 
-        `is_own`: this broker creates them for a consumer group; those may use what is kept for them.
+        `is_own`: this broker creates them for a consumer group, and they may use the reserved share.
         """
         share = 1.0 if is_own else 1.0 - OWN_SHARE
-        most = int(TOPICS_MAX * share)
+        topics_max = int(TOPICS_MAX * share)
         bytes_max = int(min(TABLE_BYTES_MAX, self._config.frame_bytes_max * FRAME_SHARE) * share)
         table, size, changed = self.table, self._table_bytes, {config.topic_name: config for config in wanted}
         count = len(table) + sum(name not in table for name in changed)
         size += sum(map(bytes_in_table, changed.values()))
         size -= sum(table[name].bytes_in_table for name in changed if name in table)
-        if count > most and count > len(table):
-            return f"this broker has {len(table)} topics, at most {most} are allowed; delete topics that nobody uses"
+        if count > topics_max and count > len(table):
+            return f"this broker has {len(table)} topics, at most {topics_max} are allowed; delete unused topics"
         if size > bytes_max and size > self._table_bytes:
             return (
                 f"the topics of this broker would have {size} bytes, at most {bytes_max} are allowed, so that a slave "
-                "can copy them; delete topics that nobody uses"
+                "can copy them; delete unused topics"
             )
         return None
 
     def get(self, name: str) -> Topic | None:
-        """The topic, None if there is none."""
+        """Return a topic; None if there is none."""
         return self.table.get(name)
 
     def queue(self, topic: Topic, queue_id: int) -> ConsumeQueue:
-        """One of a topic's queues."""
+        """Return a queue of a topic, opened on first use."""
         found = topic.queues.get(queue_id)
         if found is None:
             found = self._store.queue(topic.config.topic_name, queue_id)
@@ -188,12 +188,12 @@ class Topics:
         return True
 
     def replace(self, configs: list[TopicConfig], version: DataVersion) -> None:
-        """Take over another broker's table; topics of our own that it lacks go, their queues stay."""
+        """Replace the table by that of another broker; topics that it lacks are removed, their queues stay."""
         kept = {config.topic_name for config in configs}
         self.follow(configs, [name for name in self.table if name not in kept], version)
 
     def follow(self, configs: list[TopicConfig], removed: list[str], version: DataVersion) -> None:
-        """Take over what changed in another broker's table; queues of removed topics stay."""
+        """Apply changes of another broker's table; queues of removed topics stay."""
         for name in removed:
             self._leave(name)
         for config in configs:
@@ -202,8 +202,8 @@ class Topics:
                 continue
             if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES:
                 log.error(
-                    "topics: topic=%s of the master has %s=%s, which is not supported: its messages are copied, "
-                    "and not served here",
+                    "topics: topic=%s of the master has %s=%s, which is not supported: its messages are replicated, "
+                    "but not served by this broker",
                     config.topic_name,
                     QUEUE_TYPE,
                     BATCH_QUEUES,
@@ -216,13 +216,13 @@ class Topics:
         self.save()
 
     def adopt_config(self, config: BrokerConfig, wall_ms: int) -> None:
-        """The settings changed: the topic that new ones are made from gets theirs."""
+        """Take changed settings; update the template of topics that are created by sending."""
         before, self._config = self._config, config
         if _template(config) != _template(before):
             self.put(_template(config), wall_ms)
 
     def create_on_send(self, name: str, default_topic: str, queue_nums: int, wall_ms: int) -> Topic | None:
-        """Create a topic the way a send to an unknown one does; None if that is not allowed, or there is no room."""
+        """Create a topic for a send to an unknown one; return None if that is not allowed, or there is no room."""
         template = self.table.get(default_topic)
         if template is None or not template.config.perm & Permission.INHERIT:
             return None
@@ -234,7 +234,7 @@ class Topics:
         return None if self.full([created]) is not None else self.put(created, wall_ms)
 
     def create_internal(self, name: str, queue_nums: int, wall_ms: int) -> Topic | None:
-        """A retry, dead letter or similar topic, created readable and writable if it is not there; None: no room."""
+        """Return a retry, dead letter or similar topic, created readable and writable if missing; None: no room."""
         found = self.table.get(name)
         if found is not None:
             return found
@@ -242,13 +242,16 @@ class Topics:
         return None if self.full([created], is_own=True) is not None else self.put(created, wall_ms)
 
     def touch(self, wall_ms: int) -> None:
-        """Something about the topics changed: a new version, saved, and told to the name servers."""
+        """Note a change of the topics: increment the version, save, and register at the name servers."""
         self.version.next(wall_ms)
         self.changed = True
         self.save()
 
     def as_json(self, names: Iterable[str] | None = None) -> dict[str, Any]:
-        """Return the table, or these topics of it, as peers and the file have it; to be encoded by `dumps`."""
+        """Return the table, or the entries with these names, in the form of the file and of the replication protocol.
+
+        To be encoded by `dumps`.
+        """
         wanted = self.table if names is None else [name for name in names if name in self.table]
         return {
             "dataVersion": self.version.as_json(),
@@ -256,12 +259,12 @@ class Topics:
         }
 
     def save(self) -> None:
-        """Have the file written."""
+        """Schedule writing the file."""
         self._saver.later(FILE, self.as_json)
 
 
 def parse_topics(raw: dict[str, Any]) -> list[TopicConfig]:
-    """Topic configurations from a table as peers and the file have it.
+    """Decode topic configurations from a table in the form of the file and of the replication protocol.
 
     Raises:
         StoreDamaged: an entry is not a topic configuration.
@@ -278,11 +281,11 @@ def parse_topics(raw: dict[str, Any]) -> list[TopicConfig]:
 
 
 def _bounded(config: TopicConfig) -> TopicConfig:
-    """A stored topic, without what is larger than a request may say today."""
+    """Return a stored topic without attributes and filter types that a request may not contain."""
     size = attributes_bytes(config.attributes)
     if size > ATTRIBUTES_BYTES_MAX:
         log.error(
-            "topics: topic=%.255s has %d bytes of attributes, at most %d are allowed: they are left out",
+            "topics: topic=%.255s has %d bytes of attributes, at most %d are allowed: they are ignored",
             config.topic_name,
             size,
             ATTRIBUTES_BYTES_MAX,
@@ -294,7 +297,7 @@ def _bounded(config: TopicConfig) -> TopicConfig:
 
 
 def refuse_unsupported(disk: Disk) -> None:
-    """Refuse a store whose topics have queues in a form that is not supported, before anything in it is touched.
+    """Refuse a store with queues in an unsupported format, before anything in it is changed.
 
     Raises:
         StoreError: there is such a topic.
@@ -310,17 +313,17 @@ def refuse_unsupported(disk: Disk) -> None:
 
 
 def bytes_in_table(config: TopicConfig) -> int:
-    """What a topic takes of the table as JSON, at most."""
+    """Return an upper bound of the bytes that a topic takes in the table as JSON."""
     return 2 * len(config.topic_name) + _ENTRY_BYTES + 2 * attributes_bytes(config.attributes)
 
 
 def internal_topic(name: str, queue_nums: int) -> TopicConfig:
-    """A topic as this broker creates it by itself."""
+    """Return the configuration of a topic that this broker creates by itself."""
     return TopicConfig(name, queue_nums, queue_nums, int(Permission.READ_WRITE))
 
 
 def system_topics(config: BrokerConfig, delay_levels: int) -> list[TopicConfig]:
-    """The topics a RocketMQ broker creates at its start."""
+    """Return the topics that a RocketMQ broker creates at its start."""
     full, inherit = int(Permission.READ_WRITE), int(Permission.READ_WRITE | Permission.INHERIT)
     return [
         TopicConfig(SELF_TEST_TOPIC, 1, 1, full),
@@ -337,6 +340,6 @@ def system_topics(config: BrokerConfig, delay_levels: int) -> list[TopicConfig]:
 
 
 def _template(config: BrokerConfig) -> TopicConfig:
-    """The topic whose queues and permission a topic created by sending gets."""
+    """Return the topic whose queues and permission are copied to topics created by sending."""
     perm = Permission.READ_WRITE | Permission.INHERIT if config.auto_create_topic else Permission.READ_WRITE
     return TopicConfig(AUTO_CREATE_TOPIC, config.default_queue_nums, config.default_queue_nums, int(perm))

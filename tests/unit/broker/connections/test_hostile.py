@@ -369,5 +369,5 @@ def test_frame_that_does_not_end_closes_its_link_though_bytes_still_come(tmp_pat
         broker.pass_time(10_000)
         broker.turn([(OTHER, b"x")])
         broker.heartbeat("group")
-    assert broker.closes == [(OTHER, "frame not ended")]
+    assert broker.closes == [(OTHER, "partial frame")]
     assert_serves(broker)

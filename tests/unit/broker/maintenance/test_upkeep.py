@@ -117,11 +117,11 @@ def test_full_disk_is_told_of_once_then_once_a_minute_and_at_its_end(
     monkeypatch.setattr(broker.node.store.log, "_write_pieces", refuse)
     for _ in range(500):
         assert broker.send("TopicA").code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert lines_of_store(caplog) == ["store: a write failed, nothing of it was acknowledged: no space"]
+    assert lines_of_store(caplog) == ["store: a write failed, none of its messages was acknowledged: no space"]
     send_each_second(broker, 60, ResponseCode.SERVICE_NOT_AVAILABLE)
     assert lines_of_store(caplog) == []
     send_each_second(broker, 60, ResponseCode.SERVICE_NOT_AVAILABLE)
-    again = "store: a write failed, nothing of it was acknowledged (560 since the last line): no space"
+    again = "store: a write failed, none of its messages was acknowledged (560 since the last line): no space"
     assert lines_of_store(caplog) == [again]
     monkeypatch.undo()
     broker.pass_time(1_000)

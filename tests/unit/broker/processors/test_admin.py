@@ -91,7 +91,7 @@ def test_topic_change_is_told_to_name_servers_once_with_a_new_version(tmp_path: 
         ("rmq_sys_anything", {}, "conflict with system topic"),
         ("TopicA", {"writeQueueNums": 0}, "0 queues"),
         ("TopicA", {"readQueueNums": 1 << 30}, "queues"),
-        ("TopicA", {"perm": 16}, "no permission"),
+        ("TopicA", {"perm": 16}, "not a permission"),
         ("TopicA", {"attributes": "message.type"}, "+name=value"),
         ("TopicA", {"attributes": "+other=1"}, "unsupported key: 'other'"),
         ("TopicA", {"attributes": "+queue.type=Nonsense"}, "value is not in set"),

@@ -231,4 +231,4 @@ def test_kept_change_that_is_no_longer_taken_gives_way_to_the_file(
     )
     found = settings(broker.restart(clean=False))
     assert (found["maxConnections"], found["inSyncReplicas"], found["fileReservedTime"]) == ("50000", "2", "71")
-    assert "maxConnections=1, set while the broker ran, cannot be any more" in caplog.text
+    assert "maxConnections=1, set at run time, is dropped" in caplog.text
