@@ -46,7 +46,7 @@ from tandemq.model.command import Command
 from tandemq.model.message import Message
 from tandemq.run.children import BrokerChild, Child, ChildCluster
 from tandemq.run.groups import configure
-from tandemq.run.request import line
+from tandemq.run.request import connect
 from tests.interop.java import JavaJars
 from tests.interop.zookeeper import VERSION, ZooKeeper
 
@@ -198,8 +198,8 @@ def switch_round(pair: Pair) -> dict[str, Any]:
     with writes.running():
         _wait(lambda: len(writes.moments) > 20)
         begun = time.monotonic()
-        with line(master.address) as opened:
-            answer = opened.ask(Command(RequestCode.TANDEM_SWITCH, fields={"target": str(target.broker_id)}))
+        with connect(master.address) as opened:
+            answer = opened.request(Command(RequestCode.TANDEM_SWITCH, fields={"target": str(target.broker_id)}))
         if answer.code != ResponseCode.SUCCESS:
             raise LoadFailed(f"the switch was refused: {answer.remark}")
         asked = time.monotonic() - begun

@@ -19,7 +19,7 @@ from tandemq import ConsumeFrom, PushConsumer
 from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.run.request import line
+from tandemq.run.request import connect
 
 _GROUP = "bench_offset_handover"
 _BACKLOG = 40_000
@@ -116,10 +116,10 @@ class SlowReads:
                     continue  # it is down for now
 
     def _look(self, address: str) -> None:
-        with line(address) as opened:
+        with connect(address) as opened:
             for queue_id in range(_QUEUES):
                 fields = {"consumerGroup": _GROUP, "topic": self._topic, "queueId": str(queue_id)}
-                answer = opened.ask(Command(RequestCode.QUERY_CONSUMER_OFFSET, fields=fields))
+                answer = opened.request(Command(RequestCode.QUERY_CONSUMER_OFFSET, fields=fields))
                 if answer.code == ResponseCode.SUCCESS:
                     offset = int(answer.fields["offset"])
                     self.back += offset < self._highest.get(queue_id, -1)

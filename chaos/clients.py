@@ -19,7 +19,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, SendStatus
 from tandemq.model.topic import retry_topic
-from tandemq.run.request import try_ask
+from tandemq.run.request import try_request
 
 TOPIC, CONSUMERS = "Chaos", "chaos"
 QUEUES = 4
@@ -127,7 +127,7 @@ class Clients:
                 "queueId": str(queue_id),
                 "setZeroIfNotFound": "false",
             }
-            answer = try_ask(broker.own_address, Command(RequestCode.QUERY_CONSUMER_OFFSET, fields=fields))
+            answer = try_request(broker.own_address, Command(RequestCode.QUERY_CONSUMER_OFFSET, fields=fields))
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 offset = int(answer.fields["offset"])
             elif answer is not None and answer.code == ResponseCode.QUERY_NOT_FOUND:

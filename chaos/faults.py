@@ -12,7 +12,7 @@ from chaos.world import Broker, World
 from tandemq.coordination.registry.records import BrokerPermission, Mode
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
-from tandemq.run.request import try_ask
+from tandemq.run.request import try_request
 
 OBEYS_SECONDS = 20.0
 """Time limit for a configuration change to take effect."""
@@ -154,4 +154,4 @@ class Faults:
         target = {"target": str(broker.broker_id)}
         master = self._world.master
         if master is not None:
-            try_ask(master.own_address, Command(RequestCode.TANDEM_SWITCH, fields=target))
+            try_request(master.own_address, Command(RequestCode.TANDEM_SWITCH, fields=target))

@@ -28,7 +28,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.run.children import LOOPBACK, BrokerChild, Child, Setting, copies_of
 from tandemq.run.groups import configure
-from tandemq.run.request import try_ask
+from tandemq.run.request import try_request
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
 GROUP = "broker-a"
@@ -87,7 +87,7 @@ class Broker(BrokerChild):
 
     def standing(self) -> dict[str, Any]:
         """Return its status, past its proxy."""
-        answer = try_ask(self.own_address, Command(RequestCode.TANDEM_FAILOVER_STATUS)) if self.is_running else None
+        answer = try_request(self.own_address, Command(RequestCode.TANDEM_FAILOVER_STATUS)) if self.is_running else None
         return loads(answer.body) if answer is not None and answer.code == ResponseCode.SUCCESS else {}
 
     def kill(self) -> None:

@@ -375,8 +375,6 @@ STILL_HOLD_THE_BROKER = {
     "tandemq.broker.send.delay",
 }
 """Parts of a broker that take the whole broker, for typing at least. No other may; one that no longer does leaves."""
-STILL_NAMED_ALIKE = {"Checked", "Compared", "Damage", "Member"}
-"""Names that two public classes share. No others may; one that is unique leaves."""
 FORMAT_SKIPS_MAX = 35
 
 
@@ -435,14 +433,14 @@ def test_circle_check_sees_imports_for_typing_and_in_functions() -> None:
     assert circles_in(import_graph({name: ast.parse(text) for name, text in sources.items()})) == {"a", "b", "c"}
 
 
-def test_no_two_public_classes_share_a_name_but_those_that_still_do() -> None:
+def test_no_two_public_classes_share_a_name() -> None:
     names = [
         node.name
         for path in python_files("src/tandemq")
         for node in tree_of(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
-    assert {name for name in names if names.count(name) > 1} == STILL_NAMED_ALIKE
+    assert {name for name in names if names.count(name) > 1} == set()
 
 
 def test_the_formatter_formats() -> None:

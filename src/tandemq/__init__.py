@@ -1,7 +1,8 @@
-"""TandemQ: a message broker whose replica is a byte-for-byte twin of its master.
+"""TandemQ: a message broker compatible with Apache RocketMQ; a slave's log is a byte-for-byte copy of its master's.
 
-It speaks Apache RocketMQ's wire and file formats. The public names live here; everything else is reached through
-its package. They are imported when they are first used: a broker's process has no need of the client.
+It uses Apache RocketMQ's wire and file formats. This package exports the public names of the client; everything else
+is imported from its own package. The names are imported on first use, so that a broker process does not load the
+client.
 """
 
 from importlib import import_module
@@ -31,7 +32,7 @@ __all__ = [
     "SendStatus",
     "StoredMessage",
 ]
-_HOMES = {
+_MODULES = {
     "Admin": "tandemq.client.aio.admin",
     "ConsumeFrom": "tandemq.client.core.settings",
     "Message": "tandemq.model.message",
@@ -48,8 +49,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used."""
-    home = _HOMES.get(name)
-    if home is None:
+    """Import a public name on first use."""
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module 'tandemq' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+    return getattr(import_module(module), name)

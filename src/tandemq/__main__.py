@@ -1,4 +1,4 @@
-"""`python -m tandemq`: the command line."""
+"""Entry point of `python -m tandemq`: the command line."""
 
 from tandemq.cli import main
 

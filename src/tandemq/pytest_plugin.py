@@ -1,15 +1,15 @@
-"""pytest fixtures: a broker, a master with its slave, or a cluster in the test process, started within a second.
+"""pytest fixtures that start a broker, a master with its slave, or a cluster in the test process within a second.
 
     def test_order_is_stored(tandemq_broker):
         with BlockingProducer(tandemq_broker.name_servers, group="orders") as producer: …
 
-Each test gets its own cluster, with stores below its `tmp_path` and on free ports. A marker sets broker settings by
-their RocketMQ names, and the failover mode, "static" by default:
+Each test gets its own cluster on free ports, with its stores below `tmp_path`. A marker sets broker settings by
+their RocketMQ names, and the failover mode, which is "static" by default:
 
     @pytest.mark.tandemq(messageDelayLevel="1s 1s 1s", autoCreateTopicEnable=False)
     @pytest.mark.tandemq(mode="elect")
 
-TandemQ is not imported before a test uses a fixture. Source: docs/guides/testing.md.
+TandemQ is imported only when a test uses a fixture. Source: docs/guides/testing.md.
 """
 
 from __future__ import annotations

@@ -1,27 +1,28 @@
-"""The registry in words: versioned nodes, sessions, ephemeral nodes, one-shot watches, compare-and-set.
+"""Registry interface: versioned nodes, sessions, ephemeral nodes, one-shot watches, compare-and-set.
 
-    machine ──Ask(token, operation)──► a registry ──Answer(token, outcome, sent_ms)──► machine
-                                            └──────SessionUp, SessionSuspended, SessionLost, Changed, Confirmed──►
+    machine ──RegistryRequest(token, operation)──► registry ──RegistryResponse(token, outcome, sent_ms)──► machine
+                                                      └─ SessionUp, SessionSuspended, SessionLost, Changed, Confirmed ─►
 
-A registry is ZooKeeper, the one a name server hosts, or the simulated one; whoever asks cannot tell which.
+A registry is ZooKeeper, the registry hosted by a name server, or the simulated one. Callers cannot tell which.
 
-Nodes. A path is "/a/b/c"; a node has data and a version: 0 when created, one more with every write. There is no write
-and no deletion without the version it is meant for. Missing parents are made when a node is created. An ephemeral node
-goes with the session that made it, and has no children.
+Nodes. A path is "/a/b/c". A node has data and a version, which is 0 at creation and increases by one with every write.
+Every write and every deletion names the version it expects. Creating a node also creates its missing parents. An
+ephemeral node is deleted with the session that created it, and has no children.
 
-Sessions. SessionUp comes when a session is there: with a new id, or with the id from before when a connection was lost
-and another found in time. After every SessionUp all watches are void: read again what matters. SessionSuspended says
-only that nobody answers: the session lives on as far as anybody knows, and so do its nodes. SessionLost says that the
-registry ended it; its ephemeral nodes are gone.
+Sessions. SessionUp reports that a session exists: with a new id, or with the previous id if the client reconnected in
+time. Every SessionUp voids all watches: read again what matters. SessionSuspended reports only that no server answers;
+the session and its nodes may still exist. SessionLost reports that the registry ended the session and deleted its
+ephemeral nodes.
 
-Watches fire once: Changed(path) says that data, existence or children of a path whose watch was asked for may be
-different. A watch may fire for nothing; it never stays silent, but for the SessionUp rule above.
+Watches fire once: Changed(path) reports that the data, the existence or the children of a watched path may have
+changed. A watch may fire without a change. A change is never missed, except as the SessionUp rule above says.
 
-Outcomes. Unknown is not a failure: the operation may have happened, may still happen before what is asked after the
-next SessionUp, or never did. Who asks while no session is up gets Unknown at once, and asks again after SessionUp.
+Outcomes. Unknown is not a failure: the operation may have happened, may still happen before operations that are
+requested after the next SessionUp, or may never happen. A request made while no session is up gets Unknown at once;
+repeat it after SessionUp.
 
-Time. Confirmed(sent_ms) comes for each request, ping or operation, of which the registry as a whole has shown that the
-session was alive; `sent_ms` is the monotonic time before the request left. Leases run from there.
+Time. Confirmed(sent_ms) arrives for each request, ping or operation, whose answer proves that a quorum of the registry
+considered the session alive; `sent_ms` is the monotonic time before the request was sent. Leases are counted from it.
 
 Source: docs/internals/failover.md, "The registry"; ZooKeeper's programmer's guide.
 """
@@ -32,10 +33,10 @@ from typing import Protocol
 from tandemq.errors import LocalError
 
 DATA_BYTES_MAX = 256 << 10
-"""Of one node; ZooKeeper's own limit is 1 MiB for a whole request."""
+"""Maximum size of a node's data. ZooKeeper limits a whole request to 1 MiB."""
 PATH_CHARACTERS_MAX = 1024
 PERSISTENT = 0
-"""Owner of a node that no session owns."""
+"""Owner of a node that belongs to no session."""
 
 
 # Operations.
@@ -43,7 +44,7 @@ PERSISTENT = 0
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Data and version of a node. `watch`: Changed(path) when it is written, deleted, or, if missing, created."""
+    """Read a node's data and version. `watch`: Changed(path) when it is written or deleted or, if missing, created."""
 
     path: str
     watch: bool = False
@@ -51,7 +52,8 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class ReadChildren:
-    """Names of the nodes below. `watch`: Changed(path) when one comes or goes, or, if missing, the node is created."""
+    """Read the names of a node's children. `watch`: Changed(path) when a child is created or deleted, or when the
+    missing node is created."""
 
     path: str
     watch: bool = False
@@ -59,7 +61,7 @@ class ReadChildren:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """A new node, version 0. An ephemeral one goes with the session."""
+    """Create a node with version 0. An ephemeral node is deleted with the session."""
 
     path: str
     data: bytes
@@ -68,7 +70,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A node that must still have `version` when another is written."""
+    """Condition of a write: another node that must still have `version`."""
 
     path: str
     version: int
@@ -76,7 +78,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """New data for a node that still has `version`, if `guard` holds too: both in one step, or Conflict."""
+    """Replace the data of a node that still has `version`, if `guard` holds too: atomically, or Conflict."""
 
     path: str
     data: bytes
@@ -86,7 +88,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a node that still has `version` and nothing below it."""
+    """Delete a node that still has `version` and no children."""
 
     path: str
     version: int
@@ -100,7 +102,7 @@ Operation = Read | ReadChildren | Create | Write | Delete
 
 @dataclass(frozen=True, slots=True)
 class NodeFound:
-    """Answer to Read. `owner`: the session of an ephemeral node, PERSISTENT (0) for others."""
+    """Outcome of Read. `owner`: session id of an ephemeral node, PERSISTENT (0) for others."""
 
     data: bytes
     version: int
@@ -109,44 +111,45 @@ class NodeFound:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Answer to ReadChildren: names without the path, sorted."""
+    """Outcome of ReadChildren: names without the path, sorted."""
 
     children: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Created, written (`version` is the new one) or deleted (`version` is the last one)."""
+    """The node was created or written (`version` is the new one), or deleted (`version` is the last one)."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class NodeMissing:
-    """There is no such node."""
+    """The node does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """Create: there is one already."""
+    """Outcome of Create: the node exists already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Write, Delete: the node has another version. Write: the guard has another one, or is missing."""
+    """Outcome of Write and Delete: the node, or the guard's node, has another version, or the guard's is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryRefused:
-    """The registry does not do this at all: data too long, a child below an ephemeral node, children below a deleted
-    one, no permission. Nothing happened, and the same again would be refused again."""
+    """The registry refuses the operation: data too long, parent is ephemeral, node to delete has children, no
+    permission. Nothing happened, and a repetition would be refused too."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """No answer: it may have happened or not. Never a failure; read before anything else is done."""
+    """Unknown outcome: there was no answer, so the operation may have happened or not. Not a failure; read the node
+    before doing anything else."""
 
 
 Outcome = NodeFound | Names | Done | NodeMissing | Exists | Conflict | RegistryRefused | Unknown
@@ -157,7 +160,7 @@ Outcome = NodeFound | Names | Done | NodeMissing | Exists | Conflict | RegistryR
 
 @dataclass(frozen=True, slots=True)
 class RegistryRequest:
-    """An operation and the asker's own number for it. Operations of a session are carried out and answered in order."""
+    """An operation and the caller's number for it. Operations of a session are executed and answered in order."""
 
     token: int
     operation: Operation
@@ -165,7 +168,7 @@ class RegistryRequest:
 
 @dataclass(frozen=True, slots=True)
 class RegistryResponse:
-    """Comes once per Ask. `sent_ms`: monotonic time before the request left."""
+    """Answer to a RegistryRequest, exactly one each. `sent_ms`: monotonic time before the request was sent."""
 
     token: int
     outcome: Outcome
@@ -174,9 +177,9 @@ class RegistryResponse:
 
 @dataclass(frozen=True, slots=True)
 class SessionUp:
-    """A session is there, new (`session_id` never seen before) or found again. Watches are void: read again.
+    """A session exists: a new one (`session_id` never seen before), or the previous one. Watches are void: read again.
 
-    `timeout_ms` is what the registry agreed to, which may be longer than what was asked for.
+    `timeout_ms` is the session timeout granted by the registry, which may be longer than the requested one.
     """
 
     session_id: int
@@ -185,40 +188,40 @@ class SessionUp:
 
 @dataclass(frozen=True, slots=True)
 class SessionSuspended:
-    """The registry does not answer. The session and its nodes may live on; nothing is lost yet."""
+    """The registry does not answer. The session and its nodes may still exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLost:
-    """The registry ended the session; its ephemeral nodes are gone. Another session is being asked for."""
+    """The registry ended the session and deleted its ephemeral nodes. A new session is being requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A watch on this path fired and is gone."""
+    """The watch on this path fired; it does not fire again."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """The session was alive, at the registry, at some moment after `sent_ms`."""
+    """The registry considered the session alive at some moment after `sent_ms`."""
 
     sent_ms: int
 
 
 class RegistrySession(Protocol):
-    """A registry as the shell of a node speaks it."""
+    """A registry as a node's I/O shell uses it."""
 
     @property
     def problem(self) -> str:
-        """Why there is no session at present; empty while there is one."""
+        """Why there is no session at present; "" while there is one."""
 
     def ask(self, ask: RegistryRequest) -> None:
-        """Begin an operation."""
+        """Start an operation."""
 
     def take_events(self) -> "list[RegistryEvent]":
-        """What happened since the last call, in order."""
+        """Return the events since the last call, in order."""
 
 
 RegistryEvent = RegistryResponse | SessionUp | SessionSuspended | SessionLost | Changed | Confirmed
@@ -230,52 +233,52 @@ NAME_SERVER = "namesrv"
 
 @dataclass(frozen=True, slots=True)
 class RegistryAddress:
-    """Where a registry is. `hosts`: "host:port,host:port" of ZooKeeper, "host:port" of a name server."""
+    """Address of a registry. `hosts`: "host:port,host:port" of ZooKeeper, "host:port" of a name server."""
 
     kind: str
     hosts: str
 
     def __str__(self) -> str:
-        """As it is written in settings."""
+        """Return the address as written in settings."""
         return f"{self.kind}://{self.hosts}"
 
 
 def parse_address(text: str) -> RegistryAddress:
-    """The address of a registry, from "zookeeper://h1:2181,h2:2181" or "namesrv://127.0.0.1:9876".
+    """Parse the address of a registry, "zookeeper://h1:2181,h2:2181" or "namesrv://127.0.0.1:9876".
 
     Raises:
-        LocalError: says what is wrong with it.
+        LocalError: the address is malformed; the text says why.
     """
     kind, separator, hosts = text.strip().partition("://")
     hint = "write zookeeper://host:2181,host:2181 or namesrv://host:9876"
     if not separator or kind not in (ZOOKEEPER, NAME_SERVER):
-        raise LocalError(f"{text[:200]!r} is no registry", hint=hint)
+        raise LocalError(f"{text[:200]!r} is not the address of a registry", hint=hint)
     for host in hosts.split(","):
         name, _, port = host.rpartition(":")
         if not name or not name.isprintable() or " " in name or not port.isdecimal() or not 0 < int(port) <= 65_535:
-            raise LocalError(f"{host[:200]!r} is no host:port of a registry", hint=hint)
+            raise LocalError(f"{host[:200]!r} is not the host:port of a registry", hint=hint)
     if kind == NAME_SERVER and "," in hosts:
-        raise LocalError(f"{hosts[:200]!r}: one name server hosts the registry, not several", hint=hint)
+        raise LocalError(f"{hosts[:200]!r}: give the one name server that hosts the registry", hint=hint)
     return RegistryAddress(kind, hosts)
 
 
 def check_path(path: str) -> None:
-    """Refuse what is no path of a node: "/a/b", no empty or dotted names, no control characters.
+    """Check that a text is the path of a node: like "/a/b", no empty or dotted names, no control characters.
 
     Raises:
-        LocalError: says what is wrong with it.
+        LocalError: it is not; the text says why.
     """
     names = path.split("/")
     if len(path) > PATH_CHARACTERS_MAX:
         raise LocalError(f"a registry path has at most {PATH_CHARACTERS_MAX} characters, this one {len(path)}")
     if names[0] or len(names) < 2 or any(name in ("", ".", "..") for name in names[1:]):
-        raise LocalError(f"{path!r} is no registry path", hint='paths look like "/tandemq/cluster/groups"')
+        raise LocalError(f"{path!r} is not a registry path", hint='paths look like "/tandemq/cluster/groups"')
     if not path.isprintable():
-        raise LocalError(f"{path!r} is no registry path: it has control characters")
+        raise LocalError(f"{path!r} is not a registry path: it has control characters")
 
 
 def refusal(operation: Operation) -> str | None:
-    """Why no registry carries out this operation; None if nothing speaks against it so far."""
+    """Return why every registry refuses this operation, by its path and size alone; None if it may be accepted."""
     try:
         check_path(operation.path)
         if isinstance(operation, Write) and operation.guard is not None:
@@ -283,10 +286,10 @@ def refusal(operation: Operation) -> str | None:
     except LocalError as error:
         return str(error)
     if isinstance(operation, Create | Write) and len(operation.data) > DATA_BYTES_MAX:
-        return f"{operation.path}: a node has at most {DATA_BYTES_MAX} bytes, these are {len(operation.data)}"
+        return f"{operation.path}: a node has at most {DATA_BYTES_MAX} bytes, not {len(operation.data)}"
     return None
 
 
 def parent_of(path: str) -> str:
-    """The path above; "" for a node at the top."""
+    """Return the path of a node's parent; "" for a top-level node."""
     return path.rpartition("/")[0]

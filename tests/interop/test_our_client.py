@@ -316,8 +316,8 @@ def test_group_that_nobody_joined_is_moved_shown_and_deleted(namesrv: str) -> No
     for body in ("a", "b", "c"):
         command("message", "send", "Ahead", body)
     for words in (("group", "show"), ("group", "delete", "--yes"), ("offset", "show")):
-        assert "there is no group Nobody" in command(*words, "Nobody", code=1)
-    assert "there is no group Nobody" in command("offset", "reset", "Nobody", "Ahead", "--to", "latest", code=1)
+        assert "group Nobody does not exist" in command(*words, "Nobody", code=1)
+    assert "group Nobody does not exist" in command("offset", "reset", "Nobody", "Ahead", "--to", "latest", code=1)
     command("group", "create", "Later")
     [row] = command("offset", "reset", "Later", "Ahead", "--to", "1", "--yes")["queues"]
     assert (row["from"], row["to"]) == (None, 1)

@@ -15,7 +15,7 @@ from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, SendStatus
-from tandemq.run.request import try_ask
+from tandemq.run.request import try_request
 from tandemq.spark.runtime.session import open_session
 from tests.interop.java import SERVER_VERSIONS, JavaBroker, JavaNameServer, wait_until
 from tests.interop.wire import wait_registered
@@ -40,7 +40,7 @@ def wait_in_sync(names: str, slave: str) -> None:
                 return False
 
     def knows_topics() -> bool:
-        answer = try_ask(slave, Command(RequestCode.GET_ALL_TOPIC_CONFIG))
+        answer = try_request(slave, Command(RequestCode.GET_ALL_TOPIC_CONFIG))
         return answer is not None and b'"Orders"' in answer.body
 
     wait_until(counts, what="SEND_OK from a synchronous master", within_s=60, every_s=0.5)

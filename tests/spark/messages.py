@@ -8,7 +8,7 @@ from tandemq.client.aio.producer import Producer
 from tandemq.client.producer.encoder import SendRequest
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import Message, MessageQueue, SendResult
-from tandemq.run.request import try_ask
+from tandemq.run.request import try_request
 
 
 def send(name_servers: str, messages: Sequence[Message], *, queue: MessageQueue | None = None) -> list[SendResult]:
@@ -29,7 +29,7 @@ def numbered(topic: str, start: int, end: int, tags: str = "") -> list[Message]:
 def send_without_key(address: str, queue: MessageQueue) -> None:
     """Send a message without unique key or other properties, as other clients may."""
     bare = SendRequest(queue.topic, b"the same", properties="", sys_flag=0, flag=0, unique_keys=())
-    answer = try_ask(address, bare.command("tests", queue.broker_name, queue.queue_id, wall_ms=0, queue_nums=4))
+    answer = try_request(address, bare.command("tests", queue.broker_name, queue.queue_id, wall_ms=0, queue_nums=4))
     assert answer is not None
     assert answer.code == ResponseCode.SUCCESS
 

@@ -9,7 +9,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
 from tandemq.run.local import LocalBroker, LocalCluster
-from tandemq.run.request import try_ask
+from tandemq.run.request import try_request
 from tandemq.spark.sources.cluster.resolve import pull_request
 from tests.spark.messages import make_topic, numbered, send
 from tests.spark.streams import Stream
@@ -27,7 +27,7 @@ def pull(
     broker: LocalBroker, code: RequestCode, offset: int = 0, queue: MessageQueue = QUEUE, **fields: str
 ) -> Command:
     request = pull_request(queue, offset, 32, code=code)
-    answer = try_ask(broker.address, Command(code, fields={**request.fields, **fields}))
+    answer = try_request(broker.address, Command(code, fields={**request.fields, **fields}))
     assert answer is not None
     return answer
 

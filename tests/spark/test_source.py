@@ -16,7 +16,7 @@ from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, MessageQueue
 from tandemq.run.local import LocalCluster
-from tandemq.run.request import try_ask
+from tandemq.run.request import try_request
 from tandemq.spark.sources.cluster.options import TIMEOUT_MS
 from tandemq.spark.sources.cluster.resolve import WALK_MESSAGES
 from tests.spark.messages import make_topic, numbered, send
@@ -254,7 +254,7 @@ def delete_old_files(cluster: LocalCluster) -> None:
     for path in old:
         then = path.stat().st_mtime - 7_200
         os.utime(path, (then, then))
-    answer = try_ask(cluster.address, Command(RequestCode.DELETE_EXPIRED_COMMITLOG))
+    answer = try_request(cluster.address, Command(RequestCode.DELETE_EXPIRED_COMMITLOG))
     assert answer is not None and answer.code == 0
     cluster.wait_until(lambda: cluster.broker().node.store.log.start >= int(last.name))
 

@@ -1,4 +1,4 @@
-"""The pytest plugin in a test run of a user's project."""
+"""The pytest plugin, in a test run of a user's project."""
 
 import sys
 
@@ -16,7 +16,7 @@ from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 
 @pytest.fixture
 def users(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A user's project with strict markers and warnings as errors."""
+    """Create a user's project with strict markers and warnings as errors."""
     pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
     return pytester
 
@@ -26,7 +26,7 @@ def passes(users: pytest.Pytester, source: str, count: int = 1) -> None:
     users.runpytest_inprocess().assert_outcomes(passed=count)
 
 
-def test_broker_takes_and_gives_a_message(users: pytest.Pytester) -> None:
+def test_broker_stores_and_delivers_a_message(users: pytest.Pytester) -> None:
     passes(
         users,
         """
@@ -43,7 +43,7 @@ def test_order(tandemq_broker):
     )
 
 
-def test_each_test_has_a_broker_of_its_own(users: pytest.Pytester) -> None:
+def test_each_test_has_its_own_broker(users: pytest.Pytester) -> None:
     passes(
         users,
         """
@@ -99,7 +99,7 @@ def test_settings(tandemq_broker):
     )
 
 
-def test_setting_nobody_knows_is_an_error_that_names_the_nearest(users: pytest.Pytester) -> None:
+def test_unknown_setting_is_an_error_that_names_the_nearest(users: pytest.Pytester) -> None:
     users.makepyfile(
         IMPORTS
         + """
@@ -113,7 +113,7 @@ def test_settings(tandemq_broker):
     result.stdout.fnmatch_lines(["*did you mean fileReservedTime?*"])
 
 
-def test_plugin_loads_nothing_of_the_broker_before_a_fixture_is_asked_for(users: pytest.Pytester) -> None:
+def test_plugin_does_not_load_the_broker_before_a_fixture_is_used(users: pytest.Pytester) -> None:
     users.makepyfile(
         """
 import sys
@@ -126,7 +126,7 @@ def test_light():
     assert "tandemq.pytest_plugin" in sys.modules
 
 
-def test_marker_says_what_happens_when_a_master_dies(users: pytest.Pytester) -> None:
+def test_marker_sets_the_failover_mode(users: pytest.Pytester) -> None:
     passes(
         users,
         """

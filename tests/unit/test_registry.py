@@ -14,7 +14,7 @@ from tandemq.registry import Create, Read, RegistryAddress, parse_address, refus
         ("namesrv://[::1]:9876", RegistryAddress("namesrv", "[::1]:9876")),
     ],
 )
-def test_an_address_is_read_and_written(text: str, address: RegistryAddress) -> None:
+def test_address_is_parsed_and_formatted(text: str, address: RegistryAddress) -> None:
     assert parse_address(text) == address
     assert str(address) == text.strip()
 
@@ -36,18 +36,18 @@ def test_an_address_is_read_and_written(text: str, address: RegistryAddress) -> 
         "namesrv://a\n:1",
     ],
 )
-def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(LocalError, match=r"no registry|no host:port|one name server"):
+def test_malformed_address_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(LocalError, match=r"not the address|not the host:port|one name server"):
         parse_address(text)
 
 
-def test_a_reason_to_refuse_names_the_path_or_the_size() -> None:
+def test_refusal_names_the_path_or_the_size() -> None:
     assert refusal(Read("/a/b")) is None
-    assert "'a' is no registry path" in str(refusal(Read("a")))
+    assert "'a' is not a registry path" in str(refusal(Read("a")))
     assert "at most 262144 bytes" in str(refusal(Create("/a", bytes(262_145))))
 
 
-def test_the_core_knows_all_words_but_those_of_the_shell() -> None:
+def test_core_exports_all_types_but_those_of_the_shell() -> None:
     public = {name for name, value in vars(registry).items() if getattr(value, "__module__", "") == registry.__name__}
     shell = {"RegistryAddress", "RegistrySession", "parse_address"}
     assert public - shell <= set(of_the_core.__all__)

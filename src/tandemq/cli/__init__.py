@@ -1,13 +1,15 @@
-"""The command line: a thin skin over the client, the processes and the offline tools.
+"""The command line: a thin layer over the client, the server processes and the offline tools.
 
-    main                                    the root, errors and exit codes
-    serve up demo sim                       what runs
-    topic group message offset cluster ha   what asks and tells a running cluster
-    log                                     what reads a store directory
-    bench                                   what puts load on a broker
-    show ask                                tables or JSON; the client for the length of one command
+    main                 root command, errors and exit codes
+    serve up demo sim    commands that run brokers, name servers, whole clusters, simulations
+    admin/               topic, group, message, offset and cluster: administer a running cluster
+    ha/                  ha: replication and roles of broker groups
+    log/                 log: offline tools for a store directory
+    spark/               spark: jobs that run on Spark
+    bench                load generator for one broker
+    support/             shared by commands: options, output as tables or JSON, client sessions
 
-Exit codes: 0 done · 1 it did not work (the text says why) · 2 wrong usage or configuration · 3 a check found faults
+Exit codes: 0 done · 1 failed (the text says why) · 2 wrong usage or configuration · 3 a check found faults
 """
 
 from tandemq.cli.main import main

@@ -1,4 +1,4 @@
-"""`tandemq bench`: load on a broker, by the project's own generator, in a process of its own."""
+"""`tandemq bench`: load one broker with the project's load generator, which runs in a process of its own."""
 
 import json
 import subprocess
@@ -13,20 +13,30 @@ from tandemq.errors import LocalError
 BAR_WIDTH = 40
 address_argument = click.argument("address", default="127.0.0.1:10911")
 seconds_option = click.option(
-    "--seconds", default=5.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Measured time."
+    "--seconds",
+    default=5.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Duration of the measurement.",
 )
 warmup_option = click.option(
-    "--warmup", default=1.0, show_default=True, type=click.FloatRange(0), help="The same load before, not measured."
+    "--warmup",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Seconds of the same load before the measurement.",
 )
-topic_option = click.option("--topic", default="TandemQBench", show_default=True, help="The topic; created if need be.")
-queues_option = click.option("--queues", default=8, show_default=True, type=click.IntRange(1), help="Queues used.")
+topic_option = click.option("--topic", default="TandemQBench", show_default=True, help="Topic; created if needed.")
+queues_option = click.option(
+    "--queues", default=8, show_default=True, type=click.IntRange(1), help="Number of queues used."
+)
 
 
 @click.group()
 def bench() -> None:
-    """Put load on one broker and measure what it takes.
+    """Put load on one broker and measure its throughput.
 
-    ADDRESS is a broker's, host:port, or its replication port for replicate.
+    ADDRESS is the host:port of a broker; for replicate, of its replication port.
     """
 
 
@@ -34,17 +44,23 @@ def bench() -> None:
 @address_argument
 @topic_option
 @queues_option
-@click.option("--body", default=1024, show_default=True, type=click.IntRange(1), help="Bytes of a message.")
+@click.option(
+    "--body", default=1024, show_default=True, type=click.IntRange(1), help="Body size of a message in bytes."
+)
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Messages per request.")
-@click.option("--connections", default=16, show_default=True, type=click.IntRange(1), help="Connections.")
-@click.option("--window", default=32, show_default=True, type=click.IntRange(1), help="Open requests per connection.")
-@click.option("--count", default=0, type=click.IntRange(0), help="Send so many messages instead of for a time.")
+@click.option("--connections", default=16, show_default=True, type=click.IntRange(1), help="Number of connections.")
+@click.option(
+    "--window", default=32, show_default=True, type=click.IntRange(1), help="Requests in flight per connection."
+)
+@click.option(
+    "--count", default=0, type=click.IntRange(0), help="Stop after this number of messages instead of after --seconds."
+)
 @click.option("--broker", "broker_name", default="broker-a", show_default=True, help="Name of the broker group.")
 @seconds_option
 @warmup_option
 @json_option
 def produce(address: str, as_json: bool, **options: Any) -> None:
-    """Send as fast as the broker acknowledges."""
+    """Send messages as fast as the broker acknowledges them."""
     result = _run("produce", address, options, as_json=as_json)
     if as_json:
         show_json(result)
@@ -56,7 +72,7 @@ def produce(address: str, as_json: bool, **options: Any) -> None:
     )
     _show_latency(result["latency"])
     if result["refused"]:
-        click.echo(f"refused, by code: {result['refused']}; the first: {result['first_refusal']}")
+        click.echo(f"refused, by response code: {result['refused']}; the first: {result['first_refusal']}")
     click.echo(f"the generator used {result['cpu_share']:.0%} of one core")
 
 
@@ -64,13 +80,13 @@ def produce(address: str, as_json: bool, **options: Any) -> None:
 @address_argument
 @topic_option
 @queues_option
-@click.option("--connections", default=4, show_default=True, type=click.IntRange(1), help="Connections.")
+@click.option("--connections", default=4, show_default=True, type=click.IntRange(1), help="Number of connections.")
 @click.option("--max-messages", default=32, show_default=True, type=click.IntRange(1), help="Messages per pull.")
 @seconds_option
 @warmup_option
 @json_option
 def consume(address: str, as_json: bool, **options: Any) -> None:
-    """Pull all there is of a topic, over and over."""
+    """Pull all messages of a topic, repeatedly."""
     result = _run("consume", address, options, as_json=as_json)
     if as_json:
         show_json(result)
@@ -86,12 +102,16 @@ def consume(address: str, as_json: bool, **options: Any) -> None:
 
 @bench.command()
 @click.argument("address", default="127.0.0.1:10912")
-@click.option("--start", default=0, type=click.IntRange(0), help="Log offset of a record; 0: the last file.")
-@click.option("--end", default=0, type=click.IntRange(0), help="Stop at this log offset; 0: after --seconds.")
-@click.option("--seconds", default=10.0, show_default=True, type=click.FloatRange(0, min_open=True), help="At most.")
+@click.option(
+    "--start", default=0, type=click.IntRange(0), help="Log offset of the first record; 0: start of the last file."
+)
+@click.option("--end", default=0, type=click.IntRange(0), help="Stop at this log offset; 0: only after --seconds.")
+@click.option(
+    "--seconds", default=10.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Maximum duration."
+)
 @json_option
 def replicate(address: str, as_json: bool, **options: Any) -> None:
-    """Copy the log as a slave of the classic protocol; the master must let us in (haClassicPeers)."""
+    """Copy the log as a slave of the classic protocol, which the master must accept (haClassicPeers)."""
     result = _run("replicate", address, options, as_json=as_json)
     if as_json:
         show_json(result)
@@ -104,31 +124,31 @@ def replicate(address: str, as_json: bool, **options: Any) -> None:
 
 
 def _run(kind: str, address: str, options: dict[str, Any], *, as_json: bool) -> dict[str, Any]:
-    """Run the generator; its progress goes to the terminal, its result comes back.
+    """Run the generator, show its progress and return its result.
 
     Raises:
-        LocalError: it could not put the load on the broker.
+        LocalError: the generator failed.
     """
     words = [sys.executable, "-m", "tandemq.load", "--progress", kind, address]
     for name, value in options.items():
         words += [f"--{name.replace('_', '-')}", str(value)]
-    said = ""
+    last_line = ""
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:  # noqa: S603
         assert process.stderr is not None and process.stdout is not None
         with _Progress(silent=as_json) as progress:
             for line in process.stderr:
-                if not progress.told(line):
-                    said = line.strip()
+                if not progress.show(line):
+                    last_line = line.strip()
         output = process.stdout.read()
     if process.returncode:
-        raise LocalError(said or f"the generator ended with code {process.returncode}")
+        raise LocalError(last_line or f"the generator exited with code {process.returncode}")
     result = json.loads(output)
     assert isinstance(result, dict)
     return result
 
 
 class _Progress:
-    """One line that moves on a terminal, a line per report elsewhere."""
+    """Progress of the generator: one updated line on a terminal, a line per report elsewhere."""
 
     def __init__(self, *, silent: bool) -> None:
         self._silent = silent
@@ -146,12 +166,14 @@ class _Progress:
         if self._status is not None:
             self._status.stop()
 
-    def told(self, line: str) -> bool:
-        """Whether a line of the generator was progress; then it is shown."""
+    def show(self, line: str) -> bool:
+        """Show a line of the generator if it is a progress report; return whether it is one."""
         if not line.startswith("{"):
             return False
-        told = json.loads(line)
-        text = f"{told['phase']}: {told['elapsed_s']:.1f} s, {told['done']:,} done, {told['rate']:,.0f} per second"
+        report = json.loads(line)
+        text = (
+            f"{report['phase']}: {report['elapsed_s']:.1f} s, {report['done']:,} done, {report['rate']:,.0f} per second"
+        )
         if self._status is not None:
             self._status.update(text)
         elif not self._silent:

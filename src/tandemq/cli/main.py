@@ -1,4 +1,4 @@
-"""The root command. Groups of commands are loaded when they are used, so that starting a broker stays quick."""
+"""The root command. Groups of commands are loaded on first use, so that a broker starts quickly."""
 
 import importlib
 import logging
@@ -14,25 +14,28 @@ from tandemq.errors import ConfigError, TandemError
 from tandemq.model.text import brief
 
 COMMANDS = {
-    "bench": ("tandemq.cli.bench:bench", "Put load on one broker and measure what it takes."),
+    "bench": ("tandemq.cli.bench:bench", "Put load on one broker and measure its throughput."),
     "broker": ("tandemq.cli.serve:broker", "Run one broker until SIGTERM or SIGINT."),
-    "cluster": ("tandemq.cli.admin.cluster:cluster", "Show brokers, read and change their settings."),
-    "demo": ("tandemq.cli.demo:demo", "Send real messages, kill a master, lose nothing."),
+    "cluster": ("tandemq.cli.admin.cluster:cluster", "List brokers, show and change their settings."),
+    "demo": ("tandemq.cli.demo:demo", "Send real messages, kill a master, and verify that no message is lost."),
     "group": ("tandemq.cli.admin.group:group", "Create, delete, list and show consumer groups."),
-    "ha": ("tandemq.cli.ha.commands:ha", "Show replication and roles, move them, compare twins, configure groups."),
+    "ha": (
+        "tandemq.cli.ha.commands:ha",
+        "Show replication and roles, switch masters, compare replicas, configure groups.",
+    ),
     "log": ("tandemq.cli.log.commands:log", "Read, check and repair a store directory."),
     "message": ("tandemq.cli.admin.message:message", "Send, follow and look up messages."),
     "namesrv": ("tandemq.cli.serve:namesrv", "Run one name server until SIGTERM or SIGINT."),
     "offset": ("tandemq.cli.admin.offset:offset", "Show and reset the offsets of a consumer group."),
     "sim": (
         "tandemq.cli.sim:sim",
-        "Run clusters on a simulated network, disk and clock, let them suffer, and check what must hold.",
+        "Run clusters on a simulated network, disk and clock, inject faults, and check invariants.",
     ),
     "spark": ("tandemq.cli.spark.commands:spark", "Archive, check and measure logs with Spark."),
     "topic": ("tandemq.cli.admin.topic:topic", "Create, delete, list and show topics."),
-    "up": ("tandemq.cli.up:up", "Run a cluster on this machine until Ctrl-C; its data stay."),
+    "up": ("tandemq.cli.up:up", "Run a cluster on this machine until Ctrl-C; its data are kept."),
 }
-"""Where each command is, and what the list of commands says of it, so that the list needs none of them loaded."""
+"""Import path and summary of each command, so that the list of commands is printed without loading them."""
 
 LINE_CHARACTERS_MAX = 8_192
 EXIT_FAILED = 1
@@ -42,7 +45,7 @@ EXIT_INTERRUPTED = 130
 
 
 class _Commands(MutableMapping[str, click.Command]):
-    """The commands by name, imported when looked at."""
+    """Commands by name, imported on first use."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, click.Command] = {}
@@ -51,7 +54,7 @@ class _Commands(MutableMapping[str, click.Command]):
         if name not in self._loaded:
             module, _, attribute = COMMANDS[name][0].partition(":")
             command = getattr(importlib.import_module(module), attribute)
-            assert isinstance(command, click.Command), f"{COMMANDS[name][0]} is no command"
+            assert isinstance(command, click.Command), f"{COMMANDS[name][0]} is not a command"
             self._loaded[name] = command
         return self._loaded[name]
 
@@ -69,11 +72,11 @@ class _Commands(MutableMapping[str, click.Command]):
 
 
 class BoundedFormatter(logging.Formatter):
-    """Log lines of at most `LINE_CHARACTERS_MAX`, whatever text of others is in them; a traceback behind it may be
-    longer."""
+    """Formatter that truncates log lines to `LINE_CHARACTERS_MAX`, as they may contain text of clients; tracebacks are
+    not truncated."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # overridden
-        """The line without traceback."""
+        """Return the line without traceback."""
         return brief(super().formatMessage(record), LINE_CHARACTERS_MAX)
 
 
@@ -91,7 +94,7 @@ class _Root(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run a command line; errors become one line and an exit code."""
+        """Run a command line; print an error as one line and exit with its code."""
         if not standalone_mode:
             return super().main(args, prog_name, standalone_mode=False, **extra)
         try:
@@ -104,7 +107,7 @@ class _Root(click.Group):
         except ConfigError as error:
             sys.exit(_say(error, EXIT_USAGE))
         except BrokenPipeError:
-            # Whoever read our output has seen enough.
+            # The reader of the output has closed the pipe.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
         except (TandemError, OSError) as error:
@@ -122,9 +125,9 @@ def _say(error: Exception, code: int) -> int:
 @click.version_option(__version__, prog_name="tandemq")
 @click.option("--verbose", "-v", is_flag=True, help="Log more.")
 def main(verbose: bool) -> None:
-    """TandemQ: a message broker whose replica is a byte-for-byte twin of its master.
+    """TandemQ: a message broker compatible with Apache RocketMQ, with byte-for-byte replication.
 
-    Exit codes: 0 done, 1 it did not work, 2 wrong usage or configuration, 3 a check found faults.
+    Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 a check found faults.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(BoundedFormatter("%(asctime)s %(levelname)s %(message)s"))

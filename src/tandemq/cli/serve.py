@@ -1,4 +1,4 @@
-"""`tandemq broker` and `tandemq namesrv`: the single programs."""
+"""`tandemq broker` and `tandemq namesrv`: one server process each."""
 
 import json
 import logging
@@ -18,12 +18,12 @@ from tandemq.real.memory import keep_blocks
 
 log = logging.getLogger(__name__)
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Tell where it listens as one line of JSON.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
 stdin_option = click.option(
-    "--while-stdin", is_flag=True, help="Stop when standard input closes: for programs that start this one."
+    "--while-stdin", is_flag=True, help="Stop when standard input is closed; for programs that start this one."
 )
 set_option = click.option(
-    "--set", "pairs", multiple=True, metavar="KEY=VALUE", help="A setting that outranks the file's."
+    "--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Override a setting of the file; repeatable."
 )
 
 
@@ -33,8 +33,8 @@ def _read(path: str | None) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise ConfigError(f"cannot read {path}: {reason}", hint="give a TOML file or a RocketMQ broker.conf") from error
+        reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"cannot read {path}: {reason}", hint="use a TOML file or a RocketMQ broker.conf") from error
 
 
 def _overrides(pairs: tuple[str, ...]) -> dict[str, str]:
@@ -47,7 +47,7 @@ def _overrides(pairs: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _stop_when_told(stop: Callable[[], None], *, while_stdin: bool) -> None:
+def _stop_on_signal(stop: Callable[[], None], *, while_stdin: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop())
     if while_stdin:
@@ -60,18 +60,19 @@ def _stop_when_told(stop: Callable[[], None], *, while_stdin: bool) -> None:
         threading.Thread(target=wait_for_end, name="stdin", daemon=True).start()
 
 
-def _tell(text: str, facts: dict[str, object], *, as_json: bool) -> None:
+def _print_ready(text: str, facts: dict[str, object], *, as_json: bool) -> None:
     click.echo(json.dumps(facts | {"pid": os.getpid()}) if as_json else text)
 
 
 @click.command()
-@click.option("--config", "-c", "path", type=click.Path(dir_okay=False), help="TOML or a RocketMQ broker.conf.")
+@click.option("--config", "-c", "path", type=click.Path(dir_okay=False), help="TOML file or RocketMQ broker.conf.")
 @set_option
 @click.option("--namesrv", "-n", "name_servers", help="Name servers, host:port;host:port.")
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Absent slaves are gone for good: do not wait for what they may hold, keep no old log files for them.",
+    help="Treat absent slaves as lost for good: do not wait for data that only they may have, and keep no old log "
+    "files for them.",
 )
 @json_option
 @stdin_option
@@ -85,7 +86,7 @@ def broker(
 ) -> None:
     """Run one broker until SIGTERM or SIGINT.
 
-    Without a file it is a master called broker-a at port 10911 with its store in ./store.
+    Without a file it is a master named broker-a on port 10911 with its store in ./store.
     """
     from tandemq.run.broker import BrokerProcess  # noqa: PLC0415  # numpy is not loaded for --help
 
@@ -99,8 +100,8 @@ def broker(
     raise_limit()
     process = BrokerProcess(config, accept_loss=accept_loss)
     process.open()
-    _stop_when_told(process.stop, while_stdin=while_stdin)
-    _tell(
+    _stop_on_signal(process.stop, while_stdin=while_stdin)
+    _print_ready(
         f"tandemq broker {config.broker_name}/{config.broker_id} ({config.role}) at {process.address}, "
         f"fast port {process.fast_port}, replication {process.ha_address}, store {config.store_path}",
         {
@@ -119,15 +120,15 @@ def broker(
 
 
 @click.command()
-@click.option("--config", "-c", "path", type=click.Path(dir_okay=False), help="TOML or a RocketMQ namesrv.conf.")
-@click.option("--port", "-p", type=click.IntRange(0, 65535), help="Port; 0 takes any free one.")
+@click.option("--config", "-c", "path", type=click.Path(dir_okay=False), help="TOML file or RocketMQ namesrv.conf.")
+@click.option("--port", "-p", type=click.IntRange(0, 65535), help="Port to listen on; 0 for any free port.")
 @set_option
 @json_option
 @stdin_option
 def namesrv(path: str | None, port: int | None, pairs: tuple[str, ...], as_json: bool, while_stdin: bool) -> None:
     """Run one name server until SIGTERM or SIGINT.
 
-    Without a file or a port it listens at 9876.
+    Without a file or a port it listens on port 9876.
     """
     from tandemq.run.nameserver import NameServerProcess  # noqa: PLC0415  # see above
 
@@ -140,7 +141,7 @@ def namesrv(path: str | None, port: int | None, pairs: tuple[str, ...], as_json:
     raise_limit()
     process = NameServerProcess(config)
     process.open()
-    _stop_when_told(process.stop, while_stdin=while_stdin)
-    _tell(f"tandemq name server at {process.address}", {"address": process.address}, as_json=as_json)
+    _stop_on_signal(process.stop, while_stdin=while_stdin)
+    _print_ready(f"tandemq name server at {process.address}", {"address": process.address}, as_json=as_json)
     process.run()
     process.close()

@@ -1,4 +1,4 @@
-"""`tandemq sim`: clusters on a simulated network, disk and clock, seed by seed."""
+"""`tandemq sim`: run clusters on a simulated network, disk and clock, one run per seed."""
 
 import json
 import time
@@ -19,18 +19,18 @@ from tandemq.sim.simulation import GROUP_SEEDS
 EXIT_FAULTS = 3
 SEEDS_DEFAULT = 300
 FAILURES_SHOWN = 20
-TELL_EVERY_S = 30.0
-"""Lines of progress where there is no terminal to draw on."""
+REPORT_EVERY_S = 30.0
+"""Interval of progress lines where the output is not a terminal."""
 
 
 @click.command()
-@click.option("--seed", type=int, help="Run one seed and show all it logs.")
+@click.option("--seed", type=int, help="Run this seed only, and show its full log.")
 @click.option(
-    "--seeds", "count_wanted", type=click.IntRange(1), help=f"How many seeds to run; {SEEDS_DEFAULT} if not told."
+    "--seeds", "count_wanted", type=click.IntRange(1), help=f"Number of seeds to run; default: {SEEDS_DEFAULT}."
 )
-@click.option("--first", type=int, default=1, show_default=True, help="The first of them.")
-@click.option("--jobs", "-j", type=click.IntRange(1), default=2, show_default=True, help="Processes that run them.")
-@click.option("--forever", is_flag=True, help="Go on until a seed fails or it is interrupted.")
+@click.option("--first", type=int, default=1, show_default=True, help="First seed.")
+@click.option("--jobs", "-j", type=click.IntRange(1), default=2, show_default=True, help="Number of worker processes.")
+@click.option("--forever", is_flag=True, help="Run until a seed fails or the command is interrupted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def sim(
     seed: int | None,
@@ -40,10 +40,10 @@ def sim(
     forever: bool,
     as_json: bool,
 ) -> None:
-    """Run clusters on a simulated network, disk and clock, let them suffer, and check what must hold.
+    """Run clusters on a simulated network, disk and clock, inject faults, and check invariants.
 
-    Exit code 0: nothing was violated. 3: something was; the seed is printed, and `--seed N` shows it again.
-    When it is interrupted, `--forever` tells what it has seen.
+    Exit code 0: no invariant was violated. 3: one was; the seed is printed, and `--seed N` repeats the run.
+    With `--forever`, an interrupt prints the summary of the runs so far.
     """
     if seed is not None:
         _one(seed, as_json=as_json)
@@ -54,7 +54,7 @@ def sim(
 
 
 def _both_kinds(first: int) -> Iterator[int]:
-    """Seeds without end; every fourth one has groups with a registry, and so has each if the first one has."""
+    """Yield seeds without end. Every fourth one runs groups with a registry; if the first one does, all do."""
     for number in count():
         if first >= GROUP_SEEDS:
             yield first + number
@@ -79,7 +79,7 @@ def _many(seeds: Iterable[int], total: int | None, jobs: int, *, as_json: bool) 
     summary = RunSummary()
     console = Console(stderr=True)
     began = time.monotonic()
-    tell_at = 0.0
+    report_at = 0.0
     columns = TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, disable=as_json or not console.is_terminal) as progress:
         task = progress.add_task("", total=total)
@@ -87,8 +87,8 @@ def _many(seeds: Iterable[int], total: int | None, jobs: int, *, as_json: bool) 
             for result in run_many(seeds, jobs):
                 summary.add(result)
                 progress.advance(task)
-                if not as_json and not console.is_terminal and time.monotonic() >= tell_at:
-                    tell_at = time.monotonic() + TELL_EVERY_S
+                if not as_json and not console.is_terminal and time.monotonic() >= report_at:
+                    report_at = time.monotonic() + REPORT_EVERY_S
                     console.print(f"{summary.seeds} seeds", highlight=False)
                 if result.rule:
                     console.print(f"seed {result.seed}: {result.rule} {result.text[:400]}", markup=False)
@@ -145,7 +145,7 @@ def _show(summary: RunSummary) -> None:
     console.print(_counts("level", dict(sorted(summary.levels.items()))))
     for result in summary.failed[:FAILURES_SHOWN]:
         console.print(_failure(result), markup=False)
-    console.print("nothing was violated" if not summary.failed else f"{len(summary.failed)} seeds failed")
+    console.print("no invariant was violated" if not summary.failed else f"{len(summary.failed)} seeds failed")
 
 
 def _failure(result: Result) -> str:

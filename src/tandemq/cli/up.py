@@ -1,4 +1,4 @@
-"""`tandemq up`: a whole cluster on this machine."""
+"""`tandemq up`: run a whole cluster on this machine."""
 
 import contextlib
 import signal
@@ -20,25 +20,26 @@ if TYPE_CHECKING:
 FIRST_BROKER_PORT = 10911
 PORTS_PER_GROUP = 100
 PORTS_PER_MEMBER = 10
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def ports_of(group: int, broker_id: int) -> tuple[int, int]:
-    """Listen and replication port of a broker: 10911 and 10912, a slave 10 above, the next group 100 above."""
+    """Return the listen port and the replication port of a broker: 10911 and 10912 for the first, 10 more for each
+    slave, 100 more for each group."""
     listen = FIRST_BROKER_PORT + PORTS_PER_GROUP * group + PORTS_PER_MEMBER * broker_id
     return listen, listen + 1
 
 
 @click.command()
-@click.option("--brokers", default=2, show_default=True, type=click.IntRange(1, 26), help="Broker groups.")
-@click.option("--slaves", default=1, show_default=True, type=click.IntRange(0, 9), help="Slaves of each master.")
+@click.option("--brokers", default=2, show_default=True, type=click.IntRange(1, 26), help="Number of broker groups.")
+@click.option("--slaves", default=1, show_default=True, type=click.IntRange(0, 9), help="Number of slaves per master.")
 @click.option(
     "--data",
     default="tandemq-data",
     show_default=True,
     type=LocalPath(file_okay=False, path_type=Path),
-    help="Stores, configuration files and logs; what is there is used again.",
+    help="Directory of stores, configuration files and logs; existing data are reused.",
 )
 @click.option(
     "--port",
@@ -46,26 +47,27 @@ def ports_of(group: int, broker_id: int) -> tuple[int, int]:
     default=9876,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="Port of the name server; brokers are at 10911 and up. 0: any free ports for all.",
+    help="Port of the name server; brokers use 10911 and up. 0: free ports for all.",
 )
 @click.option(
     "--mode",
     type=click.Choice(["static", "slave-consume", "elect"]),
-    help="What happens when a master dies; default: as the data had it, at first elect; static without slaves.",
+    help="Failover mode. Default: the mode of the existing data; for new data elect, or static without slaves.",
 )
 @set_option
-@click.option("--json", "as_json", is_flag=True, help="Tell addresses as one line of JSON when everything is ready.")
+@click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON once all is ready.")
 def up(
     brokers: int, slaves: int, data: Path, port: int, mode: str | None, pairs: tuple[str, ...], as_json: bool
 ) -> None:
-    """Run a cluster on this machine until Ctrl-C; its data stay.
+    """Run a cluster on this machine until Ctrl-C; its data are kept.
 
-    A name server, and broker groups of one SYNC_MASTER (ASYNC_MASTER without slaves) and its slaves, each a process of
-    its own. With slaves the name server hosts the registry, and a slave becomes master when the master dies; --mode
-    slave-consume lets it serve reads alone, --mode static does neither. --set gives all brokers a setting.
+    The cluster is a name server and broker groups. A group is one SYNC_MASTER (ASYNC_MASTER without slaves) and its
+    slaves. Each is a process of its own. With slaves the name server hosts the registry, and a slave becomes master
+    when the master dies. With --mode slave-consume the slave only serves reads; with --mode static it does neither.
+    --set applies a setting to all brokers.
 
-    A broker that ends by itself is told of and not started again; the others go on. When a group has none left, or the
-    name server ends, all are stopped, with exit code 1.
+    A broker that exits by itself is reported and not restarted; the others continue. When a group has no running broker
+    left, or the name server exits, all processes are stopped, with exit code 1.
     """
     from tandemq.coordination.registry.records import Mode  # noqa: PLC0415
     from tandemq.run.children import ChildCluster  # noqa: PLC0415  # see `tandemq broker`
@@ -91,51 +93,51 @@ def up(
         signal.signal(number, _interrupt)
     gone: list[BrokerChild] = []
     with quiet(), contextlib.suppress(KeyboardInterrupt), cluster:
-        _tell(cluster, as_json=as_json)
+        _print_ready(cluster, as_json=as_json)
         _watch(cluster, gone)
-    told = [broker.name for broker in gone]
-    if unclean := [name for name in cluster.unclean if name not in told]:
+    reported = [broker.name for broker in gone]
+    if unclean := [name for name in cluster.unclean if name not in reported]:
         raise LocalError(f"{', '.join(unclean)} did not stop cleanly", hint=f"logs are in {data}")
     if not as_json:
-        click.echo(f"stopped; the data are in {data}")
+        click.echo(f"stopped; its data are in {data}")
 
 
 def _watch(cluster: "ChildCluster", gone: "list[BrokerChild]") -> None:
-    """Tell of each broker that ends by itself, and note it in `gone`, as long as the cluster can go on.
+    """Report each broker that exits by itself and append it to `gone`, as long as the cluster can continue.
 
     Raises:
-        LocalError: the name server ended, or the last member of a group.
+        LocalError: the name server exited, or the last member of a group.
     """
     while True:
         for broker in cluster.brokers:
             if broker.ending and broker not in gone:
                 gone.append(broker)
-                _tell_of_end(broker, [one for one in cluster.brokers if one.broker_name == broker.broker_name])
+                _report_exit(broker, [one for one in cluster.brokers if one.broker_name == broker.broker_name])
         if ending := cluster.name_server.ending:
-            raise LocalError(f"the name server ended: {ending}", hint=f"its log is {cluster.name_server.log_path}")
-        time.sleep(LOOK_SECONDS)
+            raise LocalError(f"the name server exited: {ending}", hint=f"its log is {cluster.name_server.log_path}")
+        time.sleep(POLL_SECONDS)
 
 
-def _tell_of_end(broker: "BrokerChild", members: "list[BrokerChild]") -> None:
-    what = f"{broker.name} ended: {broker.ending}"
+def _report_exit(broker: "BrokerChild", members: "list[BrokerChild]") -> None:
+    what = f"{broker.name} exited: {broker.ending}"
     left = [one.name for one in members if one.is_running]
     if not left:
         raise LocalError(f"{what}; {broker.broker_name} has no member left", hint=f"its log is {broker.log_path}")
     click.echo(
-        f"{what}; {broker.broker_name} goes on with {', '.join(left)}. Its log is {broker.log_path}; "
-        f"to start it again: tandemq broker -c {broker.conf_path}",
+        f"{what}; {broker.broker_name} continues with {', '.join(left)}. Its log is {broker.log_path}; "
+        f"to restart it: tandemq broker -c {broker.conf_path}",
         err=True,
     )
 
 
 def _interrupt(*_: object) -> None:
-    """End whatever goes on, the start included; from then on all is being stopped, and that is not interrupted."""
+    """Interrupt the cluster, its start included. Later signals are ignored, so that the shutdown completes."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
-def _tell(cluster: "ChildCluster", *, as_json: bool) -> None:
+def _print_ready(cluster: "ChildCluster", *, as_json: bool) -> None:
     if as_json:
         show_json(
             {

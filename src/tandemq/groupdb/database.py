@@ -184,7 +184,7 @@ class GroupDatabase:
             if after is not None:
                 check_config(broker_name, after)
             elif before is None or before.config is None:
-                raise ConfigError(f"there is no group {broker_name} in cluster {cluster}")
+                raise ConfigError(f"group {broker_name} does not exist in cluster {cluster}")
             with self._errors():
                 revision = self._store(cluster, broker_name, before, after, wall_ms)
             if revision is not None:

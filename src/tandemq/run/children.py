@@ -32,7 +32,7 @@ from tandemq.errors import ConfigError, LocalError, NetworkError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.run.groups import configure, has_registry
-from tandemq.run.request import try_ask
+from tandemq.run.request import try_request
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
 Setting = str | int | float | bool
@@ -211,12 +211,12 @@ class BrokerChild(Child):
 
     def log_end(self) -> int:
         """The end of its commit log, -1 if it does not answer."""
-        answer = try_ask(self.address, Command(RequestCode.TANDEM_PEER_INFO))
+        answer = try_request(self.address, Command(RequestCode.TANDEM_PEER_INFO))
         return int(answer.fields["logEnd"]) if answer is not None and answer.code == ResponseCode.SUCCESS else -1
 
     def standing(self) -> dict[str, Any]:
         """What it says of itself as a member of its group (docs/reference/requests.md); empty if it does not answer."""
-        answer = try_ask(self.address, Command(RequestCode.TANDEM_FAILOVER_STATUS)) if self.is_running else None
+        answer = try_request(self.address, Command(RequestCode.TANDEM_FAILOVER_STATUS)) if self.is_running else None
         return loads(answer.body) if answer is not None and answer.code == ResponseCode.SUCCESS else {}
 
 
@@ -348,7 +348,7 @@ class ChildCluster:
     def all_registered(self) -> bool:
         """Whether the name server knows every running broker by its present address: by its own id with fixed roles,
         else a master under 0 and the others under any."""
-        answer = try_ask(self.name_servers, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        answer = try_request(self.name_servers, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return False
         table = loads(answer.body).get("brokerAddrTable", {})
@@ -438,7 +438,7 @@ def _is_serving_master(standing: Mapping[str, Any]) -> bool:
 
 def copies_of(address: str) -> int:
     """How many slaves are connected to a master and have all it holds."""
-    answer = try_ask(address, Command(RequestCode.GET_BROKER_HA_STATUS))
+    answer = try_request(address, Command(RequestCode.GET_BROKER_HA_STATUS))
     if answer is None or answer.code != ResponseCode.SUCCESS:
         return 0
     return sum(1 for slave in loads(answer.body).get("haConnectionInfo", []) if slave.get("diff") == 0)

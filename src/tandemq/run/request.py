@@ -1,6 +1,6 @@
-"""One request to a broker or name server and its answer, over a socket of its own that blocks.
+"""Single requests to a broker or name server over a blocking socket.
 
-For what starts processes and waits until they are ready; programs use the client.
+For commands and for code that starts processes and waits until they are ready; programs use `tandemq.client`.
 """
 
 import socket
@@ -15,14 +15,14 @@ SECONDS = 3.0
 _RECEIVE_BYTES = 1 << 20
 
 
-class Line:
-    """A connection that carries one request at a time."""
+class BlockingConnection:
+    """A connection with one request in flight at a time."""
 
     def __init__(self, address: str, *, seconds: float = SECONDS) -> None:
-        """Connect.
+        """Connect to `address`, "host:port"; `seconds` is the timeout of connecting and of each receive.
 
         Raises:
-            NotConnected: nobody listens there.
+            NotConnected: the connection failed.
         """
         host, _, port = address.rpartition(":")
         self._address = address
@@ -33,11 +33,11 @@ class Line:
         except (OSError, ValueError, OverflowError) as error:
             raise NotConnected(f"nobody answers at {address}: {error}", hint="is it running?") from error
 
-    def ask(self, command: Command) -> Command:
-        """Send a request, wait for its answer.
+    def request(self, command: Command) -> Command:
+        """Send a request and wait for its response.
 
         Raises:
-            OutcomeUnknown: none came.
+            OutcomeUnknown: no response arrived.
         """
         self._opaque += 1
         command.opaque = self._opaque
@@ -55,24 +55,24 @@ class Line:
             raise OutcomeUnknown(f"no answer from {self._address}: {error}") from error
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
 
 @contextmanager
-def line(address: str, *, seconds: float = SECONDS) -> Iterator[Line]:
-    """A connection for the length of a `with` block. Raises NotConnected."""
-    opened = Line(address, seconds=seconds)
+def connect(address: str, *, seconds: float = SECONDS) -> Iterator[BlockingConnection]:
+    """Open a connection for the duration of a `with` block. Raises NotConnected."""
+    opened = BlockingConnection(address, seconds=seconds)
     try:
         yield opened
     finally:
         opened.close()
 
 
-def try_ask(address: str, command: Command) -> Command | None:
-    """The answer to one request, None if there is none: for those who wait for a process to be ready."""
+def try_request(address: str, command: Command) -> Command | None:
+    """Send one request and return the response, None if there is none: for waiting until a process is ready."""
     try:
-        with line(address) as opened:
-            return opened.ask(command)
+        with connect(address) as opened:
+            return opened.request(command)
     except NetworkError:
         return None

@@ -1,4 +1,4 @@
-"""The command line run in this process, against a cluster in this process."""
+"""Fixtures that run the command line in this process, against a cluster in this process."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run() -> Run:
-    """Run a command line; `code` is the exit code it must have."""
+    """Run a command line; `code` is the expected exit code."""
 
     def command(*words: object, code: int = 0, typed: str | None = None) -> Result:
         result = CliRunner().invoke(main, [str(word) for word in words], input=typed)
@@ -26,8 +26,8 @@ def run() -> Run:
 
 
 @pytest.fixture
-def ask(run: Run, cluster: LocalCluster) -> Callable[..., Any]:
-    """Run a command with --json against the cluster; what it printed, as Python's values."""
+def run_json(run: Run, cluster: LocalCluster) -> Callable[..., Any]:
+    """Run a command with --json against the cluster, and return its parsed output."""
 
     def command(*words: object, code: int = 0, typed: str | None = None) -> Any:
         return json.loads(run(*words, "--json", "--namesrv", cluster.name_servers, code=code, typed=typed).stdout)
@@ -36,8 +36,8 @@ def ask(run: Run, cluster: LocalCluster) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def tell(run: Run, cluster: LocalCluster) -> Callable[..., str]:
-    """Run a command for people against the cluster; its text."""
+def run_text(run: Run, cluster: LocalCluster) -> Callable[..., str]:
+    """Run a command without --json against the cluster, and return its output."""
 
     def command(*words: object, code: int = 0) -> str:
         return run(*words, "--namesrv", cluster.name_servers, code=code).output
@@ -47,6 +47,6 @@ def tell(run: Run, cluster: LocalCluster) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Two pairs, shared by the tests of this directory: each uses topics and groups of its own."""
+    """Two pairs, shared by the tests of this directory; each test uses its own topics and groups."""
     with LocalCluster(tmp_path_factory.mktemp("cluster"), groups=2, slaves=1) as running:
         yield running

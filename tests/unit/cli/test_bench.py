@@ -1,4 +1,4 @@
-"""Load by the command line: a result, progress meanwhile, and a clear error if there is nobody to load."""
+"""`tandemq bench`: results, progress output, and the error if no broker answers."""
 
 import json
 
@@ -20,15 +20,15 @@ def test_produce_then_consume(run: Run, tandemq_broker: LocalCluster) -> None:
 
 
 def test_text_shows_rate_histogram_progress_and_the_generators_share(run: Run, tandemq_broker: LocalCluster) -> None:
-    told = run("bench", "produce", tandemq_broker.address, "--seconds", 0.7, "--warmup", 0.1)
-    assert "per second" in told.stdout
-    assert "p99" in told.stdout
-    assert "█" in told.stdout
-    assert "of one core" in told.stdout
-    assert "done" in told.stderr
+    printed = run("bench", "produce", tandemq_broker.address, "--seconds", 0.7, "--warmup", 0.1)
+    assert "per second" in printed.stdout
+    assert "p99" in printed.stdout
+    assert "█" in printed.stdout
+    assert "of one core" in printed.stdout
+    assert "done" in printed.stderr
 
 
-def test_nobody_to_load_is_told(run: Run) -> None:
+def test_missing_broker_is_reported(run: Run) -> None:
     assert "127.0.0.1:1" in run("bench", "produce", "127.0.0.1:1", *SHORT, code=1).stderr
 
 
@@ -41,12 +41,14 @@ def test_replicate_copies_the_log_to_its_end(run: Run, tandemq_broker: LocalClus
     copied = json.loads(run(*words, "--json").stdout)
     assert (copied["start_offset"], copied["end_offset"], copied["bytes"]) == (0, end, end)
     assert copied["mb_per_s"] > 0
-    told = run(*words).stdout
-    assert f"log offsets 0 to {end}" in told
-    assert "MB/s" in told
-    assert "of one core" in told
+    printed = run(*words).stdout
+    assert f"log offsets 0 to {end}" in printed
+    assert "MB/s" in printed
+    assert "of one core" in printed
 
 
-def test_replicate_is_not_let_in_from_an_address_that_is_not_listed(run: Run, tandemq_broker: LocalCluster) -> None:
+def test_replicate_is_refused_from_an_address_that_is_not_in_haClassicPeers(
+    run: Run, tandemq_broker: LocalCluster
+) -> None:
     words = ("bench", "replicate", tandemq_broker.broker().ha_address, "--json")
     assert "the master closed the connection" in run(*words, code=1).stderr

@@ -11,7 +11,7 @@ from tests.unit.cli.conftest import Run
 
 
 @pytest.mark.parametrize(("faults", "code"), [([], 0), (["1 acknowledged messages are missing"], 3)])
-def test_exit_code_says_whether_all_checks_held(
+def test_exit_code_is_3_if_a_check_failed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: list[str], code: int
 ) -> None:
     def end_at_once(options: scenario.DemoOptions, narration: Narration) -> scenario.DemoResult:

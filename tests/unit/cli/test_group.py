@@ -1,4 +1,4 @@
-"""Groups are created, shown, deleted; their offsets are shown and moved."""
+"""`tandemq group` and `tandemq offset`: groups are created, shown, deleted; their offsets are shown and reset."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from tandemq import ConsumeFrom, PushConsumer
 from tandemq.run.local import LocalCluster
 from tests.unit.cli.conftest import Run
 
-Ask = Callable[..., Any]
+RunJson = Callable[..., Any]
 
 
 async def consume(name_servers: str, group: str, topic: str, count: int) -> None:
@@ -21,11 +21,11 @@ async def consume(name_servers: str, group: str, topic: str, count: int) -> None
             await message.ack()
 
 
-def test_created_group_is_listed_and_shown_before_anybody_joins(ask: Ask) -> None:
-    ask("group", "create", "fresh", "--retry-max", 3)
-    [found] = [row for row in ask("group", "list") if row["group"] == "fresh"]
+def test_created_group_is_listed_and_shown_before_a_member_joins(run_json: RunJson) -> None:
+    run_json("group", "create", "fresh", "--retry-max", 3)
+    [found] = [row for row in run_json("group", "list") if row["group"] == "fresh"]
     assert found["retryMax"] == 3
-    assert ask("group", "show", "fresh") == {
+    assert run_json("group", "show", "fresh") == {
         "group": "fresh",
         "lag": 0,
         "queues": [],
@@ -34,49 +34,49 @@ def test_created_group_is_listed_and_shown_before_anybody_joins(ask: Ask) -> Non
     }
 
 
-def test_group_that_is_not_there_is_said_to_be_so(run: Run, cluster: LocalCluster) -> None:
+def test_unknown_group_is_an_error(run: Run, cluster: LocalCluster) -> None:
     for _ in range(2):  # asking does not make it
-        told = run("group", "show", "nobody", "-n", cluster.name_servers, code=1)
-        assert "there is no group nobody" in told.stderr
+        printed = run("group", "show", "nobody", "-n", cluster.name_servers, code=1)
+        assert "group nobody does not exist" in printed.stderr
 
 
-def test_list_hides_the_systems_groups_unless_asked(ask: Ask) -> None:
-    assert "TOOLS_CONSUMER" not in [row["group"] for row in ask("group", "list")]
-    assert "TOOLS_CONSUMER" in [row["group"] for row in ask("group", "list", "--all")]
+def test_list_hides_system_groups_by_default(run_json: RunJson) -> None:
+    assert "TOOLS_CONSUMER" not in [row["group"] for row in run_json("group", "list")]
+    assert "TOOLS_CONSUMER" in [row["group"] for row in run_json("group", "list", "--all")]
 
 
-def test_delete_is_previewed(ask: Ask) -> None:
-    ask("group", "create", "doomed")
-    assert ask("group", "delete", "doomed")["deleted"] is False
-    assert "doomed" in [row["group"] for row in ask("group", "list")]
-    assert ask("group", "delete", "doomed", "--yes")["deleted"] is True
-    assert "doomed" not in [row["group"] for row in ask("group", "list")]
+def test_delete_is_previewed(run_json: RunJson) -> None:
+    run_json("group", "create", "doomed")
+    assert run_json("group", "delete", "doomed")["deleted"] is False
+    assert "doomed" in [row["group"] for row in run_json("group", "list")]
+    assert run_json("group", "delete", "doomed", "--yes")["deleted"] is True
+    assert "doomed" not in [row["group"] for row in run_json("group", "list")]
 
 
-def test_offsets_of_a_group_are_shown_previewed_and_moved(ask: Ask, cluster: LocalCluster) -> None:
-    ask("topic", "create", "Moved", "--queues", 1, "--broker", "broker-a")
+def test_offsets_of_a_group_are_shown_previewed_and_reset(run_json: RunJson, cluster: LocalCluster) -> None:
+    run_json("topic", "create", "Moved", "--queues", 1, "--broker", "broker-a")
     for body in "abcde":
-        ask("message", "send", "Moved", body)
+        run_json("message", "send", "Moved", body)
     asyncio.run(consume(cluster.name_servers, "mover", "Moved", 5))
-    shown = [row for row in ask("offset", "show", "mover") if row["topic"] == "Moved"]
+    shown = [row for row in run_json("offset", "show", "mover") if row["topic"] == "Moved"]
     assert [(row["offset"], row["end"], row["lag"]) for row in shown] == [(5, 5, 0)]
-    assert ask("group", "show", "mover")["lag"] == 0
+    assert run_json("group", "show", "mover")["lag"] == 0
 
-    plan = ask("offset", "reset", "mover", "Moved", "--to", "earliest")
+    plan = run_json("offset", "reset", "mover", "Moved", "--to", "earliest")
     assert plan == {
         "group": "mover",
         "topic": "Moved",
         "done": False,
         "queues": [{"broker": "broker-a", "queue": 0, "from": 5, "to": 0, "again": 5}],
     }
-    assert ask("offset", "show", "mover", "--topic", "Moved")[0]["offset"] == 5
+    assert run_json("offset", "show", "mover", "--topic", "Moved")[0]["offset"] == 5
 
-    assert ask("offset", "reset", "mover", "Moved", "--to", "2", "--yes")["done"] is True
-    assert ask("offset", "show", "mover", "--topic", "Moved")[0]["offset"] == 2
-    ask("offset", "reset", "mover", "Moved", "--to", "latest", "--broker", "broker-a", "--queue", 0, "--yes")
-    assert ask("offset", "show", "mover", "--topic", "Moved")[0]["offset"] == 5
-    ask("offset", "reset", "mover", "Moved", "--to", "2001-01-01T00:00", "--yes")
-    assert ask("offset", "show", "mover", "--topic", "Moved")[0]["offset"] == 0
+    assert run_json("offset", "reset", "mover", "Moved", "--to", "2", "--yes")["done"] is True
+    assert run_json("offset", "show", "mover", "--topic", "Moved")[0]["offset"] == 2
+    run_json("offset", "reset", "mover", "Moved", "--to", "latest", "--broker", "broker-a", "--queue", 0, "--yes")
+    assert run_json("offset", "show", "mover", "--topic", "Moved")[0]["offset"] == 5
+    run_json("offset", "reset", "mover", "Moved", "--to", "2001-01-01T00:00", "--yes")
+    assert run_json("offset", "show", "mover", "--topic", "Moved")[0]["offset"] == 0
 
 
 @pytest.mark.parametrize(
@@ -90,51 +90,57 @@ def test_offsets_of_a_group_are_shown_previewed_and_moved(ask: Ask, cluster: Loc
         ("group", "delete", "nobody", "--yes"),
     ],
 )
-def test_group_that_is_not_there_is_neither_shown_nor_deleted_nor_moved(
-    run: Run, ask: Ask, cluster: LocalCluster, words: tuple[str, ...]
+def test_unknown_group_cannot_be_shown_deleted_or_reset(
+    run: Run, run_json: RunJson, cluster: LocalCluster, words: tuple[str, ...]
 ) -> None:
-    ask("topic", "create", "Somewhere")
-    told = run(*words, "-n", cluster.name_servers, code=1).stderr
-    assert "there is no group nobody" in told
-    assert "tandemq group list" in told
+    run_json("topic", "create", "Somewhere")
+    printed = run(*words, "-n", cluster.name_servers, code=1).stderr
+    assert "group nobody does not exist" in printed
+    assert "tandemq group list" in printed
     if "reset" in words:
-        assert "tandemq group create nobody makes it" in told
-    assert "nobody" not in [row["group"] for row in ask("group", "list")]
+        assert "tandemq group create nobody creates it" in printed
+    assert "nobody" not in [row["group"] for row in run_json("group", "list")]
 
 
-def test_offsets_of_a_group_that_nobody_joined_are_shown(ask: Ask) -> None:
-    ask("topic", "create", "Ahead", "--queues", 1)
+def test_offsets_of_a_group_without_members_are_shown(run_json: RunJson) -> None:
+    run_json("topic", "create", "Ahead", "--queues", 1)
     for body in "abc":
-        ask("message", "send", "Ahead", body)
-    ask("group", "create", "later")
-    assert ask("offset", "show", "later") == []
+        run_json("message", "send", "Ahead", body)
+    run_json("group", "create", "later")
+    assert run_json("offset", "show", "later") == []
 
-    plan = ask("offset", "reset", "later", "Ahead", "--to", "earliest", "--yes")["queues"]
+    plan = run_json("offset", "reset", "later", "Ahead", "--to", "earliest", "--yes")["queues"]
     assert [(row["broker"], row["from"], row["to"], row["again"]) for row in plan] == [
         ("broker-a", None, 0, None),
         ("broker-b", None, 0, None),
     ]
-    shown = ask("group", "show", "later")
+    shown = run_json("group", "show", "later")
     assert shown["lag"] == sum(row["lag"] for row in shown["queues"]) == 3
     assert {row["broker"] for row in shown["queues"]} == {"broker-a", "broker-b"}
-    assert ask("offset", "show", "later") == ask("offset", "show", "later", "--topic", "Ahead") == shown["queues"]
+    assert (
+        run_json("offset", "show", "later")
+        == run_json("offset", "show", "later", "--topic", "Ahead")
+        == shown["queues"]
+    )
 
     # The offsets of a group that was deleted without them can still be deleted.
-    ask("group", "delete", "later", "--yes")
-    assert ask("group", "delete", "later", "--clean", "--yes")["deleted"] is True
-    with pytest.raises(AssertionError, match="there is no group later"):
-        ask("group", "show", "later")
+    run_json("group", "delete", "later", "--yes")
+    assert run_json("group", "delete", "later", "--clean", "--yes")["deleted"] is True
+    with pytest.raises(AssertionError, match="group later does not exist"):
+        run_json("group", "show", "later")
 
 
-def test_offset_that_is_not_there_is_previewed_as_nothing(ask: Ask, tell: Callable[..., str]) -> None:
-    ask("topic", "create", "Unread", "--queues", 1, "--broker", "broker-a")
-    ask("group", "create", "reader")
-    [row] = ask("offset", "reset", "reader", "Unread", "--to", "latest")["queues"]
+def test_missing_offset_is_previewed_as_empty(run_json: RunJson, run_text: Callable[..., str]) -> None:
+    run_json("topic", "create", "Unread", "--queues", 1, "--broker", "broker-a")
+    run_json("group", "create", "reader")
+    [row] = run_json("offset", "reset", "reader", "Unread", "--to", "latest")["queues"]
     assert row == {"broker": "broker-a", "queue": 0, "from": None, "to": 0, "again": None}
-    assert "None" not in tell("offset", "reset", "reader", "Unread", "--to", "latest")
+    assert "None" not in run_text("offset", "reset", "reader", "Unread", "--to", "latest")
 
 
-def test_time_that_is_none_and_half_a_place_are_wrong_usage(run: Run, cluster: LocalCluster, ask: Ask) -> None:
-    ask("topic", "create", "Still")
+def test_malformed_time_and_incomplete_position_are_wrong_usage(
+    run: Run, cluster: LocalCluster, run_json: RunJson
+) -> None:
+    run_json("topic", "create", "Still")
     run("offset", "reset", "g", "Still", "--to", "soon", "-n", cluster.name_servers, code=2)
     run("offset", "reset", "g", "Still", "--to", "1", "--queue", 1, "-n", cluster.name_servers, code=2)

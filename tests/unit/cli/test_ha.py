@@ -1,4 +1,4 @@
-"""Replication is shown; twins are compared while they run, and a twin that differs is found to the byte."""
+"""`tandemq ha` status, verify and scrub: replication status, comparison of running replicas, repair of damage."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -13,12 +13,12 @@ from tandemq.client.blocking import BlockingProducer
 from tandemq.run.local import LocalCluster
 from tests.unit.cli.conftest import Run
 
-Ask = Callable[..., Any]
+RunJson = Callable[..., Any]
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[LocalCluster]:
-    """A pair of its own, with some messages, to be damaged."""
+    """A pair with some messages, for one test to damage."""
     with LocalCluster(tmp_path, slaves=1) as running:
         with BlockingProducer(running.name_servers, group="g") as producer:
             producer.send_batch([Message("T", bytes(5_000)) for _ in range(500)])
@@ -57,14 +57,14 @@ def test_status_of_a_slave_without_its_master(run: Run, pair: LocalCluster) -> N
     assert rows[1]["lagBytes"] is None
 
 
-def test_equal_twins_are_equal(run: Run, pair: LocalCluster) -> None:
+def test_equal_replicas_compare_equal(run: Run, pair: LocalCluster) -> None:
     [found] = rows_of(run, pair, "verify")
     assert (found["equal"], found["differsAt"]) == (True, None)
     assert found["bytes"] == pair.broker().node.store.log.written_end
 
 
 @pytest.mark.parametrize("at", [0, 1, 1_234_567, 2_500_000])
-def test_twin_that_differs_is_found_to_the_byte(run: Run, pair: LocalCluster, at: int) -> None:
+def test_first_differing_byte_of_a_replica_is_found(run: Run, pair: LocalCluster, at: int) -> None:
     path = pair.broker(broker_id=1).store / "commitlog" / f"{0:020d}"
     with path.open("r+b") as file:
         file.seek(at)
@@ -75,7 +75,7 @@ def test_twin_that_differs_is_found_to_the_byte(run: Run, pair: LocalCluster, at
     assert (found["equal"], found["differsAt"]) == (False, at)
 
 
-def test_comparison_can_begin_behind_a_difference(run: Run, pair: LocalCluster) -> None:
+def test_comparison_can_start_after_a_difference(run: Run, pair: LocalCluster) -> None:
     path = pair.broker(broker_id=1).store / "commitlog" / f"{0:020d}"
     with path.open("r+b") as file:
         file.write(b"X")
@@ -92,7 +92,7 @@ def flip(path: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize("broker_id", [0, 1])
-def test_scrub_finds_damage_and_repairs_it_from_the_twin(run: Run, pair: LocalCluster, broker_id: int) -> None:
+def test_scrub_finds_damage_and_repairs_it_from_the_replica(run: Run, pair: LocalCluster, broker_id: int) -> None:
     flip(pair.broker(broker_id=broker_id).store / "commitlog" / f"{0:020d}", 1_234_567)
     assert rows_of(run, pair, "verify", code=3)[0]["equal"] is False
     rows = {row["id"]: row for row in rows_of(run, pair, "scrub")}
@@ -125,7 +125,7 @@ def test_scrub_rebuilds_damaged_queue_entries(run: Run, pair: LocalCluster, brok
     assert path.read_bytes()[:80] == before
 
 
-def test_damage_that_both_have_is_shown_and_ends_with_3(run: Run, pair: LocalCluster) -> None:
+def test_damage_on_both_replicas_is_shown_with_exit_code_3(run: Run, pair: LocalCluster) -> None:
     for number in (0, 1):
         flip(pair.broker(broker_id=number).store / "commitlog" / f"{0:020d}", 1_234_567)
     rows = rows_of(run, pair, "scrub", code=3)

@@ -1,4 +1,4 @@
-"""`tandemq ha check`: one line and an exit code for scripts; `ha status` begins with the same line."""
+"""`tandemq ha check`: one line and an exit code for scripts; `ha status` starts with the same line."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandemq.cli.ha.health import COLUMNS_MAX, faults_of, verdict
-from tandemq.cli.support.members import Found, Group
+from tandemq.cli.support.members import FoundBroker, Group
 from tandemq.run.local import LocalCluster
 from tests.unit.cli.conftest import Run
 
@@ -24,7 +24,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalCluste
 
 
 def wait_for_fault(run: Run, pair: LocalCluster, *texts: str) -> list[str]:
-    """Wait until the group has a fault with one of these texts; its faults by then."""
+    """Wait until the group has a fault with one of these texts, and return its faults."""
     found: list[str] = []
 
     def has_it() -> bool:
@@ -64,26 +64,26 @@ def test_pair_is_healthy_until_its_slave_is_gone(run: Run, pair: LocalCluster) -
 
 
 @pytest.mark.parametrize("pair", ["static", "slave-consume"], indirect=True)
-def test_group_without_a_master_ends_with_3_and_status_says_so_on_top(run: Run, pair: LocalCluster) -> None:
+def test_group_without_a_master_exits_with_3_and_is_on_top_of_status(run: Run, pair: LocalCluster) -> None:
     pair.broker().kill()
     wait_for_fault(run, pair, "no master")
-    told = checked(run, pair, code=3)
-    assert (told["healthy"], told["groups"][0]["master"]) == (False, None)
-    assert told["verdict"].startswith("UNHEALTHY: broker-a: no master")
-    assert len(told["verdict"]) <= COLUMNS_MAX
+    printed = checked(run, pair, code=3)
+    assert (printed["healthy"], printed["groups"][0]["master"]) == (False, None)
+    assert printed["verdict"].startswith("UNHEALTHY: broker-a: no master")
+    assert len(printed["verdict"]) <= COLUMNS_MAX
     first, empty, heads = run("ha", "status", "-n", pair.name_servers).stdout.splitlines()[:3]
     assert first.startswith("UNHEALTHY: broker-a: no master")
     assert (empty, heads.split()[:2]) == ("", ["broker", "id"])
 
 
-def test_group_that_is_not_there_ends_with_3(run: Run, cluster: LocalCluster) -> None:
+def test_unknown_group_exits_with_3(run: Run, cluster: LocalCluster) -> None:
     done = run("ha", "check", "-n", cluster.name_servers, "--broker", "broker-z", code=3)
     assert done.stdout.startswith("UNHEALTHY: broker-z: no broker of group broker-z was found")
-    told = json.loads(run("ha", "check", "-n", cluster.name_servers, "--address", NOBODY, "--json", code=3).stdout)
-    assert "no broker that was named with --address answers" in told["verdict"]
+    printed = json.loads(run("ha", "check", "-n", cluster.name_servers, "--address", NOBODY, "--json", code=3).stdout)
+    assert "no broker given with --address answers" in printed["verdict"]
 
 
-def test_when_nobody_answers_nothing_is_known(run: Run) -> None:
+def test_check_exits_with_1_if_nothing_answers(run: Run) -> None:
     done = run("ha", "check", "-n", NOBODY, code=1)
     assert (done.stdout, f"nobody answers at {NOBODY}" in done.stderr) == ("", True)
     run("ha", "check", "--address", "nonsense", code=2)
@@ -105,15 +105,15 @@ def row(broker_id: int, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def static(broker_id: int, **changes: Any) -> Found:
-    standing = {"brokerId": broker_id, "isMaster": broker_id == 0, "mode": "static"} | changes
-    return Found("a", broker_id, f"h:{broker_id}", True, standing)
+def static(broker_id: int, **changes: Any) -> FoundBroker:
+    failover = {"brokerId": broker_id, "isMaster": broker_id == 0, "mode": "static"} | changes
+    return FoundBroker("a", broker_id, f"h:{broker_id}", True, failover)
 
 
-def led(broker_id: int, **changes: Any) -> Found:
+def led(broker_id: int, **changes: Any) -> FoundBroker:
     """A member of a group with a registry, of which broker 0 is the master."""
     members = [{"brokerId": one, "permission": "FULL"} for one in (0, 1)]
-    standing = {
+    failover = {
         "brokerId": broker_id,
         "isMaster": broker_id == 0,
         "stage": "slave" if broker_id else "serving",
@@ -129,17 +129,21 @@ def led(broker_id: int, **changes: Any) -> Found:
         "isLonely": False,
         "trouble": "",
     } | changes
-    return Found("a", broker_id, f"h:{broker_id}", True, standing)
+    return FoundBroker("a", broker_id, f"h:{broker_id}", True, failover)
 
 
-Case = tuple[list[Found], list[dict[str, Any]], list[str]]
+Case = tuple[list[FoundBroker], list[dict[str, Any]], list[str]]
 LAGS = {"slave": 1, "address": "h", "inSync": False, "behindBytes": 5}
 READ_ONLY = [{"brokerId": 0, "permission": "READ"}, {"brokerId": 1, "permission": "FULL"}]
 CASES: dict[str, Case] = {
     "static": ([static(0), static(1)], [row(0), row(1)], []),
     "registry": ([led(0), led(1)], [row(0), row(1)], []),
-    "java": ([Found("a", 0, "h", True)], [row(0, role="MASTER", state="answers; no TandemQ broker")], []),
-    "java away": ([Found("a", 0, "h", True)], [row(0, role="", state="no answer")], ["no master", "broker 0 is away"]),
+    "java": ([FoundBroker("a", 0, "h", True)], [row(0, role="MASTER", state="answers; no TandemQ broker")], []),
+    "java away": (
+        [FoundBroker("a", 0, "h", True)],
+        [row(0, role="", state="no answer")],
+        ["no master", "broker 0 is away"],
+    ),
     "two masters": ([static(0), static(1, isMaster=True)], [row(0), row(1)], ["2 masters: brokers 0, 1"]),
     "handing back": ([led(0, stage="awaiting hand-back"), led(1)], [row(0), row(1)], ["no master"]),
     "not written": ([led(0, mayWrite=False), led(1)], [row(0), row(1)], ["master 0 takes no messages: because"]),

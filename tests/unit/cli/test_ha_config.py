@@ -1,4 +1,4 @@
-"""Groups are configured, refused where they contradict themselves, and carried to a real registry, come what may."""
+"""`tandemq ha config`: groups are configured, contradictions are refused, and `apply` survives interruptions."""
 
 import json
 import os
@@ -33,7 +33,7 @@ PAIR = ("--mode", "slave-consume", "--member", "0,role=master", "--member", "1,r
 
 @pytest.fixture
 def config(run: Run, tmp_path: Path) -> Config:
-    """Run `ha config …` on a database of this test's own; what it printed as JSON, or the whole result."""
+    """Run `ha config …` on the test's own database, and return its parsed JSON or the whole result."""
 
     def command(*words: object, code: int = 0, text: bool = False) -> Any:
         options = () if text else ("--json",)
@@ -52,7 +52,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServerPlace]
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest) -> str:
-    """A cluster of this test's own, in the registry of all."""
+    """Name of the test's own cluster in the shared registry."""
     return f"c-{request.node.name[:60]}"
 
 
@@ -80,7 +80,7 @@ def test_a_group_is_set_shown_listed_changed_and_removed(config: Config) -> None
     assert "broker-a: elect, revision 3, not applied yet" in config("show", "broker-a", text=True).output
     config("remove", "broker-a", "--yes")
     assert config("list")[0]["mode"] == "removed"
-    assert "there is no group broker-a" in config("show", "broker-a", code=2).stderr
+    assert "group broker-a does not exist" in config("show", "broker-a", code=2).stderr
 
 
 @spec("F02")
@@ -93,7 +93,7 @@ def test_a_group_is_set_shown_listed_changed_and_removed(config: Config) -> None
         (("--member", "7,weight=1"), "broker 7 is unknown in group broker-a"),
         (("--drop", "0"), "it has no master"),
         (("--member", "1,colour=red"), "colour is unknown"),
-        (("--member", "1,weight=1,weight=2"), "there twice"),
+        (("--member", "1,weight=1,weight=2"), "repeated"),
         (("--member", "x,role=slave"), "--member x,role=slave: the broker id must be a whole number, not 'x' (write"),
         (("--member", "1,weight=much"), "weight must be a whole number, not 'much'"),
         (("--member", "1,priority=1.5"), "priority must be a whole number, not '1.5'"),
@@ -102,14 +102,16 @@ def test_a_group_is_set_shown_listed_changed_and_removed(config: Config) -> None
         (("--member", "1,weight=-3"), "weight -3 is outside"),
     ],
 )
-def test_a_contradiction_is_refused_where_it_is_entered(config: Config, words: tuple[str, ...], reason: str) -> None:
+def test_contradictory_configuration_is_refused_when_entered(
+    config: Config, words: tuple[str, ...], reason: str
+) -> None:
     config("set", "broker-a", *PAIR)
     assert reason in config("set", "broker-a", *words, code=2).stderr
     assert config("show", "broker-a")["revision"] == 1
 
 
 @spec("F02")
-def test_what_is_stored_is_carried_and_carried_again_does_nothing(
+def test_stored_configuration_is_published_and_publishing_again_changes_nothing(
     config: Config, place: NameServerPlace, cluster: str
 ) -> None:
     def apply(code: int = 0) -> Any:
@@ -131,7 +133,7 @@ def test_what_is_stored_is_carried_and_carried_again_does_nothing(
     assert config("list") == []
 
 
-def test_a_broker_that_serves_cannot_be_taken_out(config: Config, place: NameServerPlace, cluster: str) -> None:
+def test_serving_broker_cannot_be_removed(config: Config, place: NameServerPlace, cluster: str) -> None:
     config("set", "broker-a", *PAIR, "--cluster", cluster)
     with RegistryClient(parse_address(address(place))) as client:
         state = state_to_json(GroupState(3, 0, (0, 1), reader=1))
@@ -145,14 +147,14 @@ def test_a_broker_that_serves_cannot_be_taken_out(config: Config, place: NameSer
 @pytest.mark.parametrize(
     ("words", "code", "reason"),
     [
-        (("apply", "--registry", "nonsense"), 2, "'nonsense' is no registry"),
+        (("apply", "--registry", "nonsense"), 2, "'nonsense' is not the address of a registry"),
         (("apply", "--database", "nonsense"), 2, "the database URL cannot be used"),
         (("list", "--database", "sqlite:////nonexistent/g.db"), 1, "cannot be used: unable to open database file"),
-        (("show", "nobody"), 2, "there is no group nobody"),
-        (("remove", "nobody", "--yes"), 2, "there is no group nobody"),
+        (("show", "nobody"), 2, "group nobody does not exist"),
+        (("remove", "nobody", "--yes"), 2, "group nobody does not exist"),
     ],
 )
-def test_trouble_is_one_line_and_an_exit_code(
+def test_error_is_one_line_and_an_exit_code(
     run: Run, tmp_path: Path, words: tuple[str, ...], code: int, reason: str
 ) -> None:
     done = run(
@@ -163,7 +165,7 @@ def test_trouble_is_one_line_and_an_exit_code(
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_zookeeper_that_is_away_is_one_line_and_more_only_if_asked_for(tmp_path: Path, verbose: bool) -> None:
+def test_unreachable_zookeeper_is_one_line_unless_verbose(tmp_path: Path, verbose: bool) -> None:
     done = subprocess.run(
         [
             sys.executable,
@@ -198,7 +200,7 @@ def test_the_default_database_is_in_the_home_directory(tmp_path: Path) -> None:
 
 
 class Follower:
-    """`ha config apply --follow` as a process."""
+    """Start `ha config apply --follow` as a process."""
 
     def __init__(self, database: str, registry: str) -> None:
         self.process = subprocess.Popen(
@@ -216,7 +218,7 @@ class Follower:
 
 
 @spec("F02")
-def test_a_task_that_follows_is_killed_again_and_again_and_the_registry_ends_up_right(
+def test_registry_is_correct_after_apply_follow_is_killed_repeatedly(
     config: Config, place: NameServerPlace, cluster: str, tmp_path: Path
 ) -> None:
     def carried_weight() -> int:

@@ -1,4 +1,4 @@
-"""Groups with a registry: shown, switched, forced; what happened is told. Members that nobody registered are found."""
+"""`tandemq ha` on groups with a registry: status, switch, force-master, history, and discovery of their members."""
 
 import json
 import time
@@ -18,7 +18,7 @@ from tests.unit.cli.conftest import Run
 
 @pytest.fixture(scope="module")
 def elected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A pair with elected masters; tests leave it in sync, with any master."""
+    """A pair in mode elect; tests leave it in sync, with any master."""
     with LocalCluster(tmp_path_factory.mktemp("elected"), slaves=1, mode="elect") as cluster:
         with BlockingProducer(cluster.name_servers, group="g") as producer:
             producer.send(Message("T", b"x"))
@@ -27,7 +27,7 @@ def elected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def reading(tmp_path: Path) -> Iterator[LocalCluster]:
-    """A pair of `slave-consume` whose slave reads, because the master was killed."""
+    """A pair in mode slave-consume whose slave serves reads, because the master was killed."""
     with LocalCluster(tmp_path, slaves=1, mode="slave-consume") as cluster:
         slave = cluster.broker(broker_id=1).node
         cluster.master().kill()
@@ -36,19 +36,19 @@ def reading(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 NOBODY = "127.0.0.1:1"
-"""Where nobody listens: a name server or a broker that does not answer."""
+"""Address without a listener: a name server or broker that does not answer."""
 
 
-def told(run: Run, cluster: LocalCluster, *words: object, code: int = 0) -> Any:
+def ha_json(run: Run, cluster: LocalCluster, *words: object, code: int = 0) -> Any:
     return json.loads(run("ha", *words, "--json", "-n", cluster.name_servers, code=code).stdout)
 
 
 def parts(run: Run, cluster: LocalCluster, *words: object) -> dict[int, Any]:
-    return {row["id"]: row for row in told(run, cluster, "status", *words)}
+    return {row["id"]: row for row in ha_json(run, cluster, "status", *words)}
 
 
 @spec("V19")
-def test_status_says_who_may_do_what_since_when_and_why(run: Run, elected: LocalCluster) -> None:
+def test_status_shows_permissions_with_time_and_reason(run: Run, elected: LocalCluster) -> None:
     master, slave = elected.master().broker_id, 1 - elected.master().broker_id
     rows = parts(run, elected)
     serves, copies = rows[master]["failover"], rows[slave]["failover"]
@@ -62,15 +62,15 @@ def test_status_says_who_may_do_what_since_when_and_why(run: Run, elected: Local
     assert (rows[slave]["lagBytes"], rows[master]["lagBytes"]) == (0, None)
     text = run("ha", "status", "-n", elected.name_servers).stdout
     assert f"broker-a: mode elect, epoch {serves['epoch']}, master {master}, in sync 0, 1" in text
-    assert "\nsession 2 s, lease 1.3 s, 2 looks\n" in text
+    assert "\nsession 2 s, lease 1.3 s, 2 checks\n" in text
     assert "read and write" in text
 
 
 @spec("V18")
-def test_switch_moves_the_mastership_and_says_how_long_it_took(run: Run, elected: LocalCluster) -> None:
+def test_switch_moves_the_mastership_and_reports_its_duration(run: Run, elected: LocalCluster) -> None:
     source = elected.master().broker_id
     target = 1 - source
-    done = told(run, elected, "switch", "--broker", "broker-a", "--to", target)
+    done = ha_json(run, elected, "switch", "--broker", "broker-a", "--to", target)
     assert (done["from"], done["to"]) == (source, target)
     assert 0 < done["seconds"] < 5
     assert elected.master().broker_id == target
@@ -88,18 +88,18 @@ def test_switch_moves_the_mastership_and_says_how_long_it_took(run: Run, elected
         (["force-master", "--broker", "broker-a", "--id", 7], 1, "broker 7 of group broker-a is unknown"),
         (["history", "--broker", "broker-z"], 1, "through a registry (--registry ADDRESS)"),
         (["history"], 2, "name it with --broker, or one of its brokers with --address"),
-        (["history", "--address", NOBODY], 1, "no broker that was named with --address answers"),
-        (["history", "--address", "nowhere"], 2, "that is no HOST:PORT"),
+        (["history", "--address", NOBODY], 1, "no broker given with --address answers"),
+        (["history", "--address", "nowhere"], 2, "HOST:PORT is expected"),
         (["history", "--broker", "broker-a", "--registry", "etcd://x"], 2, "etcd"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(
+def test_impossible_command_is_refused_with_the_reason(
     run: Run, elected: LocalCluster, words: list[object], code: int, reason: str
 ) -> None:
     assert reason in str(run("ha", *words, "-n", elected.name_servers, code=code).output)
 
 
-def test_force_is_refused_while_the_master_lives(run: Run, elected: LocalCluster) -> None:
+def test_force_master_is_refused_while_the_master_is_live(run: Run, elected: LocalCluster) -> None:
     slave = 1 - elected.master().broker_id
     words = ["ha", "force-master", "--broker", "broker-a", "--id", slave, "--yes", "-n", elected.name_servers]
     assert "is alive; use switch" in run(*words, code=1).output
@@ -109,21 +109,21 @@ def test_force_is_refused_while_the_master_lives(run: Run, elected: LocalCluster
 def test_roles_of_a_group_without_registry_are_fixed(run: Run, cluster: LocalCluster, command: list[object]) -> None:
     result = run("ha", *command, "--broker", "broker-a", "-n", cluster.name_servers, code=2)
     assert "fixed by its brokers' settings" in result.output
-    assert all(row["failover"] is None for row in told(run, cluster, "status"))
+    assert all(row["failover"] is None for row in ha_json(run, cluster, "status"))
 
 
-def test_member_that_is_away_is_told_and_its_history_is_missing(run: Run, elected: LocalCluster) -> None:
+def test_absent_member_is_reported_and_its_history_is_missing(run: Run, elected: LocalCluster) -> None:
     slave = elected.broker(broker_id=1 - elected.master().broker_id)
     slave.kill()
     elected.wait_until(lambda: len(parts(run, elected)[1 - slave.broker_id]["failover"]["inSync"]) == 1)
     try:
         assert parts(run, elected)[slave.broker_id]["failover"] is None
         assert (
-            f"broker {slave.broker_id} is a member and does not"
+            f"broker {slave.broker_id} is a member and is not live"
             in run("ha", "status", "-n", elected.name_servers).stdout
         )
-        told_of = run("ha", "history", "--broker", "broker-a", "-n", elected.name_servers)
-        assert f"broker {slave.broker_id} does not answer" in told_of.output
+        printed = run("ha", "history", "--broker", "broker-a", "-n", elected.name_servers)
+        assert f"broker {slave.broker_id} does not answer" in printed.output
         words = ["ha", "switch", "--broker", "broker-a", "--to", slave.broker_id, "-n", elected.name_servers]
         assert "not in sync" in run(*words, code=1).output
     finally:
@@ -154,7 +154,7 @@ def test_master_is_forced_to_read_again_when_its_reader_is_gone_for_good(run: Ru
     assert "takes reading back" in done["text"]
 
 
-def test_returning_master_that_nobody_registered_is_found_through_its_slave(run: Run, reading: LocalCluster) -> None:
+def test_unregistered_returning_master_is_found_through_its_slave(run: Run, reading: LocalCluster) -> None:
     words = ["ha", "status", "-n", reading.name_servers]
     assert "read from broker 1" in run(*words).stdout
     reading.broker().start()
@@ -162,14 +162,14 @@ def test_returning_master_that_nobody_registered_is_found_through_its_slave(run:
     assert rows[0]["failover"] is not None or rows[0]["state"] == "away"
     reading.wait_until(lambda: parts(run, reading)[0]["failover"] is not None)
     reading.wait_in_sync()
-    texts = [entry["text"] for entry in told(run, reading, "history", "--broker", "broker-a")]
+    texts = [entry["text"] for entry in ha_json(run, reading, "history", "--broker", "broker-a")]
     order = ["broker 1 reads for 0", "handing over to broker 0", "handed its offsets over"]
     places = [next(at for at, text in enumerate(texts) if part in text) for part in order]
     assert places == sorted(places)
-    assert len(told(run, reading, "history", "--broker", "broker-a", "--count", 3)) == 3
+    assert len(ha_json(run, reading, "history", "--broker", "broker-a", "--count", 3)) == 3
 
 
-def test_status_works_without_a_name_server_if_the_registry_is_told(run: Run, elected: LocalCluster) -> None:
+def test_status_works_with_the_registry_alone(run: Run, elected: LocalCluster) -> None:
     refused = run("ha", "status", "--registry", elected.registry, "-n", "127.0.0.1:1", code=1)
     assert "--secret-file" in refused.output
     words = ["status", "--registry", elected.registry, "--secret-file", elected.secret_file, "--json", "-n", NOBODY]
@@ -180,9 +180,7 @@ def test_status_works_without_a_name_server_if_the_registry_is_told(run: Run, el
 
 
 @pytest.mark.parametrize("way", ["--registry", "--address"])
-def test_roles_are_moved_without_a_name_server_if_the_registry_or_one_broker_is_told(
-    run: Run, elected: LocalCluster, way: str
-) -> None:
+def test_roles_are_changed_with_the_registry_or_one_broker_alone(run: Run, elected: LocalCluster, way: str) -> None:
     elected.wait_in_sync()
     target = 1 - elected.master().broker_id
     asked = elected.broker(broker_id=target).address  # the slave: the master is found through it
@@ -203,26 +201,26 @@ def test_roles_are_moved_without_a_name_server_if_the_registry_or_one_broker_is_
 
 
 @pytest.mark.parametrize("command", [["switch", "--to", 1], ["force-master", "--id", 1], ["history"], ["verify"]])
-def test_who_finds_nobody_is_told_all_ways_to_find_brokers(run: Run, command: list[object]) -> None:
+def test_error_lists_all_ways_to_find_brokers(run: Run, command: list[object]) -> None:
     words = [] if command == ["verify"] else ["--broker", "broker-a"]
     failed = run("ha", *command, *words, "-n", NOBODY, code=1).output
     assert f"nobody answers at {NOBODY}" in failed
     assert all(option in failed for option in ("--namesrv", "--registry", "--address"))
 
 
-def test_broker_that_is_asked_and_of_another_group_is_wrong_usage(run: Run, elected: LocalCluster) -> None:
+def test_address_of_another_group_is_wrong_usage(run: Run, elected: LocalCluster) -> None:
     words = ["--address", elected.master().address, "--broker", "broker-z", "-n", elected.name_servers]
     done = run("ha", "history", *words, code=2)
-    assert "who answers at --address is of group broker-a, not of broker-z" in done.output
+    assert "the brokers given with --address belong to group broker-a, not to broker-z" in done.output
 
 
-def test_brokers_of_two_groups_are_not_one_group(run: Run, cluster: LocalCluster) -> None:
+def test_addresses_of_two_groups_are_wrong_usage(run: Run, cluster: LocalCluster) -> None:
     addresses = [word for name in ("broker-a", "broker-b") for word in ("--address", cluster.broker(name).address)]
     done = run("ha", "history", *addresses, "-n", cluster.name_servers, code=2)
     assert "several groups: broker-a, broker-b" in done.output
 
 
-def test_timelines_become_one_in_order_and_equal_entries_once() -> None:
+def test_timelines_are_merged_in_order_without_duplicates() -> None:
     first = [{"ms": 5, "epoch": 1, "text": "a"}, {"ms": 9, "epoch": 2, "text": "c"}, {"ms": 9, "epoch": 2, "text": "b"}]
     second = [{"ms": 7, "epoch": 1, "text": "x"}, {"ms": 9, "epoch": 2, "text": "c"}]
     found = merged([(0, first), (1, second)])

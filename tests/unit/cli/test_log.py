@@ -1,4 +1,4 @@
-"""Offline tools on a store directory: ours, RocketMQ's, damaged ones."""
+"""`tandemq log`: offline tools on stores of TandemQ and RocketMQ, also damaged ones."""
 
 import json
 from collections.abc import Callable
@@ -18,9 +18,9 @@ COUNT = 300
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of several files, closed."""
-    directory = tmp_path_factory.mktemp("sound")
+def valid_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed store with several log files."""
+    directory = tmp_path_factory.mktemp("valid_store")
     settings = {"mappedFileSizeCommitLog": 128 << 10, "maxMessageSize": 8 << 10}
     with LocalCluster(directory, settings=settings) as cluster:
         with BlockingProducer(cluster.name_servers, group="g") as producer:
@@ -30,11 +30,11 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(sound: Path, tmp_path: Path) -> Path:
-    """A copy to damage."""
+def store(valid_store: Path, tmp_path: Path) -> Path:
+    """A copy of the valid store, for one test to damage."""
     import shutil
 
-    return Path(shutil.copytree(sound, tmp_path / "store"))
+    return Path(shutil.copytree(valid_store, tmp_path / "store"))
 
 
 def verified(run: Run, store: Path, *, code: int = 0, jobs: int = 1) -> Any:
@@ -47,19 +47,19 @@ def damage(store: Path, offset: int, data: bytes, segment_bytes: int = 128 << 10
         file.write(data)
 
 
-def test_sound_store_verifies(run: Run, store: Path) -> None:
+def test_valid_store_verifies(run: Run, store: Path) -> None:
     found = verified(run, store)
     assert (found["records"], found["damages"]) == (COUNT, 0)
     assert found["segments"] == len(found["reports"]) > 2
-    assert "sound" in run("log", "verify", store, "--jobs", 1).output
+    assert "valid" in run("log", "verify", store, "--jobs", 1).output
 
 
-def test_several_processes_find_the_same(run: Run, store: Path) -> None:
+def test_result_does_not_depend_on_the_number_of_processes(run: Run, store: Path) -> None:
     assert verified(run, store, jobs=2)["records"] == COUNT
 
 
 @pytest.mark.parametrize("name", sorted(path.name.removesuffix(".tar.gz") for path in GOLDEN.glob("store-*.tar.gz")))
-def test_stores_of_java_verify(run: Run, tmp_path: Path, name: str) -> None:
+def test_stores_of_rocketmq_verify(run: Run, tmp_path: Path, name: str) -> None:
     unpack(name, tmp_path)
     [log] = tmp_path.rglob("commitlog")
     found = verified(run, log.parent)
@@ -67,7 +67,7 @@ def test_stores_of_java_verify(run: Run, tmp_path: Path, name: str) -> None:
     assert found["records"] > 10
 
 
-def test_damage_is_told_with_its_range_and_the_rest_is_checked(run: Run, store: Path) -> None:
+def test_damage_is_reported_with_its_range_and_the_rest_is_checked(run: Run, store: Path) -> None:
     damage(store, 50_000, b"!")
     found = verified(run, store, code=3)
     assert (found["records"], found["damages"]) == (COUNT - 1, 1)
@@ -83,7 +83,7 @@ def test_damage_up_to_the_end_of_a_file_that_is_not_the_last_is_damage(run: Run,
     assert (one["end"], one["tornTail"]) == (128 << 10, False)
 
 
-def test_torn_tail_is_told_and_is_no_damage(run: Run, store: Path) -> None:
+def test_torn_tail_is_reported_but_is_not_damage(run: Run, store: Path) -> None:
     end = verified(run, store)["reports"][-1]
     damage(store, end["start"] + end["bytes"], b"torn")
     found = verified(run, store)
@@ -96,14 +96,14 @@ def test_torn_tail_is_told_and_is_no_damage(run: Run, store: Path) -> None:
     assert "torn tail" in run("log", "verify", store, "--jobs", 1).output
 
 
-def test_missing_file_in_between_and_no_log_at_all_are_errors(run: Run, store: Path, tmp_path: Path) -> None:
+def test_gap_between_files_and_missing_log_are_errors(run: Run, store: Path, tmp_path: Path) -> None:
     sorted((store / "commitlog").iterdir())[1].unlink()
     assert "missing" in run("log", "verify", store, code=1).stderr
-    assert "holds no commit log" in run("log", "verify", tmp_path, code=1).stderr
+    assert "contains no commit log" in run("log", "verify", tmp_path, code=1).stderr
 
 
 @pytest.mark.parametrize("range_bytes", [1_000, 4_096, 10_007, 128 << 10])
-def test_ranges_of_any_size_meet_and_count_every_record_once(
+def test_ranges_of_any_size_count_every_record_once(
     store: Path, monkeypatch: pytest.MonkeyPatch, range_bytes: int
 ) -> None:
     monkeypatch.setattr(check_log, "RANGE_BYTES_MIN", range_bytes)
@@ -126,7 +126,7 @@ def change(path: Path, at: int, data: bytes) -> None:
         file.write(data)
 
 
-def test_queues_and_index_of_a_sound_store_agree_with_its_log(run: Run, store: Path) -> None:
+def test_queues_and_index_of_a_valid_store_agree_with_its_log(run: Run, store: Path) -> None:
     found = derived(run, store)
     assert (found["queueEntries"], found["indexEntries"], found["derivedFaults"]) == (COUNT, 2 * COUNT, 0)
     assert found["derived"] == found["notes"] == []
@@ -134,7 +134,7 @@ def test_queues_and_index_of_a_sound_store_agree_with_its_log(run: Run, store: P
 
 
 @pytest.mark.parametrize("name", sorted(path.name.removesuffix(".tar.gz") for path in GOLDEN.glob("store-*.tar.gz")))
-def test_queues_and_index_of_javas_stores_agree_with_their_logs(run: Run, tmp_path: Path, name: str) -> None:
+def test_queues_and_index_of_rocketmqs_stores_agree_with_their_logs(run: Run, tmp_path: Path, name: str) -> None:
     unpack(name, tmp_path)
     [log] = tmp_path.rglob("commitlog")
     found = derived(run, log.parent, sizes=index_sizes(log.parent))
@@ -143,7 +143,7 @@ def test_queues_and_index_of_javas_stores_agree_with_their_logs(run: Run, tmp_pa
 
 
 def index_sizes(store: Path) -> tuple[object, ...]:
-    """Java's stores were made with small index files; which sizes, their origin says."""
+    """Return --slots and --entries for a RocketMQ store, from the file that describes its origin."""
     sizes = {path.stat().st_size for path in (store / "index").iterdir()}
     for slots, entries in ((500, 2_000), (1_000, 4_000), (5_000, 20_000), (100, 400), (5_000_000, 20_000_000)):
         if sizes == {40 + 4 * slots + 20 * entries}:
@@ -151,7 +151,7 @@ def index_sizes(store: Path) -> tuple[object, ...]:
     raise AssertionError(f"index files of {sizes} bytes")
 
 
-def test_wrong_queue_entry_is_told_from_both_sides(run: Run, store: Path) -> None:
+def test_wrong_queue_entry_is_reported_for_record_and_entry(run: Run, store: Path) -> None:
     file = next(path for path in (store / "consumequeue" / "T").rglob("0" * 20) if path.stat().st_size)
     change(file, 3 * 20 + 7, b"\x01")
     found = derived(run, store, code=3)
@@ -159,7 +159,7 @@ def test_wrong_queue_entry_is_told_from_both_sides(run: Run, store: Path) -> Non
     assert {finding["where"] for finding in found["derived"]} == {f"T/{file.parent.name}@3"}
     assert {finding["reason"] for finding in found["derived"]} == {
         "the record has no such queue entry",
-        "the entry names no such record",
+        "the entry matches no record",
     }
 
 
@@ -167,7 +167,7 @@ def test_wrong_queue_entry_is_told_from_both_sides(run: Run, store: Path) -> Non
 @pytest.mark.parametrize(
     "wrong", [bytes(20), b"\xff" * 20, b"\x40", b"\0" * 8 + b"\x80"], ids=["zeroed", "ones", "offset", "size"]
 )
-def test_queue_entries_are_checked_unless_they_are_left_out(run: Run, store: Path, wrong: bytes, jobs: int) -> None:
+def test_queue_entries_are_checked_by_default(run: Run, store: Path, wrong: bytes, jobs: int) -> None:
     file = next(path for path in (store / "consumequeue" / "T").rglob("0" * 20) if path.stat().st_size)
     before = file.read_bytes()[100:120]
     change(file, 5 * 20, wrong)
@@ -178,11 +178,11 @@ def test_queue_entries_are_checked_unless_they_are_left_out(run: Run, store: Pat
     text = run("log", "verify", store, "--jobs", jobs, code=3).output
     held = int.from_bytes((wrong + before[len(wrong) :])[:8], "big", signed=True)
     assert f"{place}  log offset" in text
-    assert f"it says ({held}, " in text
+    assert f"its content is ({held}, " in text
     assert "derived" not in run("log", "verify", store, "--jobs", jobs, "--no-queues").output
 
 
-def test_records_of_topics_deleted_or_made_again_are_no_faults(run: Run, tmp_path: Path) -> None:
+def test_records_of_deleted_or_recreated_topics_are_not_faults(run: Run, tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "cluster", settings={"mappedFileSizeCommitLog": 128 << 10}) as cluster:
         with BlockingProducer(cluster.name_servers, group="g", queues_per_new_topic=1) as producer:
             for topic in ("Gone", "Again"):
@@ -194,12 +194,12 @@ def test_records_of_topics_deleted_or_made_again_are_no_faults(run: Run, tmp_pat
         store = cluster.broker().store
     found = verified(run, store)
     assert found["derivedFaults"] == 0
-    assert "of 1 queues that are not there (deleted topics): ['Gone/0']" in found["notes"][0]
+    assert "of 1 missing queues (deleted topics): ['Gone/0']" in found["notes"][0]
     change(store / "consumequeue" / "Again" / "0" / ("0" * 20), 20 * 30, bytes(20))
     assert {one["where"] for one in verified(run, store, code=3)["derived"]} == {"Again/0@30"}
 
 
-def test_missing_queue_entries_are_faults_unless_the_broker_had_no_time_to_write_them(run: Run, store: Path) -> None:
+def test_missing_queue_entries_are_faults_unless_the_broker_was_killed(run: Run, store: Path) -> None:
     file = next(path for path in (store / "consumequeue" / "T").rglob("0" * 20) if path.stat().st_size)
     entries = file.read_bytes().rstrip(b"\0")
     count = -(-len(entries) // 20)
@@ -210,21 +210,21 @@ def test_missing_queue_entries_are_faults_unless_the_broker_had_no_time_to_write
     assert (found["derivedFaults"], found["notYetEntered"]) == (0, 2)
 
 
-def test_wrong_index_entry_and_broken_chain_are_told(run: Run, store: Path) -> None:
+def test_wrong_index_entry_and_broken_chain_are_reported(run: Run, store: Path) -> None:
     [index] = (store / "index").iterdir()
     change(index, 40 + 4 * 5_000 + 20 * 7, b"\x00\x00\x00\x2a")
     found = derived(run, store, code=3)
     reasons = {finding["reason"] for finding in found["derived"]}
-    assert {"a key of the record is not in it", "an entry names no such key of a record"} <= reasons
+    assert {"a key of the record is missing", "an entry matches no key of the record"} <= reasons
 
 
-def test_index_of_another_size_is_left_out_and_told(run: Run, store: Path) -> None:
+def test_index_of_another_size_is_skipped_with_a_note(run: Run, store: Path) -> None:
     found = derived(run, store, sizes=())
     assert found["derivedFaults"] == 0
-    assert "its size fits other --slots and --entries" in found["notes"][0]
+    assert "its size does not match --slots and --entries" in found["notes"][0]
 
 
-def test_queue_entry_of_a_damaged_record_is_no_fault_of_the_queue(run: Run, store: Path) -> None:
+def test_queue_entry_of_a_damaged_record_is_not_a_fault(run: Run, store: Path) -> None:
     damage(store, 50_000, b"!")
     found = derived(run, store, code=3)
     assert (found["damages"], found["derivedFaults"]) == (1, 0)
@@ -245,19 +245,19 @@ def test_dump_shows_records_in_order_and_filters(run: Run, store: Path) -> None:
     assert "body" not in later[0]
 
 
-def test_dump_passes_over_damage_and_says_so(run: Run, store: Path) -> None:
+def test_dump_skips_damage_with_a_warning(run: Run, store: Path) -> None:
     damage(store, 50_000, b"!")
-    told = run("log", "dump", store, "--count", 0)
-    assert len(told.stdout.splitlines()) == COUNT - 1
-    assert "damage in [" in told.stderr
+    printed = run("log", "dump", store, "--count", 0)
+    assert len(printed.stdout.splitlines()) == COUNT - 1
+    assert "damage in [" in printed.stderr
 
 
-def test_rebuilt_index_finds_what_the_old_one_found(run: Run, store: Path, ask_key: Callable[[Path, str], int]) -> None:
+def test_rebuilt_index_finds_the_same_messages(run: Run, store: Path, ask_key: Callable[[Path, str], int]) -> None:
     before = {path.name for path in (store / "index").iterdir()}
     for path in (store / "index").iterdir():
         path.write_bytes(bytes(path.stat().st_size))
-    told = json.loads(run("log", "rebuild-index", store, "--slots", 5_000, "--entries", 20_000, "--json").stdout)
-    assert (told["records"], told["keys"]) == (COUNT, 2 * COUNT)
+    printed = json.loads(run("log", "rebuild-index", store, "--slots", 5_000, "--entries", 20_000, "--json").stdout)
+    assert (printed["records"], printed["keys"]) == (COUNT, 2 * COUNT)
     assert not [name for name in ("index.new", "index.old") if (store / name).exists()]
     assert before
     assert ask_key(store, "k123") == 1
@@ -265,7 +265,7 @@ def test_rebuilt_index_finds_what_the_old_one_found(run: Run, store: Path, ask_k
 
 @pytest.fixture
 def ask_key() -> Callable[[Path, str], int]:
-    """How many messages of T a store's index finds for a key."""
+    """Return a function that counts the messages of T that a store's index finds for a key."""
     from tandemq.real.disk import RealDisk
     from tandemq.storage.key_index import KeyIndex
 
@@ -279,7 +279,7 @@ def ask_key() -> Callable[[Path, str], int]:
     return found
 
 
-def test_index_of_a_store_in_use_is_left_alone(run: Run, tandemq_broker: LocalCluster) -> None:
+def test_index_of_a_store_in_use_is_not_rebuilt(run: Run, tandemq_broker: LocalCluster) -> None:
     import subprocess
     import sys
 

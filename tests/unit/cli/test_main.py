@@ -1,4 +1,4 @@
-"""The root command: help for everything, errors as one line with an exit code."""
+"""The root command: help of all commands, errors as one line with an exit code."""
 
 import logging
 import subprocess
@@ -26,7 +26,7 @@ def test_every_command_helps(run: Run, words: tuple[str, ...]) -> None:
     assert "Usage:" in run(*words, "--help").output
 
 
-def test_list_of_commands_says_what_each_command_says_of_itself() -> None:
+def test_list_of_commands_has_the_summary_of_each_command() -> None:
     assert isinstance(main, click.Group)
     for name, (_, summary) in COMMANDS.items():
         assert (main.commands[name].help or "").splitlines()[0] == summary
@@ -55,23 +55,23 @@ def test_unknown_command_is_wrong_usage(run: Run) -> None:
     run("fly", code=2)
 
 
-def test_name_server_that_is_not_there_is_one_line_and_exit_code_1(run: Run) -> None:
+def test_unreachable_name_server_is_one_line_and_exit_code_1(run: Run) -> None:
     result = run("topic", "list", "--namesrv", "127.0.0.1:1", code=1)
     assert result.stderr.startswith("tandemq: ")
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_address_that_is_none_is_wrong_configuration(run: Run) -> None:
+def test_malformed_address_is_wrong_configuration(run: Run) -> None:
     assert "host:port" in run("topic", "list", "--namesrv", "nonsense", code=2).stderr
 
 
-def test_reader_who_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+def test_closed_output_pipe_is_not_an_error(tmp_path: Path) -> None:
     words = f"{sys.executable} -m tandemq --help | head -c 10"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", words], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_log_line_is_bounded_whatever_text_of_a_client_is_in_it() -> None:
+def test_log_line_with_text_of_a_client_is_truncated() -> None:
     record = logging.makeLogRecord({"msg": "topic=%s", "args": ("x" * 1_000_000,), "levelname": "INFO"})
     line = BoundedFormatter("%(levelname)s %(message)s").format(record)
     assert line.startswith("INFO topic=xxx")

@@ -1,4 +1,4 @@
-"""Messages are sent, followed and looked up."""
+"""`tandemq message`: messages are sent, followed and looked up."""
 
 import json
 import re
@@ -14,15 +14,15 @@ import pytest
 from tandemq.client.producer.encoder import SendRequest
 from tandemq.model.codes import ResponseCode
 from tandemq.run.local import LocalCluster
-from tandemq.run.request import line
+from tandemq.run.request import connect
 from tests.unit.cli.conftest import Run
 
-Ask = Callable[..., Any]
+RunJson = Callable[..., Any]
 
 
-def test_sent_message_is_found_by_key_unique_key_id_and_place(ask: Ask) -> None:
-    ask("topic", "create", "Find", "--queues", 1)
-    [sent] = ask("message", "send", "Find", "hello", "--tag", "t", "--key", "k1", "--property", "colour=red")
+def test_sent_message_is_found_by_key_unique_key_id_and_position(run_json: RunJson) -> None:
+    run_json("topic", "create", "Find", "--queues", 1)
+    [sent] = run_json("message", "send", "Find", "hello", "--tag", "t", "--key", "k1", "--property", "colour=red")
     assert sent["status"] == "SEND_OK"
     ways = [
         ("Find", "--key", "k1"),
@@ -31,22 +31,22 @@ def test_sent_message_is_found_by_key_unique_key_id_and_place(ask: Ask) -> None:
         ("Find", "--broker", sent["broker"], "--queue", sent["queue"], "--offset", sent["offset"]),
     ]
     for way in ways:
-        [found] = ask("message", "query", *way)
+        [found] = run_json("message", "query", *way)
         assert (found["body"], found["tag"], found["keys"], found["id"]) == ("hello", "t", ["k1"], sent["id"]), way
         assert found["properties"]["colour"] == "red"
 
 
-def test_lines_of_standard_input_are_messages(run: Run, cluster: LocalCluster, ask: Ask) -> None:
-    ask("topic", "create", "Lines", "--queues", 1)
+def test_lines_of_standard_input_are_messages(run: Run, cluster: LocalCluster, run_json: RunJson) -> None:
+    run_json("topic", "create", "Lines", "--queues", 1)
     words = ("message", "send", "Lines", "--file", "-", "--lines", "--json", "-n", cluster.name_servers)
     assert len(json.loads(run(*words, typed="a\nb\nc\n").stdout)) == 3
-    told = run("message", "tail", "Lines", "--from", "earliest", "--count", 3, "--json", "-n", cluster.name_servers)
-    assert sorted(json.loads(line)["body"] for line in told.stdout.splitlines()) == ["a", "b", "c"]
+    printed = run("message", "tail", "Lines", "--from", "earliest", "--count", 3, "--json", "-n", cluster.name_servers)
+    assert sorted(json.loads(line)["body"] for line in printed.stdout.splitlines()) == ["a", "b", "c"]
 
 
-def test_tail_that_is_interrupted_was_not_in_vain(cluster: LocalCluster, ask: Ask) -> None:
-    ask("topic", "create", "Followed", "--queues", 1)
-    ask("message", "send", "Followed", "one")
+def test_interrupted_tail_has_printed_its_messages(cluster: LocalCluster, run_json: RunJson) -> None:
+    run_json("topic", "create", "Followed", "--queues", 1)
+    run_json("message", "send", "Followed", "one")
     words = ["message", "tail", "Followed", "--from", "earliest", "-n", cluster.name_servers]
     with subprocess.Popen([sys.executable, "-m", "tandemq", *words], stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -58,65 +58,65 @@ def test_tail_that_is_interrupted_was_not_in_vain(cluster: LocalCluster, ask: As
             process.kill()
 
 
-def test_page_of_exit_codes_names_what_ends_with_0_when_it_is_interrupted() -> None:
+def test_exit_code_page_lists_commands_that_exit_with_0_on_interrupt() -> None:
     page = (Path(__file__).parents[3] / "docs" / "guides" / "operations.md").read_text(encoding="utf-8")
     [row] = re.findall(r"^\| 130 \| (.*) \|$", page, re.MULTILINE)
     names = re.findall("`([^`]+)`", row)
     assert names == ["up", "broker", "namesrv", "message tail", "sim --forever", "spark archive", "spark collect"]
 
 
-def test_file_is_one_message_and_bytes_that_are_no_text_come_as_digits(ask: Ask, tmp_path: Path) -> None:
+def test_file_is_one_message_and_binary_bodies_are_printed_as_hex(run_json: RunJson, tmp_path: Path) -> None:
     path = tmp_path / "body"
     path.write_bytes(b"\xff\x00\n")
-    [sent] = ask("message", "send", "Bytes", "--file", path)
-    [found] = ask("message", "query", "--id", sent["offsetId"])
+    [sent] = run_json("message", "send", "Bytes", "--file", path)
+    [found] = run_json("message", "query", "--id", sent["offsetId"])
     assert found["bodyHex"] == "ff000a"
 
 
-def test_tail_filters_by_tag_and_ends_when_nothing_comes(run: Run, cluster: LocalCluster, ask: Ask) -> None:
-    ask("topic", "create", "Tags", "--queues", 1)
+def test_tail_filters_by_tag_and_stops_after_an_idle_time(run: Run, cluster: LocalCluster, run_json: RunJson) -> None:
+    run_json("topic", "create", "Tags", "--queues", 1)
     for tag in ("x", "y", "x"):
-        ask("message", "send", "Tags", tag, "--tag", tag)
+        run_json("message", "send", "Tags", tag, "--tag", tag)
     words = ("message", "tail", "Tags", "--tags", "x", "--from", "earliest", "--seconds", 0.3, "--json")
-    told = run(*words, "-n", cluster.name_servers)
-    assert [json.loads(line)["body"] for line in told.stdout.splitlines()] == ["x", "x"]
+    printed = run(*words, "-n", cluster.name_servers)
+    assert [json.loads(line)["body"] for line in printed.stdout.splitlines()] == ["x", "x"]
 
 
-def test_query_that_finds_nothing_has_exit_code_1(ask: Ask) -> None:
-    ask("topic", "create", "Empty")
-    assert ask("message", "query", "Empty", "--key", "none", code=1) == []
+def test_query_that_finds_nothing_has_exit_code_1(run_json: RunJson) -> None:
+    run_json("topic", "create", "Empty")
+    assert run_json("message", "query", "Empty", "--key", "none", code=1) == []
 
 
-def test_query_without_a_question_is_wrong_usage(run: Run, cluster: LocalCluster) -> None:
+def test_query_without_criteria_is_wrong_usage(run: Run, cluster: LocalCluster) -> None:
     run("message", "query", "-n", cluster.name_servers, code=2)
     run("message", "query", "Empty", "-n", cluster.name_servers, code=2)
     run("message", "send", "Empty", "-n", cluster.name_servers, code=2)
 
 
-def test_text_for_people_shows_place_tag_and_body(tell: Callable[..., str], ask: Ask) -> None:
-    [sent] = ask("message", "send", "People", "line\x07", "--tag", "t")
-    told = tell("message", "query", "--id", sent["offsetId"])
-    assert f"People/{sent['queue']}@{sent['offset']} {sent['id']} tag=t line·" in told
+def test_text_output_shows_position_tag_and_body(run_text: Callable[..., str], run_json: RunJson) -> None:
+    [sent] = run_json("message", "send", "People", "line\x07", "--tag", "t")
+    printed = run_text("message", "query", "--id", sent["offsetId"])
+    assert f"People/{sent['queue']}@{sent['offset']} {sent['id']} tag=t line·" in printed
 
 
-def test_message_that_cannot_be_decompressed_hides_no_other(
-    run: Run, cluster: LocalCluster, ask: Ask, caplog: pytest.LogCaptureFixture
+def test_message_that_cannot_be_decompressed_does_not_hide_others(
+    run: Run, cluster: LocalCluster, run_json: RunJson, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ask("topic", "create", "Garbled", "--queues", 1, "--broker", "broker-a")
-    ask("message", "send", "Garbled", "before", "--key", "k")
+    run_json("topic", "create", "Garbled", "--queues", 1, "--broker", "broker-a")
+    run_json("message", "send", "Garbled", "before", "--key", "k")
     key = "0" * 32
     garbled = SendRequest("Garbled", b"no zlib", f"UNIQ_KEY\x01{key}\x02KEYS\x01k\x02", 1, 0, (key,))
-    with line(cluster.broker("broker-a").address) as opened:
-        answer = opened.ask(garbled.command("g", "broker-a", 0, 0, 1))
+    with connect(cluster.broker("broker-a").address) as opened:
+        answer = opened.request(garbled.command("g", "broker-a", 0, 0, 1))
     assert answer.code == ResponseCode.SUCCESS
-    ask("message", "send", "Garbled", "behind", "--key", "k")
+    run_json("message", "send", "Garbled", "behind", "--key", "k")
     words = ("message", "tail", "Garbled", "--from", "earliest", "--count", 2, "--json", "-n", cluster.name_servers)
     assert [json.loads(text)["body"] for text in run(*words).stdout.splitlines()] == ["before", "behind"]
     assert "unreadable message passed over" in caplog.text
-    found = ask("message", "query", "Garbled", "--key", "k")
+    found = run_json("message", "query", "Garbled", "--key", "k")
     assert [one["body"] for one in found] == ["before", "no zlib", "behind"]
     assert ["fault" in one for one in found] == [False, True, False]
-    [one] = ask("message", "query", "--id", found[1]["offsetId"])
+    [one] = run_json("message", "query", "--id", found[1]["offsetId"])
     assert one == found[1]
-    told = run("message", "query", "--id", one["offsetId"], "-n", cluster.name_servers).stdout
-    assert "[the body cannot be decompressed: " in told
+    printed = run("message", "query", "--id", one["offsetId"], "-n", cluster.name_servers).stdout
+    assert "[the body cannot be decompressed: " in printed

@@ -1,4 +1,4 @@
-"""The single programs: they tell where they listen, stop when told, and say what is wrong with what they were given."""
+"""`tandemq broker` and `tandemq namesrv`: they print their addresses, stop on signals, and report startup errors."""
 
 import errno
 import json
@@ -24,7 +24,7 @@ ANY_PORTS = ("--set", "listenPort=0", "--set", "haListenPort=0", "--set", "bindA
 
 @contextmanager
 def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """A program started with --json, and what it told."""
+    """Start a program with --json, and yield it with its parsed output."""
     command = [sys.executable, "-m", "tandemq", *words, "--json"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -36,27 +36,27 @@ def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]
             process.kill()
 
 
-@pytest.mark.parametrize("told_to", [signal.SIGTERM, signal.SIGINT])
-def test_broker_tells_where_it_listens_and_stops_when_told(tmp_path: Path, told_to: signal.Signals) -> None:
-    with started("broker", *ANY_PORTS, "--set", f"storePathRootDir={tmp_path}") as (process, told):
-        assert (told["brokerName"], told["brokerId"], told["pid"]) == ("broker-a", 0, process.pid)
-        host, port = told["address"].split(":")
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_broker_prints_its_addresses_and_stops_on_a_signal(tmp_path: Path, signal_number: signal.Signals) -> None:
+    with started("broker", *ANY_PORTS, "--set", f"storePathRootDir={tmp_path}") as (process, printed):
+        assert (printed["brokerName"], printed["brokerId"], printed["pid"]) == ("broker-a", 0, process.pid)
+        host, port = printed["address"].split(":")
         socket.create_connection((host, int(port)), 5).close()
-        process.send_signal(told_to)
+        process.send_signal(signal_number)
         assert process.wait(10) == 0
     assert not (tmp_path / "abort").exists()
 
 
-def test_name_server_stops_when_its_standard_input_closes(tmp_path: Path) -> None:
+def test_name_server_stops_when_its_standard_input_is_closed(tmp_path: Path) -> None:
     words = ("namesrv", "--port", "0", "--set", f"kvConfigPath={tmp_path}", "--while-stdin")
-    with started(*words) as (process, told):
-        assert told["address"].startswith("127.0.0.1:")
+    with started(*words) as (process, printed):
+        assert printed["address"].startswith("127.0.0.1:")
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(10) == 0
 
 
-def test_second_process_on_a_store_is_told_so(tmp_path: Path, tandemq_broker: LocalCluster) -> None:
+def test_second_process_on_a_store_is_refused(tmp_path: Path, tandemq_broker: LocalCluster) -> None:
     store = tandemq_broker.broker().store
     command = [sys.executable, "-m", "tandemq", "broker", *ANY_PORTS, "--set", f"storePathRootDir={store}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -65,12 +65,12 @@ def test_second_process_on_a_store_is_told_so(tmp_path: Path, tandemq_broker: Lo
     assert "give this one a directory of its own" in done.stderr
 
 
-def test_second_name_server_on_a_directory_is_told_so(run: Run, tmp_path: Path) -> None:
+def test_second_name_server_on_a_directory_is_refused(run: Run, tmp_path: Path) -> None:
     words = ("namesrv", "--port", "0", "--set", f"kvConfigPath={tmp_path}")
     with started(*words) as (first, _):
-        told = run(*words, code=1).stderr
-        assert f"another process is using {tmp_path}" in told
-        assert "give this one a directory of its own: kvConfigPath" in told
+        printed = run(*words, code=1).stderr
+        assert f"another process is using {tmp_path}" in printed
+        assert "give this one a directory of its own: kvConfigPath" in printed
         first.send_signal(signal.SIGTERM)
         assert first.wait(10) == 0
     with started(*words) as (_, told_again):
@@ -87,9 +87,9 @@ def test_brokers_whose_files_set_only_the_listen_port_run_beside_each_other(tmp_
             path = tmp_path / f"{name}.conf"
             store = f"storePathRootDir={tmp_path / name}\nbindAddress=127.0.0.1\n"
             path.write_text(f"brokerName={name}\nlistenPort={ports.port}\n{store}{more}")
-            _, told = running.enter_context(started("broker", "-c", str(path)))
-            assert told["address"] == f"127.0.0.1:{ports.port}"
-            assert told["haAddress"] == f"127.0.0.1:{ports.port + 1}"
+            _, printed = running.enter_context(started("broker", "-c", str(path)))
+            assert printed["address"] == f"127.0.0.1:{ports.port}"
+            assert printed["haAddress"] == f"127.0.0.1:{ports.port + 1}"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_brokers_whose_files_set_only_the_listen_port_run_beside_each_other(tmp_
         (5, {"haListenPort": 5}, "replication port, haListenPort"),
     ],
 )
-def test_port_in_use_is_told_with_the_setting_behind_it(
+def test_port_in_use_is_reported_with_its_setting(
     run: Run, tmp_path: Path, distance: int, more: dict[str, int], what: str
 ) -> None:
     with closing(Reserved(-2, 1, 5)) as ports, socket.socket() as other:
@@ -110,76 +110,78 @@ def test_port_in_use_is_told_with_the_setting_behind_it(
         other.listen()
         settings = {"bindAddress": "127.0.0.1", "listenPort": ports.port, "storePathRootDir": tmp_path}
         settings |= {key: ports.port + off for key, off in more.items()}
-        told = run("broker", *(f"--set={key}={value}" for key, value in settings.items()), code=2).stderr
-    assert f"cannot listen on 127.0.0.1:{ports.port + distance} ({what}): Address already in use" in told
-    assert "stop it, or change that setting" in told
+        printed = run("broker", *(f"--set={key}={value}" for key, value in settings.items()), code=2).stderr
+    assert f"cannot listen on 127.0.0.1:{ports.port + distance} ({what}): Address already in use" in printed
+    assert "stop it, or change that setting" in printed
 
 
-def test_address_of_another_machine_is_told(run: Run, tmp_path: Path) -> None:
+def test_address_of_another_machine_is_reported(run: Run, tmp_path: Path) -> None:
     words = ("--set", "bindAddress=192.0.2.1", "--set", "listenPort=0", "--set", f"storePathRootDir={tmp_path}")
     assert "bindAddress is no address of this machine" in run("broker", *words, code=2).stderr
 
 
-def test_port_in_use_is_told_with_exit_code_2(run: Run, tmp_path: Path, tandemq_broker: LocalCluster) -> None:
+def test_port_in_use_exits_with_2(run: Run, tmp_path: Path, tandemq_broker: LocalCluster) -> None:
     port = tandemq_broker.address.split(":")[1]
     words = ("--set", f"listenPort={port}", "--set", "haListenPort=0", "--set", f"storePathRootDir={tmp_path / 's'}")
-    told = run("broker", *words, code=2).stderr
-    assert f"cannot listen on 0.0.0.0:{port}" in told
-    assert "another process may use the port" in told
-    told = run("namesrv", "--port", port, "--set", f"kvConfigPath={tmp_path / 'n'}", code=2).stderr
-    assert "another process may use the port" in told
+    printed = run("broker", *words, code=2).stderr
+    assert f"cannot listen on 0.0.0.0:{port}" in printed
+    assert "another process may use the port" in printed
+    printed = run("namesrv", "--port", port, "--set", f"kvConfigPath={tmp_path / 'n'}", code=2).stderr
+    assert "another process may use the port" in printed
 
 
 def test_directory_of_another_broker_is_refused_with_exit_code_2(run: Run, tmp_path: Path) -> None:
     with LocalCluster(tmp_path) as cluster:
         store = cluster.broker().store
     words = (*ANY_PORTS, "--set", f"storePathRootDir={store}", "--set", "brokerName=broker-x")
-    told = run("broker", *words, code=2).stderr
-    assert "is the store of DefaultCluster/broker-a/0, this broker is DefaultCluster/broker-x/0" in told
+    printed = run("broker", *words, code=2).stderr
+    assert "is the store of DefaultCluster/broker-a/0, this broker is DefaultCluster/broker-x/0" in printed
     assert (store / "commitlog").parent.is_dir()
 
 
-def test_directory_that_cannot_be_made_is_told_with_exit_code_1(run: Run, tmp_path: Path) -> None:
+def test_directory_that_cannot_be_created_exits_with_1(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    told = run("broker", *ANY_PORTS, "--set", f"storePathRootDir={tmp_path / 'file' / 'store'}", code=1).stderr
-    assert f"storePathRootDir: the directory {tmp_path / 'file' / 'store'} cannot be made: Not a directory" in told
-    assert "look at the device and its rights" in told
+    printed = run("broker", *ANY_PORTS, "--set", f"storePathRootDir={tmp_path / 'file' / 'store'}", code=1).stderr
+    assert f"storePathRootDir: the directory {tmp_path / 'file' / 'store'} cannot be made: Not a directory" in printed
+    assert "look at the device and its rights" in printed
 
 
-def test_directory_that_is_not_writable_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_that_is_not_writable_is_reported(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The superuser may write anywhere, so the answer of the system is replaced.
     monkeypatch.setattr(os, "access", lambda _path, _mode: False)
-    told = run("broker", *ANY_PORTS, "--set", f"storePathRootDir={tmp_path}", code=1).stderr
-    assert f"{tmp_path} is not writable" in told
-    assert "change its owner or choose another storePathRootDir" in told
+    printed = run("broker", *ANY_PORTS, "--set", f"storePathRootDir={tmp_path}", code=1).stderr
+    assert f"{tmp_path} is not writable" in printed
+    assert "change its owner or choose another storePathRootDir" in printed
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "told"),
+    ("file", "content", "printed"),
     [
         ("config/topics.json", b"{topics}", "config/topics.json: "),
         ("commitlog/00000000000000000000", b"four", "commitlog/00000000000000000000 is 4 bytes long"),
     ],
 )
-def test_damaged_file_is_told_with_the_directory_of_the_store(
-    run: Run, tmp_path: Path, file: str, content: bytes, told: str
+def test_damaged_file_is_reported_with_the_store_directory(
+    run: Run, tmp_path: Path, file: str, content: bytes, printed: str
 ) -> None:
     path = tmp_path / file
     path.parent.mkdir()
     path.write_bytes(content)
     found = run("broker", *ANY_PORTS, "--set", f"storePathRootDir={tmp_path}", code=1).stderr
-    assert f"storePathRootDir {tmp_path}: {told}" in found
+    assert f"storePathRootDir {tmp_path}: {printed}" in found
     assert path.read_bytes() == content
 
 
-def test_damaged_file_of_a_name_server_is_told_with_its_directory(run: Run, tmp_path: Path) -> None:
+def test_damaged_file_of_a_name_server_is_reported_with_its_directory(run: Run, tmp_path: Path) -> None:
     (tmp_path / "kvConfig.json").write_text("{values}")
     found = run("namesrv", "--port", "0", "--set", f"kvConfigPath={tmp_path}", code=1).stderr
     assert f"kvConfigPath {tmp_path}: kvConfig.json: " in found
 
 
 @pytest.mark.parametrize("call", ["pwrite", "write"])
-def test_full_disk_at_the_start_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_full_disk_at_the_start_is_reported(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     real = getattr(os, call)
 
     def full(fd: int, *rest: Any) -> Any:
@@ -188,29 +190,31 @@ def test_full_disk_at_the_start_is_told(run: Run, tmp_path: Path, monkeypatch: p
         return real(fd, *rest)
 
     monkeypatch.setattr(os, call, full)
-    told = run("broker", *ANY_PORTS, "--set", f"storePathRootDir={tmp_path}", code=1).stderr
-    assert "no space left" in told
-    assert "free space" in told
+    printed = run("broker", *ANY_PORTS, "--set", f"storePathRootDir={tmp_path}", code=1).stderr
+    assert "no space left" in printed
+    assert "free space" in printed
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "printed"),
     [
         ("listenPrt = 1\n", "did you mean listenPort?"),
         ("listenPort = many\n", "is no whole number"),
         ("brokerRole = KING\n", "is no role"),
     ],
 )
-def test_configuration_that_cannot_be_names_line_key_and_remedy(run: Run, tmp_path: Path, text: str, told: str) -> None:
+def test_invalid_configuration_error_names_line_key_and_remedy(
+    run: Run, tmp_path: Path, text: str, printed: str
+) -> None:
     path = tmp_path / "broker.conf"
     path.write_text(text)
     found = run("broker", "-c", path, code=2).stderr
-    assert told in found
+    assert printed in found
     assert f"{path}:1" in found
 
 
-def test_file_that_is_not_there_and_setting_without_value_are_told(run: Run, tmp_path: Path) -> None:
+def test_missing_file_and_setting_without_value_are_reported(run: Run, tmp_path: Path) -> None:
     assert "No such file" in run("broker", "-c", tmp_path / "none", code=2).stderr
     assert "KEY=VALUE is expected" in run("broker", "--set", "listenPort", code=2).stderr
     (tmp_path / "latin").write_bytes(b"brokerName=\xff")
-    assert "no UTF-8" in run("namesrv", "-c", tmp_path / "latin", code=2).stderr
+    assert "not UTF-8" in run("namesrv", "-c", tmp_path / "latin", code=2).stderr

@@ -1,4 +1,4 @@
-"""A whole cluster by one command: it tells its addresses, works, stops on Ctrl-C, and its data stay."""
+"""`tandemq up`: a cluster prints its addresses, works, stops on Ctrl-C, and keeps its data."""
 
 import json
 import os
@@ -19,13 +19,13 @@ from tandemq.cli.up import ports_of
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
-from tandemq.run.request import try_ask
+from tandemq.run.request import try_request
 from tests.unit.cli.conftest import Run
 
 
 @contextmanager
 def started(data: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """A cluster of one group, and what it told when it was ready; killed if the test did not stop it."""
+    """Start a cluster of one group, and yield it with its parsed output; kill it if the test did not stop it."""
     words = ["up", "--brokers", "1", *(more or ("--slaves", "0")), "--port", "0", "--data", str(data), "--json"]
     with subprocess.Popen(
         [sys.executable, "-m", "tandemq", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -37,17 +37,17 @@ def started(data: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], dic
             process.kill()
 
 
-def test_cluster_runs_until_interrupted_and_its_data_stay(tmp_path: Path) -> None:
-    with started(tmp_path) as (process, told):
-        with BlockingProducer(told["nameServer"], group="g") as producer:
+def test_cluster_runs_until_interrupted_and_its_data_are_kept(tmp_path: Path) -> None:
+    with started(tmp_path) as (process, printed):
+        with BlockingProducer(printed["nameServer"], group="g") as producer:
             assert producer.send(Message("T", b"kept")).status.name == "SEND_OK"
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
-    assert len(told["brokers"]) == 1
-    assert not [one for one in told["brokers"] if try_ask(one["address"], Command(RequestCode.TANDEM_PEER_INFO))]
+    assert len(printed["brokers"]) == 1
+    assert not [one for one in printed["brokers"] if try_request(one["address"], Command(RequestCode.TANDEM_PEER_INFO))]
 
-    with started(tmp_path) as (process, told):
-        answer = try_ask(told["brokers"][0]["address"], Command(RequestCode.TANDEM_PEER_INFO))
+    with started(tmp_path) as (process, printed):
+        answer = try_request(printed["brokers"][0]["address"], Command(RequestCode.TANDEM_PEER_INFO))
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
     assert answer is not None
@@ -62,7 +62,7 @@ def test_ports_of_all_brokers_differ(groups: int) -> None:
     assert ports_of(0, 0) == (10911, 10912)
 
 
-def test_cluster_that_is_interrupted_while_it_starts_leaves_nothing_running(tmp_path: Path) -> None:
+def test_interrupt_during_the_start_leaves_no_process_running(tmp_path: Path) -> None:
     words = ["up", "--brokers", "1", "--slaves", "0", "--port", "0", "--data", str(tmp_path)]
     with subprocess.Popen([sys.executable, "-m", "tandemq", *words], stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -77,30 +77,30 @@ def test_cluster_that_is_interrupted_while_it_starts_leaves_nothing_running(tmp_
 
 
 def next_error_line(process: subprocess.Popen[str]) -> str:
-    """What it says next on standard error, which must come soon."""
+    """Return the next line of standard error, which must arrive soon."""
     assert process.stderr is not None
     assert select.select([process.stderr], [], [], 20)[0], "it said nothing"
     return process.stderr.readline()
 
 
 @pytest.mark.parametrize("mode", ["elect", "slave-consume", "static"])
-def test_slave_has_proven_itself_and_serves_on_when_the_master_is_killed(run: Run, tmp_path: Path, mode: str) -> None:
-    with started(tmp_path, "--mode", mode) as (process, told):
-        master = told["brokers"][0]
-        rows = json.loads(run("ha", "status", "--json", "-n", told["nameServer"]).stdout)
+def test_authenticated_slave_serves_when_the_master_is_killed(run: Run, tmp_path: Path, mode: str) -> None:
+    with started(tmp_path, "--mode", mode) as (process, printed):
+        master = printed["brokers"][0]
+        rows = json.loads(run("ha", "status", "--json", "-n", printed["nameServer"]).stdout)
         assert [link["secured"] for row in rows for link in row["slaves"]] == ["secret"]
-        with BlockingProducer(told["nameServer"], group="g") as producer:
+        with BlockingProducer(printed["nameServer"], group="g") as producer:
             assert producer.send(Message("T", b"before")).status.name == "SEND_OK"
             expected = [b"before"]
             os.kill(master["pid"], signal.SIGKILL)
             said = next_error_line(process)
-            assert said.startswith("broker-a-0 ended: killed by SIGKILL; broker-a goes on with broker-a-1.")
+            assert said.startswith("broker-a-0 exited: killed by SIGKILL; broker-a continues with broker-a-1.")
             assert f"tandemq broker -c {tmp_path / 'broker-a-0.conf'}" in said
             if mode == "elect":
                 producer.send(Message("T", b"after"))
                 expected.append(b"after")
         with BlockingConsumer(
-            told["nameServer"], group="c", topics={"T": "*"}, consume_from=ConsumeFrom.FIRST
+            printed["nameServer"], group="c", topics={"T": "*"}, consume_from=ConsumeFrom.FIRST
         ) as consumer:
             found = [consumer.receive(timeout_s=20) for _ in expected]
             assert sorted(one.body for one in found if one is not None) == sorted(expected)
@@ -112,19 +112,19 @@ def test_slave_has_proven_itself_and_serves_on_when_the_master_is_killed(run: Ru
 @pytest.mark.parametrize(
     ("who", "said"),
     [
-        ("broker", "broker-a-0 ended: killed by SIGKILL; broker-a has no member left"),
-        ("name server", "the name server ended: killed by SIGKILL"),
+        ("broker", "broker-a-0 exited: killed by SIGKILL; broker-a has no member left"),
+        ("name server", "the name server exited: killed by SIGKILL"),
     ],
 )
-def test_cluster_stops_when_a_whole_group_or_the_name_server_is_gone(tmp_path: Path, who: str, said: str) -> None:
-    with started(tmp_path) as (process, told):
-        pid = told["brokers"][0]["pid"] if who == "broker" else told["nameServerPid"]
+def test_cluster_stops_when_a_whole_group_or_the_name_server_has_exited(tmp_path: Path, who: str, said: str) -> None:
+    with started(tmp_path) as (process, printed):
+        pid = printed["brokers"][0]["pid"] if who == "broker" else printed["nameServerPid"]
         os.kill(pid, signal.SIGKILL)
         assert process.wait(30) == 1
         assert said in next_error_line(process)
 
 
-def test_mode_is_said_once(tmp_path: Path) -> None:
+def test_mode_of_existing_data_is_kept(tmp_path: Path) -> None:
     words = ["up", "--brokers", "1", "--port", "0", "--data", str(tmp_path), "--json"]
     for more, mode in (
         (["--mode", "slave-consume"], "slave-consume"),
@@ -136,8 +136,8 @@ def test_mode_is_said_once(tmp_path: Path) -> None:
         ) as up:
             try:
                 assert up.stdout is not None
-                told = json.loads(up.stdout.readline())
-                assert (told["mode"], told["registry"]) == (mode, f"namesrv://{told['nameServer']}")
+                printed = json.loads(up.stdout.readline())
+                assert (printed["mode"], printed["registry"]) == (mode, f"namesrv://{printed['nameServer']}")
                 up.send_signal(signal.SIGINT)
                 assert up.wait(20) == 0
             finally:

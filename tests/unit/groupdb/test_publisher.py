@@ -262,7 +262,7 @@ def test_a_node_somebody_else_writes_all_the_time_is_given_up(database: GroupDat
         (GroupState(3, 0, (0, 1), reader=1), "broker 1 serves reads at present"),
     ],
 )
-def test_a_broker_that_serves_cannot_be_taken_out(database: GroupDatabase, state: GroupState, reason: str) -> None:
+def test_serving_broker_cannot_be_removed(database: GroupDatabase, state: GroupState, reason: str) -> None:
     registry = Registry()
     put(database, "broker-a", PAIR)
     put(database, "broker-b", PAIR)

@@ -1,1 +1,1 @@
-"""Commands for topics, groups, offsets, messages and brokers of a running cluster."""
+"""Commands that administer topics, groups, offsets, messages and brokers of a running cluster."""

@@ -1,10 +1,10 @@
-"""`tandemq cluster`: list, broker-config."""
+"""`tandemq cluster`: list brokers, show and change their settings."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tandemq.cli.support.client_session import ask, namesrv_option
+from tandemq.cli.support.client_session import namesrv_option, with_admin
 from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows
 from tandemq.errors import NetworkError, RemoteError
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 @click.group()
 def cluster() -> None:
-    """Show brokers, read and change their settings."""
+    """List brokers, show and change their settings."""
 
 
 @cluster.command(name="list")
 @namesrv_option
 @json_option
 def list_brokers(name_servers: str, as_json: bool) -> None:
-    """List all brokers with what they do."""
+    """List all registered brokers with their rates and log ends."""
 
-    async def story(admin: "Admin") -> list[dict[str, Any]]:
+    async def requests(admin: "Admin") -> list[dict[str, Any]]:
         info = await admin.cluster_info()
         rows = []
         for name, members in info.brokers.items():
@@ -48,7 +48,7 @@ def list_brokers(name_servers: str, as_json: bool) -> None:
                 )
         return rows
 
-    show_rows(ask(name_servers, story), as_json=as_json, empty="no broker is registered")
+    show_rows(with_admin(name_servers, requests), as_json=as_json, empty="no broker is registered")
 
 
 def _first(rates: str | None) -> float:
@@ -57,29 +57,33 @@ def _first(rates: str | None) -> float:
 
 @cluster.command(name="broker-config")
 @click.argument("broker")
-@click.option("--id", "broker_id", default=0, show_default=True, type=click.IntRange(0), help="Member of the group.")
-@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Change a setting of the running broker.")
-@click.option("--get", "key", help="Show this setting only.")
+@click.option(
+    "--id", "broker_id", default=0, show_default=True, type=click.IntRange(0), help="Broker id within the group."
+)
+@click.option(
+    "--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Change a setting of the running broker; repeatable."
+)
+@click.option("--get", "key", help="Show only this setting.")
 @namesrv_option
 @json_option
 def broker_config(
     broker: str, broker_id: int, pairs: tuple[str, ...], key: str | None, name_servers: str, as_json: bool
 ) -> None:
-    """Show the settings of BROKER, or change some while it runs; they are not written into its file."""
+    """Show the settings of BROKER, or change some while it runs. Changes are not written to its configuration file."""
     changes = dict(_pair(pair) for pair in pairs)
 
-    async def story(admin: "Admin") -> dict[str, str]:
+    async def requests(admin: "Admin") -> dict[str, str]:
         info = await admin.cluster_info()
         members = info.brokers[broker].members if broker in info.brokers else {}
         address = members.get(broker_id)
         if address is None:
             known = ", ".join(f"{name}/{i}" for name, found in info.brokers.items() for i in found.members)
-            raise click.UsageError(f"there is no broker {broker}/{broker_id}; there are: {known or 'none'}")
+            raise click.UsageError(f"broker {broker}/{broker_id} does not exist; known brokers: {known or 'none'}")
         if changes:
             await admin.update_broker_config(address, changes)
         return await admin.broker_config(address)
 
-    found = ask(name_servers, story)
+    found = with_admin(name_servers, requests)
     if key is not None:
         if key not in found:
             raise click.UsageError(f"the broker has no setting {key!r}")

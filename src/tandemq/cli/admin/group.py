@@ -1,10 +1,10 @@
-"""`tandemq group`: create, delete, list, show."""
+"""`tandemq group`: create, delete, list and show consumer groups."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tandemq.cli.support.client_session import ask, namesrv_option
+from tandemq.cli.support.client_session import namesrv_option, with_admin
 from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows, time_text
 from tandemq.errors import LocalError, NoRoute
 from tandemq.model.topic import is_system_group
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tandemq.client.aio.admin import Admin
     from tandemq.model.message import MessageQueue
 
-LIST_HINT = "tandemq group list shows those that are there"
+LIST_HINT = "tandemq group list shows the existing groups"
 
 
 @click.group()
@@ -24,11 +24,17 @@ def group() -> None:
 
 @group.command()
 @click.argument("name")
-@click.option("--cluster", help="On the masters of this cluster only.")
-@click.option("--retry-max", default=16, show_default=True, type=click.IntRange(0), help="Redeliveries before %DLQ%.")
+@click.option("--cluster", help="Only on the masters of this cluster.")
+@click.option(
+    "--retry-max",
+    default=16,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Redeliveries of a message before it moves to %DLQ%NAME.",
+)
 @click.option("--retry-queues", default=1, show_default=True, type=click.IntRange(0), help="Queues of %RETRY%NAME.")
 @click.option("--consume/--no-consume", default=True, help="Whether its members may consume.")
-@click.option("--broadcast/--no-broadcast", default=True, help="Whether its members may broadcast.")
+@click.option("--broadcast/--no-broadcast", default=True, help="Whether its members may consume in broadcasting mode.")
 @namesrv_option
 @json_option
 def create(
@@ -41,9 +47,9 @@ def create(
     name_servers: str,
     as_json: bool,
 ) -> None:
-    """Create the consumer group NAME, or change it."""
+    """Create or change the consumer group NAME."""
 
-    async def story(admin: "Admin") -> list[str]:
+    async def requests(admin: "Admin") -> list[str]:
         from tandemq.model.group import SubscriptionGroupConfig  # noqa: PLC0415
 
         config = SubscriptionGroupConfig(
@@ -55,40 +61,44 @@ def create(
         )
         return await admin.create_group(config, cluster=cluster)
 
-    show_facts({"group": name, "brokers": ", ".join(ask(name_servers, story))}, as_json=as_json)
+    show_facts({"group": name, "brokers": ", ".join(with_admin(name_servers, requests))}, as_json=as_json)
 
 
 @group.command()
 @click.argument("name")
-@click.option("--cluster", help="On the masters of this cluster only.")
-@click.option("--clean", is_flag=True, help="Its offsets, retry and dead letter topics as well.")
-@click.option("--yes", is_flag=True, help="Do it; without this it is only said who is in the group.")
+@click.option("--cluster", help="Only on the masters of this cluster.")
+@click.option("--clean", is_flag=True, help="Also delete its offsets and its retry and dead-letter topics.")
+@click.option("--yes", is_flag=True, help="Delete it; without this only the number of its members is shown.")
 @namesrv_option
 @json_option
 def delete(name: str, cluster: str | None, clean: bool, yes: bool, name_servers: str, as_json: bool) -> None:
-    """Delete the consumer group NAME (previewed without --yes)."""
+    """Delete the consumer group NAME (a preview without --yes)."""
 
-    async def story(admin: "Admin") -> dict[str, Any]:
+    async def requests(admin: "Admin") -> dict[str, Any]:
         await offsets_of(admin, name)
         who = await _members(admin, name)
         if yes:
             await admin.delete_group(name, cluster=cluster, clean=clean)
         return {"group": name, "members": len(who.connections) if who else 0, "clean": clean, "deleted": yes}
 
-    show_facts(found := ask(name_servers, story), as_json=as_json)
+    show_facts(found := with_admin(name_servers, requests), as_json=as_json)
     if not found["deleted"] and not as_json:
-        click.echo("nothing was deleted; --yes does it")
+        click.echo("nothing was deleted; --yes deletes it")
 
 
 async def offsets_of(admin: "Admin", name: str, *, hint: str = "") -> "dict[MessageQueue, ConsumeProgress]":
-    """How far a consumer group is, in the topics that it has offsets of; `hint`: what to do if there is no such group.
+    """Return a consumer group's progress in each queue that it has an offset for.
 
+    Args:
+        admin: client of the cluster.
+        name: consumer group.
+        hint: what to do if the group does not exist, as part of the error.
     Raises:
         LocalError: no broker knows the group.
     """
     progress = await admin.progress(name)
     if not progress and name not in await admin.groups() and await _members(admin, name) is None:
-        raise LocalError(f"there is no group {name}", hint=hint or LIST_HINT)
+        raise LocalError(f"group {name} does not exist", hint=hint or LIST_HINT)
     return progress
 
 
@@ -100,12 +110,12 @@ async def _members(admin: "Admin", name: str) -> "GroupConnections | None":
 
 
 @group.command(name="list")
-@click.option("--all", "with_all", is_flag=True, help="With the system's own.")
+@click.option("--all", "with_all", is_flag=True, help="Include system groups.")
 @namesrv_option
 @json_option
 def list_groups(with_all: bool, name_servers: str, as_json: bool) -> None:
     """List the consumer groups that masters know."""
-    found = ask(name_servers, lambda admin: admin.groups())
+    found = with_admin(name_servers, lambda admin: admin.groups())
     rows = [
         {
             "group": name,
@@ -125,9 +135,9 @@ def list_groups(with_all: bool, name_servers: str, as_json: bool) -> None:
 @namesrv_option
 @json_option
 def show(name: str, name_servers: str, as_json: bool) -> None:
-    """Show how far the consumer group NAME is, and who is in it."""
+    """Show the offsets, lag, members and subscriptions of the consumer group NAME."""
 
-    async def story(admin: "Admin") -> dict[str, Any]:
+    async def requests(admin: "Admin") -> dict[str, Any]:
         progress = await offsets_of(admin, name)
         who = await _members(admin, name)
         queues = [
@@ -155,12 +165,12 @@ def show(name: str, name_servers: str, as_json: bool) -> None:
             "subscriptions": who.subscriptions if who else {},
         }
 
-    found = ask(name_servers, story)
+    found = with_admin(name_servers, requests)
     if as_json:
         show_json(found)
         return
     show_rows(found["queues"], as_json=False, empty="no offsets")
     click.echo(f"\nlag: {found['lag']} messages\n")
-    show_rows(found["members"], as_json=False, empty="nobody is in the group")
+    show_rows(found["members"], as_json=False, empty="the group has no members")
     for topic, expression in found["subscriptions"].items():
         click.echo(f"reads {topic}: {expression}")

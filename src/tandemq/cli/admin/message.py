@@ -1,4 +1,4 @@
-"""`tandemq message`: send, tail, query."""
+"""`tandemq message`: send, follow and look up messages."""
 
 import contextlib
 import sys
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tandemq.cli.admin.offset import parse_time
-from tandemq.cli.support.client_session import ask, namesrv_option, quiet
+from tandemq.cli.support.client_session import namesrv_option, quiet, with_admin
 from tandemq.cli.support.name_servers import explained
 from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
 from tandemq.errors import LocalError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LINES_PER_BATCH = 64
 RETRY_MS = 3_000
-"""How long a message is tried again that nobody takes: somebody waits at the terminal."""
+"""How long a failed send is retried, in milliseconds: short, because a user waits at the terminal."""
 FAR_FUTURE_MS = 1 << 52
 
 
@@ -32,14 +32,16 @@ def message() -> None:
 @click.argument("topic")
 @click.argument("body", required=False)
 @click.option(
-    "--file", "path", type=click.Path(dir_okay=False, allow_dash=True), help="The body is this file; - is stdin."
+    "--file", "path", type=click.Path(dir_okay=False, allow_dash=True), help="Read the body from this file; - is stdin."
 )
-@click.option("--lines", is_flag=True, help="Each line of --file is a message.")
-@click.option("--tag", default="", help="The tag.")
-@click.option("--key", "keys", multiple=True, help="A key under which it can be found.")
-@click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A further property.")
-@click.option("--delay-level", default=0, type=click.IntRange(0), help="Level of messageDelayLevel; 0: at once.")
-@click.option("--group", default="tandemq-cli", show_default=True, help="The producer group.")
+@click.option("--lines", is_flag=True, help="Send each line of --file as a message.")
+@click.option("--tag", default="", help="Tag of the messages.")
+@click.option("--key", "keys", multiple=True, help="Key to index the messages by; repeatable.")
+@click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="Further property; repeatable.")
+@click.option(
+    "--delay-level", default=0, type=click.IntRange(0), help="Delay level, see messageDelayLevel; 0: no delay."
+)
+@click.option("--group", default="tandemq-cli", show_default=True, help="Producer group.")
 @namesrv_option
 @json_option
 def send(
@@ -55,7 +57,7 @@ def send(
     name_servers: str,
     as_json: bool,
 ) -> None:
-    """Send BODY, a file, or each line of a file to TOPIC."""
+    """Send BODY, the content of a file, or each line of a file to TOPIC."""
     if (body is None) == (path is None):
         raise click.UsageError("give a BODY or --file")
     data = body.encode() if body is not None else _read(path or "-")
@@ -81,7 +83,7 @@ def send(
         }
         for result in results
     ]
-    show_rows(rows, as_json=as_json, empty="no lines")
+    show_rows(rows, as_json=as_json, empty="no messages")
 
 
 def _read(path: str) -> bytes:
@@ -108,7 +110,7 @@ async def _send(name_servers: str, group: str, messages: list[Any]) -> "list[Sen
     async with Producer(name_servers, group=group, retry_ms=RETRY_MS) as producer:
         for at in range(0, len(messages), LINES_PER_BATCH):
             some = messages[at : at + LINES_PER_BATCH]
-            # Delayed messages cannot travel in a batch.
+            # RocketMQ does not allow delayed messages in a batch.
             if len(some) == 1 or some[0].delay_level:
                 results += [await producer.send(one) for one in some]
             else:
@@ -118,7 +120,7 @@ async def _send(name_servers: str, group: str, messages: list[Any]) -> "list[Sen
 
 @message.command()
 @click.argument("topic")
-@click.option("--tags", default="*", show_default=True, help="Only these: a || b.")
+@click.option("--tags", default="*", show_default=True, help="Filter by tags, like: a || b.")
 @click.option(
     "--from",
     "start",
@@ -127,14 +129,14 @@ async def _send(name_servers: str, group: str, messages: list[Any]) -> "list[Sen
     show_default=True,
     help="Where to start.",
 )
-@click.option("--count", type=click.IntRange(1), help="Stop after so many messages.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop when so long nothing came.")
+@click.option("--count", type=click.IntRange(1), help="Stop after this number of messages.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop when no message arrived for this time.")
 @namesrv_option
 @json_option
 def tail(
     topic: str, tags: str, start: str, count: int | None, seconds: float | None, name_servers: str, as_json: bool
 ) -> None:
-    """Follow TOPIC until Ctrl-C; no consumer group moves by it."""
+    """Print the messages of TOPIC as they arrive, until Ctrl-C. No consumer group's offsets change."""
     import asyncio  # noqa: PLC0415  # --help needs no loop
 
     with quiet(), explained(name_servers), contextlib.suppress(KeyboardInterrupt):
@@ -176,15 +178,17 @@ async def _tail(
 
 @message.command()
 @click.argument("topic", required=False)
-@click.option("--key", help="By a key; with TOPIC.")
-@click.option("--unique-key", help="By the id its producer gave it; with TOPIC.")
-@click.option("--id", "message_id", help="By its offset message id: where it lies.")
-@click.option("--broker", "broker_name", help="By place: broker group; with TOPIC, --queue and --offset.")
-@click.option("--queue", "queue_id", type=click.IntRange(0), help="By place: queue.")
-@click.option("--offset", type=click.IntRange(0), help="By place: offset in the queue.")
-@click.option("--begin", help="By key: stored at this time or later, like 2024-05-31T13:00.")
-@click.option("--end", help="By key: stored at this time or earlier.")
-@click.option("--count", default=32, show_default=True, type=click.IntRange(1), help="By key: at most so many.")
+@click.option("--key", help="Search by key; needs TOPIC.")
+@click.option("--unique-key", help="Search by the unique key set by the producer; needs TOPIC.")
+@click.option("--id", "message_id", help="Look up by offset message id.")
+@click.option("--broker", "broker_name", help="Look up by position: broker group; needs TOPIC, --queue and --offset.")
+@click.option("--queue", "queue_id", type=click.IntRange(0), help="Look up by position: queue id.")
+@click.option("--offset", type=click.IntRange(0), help="Look up by position: offset in the queue.")
+@click.option("--begin", help="With --key: stored at this time or later, like 2024-05-31T13:00.")
+@click.option("--end", help="With --key: stored at this time or earlier.")
+@click.option(
+    "--count", default=32, show_default=True, type=click.IntRange(1), help="With --key: maximum number of messages."
+)
 @namesrv_option
 @json_option
 def query(
@@ -201,11 +205,11 @@ def query(
     name_servers: str,
     as_json: bool,
 ) -> None:
-    """Look messages up: by key, by unique key, by id, or by place."""
+    """Look up messages by key, by unique key, by id, or by position."""
     begin_ms = parse_time(begin) if begin else 0
     end_ms = parse_time(end) if end else FAR_FUTURE_MS
 
-    async def story(admin: "Admin") -> "list[StoredMessage]":
+    async def requests(admin: "Admin") -> "list[StoredMessage]":
         from tandemq.model.message import MessageQueue  # noqa: PLC0415
 
         if message_id is not None:
@@ -226,11 +230,11 @@ def query(
         one = await admin.message_at(MessageQueue(topic, broker_name, queue_id), offset)
         return [one] if one is not None else []
 
-    found = ask(name_servers, story)
+    found = with_admin(name_servers, requests)
     if as_json:
         show_json([as_object(one) for one in found])
     elif not found:
-        click.echo("no message")
+        click.echo("no message found")
     else:
         for one in found:
             click.echo(_line(one))
@@ -239,8 +243,11 @@ def query(
 
 
 def as_object(one: "StoredMessage") -> dict[str, Any]:
-    """A message for `--json`; a body that is no UTF-8 comes as hexadecimal digits, one that cannot be decompressed as
-    it is stored, with the reason as `fault`."""
+    """Return a message as an object for `--json`.
+
+    A body that is not UTF-8 is given in hexadecimal digits; a body that cannot be decompressed is given as stored, with
+    the reason as `fault`.
+    """
     try:
         body = {"body": one.body.decode()}
     except UnicodeDecodeError:

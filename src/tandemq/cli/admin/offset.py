@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tandemq.cli.admin.group import LIST_HINT, offsets_of
-from tandemq.cli.support.client_session import ask, namesrv_option
+from tandemq.cli.support.client_session import namesrv_option, with_admin
 from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
 
 if TYPE_CHECKING:
@@ -24,19 +24,19 @@ def offset() -> None:
 
 @offset.command()
 @click.argument("group")
-@click.option("--topic", help="Of this topic only.")
+@click.option("--topic", help="Only of this topic.")
 @namesrv_option
 @json_option
 def show(group: str, topic: str | None, name_servers: str, as_json: bool) -> None:
     """Show the offsets of GROUP."""
 
-    async def story(admin: "Admin") -> "dict[MessageQueue, ConsumeProgress]":
+    async def requests(admin: "Admin") -> "dict[MessageQueue, ConsumeProgress]":
         if topic is not None:
-            await admin.topic_route(topic)  # which says so if it is not there
+            await admin.topic_route(topic)  # raises if the topic does not exist
         progress = await offsets_of(admin, group)
         return {queue: at for queue, at in progress.items() if topic in (None, queue.topic)}
 
-    found = ask(name_servers, story)
+    found = with_admin(name_servers, requests)
     rows = [
         {
             "topic": queue.topic,
@@ -64,7 +64,7 @@ def show(group: str, topic: str | None, name_servers: str, as_json: bool) -> Non
 )
 @click.option("--broker", "broker_name", help="Only the queue of this broker group; with --queue.")
 @click.option("--queue", "queue_id", type=click.IntRange(0), help="Only this queue; with --broker.")
-@click.option("--yes", is_flag=True, help="Do it; without this it is only said what would be set.")
+@click.option("--yes", is_flag=True, help="Change them; without this the new offsets are only shown.")
 @namesrv_option
 @json_option
 def reset(
@@ -77,13 +77,13 @@ def reset(
     name_servers: str,
     as_json: bool,
 ) -> None:
-    """Have GROUP go on elsewhere in TOPIC (previewed without --yes)."""
+    """Reset the offsets of GROUP in TOPIC (a preview without --yes)."""
     if (broker_name is None) != (queue_id is None):
-        raise click.UsageError("--broker and --queue go together")
+        raise click.UsageError("--broker and --queue need each other")
 
-    async def story(admin: "Admin") -> list[dict[str, Any]]:
+    async def requests(admin: "Admin") -> list[dict[str, Any]]:
         where = _target(target, topic, broker_name, queue_id)
-        progress = await offsets_of(admin, group, hint=f"tandemq group create {group} makes it; {LIST_HINT}")
+        progress = await offsets_of(admin, group, hint=f"tandemq group create {group} creates it; {LIST_HINT}")
         before = {queue: at.consumer_offset for queue, at in progress.items()}
         plan = await (admin.reset_offsets(group, topic, where) if yes else admin.plan_reset(topic, where))
         return [
@@ -97,13 +97,13 @@ def reset(
             for queue, offset in plan.items()
         ]
 
-    rows = ask(name_servers, story)
+    rows = with_admin(name_servers, requests)
     if as_json:
         show_json({"group": group, "topic": topic, "done": yes, "queues": rows})
         return
     show_rows(rows, as_json=False)
     if not yes:
-        click.echo("\nnothing was changed; --yes does it")
+        click.echo("\nnothing was changed; --yes changes them")
 
 
 def _target(text: str, topic: str, broker_name: str | None, queue_id: int | None) -> "ResetTarget":
@@ -121,8 +121,8 @@ def _target(text: str, topic: str, broker_name: str | None, queue_id: int | None
 
 
 def parse_time(text: str) -> int:
-    """A time in ISO form, in this machine's zone unless it says another, as milliseconds since 1970."""
+    """Parse a time in ISO format, in this machine's time zone unless it names one; returns milliseconds since 1970."""
     try:
         return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
     except ValueError as error:
-        raise click.UsageError(f"{text!r} is no time; write for instance 2024-05-31T13:00") from error
+        raise click.UsageError(f"{text!r} is not a time; write for instance 2024-05-31T13:00") from error

@@ -1,10 +1,10 @@
-"""`tandemq topic`: create, delete, list, show."""
+"""`tandemq topic`: create, delete, list and show topics."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tandemq.cli.support.client_session import ask, namesrv_option
+from tandemq.cli.support.client_session import namesrv_option, with_admin
 from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows, time_text
 from tandemq.errors import RemoteError
 from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
@@ -23,12 +23,12 @@ def topic() -> None:
 @topic.command()
 @click.argument("name")
 @click.option("--queues", default=8, show_default=True, type=click.IntRange(1, 16_384), help="Queues per broker group.")
-@click.option("--cluster", help="On the masters of this cluster only.")
-@click.option("--broker", "broker_name", help="On the master of this broker group only.")
+@click.option("--cluster", help="Only on the masters of this cluster.")
+@click.option("--broker", "broker_name", help="Only on the master of this broker group.")
 @click.option(
     "--permission", type=click.Choice(sorted(PERMISSIONS)), default="rw", show_default=True, help="What clients may do."
 )
-@click.option("--order", is_flag=True, help="Mark it as globally ordered.")
+@click.option("--order", is_flag=True, help="Mark the topic as globally ordered.")
 @namesrv_option
 @json_option
 def create(
@@ -41,8 +41,8 @@ def create(
     name_servers: str,
     as_json: bool,
 ) -> None:
-    """Create the topic NAME, or change it."""
-    addresses = ask(
+    """Create or change the topic NAME."""
+    addresses = with_admin(
         name_servers,
         lambda admin: admin.create_topic(
             name, queues=queues, cluster=cluster, broker_name=broker_name, perm=PERMISSIONS[permission], order=order
@@ -53,33 +53,33 @@ def create(
 
 @topic.command()
 @click.argument("name")
-@click.option("--cluster", help="On the masters of this cluster only.")
-@click.option("--yes", is_flag=True, help="Do it; without this it is only said what would be deleted.")
+@click.option("--cluster", help="Only on the masters of this cluster.")
+@click.option("--yes", is_flag=True, help="Delete it; without this only the number of its messages is shown.")
 @namesrv_option
 @json_option
 def delete(name: str, cluster: str | None, yes: bool, name_servers: str, as_json: bool) -> None:
-    """Delete the topic NAME with its messages (previewed without --yes)."""
+    """Delete the topic NAME with its messages (a preview without --yes)."""
 
-    async def story(admin: "Admin") -> dict[str, Any]:
+    async def requests(admin: "Admin") -> dict[str, Any]:
         stats = await admin.topic_stats(name)
         if yes:
             await admin.delete_topic(name, cluster=cluster)
         messages = sum(queue.max_offset - queue.min_offset for queue in stats.values())
         return {"topic": name, "queues": len(stats), "messages": messages, "deleted": yes}
 
-    show_facts(found := ask(name_servers, story), as_json=as_json)
+    show_facts(found := with_admin(name_servers, requests), as_json=as_json)
     if not found["deleted"] and not as_json:
-        click.echo("nothing was deleted; --yes does it")
+        click.echo("nothing was deleted; --yes deletes it")
 
 
 @topic.command(name="list")
-@click.option("--all", "with_all", is_flag=True, help="With system, retry and dead letter topics.")
+@click.option("--all", "with_all", is_flag=True, help="Include system, retry and dead-letter topics.")
 @namesrv_option
 @json_option
 def list_topics(with_all: bool, name_servers: str, as_json: bool) -> None:
     """List the topics that the name server knows."""
 
-    async def story(admin: "Admin") -> list[str]:
+    async def requests(admin: "Admin") -> list[str]:
         brokers = await admin.cluster_info()
         own = {
             *SYSTEM_TOPICS,
@@ -90,7 +90,7 @@ def list_topics(with_all: bool, name_servers: str, as_json: bool) -> None:
         names = await admin.topics()
         return [n for n in names if with_all or (n not in own and not n.startswith((RETRY_PREFIX, DLQ_PREFIX)))]
 
-    names = ask(name_servers, story)
+    names = with_admin(name_servers, requests)
     if as_json:
         show_json(names)
     else:
@@ -102,9 +102,9 @@ def list_topics(with_all: bool, name_servers: str, as_json: bool) -> None:
 @namesrv_option
 @json_option
 def show(name: str, name_servers: str, as_json: bool) -> None:
-    """Show the queues of the topic NAME, what they hold, and who reads it."""
+    """Show the brokers, queues and consumer groups of the topic NAME."""
 
-    async def story(admin: "Admin") -> dict[str, Any]:
+    async def requests(admin: "Admin") -> dict[str, Any]:
         route = await admin.topic_route(name)
         stats = await admin.topic_stats(name)
         try:
@@ -135,7 +135,7 @@ def show(name: str, name_servers: str, as_json: bool) -> None:
         ]
         return {"topic": name, "brokers": offers, "queues": queues, "groups": groups}
 
-    found = ask(name_servers, story)
+    found = with_admin(name_servers, requests)
     if as_json:
         show_json(found)
         return
@@ -148,4 +148,4 @@ def show(name: str, name_servers: str, as_json: bool) -> None:
     )
     click.echo()
     show_rows(found["queues"], as_json=False)
-    click.echo(f"\nread by: {', '.join(found['groups']) or 'nobody'}")
+    click.echo(f"\nread by: {', '.join(found['groups']) or 'no group'}")

@@ -1,1 +1,1 @@
-"""`tandemq ha`: replication and roles of broker groups."""
+"""`tandemq ha`: replication, roles and configuration of broker groups."""

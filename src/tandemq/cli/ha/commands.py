@@ -1,7 +1,7 @@
-"""`tandemq ha`: what there is to ask and order of groups, and whether twins are equal.
+"""`tandemq ha`: the group of commands, and `verify`, which compares the logs of replicas.
 
-Brokers are asked directly, over one connection each. `verify` compares while everything runs: it asks both brokers
-for checksums of the same ranges, up to where both logs reach, and narrows a range that differs down to its first byte.
+`verify` compares running brokers, over one connection to each: it requests checksums of the same log ranges from both,
+up to the end of the shorter log, and bisects a range that differs to find the first different byte.
 """
 
 import sys
@@ -19,7 +19,7 @@ from tandemq.cli.ha.roles import force_master, history, switch
 from tandemq.cli.ha.scrub import scrub, try_log_health
 from tandemq.cli.ha.status import status
 from tandemq.cli.support.client_session import namesrv_option
-from tandemq.cli.support.members import Found, address_option, groups_of, registry_option, required_at
+from tandemq.cli.support.members import FoundBroker, address_option, groups_of, registry_option, required_at
 from tandemq.cli.support.output import json_option, show_json, show_rows
 from tandemq.errors import RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -31,19 +31,19 @@ REPORT_EVERY_S = 0.5
 
 @click.group()
 def ha() -> None:
-    """Show replication and roles, move them, compare twins, configure groups."""
+    """Show replication and roles, switch masters, compare replicas, configure groups."""
 
 
 for _command in (check, config, force_master, history, scrub, status, switch):
     ha.add_command(_command)
 
 
-# Comparing twins.
+# Comparing replicas.
 
 
 @ha.command()
-@click.option("--broker", help="Of this broker group only.")
-@click.option("--from", "start", type=click.IntRange(0), default=0, help="Begin at this log offset.")
+@click.option("--broker", help="Only this broker group.")
+@click.option("--from", "start", type=click.IntRange(0), default=0, help="Log offset to start at.")
 @address_option
 @registry_option
 @namesrv_option
@@ -51,7 +51,7 @@ for _command in (check, config, force_master, history, scrub, status, switch):
 def verify(
     broker: str | None, start: int, addresses: tuple[str, ...], registry: str | None, name_servers: str, as_json: bool
 ) -> None:
-    """Compare the logs of every master and its slaves while they run; exit code 3 if they differ or are damaged."""
+    """Compare the logs of every master and its slaves while they run. Exit code 3 if they differ or are damaged."""
     rows = []
     for group in groups_of(name_servers, registry, broker, required_at(addresses, broker)):
         name, members = group.name, group.members
@@ -91,23 +91,23 @@ def verify(
         raise click.exceptions.Exit(EXIT_FAULTS)
 
 
-def _damaged(members: list[Found]) -> int:
-    """How many ranges of their logs the members know to be damaged."""
+def _damaged(members: list[FoundBroker]) -> int:
+    """Return the number of log ranges that the members report as damaged."""
     return sum(len(found["damaged"]) for member in members if (found := try_log_health(member.address)) is not None)
 
 
 Progress = Callable[[int, int], None]
-"""Told the bytes compared and the bytes to compare."""
+"""Called with the bytes compared and the bytes to compare."""
 
 
 def _quiet(_done: int, _total: int) -> None:
-    """Say nothing."""
+    """Print nothing."""
 
 
 def _progress(name: str) -> Progress:
     began = last = time.monotonic()
 
-    def tell(done: int, total: int) -> None:
+    def show(done: int, total: int) -> None:
         nonlocal last
         now = time.monotonic()
         if sys.stderr.isatty() and (now - last > REPORT_EVERY_S or done == total):
@@ -117,38 +117,38 @@ def _progress(name: str) -> Progress:
             end = "\n" if done == total else ""
             click.echo(f"\r{name}: {share} % of {total / 1e6:,.0f} MB, {speed:,.0f} MB/s{end}", nl=False, err=True)
 
-    return tell
+    return show
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """The range both logs hold, and the offset of the first byte that differs, None if all are equal."""
+class LogComparison:
+    """The range that both logs have, and the log offset of the first byte that differs; None if all bytes are equal."""
 
     start: int
     end: int
     differs_at: int | None
 
 
-def compare(first: str, second: str, start: int, progress: Progress = _quiet) -> Compared:
-    """Compare the logs of two running TandemQ brokers.
+def compare(first: str, second: str, start: int, progress: Progress = _quiet) -> LogComparison:
+    """Compare the logs of two running TandemQ brokers, from log offset `start`.
 
     Raises:
-        NetworkError: one does not answer.
-        RemoteError: one is no TandemQ broker.
+        NetworkError: a broker does not answer.
+        RemoteError: a broker is not TandemQ.
     """
-    from tandemq.run.request import line  # noqa: PLC0415
+    from tandemq.run.request import connect  # noqa: PLC0415
 
     with ExitStack() as stack:
-        one, other = _Log(stack.enter_context(line(first))), _Log(stack.enter_context(line(second)))
+        one, other = _Log(stack.enter_context(connect(first))), _Log(stack.enter_context(connect(second)))
         a, b = one.digest(0, 0), other.digest(0, 0)
         begin, end = max(start, a.log_start, b.log_start), min(a.log_end, b.log_end)
         begin = min(begin, end)
         for at, size in _equal_ranges(one, other, begin, end):
             if size < 0:
                 progress(end - begin, end - begin)
-                return Compared(begin, end, at)
+                return LogComparison(begin, end, at)
             progress(at + size - begin, end - begin)
-        return Compared(begin, end, None)
+        return LogComparison(begin, end, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,35 +160,35 @@ class _Digest:
 
 
 class _Log:
-    """The log of one broker, as checksums."""
+    """Checksums of one broker's log."""
 
     def __init__(self, opened: Any) -> None:
-        self._line = opened
+        self._connection = opened
 
     def digest(self, offset: int, size: int) -> _Digest:
         from tandemq.model.command import Command  # noqa: PLC0415
 
         fields = {"offset": str(offset), "size": str(size)}
-        answer = self._line.ask(Command(RequestCode.TANDEM_LOG_DIGEST, fields=fields))
+        answer = self._connection.request(Command(RequestCode.TANDEM_LOG_DIGEST, fields=fields))
         if answer.code != ResponseCode.SUCCESS:
             raise RemoteError(
-                f"a broker tells no checksums: {answer.remark}",
+                f"a broker refuses to give checksums: {answer.remark}",
                 hint="only TandemQ brokers can be compared",
                 code=answer.code,
             )
-        told = answer.fields
-        return _Digest(int(told["size"]), int(told["crc"]), int(told["logStart"]), int(told["logEnd"]))
+        fields = answer.fields
+        return _Digest(int(fields["size"]), int(fields["crc"]), int(fields["logStart"]), int(fields["logEnd"]))
 
 
 def _equal_ranges(one: _Log, other: _Log, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """(offset, size) of equal ranges in order; at the first byte that differs (its offset, -1), and the end."""
+    """Yield (offset, size) of equal ranges in order; at the first byte that differs (its offset, -1), and stop."""
     at = start
     while at < end:
         size = min(CHUNK_BYTES, end - at)
         a = one.digest(at, size)
         b = other.digest(at, a.size)
         if a.size == 0 or b.size == 0:
-            # Retention has taken the range meanwhile, on one side or both; go on where both hold it again.
+            # Retention has deleted the range meanwhile, on one side or both: continue where both logs start now.
             later = max(a.log_start, b.log_start)
             if later <= at:
                 raise RemoteError(f"log offset {at} cannot be read")
@@ -202,7 +202,7 @@ def _equal_ranges(one: _Log, other: _Log, start: int, end: int) -> Iterator[tupl
 
 
 def _first_difference(one: _Log, other: _Log, start: int, size: int) -> int:
-    """The first byte that differs in a range known to differ: equal prefixes get longer, halving the rest."""
+    """Return the log offset of the first byte that differs, by bisecting a range that is known to differ."""
     equal = 0
     while size - equal > 1:
         middle = (equal + size) // 2

@@ -1,7 +1,7 @@
-"""`tandemq ha config`: the configuration of broker groups, in its database and from there to the registry.
+"""`tandemq ha config`: edit the configuration of broker groups in a database and publish it to the registry.
 
-Every change is checked as a whole before it is stored; `apply` carries what is stored to the registry, and may be
-interrupted anywhere and run again.
+Every change is validated as a whole before it is stored. `apply` publishes the stored configuration to the registry; it
+may be interrupted at any point and run again.
 """
 
 import time
@@ -33,19 +33,22 @@ database_option = click.option(
     envvar="TANDEMQ_DATABASE",
     metavar="URL",
     show_envvar=True,
-    help=f"Of the database, as SQLAlchemy writes it; default: SQLite in {DATABASE_FILE}.",
+    help=f"URL of the database in SQLAlchemy's format; default: SQLite in {DATABASE_FILE}.",
 )
 registry_option = registries.registry_option(
-    "zookeeper://host:2181,host:2181 or namesrv://host:9876.", default="namesrv://127.0.0.1:9876", show_default=True
+    "Registry: zookeeper://host:2181,host:2181 or namesrv://host:9876.",
+    default="namesrv://127.0.0.1:9876",
+    show_default=True,
 )
-cluster_option = click.option("--cluster", default="DefaultCluster", show_default=True, help="Of the brokers.")
+cluster_option = click.option("--cluster", default="DefaultCluster", show_default=True, help="Cluster of the group.")
 
 
 @click.group()
 def config() -> None:
     """Configure broker groups: members, roles, permissions, weights, mode.
 
-    Brokers with registryAddr read it when they start and when it changes; a new mode holds from their next start.
+    Brokers with registryAddr read the configuration when they start and when it changes. A new mode takes effect at
+    their next start.
     """
 
 
@@ -55,7 +58,7 @@ def _database(url: str | None) -> "Iterator[GroupDatabase]":
         from tandemq.groupdb.database import GroupDatabase  # noqa: PLC0415  # an extra
     except ImportError as error:
         raise ConfigError(
-            "the configuration of groups needs SQLAlchemy, which is not installed",
+            "tandemq ha config needs SQLAlchemy, which is not installed",
             hint="pip install 'tandemq[console]'",
         ) from error
     if url is None:
@@ -70,11 +73,11 @@ def _database(url: str | None) -> "Iterator[GroupDatabase]":
 
 
 @config.command("list")
-@click.option("--cluster", help="Of this cluster only.")
+@click.option("--cluster", help="Only groups of this cluster.")
 @database_option
 @json_option
 def list_groups(cluster: str | None, database_url: str | None, as_json: bool) -> None:
-    """List the groups in the database, and whether the registry was brought to what is stored."""
+    """List the groups in the database, and whether each is applied to the registry."""
     with _database(database_url) as database:
         rows = [_row(group) for group in database.groups(cluster)]
     show_rows(rows, as_json=as_json, empty="no group is configured")
@@ -99,11 +102,11 @@ def _row(group: "StoredGroup") -> dict[str, Any]:
 @database_option
 @json_option
 def show(group: str, cluster: str, database_url: str | None, as_json: bool) -> None:
-    """Show one group: its mode and members."""
+    """Show the mode and the members of a group."""
     with _database(database_url) as database:
         found = database.group(cluster, group)
     if found is None or found.config is None:
-        raise ConfigError(f"there is no group {group} in cluster {cluster}")
+        raise ConfigError(f"group {group} does not exist in cluster {cluster}")
     _show(found, as_json=as_json)
 
 
@@ -133,17 +136,16 @@ def _member_row(member: "GroupMember") -> dict[str, Any]:
 
 @config.command("set")
 @click.argument("group")
-@click.option(
-    "--mode", type=click.Choice(["static", "slave-consume", "elect"]), help="What happens when a master dies."
-)
+@click.option("--mode", type=click.Choice(["static", "slave-consume", "elect"]), help="Failover mode of the group.")
 @click.option(
     "--member",
     "members",
     multiple=True,
     metavar="ID[,KEY=VALUE]…",
-    help="Add or change a member: role (master, slave), permission (FULL, WRITE, READ, NONE), weight, priority.",
+    help="Add or change a member: role (master, slave), permission (FULL, WRITE, READ, NONE), weight, priority; "
+    "repeatable.",
 )
-@click.option("--drop", "dropped", type=int, multiple=True, metavar="ID", help="Take a member out.")
+@click.option("--drop", "dropped", type=int, multiple=True, metavar="ID", help="Remove a member; repeatable.")
 @cluster_option
 @database_option
 @json_option
@@ -156,7 +158,7 @@ def set_group(
     database_url: str | None,
     as_json: bool,
 ) -> None:
-    """Create or change a group; what is not named stays. The result is checked as a whole, or nothing changes.
+    """Create or change a group. Options that are not given keep their values; an invalid result changes nothing.
 
     tandemq ha config set broker-a --mode slave-consume --member 0,role=master --member 1,role=slave,permission=READ
     """
@@ -179,7 +181,7 @@ def _changed(
         config = replace(config, mode=Mode(mode))
     for broker_id in dropped:
         if config.member(broker_id) is None:
-            raise ConfigError(f"broker {broker_id} is unknown in group {group}, so it cannot be taken out")
+            raise ConfigError(f"broker {broker_id} is unknown in group {group}, so it cannot be removed")
         config = replace(config, members=tuple(each for each in config.members if each.broker_id != broker_id))
     for text in members:
         config = with_member(config, _member(group, config, text))
@@ -194,8 +196,8 @@ def _member(group: str, config: "GroupConfig", text: str) -> "GroupMember":
     unknown = sorted(pairs.keys() - {"role", "permission", "weight", "priority"})
     if unknown or len(pairs) < len(rest):
         raise ConfigError(
-            f"--member {text}: {unknown[0] if unknown else 'a key'} is unknown or there twice",
-            hint="role, permission, weight and priority may be given, once each",
+            f"--member {text}: {unknown[0] if unknown else 'a key'} is unknown or repeated",
+            hint="the keys are role, permission, weight and priority, each at most once",
         )
     broker_id = _integer(text, "the broker id", first)
     member = config.member(broker_id)
@@ -204,7 +206,7 @@ def _member(group: str, config: "GroupConfig", text: str) -> "GroupMember":
     if "role" in pairs:
         role = Role(_choice(text, "role", pairs["role"].lower(), [each.value for each in Role]))
         member = GroupMember(broker_id, role) if member is None else replace(member, role=role)
-    assert member is not None, "it is known, or has a role"
+    assert member is not None, "an unknown member has a role"
     if "permission" in pairs:
         choices = [each.value for each in BrokerPermission]
         member = replace(
@@ -221,27 +223,27 @@ def _integer(text: str, what: str, value: str) -> int:
     try:
         return int(value)
     except ValueError as error:
-        raise _no_member(text, f"{what} must be a whole number, not {value!r:.64}") from error
+        raise _bad_member(text, f"{what} must be a whole number, not {value!r:.64}") from error
 
 
 def _choice(text: str, what: str, value: str, choices: list[str]) -> str:
     if value not in choices:
-        raise _no_member(text, f"{what} must be one of {', '.join(choices)}, not {value!r:.64}")
+        raise _bad_member(text, f"{what} must be one of {', '.join(choices)}, not {value!r:.64}")
     return value
 
 
-def _no_member(text: str, why: str) -> ConfigError:
+def _bad_member(text: str, why: str) -> ConfigError:
     return ConfigError(f"--member {text:.128}: {why}", hint="write for instance --member 1,role=slave,permission=READ")
 
 
 @config.command()
 @click.argument("group")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @cluster_option
 @database_option
 @json_option
 def remove(group: str, yes: bool, cluster: str, database_url: str | None, as_json: bool) -> None:
-    """Remove a group's configuration; its brokers keep their state, so that epochs do not begin again."""
+    """Remove a group's configuration. The state of its brokers is kept, so that epochs do not start again at 0."""
     if not yes:
         click.confirm(f"Remove the configuration of group {group} in cluster {cluster}?", abort=True, err=True)
     with _database(database_url) as database:
@@ -249,30 +251,33 @@ def remove(group: str, yes: bool, cluster: str, database_url: str | None, as_jso
     show_rows([_row(removed)], as_json=as_json)
 
 
-# Carrying to the registry.
+# Publishing to the registry.
 
 
 @config.command()
-@click.option("--cluster", help="Groups of this cluster only.")
-@click.option("--follow", is_flag=True, help=f"Go on: carry every change within {FOLLOW_SECONDS:g} s, until Ctrl-C.")
+@click.option("--cluster", help="Only groups of this cluster.")
+@click.option(
+    "--follow", is_flag=True, help=f"Keep running and publish every change within {FOLLOW_SECONDS:g} s, until Ctrl-C."
+)
 @registry_option
 @database_option
 @json_option
 def apply(cluster: str | None, follow: bool, registry: str, database_url: str | None, as_json: bool) -> int:
-    """Carry the stored configurations to the registry. Interrupted anywhere, it is run again.
+    """Publish the stored configurations to the registry. If interrupted, run it again.
 
-    A group is refused (exit code 3) if a broker that is master or serves reads now is not in its configuration.
+    A group is refused (exit code 3) if its present master, or the broker that serves its reads, is not in its
+    configuration.
     """
     with _database(database_url) as database, quiet():
         if not follow:
-            done = _carry(database, registry, cluster)
-            show_rows([_carried_row(each) for each in done], as_json=as_json, empty="no group is configured")
+            done = _apply(database, registry, cluster)
+            show_rows([_applied_row(each) for each in done], as_json=as_json, empty="no group is configured")
             return EXIT_REFUSED if any(each.reason for each in done) else 0
         _follow(database, registry, cluster, as_json=as_json)
     return 0
 
 
-def _carry(database: "GroupDatabase", registry: str, cluster: str | None) -> "list[AppliedGroup]":
+def _apply(database: "GroupDatabase", registry: str, cluster: str | None) -> "list[AppliedGroup]":
     from tandemq.groupdb.publisher import apply_groups  # noqa: PLC0415
 
     with registries.open_registry(registry) as client:
@@ -280,43 +285,44 @@ def _carry(database: "GroupDatabase", registry: str, cluster: str | None) -> "li
 
 
 def _follow(database: "GroupDatabase", registry: str, cluster: str | None, *, as_json: bool) -> None:
-    """Say what changes, once; a registry or a database that is away is waited for."""
+    """Publish changes as they are stored, and print each once; while the registry does not answer, retry."""
     from tandemq.groupdb.publisher import ApplyOutcome, apply_groups  # noqa: PLC0415
 
-    said: dict[tuple[str, str], str] = {}
-    trouble = ""
+    refused: dict[tuple[str, str], str] = {}
+    """Reasons already printed, by cluster and group."""
+    problem = ""
     while True:
         try:
             with registries.open_registry(registry) as client:
                 while True:
                     for done in apply_groups(database, client.do, cluster):
                         name = (done.cluster, done.broker_name)
-                        if done.what is not ApplyOutcome.UNCHANGED and said.get(name) != done.reason:
-                            _say(done, as_json=as_json)
+                        if done.what is not ApplyOutcome.UNCHANGED and refused.get(name) != done.reason:
+                            _print_change(done, as_json=as_json)
                         if done.what is ApplyOutcome.REFUSED:
-                            said[name] = done.reason
+                            refused[name] = done.reason
                         else:
-                            said.pop(name, None)
-                    trouble = ""
+                            refused.pop(name, None)
+                    problem = ""
                     time.sleep(FOLLOW_SECONDS)
         except (NetworkError, RemoteError) as error:
-            if str(error) != trouble:
-                trouble = _tell_trouble(error)
+            if str(error) != problem:
+                problem = _print_problem(error)
         time.sleep(FOLLOW_SECONDS)
 
 
-def _tell_trouble(error: TandemError) -> str:
-    click.echo(f"tandemq: {error}; trying again", err=True)
+def _print_problem(error: TandemError) -> str:
+    click.echo(f"tandemq: {error}; retrying", err=True)
     return str(error)
 
 
-def _say(done: "AppliedGroup", *, as_json: bool) -> None:
-    row = _carried_row(done)
+def _print_change(done: "AppliedGroup", *, as_json: bool) -> None:
+    row = _applied_row(done)
     if as_json:
         show_json(row)
     else:
         click.echo(f"{done.cluster}/{done.broker_name}: {' '.join(filter(None, (row['done'], row['reason'])))}")
 
 
-def _carried_row(done: "AppliedGroup") -> dict[str, Any]:
+def _applied_row(done: "AppliedGroup") -> dict[str, Any]:
     return {"cluster": done.cluster, "group": done.broker_name, "done": done.what.value, "reason": done.reason}

@@ -1,12 +1,12 @@
-"""Whether broker groups are as they should be: the faults of each, and all of it in one line.
+"""Health of broker groups: the faults of each group, and a verdict in one line.
 
-    no master                       no member serves as one
-    two masters                     two members do
-    master not usable               it may not be read, or not be written, though the configuration lets it
-    member away                     a configured or registered member does not answer
-    slave not linked, not in sync   it does not copy, or lags too far to count
-    registry                        a member does not reach it, or finds something wrong in it
-    damage                          a member's log has damaged ranges
+    no master                           no member is the active master
+    two masters                         several members are
+    master not usable                   it cannot be read or written, though the configuration permits it
+    member away                         a configured or registered member does not answer
+    slave not connected, not in sync    it does not copy, or lags too far behind
+    registry                            a member cannot reach it, or reports a problem with it
+    damage                              a member's log has damaged ranges
 
 Source: docs/guides/operations.md, "Health for scripts".
 """
@@ -14,18 +14,18 @@ Source: docs/guides/operations.md, "Health for scripts".
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tandemq.cli.support.members import Found, Group
+from tandemq.cli.support.members import FoundBroker, Group
 
 NO_MASTER = "no master"
 COLUMNS_MAX = 100
-"""Of the verdict."""
+"""Maximum length of the verdict."""
 _MAY_READ, _MAY_WRITE = ("FULL", "READ"), ("FULL", "WRITE")
 Rows = Sequence[Mapping[str, Any]]
-"""The rows of a group, as `ha status --json` has them."""
+"""The rows of a group, as printed by `ha status --json`."""
 
 
 def faults_of(group: Group, rows: Rows) -> list[str]:
-    """What is wrong with a group, the worst first; empty if nothing is."""
+    """Return the faults of a group, the worst first; empty if it is healthy."""
     return [
         *_master_faults(group, rows),
         *_away(rows),
@@ -36,11 +36,11 @@ def faults_of(group: Group, rows: Rows) -> list[str]:
 
 
 def verdict(faults: Mapping[str, Sequence[str]], brokers: int) -> str:
-    """One line of at most COLUMNS_MAX characters.
+    """Format a verdict: one line of at most COLUMNS_MAX characters.
 
     Args:
-        faults: by group; by "" those of none.
-        brokers: how many there are in all groups.
+        faults: faults by group name; the name is "" for faults that concern no particular group.
+        brokers: number of brokers in all groups.
     """
     found = [f"{name}: {fault}" if name else fault for name, of_group in faults.items() for fault in of_group]
     if not found:
@@ -70,16 +70,16 @@ def _master_faults(group: Group, rows: Rows) -> Iterable[str]:
         yield from _use_faults(found)
 
 
-def _use_faults(master: Found) -> Iterable[str]:
-    """What clients may not do at a master that the configuration allows."""
-    standing = master.standing or {}
+def _use_faults(master: FoundBroker) -> Iterable[str]:
+    """Yield what the master refuses to clients although the configuration permits it."""
+    failover = master.failover or {}
     if not master.has_registry:
         return
-    members = standing.get("members", ())
+    members = failover.get("members", ())
     allowed = next((one["permission"] for one in members if one["brokerId"] == master.broker_id), "FULL")
     for key, words, what in (("mayWrite", _MAY_WRITE, "takes no messages"), ("mayRead", _MAY_READ, "cannot be read")):
-        if not standing.get(key) and allowed in words:
-            yield f"master {master.broker_id} {what}: {standing.get('why')}"
+        if not failover.get(key) and allowed in words:
+            yield f"master {master.broker_id} {what}: {failover.get('why')}"
 
 
 def _away(rows: Rows) -> Iterable[str]:
@@ -97,7 +97,7 @@ def _slave_faults(group: Group, rows: Rows) -> Iterable[str]:
             if row["role"] == "SYNC_MASTER" and not row["slavesInSync"]:
                 yield f"SYNC_MASTER {row['id']} has no slave in sync"
         return
-    first = max((f.standing or {} for f in group.members if f.has_registry), key=lambda s: int(s["epoch"]))
+    first = max((f.failover or {} for f in group.members if f.has_registry), key=lambda s: int(s["epoch"]))
     in_sync = set(first["inSync"] or ())
     answering = {row["id"] for row in rows if row["state"] not in ("away", "no answer", "has no link to its master")}
     if first["mode"] is not None:
@@ -111,15 +111,15 @@ def _named(link: Mapping[str, Any]) -> str:
 
 def _registry_faults(group: Group) -> Iterable[str]:
     for found in group.members:
-        standing = found.standing or {}
-        for trouble in filter(None, (standing.get("trouble"), registry_trouble(standing))):
-            yield f"broker {found.broker_id}: {trouble}"
+        failover = found.failover or {}
+        for problem in filter(None, (failover.get("trouble"), registry_problem(failover))):
+            yield f"broker {found.broker_id}: {problem}"
 
 
-def registry_trouble(standing: Mapping[str, Any]) -> str:
-    """What is wrong between a member and its registry, "" if nothing is."""
-    if standing.get("isLonely"):
-        return "lonely: it has lost the registry and its slaves, and serves nobody"
-    if standing.get("registry") not in ("up", None):
-        return f"the registry {standing.get('registryAddress')} does not answer"
+def registry_problem(failover: Mapping[str, Any]) -> str:
+    """Return the problem between a member and its registry, "" if there is none."""
+    if failover.get("isLonely"):
+        return "isolated: it has lost the registry and its slaves, and serves no requests"
+    if failover.get("registry") not in ("up", None):
+        return f"the registry {failover.get('registryAddress')} does not answer"
     return ""

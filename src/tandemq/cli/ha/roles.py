@@ -1,7 +1,7 @@
-"""`tandemq ha switch`, `force-master` and `history`: moving the roles of a group with a registry, and what happened.
+"""`tandemq ha switch`, `force-master` and `history`: change the roles of a group with a registry, show past changes.
 
-A command is given to the broker that carries it out, and waited for: to the present master, or to the one that is to
-be it. Nothing is repeated by itself; asking twice is harmless.
+A command is sent to the broker that executes it (the present master, or the future one), which answers when it is done.
+Commands are not retried automatically; sending one twice is harmless.
 Source: docs/internals/failover.md, "Switch"; docs/reference/requests.md, "Groups with a registry".
 """
 
@@ -13,7 +13,7 @@ import click
 
 from tandemq.cli.support.client_session import namesrv_option
 from tandemq.cli.support.members import (
-    Found,
+    FoundBroker,
     Group,
     address_option,
     ask_broker,
@@ -27,29 +27,29 @@ from tandemq.errors import ConfigError, LocalError, NetworkError, OutcomeUnknown
 from tandemq.model.codes import RequestCode, ResponseCode
 
 COMMAND_SECONDS = 20.0
-"""A forced take-over is given up after 15 s."""
+"""Request timeout. The broker itself gives up a forced takeover after 15 s."""
 SERVE_SECONDS = 5.0
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 
-broker_option = click.option("--broker", help="The broker group; not needed with --address.")
+broker_option = click.option("--broker", help="Broker group; not needed with --address.")
 
 
 def _group(name: str | None, addresses: tuple[str, ...], name_servers: str, registry: str | None) -> Group:
-    """The group, if roles can be moved in it.
+    """Return the group whose roles to change.
 
     Raises:
-        LocalError: it is unknown, or nobody in it answers.
-        ConfigError: it is not said, or not one; or its roles are fixed by settings.
+        LocalError: the group is unknown, or no broker of it answers.
+        ConfigError: no group or several groups are named, or its roles are fixed by settings.
     """
     if name is None and not addresses:
-        raise ConfigError("which group is not said", hint="name it with --broker, or one of its brokers with --address")
+        raise ConfigError("no group is given", hint="name it with --broker, or one of its brokers with --address")
     groups = groups_of(name_servers, registry, name, required_at(addresses, name))
     if len(groups) > 1:
         names = ", ".join(group.name for group in groups)
-        raise ConfigError(f"these addresses are of several groups: {names}", hint="name one of them with --broker")
+        raise ConfigError(f"these addresses belong to several groups: {names}", hint="name one of them with --broker")
     group, name = groups[0], groups[0].name
     if not group.has_registry:
-        if all(found.standing is None for found in group.members):
+        if all(found.failover is None for found in group.members):
             raise LocalError(f"no broker of group {name} answers", hint="are they running?")
         raise ConfigError(
             f"the roles of group {name} are fixed by its brokers' settings: it has no registry",
@@ -58,18 +58,18 @@ def _group(name: str | None, addresses: tuple[str, ...], name_servers: str, regi
     return group
 
 
-def _order(member: Found, code: RequestCode, **fields: str) -> str:
-    """Give a command; what came of it.
+def _order(member: FoundBroker, code: RequestCode, **fields: str) -> str:
+    """Send a command to a broker and return the text of its result.
 
     Raises:
-        RemoteError: it was refused or given up, with the reason.
+        RemoteError: the command was refused or given up; the text says why.
         OutcomeUnknown: the broker did not answer.
     """
     try:
         answer = ask_broker(member.address, code, fields, seconds=COMMAND_SECONDS)
     except OutcomeUnknown as error:
         raise OutcomeUnknown(
-            f"broker {member.broker_id} did not tell what came of it: {error}", hint="tandemq ha status shows it"
+            f"the outcome at broker {member.broker_id} is unknown: {error}", hint="tandemq ha status shows it"
         ) from error
     if answer.code != ResponseCode.SUCCESS:
         raise RemoteError(answer.remark or f"refused with code {answer.code}", code=answer.code)
@@ -78,7 +78,7 @@ def _order(member: Found, code: RequestCode, **fields: str) -> str:
 
 @click.command()
 @broker_option
-@click.option("--to", "target", required=True, type=int, help="Broker id of the member that is to be the master.")
+@click.option("--to", "target", required=True, type=int, help="Broker id of the new master.")
 @address_option
 @registry_option
 @namesrv_option
@@ -86,32 +86,32 @@ def _order(member: Found, code: RequestCode, **fields: str) -> str:
 def switch(
     broker: str | None, target: int, addresses: tuple[str, ...], registry: str | None, name_servers: str, as_json: bool
 ) -> None:
-    """Move the mastership of an elect group to another member, and wait until that one takes messages.
+    """Make another member of an elect group the master, and wait until it accepts messages.
 
-    Nothing is lost and no send fails that is retried; refused, with the reason, while the target is not in sync.
+    No message is lost, and sends that clients retry succeed. Refused, with the reason, while the target is not in sync.
     """
     group = _group(broker, addresses, name_servers, registry)
     master = group.master
     if master is None:
         raise LocalError(
-            f"no member of group {group.name} serves as its master now",
-            hint="tandemq ha status tells why; ha force-master is for a master that is gone",
+            f"group {group.name} has no active master",
+            hint="tandemq ha status shows why; tandemq ha force-master replaces a master that is lost for good",
         )
     began = time.monotonic()
     text = _order(master, RequestCode.TANDEM_SWITCH, target=str(target))
     serves = _serves(group, target) if target != master.broker_id else True
     seconds = round(time.monotonic() - began, 3)
     if not serves:
-        raise LocalError(f"{text}; it does not take messages yet", hint="tandemq ha status tells why")
+        raise LocalError(f"{text}; it does not accept messages yet", hint="tandemq ha status shows why")
     outcome = {"broker": group.name, "from": master.broker_id, "to": target, "seconds": seconds, "text": text}
     if as_json:
         show_json(outcome)
     else:
-        click.echo(f"{group.name}: {text}; it may be written to {seconds:.2f} s after the order")
+        click.echo(f"{group.name}: {text}; it accepts messages {seconds:.2f} s after the command")
 
 
 def _serves(group: Group, target: int) -> bool:
-    """Whether the new master takes messages, soon."""
+    """Wait until the new master accepts messages; return whether it does within SERVE_SECONDS."""
     address = group.member(target).address
     until = time.monotonic() + SERVE_SECONDS
     while time.monotonic() < until:
@@ -120,14 +120,14 @@ def _serves(group: Group, target: int) -> bool:
                 return True
         except (NetworkError, RemoteError):
             pass
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     return False
 
 
 @click.command("force-master")
 @broker_option
-@click.option("--id", "broker_id", required=True, type=int, help="Of the member that is to serve.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--id", "broker_id", required=True, type=int, help="Broker id of the member that is to serve.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @address_option
 @registry_option
 @namesrv_option
@@ -141,16 +141,16 @@ def force_master(
     name_servers: str,
     as_json: bool,
 ) -> None:
-    """Have a member serve, because the one in whose place it does is gone for good, although that may lose something.
+    """Force a member to serve in place of one that is lost for good, although messages may be lost.
 
-    Says first what may be lost or repeated. Make sure that the other one is stopped, and not only cut off.
+    First shows what may be lost or delivered twice. Make sure that the other broker is stopped, not only unreachable.
     """
     group = _group(broker, addresses, name_servers, registry)
     member = group.member(broker_id)
     price = _order(member, RequestCode.TANDEM_FORCE_MASTER, preview="true")
     if not yes:
         click.echo(f"{group.name}, broker {broker_id}: {price}", err=True)
-        click.confirm("Go on?", abort=True, err=True)
+        click.confirm("Continue?", abort=True, err=True)
     began = time.monotonic()
     text = _order(member, RequestCode.TANDEM_FORCE_MASTER)
     seconds = round(time.monotonic() - began, 3)
@@ -165,7 +165,7 @@ def force_master(
 
 @click.command()
 @broker_option
-@click.option("--count", type=click.IntRange(1), help="The last N entries only.")
+@click.option("--count", type=click.IntRange(1), help="Only the last N entries.")
 @address_option
 @registry_option
 @namesrv_option
@@ -178,17 +178,17 @@ def history(
     name_servers: str,
     as_json: bool,
 ) -> None:
-    """Show what happened to the roles of a group, as its brokers kept it: oldest first, one line for what is equal."""
+    """Show past changes of a group's roles as recorded by its brokers: oldest first, equal entries merged."""
     group = _group(broker, addresses, name_servers, registry)
     entries = merged(
-        (found.broker_id, found.standing["timeline"])
+        (found.broker_id, found.failover["timeline"])
         for found in group.members
-        if found.has_registry and found.standing is not None
+        if found.has_registry and found.failover is not None
     )
     if count is not None:
         entries = entries[-count:]
     for broker_id in group.missing:
-        click.echo(f"tandemq: broker {broker_id} does not answer: what it kept is missing here", err=True)
+        click.echo(f"tandemq: broker {broker_id} does not answer: its entries are missing", err=True)
     if as_json:
         show_json(entries)
         return
@@ -201,11 +201,11 @@ def history(
         }
         for entry in entries
     ]
-    show_rows(rows, as_json=False, empty="nothing happened yet")
+    show_rows(rows, as_json=False, empty="no entries yet")
 
 
 def merged(timelines: Iterable[tuple[int, list[dict[str, Any]]]]) -> list[dict[str, Any]]:
-    """Timelines of several brokers as one, by calendar time and epoch; each broker's own order stays."""
+    """Merge the timelines of several brokers, sorted by calendar time and epoch; each broker's order is kept."""
     entries: dict[tuple[int, int, str], dict[str, Any]] = {}
     for broker_id, timeline in timelines:
         for entry in timeline:

@@ -1,7 +1,8 @@
-"""How the commit logs of running brokers are: `tandemq ha scrub`, and what `ha status` and `ha verify` say of damage.
+"""`tandemq ha scrub`: verify and repair the commit logs of running brokers.
 
-log_health(address)      what a broker tells of its passes, damaged ranges and repairs; None if it is no TandemQ broker
-damage_rows(…)           a table of ranges that are damaged, or were
+Also gives `ha status` and `ha verify` their figures on damage:
+log_health(address)      a broker's scrub passes, damaged ranges and repairs; None if it is not TandemQ
+damage_rows(…)           table of damaged ranges
 """
 
 import sys
@@ -17,16 +18,19 @@ from tandemq.errors import NetworkError, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 
 EXIT_FAULTS = 3
-LOOK_S = 0.2
+POLL_S = 0.2
 MEBIBYTE = 1 << 20
 
 
 def log_health(address: str, **fields: object) -> dict[str, Any] | None:
-    """What a broker tells of its log; `begin`, `bytesPerSecond`: see TANDEM_SCRUB.
+    """Request the health of a broker's log, None if the broker is not TandemQ.
 
+    Args:
+        address: "host:port".
+        fields: `begin` and `bytesPerSecond` of TANDEM_SCRUB.
     Raises:
-        NetworkError: it does not answer.
-        RemoteError: it refuses.
+        NetworkError: the broker does not answer.
+        RemoteError: the broker refuses.
     """
     texts = {name: str(value).lower() for name, value in fields.items()}
     try:
@@ -39,7 +43,7 @@ def log_health(address: str, **fields: object) -> dict[str, Any] | None:
 
 
 def health_columns(found: dict[str, Any] | None) -> dict[str, Any]:
-    """Of a table: hours since the log was last verified whole, damaged ranges, and how many were repaired."""
+    """Return columns of a table: hours since the log was last completely verified, damaged ranges, repaired ranges."""
     if found is None:
         return {"verifiedH": None, "damaged": None, "repaired": None}
     ended = found["last"]["endedMs"]
@@ -48,7 +52,7 @@ def health_columns(found: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def damage_rows(broker: str, broker_id: int, found: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The damaged ranges of one broker's log, and what a slave made it look at."""
+    """Return rows for the damaged ranges of one broker's log, and for the range that a slave reported to it."""
     if found is None:
         return []
     rows = [
@@ -63,35 +67,35 @@ def damage_rows(broker: str, broker_id: int, found: dict[str, Any] | None) -> li
         }
         for one in found["damaged"]
     ]
-    told = found["suspicion"]
-    if told is not None and found["damaged"]:
+    suspicion = found["suspicion"]
+    if suspicion is not None and found["damaged"]:
         rows.append(
             {
                 "broker": broker,
                 "id": broker_id,
-                "from": told["logOffset"],
+                "from": suspicion["logOffset"],
                 "to": None,
                 "fate": "suspect",
-                "why": f"{told['source']}: {told['reason']}",
-                "repair": told["found"],
+                "why": f"{suspicion['source']}: {suspicion['reason']}",
+                "repair": suspicion["found"],
             }
         )
     return rows
 
 
 @click.command()
-@click.option("--broker", help="Of this broker group only.")
+@click.option("--broker", help="Only this broker group.")
 @click.option(
-    "--rate", type=click.IntRange(1), help="MiB per second of each broker, for this pass; as it is set there."
+    "--rate", type=click.IntRange(1), help="Rate of this pass in MiB/s per broker; default: the broker's setting."
 )
-@click.option("--no-wait", is_flag=True, help="Begin, and do not wait for the end.")
+@click.option("--no-wait", is_flag=True, help="Start the pass and do not wait for its end.")
 @namesrv_option
 @json_option
 def scrub(broker: str | None, rate: int | None, no_wait: bool, name_servers: str, as_json: bool) -> None:
-    """Have all brokers verify their whole commit log now and repair damage from their twins.
+    """Make all brokers verify their whole commit log now and repair damage from their replicas.
 
-    Queue entries that are not what the log says are rebuilt from it. Exit code 3 if damage is left. A pass that runs
-    already goes on, at the new rate.
+    Queue entries that disagree with the log are rebuilt from it. Exit code 3 if damage is left. A pass that is already
+    running continues at the new rate.
     """
     members = [member for member in members_of(name_servers) if broker in (None, member.broker)]
     wanted = {"begin": True} | ({"bytesPerSecond": rate * MEBIBYTE} if rate else {})
@@ -99,13 +103,13 @@ def scrub(broker: str | None, rate: int | None, no_wait: bool, name_servers: str
     for member in members:
         states[member.broker, member.broker_id] = log_health(member.address, **wanted)
     while not no_wait and not all(map(_is_done, states.values())):
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
         for member in members:
             key = member.broker, member.broker_id
             if not _is_done(states[key]):
                 states[key] = log_health(member.address)
         if not as_json:
-            _tell(list(states.values()))
+            _print_progress(list(states.values()))
     if not as_json and sys.stderr.isatty() and not no_wait:
         click.echo(err=True)
     rows = [_row(name, number, found) for (name, number), found in states.items()]
@@ -120,14 +124,14 @@ def scrub(broker: str | None, rate: int | None, no_wait: bool, name_servers: str
 
 
 def show_damages(rows: list[dict[str, Any]]) -> None:
-    """Damaged ranges below another table, if there are any."""
+    """Print the table of damaged ranges, if there are any."""
     if rows:
         click.echo("\nDamaged ranges of logs:\n")
         show_rows(rows, as_json=False, empty="")
 
 
 def _is_done(found: dict[str, Any] | None) -> bool:
-    """The pass is over, and a repair of each damaged range was tried."""
+    """Return whether the pass has ended and a repair of each damaged range was tried."""
     return found is None or (found["state"] != "running" and all(one["trouble"] for one in found["damaged"]))
 
 
@@ -157,17 +161,17 @@ def _row(name: str, number: int, found: dict[str, Any] | None) -> dict[str, Any]
     }
 
 
-def _tell(states: list[dict[str, Any] | None]) -> None:
+def _print_progress(states: list[dict[str, Any] | None]) -> None:
     if not sys.stderr.isatty():
         return
-    told = [found for found in states if found is not None]
-    done = sum(found["this"]["bytes"] for found in told)
-    total = sum(max(0, found["this"]["until"] - found["logStart"]) for found in told)
+    running = [found for found in states if found is not None]
+    done = sum(found["this"]["bytes"] for found in running)
+    total = sum(max(0, found["this"]["until"] - found["logStart"]) for found in running)
     click.echo(f"\rscrub: {100 * done // max(total, 1)} % of {total / 1e6:,.0f} MB", nl=False, err=True)
 
 
 def try_log_health(address: str) -> dict[str, Any] | None:
-    """As `log_health`, None if it does not answer."""
+    """As `log_health`, but also None if the broker does not answer or refuses."""
     try:
         return log_health(address)
     except (NetworkError, RemoteError):

@@ -1,4 +1,4 @@
-"""`tandemq ha status`: how replication stands, and, of groups with a registry, who may do what, since when, and why.
+"""`tandemq ha status`: replication of all groups; for groups with a registry also roles, permissions and reasons.
 
 Source: docs/guides/operations.md, "Replication"; docs/internals/failover.md.
 """
@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from tandemq.cli.ha.health import faults_of, registry_trouble, verdict
+from tandemq.cli.ha.health import faults_of, registry_problem, verdict
 from tandemq.cli.ha.scrub import damage_rows, health_columns, show_damages, try_log_health
 from tandemq.cli.support.client_session import namesrv_option
 from tandemq.cli.support.members import (
-    Found,
+    FoundBroker,
     Group,
     address_option,
     ask_broker,
@@ -31,7 +31,7 @@ EXIT_FAILED = 1
 
 
 @click.command()
-@click.option("--broker", help="Of this broker group only.")
+@click.option("--broker", help="Only this broker group.")
 @address_option
 @registry_option
 @namesrv_option
@@ -39,10 +39,10 @@ EXIT_FAILED = 1
 def status(
     broker: str | None, addresses: tuple[str, ...], registry: str | None, name_servers: str, as_json: bool
 ) -> int:
-    """Show who may read and write and why, roles, log ends, lag, the two ends of each link, and damage in logs.
+    """Show roles, permissions with reasons, log ends, lag, both ends of each replication connection, and log damage.
 
-    The first line says whether all is well, by the conditions of `tandemq ha check`; the exit code does not. Exit code
-    1: no broker was found, or one that was asked with --address does not tell anything.
+    The first line is the verdict of `tandemq ha check`; it does not affect the exit code. Exit code 1: no broker was
+    found, or a broker given with --address does not answer.
     """
     asked = asked_at(addresses)
     if asked or not addresses:
@@ -73,11 +73,11 @@ def _show(groups: list[Group], *, as_json: bool) -> None:
 
 
 def group_rows(group: Group) -> list[dict[str, Any]]:
-    """Every member of a group: what it says of itself, its log and its links, and whoever is away; by id."""
+    """Return one row per member of a group, missing members included, sorted by id."""
     rows = [_row(found) for found in group.members]
     master = group.master
     end = next((row["logEnd"] for row in rows if master is not None and row["address"] == master.address), None)
-    if master is None and not group.has_registry:  # a Java group, or a master without an answer
+    if master is None and not group.has_registry:  # a Java group, or a master that does not answer
         end = next((row["logEnd"] for row in rows if row["id"] == 0), None)
     for row in rows:
         is_master = row["address"] == master.address if master is not None else row["id"] == 0
@@ -114,11 +114,11 @@ def _empty(broker: str, broker_id: int, address: str) -> dict[str, Any]:
     }
 
 
-def _row(member: Found) -> dict[str, Any]:
+def _row(member: FoundBroker) -> dict[str, Any]:
     row = _empty(member.broker, member.broker_id, member.address)
     row["registered"] = member.is_registered
     if member.has_registry:
-        row["failover"] = member.standing
+        row["failover"] = member.failover
     try:
         answer = ask_broker(member.address, RequestCode.TANDEM_PEER_INFO)
         if answer.code == ResponseCode.SUCCESS:
@@ -135,36 +135,36 @@ def _row(member: Found) -> dict[str, Any]:
     return row
 
 
-def _java_log(member: Found) -> dict[str, int]:
+def _java_log(member: FoundBroker) -> dict[str, int]:
     table = ask_json(member.address, RequestCode.GET_BROKER_RUNTIME_INFO).get("table", {})
     return {"logStart": int(table.get("commitLogMinOffset", 0)), "logEnd": int(table.get("commitLogMaxOffset", 0))}
 
 
 def _links(address: str) -> dict[str, Any]:
-    """What a broker tells of its replication links; nothing if it does not know the question."""
+    """Return columns on a broker's replication connections; none if it does not know the request."""
     try:
-        told = ask_json(address, RequestCode.GET_BROKER_HA_STATUS)
+        status = ask_json(address, RequestCode.GET_BROKER_HA_STATUS)
     except RemoteError:
         return {}
-    if told.get("master"):
-        slaves = [_slave_link(link) for link in told.get("haConnectionInfo") or []]
+    if status.get("master"):
+        slaves = [_slave_link(link) for link in status.get("haConnectionInfo") or []]
         return {
-            "slavesInSync": int(told.get("inSyncSlaveNums", 0)),
+            "slavesInSync": int(status.get("inSyncSlaveNums", 0)),
             "slaves": slaves,
-            "refused": told.get("refusedTimes"),
+            "refused": status.get("refusedTimes"),
         }
-    own = told.get("haClientRuntimeInfo") or {}
+    own = status.get("haClientRuntimeInfo") or {}
     is_copying = bool(own.get("activated"))
     return {
         "state": "copies" if is_copying else "has no link to its master",
-        "refused": told.get("refusedTimes"),
+        "refused": status.get("refusedTimes"),
         "secured": _secured(own) if is_copying else None,
         **_ages(own),
     }
 
 
 def _secured(link: dict[str, Any]) -> str | None:
-    """What protects a link; None if that is not told, as by a Java broker."""
+    """Return what protects a replication connection; None if unknown, as with a Java broker."""
     if "authenticated" not in link:
         return None
     found = ["secret"] if link["authenticated"] else []
@@ -185,7 +185,7 @@ def _slave_link(link: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ages(link: dict[str, Any]) -> dict[str, float | None]:
-    """How many seconds ago one end of a link last read and last wrote, where it is told."""
+    """Return the seconds since one end of a connection last read and last wrote, None where unknown."""
     now_ms = time.time() * 1000
     return {
         column: round(max(0.0, now_ms - link[name]) / 1000, 1) if link.get(name) else None
@@ -197,66 +197,70 @@ def _ages(link: dict[str, Any]) -> dict[str, float | None]:
 
 
 def _show_group(group: Group) -> None:
-    """Who says what of the group: first what its record says, then each member."""
-    knowing = [found.standing for found in group.members if found.has_registry and found.standing is not None]
-    first = max(knowing, key=lambda standing: standing["epoch"])
+    """Print a group: its record in the registry, then the view of each member."""
+    knowing = [found.failover for found in group.members if found.has_registry and found.failover is not None]
+    first = max(knowing, key=lambda failover: failover["epoch"])
     click.echo(f"\n{group.name}: {_record_text(first)}")
     click.echo("\n".join(times_texts(knowing)) + "\n")
     master = group.master
-    lags = {told["brokerId"]: told for told in (master.standing or {}).get("members", ())} if master is not None else {}
+    lags = {one["brokerId"]: one for one in (master.failover or {}).get("members", ())} if master is not None else {}
     show_rows([_part(found, lags.get(found.broker_id, {})) for found in group.members], as_json=False)
     for broker_id in group.missing:
-        click.echo(f"broker {broker_id} is a member and does not live, or does not answer")
+        click.echo(f"broker {broker_id} is a member and is not live, or does not answer")
     for found in group.members:
-        standing = found.standing or {}
-        for trouble in filter(None, (standing.get("trouble"), registry_trouble(standing))):
-            click.echo(f"broker {found.broker_id}: {trouble}")
+        failover = found.failover or {}
+        for problem in filter(None, (failover.get("trouble"), registry_problem(failover))):
+            click.echo(f"broker {found.broker_id}: {problem}")
 
 
-def _record_text(standing: Mapping[str, Any]) -> str:
-    if standing["mode"] is None:
+def _record_text(failover: Mapping[str, Any]) -> str:
+    if failover["mode"] is None:
         return "the group's configuration has not been read from the registry"
-    in_sync = ", ".join(map(str, standing["inSync"])) or "nobody"
-    sets, reason = [f"in sync {in_sync}"], standing["reason"]
-    if standing["askedInSync"] is not None:
-        sets.append(f"being changed to {', '.join(map(str, standing['askedInSync']))}")
-    reader = f", read from broker {standing['reader']}" if standing["reader"] != standing["master"] else ""
+    in_sync = ", ".join(map(str, failover["inSync"])) or "nobody"
+    sets, reason = [f"in sync {in_sync}"], failover["reason"]
+    if failover["askedInSync"] is not None:
+        sets.append(f"being changed to {', '.join(map(str, failover['askedInSync']))}")
+    reader = f", read from broker {failover['reader']}" if failover["reader"] != failover["master"] else ""
     last = "" if reason == f"in sync: {in_sync}" else f"; {reason}"
     return (
-        f"mode {standing['mode']}, epoch {standing['epoch']}, master {standing['master']}{reader}, "
+        f"mode {failover['mode']}, epoch {failover['epoch']}, master {failover['master']}{reader}, "
         f"{', '.join(sets)}{last}"
     )
 
 
-def times_texts(standings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The times that members act by; a line for each member if they differ. The registry has the last word on a
-    session, and lease and looks follow it."""
-    texts = {int(standing["brokerId"]): _times_text(standing) for standing in standings}
-    alike = list(dict.fromkeys(texts.values()))
-    return alike if len(alike) == 1 else [f"broker {broker_id}: {text}" for broker_id, text in sorted(texts.items())]
+def times_texts(failovers: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the timeouts of the members: one line if all are equal, else a line per member.
+
+    The registry decides the session timeout; lease and number of liveness checks follow from it.
+    """
+    texts = {int(failover["brokerId"]): _times_text(failover) for failover in failovers}
+    distinct = list(dict.fromkeys(texts.values()))
+    if len(distinct) == 1:
+        return distinct
+    return [f"broker {broker_id}: {text}" for broker_id, text in sorted(texts.items())]
 
 
-def _times_text(standing: Mapping[str, Any]) -> str:
-    session_ms, lease_ms, checks = (int(standing[key]) for key in ("sessionMs", "leaseMs", "checks"))
+def _times_text(failover: Mapping[str, Any]) -> str:
+    session_ms, lease_ms, checks = (int(failover[key]) for key in ("sessionMs", "leaseMs", "checks"))
     session = f"session {session_ms / 1000:g} s" if session_ms else "no session yet"
     lease = f"lease {lease_ms / 1000:g} s" + f" instead of {LEASE_MS / 1000:g} s" * (lease_ms != LEASE_MS)
-    return f"{session}, {lease}, {checks} looks" + f" instead of {CHECKS}" * (checks != CHECKS)
+    return f"{session}, {lease}, {checks} checks" + f" instead of {CHECKS}" * (checks != CHECKS)
 
 
-def _part(found: Found, lag: Mapping[str, Any]) -> dict[str, Any]:
-    standing = found.standing or {}
-    may = " and ".join(what for what, key in (("read", "mayRead"), ("write", "mayWrite")) if standing.get(key))
-    lease_ms = standing.get("leaseLeftMs")
-    is_serving = standing.get("stage") in ("serving", "handing over")
+def _part(found: FoundBroker, lag: Mapping[str, Any]) -> dict[str, Any]:
+    failover = found.failover or {}
+    may = " and ".join(what for what, key in (("read", "mayRead"), ("write", "mayWrite")) if failover.get(key))
+    lease_ms = failover.get("leaseLeftMs")
+    is_serving = failover.get("stage") in ("serving", "handing over")
     return {
         "id": found.broker_id,
-        "stage": standing.get("stage", "no answer"),
+        "stage": failover.get("stage", "no answer"),
         "may": may or "nothing",
-        "since": time_text(standing.get("sinceMs", 0)),
+        "since": time_text(failover.get("sinceMs", 0)),
         "leaseS": "" if not is_serving else "not needed" if lease_ms is None else f"{lease_ms / 1000:.1f}",
         "lagBytes": lag.get("lagBytes"),
         "lagS": None if lag.get("lagMs") is None else lag["lagMs"] / 1000,
-        "registry": standing.get("registry", ""),
+        "registry": failover.get("registry", ""),
         "registered": found.is_registered,
-        "why": standing.get("why", ""),
+        "why": failover.get("why", ""),
     }

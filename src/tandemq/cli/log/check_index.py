@@ -1,11 +1,11 @@
-"""Checking the key index of a store directory against its log: read only, no broker needed.
+"""Offline check of a store's key index against its log: read only, no broker needed.
 
-Every record must have its keys in the index, and every entry of the index must name a record. Not faults: what lies
-before the log's start or in damaged ranges of it; and, where `abort` says that the broker runs or was killed, what was
-not written yet or not put into the slots: a start enters it.
+Every key of a record must be in the index, and every entry of the index must belong to a record. Not faults: entries
+for records before the log's start or in damaged ranges. If the file `abort` shows that the broker is running or was
+killed, entries that are not written or not linked into their slots yet are not faults either: the next start adds them.
 
-Memory: one batch of records, the entries of one index file.
-Source: docs/internals/storage.md, "index"; works on RocketMQ's stores as on ours.
+Memory: one batch of records, and the entries of one index file.
+Source: docs/internals/storage.md, "index". Works on the stores of RocketMQ and TandemQ.
 """
 
 from collections import Counter
@@ -24,31 +24,38 @@ from tandemq.storage.key_index import hash_keys
 BATCH_RECORDS = 50_000
 _INDEX_ENTRY = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 _ROLLBACK, _TRANSACTION_BITS = 0xC, 0xC
-"""Roll-backs enter no index."""
+"""Rolled-back transactions are not indexed."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(slots=True)
-class Indexed:
-    """The outcome."""
+class IndexReport:
+    """Result of checking the index."""
 
     entries: int = 0
     not_yet: int = 0
-    """Records whose keys are still to be entered by the next start."""
+    """Records whose keys the next start adds."""
     findings: Findings = field(default_factory=Findings)
     notes: list[str] = field(default_factory=list)
 
     def add(self, where: str, log_offset: int, reason: str) -> None:
-        """Note a fault."""
+        """Add a fault."""
         self.findings.add(Finding(where, log_offset, reason))
 
 
 class _Index:
-    """All index files as one row of entries in log order."""
+    """All index files as one sequence of entries in log order."""
 
     def __init__(
-        self, store: Path, slots: int, entries: int, found: Indexed, damaged: list[tuple[int, int]], *, is_unclean: bool
+        self,
+        store: Path,
+        slots: int,
+        entries: int,
+        found: IndexReport,
+        damaged: list[tuple[int, int]],
+        *,
+        is_unclean: bool,
     ) -> None:
         total = INDEX_HEADER_BYTES + INDEX_SLOT_BYTES * slots + INDEX_ENTRY_BYTES * entries
         directory = store / "index"
@@ -62,7 +69,7 @@ class _Index:
             if not path.name.isdigit() or not path.stat().st_size:
                 continue
             if path.stat().st_size != total:
-                found.notes.append(f"index/{path.name} is not checked: its size fits other --slots and --entries")
+                found.notes.append(f"index/{path.name} is not checked: its size does not match --slots and --entries")
                 self._files.clear()
                 break
             with path.open("rb") as file:
@@ -75,8 +82,8 @@ class _Index:
         self._rows = self._read()
 
     @property
-    def is_there(self) -> bool:
-        """Whether there is anything to check."""
+    def exists(self) -> bool:
+        """Whether there is an index to check."""
         return bool(self._files)
 
     def _read(self) -> Iterator[tuple[int, int]]:
@@ -90,7 +97,7 @@ class _Index:
             yield from zip(entries["offset"].tolist(), entries["hash"].tolist(), strict=True)
 
     def _check_chains(self, name: str, table: Array, entries: Array, *, is_last: bool) -> None:
-        """Each entry must lead to the one before it in its slot, and each slot to its newest one."""
+        """Check that each entry links to the previous one of its slot, and each slot to its newest entry."""
         slots = entries["hash"].astype(np.int64) % self._slots
         order = np.argsort(slots, kind="stable")
         again = slots[order][1:] == slots[order][:-1]
@@ -98,17 +105,17 @@ class _Index:
         previous[order[1:][again]] = order[:-1][again] + 1
         for place in np.flatnonzero(entries["previous"] != previous):
             self._found.add(
-                name, int(entries["offset"][place]), f"entry {place + 1} does not lead to the one before it"
+                name, int(entries["offset"][place]), f"entry {place + 1} does not link to the previous one of its slot"
             )
         newest = np.zeros(self._slots, dtype=np.int64)
         newest[slots] = np.arange(1, len(entries) + 1)
         if not (is_last and self._is_unclean):
             for slot in np.flatnonzero(table != newest):
-                self._found.add(name, -1, f"slot {slot} does not lead to its newest entry")
+                self._found.add(name, -1, f"slot {slot} does not link to its newest entry")
 
     def take(self, expected: list[tuple[str, bytes, int]], log_end: int, log_start: int) -> None:
-        """Compare with the keys of records below `log_end`: (topic, key, log offset)."""
-        if not self.is_there:
+        """Compare with the keys of records below `log_end`, as (topic, key, log offset)."""
+        if not self.exists:
             return
         rows = self._upto(log_end)
         real = Counter(row for row in rows if row[0] >= log_start and not _lies_in(row[0], self._damaged))
@@ -119,11 +126,11 @@ class _Index:
         if self._is_unclean:
             self._found.not_yet += late
         elif late:
-            self._found.add("index", self.end, f"{late} records behind its last entry are not in it")
+            self._found.add("index", self.end, f"{late} records after its last entry are missing")
         for offset, _ in (wanted - real).elements():
-            self._found.add("index", offset, "a key of the record is not in it")
+            self._found.add("index", offset, "a key of the record is missing")
         for offset, _ in (real - wanted).elements():
-            self._found.add("index", offset, "an entry names no such key of a record")
+            self._found.add("index", offset, "an entry matches no key of the record")
 
     def _upto(self, log_end: int) -> list[tuple[int, int]]:
         rows, self._waiting = self._waiting, []
@@ -135,10 +142,10 @@ class _Index:
         return rows
 
     def finish(self, log_start: int) -> None:
-        """Entries behind the last record."""
-        for offset, _ in (*self._waiting, *self._rows) if self.is_there else ():
+        """Report entries after the last record."""
+        for offset, _ in (*self._waiting, *self._rows) if self.exists else ():
             if offset >= log_start and not _lies_in(offset, self._damaged):
-                self._found.add("index", offset, "an entry names no record")
+                self._found.add("index", offset, "an entry has no record")
 
 
 def check_index(
@@ -150,12 +157,19 @@ def check_index(
     slots: int,
     entries: int,
     progress: Callable[[int], None],
-) -> Indexed:
-    """Compare the index with the valid records of the log, in log order.
+) -> IndexReport:
+    """Compare the index with the valid records of the log.
 
-    `damaged`: ranges of the log. `slots`, `entries`: the size of index files. `progress` is told log offsets.
+    Args:
+        store: storePathRootDir.
+        records: valid records in log order.
+        log_start: first log offset of the log.
+        damaged: damaged ranges of the log, as [start, end).
+        slots: hash slots per index file.
+        entries: entries per index file.
+        progress: called with the log offset reached.
     """
-    found = Indexed()
+    found = IndexReport()
     index = _Index(store, slots, entries, found, damaged, is_unclean=(store / "abort").exists())
     position = log_start
     for batch in _batches(records):
@@ -168,7 +182,7 @@ def check_index(
         index.take(keys, position, log_start)
         progress(position)
     index.finish(log_start)
-    if not index.is_there:
+    if not index.exists:
         found.notes.append("there is no index")
     return found
 

@@ -1,15 +1,15 @@
-"""Verifying the commit log of a store directory that nobody need have open: read only, several ranges at a time.
+"""Offline check of a store's commit log: read only, no broker needed, several ranges in parallel.
 
     commitlog/00…0   ├──── range ────┤├──── range ────┤      a worker process per range, at record boundaries
     commitlog/00…N   ├──── range ────┤├ zeroes: the log's end
 
-A worker begins at the first valid record of its range and ends with the record that reaches the range's end; neighbours
-must meet there, what lies between them is damage. What ends without a valid record behind it is the log's end. Records
-are checked many at a time where they are regular (`codec.record.record_run`), else one by one: sizes, magic, own
-offset, CRC of the body, CRC of the whole record where there is one. On the way their queue entries may be compared
+A worker starts at the first valid record of its range and stops after the record that reaches the range's end. The next
+range's first record must follow there; bytes in between are damage. Where no valid record follows at all, the log ends.
+Runs of records with the same layout are checked together (`codec.record.record_run`), others one by one: sizes, magic,
+log offset, CRC of the body, CRC of the whole record if it has one. Queue entries can be compared at the same time
 (`check_queues`).
 
-Source: docs/internals/storage.md, "recovery"; works on RocketMQ's stores as on ours.
+Source: docs/internals/storage.md, "recovery". Works on the stores of RocketMQ and TandemQ.
 """
 
 import os
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 
-from tandemq.cli.log.check_queues import Compared, QueueCheck, Settings
+from tandemq.cli.log.check_queues import QueueCheck, QueueComparison, Settings
 from tandemq.codec.record.entries import BLANK_BYTES_MIN, BLANK_MAGIC
 from tandemq.codec.record.record import peek
 from tandemq.errors import StoreDamaged
@@ -36,7 +36,7 @@ SIZE_FIELD_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of the log."""
+    """One segment file of the log."""
 
     path: str
     start: int
@@ -44,13 +44,13 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """Log offset behind it."""
+        """Log offset after its last byte."""
         return self.start + self.size
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
-    """Bytes that are no valid record, `[start, end)`. `is_tail`: nothing valid follows in the log: a torn tail."""
+class DamagedRange:
+    """Log range `[start, end)` without a valid record. `is_tail`: no valid record follows in the log: a torn tail."""
 
     start: int
     end: int
@@ -59,11 +59,14 @@ class Damage:
 
 
 @dataclass(slots=True)
-class Checked:
-    """What was found in a range: where its records begin and end.
+class CheckedRange:
+    """Result of checking one range.
 
-    `first` -1: no record begins here. `fault`: why the walk stopped at `end`, before the range's end, with no valid
-    record behind it in this range. `written`: behind the last byte of the range that is not zero.
+    segment, start: log offsets of the file and of the range
+    first: log offset of the first record that begins in the range, -1 if none does
+    end: log offset after the last valid record
+    fault: why the records end at `end`, before the range's end; None if they do not
+    written: log offset after the last byte of the range that is not zero
     """
 
     segment: int
@@ -74,33 +77,33 @@ class Checked:
     written: int = 0
     records: int = 0
     bytes: int = 0
-    damages: list[Damage] = field(default_factory=list)
-    compared: Compared | None = None
-    """What its records say of queue entries, if that was asked for."""
+    damages: list[DamagedRange] = field(default_factory=list)
+    compared: QueueComparison | None = None
+    """Comparison of its records with queue entries, if requested."""
 
 
 @dataclass(slots=True)
 class SegmentReport:
-    """One file."""
+    """Result of checking one segment file."""
 
     segment: Segment
     records: int = 0
     bytes: int = 0
-    damages: list[Damage] = field(default_factory=list)
+    damages: list[DamagedRange] = field(default_factory=list)
 
 
 def segments_of(store: Path) -> list[Segment]:
-    """The files of a store's commit log.
+    """Return the segment files of a store's commit log, in order.
 
     Raises:
-        StoreDamaged: there is none, or one is missing or of another length.
+        StoreDamaged: there is no file, or one is missing or has another length.
     """
     directory = store / "commitlog"
     found = sorted(
         p for p in directory.glob("*") if p.name.isdigit() and len(p.name) == NAME_DIGITS and p.stat().st_size
     )
     if not found:
-        raise StoreDamaged(f"{directory} holds no commit log", hint="give a broker's storePathRootDir")
+        raise StoreDamaged(f"{directory} contains no commit log", hint="give a broker's storePathRootDir")
     size = found[0].stat().st_size
     segments: list[Segment] = []
     for path in found:
@@ -117,11 +120,15 @@ def verify(
     *,
     jobs: int,
     progress: Callable[[int, int], None],
-    queues: tuple[Settings, Compared] | None = None,
+    queues: tuple[Settings, QueueComparison] | None = None,
 ) -> Iterator[SegmentReport]:
-    """Check every file; yields each as soon as it is known what becomes of its end. `progress`: bytes done, to do.
+    """Check every segment file, and yield its report as soon as its end is classified as damage or as the log's end.
 
-    `queues`: compare queue entries too, and add what is found.
+    Args:
+        segments: from `segments_of`.
+        jobs: number of worker processes.
+        progress: called with the bytes done and the bytes in total.
+        queues: compare queue entries too, and add the results to the `QueueComparison`.
     """
     ranges = [
         (segment, at, min(at + RANGE_BYTES_MIN, segment.end))
@@ -130,7 +137,7 @@ def verify(
     ]
     total = sum(segment.size for segment in segments)
     done_bytes = 0
-    parts: dict[int, list[Checked]] = {segment.start: [] for segment in segments}
+    parts: dict[int, list[CheckedRange]] = {segment.start: [] for segment in segments}
     left = {segment.start: -(-segment.size // RANGE_BYTES_MIN) for segment in segments}
     waiting = list(segments)
     unended: list[_Joined] = []
@@ -145,7 +152,7 @@ def verify(
             segment = waiting.pop(0)
             joined = _joined(segment, sorted(parts.pop(segment.start), key=lambda part: part.start))
             if joined.report.records:
-                # Valid records follow, so what ended earlier did not end there.
+                # Valid records follow, so the log did not end in the earlier files: their ends are damage.
                 yield from (one.damaged() for one in unended)
                 unended.clear()
             if joined.end < segment.end:
@@ -156,26 +163,26 @@ def verify(
 
 
 def _end_of_log(unended: "list[_Joined]") -> Iterator[SegmentReport]:
-    """Files without valid records behind them: the log ends in the first; what is written there is its torn tail."""
+    """Report the files that no valid record follows: the log ends in the first; its remaining data are a torn tail."""
     written = max((one.written for one in unended), default=0)
     for at, one in enumerate(unended):
         if at == 0 and written > one.end:
-            one.report.damages.append(Damage(one.end, written, one.reason, is_tail=True))
+            one.report.damages.append(DamagedRange(one.end, written, one.reason, is_tail=True))
         yield one.report
 
 
 def _results(
     ranges: list[tuple[Segment, int, int]], jobs: int, queues: Settings | None
-) -> Iterator[tuple[Checked, int]]:
+) -> Iterator[tuple[CheckedRange, int]]:
     for empty in (one for one in ranges if not _has_data(*one)):
-        yield Checked(empty[0].start, empty[1]), empty[2] - empty[1]
+        yield CheckedRange(empty[0].start, empty[1]), empty[2] - empty[1]
     ranges = [one for one in ranges if _has_data(*one)]
     if jobs == 1 or len(ranges) < 2:
         check = QueueCheck(queues) if queues is not None else None
         for one in ranges:
             yield check_range(*one, check), one[2] - one[1]
         return
-    # A fresh interpreter per worker: forking would copy whatever threads and locks the caller has.
+    # Workers are spawned, because forking would copy the caller's threads and locks.
     context = get_context("spawn")
     with ProcessPoolExecutor(
         min(jobs, len(ranges)), mp_context=context, initializer=_begin_worker, initargs=(queues,)
@@ -186,7 +193,7 @@ def _results(
 
 
 def _has_data(segment: Segment, start: int, end: int) -> bool:
-    """Whether a range is anything but a hole of its file."""
+    """Return whether a range has data, that is, is not a hole of its sparse file."""
     with open(segment.path, "rb") as file:
         try:
             return segment.start + os.lseek(file.fileno(), start - segment.start, os.SEEK_DATA) < end
@@ -196,7 +203,7 @@ def _has_data(segment: Segment, start: int, end: int) -> bool:
 
 @dataclass(slots=True)
 class _Joined:
-    """A file put together from its ranges. `end`: where its records end; before its end, `reason` says why."""
+    """Combined result of the ranges of one file. `end`: log offset after its last valid record; `reason`: why there."""
 
     report: SegmentReport
     end: int
@@ -204,12 +211,12 @@ class _Joined:
     written: int
 
     def damaged(self) -> SegmentReport:
-        self.report.damages.append(Damage(self.end, self.report.segment.end, self.reason))
+        self.report.damages.append(DamagedRange(self.end, self.report.segment.end, self.reason))
         return self.report
 
 
-def _joined(segment: Segment, parts: list[Checked]) -> _Joined:
-    """Put the ranges of a file together: each begins where the one before it ended, or there is damage between."""
+def _joined(segment: Segment, parts: list[CheckedRange]) -> _Joined:
+    """Combine the ranges of a file; where a range does not start where the previous one ended, there is damage."""
     joined = _Joined(SegmentReport(segment), segment.start, "no record begins here", 0)
     report = joined.report
     for part in parts:
@@ -219,18 +226,18 @@ def _joined(segment: Segment, parts: list[Checked]) -> _Joined:
         if part.first < 0:
             continue
         if part.first > joined.end:
-            report.damages.append(Damage(joined.end, part.first, joined.reason))
+            report.damages.append(DamagedRange(joined.end, part.first, joined.reason))
         report.damages += part.damages
         joined.end, joined.reason = part.end, part.fault or "no record begins here"
     if joined.end < segment.end and _is_blank(segment, joined.end):
-        # It begins in a range in which no record begins, so no worker has met it.
+        # The blank begins in a range without records, so that no worker has seen it.
         report.bytes += segment.end - joined.end
         joined.end = segment.end
     return joined
 
 
 def _is_blank(segment: Segment, offset: int) -> bool:
-    """Whether the rest of a file is a blank: what fills a file whose next record went into the next one."""
+    """Return whether the rest of a file is a blank record, which fills a file whose next record did not fit."""
     with open(segment.path, "rb") as file:
         file.seek(offset - segment.start)
         head = file.read(BLANK_BYTES_MIN)
@@ -238,18 +245,18 @@ def _is_blank(segment: Segment, offset: int) -> bool:
 
 
 _worker: list[QueueCheck] = []
-"""Of a worker process: what it knows of queues, if they are to be compared."""
+"""State of a worker process: its queue check, if queue entries are compared."""
 
 
 def _begin_worker(queues: Settings | None) -> None:
     _worker[:] = [QueueCheck(queues)] if queues is not None else []
 
 
-def _check_in_worker(segment: Segment, start: int, end: int) -> Checked:
+def _check_in_worker(segment: Segment, start: int, end: int) -> CheckedRange:
     return check_range(segment, start, end, _worker[0] if _worker else None)
 
 
-def check_range(segment: Segment, start: int, end: int, queues: QueueCheck | None) -> Checked:
+def check_range(segment: Segment, start: int, end: int, queues: QueueCheck | None) -> CheckedRange:
     """Check the records that begin in `[start, end)` of a file."""
     found = _Range(segment, start, end, queues).check()
     found.compared = queues.end() if queues is not None else None
@@ -262,7 +269,7 @@ class _Range:
         self._segment = segment
         self._start = start
         self._end = end
-        self._found = Checked(segment.start, start)
+        self._found = CheckedRange(segment.start, start)
         self._file = open(segment.path, "rb", buffering=0)  # noqa: SIM115  # `check` closes it
 
     def _read(self, offset: int, size: int) -> bytes:
@@ -273,7 +280,7 @@ class _Range:
         return self._file.read(size)
 
     def _find(self, position: int) -> int | None:
-        """The first valid record that begins in this range, from a place on; holes of the file are passed over."""
+        """Return the log offset of the first valid record in this range at or after `position`; skips file holes."""
         position = max(position, self._next_data(position) - SIZE_FIELD_BYTES)
         if position >= self._end:
             return None
@@ -286,7 +293,7 @@ class _Range:
             return self._segment.end
         return self._segment.start + within
 
-    def check(self) -> Checked:
+    def check(self) -> CheckedRange:
         found = self._found
         with self._file:
             is_first = self._start == self._segment.start
@@ -303,11 +310,15 @@ class _Range:
                 if resumes is None:
                     found.written = self._last_written(found.end)
                     return found
-                found.damages.append(Damage(found.end, resumes, found.fault))
+                found.damages.append(DamagedRange(found.end, resumes, found.fault))
                 position = resumes
 
     def _walk(self, position: int) -> tuple[int, str | None]:
-        """Valid records from `position` on, up to the first that begins at or behind the end; why not, if not."""
+        """Check records from `position` up to the first that begins at or after the range's end.
+
+        Returns:
+            The log offset after the last valid record, and why it is before the range's end, None if it is not.
+        """
         found = self._found
         stream = RecordStream(position, self._segment.size)
         read = position

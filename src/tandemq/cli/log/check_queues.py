@@ -1,15 +1,16 @@
-"""Checking the consume queues of a store directory against its log: read only, as the log is verified.
+"""Offline check of a store's consume queues against its log: read only, while the log is verified.
 
-    QueueCheck   of a worker: the entries that its records must have, beside those in the queue files
-    judge        once the whole log was read: every entry must be one that a record named
+    QueueCheck   in each worker: compares the entries that its records must have with those in the queue files
+    judge        after the whole log was read: every entry in a queue file must belong to a record
 
-Every sound record must have its queue entry: log offset, size, tags code. Not faults: what a topic that was deleted, or
-deleted and created again, left in the log; entries of records before the log's start or in damaged ranges of it; and,
-where `abort` says that the broker runs or was killed, entries that were not written yet: a start enters them.
+Every valid record must have its queue entry: log offset, size, tags code. Not faults: records of topics that were
+deleted (and maybe created again); entries of records before the log's start or in damaged ranges. If the file `abort`
+shows that the broker is running or was killed, entries that are not written yet are not faults either: the next start
+adds them.
 
-Memory: a piece of a queue, a few numbers per queue, `LISTED_MAX` findings. Where as many entries are there as records
-named, no entry can be without its record; only elsewhere each is looked up in the log.
-Source: docs/internals/storage.md, "consume queue"; works on RocketMQ's stores as on ours.
+Memory: a chunk of a queue, a few numbers per queue, `LISTED_MAX` findings. Where a queue has as many entries as correct
+records were counted, no entry can lack its record; only in other queues each entry is looked up in the log.
+Source: docs/internals/storage.md, "consume queue". Works on the stores of RocketMQ and TandemQ.
 """
 
 import os
@@ -34,53 +35,53 @@ _ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _EMPTY = bytes(QUEUE_ENTRY_BYTES)
 _PLACE_BYTES = 12
 _EXTENDED_BELOW = -(1 << 31)
-"""Java's extended queue entries hold an address, and no hash, as their code."""
+"""RocketMQ's extended queue entries have an address below this as their tags code, instead of a hash."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Name = tuple[str, int]
 """Topic and queue id."""
 Read = Callable[[int, int], bytes]
-"""(log offset, size) -> up to so many bytes, not beyond the file."""
+"""(log offset, size) -> at most `size` bytes, not beyond the end of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong, and where: "T/0@17" or the name of an index file."""
+    """A fault. `where`: queue entry like "T/0@17", or name of an index file."""
 
     where: str
     log_offset: int
     reason: str
     held: str = ""
-    """What the entry says: log offset, size, tags code."""
+    """Content of the entry: log offset, size, tags code."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """At most `LISTED_MAX` are listed, all are counted."""
+    """Faults: all are counted, at most `LISTED_MAX` are listed."""
 
     faults: int = 0
     listed: list[Finding] = field(default_factory=list)
 
     def add(self, *found: Finding) -> None:
-        """Note faults."""
+        """Add faults."""
         self.faults += len(found)
         self.listed += found[: LISTED_MAX - len(self.listed)]
 
 
 @dataclass(slots=True)
-class Compared:
-    """What the records of a part of the log say of queue entries."""
+class QueueComparison:
+    """Comparison of the records of a part of the log with the queue entries."""
 
     named: Counter[Name] = field(default_factory=Counter)
-    """Records by queue whose entry is right."""
+    """Number of records with a correct entry, by queue."""
     not_yet: int = 0
-    """Records whose entry is still to be written by the next start."""
+    """Records whose entry the next start writes."""
     missing: set[Name] = field(default_factory=set)
-    """Queues that are not there."""
+    """Queues of records that do not exist."""
     findings: Findings = field(default_factory=Findings)
 
-    def merge(self, other: "Compared") -> None:
-        """Add what was found in another part."""
+    def merge(self, other: "QueueComparison") -> None:
+        """Add the results of another part of the log."""
         self.named += other.named
         self.not_yet += other.not_yet
         self.missing |= other.missing
@@ -89,36 +90,36 @@ class Compared:
 
 
 class Settings(NamedTuple):
-    """What workers must know. `has_extended`: there is a `consumequeue_ext`."""
+    """Settings of the workers. `has_extended`: the store has a `consumequeue_ext`."""
 
     store: Path
     is_unclean: bool
     has_extended: bool
 
     def takes_code(self, topic: str, code: int) -> bool:
-        """Whether the tags code of an entry is no tag's hash: a time of delivery, or Java's extended address."""
+        """Return whether an entry's tags code is not a hash: a delivery time, or RocketMQ's extended address."""
         return topic == SCHEDULE_TOPIC or (self.has_extended and code < _EXTENDED_BELOW)
 
 
 def settings_of(store: Path) -> Settings:
-    """How the queues of a store are to be looked at."""
+    """Return the settings for checking a store."""
     return Settings(store, (store / "abort").exists(), (store / "consumequeue_ext").is_dir())
 
 
 class _Queue:
-    """The files of one queue; none stays open."""
+    """The files of one queue; they are opened for each access."""
 
     def __init__(self, directory: Path) -> None:
-        """List them."""
-        self.is_there = directory.is_dir()
-        found = sorted(path for path in directory.iterdir() if path.name.isdigit()) if self.is_there else []
+        """List the files of the queue."""
+        self.exists = directory.is_dir()
+        found = sorted(path for path in directory.iterdir() if path.name.isdigit()) if self.exists else []
         self.files = {int(path.name): path for path in found if path.stat().st_size}
         self.file_bytes = next(iter(self.files.values())).stat().st_size if self.files else 0
         self._first_place: int | None = None
         self._end: int | None = None
 
     def read(self, queue_offset: int, count: int) -> bytes:
-        """So many entries; zeroes where there are none."""
+        """Read `count` entries; missing ones are zeroes."""
         position, stop = queue_offset * QUEUE_ENTRY_BYTES, (queue_offset + count) * QUEUE_ENTRY_BYTES
         pieces: list[bytes] = []
         while position < stop:
@@ -135,7 +136,7 @@ class _Queue:
         return b"".join(pieces)
 
     def chunks(self) -> Iterator[tuple[int, Array]]:
-        """All entries, many at a time, with the queue offset of the first; holes of the files are passed over."""
+        """Yield all entries in chunks, each with the queue offset of its first entry; file holes are skipped."""
         for start, path in sorted(self.files.items()):
             with path.open("rb", buffering=0) as file:
                 position = 0
@@ -151,14 +152,14 @@ class _Queue:
 
     @property
     def first_place(self) -> int:
-        """The log offset of the queue's first entry that can be right: older records are of a topic deleted since."""
+        """Log offset of the queue's first valid entry: older records belong to a topic that was deleted since."""
         if self._first_place is None:
             self._first_place = next((place for _, entries in self.chunks() for place in _places(entries)), 0)
         return self._first_place
 
     @property
     def end(self) -> int:
-        """Queue offset behind the last entry that is not empty; 0 if there is none."""
+        """Queue offset after the last entry that is not empty; 0 if there is none."""
         if self._end is None:
             self._end = max((_end_of(first, entries) for first, entries in self.chunks()), default=0)
         return self._end
@@ -177,7 +178,7 @@ def _end_of(first: int, entries: Array) -> int:
 
 
 def _places(entries: Array) -> Iterator[int]:
-    """The smallest of the first log offsets of some entries: one that is damaged may be too large, hardly too small."""
+    """Yield the smallest of the first three log offsets: a damaged offset may be too large, but hardly too small."""
     real = entries["log_offset"][_is_real(entries)][:3]
     if len(real):
         yield int(real.min())
@@ -189,18 +190,18 @@ def _is_real(entries: Array) -> Array:
 
 
 class QueueCheck:
-    """Compares the records that one process reads, range by range of the log."""
+    """Compares the records that one process reads with their queue entries, one log range after another."""
 
     def __init__(self, settings: Settings) -> None:
-        """No queue was looked at yet."""
+        """Create a check that has compared nothing yet."""
         self._settings = settings
         self._queues: dict[Name, _Queue] = {}
         self._waiting: dict[Name, tuple[int, bytearray]] = {}
         """By queue: the first queue offset of entries, and the entries."""
-        self._found = Compared()
+        self._found = QueueComparison()
 
     def take(self, pieces: list[Piece]) -> None:
-        """Note the entries that verified records must have. Cost: 20 bytes of memory for each until `end`."""
+        """Collect the entries that verified records must have. Cost: 20 bytes of memory per record until `end`."""
         for entries in entries_of(pieces):
             name = entries.topic.decode("utf-8", "replace"), entries.queue_id
             first, packed = self._waiting.get(name, (0, bytearray()))
@@ -210,12 +211,12 @@ class QueueCheck:
             packed += entries.packed
             self._waiting[name] = first, packed
 
-    def end(self) -> Compared:
-        """Compare what was noted with the queues; what was found in this range."""
+    def end(self) -> QueueComparison:
+        """Compare the collected entries with the queues, and return the result for this range."""
         for name, (first, packed) in self._waiting.items():
             self._compare(name, first, bytes(packed))
         self._waiting.clear()
-        found, self._found = self._found, Compared()
+        found, self._found = self._found, QueueComparison()
         return found
 
     def _queue(self, name: Name) -> _Queue:
@@ -229,7 +230,7 @@ class QueueCheck:
 
     def _compare(self, name: Name, first: int, wanted: bytes) -> None:
         queue, count = self._queue(name), len(wanted) // QUEUE_ENTRY_BYTES
-        if not queue.is_there:
+        if not queue.exists:
             self._found.missing |= {name} if count else set()
             return
         held = queue.read(first, count)
@@ -255,8 +256,8 @@ class QueueCheck:
 
 
 @dataclass(slots=True)
-class Queues:
-    """The outcome."""
+class QueueReport:
+    """Result of checking the queues."""
 
     queues: int = 0
     entries: int = 0
@@ -265,9 +266,11 @@ class Queues:
     notes: list[str] = field(default_factory=list)
 
 
-def judge(settings: Settings, found: Compared, read: Read, log_start: int, damaged: list[tuple[int, int]]) -> Queues:
-    """What the queues of a store are like, `found` being what all of its log says of them."""
-    outcome = Queues(not_yet=found.not_yet, findings=found.findings)
+def judge(
+    settings: Settings, found: QueueComparison, read: Read, log_start: int, damaged: list[tuple[int, int]]
+) -> QueueReport:
+    """Check that every queue entry belongs to a record; `found` is the comparison of the whole log."""
+    outcome = QueueReport(not_yet=found.not_yet, findings=found.findings)
     for directory in sorted((settings.store / "consumequeue").glob("*/*")):
         if not directory.name.isdigit():
             continue
@@ -283,12 +286,12 @@ def judge(settings: Settings, found: Compared, read: Read, log_start: int, damag
             _look_up(outcome.findings, settings, name, queue, read, log_start, damaged)
     if found.missing:
         names = sorted(f"{topic}/{queue_id}" for topic, queue_id in found.missing)
-        outcome.notes.append(f"records of {len(names)} queues that are not there (deleted topics): {names[:5]}")
+        outcome.notes.append(f"records of {len(names)} missing queues (deleted topics): {names[:5]}")
     return outcome
 
 
 def _unproven(entries: Array, log_start: int, damaged: list[tuple[int, int]]) -> Array:
-    """Places of the entries that must name a sound record."""
+    """Return the indexes of the entries that must belong to a valid record."""
     offsets = entries["log_offset"]
     wanted = _is_real(entries) & (offsets >= log_start)
     for start, end in damaged:
@@ -310,7 +313,7 @@ def _look_up(
             entry = entries[place].item()
             if not _names_record(settings, name, first + place, entry, read):
                 where = f"{name[0]}/{name[1]}@{first + place}"
-                findings.add(Finding(where, entry[0], "the entry names no such record", str(entry)))
+                findings.add(Finding(where, entry[0], "the entry matches no record", str(entry)))
 
 
 def _names_record(settings: Settings, name: Name, queue_offset: int, entry: tuple[int, int, int], read: Read) -> bool:

@@ -1,4 +1,4 @@
-"""`tandemq log`: offline tools for a store directory: dump, verify, rebuild-index."""
+"""`tandemq log`: offline tools for a store directory (verify, dump, rebuild-index)."""
 
 import os
 import sys
@@ -16,9 +16,9 @@ from tandemq.cli.support.paths import LocalPath
 from tandemq.errors import StoreError
 
 if TYPE_CHECKING:
-    from tandemq.cli.log.check_index import Indexed
+    from tandemq.cli.log.check_index import IndexReport
     from tandemq.cli.log.check_log import Segment, SegmentReport
-    from tandemq.cli.log.check_queues import Compared, Finding, Queues, Settings
+    from tandemq.cli.log.check_queues import Finding, QueueComparison, QueueReport, Settings
     from tandemq.codec.record.record import Record
 
 EXIT_FAULTS = 3
@@ -27,10 +27,10 @@ store_argument = click.argument("store", type=LocalPath(exists=True, file_okay=F
 
 
 slots_option = click.option(
-    "--slots", default=5_000_000, show_default=True, type=click.IntRange(1), help="The broker's maxHashSlotNum."
+    "--slots", default=5_000_000, show_default=True, type=click.IntRange(1), help="maxHashSlotNum of the broker."
 )
 entries_option = click.option(
-    "--entries", default=20_000_000, show_default=True, type=click.IntRange(2), help="The broker's maxIndexNum."
+    "--entries", default=20_000_000, show_default=True, type=click.IntRange(2), help="maxIndexNum of the broker."
 )
 
 
@@ -38,12 +38,12 @@ entries_option = click.option(
 def log() -> None:
     """Read, check and repair a store directory.
 
-    No broker is needed. STORE is its storePathRootDir.
+    No broker is needed. STORE is the storePathRootDir of a broker.
     """
 
 
 class _Progress:
-    """One moving line on a terminal, nothing elsewhere."""
+    """Progress as one updated line on a terminal; nothing elsewhere."""
 
     def __init__(self, what: str, *, silent: bool) -> None:
         self._what = what
@@ -66,32 +66,32 @@ class _Progress:
 
 @log.command()
 @store_argument
-@click.option("--jobs", type=click.IntRange(1), help="Processes that check at a time; as many as there are cores.")
-@click.option("--queues/--no-queues", default=True, help="Whether entries of consume queues are checked too.")
-@click.option("--derived", is_flag=True, help="Check the key index against the log too: slower.")
+@click.option("--jobs", type=click.IntRange(1), help="Number of worker processes; default: number of cores.")
+@click.option("--queues/--no-queues", default=True, help="Also check the entries of consume queues.")
+@click.option("--derived", is_flag=True, help="Also check the key index; slower.")
 @slots_option
 @entries_option
 @json_option
 def verify(store: Path, jobs: int | None, queues: bool, derived: bool, slots: int, entries: int, as_json: bool) -> None:
-    """Check every record of the commit log of STORE, RocketMQ's or ours, and its queue entry; exit code 3 on damage.
+    """Check every record in the commit log of STORE and its queue entry. Exit code 3 on damage.
 
-    Nothing is changed. A torn tail, which a broker cuts when it starts, is told and is no damage. A running broker
-    rebuilds wrong queue entries itself.
+    STORE may be RocketMQ's or TandemQ's; nothing in it is changed. A torn tail, which a broker truncates when it
+    starts, is reported but is not damage. A running broker rebuilds wrong queue entries by itself.
     """
     from tandemq.cli.log.check_log import seconds_since, segments_of  # noqa: PLC0415  # numpy is not loaded for --help
     from tandemq.cli.log.check_log import verify as check  # noqa: PLC0415
-    from tandemq.cli.log.check_queues import Compared, settings_of  # noqa: PLC0415
+    from tandemq.cli.log.check_queues import QueueComparison, settings_of  # noqa: PLC0415
 
     began = time.monotonic()
     segments = segments_of(store)
-    asked = (settings_of(store), Compared()) if queues else None
+    asked = (settings_of(store), QueueComparison()) if queues else None
     reports = []
     for report in check(
         segments, jobs=jobs or os.cpu_count() or 1, progress=_Progress("verify", silent=as_json), queues=asked
     ):
         reports.append(report)
         if not as_json:
-            _tell_segment(report)
+            _print_segment(report)
     damaged = [(damage.start, damage.end) for report in reports for damage in report.damages]
     entered = _judge_queues(segments, asked, damaged) if asked is not None else None
     seconds = seconds_since(began)
@@ -110,8 +110,8 @@ def verify(store: Path, jobs: int | None, queues: bool, derived: bool, slots: in
     derived_facts, findings, notes = _derived_facts(entered, indexed)
     facts |= derived_facts
     if as_json:
-        told: dict[str, Any] = {**facts, "reports": [_as_object(report) for report in reports]}
-        show_json(told | {"derived": [asdict(finding) for finding in findings], "notes": notes})
+        result: dict[str, Any] = {**facts, "reports": [_as_object(report) for report in reports]}
+        show_json(result | {"derived": [asdict(finding) for finding in findings], "notes": notes})
     else:
         for line in _lines_of(findings, derived_facts.get("derivedFaults", 0), notes):
             click.echo(line)
@@ -122,8 +122,8 @@ def verify(store: Path, jobs: int | None, queues: bool, derived: bool, slots: in
 
 
 def _judge_queues(
-    segments: "list[Segment]", asked: "tuple[Settings, Compared]", damaged: list[tuple[int, int]]
-) -> "Queues":
+    segments: "list[Segment]", asked: "tuple[Settings, QueueComparison]", damaged: list[tuple[int, int]]
+) -> "QueueReport":
     from tandemq.cli.log.check_queues import judge  # noqa: PLC0415  # see verify
 
     with closing(_Reader(segments)) as read:
@@ -131,9 +131,9 @@ def _judge_queues(
 
 
 def _derived_facts(
-    entered: "Queues | None", indexed: "Indexed | None"
+    entered: "QueueReport | None", indexed: "IndexReport | None"
 ) -> "tuple[dict[str, int], list[Finding], list[str]]":
-    """What is to be shown of queues and index: figures, what is wrong, and what was not checked."""
+    """Return the results of queues and index to show: figures, faults, and notes on what was not checked."""
     checked = [one for one in (entered, indexed) if one is not None]
     facts: dict[str, int] = {}
     if entered is not None:
@@ -148,7 +148,7 @@ def _derived_facts(
 
 
 def _noted(store: Path) -> dict[str, int]:
-    """How many ranges the broker itself knows to be damaged, and how many it repaired from a twin."""
+    """Return the number of ranges that the broker itself recorded as damaged, and of those repaired from a replica."""
     from tandemq.broker.integrity.damage_table import Damages  # noqa: PLC0415  # see verify
     from tandemq.real.disk import RealDisk  # noqa: PLC0415
     from tandemq.storage.json_tables import load_table  # noqa: PLC0415
@@ -165,7 +165,7 @@ def _noted(store: Path) -> dict[str, int]:
 
 def _check_index(
     store: Path, segments: "list[Segment]", damaged: list[tuple[int, int]], slots: int, entries: int, *, silent: bool
-) -> "Indexed":
+) -> "IndexReport":
     from tandemq.cli.log.check_index import check_index  # noqa: PLC0415  # see verify
 
     start, total = segments[0].start, segments[-1].end - segments[0].start
@@ -187,16 +187,16 @@ def _check_index(
 
 def _lines_of(findings: "list[Finding]", faults: int, notes: list[str]) -> "Iterator[str]":
     for finding in findings:
-        held = f"; it says {finding.held}" if finding.held else ""
+        held = f"; its content is {finding.held}" if finding.held else ""
         yield f"{finding.where}  log offset {finding.log_offset}: {finding.reason}{held}"
     if faults > len(findings):
         yield f"… and {faults - len(findings)} more"
     yield from notes
 
 
-def _tell_segment(report: "SegmentReport") -> None:
+def _print_segment(report: "SegmentReport") -> None:
     name = Path(report.segment.path).name
-    state = "sound" if not report.damages else "torn tail" if all(d.is_tail for d in report.damages) else "DAMAGED"
+    state = "valid" if not report.damages else "torn tail" if all(d.is_tail for d in report.damages) else "DAMAGED"
     click.echo(f"{name}  {state:<9}  {report.records:>10,} records  {report.bytes / 1e6:>9,.1f} MB")
     for damage in report.damages:
         what = "torn tail" if damage.is_tail else "damage"
@@ -221,16 +221,18 @@ def _as_object(report: "SegmentReport") -> dict[str, Any]:
 
 @log.command()
 @store_argument
-@click.option("--from", "start", type=click.IntRange(0), help="Begin at the first record at or behind this log offset.")
-@click.option("--count", default=20, show_default=True, type=click.IntRange(0), help="At most so many records; 0: all.")
-@click.option("--topic", help="Of this topic only.")
-@click.option("--key", help="With this key or unique key only.")
-@click.option("--body/--no-body", default=True, help="Whether bodies are shown.")
+@click.option("--from", "start", type=click.IntRange(0), help="Start at the first record at or after this log offset.")
+@click.option(
+    "--count", default=20, show_default=True, type=click.IntRange(0), help="Maximum number of records; 0: all."
+)
+@click.option("--topic", help="Only records of this topic.")
+@click.option("--key", help="Only records with this key or unique key.")
+@click.option("--body/--no-body", default=True, help="Whether to print bodies.")
 @json_option
 def dump(
     store: Path, start: int | None, count: int, topic: str | None, key: str | None, body: bool, as_json: bool
 ) -> None:
-    """Print the records in the log of STORE, one per line, as they lie."""
+    """Print the records in the commit log of STORE in log order, one per line."""
     from tandemq.cli.log.check_log import segments_of  # noqa: PLC0415  # see verify
 
     rows = 0
@@ -250,7 +252,7 @@ def dump(
 
 
 def _records(segments: "list[Segment]", start: int | None) -> "Iterator[tuple[Record, bytes]]":
-    """All valid records, each with the window its body lies in; damage is told and passed over."""
+    """Yield all valid records, each with the buffer that contains its body; damage is reported and skipped."""
     with closing(_Reader(segments)) as read:
         yield from _walked(read, segments, start)
 
@@ -280,7 +282,7 @@ def _walked(
 
 
 class _Reader:
-    """Reads a row of files as one byte space; never beyond the file an offset lies in."""
+    """Reads segment files by log offset; a read ends at the end of its file."""
 
     def __init__(self, segments: "list[Segment]") -> None:
         self._segments = {segment.start: segment for segment in segments}
@@ -302,7 +304,7 @@ class _Reader:
         return data
 
     def close(self) -> None:
-        """Close the file read last."""
+        """Close the open file."""
         if self._open is not None:
             self._open[1].close()
             self._open = None
@@ -356,9 +358,9 @@ def _print_record(found: dict[str, Any]) -> None:
 @entries_option
 @json_option
 def rebuild_index(store: Path, slots: int, entries: int, as_json: bool) -> None:
-    """Build the key index of STORE anew from its log; the broker must be stopped.
+    """Rebuild the key index of STORE from its log. The broker must be stopped.
 
-    The old index stays until the new one is complete.
+    The old index is kept until the new one is complete.
     """
     from tandemq.cli.log.check_log import segments_of  # noqa: PLC0415  # see verify
     from tandemq.real.disk import RealDisk  # noqa: PLC0415
@@ -379,9 +381,9 @@ def _rebuild(disk: Any, segments: "list[Segment]", slots: int, entries: int, pro
     from tandemq.real.disk import RealDisk  # noqa: PLC0415
     from tandemq.storage.key_index import PENDING_MAX, KeyIndex  # noqa: PLC0415
 
-    workshop = RealDisk(disk.root / "index.new")
-    workshop.remove("index")
-    index = KeyIndex(workshop, slots, entries)
+    directory = RealDisk(disk.root / "index.new")
+    directory.remove("index")
+    index = KeyIndex(directory, slots, entries)
     start, total = segments[0].start, segments[-1].end - segments[0].start
     records = keys = 0
     for record, _ in _records(segments, None):

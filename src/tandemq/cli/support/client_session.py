@@ -1,4 +1,4 @@
-"""The client for the length of one command."""
+"""An admin client for the duration of one command."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
@@ -30,10 +30,12 @@ namesrv_option = click.option(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the log of clients to errors: what they say of their connections is for programs that live longer. A message
-    that is passed over is still said."""
+    """Limit the clients' log to errors, as their warnings about connections concern long-running programs.
+
+    Warnings about messages that were skipped because they are unreadable are still logged.
+    """
     loggers = [logging.getLogger("tandemq")]
-    if not logging.getLogger().isEnabledFor(logging.DEBUG):  # tandemq -v: every attempt of ZooKeeper's client is shown
+    if not logging.getLogger().isEnabledFor(logging.DEBUG):  # tandemq -v shows every attempt of ZooKeeper's client
         loggers.append(logging.getLogger("kazoo"))
     loggers.append(logging.getLogger("tandemq.client.consumer.unreadable"))
     before = [logger.level for logger in loggers]
@@ -46,15 +48,15 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def ask(name_servers: str, story: "Callable[[Admin], Awaitable[T]]") -> T:
-    """The outcome of what `story` asks of a cluster."""
+def with_admin(name_servers: str, requests: "Callable[[Admin], Awaitable[T]]") -> T:
+    """Run `requests` with an admin client of the cluster, and return its result."""
     from tandemq.client.aio.admin import Admin  # noqa: PLC0415  # --help needs no client
 
-    async def told() -> T:
+    async def run() -> T:
         async with Admin(name_servers) as admin:
-            return await story(admin)
+            return await requests(admin)
 
-    import asyncio  # noqa: PLC0415  # and no loop
+    import asyncio  # noqa: PLC0415  # nor asyncio
 
     with quiet(), explained(name_servers):
-        return asyncio.run(told())
+        return asyncio.run(run())

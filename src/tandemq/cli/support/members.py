@@ -1,11 +1,11 @@
-"""The brokers of a cluster and of its groups, found through name servers, each other, and the registry.
+"""Discovery of the brokers of a cluster and of its groups: through name servers, other brokers, and the registry.
 
-    name servers ── registered brokers ──► asked where they stand ── addresses of living members ──► asked as well
-    registry ────── living members ──────►                        └─ configured members: who is missing
+    name servers ── registered brokers ──► failover status ── addresses of live members ──► failover status
+    registry ────── live members ────────►                 └─ configured members: which of them are missing
     operator ────── addresses ───────────►
 
-A broker is not always registered: a returning master that waits for its hand-back is not. Nor does the id under which
-it is registered say which member it is: with elected masters number 0 is whoever is the master.
+A broker is not always registered: a returning master that waits for the offset handover is not. The id under which a
+broker is registered does not identify the member: with elected masters, id 0 is the present master.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,26 +21,26 @@ from tandemq.errors import ConfigError, LocalError, NetworkError, NotConnected, 
 from tandemq.model.codes import RequestCode, ResponseCode
 
 registry_option = registries.registry_option(
-    "Find members there as well: zookeeper://host:2181,host:2181 or namesrv://host:9876."
+    "Also find members in this registry: zookeeper://host:2181,host:2181 or namesrv://host:9876."
 )
 address_option = click.option(
     "--address",
     "addresses",
     multiple=True,
     metavar="HOST:PORT",
-    help="Ask this broker itself, and look at its group only; may be repeated.",
+    help="Query this broker directly, and only its group; repeatable.",
 )
 NORMAL_SECONDS = 3.0
 PORT_MAX = 65_535
 ASK_THEM = (
-    "brokers are found through their name servers (--namesrv), through a registry (--registry ADDRESS), or by asking "
-    "one of them (--address HOST:PORT)"
+    "brokers are found through name servers (--namesrv), through a registry (--registry ADDRESS), or through the "
+    "address of one of them (--address HOST:PORT)"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A broker as the name server knows it."""
+class ListedBroker:
+    """A broker as registered at the name server."""
 
     cluster: str
     broker: str
@@ -49,40 +49,40 @@ class Member:
 
 
 @dataclass(slots=True)
-class Found:
-    """A broker, and what it says of its part in its group."""
+class FoundBroker:
+    """A broker and its failover status."""
 
     broker: str
     broker_id: int
-    """Its own id, if it answers; else the one it is known under."""
+    """Its own id if it answers, else the id under which it was found."""
     address: str
     is_registered: bool
-    standing: dict[str, Any] | None = None
-    """The answer to TANDEM_FAILOVER_STATUS; None: no answer, or no TandemQ broker."""
+    failover: dict[str, Any] | None = None
+    """Response to TANDEM_FAILOVER_STATUS; None if there is none, or the broker is not TandemQ."""
 
     @property
     def has_registry(self) -> bool:
-        """Whether its group gets its roles from a registry."""
-        return self.standing is not None and "stage" in self.standing
+        """Whether the roles of its group come from a registry."""
+        return self.failover is not None and "stage" in self.failover
 
     @property
     def is_master(self) -> bool:
-        """Whether it serves as the master now."""
+        """Whether it is the active master now."""
         return (
-            self.standing is not None
-            and bool(self.standing["isMaster"])
-            and (not self.has_registry or self.standing["stage"] in ("serving", "handing over"))
+            self.failover is not None
+            and bool(self.failover["isMaster"])
+            and (not self.has_registry or self.failover["stage"] in ("serving", "handing over"))
         )
 
 
 @dataclass(slots=True)
 class Group:
-    """A broker group: who was found, and who is missing."""
+    """A broker group: the members found, and the ids of missing ones."""
 
     name: str
-    members: list[Found] = field(default_factory=list)
+    members: list[FoundBroker] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
-    """Configured members that do not live, or do not answer."""
+    """Ids of configured members that are not live or do not answer."""
 
     @property
     def has_registry(self) -> bool:
@@ -90,46 +90,48 @@ class Group:
         return any(found.has_registry for found in self.members)
 
     @property
-    def master(self) -> Found | None:
-        """Who serves as its master now; of two that say so, the one of the higher epoch."""
+    def master(self) -> FoundBroker | None:
+        """The active master; if two members claim to be, the one with the higher epoch."""
         masters = [found for found in self.members if found.is_master]
-        return max(masters, key=lambda found: (found.standing or {}).get("epoch", 0), default=None)
+        return max(masters, key=lambda found: (found.failover or {}).get("epoch", 0), default=None)
 
     def has_answer_of(self, broker_id: int) -> bool:
-        """Whether this member was asked, and answered."""
-        return any(found.broker_id == broker_id and found.standing is not None for found in self.members)
+        """Return whether this member answered."""
+        return any(found.broker_id == broker_id and found.failover is not None for found in self.members)
 
-    def member(self, broker_id: int) -> Found:
-        """A member that answers.
+    def member(self, broker_id: int) -> FoundBroker:
+        """Return a member that answers.
 
         Raises:
-            LocalError: there is none of this id, or it is away.
+            LocalError: the id is unknown, or the member does not answer.
         """
         for found in self.members:
-            if found.broker_id == broker_id and found.standing is not None:
+            if found.broker_id == broker_id and found.failover is not None:
                 return found
-        known = ", ".join(str(found.broker_id) for found in self.members if found.standing is not None)
+        known = ", ".join(str(found.broker_id) for found in self.members if found.failover is not None)
         what = "does not answer" if broker_id in self.missing else "is unknown"
-        raise LocalError(f"broker {broker_id} of group {self.name} {what}", hint=f"there are {known or 'none'}")
+        raise LocalError(
+            f"broker {broker_id} of group {self.name} {what}", hint=f"members that answer: {known or 'none'}"
+        )
 
 
 def ask_broker(
     address: str, code: RequestCode, fields: dict[str, str] | None = None, *, seconds: float = NORMAL_SECONDS
 ) -> Any:
-    """The answer to one request, whatever it says. Raises NetworkError."""
+    """Send one request and return the response, whatever its code. Raises NetworkError."""
     from tandemq.model.command import Command  # noqa: PLC0415  # not for --help
-    from tandemq.run.request import line  # noqa: PLC0415
+    from tandemq.run.request import connect  # noqa: PLC0415
 
-    with line(address, seconds=seconds) as opened:
-        return opened.ask(Command(code, fields=fields or {}))
+    with connect(address, seconds=seconds) as opened:
+        return opened.request(Command(code, fields=fields or {}))
 
 
 def ask_json(address: str, code: RequestCode, fields: dict[str, str] | None = None) -> Any:
-    """What the JSON body of the answer to one request says.
+    """Send one request and return the parsed JSON body of the response.
 
     Raises:
-        NetworkError: there is no answer.
-        RemoteError: the request is refused, or the body is no JSON.
+        NetworkError: there is no response.
+        RemoteError: the request is refused, or the body is not JSON.
     """
     from tandemq.codec.remoting.fastjson import loads  # noqa: PLC0415  # not for --help
 
@@ -139,42 +141,45 @@ def ask_json(address: str, code: RequestCode, fields: dict[str, str] | None = No
     return loads(answer.body, is_trusted=True)
 
 
-def members_of(name_servers: str) -> list[Member]:
-    """All registered brokers, from the first name server that answers.
+def members_of(name_servers: str) -> list[ListedBroker]:
+    """Return all registered brokers, from the first name server that answers.
 
     Raises:
-        NotConnected: none does.
-        RemoteError: who answers is no name server, or refuses.
+        NotConnected: no name server answers.
+        RemoteError: the process at an address is not a name server, or it refuses the request.
     """
     return [
-        Member(str(data.get("cluster", "")), name, int(number), str(at))
+        ListedBroker(str(data.get("cluster", "")), name, int(number), str(at))
         for name, data in sorted(registered_brokers(name_servers).items())
         for number, at in sorted(data["brokerAddrs"].items(), key=lambda item: int(item[0]))
     ]
 
 
 def groups_of(
-    name_servers: str, registry: str | None, broker: str | None = None, asked: Sequence[Found] = ()
+    name_servers: str, registry: str | None, broker: str | None = None, asked: Sequence[FoundBroker] = ()
 ) -> list[Group]:
-    """All groups, or one of them, by name, with everybody who can be found; members by id. If some of those who were to
-    be asked for members do not answer and others do, standard error says so.
+    """Find all groups, or one of them, with all members that can be found.
+
+    If only some of the name servers and the registry answer, a warning is printed to standard error.
 
     Args:
         name_servers: "host:port;host:port".
-        registry: its address, to find members there as well.
-        broker: this group only.
-        asked: brokers asked by their own address; of their groups only.
+        registry: address of a registry, to find members there too.
+        broker: only this group.
+        asked: brokers that were found by their own address; only their groups.
+    Returns:
+        Groups sorted by name, their members by id.
     Raises:
         NetworkError: neither a name server nor the registry, if one is given, answers.
-        ConfigError: the registry's address is none.
-        LocalError: no broker is found, or none of the group that is asked for.
+        ConfigError: the registry's address is malformed.
+        LocalError: no broker is found, or none of the requested group.
     """
-    registered, living = _known(name_servers, registry, is_needed=not asked)
+    registered, live = _known(name_servers, registry, is_needed=not asked)
     wanted = {found.broker for found in asked}
     groups: dict[str, Group] = {}
     for name, broker_id, address, is_registered in [
         *((one.broker, one.broker_id, one.address, True) for one in registered),
-        *((*one, False) for one in living),
+        *((*one, False) for one in live),
     ]:
         if broker in (None, name) and (not asked or name in wanted):
             group = groups.setdefault(name, Group(name))
@@ -195,37 +200,37 @@ def groups_of(
 
 def _known(
     name_servers: str, registry: str | None, *, is_needed: bool
-) -> tuple[list[Member], list[tuple[str, int, str]]]:
-    """Registered brokers, and living members in the registry. Raises as `groups_of`, if they are needed."""
-    registered: list[Member] = []
-    living: list[tuple[str, int, str]] = []
+) -> tuple[list[ListedBroker], list[tuple[str, int, str]]]:
+    """Return registered brokers, and live members of the registry. Raises as `groups_of` if they are needed."""
+    registered: list[ListedBroker] = []
+    live: list[tuple[str, int, str]] = []
     silent: list[TandemError] = []
     try:
         registered = members_of(name_servers)
     except NetworkError as error:
         silent.append(error)
     try:
-        living = _living(registry) if registry else []
+        live = _live(registry) if registry else []
     except NetworkError as error:
         silent.append(error)
     why = "; ".join(str(error.args[0]) for error in silent)
-    if silent and is_needed and not registered and not living:
+    if silent and is_needed and not registered and not live:
         raise NotConnected(why, hint=ASK_THEM)
     if silent:
         click.echo(f"tandemq: {why}", err=True)
-    return registered, living
+    return registered, live
 
 
-def asked_at(addresses: Sequence[str]) -> list[Found]:
-    """The brokers at addresses that the user named; standard error says where there is none.
+def asked_at(addresses: Sequence[str]) -> list[FoundBroker]:
+    """Return the brokers at the user's addresses; a warning is printed for each address without one.
 
     Raises:
-        ConfigError: one is no address.
+        ConfigError: an address is malformed.
     """
     for address in addresses:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
-            raise ConfigError(f"--address {address:.128}: that is no HOST:PORT", hint="for instance 10.0.0.1:10911")
+            raise ConfigError(f"--address {address:.128}: HOST:PORT is expected", hint="for instance 10.0.0.1:10911")
     found = []
     for address in addresses:
         try:
@@ -235,32 +240,33 @@ def asked_at(addresses: Sequence[str]) -> list[Found]:
     return found
 
 
-def required_at(addresses: Sequence[str], broker: str | None) -> list[Found]:
-    """The brokers at addresses that the user named, if any, of which one at least must answer and be of `broker`.
+def required_at(addresses: Sequence[str], broker: str | None) -> list[FoundBroker]:
+    """Return the brokers at the user's addresses; if there are addresses, at least one broker of group `broker` must
+    answer.
 
     Raises:
-        ConfigError: one is no address, or who answers is of another group.
-        LocalError: nobody answers.
+        ConfigError: an address is malformed, or the brokers that answer belong to other groups.
+        LocalError: no broker answers.
     """
     found = asked_at(addresses)
     if addresses and not found:
-        raise LocalError("no broker that was named with --address answers", hint="are they running?")
+        raise LocalError("no broker given with --address answers", hint="are they running?")
     names = sorted({one.broker for one in found})
     if broker is not None and found and broker not in names:
-        raise ConfigError(f"who answers at --address is of group {', '.join(names)}, not of {broker}")
+        raise ConfigError(f"the brokers given with --address belong to group {', '.join(names)}, not to {broker}")
     return found
 
 
-def _broker_at(address: str) -> Found:
-    """Raises NetworkError, or RemoteError if who answers there is no TandemQ broker."""
-    standing = ask_json(address, RequestCode.TANDEM_FAILOVER_STATUS)
-    if not isinstance(standing, dict) or "brokerName" not in standing:
-        raise RemoteError(f"{address}: who answers there is no TandemQ broker")
-    return Found(str(standing["brokerName"]), int(standing["brokerId"]), address, False, standing)
+def _broker_at(address: str) -> FoundBroker:
+    """Return the TandemQ broker at an address. Raises NetworkError, or RemoteError if it is something else."""
+    failover = ask_json(address, RequestCode.TANDEM_FAILOVER_STATUS)
+    if not isinstance(failover, dict) or "brokerName" not in failover:
+        raise RemoteError(f"{address}: the process there is not a TandemQ broker")
+    return FoundBroker(str(failover["brokerName"]), int(failover["brokerId"]), address, False, failover)
 
 
-def _living(registry: str) -> list[tuple[str, int, str]]:
-    """Name, id and address of every member with a live node. Raises as `groups_of`."""
+def _live(registry: str) -> list[tuple[str, int, str]]:
+    """Return (group, broker id, address) of every member with a live node. Raises as `groups_of`."""
     from tandemq.coordination.registry.records import (  # noqa: PLC0415
         ROOT,
         groups_path,
@@ -279,7 +285,7 @@ def _living(registry: str) -> list[tuple[str, int, str]]:
                 case NodeMissing():
                     return ()
                 case outcome:
-                    raise RemoteError(f"the registry does not tell what is below {path}: {outcome}")
+                    raise RemoteError(f"the registry does not list the nodes below {path}: {outcome}")
 
         found = []
         for cluster in below(ROOT):
@@ -291,28 +297,28 @@ def _living(registry: str) -> list[tuple[str, int, str]]:
         return found
 
 
-def _found(name: str, broker_id: int, address: str, *, is_registered: bool) -> Found:
-    found = Found(name, broker_id, address, is_registered)
+def _found(name: str, broker_id: int, address: str, *, is_registered: bool) -> FoundBroker:
+    found = FoundBroker(name, broker_id, address, is_registered)
     try:
-        standing = ask_json(address, RequestCode.TANDEM_FAILOVER_STATUS)
+        failover = ask_json(address, RequestCode.TANDEM_FAILOVER_STATUS)
     except (NetworkError, RemoteError):
         return found
-    # Addresses are used again: who answers there may be somebody else by now.
-    if isinstance(standing, dict) and standing.get("brokerName") == name:
-        found.standing, found.broker_id = standing, int(standing["brokerId"])
+    # Addresses are reused: another broker may answer there by now.
+    if isinstance(failover, dict) and failover.get("brokerName") == name:
+        found.failover, found.broker_id = failover, int(failover["brokerId"])
     return found
 
 
 def _complete(group: Group) -> None:
-    """Ask whom the members know as living, and note whom nobody can be asked."""
+    """Add the live members that other members know, and record the configured members that do not answer."""
     known = {found.address for found in group.members}
     configured: set[int] = set()
-    for found in group.members:  # grows meanwhile
-        for told in (found.standing or {}).get("members", ()):
-            configured.add(told["brokerId"])
-            if told["address"] and told["address"] not in known and not group.has_answer_of(told["brokerId"]):
-                known.add(told["address"])
-                group.members.append(_found(group.name, told["brokerId"], told["address"], is_registered=False))
+    for found in group.members:  # the list grows during the loop
+        for member in (found.failover or {}).get("members", ()):
+            configured.add(member["brokerId"])
+            if member["address"] and member["address"] not in known and not group.has_answer_of(member["brokerId"]):
+                known.add(member["address"])
+                group.members.append(_found(group.name, member["brokerId"], member["address"], is_registered=False))
     group.members.sort(key=lambda found: found.broker_id)
-    answering = {found.broker_id for found in group.members if found.standing is not None}
+    answering = {found.broker_id for found in group.members if found.failover is not None}
     group.missing = sorted(configured - answering)

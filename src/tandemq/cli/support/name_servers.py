@@ -1,4 +1,4 @@
-"""The name servers a command was given, asked without a client: what brokers they know, or why they do not tell."""
+"""Requests to the name servers that a command was given, without a client: registered brokers, or why none is known."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,43 +7,45 @@ from typing import Any
 from tandemq.errors import NetworkError, NotConnected, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 
-WHERE = "--namesrv, or TANDEMQ_NAMESRV, says where one runs, usually at port 9876"
+WHERE = "give its address with --namesrv or TANDEMQ_NAMESRV, usually port 9876"
 
 
 def registered_brokers(name_servers: str) -> dict[str, Any]:
-    """Broker groups by name, as the first name server tells that answers: `brokerAddrTable` of GET_BROKER_CLUSTER_INFO.
+    """Return the broker groups by name, from the first name server that answers.
+
+    The value is `brokerAddrTable` of GET_BROKER_CLUSTER_INFO.
 
     Raises:
-        NotConnected: none answers.
-        RemoteError: whoever answers is no name server, or refuses.
+        NotConnected: no name server answers.
+        RemoteError: the process at an address is not a name server, or it refuses the request.
     """
     from tandemq.codec.remoting.fastjson import loads  # noqa: PLC0415  # not for --help
     from tandemq.model.command import Command  # noqa: PLC0415
-    from tandemq.run.request import line  # noqa: PLC0415
+    from tandemq.run.request import connect  # noqa: PLC0415
 
     silent: list[str] = []
     for address in filter(None, map(str.strip, name_servers.split(";"))):
         try:
-            with line(address) as opened:
-                answer = opened.ask(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+            with connect(address) as opened:
+                answer = opened.request(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
         except NetworkError as error:
             silent.append(str(error.args[0]))
             continue
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise RemoteError(f"{address} is no name server; is it a broker?", hint=WHERE, code=answer.code)
+            raise RemoteError(f"{address} is not a name server; is it a broker?", hint=WHERE, code=answer.code)
         if answer.code != ResponseCode.SUCCESS:
             raise RemoteError(f"name server {address}: {answer.remark or f'refused with code {answer.code}'}")
         table: dict[str, Any] = loads(answer.body, is_trusted=True).get("brokerAddrTable") or {}
         return table
-    raise NotConnected(f"no name server: {'; '.join(silent) or 'none is given'}", hint=WHERE)
+    raise NotConnected(f"no name server answers: {'; '.join(silent) or 'no address is given'}", hint=WHERE)
 
 
 @contextmanager
 def explained(name_servers: str) -> Iterator[None]:
-    """If something was not answered because no name server answers, say that instead.
+    """Replace a network error of the body by that of the name servers, if they are its cause.
 
     Raises:
-        NotConnected, RemoteError: as `registered_brokers`.
+        NotConnected, RemoteError: see `registered_brokers`.
     """
     try:
         yield

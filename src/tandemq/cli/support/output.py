@@ -1,4 +1,4 @@
-"""What commands print: a table for people, JSON for programs."""
+"""Output of commands: tables for people, JSON for programs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def show_json(value: Any) -> None:
-    """One JSON document on a line."""
+    """Print one JSON document on one line."""
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
 def show_rows(rows: Rows, *, as_json: bool, empty: str = "nothing") -> None:
-    """Rows of equal keys: a table, or a JSON list."""
+    """Print rows with equal keys as a table or as a JSON list; `empty` is printed if there are none."""
     if as_json:
         show_json([dict(row) for row in rows])
         return
@@ -36,7 +36,7 @@ def show_rows(rows: Rows, *, as_json: bool, empty: str = "nothing") -> None:
 
 
 def show_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
-    """One thing with several properties: a line for each, or a JSON object."""
+    """Print the properties of one object, one line each, or as a JSON object."""
     if as_json:
         show_json(dict(facts))
         return
@@ -46,7 +46,7 @@ def show_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def time_text(wall_ms: int) -> str:
-    """A calendar time in this machine's zone, "" for none."""
+    """Format a time, milliseconds since 1970, in this machine's time zone; "" for 0."""
     return datetime.fromtimestamp(wall_ms / 1000).astimezone().isoformat(" ", "milliseconds") if wall_ms > 0 else ""
 
 

@@ -1,4 +1,4 @@
-"""The type of arguments and options that are local paths: a URL is wrong usage, before anything is made."""
+"""Parameter type of local paths: a URL is rejected as wrong usage before anything is created."""
 
 import os
 from typing import Any
@@ -9,13 +9,13 @@ from tandemq.spark.runtime.local_paths import LOCAL_ONLY, local_hint, scheme_of
 
 
 class LocalPath(click.Path):
-    """As `click.Path`, but no URL."""
+    """A `click.Path` that rejects URLs."""
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path.
+        """Convert a value to a path.
 
         Raises:
-            BadParameter: it is a URL, or what `click.Path` raises.
+            BadParameter: the value is a URL, or `click.Path` rejects it.
         """
         scheme = scheme_of(os.fspath(value))
         if scheme is not None:

@@ -1,4 +1,4 @@
-"""The registry, for the commands that use it: its address, and what a session there is proven with."""
+"""Options and sessions of commands that use the registry: its address and its secret."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +15,7 @@ _META = "tandemq.secret_file"
 
 
 def registry_option(text: str, **settings: Any) -> Callable[[_F], _F]:
-    """`--registry ADDRESS`, whose help is `text`, and `--secret-file`, which `open_registry` finds by itself."""
+    """Add the options `--registry ADDRESS`, with the help `text`, and `--secret-file`, which `open_registry` reads."""
 
     def added(command: _F) -> _F:
         command = click.option(
@@ -25,7 +25,7 @@ def registry_option(text: str, **settings: Any) -> Callable[[_F], _F]:
             show_envvar=True,
             expose_value=False,
             callback=_remember,
-            help="The haSecretFile of the name server that hosts the registry, if it has one.",
+            help="Secret file of the name server that hosts the registry: its haSecretFile, if set.",
         )(command)
         return click.option(
             "--registry", envvar="TANDEMQ_REGISTRY", metavar="ADDRESS", show_envvar=True, help=text, **settings
@@ -39,11 +39,11 @@ def _remember(context: click.Context, _parameter: click.Parameter, value: str | 
 
 
 def open_registry(address: str) -> "RegistryClient":
-    """A session at the registry, proven with the file that the command was given.
+    """Open a session at the registry, authenticated with the command's secret file if one was given.
 
     Raises:
-        ConfigError: the address is none, or the file cannot be used.
-        NotConnected, RemoteError: the registry does not answer, or asks for another proof.
+        ConfigError: the address is malformed, or the file cannot be used.
+        NotConnected, RemoteError: the registry does not answer, or the authentication fails.
     """
     from tandemq.registry import parse_address  # noqa: PLC0415  # not for --help
     from tandemq.run.registry_session import RegistryClient  # noqa: PLC0415
