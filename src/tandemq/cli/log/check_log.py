@@ -49,7 +49,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class DamagedRange:
+class LogDamage:
     """Log range `[start, end)` without a valid record. `is_tail`: no valid record follows in the log: a torn tail."""
 
     start: int
@@ -77,7 +77,7 @@ class CheckedRange:
     written: int = 0
     records: int = 0
     bytes: int = 0
-    damages: list[DamagedRange] = field(default_factory=list)
+    damages: list[LogDamage] = field(default_factory=list)
     compared: QueueComparison | None = None
     """Comparison of its records with queue entries, if requested."""
 
@@ -89,7 +89,7 @@ class SegmentReport:
     segment: Segment
     records: int = 0
     bytes: int = 0
-    damages: list[DamagedRange] = field(default_factory=list)
+    damages: list[LogDamage] = field(default_factory=list)
 
 
 def segments_of(store: Path) -> list[Segment]:
@@ -167,7 +167,7 @@ def _end_of_log(unended: "list[_Joined]") -> Iterator[SegmentReport]:
     written = max((one.written for one in unended), default=0)
     for at, one in enumerate(unended):
         if at == 0 and written > one.end:
-            one.report.damages.append(DamagedRange(one.end, written, one.reason, is_tail=True))
+            one.report.damages.append(LogDamage(one.end, written, one.reason, is_tail=True))
         yield one.report
 
 
@@ -211,7 +211,7 @@ class _Joined:
     written: int
 
     def damaged(self) -> SegmentReport:
-        self.report.damages.append(DamagedRange(self.end, self.report.segment.end, self.reason))
+        self.report.damages.append(LogDamage(self.end, self.report.segment.end, self.reason))
         return self.report
 
 
@@ -226,7 +226,7 @@ def _joined(segment: Segment, parts: list[CheckedRange]) -> _Joined:
         if part.first < 0:
             continue
         if part.first > joined.end:
-            report.damages.append(DamagedRange(joined.end, part.first, joined.reason))
+            report.damages.append(LogDamage(joined.end, part.first, joined.reason))
         report.damages += part.damages
         joined.end, joined.reason = part.end, part.fault or "no record begins here"
     if joined.end < segment.end and _is_blank(segment, joined.end):
@@ -310,7 +310,7 @@ class _Range:
                 if resumes is None:
                     found.written = self._last_written(found.end)
                     return found
-                found.damages.append(DamagedRange(found.end, resumes, found.fault))
+                found.damages.append(LogDamage(found.end, resumes, found.fault))
                 position = resumes
 
     def _walk(self, position: int) -> tuple[int, str | None]:
