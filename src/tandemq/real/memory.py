@@ -2,7 +2,7 @@
 
 A broker that copies its log takes blocks of a MiB and drops them, turn after turn. The C library gives such blocks back
 to the system, and the next one costs a page fault for each 4 KiB: 80 faults per MiB copied
-(docs/internals/performance.md, "Memory that comes and goes").
+(docs/internals/performance.md, "Allocation of large blocks").
 
 Source: mallopt(3).
 """
