@@ -1,12 +1,13 @@
-"""A broker driven by hand: numbered links, a clock that moves when told, jobs done at once.
+"""A broker under the control of a test: numbered connections, a manual clock, jobs run at once.
 
     broker = Harness(tmp_path)                      a master on a real directory
-    broker.send("TopicA", b"one")                   as a producer does; creates the topic
+    broker.send("TopicA", b"one")                   a producer's send; creates the topic
     broker.ask(RequestCode.GET_MAX_OFFSET, {"topic": "TopicA", "queueId": 0})
     broker.heartbeat("group", {"TopicA": "*"}, link=7)
-    broker.pass_time(30_000)                        every deadline on the way is kept
+    broker.pass_time(30_000)                        runs a turn at every deadline on the way
 
-What the broker sends on a link is decoded and kept in `inbox[link]`; bytes on replication links stay in `bytes_out`.
+What the broker sends on a connection is decoded and kept in `inbox[link]`; bytes on replication connections are kept in
+`bytes_out`.
 """
 
 from collections import defaultdict
@@ -31,7 +32,7 @@ from tandemq.real.disk import RealDisk
 from tandemq.replication.authentication import Keyring
 
 CLIENT = 1
-"""The link that helpers use unless told otherwise; open from the start."""
+"""The connection that helpers use by default; open from the start."""
 ADDRESS = "127.0.0.1:10911"
 HA_ADDRESS = "127.0.0.1:10912"
 START_WALL_MS = 1_700_000_000_000
@@ -40,7 +41,7 @@ SUBSCRIPTION = 4
 
 
 class FakeOutbox:
-    """How many bytes wait on a link, as the test says."""
+    """Number of unsent bytes per connection, set by the test."""
 
     def __init__(self) -> None:
         self.waiting: dict[int, int] = {}
@@ -50,7 +51,7 @@ class FakeOutbox:
 
 
 class Harness:
-    """One broker and everybody it talks to."""
+    """One broker, and the peers of its connections."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class Harness:
         ha_address: str = HA_ADDRESS,
         **changes: Any,
     ) -> None:
-        """`changes` go to `config.tiny` unless a whole configuration is given. Link 1 (`CLIENT`) is open."""
+        """Start a broker with connection 1 (`CLIENT`) open; `changes` go to `config.tiny` unless `config` is given."""
         self.now = now or Now(1_000, START_WALL_MS)
         self.disk = RealDisk(path) if isinstance(path, Path) else path
         self.outbox = FakeOutbox()
@@ -87,7 +88,7 @@ class Harness:
         self.connects: list[Connect] = []
         self.closes: list[tuple[int, str]] = []
         self.jobs: list[Job] = []
-        """Jobs not done yet; only used when `run_jobs` is False."""
+        """Jobs that have not run yet; only used when `run_jobs` is False."""
         self.run_jobs = True
         self._decoders: dict[int, FrameDecoder] = {}
         self._kinds: dict[int, LinkKind] = {}
@@ -98,7 +99,7 @@ class Harness:
     # Turns.
 
     def turn(self, received: Sequence[tuple[int, bytes]] = (), events: Sequence[Event] = ()) -> Turn:
-        """Drive the broker once, and once more for each job it wants done."""
+        """Run one turn, and one more for each job that it starts."""
         turn = self.node.turn(received, events, self.now)
         self._take(turn)
         jobs = list(turn.jobs)
@@ -126,22 +127,22 @@ class Harness:
             self._kinds[connect.link] = connect.kind
 
     def open(self, link: int, kind: LinkKind = LinkKind.REMOTING, peer: str = "") -> Turn:
-        """A link opens; its peer is 10.0.0.1 at the link's number unless told."""
+        """Open a connection; the default peer is 10.0.0.1, with a port derived from its id."""
         self._kinds[link] = kind
         return self.turn([], [Opened(link, kind, peer or f"10.0.0.1:{30_000 + link}")])
 
     def close(self, link: int, reason: str = "the peer closed it") -> Turn:
-        """A link is gone."""
+        """Close a connection."""
         return self.turn([], [Closed(link, reason)])
 
     def pass_time(self, ms: int) -> None:
-        """Move both clocks, driving the broker at each of its deadlines on the way."""
+        """Advance both clocks, with a turn at each deadline of the broker."""
         end = self.now.mono_ms + ms
         while (due := self.node.deadline_ms()) is not None and due <= end:
             self._move(max(due, self.now.mono_ms))
             before = (self.now.mono_ms, due)
             self.turn()
-            assert (self.now.mono_ms, self.node.deadline_ms()) != before, "a deadline does not move on"
+            assert (self.now.mono_ms, self.node.deadline_ms()) != before, "a deadline stays after its turn"
         self._move(end)
 
     def _move(self, mono_ms: int) -> None:
@@ -159,13 +160,13 @@ class Harness:
         link: int = CLIENT,
         **header: Any,
     ) -> Command:
-        """Ask and return the answer, which must come in the same turn; `header`: language, version, binary."""
-        opaque = self.tell(code, fields, body, link=link, **header)
+        """Send a request and return the response of the same turn; `header`: language, version, binary."""
+        opaque = self.send_request(code, fields, body, link=link, **header)
         answer = self.answer_to(opaque, link=link)
-        assert answer is not None, f"no answer to {code} yet"
+        assert answer is not None, f"no response to {code} yet"
         return answer
 
-    def tell(
+    def send_request(
         self,
         code: int,
         fields: Mapping[str, object] | None = None,
@@ -175,7 +176,7 @@ class Harness:
         is_oneway: bool = False,
         **header: Any,
     ) -> int:
-        """Send a request without looking at answers; returns its opaque."""
+        """Send a request without waiting for a response; return its opaque."""
         self._opaque += 1
         texts = {key: _text(value) for key, value in (fields or {}).items()}
         flag = FLAG_ONEWAY if is_oneway else 0
@@ -184,7 +185,7 @@ class Harness:
         return self._opaque
 
     def answer_to(self, opaque: int, *, link: int = CLIENT) -> Command | None:
-        """The answer to a request if it has come; it is taken out of the inbox."""
+        """Remove the response to a request from the inbox and return it; None if it has not come."""
         for command in self.inbox[link]:
             if command.is_response and command.opaque == opaque:
                 self.inbox[link].remove(command)
@@ -192,7 +193,7 @@ class Harness:
         return None
 
     def take_requests(self, code: int, *, link: int = CLIENT) -> list[Command]:
-        """The broker's own requests of one code on a link, taken out of the inbox."""
+        """Remove the broker's own requests with a code from the inbox and return them."""
         found = [command for command in self.inbox[link] if not command.is_response and command.code == code]
         self.inbox[link] = [command for command in self.inbox[link] if command not in found]
         return found
@@ -206,26 +207,26 @@ class Harness:
         body: bytes = b"",
         remark: str | None = None,
     ) -> Turn:
-        """Answer a request of the broker's."""
+        """Respond to a request of the broker."""
         answer = Command(code, request.opaque, FLAG_RESPONSE, remark, {}, body)
         return self.turn([(link, encode_command(answer))])
 
     def json(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"", **header: Any) -> Any:
-        """Ask, expect success, and return the body decoded."""
+        """Send a request that must succeed; return its decoded body."""
         answer = self.ask(code, fields, body, **header)
         assert answer.code == ResponseCode.SUCCESS, f"{answer.code} {answer.remark}"
         return loads(answer.body)
 
-    # What clients do.
+    # Requests of clients.
 
     def send(
         self, topic: str, body: bytes = b"body", *, queue_id: int = 0, link: int = CLIENT, **properties: str
     ) -> Command:
-        """Send one message the way Java does; property names are given as they are: TAGS, KEYS, DELAY …"""
+        """Send one message as a Java client; `properties` by their names: TAGS, KEYS, DELAY …"""
         return self.ask(RequestCode.SEND_MESSAGE_V2, send_fields(topic, queue_id, properties), body, link=link)
 
     def create_topic(self, topic: str, queues: int = 4) -> None:
-        """As an operator does."""
+        """Create a topic as an operator."""
         fields = {
             "topic": topic,
             "defaultTopic": "TBW102",
@@ -267,16 +268,16 @@ class Harness:
             "subVersion": 0,
             "expressionType": "TAG",
         }
-        return self.answer_to(self.tell(RequestCode.PULL_MESSAGE, fields, link=link), link=link)
+        return self.answer_to(self.send_request(RequestCode.PULL_MESSAGE, fields, link=link), link=link)
 
     def commit(self, offset: int, *, topic: str = "TopicA", queue_id: int = 0, group: str = "group") -> None:
-        """Tell how far a consumer group is in a queue; it must be taken."""
+        """Commit the offset of a consumer group; it must be accepted."""
         queue = {"consumerGroup": group, "topic": topic, "queueId": queue_id}
         answer = self.ask(RequestCode.UPDATE_CONSUMER_OFFSET, queue | {"commitOffset": offset})
         assert answer.code == ResponseCode.SUCCESS, answer.remark
 
     def committed(self, *, topic: str = "TopicA", queue_id: int = 0, group: str = "group") -> int:
-        """How far a consumer group is in a queue, as it is told."""
+        """Return the committed offset of a consumer group, as the broker reports it."""
         queue = {"consumerGroup": group, "topic": topic, "queueId": queue_id}
         answer = self.ask(RequestCode.QUERY_CONSUMER_OFFSET, queue)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
@@ -293,7 +294,7 @@ class Harness:
         language: str = "JAVA",
         version: int = 409,
     ) -> Command:
-        """A client's heartbeat; `group` "" for a producer only."""
+        """Send a client's heartbeat; `group` "" for a producer only."""
         consumer = {
             "groupName": group,
             "consumeType": "CONSUME_PASSIVELY",
@@ -313,7 +314,7 @@ class Harness:
         return self.ask(RequestCode.HEART_BEAT, None, dumps(beat), link=link, language=language, version=version)
 
     def restart(self, *, clean: bool = True, **changes: Any) -> "Harness":
-        """Another broker on the same directory, after a clean stop or as after a kill of the process."""
+        """Start another broker on the same disk, after a clean stop or as after a kill of the process."""
         if clean:
             self.node.close()
         config = tiny(**changes) if changes else self.config
@@ -321,7 +322,7 @@ class Harness:
 
 
 def run_job(job: Job) -> JobDone:
-    """Do a job at once."""
+    """Run a job at once."""
     try:
         return JobDone(job, job.run())
     except StoreError as error:
@@ -329,7 +330,7 @@ def run_job(job: Job) -> JobDone:
 
 
 def send_fields(topic: str, queue_id: int = 0, properties: Mapping[str, str] | None = None) -> dict[str, object]:
-    """Header fields of SEND_MESSAGE_V2."""
+    """Return the header fields of SEND_MESSAGE_V2."""
     return {
         "a": "producers",
         "b": topic,
@@ -347,7 +348,7 @@ def send_fields(topic: str, queue_id: int = 0, properties: Mapping[str, str] | N
 
 
 def messages_in(answer: Command) -> list[StoredMessage]:
-    """The messages of a pull answer or of a query."""
+    """Decode the messages of a response to a pull or a query."""
     return decode_messages(answer.body)
 
 

@@ -1,4 +1,4 @@
-"""A C++ client's frames, byte for byte as it writes them: enums by position, numbers as text, fields left out.
+"""Frames of the C++ client, byte for byte: enums by position, numbers as text, missing fields.
 
 Source: apache/rocketmq-client-cpp, HeartbeatData.h, SubscriptionData.cpp, CommandHeader.cpp, RemotingCommand.cpp.
 """
@@ -23,7 +23,7 @@ NO_CREDENTIALS = '"AccessKey":"","OnsChannel":"","Signature":""'
 
 
 def ask(broker: Harness, code: int, fields: str = "", body: bytes = b"") -> Command:
-    """Ask as a C++ client does: its header ends with a line feed, and has the credentials that it lacks."""
+    """Send a request of a C++ client, whose header ends with a line feed and has fields for empty credentials."""
     header = (
         f'{{"code":{code},"extFields":{{{NO_CREDENTIALS}{fields}}},"flag":0,"language":"CPP","opaque":9,"remark":"",'
         '"version":333}\n'
@@ -54,7 +54,7 @@ def broker(tmp_path: Path) -> Harness:
 
 
 @pytest.mark.parametrize(("flags", "subscription"), [(0, ""), (4, "red")])
-def test_cpp_client_joins_its_group_and_pulls(broker: Harness, flags: int, subscription: str) -> None:
+def test_cpp_client_joins_its_group_and_pulls_messages(broker: Harness, flags: int, subscription: str) -> None:
     beaten = ask(broker, Code.HEART_BEAT, body=HEARTBEAT)
     assert (beaten.code, beaten.remark) == (ResponseCode.SUCCESS, None)
     listed = ask(broker, Code.GET_CONSUMER_LIST_BY_GROUP, ',"consumerGroup":"cpp"')

@@ -1,4 +1,4 @@
-"""The hand-driven broker itself: what it says must be what happened."""
+"""The test harness itself."""
 
 from pathlib import Path
 
@@ -17,14 +17,14 @@ def test_sent_message_is_pulled_and_survives_a_restart(tmp_path: Path) -> None:
     assert [(found.body, found.tags) for found in messages_in(answer)] == [(b"one", "a")]
 
 
-def test_question_without_an_answer_is_noticed(tmp_path: Path) -> None:
+def test_request_without_a_response_is_an_error(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
-    with pytest.raises(AssertionError, match="no answer"):
+    with pytest.raises(AssertionError, match="no response"):
         broker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {"consumerGroup": "g"}, link=99)
 
 
-def test_held_pull_is_answered_when_its_time_is_over(tmp_path: Path) -> None:
+def test_held_pull_is_answered_at_its_deadline(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
     assert broker.pull("TopicA", 1, wait_ms=5_000) is None

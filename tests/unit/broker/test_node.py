@@ -1,4 +1,4 @@
-"""The node as a whole: what an error of our own costs, what it hands to the loop, and arithmetic of queue entries."""
+"""The broker as a whole: handling of internal errors, buffers passed to the loop, and positions of queue entries."""
 
 import logging
 from collections.abc import Callable
@@ -59,7 +59,7 @@ STAGES: list[tuple[Callable[[Harness], None], Command]] = [
 
 @spec("V09")
 @pytest.mark.parametrize(("inject", "command"), STAGES)
-def test_error_of_ours_is_logged_once_counted_and_ends_its_link_only(
+def test_internal_error_is_logged_once_and_counted_and_closes_only_its_connection(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, inject: Callable[[Harness], None], command: Command
 ) -> None:
     broker = Harness(tmp_path)
@@ -78,7 +78,9 @@ def test_error_of_ours_is_logged_once_counted_and_ends_its_link_only(
 
 
 @spec("V09")
-def test_error_on_a_replication_link_ends_it_on_either_side(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_error_on_a_replication_connection_closes_it_on_both_sides(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for side in ("master", "slave"):
         group = Group(tmp_path / side, role="ASYNC_MASTER")
         wire, member = group.wire, getattr(group, side)
@@ -96,8 +98,8 @@ def test_error_on_a_replication_link_ends_it_on_either_side(tmp_path: Path, capl
         group.assert_same_logs()
 
 
-def test_what_came_before_a_close_in_the_same_turn_is_taken(tmp_path: Path) -> None:
-    """A producer that sends one way and closes at once: its messages were delivered to us."""
+def test_messages_received_before_a_close_in_the_same_turn_are_stored(tmp_path: Path) -> None:
+    """A producer sends one-way messages and closes at once: its messages are stored."""
     broker = Harness(tmp_path)
     broker.send("TopicA")
     broker.open(OTHER)
@@ -110,8 +112,8 @@ def test_what_came_before_a_close_in_the_same_turn_is_taken(tmp_path: Path) -> N
 
 
 @spec("V10")
-def test_every_buffer_handed_over_is_unchangeable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits to be sent is kept as it is, not copied; so nothing that could still change is ever handed over."""
+def test_every_buffer_passed_to_the_loop_is_immutable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers that wait to be sent are kept without a copy, so none of them may change any more."""
     seen: list[bool] = []
     take = Member._take
 
@@ -131,7 +133,7 @@ def test_every_buffer_handed_over_is_unchangeable(tmp_path: Path, monkeypatch: p
 
 
 @spec("V16")
-def test_queue_entry_is_found_by_arithmetic(tmp_path: Path) -> None:
+def test_position_of_a_queue_entry_follows_from_its_offset(tmp_path: Path) -> None:
     """Entry n lies at byte 20 n, in the file whose name is the largest multiple of the file size not above that."""
     broker = Harness(tmp_path, queue_file_bytes=20 * 50)
     for number in range(130):

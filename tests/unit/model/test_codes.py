@@ -46,7 +46,7 @@ def missing() -> Iterator[int]:
 
 def broker(path: Path) -> Asked:
     node = Harness(path)
-    return lambda code: node.answer_to(node.tell(code))
+    return lambda code: node.answer_to(node.send_request(code))
 
 
 def name_server(path: Path, *, has_registry: bool = False) -> Asked:

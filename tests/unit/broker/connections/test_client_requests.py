@@ -1,4 +1,4 @@
-"""Requests passed on to clients: the answer, no answer in time, and everybody who may be gone meanwhile."""
+"""Requests relayed to clients: responses, timeouts, and connections that close meanwhile."""
 
 from pathlib import Path
 
@@ -22,8 +22,8 @@ def broker(tmp_path: Path) -> Harness:
     return broker
 
 
-def test_running_info_is_asked_of_the_client_and_brought_back(broker: Harness) -> None:
-    asked = broker.tell(Code.GET_CONSUMER_RUNNING_INFO, ASK)
+def test_running_info_is_requested_from_the_client_and_returned(broker: Harness) -> None:
+    asked = broker.send_request(Code.GET_CONSUMER_RUNNING_INFO, ASK)
     assert broker.answer_to(asked) is None
     [request] = broker.take_requests(Code.GET_CONSUMER_RUNNING_INFO, link=CONSUMER)
     assert not request.is_oneway
@@ -34,8 +34,8 @@ def test_running_info_is_asked_of_the_client_and_brought_back(broker: Harness) -
     assert (answer.code, answer.body) == (ResponseCode.SUCCESS, b'{"jstack":"all well"}')
 
 
-def test_refusal_of_a_client_is_brought_back(broker: Harness) -> None:
-    asked = broker.tell(Code.GET_CONSUMER_RUNNING_INFO, ASK)
+def test_refusal_of_a_client_is_returned(broker: Harness) -> None:
+    asked = broker.send_request(Code.GET_CONSUMER_RUNNING_INFO, ASK)
     [request] = broker.take_requests(Code.GET_CONSUMER_RUNNING_INFO, link=CONSUMER)
     broker.reply(request, link=CONSUMER, code=ResponseCode.SYSTEM_ERROR, remark="not mine")
     answer = broker.answer_to(asked)
@@ -43,15 +43,15 @@ def test_refusal_of_a_client_is_brought_back(broker: Harness) -> None:
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "not mine")
 
 
-def test_client_that_is_offline_is_told_at_once(broker: Harness) -> None:
+def test_request_to_an_offline_client_fails_at_once(broker: Harness) -> None:
     answer = broker.ask(Code.GET_CONSUMER_RUNNING_INFO, ASK | {"clientId": "somebody"})
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "not online" in (answer.remark or "")
 
 
-def test_client_that_does_not_answer_is_given_up_after_ten_seconds(broker: Harness) -> None:
-    broker.pass_time(37)  # so that nothing else is due in the same millisecond
-    asked = broker.tell(Code.GET_CONSUMER_RUNNING_INFO, ASK)
+def test_request_to_a_client_times_out_after_ten_seconds(broker: Harness) -> None:
+    broker.pass_time(37)  # nothing else is due in the same millisecond
+    asked = broker.send_request(Code.GET_CONSUMER_RUNNING_INFO, ASK)
     broker.pass_time(9_999)
     assert broker.answer_to(asked) is None
     broker.pass_time(1)
@@ -60,12 +60,12 @@ def test_client_that_does_not_answer_is_given_up_after_ten_seconds(broker: Harne
     assert answer.code == ResponseCode.CONSUME_MSG_TIMEOUT
     [request] = broker.take_requests(Code.GET_CONSUMER_RUNNING_INFO, link=CONSUMER)
     broker.reply(request, link=CONSUMER)
-    assert broker.answer_to(asked) is None, "too late"
+    assert broker.answer_to(asked) is None, "the response came too late"
     assert (CONSUMER, "no answer in time") not in broker.closes
 
 
-def test_client_that_goes_meanwhile_is_told(broker: Harness) -> None:
-    asked = broker.tell(Code.GET_CONSUMER_RUNNING_INFO, ASK)
+def test_request_fails_when_the_client_disconnects(broker: Harness) -> None:
+    asked = broker.send_request(Code.GET_CONSUMER_RUNNING_INFO, ASK)
     broker.close(CONSUMER)
     answer = broker.answer_to(asked)
     assert answer is not None
@@ -73,17 +73,17 @@ def test_client_that_goes_meanwhile_is_told(broker: Harness) -> None:
     assert not len(broker.node.client_calls)
 
 
-def test_answer_for_somebody_who_has_gone_is_dropped(broker: Harness) -> None:
-    broker.tell(Code.GET_CONSUMER_RUNNING_INFO, ASK)
+def test_response_for_a_closed_connection_is_dropped(broker: Harness) -> None:
+    broker.send_request(Code.GET_CONSUMER_RUNNING_INFO, ASK)
     [request] = broker.take_requests(Code.GET_CONSUMER_RUNNING_INFO, link=CONSUMER)
     broker.close(CLIENT)
     turn = broker.reply(request, link=CONSUMER)
     assert CLIENT not in turn.sends
 
 
-def test_answer_of_another_client_does_not_count(broker: Harness) -> None:
+def test_response_of_another_client_is_ignored(broker: Harness) -> None:
     broker.open(8)
-    asked = broker.tell(Code.GET_CONSUMER_RUNNING_INFO, ASK)
+    asked = broker.send_request(Code.GET_CONSUMER_RUNNING_INFO, ASK)
     [request] = broker.take_requests(Code.GET_CONSUMER_RUNNING_INFO, link=CONSUMER)
     broker.reply(request, link=8, body=b"forged")
     assert broker.answer_to(asked) is None
@@ -91,7 +91,7 @@ def test_answer_of_another_client_does_not_count(broker: Harness) -> None:
 
 def test_waiting_requests_are_limited(broker: Harness) -> None:
     for _ in range(WAITING_MAX):
-        broker.tell(Code.GET_CONSUMER_RUNNING_INFO, ASK)
+        broker.send_request(Code.GET_CONSUMER_RUNNING_INFO, ASK)
     answer = broker.ask(Code.GET_CONSUMER_RUNNING_INFO, ASK)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert str(WAITING_MAX) in (answer.remark or "")
@@ -99,13 +99,13 @@ def test_waiting_requests_are_limited(broker: Harness) -> None:
     assert not len(broker.node.client_calls)
 
 
-# Consume this.
+# Consume a message directly.
 
 
-def test_message_is_given_to_a_client_to_consume(broker: Harness) -> None:
+def test_message_is_sent_to_a_client_to_consume_directly(broker: Harness) -> None:
     sent = broker.send("TopicA", b"again", TAGS="a")
     fields = {"consumerGroup": "group", "clientId": "client-7", "msgId": sent.fields["msgId"], "topic": "TopicA"}
-    asked = broker.tell(Code.CONSUME_MESSAGE_DIRECTLY, fields)
+    asked = broker.send_request(Code.CONSUME_MESSAGE_DIRECTLY, fields)
     [request] = broker.take_requests(Code.CONSUME_MESSAGE_DIRECTLY, link=CONSUMER)
     assert [message.body for message in messages_in(request)] == [b"again"]
     assert request.fields["brokerName"] == "broker-a"
@@ -119,7 +119,7 @@ def test_message_is_given_to_a_client_to_consume(broker: Harness) -> None:
 @pytest.mark.parametrize(
     "message_id", ["", "zz", "7F00000100002A9F00000000000F0000", "7F00000100002A9FFFFFFFFFFFFFFFFF"]
 )
-def test_message_that_is_not_there_is_not_given(broker: Harness, message_id: str) -> None:
+def test_missing_message_is_not_sent_to_a_client(broker: Harness, message_id: str) -> None:
     broker.send("TopicA")
     fields = {"consumerGroup": "group", "clientId": "client-7", "msgId": message_id}
     answer = broker.ask(Code.CONSUME_MESSAGE_DIRECTLY, fields)
@@ -127,23 +127,23 @@ def test_message_that_is_not_there_is_not_given(broker: Harness, message_id: str
     assert broker.take_requests(Code.CONSUME_MESSAGE_DIRECTLY, link=CONSUMER) == []
 
 
-# What clients say they have.
+# Offsets reported by clients.
 
 QUEUE = '{"brokerName":"broker-a","queueId":0,"topic":"TopicA"}'
 
 
-def test_offsets_of_all_members_are_gathered(broker: Harness) -> None:
+def test_offsets_of_all_members_are_collected(broker: Harness) -> None:
     broker.open(8)
     broker.open(9)
     for link in (8, 9):
         broker.heartbeat("group", {"TopicA": "*"}, link=link, client_id=f"client-{link}")
-    asked = broker.tell(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "TopicA", "group": "group"})
+    asked = broker.send_request(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "TopicA", "group": "group"})
     bodies = {7: f'{{"messageQueueTable":{{{QUEUE}:12}}}}', 8: "garbage"}
     for link, body in bodies.items():
         [request] = broker.take_requests(Code.GET_CONSUMER_STATUS_FROM_CLIENT, link=link)
         assert request.fields == {"topic": "TopicA", "group": "group"}
         broker.reply(request, link=link, body=body.encode())
-    assert broker.answer_to(asked) is None, "one has yet to answer"
+    assert broker.answer_to(asked) is None, "one member has not responded yet"
     broker.pass_time(5_000)
     answer = broker.answer_to(asked)
     assert answer is not None
@@ -151,17 +151,17 @@ def test_offsets_of_all_members_are_gathered(broker: Harness) -> None:
     assert loads(answer.body)["consumerTable"] == {"client-7": {QUEUE: 12}}
 
 
-def test_offsets_of_one_member_are_asked_of_it_alone(broker: Harness) -> None:
+def test_offsets_of_one_member_are_requested_only_from_it(broker: Harness) -> None:
     broker.open(8)
     broker.heartbeat("group", {"TopicA": "*"}, link=8, client_id="client-8")
     fields = {"topic": "TopicA", "group": "group", "clientAddr": "client-8"}
-    broker.tell(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
+    broker.send_request(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
     assert broker.take_requests(Code.GET_CONSUMER_STATUS_FROM_CLIENT, link=CONSUMER) == []
     assert len(broker.take_requests(Code.GET_CONSUMER_STATUS_FROM_CLIENT, link=8)) == 1
     nobody = broker.json(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields | {"clientAddr": "nobody"})
     assert nobody == {"consumerTable": {}}
 
 
-def test_offsets_of_an_offline_group_cannot_be_had(broker: Harness) -> None:
+def test_offsets_of_an_offline_group_are_refused(broker: Harness) -> None:
     answer = broker.ask(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "TopicA", "group": "nobody"})
     assert answer.code == ResponseCode.SYSTEM_ERROR

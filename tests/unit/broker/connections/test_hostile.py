@@ -1,4 +1,4 @@
-"""Requests nobody sends in good faith: each is answered or its link closed, and the broker serves all others."""
+"""Malicious and malformed requests: each is answered or closes its connection, and the broker serves all others."""
 
 import logging
 import random
@@ -27,7 +27,7 @@ def send_with(broker: Harness, body: bytes = b"x", **fields: Any) -> Command:
 
 
 def raw_header(broker: Harness, header: bytes, body: bytes = b"") -> list[str]:
-    """Send a frame with this header on link 2; reasons for which that link was to be closed."""
+    """Send a frame with this header on connection 2; return the reasons for closing that connection."""
     before = len(broker.closes)
     broker.open(OTHER)
     broker.turn([(OTHER, pack(">II", 4 + len(header) + len(body), len(header)) + header + body)])
@@ -35,7 +35,7 @@ def raw_header(broker: Harness, header: bytes, body: bytes = b"") -> list[str]:
 
 
 def assert_serves(broker: Harness) -> None:
-    """Another client notices nothing."""
+    """Assert that another client is served as before."""
     assert broker.send("TopicB", b"still here").code == ResponseCode.SUCCESS
     broker.pass_time(30_000)
     found = broker.pull("TopicB")
@@ -94,7 +94,7 @@ def test_send_with_odd_header_fields_is_answered(tmp_path: Path, fields: dict[st
     ids=lambda fields: str(fields)[:40],
 )
 def test_ordinary_send_with_odd_fields_is_answered_each_time(tmp_path: Path, fields: dict[str, Any]) -> None:
-    """With a unique key, so that the way without checks field by field is tried, and learned from if it can be."""
+    """With a unique key, so that the fast path is tried, and header patterns are made where possible."""
     broker = Harness(tmp_path, message_bytes_max=100_000, segment_bytes=256 * 1024)
     for _ in range(4):
         broker.send("TopicA", UNIQ_KEY="K1")
@@ -104,7 +104,7 @@ def test_ordinary_send_with_odd_fields_is_answered_each_time(tmp_path: Path, fie
 
 
 @pytest.mark.parametrize("opaque", [1 << 31, -(1 << 31) - 1, 10**30, 10**400])
-def test_send_with_an_opaque_that_is_no_int_harms_nobody(tmp_path: Path, opaque: int) -> None:
+def test_send_with_an_invalid_opaque_affects_no_other_client(tmp_path: Path, opaque: int) -> None:
     broker = Harness(tmp_path)
     fields = b'{"b":"TopicA","e":"0","f":"0","g":"1","h":"0","i":"UNIQ_KEY\\u0001K\\u0002"}'
     header = b'{"code":310,"extFields":%b,"opaque":%b}'
@@ -113,7 +113,7 @@ def test_send_with_an_opaque_that_is_no_int_harms_nobody(tmp_path: Path, opaque:
     assert_serves(broker)
 
 
-def test_unique_key_with_quotes_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_unique_key_with_quotes_is_returned_unchanged(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
     answer = send_with(broker, i='UNIQ_KEY\x01a"b\\c\x02')
@@ -135,7 +135,7 @@ def test_random_queue_of_a_topic_without_queues_is_refused(tmp_path: Path) -> No
 
 
 def test_delayed_message_with_a_body_that_cannot_be_inflated_is_delivered(tmp_path: Path) -> None:
-    """The broker does not look into bodies: what a producer calls compressed goes through as it came."""
+    """The broker does not read bodies: a body that a producer marks as compressed is delivered unchanged."""
     broker = Harness(tmp_path)
     broker.send("TopicA")
     assert send_with(broker, b"no zlib", f=1, i="DELAY\x011\x02").code == ResponseCode.SUCCESS
@@ -184,14 +184,14 @@ def test_request_with_an_odd_body_is_answered(tmp_path: Path, code: RequestCode,
     ],
     ids=["deep", "deep send", "deep pull", "half a surrogate", "no UTF-8", "cut off", "TLS"],
 )
-def test_header_that_cannot_be_read_closes_that_link_only(tmp_path: Path, header: bytes) -> None:
+def test_invalid_header_closes_only_its_connection(tmp_path: Path, header: bytes) -> None:
     broker = Harness(tmp_path, frame_bytes_max=1 << 20)
     assert len(raw_header(broker, header)) == 1
     assert_serves(broker)
 
 
 @pytest.mark.parametrize("length", [0, 3, 1 << 20, (1 << 31) - 1, (1 << 32) - 1])
-def test_frame_of_impossible_length_closes_that_link_only(tmp_path: Path, length: int) -> None:
+def test_frame_of_invalid_length_closes_only_its_connection(tmp_path: Path, length: int) -> None:
     broker = Harness(tmp_path)
     broker.open(OTHER)
     broker.turn([(OTHER, pack(">II", length, 0))])
@@ -199,7 +199,7 @@ def test_frame_of_impossible_length_closes_that_link_only(tmp_path: Path, length
     assert_serves(broker)
 
 
-def test_unknown_form_of_header_closes_that_link_only(tmp_path: Path) -> None:
+def test_unknown_header_form_closes_only_its_connection(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.open(OTHER)
     broker.turn([(OTHER, pack(">II", 8, 7 << 24 | 4) + b"abcd")])
@@ -269,7 +269,7 @@ FIELD_VALUES = [
 
 
 def test_every_request_with_random_fields_is_answered(tmp_path: Path) -> None:
-    """Whatever stands in header fields and body, the broker lives, and keeps serving."""
+    """Any content of header fields and body leaves the broker running and serving."""
     broker = Harness(tmp_path)
     broker.send("TopicA")
     dice = random.Random(7)
@@ -296,12 +296,12 @@ def test_every_request_with_random_fields_is_answered(tmp_path: Path) -> None:
 
 
 def _stopping_codes() -> set[int]:
-    """Requests by which an operator changes what the broker does; what follows could not tell that from a fault."""
+    """Return the requests by which an operator changes the broker's behaviour, which would look like a fault later."""
     return {RequestCode.UPDATE_BROKER_CONFIG, RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.WIPE_WRITE_PERM_OF_BROKER}
 
 
 @spec("G03")
-def test_link_that_says_nothing_is_closed_after_its_idle_time(tmp_path: Path) -> None:
+def test_silent_connection_is_closed_after_its_idle_time(tmp_path: Path) -> None:
     broker = Harness(tmp_path, connection_idle_ms=60_000)
     broker.open(OTHER)
     broker.pass_time(55_000)
@@ -311,8 +311,8 @@ def test_link_that_says_nothing_is_closed_after_its_idle_time(tmp_path: Path) ->
     assert [link for link, _ in broker.closes] == [OTHER]
 
 
-def test_slow_loris_costs_at_most_one_frame_and_ends_with_its_link(tmp_path: Path) -> None:
-    """A frame that comes byte by byte holds up nobody, and goes when the link does."""
+def test_slow_loris_buffers_at_most_one_frame_until_its_connection_closes(tmp_path: Path) -> None:
+    """A frame that arrives byte by byte delays no other client, and is dropped with its connection."""
     broker = Harness(tmp_path)
     broker.open(OTHER)
     frame = encode_command(Command(RequestCode.GET_ALL_TOPIC_CONFIG, 9))
@@ -324,7 +324,7 @@ def test_slow_loris_costs_at_most_one_frame_and_ends_with_its_link(tmp_path: Pat
     assert [answer.opaque for answer in broker.inbox[OTHER]] == [9]
 
 
-def test_frames_begun_on_many_links_are_bounded_together_and_others_served(
+def test_partial_frames_of_many_connections_share_one_budget_and_others_are_served(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = Harness(tmp_path, unfinished_bytes_max=1 << 20)
@@ -345,7 +345,7 @@ def test_frames_begun_on_many_links_are_bounded_together_and_others_served(
     assert broker.node.housekeeping.unfinished.total == 0
 
 
-def test_hellos_begun_on_the_replication_port_count_with_frames(tmp_path: Path) -> None:
+def test_partial_hellos_on_the_replication_port_count_as_partial_frames(tmp_path: Path) -> None:
     broker = Harness(tmp_path, unfinished_bytes_max=1 << 20)
     hello = HELLO_MARK + pack(">i", 1 << 20) + bytes(200 * 1024)
     for link in range(10, 20):
@@ -361,7 +361,7 @@ def test_hellos_begun_on_the_replication_port_count_with_frames(tmp_path: Path) 
     assert broker.node.housekeeping.unfinished.total == 0
 
 
-def test_frame_that_does_not_end_closes_its_link_though_bytes_still_come(tmp_path: Path) -> None:
+def test_incomplete_frame_closes_its_connection_although_bytes_still_arrive(tmp_path: Path) -> None:
     broker = Harness(tmp_path, connection_idle_ms=60_000)
     broker.open(OTHER)
     broker.turn([(OTHER, pack(">II", 200 * 1024, 10))])

@@ -1,4 +1,4 @@
-"""Connections that are closed for what they send: the log stays readable."""
+"""Logging of connections that the broker closes."""
 
 from pathlib import Path
 

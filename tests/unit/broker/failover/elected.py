@@ -71,7 +71,7 @@ class Broker(Member):
         **header: Any,
     ) -> Command:
         """Ask and return the answer, which may wait for the other members for a moment."""
-        opaque = self.tell(code, fields, body, link=link, **header)
+        opaque = self.send_request(code, fields, body, link=link, **header)
         answer = self.answer_to(opaque, link=link)
         if answer is None and self.group is not None:
             self.group.pass_time(STEP_MS)
@@ -344,7 +344,7 @@ class ElectedGroup:
 
     def send(self, broker: Broker, body: bytes = b"body", *, topic: str = "TopicA") -> int | None:
         """Send; the code of the answer once everything has travelled, None while it waits."""
-        opaque = broker.tell(RequestCode.SEND_MESSAGE_V2, send_fields(topic, 0, {}), body)
+        opaque = broker.send_request(RequestCode.SEND_MESSAGE_V2, send_fields(topic, 0, {}), body)
         self.settle()
         answer = broker.answer_to(opaque)
         return None if answer is None else answer.code

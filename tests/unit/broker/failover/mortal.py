@@ -211,7 +211,7 @@ class Traffic:
     def send(self, broker: Broker) -> None:
         """One message for a member, whether it takes it or not."""
         body = b"%d" % self._sent
-        opaque = broker.tell(Code.SEND_MESSAGE_V2, send_fields("TopicA", 0, {}), body)
+        opaque = broker.send_request(Code.SEND_MESSAGE_V2, send_fields("TopicA", 0, {}), body)
         self.group.settle()
         answer = broker.answer_to(opaque)
         if answer is not None and answer.code == ResponseCode.SUCCESS:
@@ -219,7 +219,7 @@ class Traffic:
         self._sent += 1
 
     def _consume(self, number: int, broker: Broker) -> None:
-        opaque = broker.tell(Code.QUERY_CONSUMER_OFFSET, OFFSET)
+        opaque = broker.send_request(Code.QUERY_CONSUMER_OFFSET, OFFSET)
         answer = broker.answer_to(opaque)
         if answer is None or answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
             return
@@ -229,7 +229,7 @@ class Traffic:
         if pulled is None or pulled.code != ResponseCode.SUCCESS:
             return
         position = messages_in(pulled)[-1].queue_offset + 1
-        opaque = broker.tell(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": position})
+        opaque = broker.send_request(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": position})
         self.group.settle()
         answer = broker.answer_to(opaque)
         if answer is not None and answer.code == ResponseCode.SUCCESS:

@@ -201,7 +201,7 @@ class Story:
             self._ask(int(number), Code.TANDEM_FORCE_MASTER, {"preview": is_preview}, "force-master")
 
     def _ask(self, number: int, code: int, fields: dict[str, object], what: str) -> None:
-        self._waiting.append((number, self.group.brokers[number].tell(code, fields), what))
+        self._waiting.append((number, self.group.brokers[number].send_request(code, fields), what))
         self._listen()
 
     def _do_show(self) -> None:
@@ -234,7 +234,7 @@ class Story:
         told: list[tuple[str, str]] = []
         for _ in range(int(count)):
             for number, broker in self._living:
-                opaque = broker.tell(Code.SEND_MESSAGE_V2, send_fields("TopicA", 0, {}), b"%d" % self._sent)
+                opaque = broker.send_request(Code.SEND_MESSAGE_V2, send_fields("TopicA", 0, {}), b"%d" % self._sent)
                 self.group.settle()
                 answer = broker.answer_to(opaque)
                 if answer is None:
@@ -263,7 +263,7 @@ class Story:
 
     def _commit(self, number: int, broker: Broker, offset: int) -> Command | None:
         """The answer; None if it waits for other members for longer than a moment."""
-        opaque = broker.tell(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": offset})
+        opaque = broker.send_request(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": offset})
         answer = broker.answer_to(opaque)
         if answer is None:
             self.group.pass_time(STEP_MS)

@@ -43,7 +43,7 @@ def test_message_that_waited_for_its_topic_is_no_success_once_another_is_the_mas
     for wire in pair.wires:
         wire.stalls_down = True
     old.run_jobs = False
-    waits = old.tell(Code.SEND_MESSAGE_V2, send_fields("TopicB", 0, {}), b"lost")
+    waits = old.send_request(Code.SEND_MESSAGE_V2, send_fields("TopicB", 0, {}), b"lost")
     assert old.answer_to(waits) is None, "its topic is not saved yet"
     pair.cut_off.add(0)
     pair.apart.add(0)
@@ -134,7 +134,7 @@ def test_offsets_handed_over_twice_are_answered_only_when_they_are_saved(tmp_pat
     master.run_jobs = False
 
     def tell_and_fail() -> int:
-        asked = master.tell(Code.TANDEM_HAND_OFFSETS, fields, body)
+        asked = master.send_request(Code.TANDEM_HAND_OFFSETS, fields, body)
         answer = master.answer_to(asked)
         assert answer is None, "answered before it is saved"
         assert master.stage == "awaiting hand-back"
@@ -184,14 +184,14 @@ def test_progress_of_delayed_messages_does_not_overtake_their_delivery(tmp_path:
     group = ElectedGroup(tmp_path, Mode.ELECT, ha_bytes_per_second=3_000)
     master = group.brokers[0]
     group.pass_time(1_000)
-    asked = master.tell(Code.SEND_MESSAGE_V2, send_fields("TopicA", 0, {"DELAY": "1"}), b"delayed")
+    asked = master.send_request(Code.SEND_MESSAGE_V2, send_fields("TopicA", 0, {"DELAY": "1"}), b"delayed")
     group.settle()
     answer = master.answer_to(asked)
     assert answer is not None
     assert answer.code == ResponseCode.SUCCESS
     group.pass_time(900)
     for _ in range(3):  # uses up what may be copied per second
-        master.tell(Code.SEND_MESSAGE_V2, send_fields("TopicB", 0, {}), bytes(2_500))
+        master.send_request(Code.SEND_MESSAGE_V2, send_fields("TopicB", 0, {}), bytes(2_500))
     group.pass_time(250)
     assert master.node.delay.progress == {1: 1}
     slave = group.brokers[1]
@@ -213,7 +213,7 @@ def test_progress_of_deliveries_that_were_cut_is_taken_back(tmp_path: Path) -> N
     old = group.brokers[0]
     assert group.send(old) == ResponseCode.SUCCESS
     group.pass_time(1_000)
-    asked = old.tell(Code.SEND_MESSAGE_V2, send_fields("TopicA", 0, {"DELAY": "1"}), b"delayed")
+    asked = old.send_request(Code.SEND_MESSAGE_V2, send_fields("TopicA", 0, {"DELAY": "1"}), b"delayed")
     group.settle()
     answer = old.answer_to(asked)
     assert answer is not None
@@ -244,7 +244,7 @@ def test_stalled_link_does_not_keep_tables_from_the_others(tmp_path: Path) -> No
     stalled.stalls_down = True
     master.outbox.waiting[stalled.top_link] = 5 << 20
     group.send(master)
-    commit = master.tell(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 1})
+    commit = master.send_request(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 1})
     group.pass_time(100)
     assert master.answer_to(commit) is None
     assert group.brokers[1].node.offsets.get("TopicA", "group", 0) == 1
@@ -329,7 +329,7 @@ def test_commits_that_a_full_disk_did_not_take_are_kept_as_soon_as_there_is_room
     for _ in range(3):
         group.send(group.brokers[0])
     disks[0].fail("pwrite", times=-1, error=DiskFull, prefix="config/")
-    group.brokers[0].tell(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 3})
+    group.brokers[0].send_request(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 3})
     assert after_room_and_kill(group, disks).node.offsets.get("TopicA", "group", 0) == 3
 
 
@@ -389,11 +389,11 @@ def test_offset_that_a_full_disk_did_not_take_is_reported_to_nobody_before_it_is
     master.commit(1)
     group.pass_time(200)
     disks[0].fail("pwrite", times=-1, error=DiskFull, prefix="config/")
-    commit = master.tell(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 3})
-    query = master.tell(Code.QUERY_CONSUMER_OFFSET, OFFSET)
+    commit = master.send_request(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 3})
+    query = master.send_request(Code.QUERY_CONSUMER_OFFSET, OFFSET)
     group.pass_time(300)
     assert (master.answer_to(commit), master.answer_to(query)) == (None, None)
-    later = master.tell(Code.QUERY_CONSUMER_OFFSET, OFFSET)
+    later = master.send_request(Code.QUERY_CONSUMER_OFFSET, OFFSET)
     group.pass_time(100)
     assert master.answer_to(later) is None
     group.kill(0)
@@ -411,7 +411,7 @@ def test_offsets_are_reported_again_as_soon_as_the_full_disk_has_room(tmp_path: 
     for _ in range(3):
         group.send(master)
     disks[0].fail("pwrite", times=-1, error=DiskFull, prefix="config/")
-    waiting = [master.tell(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 3}) for _ in range(3)]
+    waiting = [master.send_request(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 3}) for _ in range(3)]
     group.pass_time(300)
     assert [master.answer_to(asked) for asked in waiting] == [None] * 3
     disks[0].heal()
@@ -429,8 +429,8 @@ def test_requests_that_wait_for_a_full_disk_are_bounded(tmp_path: Path, monkeypa
     master = group.brokers[0]
     group.send(master)
     disks[0].fail("pwrite", times=-1, error=DiskFull, prefix="config/")
-    master.tell(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 1})
-    asked = [master.tell(Code.QUERY_CONSUMER_OFFSET, OFFSET) for _ in range(3)]
+    master.send_request(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 1})
+    asked = [master.send_request(Code.QUERY_CONSUMER_OFFSET, OFFSET) for _ in range(3)]
     group.pass_time(100)
     answers = [master.answer_to(number) for number in asked]
     assert [answer.code for answer in answers if answer is not None] == [ResponseCode.SYSTEM_BUSY]

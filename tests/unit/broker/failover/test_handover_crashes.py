@@ -112,7 +112,7 @@ def switch(path: Path, *, seed: int) -> tuple[Traffic, Callable[[], object]]:
     traffic = Traffic(group)
     traffic.pass_time(1_500)
     group.brokers[MASTER].heartbeat("group", {"TopicA": "*"})
-    return traffic, lambda: group.brokers[MASTER].tell(Code.TANDEM_SWITCH, {"target": SLAVE})
+    return traffic, lambda: group.brokers[MASTER].send_request(Code.TANDEM_SWITCH, {"target": SLAVE})
 
 
 def is_well(group: MortalGroup) -> bool:

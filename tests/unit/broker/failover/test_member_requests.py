@@ -238,7 +238,7 @@ def test_switch_moves_offsets_with_proofs(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.ELECT, secret=SECRET)
     group.send(group.brokers[0])
     group.brokers[0].commit(1)
-    opaque = group.brokers[0].tell(Code.TANDEM_SWITCH, {"target": 1})
+    opaque = group.brokers[0].send_request(Code.TANDEM_SWITCH, {"target": 1})
     group.pass_time(1_000)
     answer = group.brokers[0].answer_to(opaque)
     assert answer is not None

@@ -26,7 +26,7 @@ def pair(tmp_path: Path) -> ElectedGroup:
 
 def send(group: ElectedGroup, broker: Broker, topic: str, queue_id: int, queues: int, body: bytes = b"body") -> int:
     """Send as a producer that was told of so many queues; the code of the answer."""
-    opaque = broker.tell(Code.SEND_MESSAGE_V2, send_fields(topic, queue_id) | {"d": queues}, body)
+    opaque = broker.send_request(Code.SEND_MESSAGE_V2, send_fields(topic, queue_id) | {"d": queues}, body)
     group.settle()
     answer = broker.answer_to(opaque)
     assert answer is not None
@@ -110,7 +110,7 @@ def test_member_that_joins_knows_the_topics_of_what_it_acknowledges(pair: Electe
 def test_message_of_a_new_topic_waits_until_the_slave_has_saved_the_topic(pair: ElectedGroup) -> None:
     master, slave = pair.brokers[0], pair.brokers[1]
     slave.run_jobs = False
-    opaque = master.tell(Code.SEND_MESSAGE_V2, send_fields("Fresh") | {"d": 3})
+    opaque = master.send_request(Code.SEND_MESSAGE_V2, send_fields("Fresh") | {"d": 3})
     pair.settle()
     assert slave.log_end == master.log_end
     assert master.answer_to(opaque) is None, "a killed slave would not know the topic any more"

@@ -37,7 +37,7 @@ def allowed(group: ElectedGroup, broker: Broker) -> str:
     """What a member answers, asked as a client does."""
     pulled = broker.pull("TopicA", 0)
     assert pulled is not None
-    opaque = broker.tell(Code.SEND_MESSAGE_V2, send_fields("TopicA"), b"body")
+    opaque = broker.send_request(Code.SEND_MESSAGE_V2, send_fields("TopicA"), b"body")
     group.settle()
     sent = broker.answer_to(opaque)
     assert sent is not None

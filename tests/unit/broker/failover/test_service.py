@@ -100,7 +100,7 @@ def test_old_master_cuts_what_nobody_acknowledged_and_follows(pair: ElectedGroup
 def test_messages_are_shown_only_when_all_in_sync_hold_them(pair: ElectedGroup) -> None:
     master = pair.brokers[0]
     pair.send(master, b"0")
-    held = master.tell(Code.PULL_MESSAGE, {
+    held = master.send_request(Code.PULL_MESSAGE, {
         "consumerGroup": "group", "topic": "TopicA", "queueId": 0, "queueOffset": 1, "maxMsgNums": 32, "sysFlag": 6,
         "commitOffset": 0, "suspendTimeoutMillis": 20_000, "subscription": "*", "subVersion": 0,
         "expressionType": "TAG",
@@ -231,7 +231,7 @@ def test_message_that_waited_while_its_copy_left_is_no_success(tmp_path: Path) -
     assert group.send(master) == ResponseCode.SUCCESS
     for wire in group.wires:
         wire.stalls_up = True
-    waits = master.tell(Code.SEND_MESSAGE_V2, send_fields("TopicA", 0, {}), b"alone")
+    waits = master.send_request(Code.SEND_MESSAGE_V2, send_fields("TopicA", 0, {}), b"alone")
     group.kill(1)
     group.pass_time(6_000)
     assert master.failover.member.in_sync_count == 1
@@ -248,7 +248,7 @@ def test_message_given_back_is_taken_when_all_in_sync_hold_it(pair: ElectedGroup
     pair.send(master)
     for wire in pair.wires:
         wire.stalls_up = True
-    waits = master.tell(Code.CONSUMER_SEND_MSG_BACK, {"offset": 0, "group": "group", "delayLevel": 0})
+    waits = master.send_request(Code.CONSUMER_SEND_MSG_BACK, {"offset": 0, "group": "group", "delayLevel": 0})
     pair.settle()
     assert master.answer_to(waits) is None
     for wire in pair.wires:
@@ -298,7 +298,7 @@ def test_switch_moves_the_mastership_with_offsets_at_once(pair: ElectedGroup) ->
         pair.send(pair.brokers[0], b"%d" % number)
     pair.pass_time(1_200)
     pair.brokers[0].commit(2)
-    asked = pair.brokers[0].tell(Code.TANDEM_SWITCH, {"target": 1})
+    asked = pair.brokers[0].send_request(Code.TANDEM_SWITCH, {"target": 1})
     pair.pass_time(400)
     answer = pair.brokers[0].answer_to(asked)
     assert answer is not None
@@ -475,8 +475,8 @@ def test_consumer_hears_of_no_offset_that_the_next_master_does_not_have(pair: El
     pair.apart.add(0)
     pair.cut_off.add(0)
     pair.pass_time(0)
-    later = master.tell(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 3})
-    asked = master.tell(Code.QUERY_CONSUMER_OFFSET, OFFSET)
+    later = master.send_request(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 3})
+    asked = master.send_request(Code.QUERY_CONSUMER_OFFSET, OFFSET)
     pair.pass_time(200)
     assert master.may == "RW"
     assert master.answer_to(later) is None
@@ -498,7 +498,7 @@ def test_lonely_master_refuses_commits_and_questions_for_offsets_at_once(pair: E
     pair.pass_time(2_000)
     assert master.may == ""
     for code in (Code.UPDATE_CONSUMER_OFFSET, Code.QUERY_CONSUMER_OFFSET):
-        answer = master.answer_to(master.tell(code, OFFSET | {"commitOffset": 1}))
+        answer = master.answer_to(master.send_request(code, OFFSET | {"commitOffset": 1}))
         assert answer is not None
         assert answer.code == NO_PERMISSION
 
@@ -506,7 +506,7 @@ def test_lonely_master_refuses_commits_and_questions_for_offsets_at_once(pair: E
 def test_offsets_of_before_the_link_follow_when_it_is_there(pair: ElectedGroup) -> None:
     pair.send(pair.brokers[0])
     pair.kill(1)
-    pair.brokers[0].tell(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 1})
+    pair.brokers[0].send_request(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 1})
     slave = pair.start(1)
     pair.pass_time(1_000)
     assert slave.node.offsets.get("TopicA", "group", 0) == 1
@@ -571,7 +571,7 @@ def test_delayed_message_of_a_dead_master_is_delivered_once_by_the_next(pair: El
     old = pair.brokers[0]
     pair.send(old)
     for level in ("1", "3"):  # 1 s and 10 s
-        opaque = old.tell(Code.SEND_MESSAGE_V2, send_fields("TopicA", 0, {"DELAY": level}), level.encode())
+        opaque = old.send_request(Code.SEND_MESSAGE_V2, send_fields("TopicA", 0, {"DELAY": level}), level.encode())
         pair.settle()
         answer = old.answer_to(opaque)
         assert answer is not None

@@ -1,7 +1,7 @@
 """A broker group driven by hand: a master and slaves on wires that split, stall, cut and flip, with one clock for all.
 
     group = Group(tmp_path)                       a SYNC_MASTER with one slave, connected
-    group.master.tell(...); group.settle()        everything travels, no time passes
+    group.master.send_request(...); group.settle()        everything travels, no time passes
     group.wires[0].stalls_down = True             what the master sends waits
     group.pass_time(5_000)                        every deadline of every member is kept
     group.cut()                                   the replication links break
@@ -316,7 +316,7 @@ class Group:
 
     def send(self, body: bytes = b"body", topic: str = "TopicA", **properties: str) -> int:
         """Send to the master; returns the opaque to look for. Nothing travels yet."""
-        return self.master.tell(RequestCode.SEND_MESSAGE_V2, send_fields(topic, 0, properties), body)
+        return self.master.send_request(RequestCode.SEND_MESSAGE_V2, send_fields(topic, 0, properties), body)
 
     def send_many(self, count: int, size: int = 100, topic: str = "TopicA") -> None:
         """Send messages without caring for the answers."""

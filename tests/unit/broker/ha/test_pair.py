@@ -234,7 +234,7 @@ def test_send_to_a_slave_is_refused_and_its_log_does_not_grow(tmp_path: Path) ->
     group.send_many(2)
     end = group.slave.log_end
     assert group.slave.send("TopicA").code == ResponseCode.SERVICE_NOT_AVAILABLE
-    group.slave.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x", is_oneway=True)
+    group.slave.send_request(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x", is_oneway=True)
     assert group.slave.ask(RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": 0, "group": "g", "delayLevel": 1}).code == 14
     group.slave.pass_time(60_000)
     assert group.slave.log_end == end

@@ -492,7 +492,7 @@ def test_records_are_given_whole_and_never_from_within_one(tmp_path: Path) -> No
     (first, size), (second, _) = places(master)[:2]
 
     def ask(offset: int, length: int) -> Any:
-        opaque = master.tell(RequestCode.TANDEM_LOG_RECORDS, {"offset": offset, "size": length, "before": 9999})
+        opaque = master.send_request(RequestCode.TANDEM_LOG_RECORDS, {"offset": offset, "size": length, "before": 9999})
         answer = master.answer_to(opaque)
         assert answer is not None
         return answer

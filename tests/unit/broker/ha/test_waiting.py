@@ -164,7 +164,7 @@ def test_classic_slave_from_an_admitted_address_is_a_few_lines(tmp_path: Path) -
     link = 77
     master.open(link, LinkKind.HA_MASTER, "10.0.0.66:5000")
     master.turn([(link, (0).to_bytes(8))])
-    opaque = master.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"to both")
+    opaque = master.send_request(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"to both")
     assert master.answer_to(opaque) is None
     data = bytes(master.bytes_out[link])
     assert data[:12] == (0).to_bytes(8) + (len(data) - 12).to_bytes(4)
@@ -185,7 +185,7 @@ def test_classic_slaves_count_one_per_address(tmp_path: Path) -> None:
     assert master.send("TopicA").code == ResponseCode.SLAVE_NOT_AVAILABLE
     assert [link for link, _ in master.closes] == [77]
     report_from(master, 79, "10.0.0.67:5000")
-    opaque = master.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"on three")
+    opaque = master.send_request(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"on three")
     end = master.node.store.log.written_end
     master.turn([(78, end.to_bytes(8))])
     assert master.answer_to(opaque) is None
@@ -207,7 +207,7 @@ def test_slave_that_reports_nonsense_is_closed_and_one_that_stands_still_lags_vi
     master = Harness(tmp_path, role="SYNC_MASTER", ha_classic_peers=("10.0.0.66",))
     master.open(77, LinkKind.HA_MASTER, "10.0.0.66:5000")
     master.turn([(77, (0).to_bytes(8))])
-    opaque = master.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x")
+    opaque = master.send_request(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x")
     for _ in range(10):
         master.pass_time(4_000)
         master.turn([(77, (0).to_bytes(8))])
@@ -254,7 +254,7 @@ def test_failed_sync_acknowledges_nothing_ever_after(tmp_path: Path) -> None:
     master = Harness(tmp_path, flush_type="SYNC_FLUSH")
     master.send("TopicA", b"good")
     master.run_jobs = False
-    opaque = master.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"doubtful")
+    opaque = master.send_request(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"doubtful")
     (job,) = [job for job in master.jobs if job.name == "flush"]
     safe = master.node.store.log.flushed_offset
     master.turn([], [JobDone(job, error=DiskFailed("the device is gone"))])
@@ -275,7 +275,7 @@ def test_any_error_of_a_sync_counts_as_failed(tmp_path: Path) -> None:
     master = Harness(tmp_path, flush_type="SYNC_FLUSH")
     master.create_topic("TopicA")
     master.run_jobs = False
-    opaque = master.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"doubtful")
+    opaque = master.send_request(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"doubtful")
     master.turn([], [JobDone(master.jobs[0], error=ValueError("a bug"))])
     answer = master.answer_to(opaque)
     assert answer is not None
@@ -318,7 +318,7 @@ def test_cut_while_a_sync_runs_does_not_make_later_bytes_flushed(tmp_path: Path)
     broker.send("TopicA", b"stays")
     end = broker.node.store.log.written_end
     broker.run_jobs = False
-    broker.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x" * 500)
+    broker.send_request(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x" * 500)
     job = next(job for job in broker.jobs if job.name == "flush")
     quarantine_tail(broker.node.store, end)
     broker.turn([], [run_job(job)])

@@ -1,4 +1,4 @@
-"""A broker and its name servers: told again and again, noticed when they fall silent, and joined when they return."""
+"""Registration at name servers: repeated, and retried on a new connection when a name server stops responding."""
 
 from pathlib import Path
 
@@ -12,18 +12,18 @@ SILENT, WELL = "10.0.0.8:9876", "10.0.0.9:9876"
 
 
 class Registered:
-    """A broker between two name servers, of which one may fall silent: it stays connected and answers nothing."""
+    """A broker with two name servers, of which one may stop responding while it stays connected."""
 
     def __init__(self, path: Path) -> None:
         self.broker = Harness(path, name_servers=(SILENT, WELL))
         self.is_silent = False
         self.heard: dict[str, list[int]] = {SILENT: [], WELL: []}
-        """When each was asked to register it."""
+        """Times of the registrations at each name server."""
         self._links: dict[int, str] = {}
         self._seen_closes = 0
 
     def run(self, ms: int) -> None:
-        """Time passes, second by second; name servers accept, and answer if they can."""
+        """Advance the time second by second; name servers accept connections, and respond unless they are silent."""
         for _ in range(ms // 1_000):
             self.broker.pass_time(1_000)
             self._carry()
@@ -51,7 +51,7 @@ class Registered:
 
 
 @spec("G03")
-def test_silent_name_server_is_given_up_after_6s_and_asked_anew_while_the_other_hears_as_before(tmp_path: Path) -> None:
+def test_registration_at_a_silent_name_server_times_out_after_6s_and_the_other_gets_all(tmp_path: Path) -> None:
     assert BrokerConfig().register_ms == 30_000
     assert BrokerConfig().register_timeout_ms == 6_000
     between = Registered(tmp_path)

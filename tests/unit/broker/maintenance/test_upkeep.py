@@ -1,4 +1,4 @@
-"""What runs by the clock: retention, and a disk that takes nothing."""
+"""Periodic work: retention, and logging of a disk that accepts no writes."""
 
 import logging
 from pathlib import Path
@@ -21,7 +21,7 @@ CALM: dict[str, Any] = {"delete_when": "23", "disk_used_ratio_max": 95, "disk_fo
 
 
 def fill(broker: Harness) -> None:
-    """Two log files and a beginning of the third, flushed."""
+    """Fill two log files and a part of the third, and flush them."""
     for _ in range(300):
         broker.send("TopicA", bytes(200))
     broker.pass_time(1_000)
@@ -29,7 +29,7 @@ def fill(broker: Harness) -> None:
 
 
 def clean(broker: Harness) -> None:
-    """An operator has expired files deleted, a hundred hours later; what that finds to sync is synced."""
+    """Delete expired files a hundred hours later, as an operator requests it, including the syncs that this needs."""
     changed_ms = broker.disk.modified_ms(broker.node.store.log.segment_path(broker.node.store.log.start))
     for _ in range(2):
         broker.node.upkeep.delete_expired()
@@ -41,7 +41,9 @@ def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == level]
 
 
-def test_open_delay_keeps_its_file_until_it_is_delivered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_file_is_kept_until_its_delayed_message_is_delivered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     broker = Harness(tmp_path, **CALM)
     broker.send("TopicA", b"later", DELAY="4")
     fill(broker)
@@ -59,7 +61,7 @@ def test_open_delay_keeps_its_file_until_it_is_delivered(tmp_path: Path, caplog:
     assert len(said) > 1
 
 
-def test_open_delay_goes_when_the_disk_limit_forces_it_which_is_said(
+def test_log_file_of_a_delayed_message_is_deleted_at_the_disk_limit_and_this_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = Harness(tmp_path, delete_when="23", disk_full_ratio=1.0)
@@ -74,7 +76,7 @@ def test_open_delay_goes_when_the_disk_limit_forces_it_which_is_said(
     )
 
 
-def test_what_was_synced_before_a_cut_of_the_log_is_not_noted_after_it() -> None:
+def test_sync_from_before_a_truncation_of_the_log_is_ignored_after_it() -> None:
     disk = SimDisk(Random(1))
     broker = Harness(disk)
     for _ in range(20):
@@ -94,7 +96,7 @@ def test_what_was_synced_before_a_cut_of_the_log_is_not_noted_after_it() -> None
 
 
 def lines_of_store(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was said of the store since the last time."""
+    """Return the log lines about the store since the last call."""
     found = [record.getMessage() for record in caplog.records if record.getMessage().startswith("store: ")]
     caplog.clear()
     return found
@@ -106,7 +108,7 @@ def send_each_second(broker: Harness, seconds: int, code: int) -> None:
         broker.pass_time(1_000)
 
 
-def test_full_disk_is_told_of_once_then_once_a_minute_and_at_its_end(
+def test_full_disk_is_logged_once_then_once_a_minute_and_at_its_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -130,17 +132,17 @@ def test_full_disk_is_told_of_once_then_once_a_minute_and_at_its_end(
     assert lines_of_store(caplog) == ["store: writes succeed again, after 620 failures in 121.0 s"]
     monkeypatch.setattr(broker.node.store.log, "_write_pieces", refuse)
     broker.send("TopicA")
-    assert len(lines_of_store(caplog)) == 1, "a new one is told of at once"
+    assert len(lines_of_store(caplog)) == 1, "a new failure is logged at once"
 
 
-def test_another_kind_of_failure_is_told_of_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_kind_of_failure_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:
     failures = Failures(logging.ERROR, "it failed", "it works")
     for error in (DiskFull("full"), DiskFull("full"), DiskFailed("broken"), DiskFailed("broken")):
         failures.note(error, Now(5, 5))
     assert lines_of_store(caplog) == ["store: it failed: full", "store: it failed (2 since the last line): broken"]
 
 
-def test_queue_entries_that_cannot_be_written_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_queue_entries_that_cannot_be_written_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     disk = SimDisk(Random(1))
     broker = Harness(disk)
     disk.fail("pwrite", times=-1, error=DiskFull, prefix="consumequeue")

@@ -1,4 +1,4 @@
-"""Operators' changes of topics and groups: what is taken, what is refused, what others hear of it."""
+"""Requests of operators to change topics and groups: accepted and refused changes, and their publication."""
 
 import json
 import logging
@@ -35,7 +35,7 @@ def topic_config(broker: Harness, topic: str) -> Any:
 
 
 def registrations(broker: Harness) -> list[Any]:
-    """Topic tables told to the name server so far."""
+    """Return the topic tables registered at the name server so far."""
     [link] = {connect.link for connect in broker.connects}
     told = broker.take_requests(Code.REGISTER_BROKER, link=link)
     return [loads(command.body)["topicConfigSerializeWrapper"] for command in told]
@@ -65,7 +65,7 @@ def test_topic_is_created_changed_and_kept_over_a_restart(broker: Harness) -> No
     }
 
 
-def test_topic_change_is_told_to_name_servers_once_with_a_new_version(tmp_path: Path) -> None:
+def test_topic_change_is_registered_once_with_a_new_version(tmp_path: Path) -> None:
     broker = Harness(tmp_path, name_servers=("10.0.0.9:9876",))
     [connect] = broker.connects
     broker.turn([], [Opened(connect.link, LinkKind.PEER, "10.0.0.9:9876")])
@@ -101,7 +101,7 @@ def test_topic_change_is_told_to_name_servers_once_with_a_new_version(tmp_path: 
         ("TopicA", {"topicSysFlag": "9" * 4_000}, ""),
     ],
 )
-def test_topic_that_cannot_be_is_refused_with_a_reason(
+def test_invalid_topic_is_refused_with_a_reason(
     broker: Harness, topic: str, changes: dict[str, object], remark: str
 ) -> None:
     before = set(broker.node.topics.table)
@@ -124,14 +124,16 @@ def test_topic_attributes_are_added_changed_and_removed(broker: Harness) -> None
 
 
 @pytest.mark.parametrize("attributes", [{"+queue.type": "BatchCQ"}, {"+x": "1"}, {"message.type": "FIFO"}])
-def test_topic_list_with_a_wrong_attribute_is_refused_whole(broker: Harness, attributes: dict[str, str]) -> None:
+def test_topic_list_with_an_invalid_attribute_is_refused_completely(
+    broker: Harness, attributes: dict[str, str]
+) -> None:
     listed = [{"topicName": "Good"}, {"topicName": "Bad", "attributes": attributes}]
     answer = broker.ask(Code.UPDATE_AND_CREATE_TOPIC_LIST, None, dumps({"topicConfigList": listed}))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert broker.node.topics.get("Good") is None
 
 
-def test_topic_that_is_listed_twice_is_what_the_second_entry_says(broker: Harness) -> None:
+def test_topic_that_is_listed_twice_gets_the_second_configuration(broker: Harness) -> None:
     listed = [{"topicName": "T", "attributes": {"+message.type": "FIFO"}}, {"topicName": "T", "readQueueNums": 3}]
     broker.ask(Code.UPDATE_AND_CREATE_TOPIC_LIST, None, dumps({"topicConfigList": listed}))
     found = topic_config(broker, "T")
@@ -170,7 +172,7 @@ def test_requests_of_operators_are_logged_in_one_bounded_line(
     assert max(map(len, lines)) < 4_000
 
 
-def test_topic_list_is_created_whole_or_not_at_all(broker: Harness) -> None:
+def test_topic_list_is_created_completely_or_not_at_all(broker: Harness) -> None:
     def listed(*names: str) -> bytes:
         return dumps({"topicConfigList": [{"topicName": name, "readQueueNums": 3, "perm": 6} for name in names]})
 
@@ -182,7 +184,7 @@ def test_topic_list_is_created_whole_or_not_at_all(broker: Harness) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"topicConfigList":3}', b'{"topicConfigList":[3]}', b"\xff"])
-def test_malformed_topic_list_is_an_answer_not_a_crash(broker: Harness, body: bytes) -> None:
+def test_malformed_topic_list_is_refused(broker: Harness, body: bytes) -> None:
     assert broker.ask(Code.UPDATE_AND_CREATE_TOPIC_LIST, None, body).code == ResponseCode.SYSTEM_ERROR
 
 
@@ -190,7 +192,7 @@ def test_unknown_topic_has_no_config(broker: Harness) -> None:
     assert broker.ask(Code.GET_TOPIC_CONFIG, {"topic": "nobody"}).code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_topic_made_unwritable_takes_no_more_sends(broker: Harness) -> None:
+def test_topic_without_write_permission_accepts_no_more_sends(broker: Harness) -> None:
     create(broker, "TopicA")
     assert broker.send("TopicA").code == ResponseCode.SUCCESS
     create(broker, "TopicA", perm=4)
@@ -198,14 +200,16 @@ def test_topic_made_unwritable_takes_no_more_sends(broker: Harness) -> None:
     assert broker.pull("TopicA") is not None
 
 
-def test_deleted_topic_takes_queues_offsets_and_held_pulls_along(broker: Harness) -> None:
+def test_deleting_a_topic_removes_its_queues_offsets_and_held_pulls(broker: Harness) -> None:
     broker.send("TopicA", b"old")
     broker.ask(
         Code.UPDATE_CONSUMER_OFFSET, {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 1}
     )
     assert broker.pull("TopicA", 1, wait_ms=20_000) is None
     assert broker.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "TopicA"}).code == ResponseCode.SUCCESS
-    assert [command.code for command in broker.inbox[CLIENT]] == [ResponseCode.PULL_NOT_FOUND], "the held pull is told"
+    assert [command.code for command in broker.inbox[CLIENT]] == [ResponseCode.PULL_NOT_FOUND], (
+        "the held pull is answered"
+    )
     assert broker.disk.list("consumequeue/TopicA") == []
     assert broker.node.offsets.get("TopicA", "group", 0) is None
     broker.send("TopicA", b"new")
@@ -254,7 +258,7 @@ def test_group_that_may_not_consume_is_refused_at_its_pull(broker: Harness) -> N
     assert answer.code == ResponseCode.NO_PERMISSION
 
 
-def test_group_list_is_created_whole_or_not_at_all(broker: Harness) -> None:
+def test_group_list_is_created_completely_or_not_at_all(broker: Harness) -> None:
     wrong = dumps({"groupConfigList": [{"groupName": "one"}, {"groupName": "bad!"}]})
     assert broker.ask(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, None, wrong).code == ResponseCode.SYSTEM_ERROR
     assert "one" not in broker.node.groups.table
@@ -266,7 +270,7 @@ def test_group_list_is_created_whole_or_not_at_all(broker: Harness) -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"3", b"{}", dumps({"groupName": "a b"}), dumps({"groupName": "g", "retryQueueNums": -1})]
 )
-def test_group_that_cannot_be_is_refused(broker: Harness, body: bytes) -> None:
+def test_invalid_group_is_refused(broker: Harness, body: bytes) -> None:
     assert broker.ask(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body).code == ResponseCode.SYSTEM_ERROR
 
 
@@ -284,7 +288,7 @@ def test_deleted_group_loses_its_offsets_if_asked_in_either_spelling(
     assert (broker.node.offsets.get("T", "group", 0) is not None) is kept
 
 
-def test_unknown_group_is_told_apart_when_groups_are_not_created_by_asking(tmp_path: Path) -> None:
+def test_unknown_group_is_refused_if_groups_are_not_created_on_use(tmp_path: Path) -> None:
     broker = Harness(tmp_path, auto_create_group=False)
     answer = broker.ask(Code.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "nobody"})
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
@@ -325,7 +329,7 @@ def test_cleaning_unused_topics_drops_queues_without_a_topic(broker: Harness) ->
     assert {topic for topic, _ in broker.node.store.queues} == {"TopicB"}
 
 
-def test_cleaning_queues_drops_what_the_log_has_lost(broker: Harness) -> None:
+def test_cleaning_queues_drops_entries_of_deleted_log_files(broker: Harness) -> None:
     for _ in range(300):
         broker.send("TopicA", bytes(200))
     broker.node.store.flush_queues()
@@ -336,7 +340,7 @@ def test_cleaning_queues_drops_what_the_log_has_lost(broker: Harness) -> None:
     assert queue.max_offset == 300
 
 
-def test_expired_log_files_go_when_asked_whatever_the_hour(tmp_path: Path) -> None:
+def test_expired_log_files_are_deleted_on_request_at_any_hour(tmp_path: Path) -> None:
     broker = Harness(tmp_path, delete_when="23", disk_force_ratio=1.0, disk_full_ratio=1.0)
     for _ in range(300):
         broker.send("TopicA", bytes(200))

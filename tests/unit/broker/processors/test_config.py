@@ -1,4 +1,4 @@
-"""Settings read and changed while the broker runs: a change takes effect whole and at once, or not at all."""
+"""Settings read and changed at run time: a change takes effect completely and at once, or not at all."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def settings(broker: Harness) -> dict[str, str]:
     return dict(line.split("=", 1) for line in body.splitlines())
 
 
-def set_well(broker: Harness, *lines: str) -> None:
+def change_settings(broker: Harness, *lines: str) -> None:
     answer = change(broker, *lines)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
 
@@ -38,7 +38,7 @@ def test_settings_are_shown_under_rocketmqs_names_with_a_version(broker: Harness
         "ASYNC_MASTER",
         "true",
     )
-    set_well(broker, "fileReservedTime=71")
+    change_settings(broker, "fileReservedTime=71")
     answer = broker.ask(Code.GET_BROKER_CONFIG)
     assert loads(answer.fields["version"].encode())["counter"] == 1
     assert settings(broker)["fileReservedTime"] == "71"
@@ -68,7 +68,7 @@ def test_settings_are_shown_under_rocketmqs_names_with_a_version(broker: Harness
         (("fileReservedTime=70", "diskSpaceCleanForciblyRatio=0.99"), "diskSpaceWarningLevelRatio"),
     ],
 )
-def test_change_that_cannot_be_changes_nothing(broker: Harness, lines: tuple[str, ...], remark: str) -> None:
+def test_invalid_change_changes_nothing(broker: Harness, lines: tuple[str, ...], remark: str) -> None:
     before = settings(broker)
     answer = change(broker, *lines)
     assert answer.code == ResponseCode.NO_PERMISSION
@@ -76,16 +76,16 @@ def test_change_that_cannot_be_changes_nothing(broker: Harness, lines: tuple[str
     assert settings(broker) == before
 
 
-def test_settings_that_are_no_text_are_refused(broker: Harness) -> None:
+def test_settings_that_are_not_text_are_refused(broker: Harness) -> None:
     assert broker.ask(Code.UPDATE_BROKER_CONFIG, None, b"\xff\xfe").code == ResponseCode.SYSTEM_ERROR
 
 
-def test_empty_change_is_none(broker: Harness) -> None:
-    set_well(broker)
+def test_empty_change_has_no_effect(broker: Harness) -> None:
+    change_settings(broker)
     assert loads(broker.ask(Code.GET_BROKER_CONFIG).fields["version"].encode())["counter"] == 0
 
 
-def test_permission_is_obeyed_and_told_to_name_servers(broker: Harness) -> None:
+def test_permission_takes_effect_and_is_registered_at_name_servers(broker: Harness) -> None:
     [connect] = broker.connects
     broker.turn([], [Opened(connect.link, LinkKind.PEER, "10.0.0.9:9876")])
     fields = {"topic": "Ordered", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "order": True}
@@ -93,71 +93,71 @@ def test_permission_is_obeyed_and_told_to_name_servers(broker: Harness) -> None:
     assert broker.send("Ordered").code == ResponseCode.SUCCESS
     before = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)[-1]
 
-    set_well(broker, "brokerPermission=4")
+    change_settings(broker, "brokerPermission=4")
     [told] = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)
     tables = [loads(command.body)["topicConfigSerializeWrapper"] for command in (before, told)]
     assert [table["topicConfigTable"]["Ordered"]["perm"] for table in tables] == [6, 4]
     assert tables[1]["dataVersion"]["counter"] == tables[0]["dataVersion"]["counter"] + 1
     assert broker.send("Ordered").code == ResponseCode.NO_PERMISSION
 
-    set_well(broker, "brokerPermission=2")
+    change_settings(broker, "brokerPermission=2")
     assert broker.send("Ordered").code == ResponseCode.SUCCESS
     refused = broker.pull("Ordered")
     assert refused is not None
     assert refused.code == ResponseCode.NO_PERMISSION
 
 
-def test_topics_are_created_by_sending_as_now_allowed(broker: Harness) -> None:
-    set_well(broker, "autoCreateTopicEnable=false")
+def test_topics_are_created_by_sending_by_the_changed_setting(broker: Harness) -> None:
+    change_settings(broker, "autoCreateTopicEnable=false")
     assert broker.send("TopicA").code == ResponseCode.TOPIC_NOT_EXIST
-    set_well(broker, "autoCreateTopicEnable=true", "defaultTopicQueueNums=2")
+    change_settings(broker, "autoCreateTopicEnable=true", "defaultTopicQueueNums=2")
     assert broker.send("TopicA").code == ResponseCode.SUCCESS
     assert broker.json(Code.GET_TOPIC_CONFIG, {"topic": "TopicA"})["writeQueueNums"] == 2
 
 
-def test_groups_are_created_by_pulling_as_now_allowed(broker: Harness) -> None:
+def test_groups_are_created_by_pulling_by_the_changed_setting(broker: Harness) -> None:
     broker.send("TopicA")
-    set_well(broker, "autoCreateSubscriptionGroup=false")
+    change_settings(broker, "autoCreateSubscriptionGroup=false")
     answer = broker.pull("TopicA", group="fresh")
     assert answer is not None
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
-def test_message_size_is_limited_as_now_told(broker: Harness) -> None:
-    set_well(broker, "maxMessageSize=1024")
+def test_message_size_is_limited_by_the_changed_setting(broker: Harness) -> None:
+    change_settings(broker, "maxMessageSize=1024")
     assert broker.send("TopicA", bytes(1025)).code == ResponseCode.MESSAGE_ILLEGAL
     assert broker.send("TopicA", bytes(1024)).code == ResponseCode.SUCCESS
-    assert broker.send("TopicA", bytes(1025)).code == ResponseCode.MESSAGE_ILLEGAL, "also on the quick way"
+    assert broker.send("TopicA", bytes(1025)).code == ResponseCode.MESSAGE_ILLEGAL, "also on the fast path"
 
 
-def test_pull_answers_are_limited_as_now_told(broker: Harness) -> None:
+def test_pull_responses_are_limited_by_the_changed_setting(broker: Harness) -> None:
     for _ in range(3):
         broker.send("TopicA")
-    set_well(broker, "maxTransferCountOnMessageInMemory=2")
+    change_settings(broker, "maxTransferCountOnMessageInMemory=2")
     answer = broker.pull("TopicA")
     assert answer is not None
     assert answer.fields["nextBeginOffset"] == "2"
 
 
-def test_sync_flush_holds_answers_from_now_on(tmp_path: Path) -> None:
+def test_changed_flush_type_delays_responses_from_then_on(tmp_path: Path) -> None:
     broker = Harness(tmp_path, config_black_list=("configBlackList",))
     broker.create_topic("TopicA")
-    set_well(broker, "flushDiskType=SYNC_FLUSH")
+    change_settings(broker, "flushDiskType=SYNC_FLUSH")
     broker.run_jobs = False
-    asked = broker.tell(
+    asked = broker.send_request(
         Code.SEND_MESSAGE_V2, {"a": "p", "b": "TopicA", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 0, "h": 0}, b"x"
     )
     assert broker.answer_to(asked) is None
-    broker.tell(Code.UPDATE_BROKER_CONFIG, None, b"flushDiskType=ASYNC_FLUSH")
+    broker.send_request(Code.UPDATE_BROKER_CONFIG, None, b"flushDiskType=ASYNC_FLUSH")
     answer = broker.answer_to(asked)
     assert answer is not None
     assert answer.code == ResponseCode.SUCCESS
 
 
-def test_periods_hold_from_their_next_run(broker: Harness) -> None:
+def test_changed_periods_take_effect_after_the_next_run(broker: Harness) -> None:
     fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
     broker.create_topic("T")
-    set_well(broker, "flushConsumerOffsetInterval=60000")
+    change_settings(broker, "flushConsumerOffsetInterval=60000")
     broker.pass_time(5_000)
     broker.ask(Code.UPDATE_CONSUMER_OFFSET, fields)
     broker.pass_time(50_000)
@@ -167,25 +167,25 @@ def test_periods_hold_from_their_next_run(broker: Harness) -> None:
 
 
 def test_retention_follows_the_setting(broker: Harness) -> None:
-    set_well(broker, "fileReservedTime=1", "diskMaxUsedSpaceRatio=90", "deleteWhen=00;12")
+    change_settings(broker, "fileReservedTime=1", "diskMaxUsedSpaceRatio=90", "deleteWhen=00;12")
     retention = broker.node.upkeep.retention
     assert (retention.reserved_ms, retention.used_ratio, retention.delete_hours) == (3_600_000, 0.9, frozenset({0, 12}))
 
 
-def test_changes_are_there_after_a_restart_and_shown(broker: Harness, tmp_path: Path) -> None:
-    set_well(broker, "fileReservedTime=71", "slaveTimeout=2000")
-    set_well(broker, "slaveTimeout=3000")
+def test_changes_survive_a_restart_and_are_shown(broker: Harness, tmp_path: Path) -> None:
+    change_settings(broker, "fileReservedTime=71", "slaveTimeout=2000")
+    change_settings(broker, "slaveTimeout=3000")
     kept = loads((tmp_path / "config" / "brokerSettings.json").read_bytes())
     assert kept == {"settings": {"fileReservedTime": {"value": "71", "insteadOf": "72"}}}
     again = broker.restart(clean=False)
     assert settings(again)["fileReservedTime"] == "71"
     assert again.node.upkeep.retention.reserved_ms == 71 * 3_600_000
-    set_well(again, "fileReservedTime=70")
+    change_settings(again, "fileReservedTime=70")
     assert settings(again.restart())["fileReservedTime"] == "70"
 
 
-def test_edit_of_the_file_outranks_an_older_change(broker: Harness) -> None:
-    set_well(broker, "fileReservedTime=71")
+def test_edit_of_the_file_takes_precedence_over_an_older_change(broker: Harness) -> None:
+    change_settings(broker, "fileReservedTime=71")
     edited = broker.restart(name_servers=("10.0.0.9:9876",), reserved_hours=48)
     assert settings(edited)["fileReservedTime"] == "48"
     back = edited.restart(name_servers=("10.0.0.9:9876",))
@@ -194,35 +194,33 @@ def test_edit_of_the_file_outranks_an_older_change(broker: Harness) -> None:
 
 def test_answer_to_a_change_of_settings_waits_until_it_is_saved(broker: Harness) -> None:
     broker.run_jobs = False
-    asked = broker.tell(Code.UPDATE_BROKER_CONFIG, None, b"fileReservedTime=71")
+    asked = broker.send_request(Code.UPDATE_BROKER_CONFIG, None, b"fileReservedTime=71")
     assert broker.answer_to(asked) is None
     (job,) = broker.jobs
     broker.turn([], [run_job(job)])
     assert broker.answer_to(asked) is not None
 
 
-def test_weight_is_told_to_name_servers_unless_it_is_the_default(broker: Harness) -> None:
+def test_weight_is_registered_at_name_servers_unless_it_is_the_default(broker: Harness) -> None:
     [connect] = broker.connects
     broker.turn([], [Opened(connect.link, LinkKind.PEER, "10.0.0.9:9876")])
     [told] = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)
     assert "brokerWeight" not in told.fields
-    set_well(broker, "brokerWeight=250")
+    change_settings(broker, "brokerWeight=250")
     [told] = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)
     assert told.fields["brokerWeight"] == "250"
     assert "failoverMode" not in told.fields
 
 
-def test_what_the_file_black_lists_is_not_changed_and_nothing_else_is_protected(tmp_path: Path) -> None:
+def test_settings_on_the_blacklist_of_the_file_cannot_be_changed_and_all_others_can(tmp_path: Path) -> None:
     broker = Harness(tmp_path, config_black_list=("configBlackList", "fileReservedTime"))
     assert "configBlackList names it" in str(change(broker, "fileReservedTime=70").remark)
-    set_well(broker, "fileReservedTime=" + settings(broker)["fileReservedTime"])
-    set_well(broker, "inSyncReplicas=1")
+    change_settings(broker, "fileReservedTime=" + settings(broker)["fileReservedTime"])
+    change_settings(broker, "inSyncReplicas=1")
 
 
-def test_kept_change_that_is_no_longer_taken_gives_way_to_the_file(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One made before there were limits: the broker starts, with the file's value and a warning."""
+def test_stored_change_that_is_no_longer_valid_is_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A change from before there were limits: the broker starts with the value of the file, and logs a warning."""
     broker = Harness(tmp_path)
     broker.disk.replace(
         "config/brokerSettings.json",

@@ -1,4 +1,4 @@
-"""Who is connected, as operators see it."""
+"""Requests of operators about connected clients."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_consumers_are_listed_with_their_subscriptions(broker: Harness) -> None:
     assert len(left["connectionSet"]) == 1
 
 
-def test_group_nobody_is_in_is_not_online(broker: Harness) -> None:
+def test_group_without_members_is_not_online(broker: Harness) -> None:
     answer = broker.ask(Code.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "nobody"})
     assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
 
@@ -64,7 +64,7 @@ def test_producers_are_listed_by_group_and_all_together(broker: Harness) -> None
     assert broker.json(Code.GET_ALL_PRODUCER_INFO) == {"data": {}}
 
 
-def test_topics_and_subscription_of_a_group_are_told(broker: Harness) -> None:
+def test_topics_and_subscription_of_a_group_are_returned(broker: Harness) -> None:
     broker.create_topic("T")
     broker.ask(Code.UPDATE_CONSUMER_OFFSET, {"consumerGroup": "group", "topic": "T", "queueId": 0, "commitOffset": 1})
     assert broker.json(Code.QUERY_TOPICS_BY_CONSUMER, {"group": "group"})["topicList"] == ["T"]

@@ -17,7 +17,9 @@ def offset_of(broker: Harness, group: str = "group", **fields: object) -> tuple[
     return answer.code, answer.fields.get("offset")
 
 
-def test_offset_never_committed_is_0_on_a_young_queue_and_not_found_otherwise(tmp_path: Path) -> None:
+def test_offset_never_committed_is_0_if_the_queue_is_read_from_its_start_and_not_found_otherwise(
+    tmp_path: Path,
+) -> None:
     broker = Harness(tmp_path)
     assert offset_of(broker) == (OK, "0")
     for _ in range(60):
@@ -78,7 +80,7 @@ def test_heartbeat_is_answered_and_creates_the_retry_topic(tmp_path: Path) -> No
     assert members(broker) == ["client-1"]
 
 
-def test_members_are_told_when_somebody_comes_goes_or_changes_what_it_wants(tmp_path: Path) -> None:
+def test_members_are_notified_when_a_member_joins_leaves_or_changes_its_subscription(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.heartbeat("group", {"TopicA": "*"})
     broker.take_requests(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
@@ -99,8 +101,8 @@ def test_members_are_told_when_somebody_comes_goes_or_changes_what_it_wants(tmp_
 
 
 @spec("G03", "G04")
-def test_member_without_heartbeats_is_closed_after_120s_whatever_else_it_sends(tmp_path: Path) -> None:
-    """Other traffic of a link proves that it lives, not that its consumer does."""
+def test_member_without_heartbeats_is_closed_after_120s_despite_other_requests(tmp_path: Path) -> None:
+    """Other traffic of a connection does not prove that its consumer is alive."""
     assert BrokerConfig().client_expiry_ms == 120_000
     broker = Harness(tmp_path)
     broker.open(5)
@@ -124,7 +126,7 @@ def lock(broker: Harness, client: str, code: int = RequestCode.LOCK_BATCH_MQ) ->
     return len(loads(answer.body)["lockOKMQSet"]) if answer.body else 0
 
 
-def test_queue_has_one_owner_until_it_lets_go_or_falls_silent_for_60s(tmp_path: Path) -> None:
+def test_queue_lock_has_one_owner_until_it_is_released_or_not_renewed_for_60s(tmp_path: Path) -> None:
     assert BrokerConfig().lock_live_ms == 60_000
     broker = Harness(tmp_path)
     broker.create_topic("TopicA")
@@ -143,7 +145,7 @@ def test_queue_has_one_owner_until_it_lets_go_or_falls_silent_for_60s(tmp_path: 
     assert lock(broker, "one") == 2
 
 
-def test_locks_nobody_renews_are_forgotten(tmp_path: Path) -> None:
+def test_locks_that_are_not_renewed_are_removed(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     lock(broker, "one")
     broker.pass_time(80_000)

@@ -1,4 +1,4 @@
-"""What operators see of queues, groups and counters."""
+"""Requests of operators about queues, groups and counters."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def commit(broker: Harness, group: str, offset: int, topic: str = "TopicA") -> N
     broker.ask(Code.UPDATE_CONSUMER_OFFSET, fields)
 
 
-def test_topic_status_has_bounds_and_last_time_of_every_queue_in_javas_dialect(broker: Harness) -> None:
+def test_topic_status_has_bounds_and_last_time_of_every_queue_in_javas_json(broker: Harness) -> None:
     answer = broker.ask(Code.GET_TOPIC_STATS_INFO, {"topic": "TopicA"})
     assert answer.body.startswith(b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"TopicA"}:{"')
     assert loads(answer.body)["offsetTable"] == {
@@ -47,7 +47,7 @@ def progress(broker: Harness, group: str = "group", **fields: object) -> Any:
     return broker.json(Code.GET_CONSUME_STATS, {"consumerGroup": group} | fields)["offsetTable"]
 
 
-def test_progress_tells_how_far_a_group_is_in_every_queue(broker: Harness) -> None:
+def test_progress_has_the_offset_of_a_group_in_every_queue(broker: Harness) -> None:
     assert progress(broker) == {
         key("TopicA", 0): {
             "brokerOffset": 3,
@@ -60,7 +60,7 @@ def test_progress_tells_how_far_a_group_is_in_every_queue(broker: Harness) -> No
     assert progress(broker, "nobody") == {}
 
 
-def test_pull_offset_is_what_was_given_and_at_least_what_was_committed(broker: Harness) -> None:
+def test_pull_offset_is_behind_the_last_sent_message_and_at_least_the_committed_offset(broker: Harness) -> None:
     def offsets() -> tuple[int, int]:
         queue = progress(broker)[key("TopicA", 0)]
         return queue["pullOffset"], queue["consumerOffset"]
@@ -68,22 +68,22 @@ def test_pull_offset_is_what_was_given_and_at_least_what_was_committed(broker: H
     broker.pull("TopicA", 0)
     assert offsets() == (3, 2)
     broker.pull("TopicA", 0, most=1)
-    assert offsets() == (2, 2), "what was committed counts where less was given"
+    assert offsets() == (2, 2), "the committed offset counts where fewer messages were sent"
     commit(broker, "group", 3)
     assert offsets() == (3, 3)
 
 
-def test_progress_of_an_online_group_leaves_out_what_it_does_not_subscribe_to(broker: Harness) -> None:
+def test_progress_of_an_online_group_excludes_topics_without_a_subscription(broker: Harness) -> None:
     broker.send("TopicB")
     commit(broker, "group", 1, "TopicB")
     broker.heartbeat("group", {"TopicB": "*"})
     assert all("TopicB" in queue for queue in progress(broker))
     assert progress(broker, topic="TopicA") == {}
     listed = progress(broker, topicList="TopicA;nobody")
-    assert set(listed) == {key("TopicA", 0), key("TopicA", 1)}, "topics that are listed count all the same"
+    assert set(listed) == {key("TopicA", 0), key("TopicA", 1)}, "listed topics are included in any case"
 
 
-def test_progress_of_all_groups_sums_what_is_left(broker: Harness) -> None:
+def test_progress_of_all_groups_sums_their_lag(broker: Harness) -> None:
     commit(broker, "slow", 0)
     for group in ("group", "slow"):
         broker.pull("TopicA", group=group)
@@ -101,7 +101,7 @@ def test_groups_of_a_topic_are_subscribers_and_owners_of_offsets(broker: Harness
     assert broker.json(Code.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "TopicA"}) == {"groupList": ["group", "online"]}
 
 
-def test_time_span_tells_since_when_messages_wait(broker: Harness) -> None:
+def test_time_span_shows_since_when_messages_wait(broker: Harness) -> None:
     spans = broker.json(Code.QUERY_CONSUME_TIME_SPAN, {"topic": "TopicA", "group": "group"})["consumeTimeSpanSet"]
     assert spans[0] == {
         "consumeTimeStamp": START_WALL_MS + 1_000,

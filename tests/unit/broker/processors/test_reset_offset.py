@@ -1,4 +1,4 @@
-"""Setting offsets: by time, by offset, per queue and per group, online and offline, and from group to group."""
+"""Resetting offsets: by time, by offset, per queue and per group, online and offline, and from group to group."""
 
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,9 @@ def at(broker: Harness, seconds: int) -> int:
 
 @spec("G12")
 @pytest.mark.parametrize(("seconds", "force", "expected"), [(1, True, 1), (4, True, 4), (4, False, 3), (1, False, 1)])
-def test_online_group_is_told_its_offsets_by_time(broker: Harness, seconds: int, force: bool, expected: int) -> None:
+def test_online_group_is_notified_of_its_offsets_by_time(
+    broker: Harness, seconds: int, force: bool, expected: int
+) -> None:
     for link in (7, 8):
         broker.open(link)
         broker.heartbeat("group", {"TopicA": "*"}, link=link, client_id=f"client-{link}")
@@ -74,17 +76,17 @@ def test_online_group_is_told_its_offsets_by_time(broker: Harness, seconds: int,
         }
         assert told.body.startswith(b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"TopicA"}:')
         assert loads(told.body) == {"offsetTable": {key(0): expected, key(1): expected}}
-    assert stored(broker, 0) == expected, "a member that takes the queue over now begins there"
+    assert stored(broker, 0) == expected, "a member that gets the queue now begins there"
 
 
 @spec("G12")
-def test_time_before_all_and_no_time_mean_the_ends(broker: Harness) -> None:
+def test_time_before_all_messages_and_no_time_select_the_ends_of_the_queue(broker: Harness) -> None:
     broker.heartbeat("group", {"TopicA": "*"})
     assert loads(reset(broker, 0).body)["offsetTable"][key(0)] == 0
     assert loads(reset(broker, -1).body)["offsetTable"][key(0)] == 5
 
 
-def test_cpp_tool_gets_members_told_by_a_list(broker: Harness) -> None:
+def test_cpp_tool_has_members_notified_with_a_list(broker: Harness) -> None:
     broker.heartbeat("group", {"TopicA": "*"})
     reset(broker, 0, language="CPP")
     [told] = broker.take_requests(Code.RESET_CONSUMER_CLIENT_OFFSET)
@@ -95,7 +97,7 @@ def test_cpp_tool_gets_members_told_by_a_list(broker: Harness) -> None:
     }
 
 
-def test_cpp_member_is_notified_by_a_list_whoever_asks(broker: Harness) -> None:
+def test_cpp_member_is_notified_with_a_list_for_any_tool(broker: Harness) -> None:
     broker.heartbeat("group", {"TopicA": "*"}, language="CPP")
     reset(broker, 0)
     [notice] = broker.take_requests(Code.RESET_CONSUMER_CLIENT_OFFSET)
@@ -103,7 +105,7 @@ def test_cpp_member_is_notified_by_a_list_whoever_asks(broker: Harness) -> None:
 
 
 @spec("G12")
-def test_offline_group_is_left_to_the_tools_which_set_offsets_one_by_one(broker: Harness) -> None:
+def test_reset_of_an_offline_group_is_refused_so_that_tools_set_offsets_one_by_one(broker: Harness) -> None:
     assert reset(broker, 0).code == ResponseCode.CONSUMER_NOT_ONLINE
     assert stored(broker, 0) == 3
     commit(broker, 0, 1)
@@ -137,7 +139,7 @@ def test_one_queue_of_an_online_group_is_set_by_time(broker: Harness) -> None:
         ({"queueId": 0, "offset": 1, "group": "nobody"}, ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_reset_that_cannot_be_changes_nothing(broker: Harness, fields: dict[str, object], code: int) -> None:
+def test_invalid_reset_changes_nothing(broker: Harness, fields: dict[str, object], code: int) -> None:
     broker.pull("TopicA", group="group")
     answer = reset(broker, 0, **fields)
     assert answer.code == code
@@ -147,7 +149,7 @@ def test_reset_that_cannot_be_changes_nothing(broker: Harness, fields: dict[str,
 
 @pytest.mark.parametrize("force", [True, False])
 @pytest.mark.parametrize(("timestamp", "expected"), [(0, [1, 0]), (-1, [5, 5])])
-def test_queue_that_the_group_has_no_offset_for_begins_at_its_minimum_or_maximum(
+def test_queue_without_a_committed_offset_begins_at_its_minimum_or_maximum(
     broker: Harness, timestamp: int, expected: list[int], force: bool
 ) -> None:
     broker.heartbeat("other", {"TopicA": "*"})
@@ -159,7 +161,7 @@ def test_queue_that_the_group_has_no_offset_for_begins_at_its_minimum_or_maximum
     assert loads(notice.body) == {"offsetTable": {key(0): expected[0], key(1): expected[1]}}
 
 
-# Until the consumer has followed.
+# Until the consumer has applied the reset.
 
 
 def pulled(broker: Harness, offset: int, *, link: int = CLIENT, wait_ms: int = 0, commit: int | None = None) -> Command:
@@ -169,13 +171,13 @@ def pulled(broker: Harness, offset: int, *, link: int = CLIENT, wait_ms: int = 0
 
 
 @spec("G12")
-def test_pull_after_a_reset_is_sent_to_the_new_offset_once(broker: Harness) -> None:
+def test_pull_after_a_reset_is_answered_with_the_new_offset_once(broker: Harness) -> None:
     broker.heartbeat("group", {"TopicA": "*"})
     reset(broker, at(broker, 1))
     moved = pulled(broker, 3)
     assert (moved.code, moved.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
     assert moved.fields["nextBeginOffset"] == "1"
-    assert pulled(broker, 3).code == ResponseCode.SUCCESS, "a client that does not follow is not asked for ever"
+    assert pulled(broker, 3).code == ResponseCode.SUCCESS, "a client that does not apply the reset gets messages again"
     assert [message.queue_offset for message in messages_in(pulled(broker, 1))] == [1, 2, 3, 4]
 
 
@@ -185,13 +187,11 @@ def test_pull_from_the_new_offset_ends_the_reset(broker: Harness) -> None:
     assert pulled(broker, 1, commit=1).code == ResponseCode.SUCCESS
     assert pulled(broker, 5, commit=4).code == ResponseCode.PULL_NOT_FOUND
     assert stored(broker, 0) == 4
-    assert len(broker.node.offsets.pending) == 1, "queue 1 has not followed"
+    assert len(broker.node.offsets.pending) == 1, "the reset of queue 1 is still pending"
 
 
 @pytest.mark.parametrize("how", ["commit", "pull"])
-def test_commits_of_the_time_before_a_reset_are_ignored_until_the_consumer_has_followed(
-    broker: Harness, how: str
-) -> None:
+def test_commits_are_ignored_until_the_consumer_has_applied_the_reset(broker: Harness, how: str) -> None:
     def commit_as_member(offset: int) -> None:
         if how == "pull":
             pulled(broker, 4, commit=offset)
@@ -201,7 +201,7 @@ def test_commits_of_the_time_before_a_reset_are_ignored_until_the_consumer_has_f
     broker.heartbeat("group", {"TopicA": "*"})
     reset(broker, at(broker, 1))
     commit_as_member(4)
-    pulled(broker, 4)  # answered with the new offset, if no pull was before
+    pulled(broker, 4)  # answered with the new offset unless an earlier pull was
     commit_as_member(4)
     assert stored(broker, 0) == 1
     pulled(broker, 1)
@@ -209,7 +209,7 @@ def test_commits_of_the_time_before_a_reset_are_ignored_until_the_consumer_has_f
     assert stored(broker, 0) == 4
 
 
-def test_reset_that_nobody_follows_ends_after_a_minute(broker: Harness) -> None:
+def test_reset_that_no_consumer_applies_ends_after_a_minute(broker: Harness) -> None:
     broker.heartbeat("group", {"TopicA": "*"})
     reset(broker, at(broker, 1))
     broker.pass_time(FOLLOW_MS - 1)
@@ -221,7 +221,7 @@ def test_reset_that_nobody_follows_ends_after_a_minute(broker: Harness) -> None:
     assert pulled(broker, 4).code == ResponseCode.SUCCESS
 
 
-def test_operator_who_commits_for_the_group_overrides_a_reset(broker: Harness) -> None:
+def test_commit_of_an_operator_overrides_a_reset(broker: Harness) -> None:
     broker.heartbeat("group", {"TopicA": "*"}, link=CLIENT)
     reset(broker, at(broker, 1))
     broker.open(7)
@@ -231,7 +231,7 @@ def test_operator_who_commits_for_the_group_overrides_a_reset(broker: Harness) -
     assert pulled(broker, 3).code == ResponseCode.SUCCESS
 
 
-def test_reset_ends_when_another_broker_answers_consumers(broker: Harness) -> None:
+def test_reset_ends_when_another_broker_serves_consumers(broker: Harness) -> None:
     broker.heartbeat("group", {"TopicA": "*"})
     reset(broker, 0)
     broker.node.offsets.follow({"offsetTable": {"TopicA@group": {"0": 4}}}, b"{}")
@@ -246,12 +246,12 @@ def test_reset_ends_with_its_topic(broker: Harness) -> None:
 
 
 @spec("G12")
-def test_queues_reset_one_by_one_cost_a_member_one_notice_and_the_rest_follow_at_once(broker: Harness) -> None:
+def test_resets_of_queues_one_by_one_notify_a_member_once_and_move_its_held_pulls(broker: Harness) -> None:
     broker.open(7)
     for link in (CLIENT, 7):
         broker.heartbeat("group", {"TopicA": "*"}, link=link, client_id=f"client-{link}")
     opaques = [
-        broker.tell(Code.PULL_MESSAGE, held_pull(queue_id, group), link=link)
+        broker.send_request(Code.PULL_MESSAGE, held_pull(queue_id, group), link=link)
         for queue_id, group, link in ((0, "group", 7), (1, "group", 7), (1, "other", 7))
     ]
     for queue_id in (0, 1):
@@ -284,7 +284,7 @@ def held_pull(queue_id: int, group: str) -> dict[str, object]:
     }
 
 
-def test_pending_resets_are_bounded_and_the_oldest_is_given_up() -> None:
+def test_pending_resets_are_bounded_and_the_oldest_is_dropped() -> None:
     pending = PendingResets()
     for number in range(PENDING_MAX + 1):
         pending.add("T", "g", number, 1, 0)
@@ -310,7 +310,7 @@ def test_cloned_group_has_offsets_of_its_own(broker: Harness, fields: dict[str, 
     assert stored(broker, 1, "group") == 3
 
 
-def test_cloning_an_online_group_leaves_out_what_it_does_not_subscribe_to(broker: Harness) -> None:
+def test_cloning_an_online_group_excludes_topics_without_a_subscription(broker: Harness) -> None:
     broker.send("TopicB")
     commit(broker, 0, 1, topic="TopicB")
     broker.heartbeat("group", {"TopicB": "*"})
@@ -318,7 +318,7 @@ def test_cloning_an_online_group_leaves_out_what_it_does_not_subscribe_to(broker
     assert broker.node.offsets.topics_of("clone") == ["TopicB"]
 
 
-def test_cloning_to_a_name_that_is_none_is_refused(broker: Harness) -> None:
+def test_cloning_to_an_invalid_name_is_refused(broker: Harness) -> None:
     answer = broker.ask(Code.CLONE_GROUP_OFFSET, {"srcGroup": "group", "destGroup": "bad!"})
     assert answer.code == ResponseCode.SYSTEM_ERROR
 
@@ -328,10 +328,10 @@ def correction(broker: Harness, **fields: object) -> Any:
     return broker.json(Code.QUERY_CORRECTION_OFFSET, wanted)["correctionOffsets"]
 
 
-def test_correction_tells_the_lowest_offset_of_all_groups(broker: Harness) -> None:
+def test_correction_returns_the_lowest_offset_of_all_groups(broker: Harness) -> None:
     commit(broker, 0, 2, group="slow")
     assert correction(broker) == {"0": 2, "1": 3}
     broker.node.store.queues["TopicA", 0].min_offset = 3
-    assert correction(broker) == {"0": 3, "1": 3}, "what is gone from the log does not count"
+    assert correction(broker) == {"0": 3, "1": 3}, "offsets of deleted messages do not count"
     assert correction(broker, filterGroups="slow,other") == {"0": 3, "1": 3}
     assert correction(broker, filterGroups="slow", compareGroup="slow") == {"0": (1 << 63) - 1, "1": 3}

@@ -1,4 +1,4 @@
-"""Figures of the running broker, in the very form tools split them; the state of replication."""
+"""Runtime statistics in the exact form that tools parse, and the state of replication."""
 
 import re
 from pathlib import Path
@@ -36,7 +36,7 @@ def figures(broker: Harness) -> dict[str, str]:
     return table
 
 
-def test_every_figure_that_tools_insist_on_is_there_and_reads_as_they_read_it(tmp_path: Path) -> None:
+def test_every_key_that_tools_require_is_present_in_their_format(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA", DELAY="3")
     table = figures(broker)
@@ -55,14 +55,14 @@ def test_every_figure_that_tools_insist_on_is_there_and_reads_as_they_read_it(tm
     assert re.fullmatch(r"\[ 0 days, 0 hours, 0 minutes, 0 seconds \]", table["runtime"])
 
 
-def test_lag_of_the_loop_is_how_late_periodic_work_began(tmp_path: Path) -> None:
+def test_lag_of_the_loop_is_the_delay_of_periodic_work(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.pass_time(60_000)
     assert figures(broker)["loopLagMax"] == "0"
     due_ms = broker.node.schedule.next_ms()
     assert due_ms is not None
     broker.now = Now(due_ms + 250, broker.now.wall_ms)
-    broker.node.schedule.at(0, lambda _: None)  # what is due at once is not late
+    broker.node.schedule.at(0, lambda _: None)  # a task that is due at once is not late
     broker.turn()
     assert figures(broker)["loopLagMax"] == "250"
     broker.pass_time(60_000)
@@ -93,7 +93,7 @@ def test_rates_are_those_of_the_last_10_60_and_600_seconds(tmp_path: Path) -> No
     assert figures(broker)["putTps"] == "0.0000 0.0000 0.0000"
 
 
-def test_totals_turn_over_at_the_machines_midnight(tmp_path: Path) -> None:
+def test_daily_totals_begin_at_the_machines_midnight(tmp_path: Path) -> None:
     day_ms = 86_400_000
     offset_s = (day_ms - (START_WALL_MS % day_ms)) // 1000 - 2
     broker = Harness(tmp_path, machine=Machine("boot", 8 << 30, offset_s))
@@ -109,13 +109,13 @@ def test_totals_turn_over_at_the_machines_midnight(tmp_path: Path) -> None:
 
 
 @spec("G14")
-def test_send_times_are_those_of_the_wait_and_shown_by_the_minute(tmp_path: Path) -> None:
+def test_send_times_include_the_wait_and_are_shown_by_the_minute(tmp_path: Path) -> None:
     broker = Harness(tmp_path, flush_type="SYNC_FLUSH")
     broker.create_topic("TopicA")
     broker.run_jobs = False
     for wait_ms in (7, 40, 1_500):
         fields = {"a": "p", "b": "TopicA", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 0, "h": 0}
-        asked = broker.tell(Code.SEND_MESSAGE_V2, fields, b"x")
+        asked = broker.send_request(Code.SEND_MESSAGE_V2, fields, b"x")
         flush = broker.jobs.pop()
         broker.pass_time(wait_ms)
         broker.turn([], [run_job(flush)])
@@ -135,7 +135,7 @@ def test_send_times_are_those_of_the_wait_and_shown_by_the_minute(tmp_path: Path
     assert figures(broker)["putLatencyMax"] == "1500", "since the start"
 
 
-def test_answers_of_the_same_turn_took_no_time(tmp_path: Path) -> None:
+def test_send_time_within_one_turn_is_zero(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
     assert broker.send("TopicA", queue_id=99).code != 0
@@ -185,7 +185,7 @@ def test_master_alone_has_no_slaves(tmp_path: Path) -> None:
     assert found["haClientRuntimeInfo"]["activated"] is False
 
 
-def test_master_tells_how_far_each_slave_is(tmp_path: Path) -> None:
+def test_master_reports_the_offset_of_each_slave(tmp_path: Path) -> None:
     broker = Harness(tmp_path, ha_classic_peers=("10.0.0.5",), ha_lag_bytes_max=100)
     broker.open(5, LinkKind.HA_MASTER, "10.0.0.5:999")
     broker.turn([(5, REPORT.pack(0))])
@@ -214,7 +214,7 @@ def test_master_tells_how_far_each_slave_is(tmp_path: Path) -> None:
     assert found["inSyncSlaveNums"] == 1
 
 
-def test_slave_tells_of_its_link_to_the_master(tmp_path: Path) -> None:
+def test_slave_reports_its_connection_to_the_master(tmp_path: Path) -> None:
     slave = Harness(tmp_path, role="SLAVE", broker_id=1, ha_master_address="10.0.0.1:10912", ha_protocol="classic")
     found = ha(slave)
     assert found["master"] is False
@@ -229,7 +229,7 @@ def test_slave_tells_of_its_link_to_the_master(tmp_path: Path) -> None:
     assert own["lastReadTimestamp"] == slave.now.wall_ms - 100
 
 
-def test_generations_of_the_log_are_told_with_where_each_begins_and_ends(tmp_path: Path) -> None:
+def test_generations_of_the_log_are_reported_with_their_bounds(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     assert broker.json(Code.GET_BROKER_EPOCH_CACHE)["epochList"] == [{"epoch": 1, "startOffset": 0, "endOffset": 0}]
     broker.node.replication.set_generations([(1, 0), (3, 77)])

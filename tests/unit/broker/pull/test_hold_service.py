@@ -1,4 +1,4 @@
-"""Very many held pulls: every turn does a bounded part, and nothing is forgotten or answered twice."""
+"""Very many held pulls: the work of a turn is bounded, and every pull is answered exactly once."""
 
 from pathlib import Path
 
@@ -57,17 +57,17 @@ def crowded(tmp_path: Path) -> Harness:
 
 
 def one_turn(broker: Harness) -> int:
-    """Just one; how many pulls it answers."""
+    """Run one turn; return the number of pulls answered."""
     turn = broker.node.turn([], [], broker.now)
     broker._take(turn)
     return sum(len(FrameDecoder(1 << 20).feed(b"".join(buffers))) for buffers in turn.sends.values())
 
 
-def test_message_for_a_queue_where_100_000_pulls_wait_is_answered_in_parts(crowded: Harness) -> None:
+def test_message_for_a_queue_with_100_000_held_pulls_is_sent_over_several_turns(crowded: Harness) -> None:
     crowded.send("TopicA", b"1")
     turns = 0
     while crowded.node.pull.held.size:
-        assert crowded.node.deadline_ms() == 0, "there is more to do at once"
+        assert crowded.node.deadline_ms() == 0, "the next turn is due at once"
         assert one_turn(crowded) == RELEASED_PER_TURN_MAX
         turns += 1
         if turns == 20:
@@ -76,7 +76,7 @@ def test_message_for_a_queue_where_100_000_pulls_wait_is_answered_in_parts(crowd
     assert crowded.ask(RequestCode.GET_MAX_OFFSET, {"topic": "TopicA", "queueId": 0}).fields["offset"] == "2"
 
 
-def test_closed_connections_and_deadlines_of_100_000_pulls_are_dealt_with_in_parts(crowded: Harness) -> None:
+def test_closed_connections_and_deadlines_of_100_000_pulls_are_handled_over_several_turns(crowded: Harness) -> None:
     held = crowded.node.pull.held
     crowded.turn([], [Closed(link, "gone") for link in range(2, 12)])
     assert HELD - PART <= held.size < HELD
@@ -86,11 +86,11 @@ def test_closed_connections_and_deadlines_of_100_000_pulls_are_dealt_with_in_par
         assert before - PART <= held.size < before
     assert held.size == HELD - 10 * 4_000
     crowded.now = crowded.now.__class__(crowded.now.mono_ms + 60_000, crowded.now.wall_ms + 60_000)
-    assert one_turn(crowded) == RELEASED_PER_TURN_MAX, "all are due; these are of open connections"
+    assert one_turn(crowded) == RELEASED_PER_TURN_MAX, "all are due, and these are of open connections"
     assert all(not crowded.inbox[link] for link in range(2, 12))
 
 
-def test_pull_of_a_closed_connection_is_not_answered_by_a_message_that_comes_before_it_is_forgotten(
+def test_pull_of_a_closed_connection_is_not_answered_by_a_message_before_it_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hold_service, "PART", 0)
@@ -110,7 +110,7 @@ def test_pull_of_a_closed_connection_is_not_answered_by_a_message_that_comes_bef
     assert ResponseCode.SUCCESS in {answer.code for answer in broker.inbox[CLIENT] if answer.opaque == 10_000}
 
 
-def test_no_more_are_held_than_the_limits_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_held_pulls_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hold_service, "HELD_MAX", HELD_PER_LINK_MAX + 10)
     broker = Harness(tmp_path, frame_bytes_max=16 << 20)
     broker.send("TopicA", b"0")
@@ -130,4 +130,4 @@ def test_no_more_are_held_than_the_limits_say(tmp_path: Path, monkeypatch: pytes
     broker.close(4)
     broker.open(5)
     broker.turn([(5, frames(3, subscription=tags))])
-    assert not broker.inbox[5], "what was forgotten has made room"
+    assert not broker.inbox[5], "dropped pulls have made room"

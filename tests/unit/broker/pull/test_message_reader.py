@@ -1,4 +1,4 @@
-"""What a pull hands out is of its topic, queue and offset, whatever became of the queue's entries."""
+"""Messages read for a pull match its topic, queue and offset, however queue entries are damaged."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ def read(store: Store, queue: ConsumeQueue, offset: int = 0, **named: object) ->
 
 
 def places(found: Messages) -> Iterator[tuple[bytes, int, int]]:
-    """Topic, queue id and queue offset of each message."""
+    """Yield topic, queue id and queue offset of each message."""
     data = b"".join(found.buffers)
     at = 0
     while at < len(data):
@@ -39,7 +39,7 @@ def places(found: Messages) -> Iterator[tuple[bytes, int, int]]:
 
 
 def lockstep(topics: int = 3, count: int = 40) -> Store:
-    """A store in which topics get messages of one size in turn: their records differ in the topic alone."""
+    """A store with messages of one size in several topics by turns: records differ only in the topic."""
     store = start(new_disk())
     for number in range(count):
         for topic in range(topics):
@@ -58,7 +58,7 @@ def overwrite(store: Store, queue: ConsumeQueue, queue_offset: int, entry: bytes
 
 
 def damaged(entry: tuple[int, int, int], other: tuple[int, int, int], bit: int) -> bytes:
-    """An entry with one bit turned; or another entry, or nothing at all."""
+    """Return an entry with one flipped bit, another entry, or zeroes."""
     if bit < 0:
         return QUEUE_ENTRY.pack(*other) if bit == -1 else bytes(QUEUE_ENTRY_BYTES)
     raw = bytearray(QUEUE_ENTRY.pack(*entry))
@@ -68,7 +68,7 @@ def damaged(entry: tuple[int, int, int], other: tuple[int, int, int], bit: int) 
 
 @given(st.integers(-2, 95), st.integers(0, 39), st.integers(0, 39), st.integers(0, 2))
 @settings(max_examples=150, deadline=None)
-def test_damaged_entry_stops_a_pull_and_no_sound_message_is_passed_over(
+def test_damaged_entry_stops_a_pull_and_no_valid_message_is_skipped(
     bit: int, at: int, other_at: int, other_topic: int
 ) -> None:
     """Any bit of log offset and size; the entry of another message, also of one at the same offset; zeroes."""
@@ -90,7 +90,7 @@ def test_damaged_entry_stops_a_pull_and_no_sound_message_is_passed_over(
     assert seen == [(b"T0", 0, number) for number in range(40) if number != at]
 
 
-def test_holes_are_passed_over_silently() -> None:
+def test_placeholder_entries_are_skipped() -> None:
     store = lockstep()
     queue = store.queue("T1", 0)
     overwrite(store, queue, 3, QUEUE_ENTRY.pack(queue.entry(3).log_offset, PREFILL_SIZE, 0))
@@ -115,8 +115,8 @@ def test_one_pull_reads_entries_of_several_files_and_of_memory(queues: int) -> N
     assert [offset for _, _, offset in places(read(store, queue, 30))] == list(range(30, 45))
 
 
-def test_records_of_every_form_are_told_from_others() -> None:
-    """IPv6 hosts move the body; long topics have a length of two bytes."""
+def test_records_of_every_form_are_distinguished_from_others() -> None:
+    """IPv6 hosts shift the body; long topics have a length of two bytes."""
     store = start(new_disk())
     v6 = encode_host(bytes(15) + b"\1", 10911)
     for topic in ("T", "L" * 127, "M" * 128, "N" * 200):
@@ -143,8 +143,8 @@ def test_records_of_every_form_are_told_from_others() -> None:
 
 @given(st.integers(0, 1000), st.integers(1, 9), st.integers(100, 3000))
 @settings(max_examples=60, deadline=None)
-def test_messages_are_those_that_a_plain_reading_gives(seed: int, most: int, bytes_max: int) -> None:
-    """Batches, single messages, several queues, limits: compared with one entry after the other."""
+def test_messages_equal_those_of_reading_entry_by_entry(seed: int, most: int, bytes_max: int) -> None:
+    """Batches, single messages, several queues, limits: compared with reading entry by entry."""
     random = Random(seed)
     store = start(new_disk())
     for number in range(120):

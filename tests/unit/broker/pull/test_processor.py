@@ -1,4 +1,4 @@
-"""Pulling: every status, limits, filters, long polls; and what a pull commits."""
+"""Pulls: every response code, limits, filters, long polls, and commits of pulls."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ MOVED = ResponseCode.PULL_OFFSET_MOVED
 
 
 def pulled(broker: Harness, offset: int = 0, **named: object) -> tuple[int, int, list[bytes]]:
-    """Code, next offset and bodies."""
+    """Return code, next offset and bodies."""
     answer = broker.pull("TopicA", offset, **named)  # type: ignore[arg-type]
     assert answer is not None
     bodies = [message.body for message in messages_in(answer)] if answer.code == OK else []
@@ -48,7 +48,7 @@ def asked(broker: Harness, **changes: object) -> int:
     return broker.ask(RequestCode.PULL_MESSAGE, fields | changes).code
 
 
-def test_every_place_in_a_queue_has_its_answer(tmp_path: Path) -> None:
+def test_response_by_offset_in_a_queue(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA", b"0")
     assert pulled(broker, 0, queue_id=1) == (NO_NEW, 0, [])
@@ -59,7 +59,7 @@ def test_every_place_in_a_queue_has_its_answer(tmp_path: Path) -> None:
     assert pulled(broker, -1) == (MOVED, 0, [])
 
 
-def test_offset_below_what_is_kept_is_moved_to_the_first_message(tmp_path: Path) -> None:
+def test_offset_below_the_minimum_is_moved_to_the_first_message(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     for number in range(60):
         broker.send("TopicA", bytes([number]) * 1000)
@@ -72,7 +72,7 @@ def test_offset_below_what_is_kept_is_moved_to_the_first_message(tmp_path: Path)
     assert (code, bodies[0]) == (OK, bytes([first]) * 1000)
 
 
-def test_slave_does_not_correct_an_offset_it_has_not_heard_of(tmp_path: Path) -> None:
+def test_slave_does_not_correct_an_offset_beyond_its_log(tmp_path: Path) -> None:
     """The master may have it already."""
     broker = Harness(tmp_path, role="SLAVE", broker_id=1)
     broker.node.topics.put(TopicConfig("TopicA", 4, 4, 6), 0)
@@ -92,7 +92,7 @@ def test_limits_of_a_pull(tmp_path: Path) -> None:
     broker.send("TopicA", b"y" * 4_000)
     broker.send("TopicA", b"z" * 8_000)
     assert [len(body) for body in pulled(broker, 50)[2]] == [4_000]
-    assert [len(body) for body in pulled(broker, 51)[2]] == [8_000], "the first message always comes"
+    assert [len(body) for body in pulled(broker, 51)[2]] == [8_000], "the first message is always sent"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_tags_select_messages(tmp_path: Path, expression: str, matching: int) ->
     assert (code, following) == (OK if matching else AGAIN, 6)
 
 
-def test_checks_come_in_the_documented_order(tmp_path: Path) -> None:
+def test_checks_run_in_the_documented_order(tmp_path: Path) -> None:
     broker = Harness(tmp_path, auto_create_group=False)
     node = broker.node
     broker.send("TopicA")
@@ -163,7 +163,7 @@ def test_pull_commits_the_offset_it_carries_on_a_master_only(tmp_path: Path) -> 
     assert slave.node.offsets.get("TopicA", "group", 0) is None
 
 
-def test_disk_that_cannot_be_read_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_error_is_reported_to_the_consumer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
     broker.send("TopicB")
@@ -181,17 +181,17 @@ def test_disk_that_cannot_be_read_is_an_answer(tmp_path: Path, monkeypatch: pyte
 
 
 MEMORY = 100_000
-"""Bytes of a machine on which 10 percent are some nine messages of 1,000 bytes."""
+"""Memory of a machine of which 10 percent are about nine messages of 1,000 bytes."""
 
 
 def suggestions(broker: Harness, queue_offsets: tuple[int, ...]) -> list[str]:
-    """Which broker pulls at these offsets are sent to next."""
+    """Return the broker id suggested in the responses to pulls at these offsets."""
     answers = [broker.pull("TopicA", at, most=1) for at in queue_offsets]
     return [answer.fields["suggestWhichBrokerId"] for answer in answers if answer is not None]
 
 
 @spec("R10", "V20")
-def test_consumer_further_behind_than_a_share_of_memory_is_sent_to_the_slave_if_that_is_allowed(tmp_path: Path) -> None:
+def test_consumer_further_behind_than_a_share_of_memory_is_sent_to_the_slave_if_enabled(tmp_path: Path) -> None:
     assert BrokerConfig().slave_read_enable is False
     assert BrokerConfig().memory_ratio_max == 40
     for allowed, suggested in ((True, "1"), (False, "0")):
@@ -206,7 +206,7 @@ def test_consumer_further_behind_than_a_share_of_memory_is_sent_to_the_slave_if_
 
 
 @spec("R10", "V20")
-def test_twice_the_share_or_twice_the_memory_lets_a_consumer_be_twice_as_far_behind(tmp_path: Path) -> None:
+def test_twice_the_share_or_memory_doubles_the_lag_for_reading_from_the_slave(tmp_path: Path) -> None:
     for memory_bytes, ratio in ((MEMORY * 2, 10), (MEMORY, 20)):
         broker = Harness(
             tmp_path / str(ratio),
@@ -221,7 +221,7 @@ def test_twice_the_share_or_twice_the_memory_lets_a_consumer_be_twice_as_far_beh
 
 
 @spec("R10")
-def test_slave_sends_consumers_away_at_ten_percent_less(tmp_path: Path) -> None:
+def test_slave_suggests_another_broker_at_a_ratio_lower_by_ten_percent(tmp_path: Path) -> None:
     """RocketMQ's brokers lower the ratio by 10 when they start as slaves."""
     broker = Harness(tmp_path, machine=Machine("boot-1", MEMORY), slave_read_enable=True, memory_ratio_max=20)
     for _ in range(40):
@@ -240,7 +240,7 @@ def test_slave_sends_consumers_away_at_ten_percent_less(tmp_path: Path) -> None:
 
 
 @spec("R10")
-def test_group_says_which_broker_serves_it_when_it_is_slow(tmp_path: Path) -> None:
+def test_group_configures_the_broker_that_serves_it_when_it_is_slow(tmp_path: Path) -> None:
     broker = Harness(tmp_path, machine=Machine("boot-1", MEMORY), slave_read_enable=True, memory_ratio_max=0)
     group = broker.node.groups.find("group", 0)
     assert group is not None
@@ -269,7 +269,7 @@ def test_held_pull_is_woken_by_the_next_message_at_once(tmp_path: Path) -> None:
     assert broker.node.pull.held.size == 0
 
 
-def test_held_pull_ends_at_its_time_and_not_before(tmp_path: Path) -> None:
+def test_held_pull_is_answered_at_its_deadline_and_not_before(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
     held(broker)
@@ -280,7 +280,7 @@ def test_held_pull_ends_at_its_time_and_not_before(tmp_path: Path) -> None:
     assert (answer.code, answer.fields["nextBeginOffset"]) == (NO_NEW, "1")
 
 
-def test_held_pull_is_not_woken_by_tags_it_does_not_want(tmp_path: Path) -> None:
+def test_held_pull_is_not_answered_with_other_tags(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
     held(broker, expression="wanted")
@@ -294,7 +294,7 @@ def test_held_pull_is_not_woken_by_tags_it_does_not_want(tmp_path: Path) -> None
     assert answer.fields["nextBeginOffset"] == "5"
 
 
-def test_held_pull_that_saw_only_other_tags_goes_on_behind_them(tmp_path: Path) -> None:
+def test_held_pull_that_met_only_other_tags_returns_the_offset_behind_them(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
     held(broker, expression="wanted")
@@ -305,7 +305,7 @@ def test_held_pull_that_saw_only_other_tags_goes_on_behind_them(tmp_path: Path) 
     assert (answer.code, answer.fields["nextBeginOffset"]) == (AGAIN, "2")
 
 
-def test_held_pull_of_a_closed_link_is_forgotten(tmp_path: Path) -> None:
+def test_held_pull_of_a_closed_connection_is_dropped(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
     broker.open(5)
@@ -317,14 +317,14 @@ def test_held_pull_of_a_closed_link_is_forgotten(tmp_path: Path) -> None:
     assert broker.inbox[5] == []
 
 
-def test_pull_on_an_empty_queue_is_held_and_one_at_a_wrong_offset_is_not(tmp_path: Path) -> None:
+def test_pull_on_an_empty_queue_is_held_and_one_beyond_the_end_is_not(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
     held(broker, 0, queue_id=3)
     assert broker.pull("TopicA", 5, wait_ms=15_000) is not None
 
 
-def test_short_polls_are_held_a_second(tmp_path: Path) -> None:
+def test_short_polls_are_held_for_one_second(tmp_path: Path) -> None:
     broker = Harness(tmp_path, long_polling=False)
     broker.send("TopicA")
     held(broker)
@@ -332,7 +332,7 @@ def test_short_polls_are_held_a_second(tmp_path: Path) -> None:
     assert len(broker.inbox[CLIENT]) == 1
 
 
-def test_link_may_hold_a_bounded_number_of_pulls_and_answered_ones_are_forgotten(tmp_path: Path) -> None:
+def test_held_pulls_per_connection_are_limited_and_answered_ones_are_removed(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
     processor = broker.node.pull
@@ -369,20 +369,20 @@ PULL = {
 
 @pytest.fixture
 def narrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
-    """A broker with one message of some 1,000 bytes and room for two of them a turn, three on a link."""
+    """A broker with one message of about 1,000 bytes, and room for two per turn and three per connection."""
     monkeypatch.setattr(processor, "TURN_BYTES_MAX", 2_000)
     monkeypatch.setattr(processor, "LINK_BYTES_MAX", 3_000)
     monkeypatch.setattr(processor, "WAITING_PER_LINK_MAX", 5)
     broker = Harness(tmp_path)
     broker.send("TopicA", bytes(900))
-    broker.pull("TopicA")  # creates the group, whose saving would take a turn of its own
+    broker.pull("TopicA")  # creates the group, which is saved in a turn of its own
     return broker
 
 
-def ask_at_once(
+def pull_in_one_turn(
     broker: Harness, count: int, link: int = CLIENT, code: RequestCode = RequestCode.PULL_MESSAGE
 ) -> list[int]:
-    """Codes of what was answered in the turn that brought so many pulls."""
+    """Send pulls in one turn; return the codes of the responses of that turn."""
     frames = [
         encode_command(Command(code, 1_000 + n, fields={k: str(v) for k, v in PULL.items()})) for n in range(count)
     ]
@@ -395,8 +395,8 @@ def answered_by(broker: Harness, act: Callable[[], object], link: int = CLIENT) 
     return [answer.code for answer in broker.inbox[link]]
 
 
-def test_turn_builds_so_many_bytes_of_answers_and_the_next_goes_on(narrow: Harness) -> None:
-    assert ask_at_once(narrow, 5) == [OK] * 2
+def test_bytes_of_responses_per_turn_are_limited_and_the_next_turn_continues(narrow: Harness) -> None:
+    assert pull_in_one_turn(narrow, 5) == [OK] * 2
     assert narrow.node.deadline_ms() == 0
     assert answered_by(narrow, narrow.turn) == [OK] * 2
     assert answered_by(narrow, narrow.turn) == [OK]
@@ -404,19 +404,19 @@ def test_turn_builds_so_many_bytes_of_answers_and_the_next_goes_on(narrow: Harne
     assert answered_by(narrow, narrow.turn) == []
 
 
-def test_link_that_takes_nothing_gets_nothing_more_until_it_drains(narrow: Harness) -> None:
+def test_connection_with_a_full_backlog_gets_no_responses_until_it_drains(narrow: Harness) -> None:
     narrow.open(2)
     narrow.outbox.waiting[CLIENT] = 3_000
-    assert ask_at_once(narrow, 2) == []
+    assert pull_in_one_turn(narrow, 2) == []
     assert narrow.node.deadline_ms() != 0
-    assert ask_at_once(narrow, 2, link=2) == [OK] * 2
+    assert pull_in_one_turn(narrow, 2, link=2) == [OK] * 2
     narrow.outbox.waiting[CLIENT] = 0
     assert answered_by(narrow, lambda: narrow.turn([], [Drained(CLIENT)])) == [OK] * 2
 
 
-def test_replica_reads_that_wait_are_answered_when_consumers_may_read_no_more(narrow: Harness) -> None:
+def test_waiting_replica_reads_are_answered_after_reading_is_refused_to_consumers(narrow: Harness) -> None:
     narrow.outbox.waiting[CLIENT] = 3_000
-    assert ask_at_once(narrow, 1) + ask_at_once(narrow, 1, code=RequestCode.TANDEM_REPLICA_PULL) == []
+    assert pull_in_one_turn(narrow, 1) + pull_in_one_turn(narrow, 1, code=RequestCode.TANDEM_REPLICA_PULL) == []
     turn = Turn()
     narrow.node.pull.refuse("another member serves", turn)
     (refused,) = FrameDecoder().feed(b"".join(turn.sends[CLIENT]))
@@ -425,18 +425,18 @@ def test_replica_reads_that_wait_are_answered_when_consumers_may_read_no_more(na
     assert answered_by(narrow, lambda: narrow.turn([], [Drained(CLIENT)])) == [OK]
 
 
-def test_link_that_asks_for_far_too_much_is_told_to_ask_again(narrow: Harness) -> None:
-    assert ask_at_once(narrow, 10) == [OK] * 2 + [AGAIN] * 3
+def test_connection_with_too_many_waiting_pulls_has_to_pull_again(narrow: Harness) -> None:
+    assert pull_in_one_turn(narrow, 10) == [OK] * 2 + [AGAIN] * 3
 
 
-def test_waiting_pulls_of_a_closed_link_are_forgotten(narrow: Harness) -> None:
-    assert ask_at_once(narrow, 5) == [OK] * 2
+def test_waiting_pulls_of_a_closed_connection_are_dropped(narrow: Harness) -> None:
+    assert pull_in_one_turn(narrow, 5) == [OK] * 2
     narrow.close(CLIENT)
     assert narrow.node.deadline_ms() != 0
     assert answered_by(narrow, narrow.turn) == []
 
 
-def test_no_more_pulls_wait_for_room_than_the_limit_of_all_connections(
+def test_number_of_waiting_pulls_over_all_connections_is_limited(
     narrow: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processor, "WAITING_MAX", 3)
@@ -451,7 +451,7 @@ def test_no_more_pulls_wait_for_room_than_the_limit_of_all_connections(
     assert sorted(codes) == [OK, OK] + [ResponseCode.PULL_RETRY_IMMEDIATELY] * 4
 
 
-def test_statistics_of_pulls_are_bounded_by_pairs_and_by_queues(
+def test_statistics_of_pulls_are_limited_by_pairs_and_by_queues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counters, "COUNTS_MAX", 3)

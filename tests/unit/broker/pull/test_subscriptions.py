@@ -1,4 +1,4 @@
-"""Tag expressions: what they match, and how much memory they may take."""
+"""Tag expressions: matching, and their memory budget."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def test_thousands_of_long_expressions_stay_within_the_budget() -> None:
     assert 0 < len(expressions._kept) < 100
 
 
-def test_expressions_beyond_the_limits_say_so() -> None:
+def test_expressions_beyond_the_limits_are_refused_with_a_reason() -> None:
     expressions = TagExpressions()
     with pytest.raises(ValueError, match="takes 65537 bytes, at most 65536"):
         expressions.parse("x" * (EXPRESSION_BYTES_MAX + 1))
@@ -56,7 +56,7 @@ def test_pull_with_a_long_expression_is_refused_and_a_held_one_keeps_no_text(tmp
     answer = broker.ask(RequestCode.PULL_MESSAGE, fields)
     assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "at most 65536" in str(answer.remark)
-    broker.tell(RequestCode.PULL_MESSAGE, fields | {"subscription": "x" * 65_536})
+    broker.send_request(RequestCode.PULL_MESSAGE, fields | {"subscription": "x" * 65_536})
     (held,) = broker.node.pull.held.release_some(1)
     assert held.fields.subscription is None
 
@@ -78,6 +78,6 @@ def test_held_pull_keeps_neither_expression_nor_its_type_without_the_subscriptio
         "subscription": "x" * 30_000,
         "expressionType": "y" * 30_000,
     }
-    broker.tell(RequestCode.PULL_MESSAGE, fields)
+    broker.send_request(RequestCode.PULL_MESSAGE, fields)
     (held,) = broker.node.pull.held.release_some(1)
     assert (held.fields.subscription, held.fields.expression_type) == (None, None)

@@ -1,4 +1,4 @@
-"""Batches that are alike are stored column by column: the same bytes and answers as by the long way, whatever comes."""
+"""Batches stored column by column: the same bytes and responses as by the decoded path, for any content."""
 
 from collections.abc import Callable
 from random import Random
@@ -20,7 +20,7 @@ from tandemq.model.topic import TopicConfig
 from tandemq.sim.world.disk import SimDisk
 from tests.spec import spec
 from tests.unit.broker.harness import CLIENT, Harness, messages_in, send_fields
-from tests.unit.broker.send.likeness import BIG, LINKS, Delivered, compare
+from tests.unit.broker.send.comparison import BIG, LINKS, Delivered, compare
 
 OK = ResponseCode.SUCCESS
 
@@ -30,7 +30,7 @@ def properties_of(number: int, *, key: str = "7F01", more: bytes = b"WAIT\x01tru
 
 
 def body_of(first: int, count: int = 8, *, size: int = 40, **more: Any) -> bytes:
-    """A batch of messages that tell their numbers."""
+    """Encode a batch of messages whose bodies contain their numbers."""
     return encode_batch(
         [
             BatchPart(number, (b"%d." % number * size)[:size], properties_of(number, **more))
@@ -47,8 +47,8 @@ def frame(opaque: int, body: bytes, *, queue: int = 0, flag: int = 0, properties
 Sent = tuple[int, bytes]
 
 
-def deliver(sent: list[Sent], *, alike: bool, **changes: Any) -> Delivered:
-    """A broker that got one batch per link and then all of `sent`: at once, or one by one and without likeness."""
+def deliver(sent: list[Sent], *, uses_fast_path: bool, **changes: Any) -> Delivered:
+    """Send one batch per connection and then all of `sent`: in one turn, or one by one on the decoded path."""
     disk = SimDisk(Random(1))
     broker = Harness(disk, **(BIG | changes))
     for link in LINKS:
@@ -59,7 +59,7 @@ def deliver(sent: list[Sent], *, alike: bool, **changes: Any) -> Delivered:
             [(link, frame(2000 + link, body_of(link * 100 + 50), properties="UNIQ_KEY\x01AB\x02WAIT\x01false\x02"))]
         )
         broker.turn([(link, frame(3000 + link, body_of(link * 100 + 80)))])
-    if alike:
+    if uses_fast_path:
         assert all(broker.node.links[link].batches is not None for link in LINKS)
         broker.turn(sent)
         return broker, disk
@@ -72,13 +72,13 @@ def deliver(sent: list[Sent], *, alike: bool, **changes: Any) -> Delivered:
 
 
 def same(sent: list[Sent], **changes: Any) -> Harness:
-    """The broker that took them by likeness, once it is shown that it did what the other one did."""
-    return compare(deliver(sent, alike=True, **changes), deliver(sent, alike=False, **changes))
+    """Assert that both paths have the same result; return the broker with the fast path."""
+    return compare(deliver(sent, uses_fast_path=True, **changes), deliver(sent, uses_fast_path=False, **changes))
 
 
 @pytest.fixture
 def by_columns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many batches were stored column by column each time."""
+    """Numbers of batches that were stored column by column in one call."""
     counted: list[int] = []
     put = batch.BatchPath._put
 
@@ -91,14 +91,14 @@ def by_columns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def many(make: Callable[[int], bytes] = lambda number: body_of(number * 1000), count: int = 9) -> list[Sent]:
-    """Batches of all links and of three queues."""
+    """Return batches of all connections, for three queues."""
     return [
         (LINKS[number * len(LINKS) // count], frame(5000 + number, make(number), queue=number % 3))
         for number in range(count)
     ]
 
 
-def test_alike_batches_of_a_turn_are_stored_together_byte_for_byte_as_one_by_one(by_columns: list[int]) -> None:
+def test_batches_of_one_layout_are_stored_together_with_the_same_bytes_as_one_by_one(by_columns: list[int]) -> None:
     broker = same(many())
     assert by_columns == [9]
     assert broker.inbox[3][-1].fields["msgId"].count(",") == 7
@@ -108,17 +108,17 @@ def test_alike_batches_of_a_turn_are_stored_together_byte_for_byte_as_one_by_one
     "more",
     [b"", b"WAIT\x01true\x02KEYS\x01one two\x02", b"TAGS\x01t", b"A\x01\x02TAGS\x01t\x02", b"DELAY\x013\x02", b"x\x02"],
 )
-def test_properties_of_any_kind_are_kept_as_by_the_long_way(more: bytes) -> None:
+def test_properties_of_any_kind_are_stored_as_by_the_decoded_path(more: bytes) -> None:
     same(many(lambda number: body_of(number * 1000, more=more)))
 
 
 def test_batch_with_a_key_of_its_own_and_one_that_does_not_wait(by_columns: list[int]) -> None:
     for properties in ("UNIQ_KEY\x01CD\x02WAIT\x01false\x02", "WAIT\x01true\x02", "A\x01b\x02"):
         same([(1, frame(n, body_of(n * 100), properties=properties)) for n in range(9)])
-    assert by_columns == [8, 8], "the first of each is learned from; one with other properties is not"
+    assert by_columns == [8, 8], "a pattern is made from the first of each; not from one with other properties"
 
 
-def test_header_with_a_key_is_learned(by_columns: list[int]) -> None:
+def test_pattern_is_made_from_a_header_with_a_key(by_columns: list[int]) -> None:
     broker = Harness(SimDisk(Random(1)), **BIG)
     for number in range(3):
         data = [frame(10 * number + n, body_of(100 * n), properties=f"UNIQ_KEY\x01C{n}\x02") for n in range(8)]
@@ -136,7 +136,7 @@ def test_ordinary_messages_between_batches_keep_their_order(by_columns: list[int
     assert by_columns == [9, 9]
 
 
-def test_oneway_batches_get_no_answer(by_columns: list[int]) -> None:
+def test_oneway_batches_get_no_response(by_columns: list[int]) -> None:
     broker = Harness(SimDisk(Random(1)), **BIG)
     for _ in range(2):
         broker.turn([(1, b"".join([frame(n, body_of(100 * n), flag=FLAG_ONEWAY) for n in range(8)]))])
@@ -145,11 +145,11 @@ def test_oneway_batches_get_no_answer(by_columns: list[int]) -> None:
     assert broker.node.send.count == 16 * 8
 
 
-def _cut(number: int) -> bytes:
+def _truncated(number: int) -> bytes:
     return body_of(number * 1000)[: -1 if number == 4 else None]
 
 
-def _foreign(number: int) -> bytes:
+def _other_size(number: int) -> bytes:
     return body_of(number * 1000, size=41 if number == 4 else 40)
 
 
@@ -162,7 +162,7 @@ def _odd_key(number: int) -> bytes:
     return raw.replace(b"7F01", "é01".encode(), 1) if number == 4 else raw
 
 
-def _closed_key(number: int) -> bytes:
+def _key_with_separator(number: int) -> bytes:
     raw = body_of(number * 1000)
     return raw.replace(b"7F01", b"7\x0201", 1) if number == 4 else raw
 
@@ -174,11 +174,11 @@ def _own_crc(number: int) -> bytes:
 @pytest.mark.parametrize(
     "make",
     [
-        _cut,
-        _foreign,
+        _truncated,
+        _other_size,
         _mixed,
         _odd_key,
-        _closed_key,
+        _key_with_separator,
         _own_crc,
         lambda _: b"",
         lambda _: b"\0" * 42,
@@ -189,12 +189,12 @@ def _own_crc(number: int) -> bytes:
         lambda _: body_of(0, 1200),
     ],
 )
-def test_batches_that_are_not_alike_take_the_long_way(make: Callable[[int], bytes]) -> None:
+def test_batches_of_different_layouts_take_the_decoded_path(make: Callable[[int], bytes]) -> None:
     same(many(make))
 
 
 @given(st.data())
-def test_damage_anywhere_does_what_it_does_by_the_long_way(data: st.DataObject) -> None:
+def test_damaged_batches_have_the_same_result_as_by_the_decoded_path(data: st.DataObject) -> None:
     sent = [bytearray(body_of(number * 1000)) for number in range(8)]
     for _ in range(data.draw(st.integers(1, 3))):
         raw = sent[data.draw(st.integers(0, 7))]
@@ -204,7 +204,7 @@ def test_damage_anywhere_does_what_it_does_by_the_long_way(data: st.DataObject) 
 
 @spec("V13")
 def test_batch_lies_in_one_file_and_all_are_there_across_many_files(by_columns: list[int]) -> None:
-    broker, disk = deliver([], alike=True, segment_bytes=8192)
+    broker, disk = deliver([], uses_fast_path=True, segment_bytes=8192)
     for round_ in range(12):
         broker.turn(many(lambda number: body_of(number * 1000, size=20 + round_)))  # noqa: B023  # used at once
     assert len(by_columns) > 24
@@ -223,15 +223,15 @@ def test_batch_lies_in_one_file_and_all_are_there_across_many_files(by_columns: 
 
 
 def test_batch_that_fits_into_no_file_is_refused_and_the_others_stored(by_columns: list[int]) -> None:
-    broker, _ = deliver([], alike=True, segment_bytes=32 * 1024)
+    broker, _ = deliver([], uses_fast_path=True, segment_bytes=32 * 1024)
     broker.turn([(1, frame(9, body_of(0, 500)))])
     assert broker.inbox[1][-1].code == ResponseCode.MESSAGE_ILLEGAL
     broker.turn(many())
     assert by_columns == [9]
 
 
-def test_full_disk_refuses_all_batches_of_the_turn_and_takes_them_again() -> None:
-    broker, disk = deliver([], alike=True)
+def test_full_disk_refuses_all_batches_of_the_turn_and_later_ones_are_accepted() -> None:
+    broker, disk = deliver([], uses_fast_path=True)
     end = broker.node.store.log.written_end
     disk.fail("pwrite", times=1, error=DiskFull, prefix="commitlog")
     broker.turn(many())
@@ -245,15 +245,15 @@ def test_full_disk_refuses_all_batches_of_the_turn_and_takes_them_again() -> Non
     assert broker.node.store.log.written_end > end
 
 
-def test_learned_header_does_not_outlive_what_its_topic_allows() -> None:
-    broker, _ = deliver([], alike=True)
+def test_header_pattern_does_not_bypass_a_changed_permission_of_its_topic() -> None:
+    broker, _ = deliver([], uses_fast_path=True)
     topics = broker.node.topics
     topics.put(TopicConfig("T", 4, 4, perm=4), broker.now.wall_ms)
     broker.turn(many())
     assert {broker.inbox[link][-1].code for link in LINKS} == {ResponseCode.NO_PERMISSION}
 
 
-def test_links_that_never_send_the_same_header_stop_being_learned_from() -> None:
+def test_number_of_header_patterns_per_connection_is_limited() -> None:
     broker = Harness(SimDisk(Random(1)), **BIG)
     for number in range(LEARNED_MAX + 10):
         broker.turn([(1, frame(number, body_of(0, 2), properties=f"A\x01{number}\x02"))])

@@ -1,4 +1,4 @@
-"""Sends that come many at once in frames alike: the same bytes and answers as by reading each of them in full."""
+"""Many sends with the same layout in one turn: the same bytes and responses as by decoding each of them."""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -18,7 +18,7 @@ from tandemq.model.topic import TopicConfig
 from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.log import message_rows
 from tests.unit.broker.harness import CLIENT, Harness, messages_in, send_fields
-from tests.unit.broker.send.likeness import BIG, LINKS, Delivered, compare
+from tests.unit.broker.send.comparison import BIG, LINKS, Delivered, compare
 
 OK = ResponseCode.SUCCESS
 
@@ -34,7 +34,7 @@ def frame(
     opaque: int = 1_000_000,
     message_flag: int = 0,
 ) -> bytes:
-    """A message that tells its number."""
+    """Encode a message whose body contains its number."""
     fields = send_fields(topic, queue) | {
         "h": message_flag,
         "i": f"UNIQ_KEY\x017F01{number:08d}\x02{more}TAGS\x01t\x02",
@@ -45,15 +45,15 @@ def frame(
 
 
 def shifted(data: bytes, by: int) -> bytes:
-    """The same frame with the border between header and body elsewhere."""
+    """Move the border between header and body of a frame."""
     return data[:4] + (int.from_bytes(data[4:8]) + by).to_bytes(4) + data[8:]
 
 
 Sent = list[tuple[int, bytes]]
 
 
-def deliver(turns: list[Sent], *, alike: bool) -> Delivered:
-    """A broker that got all turns, with or without regard to likeness."""
+def deliver(turns: list[Sent], *, uses_fast_path: bool) -> Delivered:
+    """Send all turns to a broker, with or without the fast path."""
     disk = SimDisk(Random(1))
     broker = Harness(disk, **BIG)
     for topic in ("T", "Other"):
@@ -62,10 +62,10 @@ def deliver(turns: list[Sent], *, alike: bool) -> Delivered:
     for link in MANY:
         if link != CLIENT:
             broker.open(link)
-        if not alike:
+        if not uses_fast_path:
             broker.node.links[link].learned = LEARNED_MAX
     with pytest.MonkeyPatch.context() as patch:
-        if not alike:
+        if not uses_fast_path:
             patch.setattr(broker.node.store, "put_uniform", lambda *_: None)
         for sent in turns:
             broker.turn(sent)
@@ -73,8 +73,8 @@ def deliver(turns: list[Sent], *, alike: bool) -> Delivered:
 
 
 def same(turns: list[Sent]) -> Harness:
-    """The broker that took them by likeness, once it is shown that it did what the other one did."""
-    return compare(deliver(turns, alike=True), deliver(turns, alike=False))
+    """Assert that both paths have the same result; return the broker with the fast path."""
+    return compare(deliver(turns, uses_fast_path=True), deliver(turns, uses_fast_path=False))
 
 
 def stream(count: int, first: int = 0, **more: Any) -> bytes:
@@ -82,32 +82,32 @@ def stream(count: int, first: int = 0, **more: Any) -> bytes:
 
 
 def learned(**more: Any) -> list[Sent]:
-    """Turns after which every link's frames are known."""
+    """Return turns after which the patterns of every connection are made."""
     return [[(link, stream(8, 10_000 * link + 1_000 * turn, **more)) for link in LINKS] for turn in range(3)]
 
 
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which of the fast ways were gone."""
-    gone: list[str] = []
+    """Fast paths that were taken."""
+    taken: list[str] = []
     take, acknowledge = fast_path.ReadAhead.take, processor.SendPath._acknowledge_uniform
 
     def taking(self: fast_path.ReadAhead, link: Any, data: bytes) -> bytes:
         rest = take(self, link, data)
         if len(rest) < len(data):
-            gone.append("frames")
+            taken.append("frames")
         return rest
 
-    def acknowledging(self: processor.SendPath, alike: message_rows.UniformRows) -> None:
-        gone.append("rows")
-        acknowledge(self, alike)
+    def acknowledging(self: processor.SendPath, rows: message_rows.UniformRows) -> None:
+        taken.append("rows")
+        acknowledge(self, rows)
 
     monkeypatch.setattr(fast_path.ReadAhead, "take", taking)
     monkeypatch.setattr(processor.SendPath, "_acknowledge_uniform", acknowledging)
-    return gone
+    return taken
 
 
-def test_many_alike_messages_of_several_links(ways: list[str]) -> None:
+def test_many_messages_of_one_layout_on_several_connections(ways: list[str]) -> None:
     broker = same([*learned(), [(link, stream(64, 100_000 * link)) for link in LINKS]])
     assert ways.count("frames") >= 3
     assert "rows" in ways
@@ -117,7 +117,7 @@ def test_many_alike_messages_of_several_links(ways: list[str]) -> None:
     assert len(broker.inbox[CLIENT]) == 3 * 8 + 64
 
 
-def test_frames_cut_anywhere(ways: list[str]) -> None:
+def test_frames_split_at_any_byte(ways: list[str]) -> None:
     data = stream(200, 50_000)
     for cut in (1, 7, 9, len(data) // 2, len(data) - 1):
         same([*learned(), [(CLIENT, data[:cut])], [(CLIENT, data[cut:])]])
@@ -145,7 +145,7 @@ def test_frames_cut_anywhere(ways: list[str]) -> None:
         shifted(frame(77), -1),
     ],
 )
-def test_one_that_is_not_alike_among_many(ways: list[str], odd: bytes) -> None:
+def test_one_message_of_another_layout_among_many(ways: list[str], odd: bytes) -> None:
     for place in (0, 1, 30, 150, 160):
         same(
             [*learned(), [(CLIENT, stream(place, 50_000) + odd + stream(160 - place, 60_000)), (2, stream(8, 70_000))]]
@@ -153,8 +153,8 @@ def test_one_that_is_not_alike_among_many(ways: list[str], odd: bytes) -> None:
     assert "frames" in ways
 
 
-def test_topic_made_anew_between_turns() -> None:
-    broker, _ = deliver(learned(), alike=True)
+def test_topic_created_again_between_turns() -> None:
+    broker, _ = deliver(learned(), uses_fast_path=True)
     broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
     broker.inbox.clear()
     broker.turn([(CLIENT, stream(160, 50_000))])
@@ -164,20 +164,20 @@ def test_topic_made_anew_between_turns() -> None:
     assert messages_in(found)[0].body.startswith(b"50000.")
 
 
-def test_another_topic_on_a_link_whose_frames_are_known(ways: list[str]) -> None:
+def test_another_topic_on_a_connection_with_patterns(ways: list[str]) -> None:
     broker = same([*learned(), *learned(topic="Other"), [(CLIENT, stream(160, 90_000))]])
     assert "rows" in ways
     assert broker.node.topics.table["Other"].queues
 
 
-def test_topic_known_before_after_a_few_messages_to_another(ways: list[str]) -> None:
+def test_pattern_of_a_topic_is_used_again_after_messages_to_another(ways: list[str]) -> None:
     singly: list[Sent] = [[(CLIENT, frame(20_000 + number, topic="Other", queue=number % 4))] for number in range(8)]
     broker = same([*learned(), *singly, [(CLIENT, stream(160, 90_000))]])
     assert sum(queue.max_offset for queue in broker.node.topics.table["Other"].queues.values()) == 8
     assert ways.count("frames") >= 2
 
 
-def test_links_whose_messages_differ_in_a_flag(ways: list[str]) -> None:
+def test_connections_whose_messages_differ_in_a_flag(ways: list[str]) -> None:
     flagged: list[Sent] = [[(2, stream(80, 20_000 + 100 * turn, message_flag=5))] for turn in range(2)]
     same([*learned(), *flagged, [(CLIENT, stream(80, 50_000)), (2, stream(80, 60_000, message_flag=5))]])
     assert "frames" in ways
@@ -196,14 +196,14 @@ def test_numbers_of_every_length(ways: list[str]) -> None:
 
 
 def singly(turn: int, links: Sequence[int] = LINKS, **more: Any) -> Sent:
-    """A message on each link."""
+    """Return a message on each connection."""
     return [(link, frame(1_000 * turn + link, queue=link % 4, **more)) for link in links]
 
 
 MANY = range(1, 41)
 
 
-def test_links_that_bring_a_message_each_are_read_together(ways: list[str]) -> None:
+def test_single_messages_of_many_connections_are_read_together(ways: list[str]) -> None:
     turns = [singly(turn, MANY) for turn in range(1, 9)]
     broker = same([*turns, singly(9, MANY, opaque=9_990_000)])
     assert "rows" in ways
@@ -225,28 +225,28 @@ def test_links_that_bring_a_message_each_are_read_together(ways: list[str]) -> N
         frame(5, more="DELAY\x013\x02"),
     ],
 )
-def test_one_link_brings_something_else(ways: list[str], odd: bytes) -> None:
+def test_one_connection_sends_another_request(ways: list[str], odd: bytes) -> None:
     turns = [singly(turn, MANY) for turn in range(1, 7)]
     turns[-1][7] = (turns[-1][7][0], odd)
     same([*turns, singly(8, [*MANY[:7], *MANY[8:]])])
     assert "frames" in ways
 
 
-def test_a_link_twice_in_a_turn_keeps_its_order(ways: list[str]) -> None:
+def test_connection_that_occurs_twice_in_a_turn_keeps_its_order(ways: list[str]) -> None:
     data = stream(30, 90_000)
     for cut in (1, len(data) // 2, len(data) - 1):
         same([*learned(), [(CLIENT, data[:cut]), (2, frame(80_000)), (CLIENT, data[cut:]), (CLIENT, frame(70_000))]])
     assert "frames" in ways
 
 
-def test_topic_made_anew_within_the_turn_in_which_it_was_read(ways: list[str]) -> None:
+def test_topic_created_again_within_the_turn_in_which_its_messages_were_read(ways: list[str]) -> None:
     delete = encode_command(Command(RequestCode.DELETE_TOPIC_IN_BROKER, 7, fields={"topic": "T"}))
     broker = same([*learned(), [(2, delete), (CLIENT, stream(40, 50_000))]])
     assert [answer.code for answer in broker.inbox[CLIENT]][-40:] == [OK] * 40
     assert broker.node.topics.table["T"].config.write_queue_nums != 12
 
 
-def test_lengths_without_end_are_forgotten(ways: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_frame_lengths_is_limited(ways: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_path, "RUNS_MAX", 8)
     sizes: list[Sent] = [
         [(CLIENT, stream(6, 1_000 * size + 10 * again, size=size))] for size in range(20, 50) for again in range(3)
@@ -281,14 +281,14 @@ def test_large_bodies_are_stored_one_by_one(ways: list[str]) -> None:
     assert "rows" not in ways
 
 
-def test_one_way_sends_alike_are_stored_and_not_answered(ways: list[str]) -> None:
+def test_one_way_sends_of_one_layout_are_stored_and_not_answered(ways: list[str]) -> None:
     broker = same([*learned(flag=FLAG_ONEWAY), [(CLIENT, stream(160, 50_000, flag=FLAG_ONEWAY))]])
     assert "rows" in ways
     assert CLIENT not in broker.inbox or not broker.inbox[CLIENT]
 
 
 @given(st.data())
-def test_whatever_comes_is_taken_as_if_it_were_read_singly(data: st.DataObject) -> None:
+def test_random_traffic_has_the_same_result_as_decoding_each_message(data: st.DataObject) -> None:
     seed = Random(data.draw(st.integers(0, 1 << 30)))
     turns = learned()
     number = 100_000

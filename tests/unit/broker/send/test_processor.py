@@ -1,4 +1,4 @@
-"""Sending: every status in its check order, single, delayed, batched and retried messages."""
+"""Sends: every response code in the order of the checks; single, delayed, batched and retried messages."""
 
 from pathlib import Path
 from random import Random
@@ -28,7 +28,7 @@ def stored(broker: Harness, topic: str, queue_id: int = 0, offset: int = 0) -> l
     return [message.body for message in messages_in(found)] if found is not None else []
 
 
-def test_full_disk_does_not_end_a_broker_that_notes_how_far_it_is_synced() -> None:
+def test_full_disk_while_the_synced_offset_is_saved_does_not_stop_the_broker() -> None:
     """Found by simulation seed 46."""
     disk = SimDisk(Random(1))
     broker = Harness(disk)
@@ -43,7 +43,7 @@ def test_full_disk_does_not_end_a_broker_that_notes_how_far_it_is_synced() -> No
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
 @pytest.mark.parametrize("is_binary", [False, True])
-def test_answer_names_where_the_message_lies(tmp_path: Path, code: RequestCode, is_binary: bool) -> None:
+def test_response_has_the_position_of_the_message(tmp_path: Path, code: RequestCode, is_binary: bool) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA", b"first")
     fields = send_fields("TopicA", 0, {"UNIQ_KEY": "0A0B", "TAGS": "t"})
@@ -79,14 +79,14 @@ def test_answer_names_where_the_message_lies(tmp_path: Path, code: RequestCode, 
     }
 
 
-def test_queue_below_zero_means_any_and_the_answer_says_which(tmp_path: Path) -> None:
+def test_negative_queue_id_selects_a_random_queue_which_the_response_names(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
     seen = {broker.send("TopicA", queue_id=-1).fields["queueId"] for _ in range(50)}
     assert seen == {"0", "1", "2", "3"}
 
 
-def test_checks_come_in_the_documented_order(tmp_path: Path) -> None:
+def test_checks_run_in_the_documented_order(tmp_path: Path) -> None:
     broker = Harness(tmp_path, auto_create_topic=False)
     node = broker.node
     node.topics.put(TopicConfig("Plain", 2, 2, 6), 0)
@@ -114,7 +114,7 @@ def test_checks_come_in_the_documented_order(tmp_path: Path) -> None:
     assert broker.send("Plain", b"", queue_id=1).code == OK
 
 
-def test_order_topic_is_closed_when_the_broker_may_not_be_written(tmp_path: Path) -> None:
+def test_order_topic_is_refused_when_the_broker_lacks_write_permission(tmp_path: Path) -> None:
     broker = Harness(tmp_path, permission=4)
     broker.node.topics.put(TopicConfig("Ordered", 2, 2, 6, order=True), 0)
     assert broker.send("Ordered").code == ResponseCode.NO_PERMISSION
@@ -134,7 +134,7 @@ def test_one_way_send_is_stored_and_not_answered(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
     before = len(broker.inbox[CLIENT])
-    broker.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"quiet", is_oneway=True)
+    broker.send_request(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"quiet", is_oneway=True)
     assert len(broker.inbox[CLIENT]) == before
     assert stored(broker, "TopicA") == [b"body", b"quiet"]
 
@@ -156,8 +156,8 @@ def test_many_sends_in_one_segment_are_answered_each_with_its_opaque(tmp_path: P
     assert [int(answer.fields["queueOffset"]) for answer in answers] == list(range(1, 41))
 
 
-def test_message_read_by_likeness_is_stored_as_the_decoded_one_was(tmp_path: Path) -> None:
-    """From the third on, headers are read by a pattern: queue, key and answer are each message's own all the same."""
+def test_message_on_the_fast_path_is_stored_like_a_decoded_one(tmp_path: Path) -> None:
+    """From the third message on headers are matched by a pattern; queue, key and response differ per message."""
     broker = Harness(tmp_path)
     broker.send("TopicA")
     opaque, asked = 1000, []
@@ -187,7 +187,7 @@ def test_message_read_by_likeness_is_stored_as_the_decoded_one_was(tmp_path: Pat
     assert sorted(found) == sorted(asked)
 
 
-def test_learned_header_does_not_outlive_what_its_topic_allows(tmp_path: Path) -> None:
+def test_header_pattern_does_not_bypass_a_changed_permission_of_its_topic(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.node.topics.put(TopicConfig("TopicB", 4, 4), 0)
     for _ in range(4):
@@ -267,7 +267,7 @@ def test_code_320_without_the_batch_mark_is_one_message(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_batch_that_cannot_be_taken_whole_is_not_taken_at_all(
+def test_batch_with_an_invalid_message_is_refused_completely(
     tmp_path: Path, topic: str, properties: dict[str, str], body: bytes, code: ResponseCode
 ) -> None:
     broker = Harness(tmp_path, message_bytes_max=60_000, segment_bytes=128 * 1024)
@@ -277,7 +277,7 @@ def test_batch_that_cannot_be_taken_whole_is_not_taken_at_all(
     assert stored(broker, "TopicA") == [b"zero"]
 
 
-# Messages with a time of their own (5.x), which are not part of this broker.
+# Timed messages (5.x), which are not supported.
 
 
 TIMED = [{"TIMER_DELAY_SEC": "5"}, {"TIMER_DELAY_MS": "5000"}, {"TIMER_DELIVER_MS": "1900000000000", "DELAY": "0"}]
@@ -285,7 +285,7 @@ TIMED = [{"TIMER_DELAY_SEC": "5"}, {"TIMER_DELAY_MS": "5000"}, {"TIMER_DELIVER_M
 
 @pytest.mark.parametrize("properties", TIMED)
 def test_timed_message_is_refused_and_not_delivered_at_once(tmp_path: Path, properties: dict[str, str]) -> None:
-    """Also on a link whose messages were read by likeness so far, and after it."""
+    """Also on a connection that used the fast path before, and the fast path works afterwards."""
     broker = Harness(tmp_path)
     for number in range(4):
         assert broker.send("TopicA", b"%d" % number, UNIQ_KEY=f"K{number}").code == OK
@@ -300,8 +300,10 @@ def test_timed_message_is_refused_and_not_delivered_at_once(tmp_path: Path, prop
 
 @pytest.mark.parametrize("properties", TIMED)
 @pytest.mark.parametrize("count", [1, 60])
-def test_batch_with_a_timed_message_is_refused_whole(tmp_path: Path, properties: dict[str, str], count: int) -> None:
-    """Whether the batch says so, or its last message alone, or each of many that are alike."""
+def test_batch_with_a_timed_message_is_refused_completely(
+    tmp_path: Path, properties: dict[str, str], count: int
+) -> None:
+    """The time is a property of the batch, of its last message, or of each of many messages with one layout."""
     broker = Harness(tmp_path, message_bytes_max=60_000, segment_bytes=128 * 1024)
     broker.send("TopicA", b"zero")
     raw = encode_properties({"UNIQ_KEY": "K", **properties}).encode()
@@ -314,8 +316,8 @@ def test_batch_with_a_timed_message_is_refused_whole(tmp_path: Path, properties:
     assert stored(broker, "TopicA") == [b"zero"]
 
 
-def test_delay_level_goes_before_a_time_and_a_time_that_has_come_is_none(tmp_path: Path) -> None:
-    """As a 5.x broker has it: such messages come back in retries and copies of what was delivered."""
+def test_delay_level_takes_precedence_over_a_time_and_an_elapsed_time_is_ignored(tmp_path: Path) -> None:
+    """As in 5.x brokers: such properties occur in retries and in copies of delivered messages."""
     broker = Harness(tmp_path, delay_levels="1s 5s")
     broker.send("TopicA", b"now")
     assert broker.send("TopicA", b"later", DELAY="1", TIMER_DELAY_SEC="5").code == OK
@@ -338,8 +340,8 @@ def test_delay_levels_are_those_of_rocketmq() -> None:
 @pytest.mark.parametrize(
     ("level", "delay_ms"), [("1", 1_000), ("3", 10_000), ("4", 30_000), ("5", 30_000), ("999", 30_000)]
 )
-def test_delayed_message_comes_at_its_time_and_never_before(tmp_path: Path, level: str, delay_ms: int) -> None:
-    """A level above the last is the last."""
+def test_delayed_message_is_delivered_at_its_time_and_never_before(tmp_path: Path, level: str, delay_ms: int) -> None:
+    """A level above the last counts as the last."""
     broker = Harness(tmp_path, delay_levels="1s 5s 10s 30s")
     broker.send("TopicA", b"now")
     answer = broker.send("TopicA", b"later", queue_id=2, DELAY=level, TAGS="t", KEYS="k")
@@ -355,13 +357,13 @@ def test_delayed_message_comes_at_its_time_and_never_before(tmp_path: Path, leve
 
 
 @pytest.mark.parametrize("level", ["0", "-1", "", "x", "1.5"])
-def test_delay_of_no_level_is_no_delay(tmp_path: Path, level: str) -> None:
+def test_invalid_delay_level_means_no_delay(tmp_path: Path, level: str) -> None:
     broker = Harness(tmp_path)
     assert broker.send("TopicA", b"now", DELAY=level).code == OK
     assert stored(broker, "TopicA") == [b"now"]
 
 
-def test_delayed_messages_survive_a_kill_and_come_once(tmp_path: Path) -> None:
+def test_delayed_messages_survive_a_kill_and_are_delivered_once(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     for number in range(5):
         broker.send("TopicA", b"%d" % number, DELAY="2")
@@ -375,8 +377,8 @@ def test_delayed_messages_survive_a_kill_and_come_once(tmp_path: Path) -> None:
     assert len(stored(broker, "TopicA")) == 5
 
 
-def test_many_messages_that_are_due_at_once_do_not_wait_for_the_next_look(tmp_path: Path) -> None:
-    """Delivered were 256 in 100 ms, so a burst of ten thousand came four seconds late."""
+def test_many_messages_due_at_once_do_not_wait_for_the_next_scan(tmp_path: Path) -> None:
+    """Regression: 256 were delivered per 100 ms, so a burst of ten thousand came four seconds late."""
     broker = Harness(tmp_path)
     for number in range(1_000):
         broker.send("TopicA", b"%d" % number, DELAY="1" if number % 2 else "2")
@@ -387,8 +389,8 @@ def test_many_messages_that_are_due_at_once_do_not_wait_for_the_next_look(tmp_pa
     assert broker.node.store.queues["TopicA", 0].max_offset == 1_000
 
 
-def test_delayed_message_outlives_a_power_loss_that_takes_what_was_delivered() -> None:
-    """Its level's progress was on the device before what it told of, so it was gone for good."""
+def test_delayed_message_survives_a_power_loss_after_an_unsynced_delivery() -> None:
+    """Regression: the progress of the level was synced before the delivered message, which was lost."""
     lost = 0
     for seed in range(10):
         disk = SimDisk(Random(seed))
@@ -410,7 +412,7 @@ def test_delayed_message_outlives_a_power_loss_that_takes_what_was_delivered() -
     assert lost
 
 
-def test_progress_of_a_delay_level_is_saved_when_what_it_tells_of_is_on_the_device(tmp_path: Path) -> None:
+def test_progress_of_a_delay_level_is_saved_after_its_deliveries_are_synced(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA", b"later", DELAY="1")
     broker.pass_time(30_000)
@@ -418,7 +420,7 @@ def test_progress_of_a_delay_level_is_saved_when_what_it_tells_of_is_on_the_devi
 
 
 def test_calendar_clock_that_goes_back_makes_delayed_messages_late_never_early(tmp_path: Path) -> None:
-    """Found by simulation seed 256: what was due later than its delay from now came at once."""
+    """Found by simulation seed 256: messages due later than their delay from now were delivered at once."""
     broker = Harness(tmp_path)
     broker.send("TopicA", b"later", DELAY="3")
     broker.now = Now(broker.now.mono_ms, broker.now.wall_ms - 3_600_000)
@@ -428,23 +430,23 @@ def test_calendar_clock_that_goes_back_makes_delayed_messages_late_never_early(t
     assert stored(broker, "TopicA") == [b"later"]
 
 
-# Giving back.
+# Messages sent back by consumers.
 
 
-def give_back(broker: Harness, offset: int, level: int = 0, **fields: object) -> Command:
+def send_back(broker: Harness, offset: int, level: int = 0, **fields: object) -> Command:
     asked = {"offset": offset, "group": "group", "delayLevel": level} | fields
     return broker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, asked)
 
 
 @spec("G13")
-def test_message_given_back_comes_again_and_ends_among_the_dead_letters(tmp_path: Path) -> None:
+def test_message_sent_back_is_retried_and_finally_a_dead_letter(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     sent = broker.send("TopicA", b"hard", TAGS="t", KEYS="k")
     log_offset = int(sent.fields["msgId"][16:], 16)
     origin = sent.fields["msgId"]
     delays = [10, 30, 60]
     for times, seconds in enumerate(delays, start=1):
-        assert give_back(broker, log_offset, maxReconsumeTimes=3).code == OK
+        assert send_back(broker, log_offset, maxReconsumeTimes=3).code == OK
         broker.pass_time(seconds * 1_000 - 1)
         assert len(stored(broker, "%RETRY%group")) == times - 1
         broker.pass_time(300)
@@ -455,30 +457,30 @@ def test_message_given_back_comes_again_and_ends_among_the_dead_letters(tmp_path
         assert message.properties["RETRY_TOPIC"] == "TopicA"
         assert message.properties["ORIGIN_MESSAGE_ID"] == origin
         log_offset = message.log_offset
-    assert give_back(broker, log_offset, maxReconsumeTimes=3).code == OK
+    assert send_back(broker, log_offset, maxReconsumeTimes=3).code == OK
     assert stored(broker, "%DLQ%group") == [b"hard"]
     config = broker.node.topics.table["%DLQ%group"].config
     assert (config.read_queue_nums, config.perm) == (1, 6)
 
 
-def test_giving_back_is_refused_in_the_documented_order(tmp_path: Path) -> None:
+def test_send_back_is_refused_in_the_documented_order(tmp_path: Path) -> None:
     broker = Harness(tmp_path, auto_create_group=False)
     sent = broker.send("TopicA")
     log_offset = int(sent.fields["msgId"][16:], 16)
-    assert give_back(broker, log_offset).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert send_back(broker, log_offset).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     broker = broker.restart(auto_create_group=True)
-    assert give_back(broker, 12_345).code == ResponseCode.SYSTEM_ERROR
-    assert give_back(broker, log_offset, -1).code == OK
+    assert send_back(broker, 12_345).code == ResponseCode.SYSTEM_ERROR
+    assert send_back(broker, log_offset, -1).code == OK
     assert stored(broker, "%DLQ%group") == [b"body"]
     group = broker.node.groups.find("group", 0)
     assert group is not None
     group.retry_queue_nums = 0
     end = broker.node.store.log.written_end
-    assert give_back(broker, log_offset).code == OK
+    assert send_back(broker, log_offset).code == OK
     assert broker.node.store.log.written_end == end
 
 
-def test_consumers_own_retry_send_goes_to_the_dead_letters_after_too_many_times(tmp_path: Path) -> None:
+def test_consumers_own_retry_becomes_a_dead_letter_after_too_many_attempts(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     fields = send_fields("%RETRY%group")
     assert broker.ask(RequestCode.SEND_MESSAGE_V2, fields | {"j": 2, "l": 3}, b"again").code == OK

@@ -1,4 +1,4 @@
-"""Membership and queue locks: limits, and work that does not grow with other connections' groups."""
+"""Membership and queue locks: limits, and cost that does not grow with the groups of other connections."""
 
 from pathlib import Path
 
@@ -27,8 +27,8 @@ def producers(*names: str) -> HeartbeatData:
     return HeartbeatData("c", producers=[ProducerData(name) for name in names])
 
 
-class Unlooked(dict[str, object]):
-    """A table that complains if somebody goes through all of it."""
+class NotIterable(dict[str, object]):
+    """A table that fails when it is iterated."""
 
     def values(self) -> object:  # type: ignore[override]
         raise AssertionError("all groups were looked at")
@@ -36,14 +36,14 @@ class Unlooked(dict[str, object]):
     items = __iter__ = values  # type: ignore[assignment]
 
 
-def test_closed_connection_costs_its_own_groups_only() -> None:
+def test_cost_of_closing_a_connection_depends_on_its_own_groups_only() -> None:
     known = Clients()
     for link in range(1, 400):
         known.heartbeat(consumers(*(f"g{link}_{number}" for number in range(10))), member(link))
         known.heartbeat(producers(f"p{link}"), member(link))
     known.heartbeat(consumers("g1_0"), member(1_000))
-    known.consumers = Unlooked(known.consumers)  # type: ignore[assignment]
-    known.producers = Unlooked(known.producers)  # type: ignore[assignment]
+    known.consumers = NotIterable(known.consumers)  # type: ignore[assignment]
+    known.producers = NotIterable(known.producers)  # type: ignore[assignment]
     assert known.link_closed(1) == [f"g1_{number}" for number in range(10)]
     assert known.link_closed(1) == []
     assert "p1" not in known.producers
@@ -51,7 +51,7 @@ def test_closed_connection_costs_its_own_groups_only() -> None:
     assert list(known.consumers["g1_0"].members) == [1_000]
 
 
-def test_counts_are_nothing_again_when_all_have_gone() -> None:
+def test_memory_counts_are_zero_after_all_clients_have_left() -> None:
     known = Clients()
     for link in (1, 2):
         for text in ("a", "a || b", "c" * 100):
@@ -85,7 +85,7 @@ def test_counts_are_nothing_again_when_all_have_gone() -> None:
         (consumers("g", subscriptions=[SubscriptionData(f"T{n}") for n in range(2_001)]), "2000 topics"),
     ],
 )
-def test_heartbeat_beyond_a_limit_is_refused_whole(beat: HeartbeatData, reason: str) -> None:
+def test_heartbeat_beyond_a_limit_is_refused_completely(beat: HeartbeatData, reason: str) -> None:
     known = Clients()
     with pytest.raises(ProtocolError, match=reason):
         known.heartbeat(beat, member(1))
@@ -132,7 +132,7 @@ def commit(broker: Harness, **changes: object) -> int:
     return broker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code
 
 
-def test_offsets_are_taken_for_queues_that_are_there_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_are_accepted_for_existing_queues_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Harness(tmp_path)
     broker.create_topic("TopicA", queues=4)
     assert commit(broker, queueId=3) == ResponseCode.SUCCESS
@@ -174,7 +174,7 @@ def lock(broker: Harness, topic: str, queue_ids: range, group: str = "group") ->
     return answer.code, len(loads(answer.body)["lockOKMQSet"]) if answer.body else 0
 
 
-def test_locks_are_given_for_queues_that_are_there_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locks_are_granted_for_existing_queues_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Harness(tmp_path)
     broker.create_topic("TopicA", queues=4)
     assert lock(broker, "TopicA", range(-2, 9)) == (ResponseCode.SUCCESS, 4)
@@ -185,7 +185,7 @@ def test_locks_are_given_for_queues_that_are_there_only(tmp_path: Path, monkeypa
     assert lock(broker, "TopicA", range(4)) == (ResponseCode.SUCCESS, 4)
 
 
-def test_no_more_groups_are_created_than_the_setting_says(tmp_path: Path) -> None:
+def test_number_of_groups_is_limited_by_the_setting(tmp_path: Path) -> None:
     broker = Harness(tmp_path, groups_max=100)
     broker.send("TopicA")
     number = 0
@@ -205,7 +205,7 @@ def test_no_more_groups_are_created_than_the_setting_says(tmp_path: Path) -> Non
     assert known.code == ResponseCode.SUCCESS
 
 
-def test_memory_of_offsets_is_counted_as_they_come_and_go(tmp_path: Path) -> None:
+def test_memory_of_offsets_is_counted_when_they_are_added_and_removed(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     offsets = broker.node.offsets
     assert offsets.has_room("TopicA", "group", 0)
@@ -222,7 +222,7 @@ def test_memory_of_offsets_is_counted_as_they_come_and_go(tmp_path: Path) -> Non
     assert offsets._bytes == empty
 
 
-def test_heartbeat_with_a_group_that_there_is_no_room_for_is_refused_whole(tmp_path: Path) -> None:
+def test_heartbeat_with_a_group_beyond_the_limit_is_refused_completely(tmp_path: Path) -> None:
     broker = Harness(tmp_path, groups_max=100)
     known = len(broker.node.groups.table)
     groups = [{"groupName": f"g{number}"} for number in range(100 - known + 1)]
@@ -234,7 +234,7 @@ def test_heartbeat_with_a_group_that_there_is_no_room_for_is_refused_whole(tmp_p
     assert len(broker.node.groups.table) == known
 
 
-def test_language_of_a_client_is_one_that_is_known(tmp_path: Path) -> None:
+def test_unknown_language_of_a_client_is_replaced(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.heartbeat("group", language="GO")
     assert [member.language for member in broker.node.clients.consumers["group"].members.values()] == ["GO"]

@@ -1,4 +1,4 @@
-"""Tables are written by a worker, and what depends on them waits."""
+"""Tables written by a worker, and responses that wait for them."""
 
 import json
 from pathlib import Path
@@ -43,10 +43,10 @@ def topics_on_disk(path: Path) -> set[str]:
 
 
 @spec("V11")
-def test_no_turn_waits_for_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: Harness) -> None:
+def test_no_turn_waits_for_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: Harness) -> None:
     monkeypatch.setattr(RealDisk, "replace", lambda *_: pytest.fail("a turn wrote and synced a file"))
-    broker.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x")
-    broker.tell(
+    broker.send_request(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x")
+    broker.send_request(
         RequestCode.UPDATE_CONSUMER_OFFSET,
         {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 1},
     )
@@ -55,8 +55,8 @@ def test_no_turn_waits_for_the_device(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_answer_to_a_change_waits_until_it_is_saved(tmp_path: Path, broker: Harness) -> None:
-    asked = broker.tell(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
-    again = broker.tell(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
+    asked = broker.send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
+    again = broker.send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
     assert broker.answer_to(asked) is None
     assert broker.answer_to(again) is None
     assert "TopicB" not in topics_on_disk(tmp_path)
@@ -69,18 +69,18 @@ def test_answer_to_a_change_waits_until_it_is_saved(tmp_path: Path, broker: Harn
 
 
 def test_message_of_a_new_topic_is_acknowledged_once_the_topic_is_saved(tmp_path: Path, broker: Harness) -> None:
-    opaques = [broker.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x") for _ in range(3)]
+    opaques = [broker.send_request(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x") for _ in range(3)]
     assert [broker.answer_to(opaque) for opaque in opaques] == [None] * 3
     end_jobs(broker)
     answers = [broker.answer_to(opaque) for opaque in opaques]
     assert [answer.code for answer in answers if answer is not None] == [OK] * 3
     assert "TopicA" in topics_on_disk(tmp_path)
-    known = broker.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x")
+    known = broker.send_request(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x")
     assert broker.answer_to(known) is not None
 
 
-def test_failed_save_is_answered_and_tried_again(tmp_path: Path, broker: Harness) -> None:
-    asked = broker.tell(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
+def test_failed_save_is_reported_and_retried(tmp_path: Path, broker: Harness) -> None:
+    asked = broker.send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
     broker.turn([], [JobDone(broker.jobs.pop(0), error=DiskFailed("no luck"))])
     answer = broker.answer_to(asked)
     assert answer is not None
@@ -92,11 +92,9 @@ def test_failed_save_is_answered_and_tried_again(tmp_path: Path, broker: Harness
     assert "TopicB" in topics_on_disk(tmp_path)
 
 
-def test_changes_while_a_save_is_under_way_share_the_next_and_the_last_state_wins(
-    tmp_path: Path, broker: Harness
-) -> None:
+def test_changes_during_a_save_share_the_next_save_and_the_last_state_wins(tmp_path: Path, broker: Harness) -> None:
     for number in range(5):
-        broker.tell(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC | {"topic": f"Topic{number}"})
+        broker.send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC | {"topic": f"Topic{number}"})
     first, *others = broker.jobs
     assert not others
     broker.jobs.clear()
@@ -107,9 +105,9 @@ def test_changes_while_a_save_is_under_way_share_the_next_and_the_last_state_win
     assert topics_on_disk(tmp_path) >= {f"Topic{number}" for number in range(5)}
 
 
-def test_clean_stop_saves_what_no_job_has_saved(tmp_path: Path, broker: Harness) -> None:
-    broker.tell(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
-    broker.tell(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC | {"topic": "TopicC"})
+def test_clean_stop_saves_pending_tables(tmp_path: Path, broker: Harness) -> None:
+    broker.send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
+    broker.send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC | {"topic": "TopicC"})
     broker.node.close()
     assert topics_on_disk(tmp_path) >= {"TopicB", "TopicC"}
 
@@ -117,7 +115,7 @@ def test_clean_stop_saves_what_no_job_has_saved(tmp_path: Path, broker: Harness)
 def test_message_of_a_new_topic_whose_sync_fails_meanwhile_is_not_acknowledged(tmp_path: Path) -> None:
     broker = Harness(tmp_path, flush_type="SYNC_FLUSH")
     broker.run_jobs = False
-    opaque = broker.tell(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x")
+    opaque = broker.send_request(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x")
     saving, flush = sorted(broker.jobs, key=lambda job: job.name != "save tables")
     broker.turn([], [JobDone(flush, error=DiskFailed("the device is gone"))])
     answer = broker.answer_to(opaque)

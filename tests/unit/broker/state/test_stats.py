@@ -1,4 +1,4 @@
-"""Counters by name and key: what grew, how fast, in how many steps."""
+"""Counters by name and key: sums, rates, and averages per step."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ def test_puts_of_a_topic_are_counted_with_their_bytes(tmp_path: Path) -> None:
     size = broker.node.store.log.written_end // 4
     broker.pass_time(10_000)
     minute = counter(broker, "TOPIC_PUT_NUMS", "TopicA")["statsMinute"]
-    assert (minute["sum"], minute["avgpt"]) == (3, 1.0), "what was there before the start does not count"
+    assert (minute["sum"], minute["avgpt"]) == (3, 1.0), "messages from before the start do not count"
     assert abs(minute["tps"] - 0.3) < 0.01
     assert abs(counter(broker, "TOPIC_PUT_SIZE", "TopicA")["statsMinute"]["sum"] - 3 * size) < 3
     assert counter(broker, "BROKER_PUT_NUMS", "DefaultCluster")["statsMinute"]["sum"] == 3
@@ -77,13 +77,13 @@ def test_minute_hour_and_day_are_spans_of_their_own(tmp_path: Path) -> None:
     assert [later[span]["sum"] for span in ("statsMinute", "statsHour", "statsDay")] == [1, 1, 0]
 
 
-def test_unknown_counter_is_told(tmp_path: Path) -> None:
+def test_unknown_counter_is_refused(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     answer = broker.ask(Code.VIEW_BROKER_STATS_DATA, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "nobody"})
     assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
-def test_counters_of_deleted_topics_and_groups_go(tmp_path: Path) -> None:
+def test_counters_of_deleted_topics_and_groups_are_removed(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
     broker.pull("TopicA")
@@ -97,7 +97,7 @@ def test_counters_of_deleted_topics_and_groups_go(tmp_path: Path) -> None:
     assert counter(broker, "TOPIC_PUT_NUMS", "TopicA")["statsMinute"]["sum"] == 1
 
 
-def test_sizes_beyond_the_newest_entries_are_taken_from_their_mean(
+def test_sizes_beyond_the_newest_entries_are_estimated_by_their_mean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stats, "SIZES_READ_MAX", 2)
@@ -111,7 +111,7 @@ def test_sizes_beyond_the_newest_entries_are_taken_from_their_mean(
     assert counter(broker, "TOPIC_PUT_SIZE", "TopicA")["statsMinute"]["sum"] == sum(sizes[1:]) * 3 // 2
 
 
-def test_slave_does_not_count_what_it_copies(tmp_path: Path) -> None:
+def test_slave_does_not_count_replicated_messages(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
     broker.node.close()

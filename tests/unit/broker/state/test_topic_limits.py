@@ -1,5 +1,5 @@
-"""What a broker takes of topics, so that name servers and slaves can take all of them: attributes, their number, the
-size of their table; what it does with a table that is larger already; registration in pieces."""
+"""Limits of topics, so that name servers and slaves accept all of them: attributes, number, size of the table; handling
+of a table that exceeds them already; registration in pieces."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ FRAME_BYTES = 16 << 20
 
 
 class Registered:
-    """A broker and a name server, joined by what the broker sends on the link it opens."""
+    """A broker and a name server, connected by the broker's connection."""
 
     def __init__(self, path: Path) -> None:
         self.server = NameServer(NameServerConfig(), SimDisk(Random(1)))
@@ -40,7 +40,7 @@ class Registered:
         self.carry()
 
     def carry(self) -> None:
-        """Let the broker's requests and the answers travel until nothing moves."""
+        """Exchange requests and responses until there are none."""
         broker = self.broker
         for connect in broker.connects:
             self._link = connect.link
@@ -62,7 +62,7 @@ class Registered:
             self.carry()
 
     def restart(self) -> None:
-        """The broker stops and comes back on its store."""
+        """Restart the broker on its store."""
         self.server.turn([], [Closed(1, "the peer closed it")], self.broker.now)
         self.broker = self.broker.restart(name_servers=(NAME_SERVER,), frame_bytes_max=FRAME_BYTES)
         self.carry()
@@ -102,7 +102,7 @@ def create_many(broker: Harness, first: int, stop: int) -> Command:
 
 
 def stored_topics(path: Path, **attributes: dict[str, str]) -> None:
-    """A table of topics as RocketMQ 5 stores it."""
+    """Write a table of topics in the form of RocketMQ 5."""
     table = {
         name: {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "attributes": found}
         for name, found in attributes.items()
@@ -137,7 +137,7 @@ def test_topics_with_nine_megabytes_of_attributes_are_refused_and_the_master_sta
     assert sum(map(len, caplog.messages)) < 20_000
 
 
-def test_stored_topic_with_attributes_that_are_too_long_loses_them_at_the_start(tmp_path: Path) -> None:
+def test_too_long_attributes_of_a_stored_topic_are_dropped_at_the_start(tmp_path: Path) -> None:
     stored_topics(tmp_path, Big={"other": "x" * 9_000_000}, Kept={"newer": "1"})
     both = Registered(tmp_path)
     assert both.is_in_route("Big")
@@ -145,7 +145,7 @@ def test_stored_topic_with_attributes_that_are_too_long_loses_them_at_the_start(
     assert both.broker.json(Code.GET_TOPIC_CONFIG, {"topic": "Kept"})["attributes"] == {"newer": "1"}
 
 
-def test_store_with_a_topic_of_batch_queues_is_refused_and_nothing_in_it_is_touched(tmp_path: Path) -> None:
+def test_store_with_a_topic_of_batch_queues_is_refused_and_not_changed(tmp_path: Path) -> None:
     stored_topics(tmp_path, Batches={"queue.type": "BatchCQ"}, Plain={"queue.type": "SimpleCQ"})
     queue = tmp_path / "batchconsumequeue" / "Batches" / "0" / ("0" * 20)
     queue.parent.mkdir(parents=True)
@@ -156,7 +156,7 @@ def test_store_with_a_topic_of_batch_queues_is_refused_and_nothing_in_it_is_touc
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_topic_of_batch_queues_that_a_master_has_is_not_served_by_its_slave(
+def test_topic_of_batch_queues_of_the_master_is_not_served_by_its_slave(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = Harness(tmp_path)
@@ -168,7 +168,7 @@ def test_topic_of_batch_queues_that_a_master_has_is_not_served_by_its_slave(
     assert any("Batches" in line and "not supported" in line for line in caplog.messages)
 
 
-def test_stored_topic_with_compaction_is_served_and_said_to_be_deleted_by_age(
+def test_stored_topic_with_compaction_is_served_with_a_warning_about_deletion_by_age(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stored_topics(tmp_path, Compacted={"cleanup.policy": "COMPACTION"})
@@ -180,7 +180,7 @@ def test_stored_topic_with_compaction_is_served_and_said_to_be_deleted_by_age(
 # How many.
 
 
-def test_hundred_thousand_topics_end_in_an_error_and_all_that_were_taken_are_in_the_routes_and_copied(
+def test_hundred_thousand_topics_exceed_the_limit_and_all_accepted_ones_are_routed_and_copied(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -195,7 +195,7 @@ def test_hundred_thousand_topics_end_in_an_error_and_all_that_were_taken_are_in_
     taken = {name for name in both.broker.node.topics.table if name.startswith("T0")}
     assert 30_000 <= len(taken) <= 45_000
     assert taken <= both.routed_topics()
-    assert create(both.broker, "T000000", readQueueNums=3).code == ResponseCode.SUCCESS, "changes still go"
+    assert create(both.broker, "T000000", readQueueNums=3).code == ResponseCode.SUCCESS, "changes are still accepted"
     both.run(150_000)
     assert both.is_in_route(max(taken))
     both.restart()
@@ -210,7 +210,7 @@ def test_hundred_thousand_topics_end_in_an_error_and_all_that_were_taken_are_in_
 
 @pytest.fixture
 def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
-    """A broker of 20 topics, as many as operators and producers may create."""
+    """A broker with 20 topics, the maximum that operators and producers may create."""
     monkeypatch.setattr(topics, "TOPICS_MAX", 22)
     broker = Harness(tmp_path)
     while len(broker.node.topics.table) < 19:
@@ -228,7 +228,7 @@ def test_topic_beyond_the_limit_is_refused_where_it_is_created(full: Harness) ->
     assert full.send("More").code == ResponseCode.SUCCESS
 
 
-def test_topics_of_consumer_groups_have_places_of_their_own_and_then_are_refused_too(full: Harness) -> None:
+def test_topics_of_consumer_groups_have_a_reserved_share_and_are_then_refused_too(full: Harness) -> None:
     for number in range(5):
         assert full.heartbeat(f"g{number}", client_id=f"c{number}").code == ResponseCode.SUCCESS
     own = [name for name in full.node.topics.table if name.startswith("%RETRY%")]
@@ -249,7 +249,7 @@ def test_topics_of_consumer_groups_have_places_of_their_own_and_then_are_refused
         assert back.code == (ResponseCode.SUCCESS if level == 0 else ResponseCode.SYSTEM_ERROR)
 
 
-def test_delayed_message_of_a_topic_that_was_deleted_reaches_its_queue_though_there_is_no_room(full: Harness) -> None:
+def test_delayed_message_of_a_deleted_topic_is_delivered_although_the_table_is_full(full: Harness) -> None:
     full.send("Topic12", b"late", DELAY="1")
     full.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "Topic12"})
     for number in range(4):
@@ -260,7 +260,7 @@ def test_delayed_message_of_a_topic_that_was_deleted_reaches_its_queue_though_th
     assert full.node.delay.delivered == 1
 
 
-def test_size_of_the_table_is_limited_by_the_frames_this_broker_takes(tmp_path: Path) -> None:
+def test_size_of_the_table_is_limited_by_the_maximum_frame_of_the_broker(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     most = broker.config.frame_bytes_max
     names = (f"%RETRY%{'g' * 240}{number}" for number in range(10_000))
@@ -269,7 +269,7 @@ def test_size_of_the_table_is_limited_by_the_frames_this_broker_takes(tmp_path: 
     assert most // 2 < len(broker.ask(Code.GET_ALL_TOPIC_CONFIG).body) < most * 3 // 4
 
 
-def test_larger_table_than_allowed_is_served_and_registered_and_takes_no_more(
+def test_table_beyond_the_limit_is_served_and_registered_and_accepts_no_new_topics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored_topics(tmp_path, **{f"T{number:04}": {} for number in range(300)})
@@ -282,7 +282,7 @@ def test_larger_table_than_allowed_is_served_and_registered_and_takes_no_more(
     assert both.broker.send("T0002").code == ResponseCode.SUCCESS
 
 
-def test_table_that_does_not_fit_into_a_frame_is_answered_with_an_error(
+def test_table_that_does_not_fit_into_a_frame_is_refused_with_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = Harness(tmp_path)
@@ -294,7 +294,7 @@ def test_table_that_does_not_fit_into_a_frame_is_answered_with_an_error(
 
 
 @pytest.mark.parametrize(("version", "attributes"), [(409, {"message.type": "FIFO"}), (477, {}), (479, {})])
-def test_slaves_that_give_up_on_attributes_get_the_table_without(
+def test_slaves_without_support_for_attributes_get_the_table_without_them(
     tmp_path: Path, version: int, attributes: dict[str, str]
 ) -> None:
     broker = Harness(tmp_path)
@@ -317,7 +317,7 @@ def pieces(broker: Harness) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
-    """A broker of ten topics that registers them in pieces of four; its name server is connected and silent."""
+    """A broker that registers ten topics in pieces of four; its name server is connected and does not respond."""
     monkeypatch.setattr(registration, "PIECE_TOPICS", 4)
     broker = Harness(tmp_path, name_servers=(NAME_SERVER,))
     [connect] = broker.connects
@@ -325,7 +325,7 @@ def in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
     return broker
 
 
-def test_each_piece_of_a_registration_has_a_data_version_of_its_own(in_pieces: Harness) -> None:
+def test_each_piece_of_a_registration_has_its_own_data_version(in_pieces: Harness) -> None:
     told = pieces(in_pieces)
     assert [len(piece["topicConfigTable"]) for piece in told] == [4, 4, 2]
     whole = in_pieces.node.topics.version.as_json()
@@ -335,11 +335,11 @@ def test_each_piece_of_a_registration_has_a_data_version_of_its_own(in_pieces: H
 
 
 @pytest.mark.parametrize("merges_new_topics", [False, True], ids=["4.9", "5.3"])
-def test_name_server_of_rocketmq_takes_every_piece_and_every_change(
+def test_name_server_of_rocketmq_accepts_every_piece_and_every_change(
     in_pieces: Harness, merges_new_topics: bool
 ) -> None:
-    """Its rule (RouteInfoManager.registerBroker): topics count if the data version is not the one stored; 5.x enters
-    topics that it does not know in any case."""
+    """Its rule (RouteInfoManager.registerBroker): topics are entered if their data version is a new one; 5.x
+    enters unknown topics in any case."""
     stored: dict[str, Any] = {}
     version: object = None
 
@@ -382,7 +382,7 @@ def test_change_while_pieces_are_in_flight_is_sent_when_they_are_answered(in_pie
     assert {"a", "b", "c"} <= {name for piece in told for name in piece["topicConfigTable"]}
 
 
-def test_piece_that_is_refused_is_said_with_its_reason(in_pieces: Harness, caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_piece_is_logged_with_its_reason(in_pieces: Harness, caplog: pytest.LogCaptureFixture) -> None:
     [link] = {connect.link for connect in in_pieces.connects}
     first = in_pieces.take_requests(Code.REGISTER_BROKER, link=link)
     in_pieces.reply(first[0], link=link)
@@ -394,7 +394,7 @@ def test_piece_that_is_refused_is_said_with_its_reason(in_pieces: Harness, caplo
     assert len(line) < 500
 
 
-def test_new_role_is_registered_at_once_though_pieces_are_in_flight(in_pieces: Harness) -> None:
+def test_new_role_is_registered_at_once_although_pieces_are_in_flight(in_pieces: Harness) -> None:
     pieces(in_pieces)
     node = in_pieces.node
     turn = node.turn([], [], in_pieces.now)

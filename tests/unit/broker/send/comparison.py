@@ -1,4 +1,4 @@
-"""Two brokers that got the same, one with regard to likeness, one without: they must have done the same."""
+"""Comparison of two brokers that received the same messages, one with the fast paths and one without."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ LINKS = (CLIENT, 2, 3)
 BIG: dict[str, Any] = {"segment_bytes": 1 << 20, "message_bytes_max": 64 * 1024}
 
 Delivered = tuple[Harness, SimDisk]
-"""A broker after everything was sent to it, and its disk."""
+"""A broker that received all messages, and its disk."""
 
 
-def compare(ours: Delivered, theirs: Delivered) -> Harness:
-    """Our broker, once it is shown that both answered, counted and stored the same, byte for byte; both are closed."""
-    (broker, disk), (other, twin) = ours, theirs
+def compare(fast: Delivered, decoded: Delivered) -> Harness:
+    """Assert that both responded, counted and stored the same, byte for byte; close both, return the first broker."""
+    (broker, disk), (other, other_disk) = fast, decoded
     assert broker.inbox == other.inbox
     assert broker.closes == other.closes
     assert (broker.node.send.count, broker.node.send.bytes) == (other.node.send.count, other.node.send.bytes)
@@ -22,6 +22,6 @@ def compare(ours: Delivered, theirs: Delivered) -> Harness:
     other.node.close()
     for path in disk.paths():
         if path.startswith(("commitlog/", "consumequeue/", "index/")):
-            assert disk.read(path) == twin.read(path), path
-    assert [path for path in disk.paths() if "/" in path] == [path for path in twin.paths() if "/" in path]
+            assert disk.read(path) == other_disk.read(path), path
+    assert [path for path in disk.paths() if "/" in path] == [path for path in other_disk.paths() if "/" in path]
     return broker
