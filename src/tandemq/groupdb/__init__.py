@@ -1,7 +1,7 @@
-"""Group configurations in a database, and the task that carries them to the registry.
+"""Group configurations in a database, and the task that applies them to the registry.
 
-administrator ─► ha config set ─► database ─► carry ─► registry: groups/<brokerName>/config ─► brokers
+administrator ─► ha config set ─► database ─► publisher ─► registry: groups/<brokerName>/config ─► brokers
 
-database       tables, and every change of a group as one transaction that is checked as a whole
-carry          makes the registry say what the database says; may be killed anywhere and run again
+database       tables; a change of a group is one transaction with a complete check of the new configuration
+publisher      applies the configurations to the registry; idempotent, may be killed at any point and run again
 """

@@ -1,13 +1,14 @@
-"""Broker groups in a database: SQLite, PostgreSQL, or whatever SQLAlchemy has a driver for.
+"""Configurations of broker groups in a database: SQLite, PostgreSQL, or any other with an SQLAlchemy driver.
 
     tandemq_groups    cluster, broker_name | mode, is_removed, revision, carried_revision, changed_ms
     tandemq_members   cluster, broker_name, broker_id | role, permission, weight, priority
 
-A change is one transaction: what is there is read, the new configuration is checked as a whole (`records`), and written
-if the revision is still the one that was read. So what is in the database never contradicts itself, whoever writes.
+A change is one transaction: the group is read, the new configuration is checked as a whole (`records`), and it is
+written if the revision is still the one that was read. So the stored configurations are always consistent, also with
+concurrent writers.
 
-A removed group stays as a row, marked, until its removal is carried to the registry: what merely is not in this
-database is nobody's to remove. `carried_revision` tells how far the registry was brought, for people to see.
+A removed group keeps its row, marked as removed, until its removal is applied to the registry: groups that are merely
+missing in the database are not removed from the registry. `carried_revision` is the revision that was last applied.
 
 Owner: one process at a time per object; several processes may use one database.
 Source: docs/guides/failover.md, "Group configuration".
@@ -33,7 +34,7 @@ from tandemq.coordination.registry.records import (
 from tandemq.errors import ConfigError, LocalError, NetworkError
 
 ATTEMPTS_MAX = 20
-"""Times a change is begun anew because somebody else changed the same group."""
+"""Maximum number of attempts for a change while others change the same group."""
 _metadata = sql.MetaData()
 _groups = sql.Table(
     "tandemq_groups",
@@ -59,27 +60,27 @@ _members = sql.Table(
 )
 
 Change = Callable[[GroupConfig | None], GroupConfig | None]
-"""From a group's configuration to its new one; None: there is no such group."""
+"""Function from a group's configuration to the new one; None stands for no group."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """A group as the database has it."""
+    """A group in the database."""
 
     cluster: str
     broker_name: str
     config: GroupConfig | None
-    """None: removed, and the registry may still have it."""
+    """None: removed from the database, but perhaps not from the registry."""
     revision: int
-    """One more with each change."""
+    """Incremented by each change."""
     carried_revision: int
-    """The revision the registry was last brought to; 0: none."""
+    """Revision last applied to the registry; 0: none."""
     changed_ms: int
-    """Calendar time of the last change."""
+    """Calendar time of the last change, ms."""
 
     @property
     def is_applied(self) -> bool:
-        """Whether the registry was brought to what is here."""
+        """Whether the registry has this revision."""
         return self.carried_revision == self.revision
 
 
@@ -87,13 +88,14 @@ class GroupDatabase:
     """The configurations of all broker groups."""
 
     def __init__(self, url: str) -> None:
-        """Connect, and make the tables if they are not there.
+        """Connect, and create missing tables.
 
         Args:
-            url: of SQLAlchemy: "sqlite:////var/lib/tandemq/groups.db", "postgresql+psycopg://user@host/name".
+            url: SQLAlchemy URL, for example "sqlite:////var/lib/tandemq/groups.db" or
+                "postgresql+psycopg://user@host/name".
 
         Raises:
-            ConfigError: the URL is none, or its driver is not installed.
+            ConfigError: the URL is malformed, or its driver is not installed.
             NetworkError: the database cannot be reached or used.
         """
         try:
@@ -113,14 +115,14 @@ class GroupDatabase:
         self.close()
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._engine.dispose()
 
     def _create_tables(self) -> None:
         for table in _metadata.sorted_tables:
             try:
                 table.create(self._engine, checkfirst=True)
-            except SQLAlchemyError:  # somebody else made it after it was looked for: now it is there
+            except SQLAlchemyError:  # another process has created it after the check, so the next check finds it
                 table.create(self._engine, checkfirst=True)
 
     @contextmanager
@@ -134,17 +136,17 @@ class GroupDatabase:
     # Reading.
 
     def groups(self, cluster: str | None = None) -> list[StoredGroup]:
-        """All groups, those removed and not carried yet included, by cluster and name."""
+        """Return all groups by cluster and name, including removed ones whose removal is not applied yet."""
         with self._errors(), self._engine.connect() as connection:
             return self._read(connection, [] if cluster is None else [("cluster", cluster)])
 
     def group(self, cluster: str, broker_name: str) -> StoredGroup | None:
-        """One group; None if the database does not know it."""
+        """Return one group, None if it is not in the database."""
         with self._errors(), self._engine.connect() as connection:
             return next(iter(self._read(connection, [("cluster", cluster), ("broker_name", broker_name)])), None)
 
     def _read(self, connection: sql.Connection, where: list[tuple[str, str]]) -> list[StoredGroup]:
-        """One statement for both tables, so that what is read belongs together."""
+        """Read both tables in one statement, so that the result is consistent."""
         joined = _groups.outerjoin(
             _members, sql.and_(_groups.c.cluster == _members.c.cluster, _groups.c.broker_name == _members.c.broker_name)
         )
@@ -167,14 +169,15 @@ class GroupDatabase:
     # Changing.
 
     def change(self, cluster: str, broker_name: str, change: Change, *, wall_ms: int) -> StoredGroup:
-        """Change one group, as one transaction; begun anew if somebody else changed it meanwhile.
+        """Change one group in one transaction, retrying if others change it at the same time.
 
         Args:
-            change: may be called several times; what it returns is checked and stored, None removes the group.
+            change: returns the new configuration, None to remove the group; may be called several times.
 
         Raises:
-            ConfigError: the result contradicts itself (nothing changed), or what `change` raises.
-            NetworkError: the database cannot be used; whether it changed is unknown.
+            ConfigError: the result is not valid (nothing was changed), or `change` raised it.
+            LocalError: others change the group all the time.
+            NetworkError: the database cannot be used; unknown outcome.
         """
         check_name("cluster name", cluster)
         check_name("broker name", broker_name)
@@ -190,12 +193,12 @@ class GroupDatabase:
             if revision is not None:
                 carried = 0 if before is None else before.carried_revision
                 return StoredGroup(cluster, broker_name, after, revision, carried, wall_ms)
-        raise LocalError(f"group {broker_name} is changed all the time by somebody else", hint="try again")
+        raise LocalError(f"group {broker_name} is changed by others all the time", hint="try again")
 
     def _store(
         self, cluster: str, broker_name: str, before: StoredGroup | None, after: GroupConfig | None, wall_ms: int
     ) -> int | None:
-        """The new revision; None: somebody else was faster, and nothing changed."""
+        """Write the group and return its new revision; None, with no change, if it was changed since it was read."""
         revision = 1 if before is None else before.revision + 1
         row = {
             "mode": Mode.STATIC.value if after is None else after.mode.value,
@@ -221,10 +224,10 @@ class GroupDatabase:
         return revision
 
     def mark_applied(self, group: StoredGroup) -> bool:
-        """Note that the registry says what this revision says; a removed group's row goes now.
+        """Record that this revision was applied to the registry; delete the row of a removed group.
 
         Returns:
-            False: the group has another revision by now, and nothing was noted.
+            False, with no change, if the group has another revision by now.
         """
         with self._errors(), self._engine.begin() as connection:
             if group.config is None:
@@ -235,7 +238,7 @@ class GroupDatabase:
 
 
 def _is(group: StoredGroup) -> tuple[sql.ColumnElement[bool], ...]:
-    """The group's row, if it still has this revision."""
+    """Return the condition for the group's row with this revision."""
     return (
         _groups.c.cluster == group.cluster,
         _groups.c.broker_name == group.broker_name,

@@ -1,17 +1,18 @@
-"""The task that makes the registry say what the database says.
+"""Task that applies the group configurations of the database to the registry.
 
-    for each group:  read the node ─► the database ─► the record ─► create, write or delete it ─► note it
+    for each group:  read the node ─► the database ─► the record ─► create, write or delete the node ─► mark as applied
 
-It may be killed anywhere and run again, and several may run at once. The order is why: the database is read *after*
-the node whose version the write is for. If another task carried something newer in between, the version has changed and
-the write does nothing; if it did so before, the database tells the same news. A node that was removed and made again in
-between has its old version; so a group whose revision is not the one that was carried is begun anew.
+The task may be killed at any point and run again, and several may run at the same time. This is safe because the
+database is read *after* the node whose version the write expects. If another task applied a newer configuration in
+between, the version has changed and the write fails; if it did so earlier, the database has returned that one.
+A node that was deleted and created again in between has its old version; so if a group's revision has changed when it
+is marked as applied, the group is applied again.
 
-Not carried, and said: what the group as it stands forbids (`coordination.registry.transition`), such as a configuration
-without the present master, or another mode while brokers run. A node is written only while the record is the one that
-was weighed: nobody becomes master in between. The registry may hold groups this database does not know; they
-are left alone. The group's state stays when its configuration goes:
-epochs do not begin again.
+A configuration is refused, and reported, if the current state of the group forbids it
+(`coordination.registry.transition`), for example one without the current master, or another mode while brokers run. A
+node is written only if the record is still the one that was checked, so that no master is elected in between. Groups of
+the registry that are not in the database are left alone. The state of a group outlives its configuration, so that its
+epochs do not start again.
 
 Source: docs/guides/failover.md, "Group configuration".
 """
@@ -54,12 +55,12 @@ from tandemq.errors import ConfigError, OutcomeUnknown, RemoteError
 from tandemq.groupdb.database import GroupDatabase, StoredGroup
 
 ATTEMPTS_MAX = 20
-"""Times a group is begun anew because the node changed meanwhile."""
+"""Maximum number of attempts for a group while others change it."""
 Do = Callable[[Operation], Outcome]
 
 
 class ApplyOutcome(Enum):
-    """What became of a group."""
+    """Result for a group."""
 
     UNCHANGED = "unchanged"
     CREATED = "created"
@@ -70,7 +71,7 @@ class ApplyOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AppliedGroup:
-    """One group, and why it was refused, if it was."""
+    """Result for a group, with the reason of a refusal."""
 
     cluster: str
     broker_name: str
@@ -79,11 +80,11 @@ class AppliedGroup:
 
 
 def apply_groups(database: GroupDatabase, do: Do, cluster: str | None = None) -> list[AppliedGroup]:
-    """Carry all groups of the database, or those of one cluster.
+    """Apply all groups of the database, or those of one cluster.
 
     Raises:
-        OutcomeUnknown: the registry did not answer; what was carried stays, the rest is carried by the next run.
-        RemoteError: the registry refused an operation, or somebody else writes the same node all the time.
+        OutcomeUnknown: the registry did not answer; the next run applies the remaining groups.
+        RemoteError: the registry refused an operation, or others write the same node all the time.
         NetworkError: the database cannot be used.
     """
     return [
@@ -94,7 +95,7 @@ def apply_groups(database: GroupDatabase, do: Do, cluster: str | None = None) ->
 
 
 def apply_group(database: GroupDatabase, do: Do, cluster: str, broker_name: str) -> AppliedGroup | None:
-    """Carry one group; None if the database does not know it (any more). Raises as `apply_groups` does."""
+    """Apply one group; None if it is not in the database (any more). Raises as `apply_groups`."""
     path, record_path = config_path(cluster, broker_name), state_path(cluster, broker_name)
     for _ in range(ATTEMPTS_MAX):
         node = _known(do(Read(path)), path)
@@ -102,22 +103,24 @@ def apply_group(database: GroupDatabase, do: Do, cluster: str, broker_name: str)
         if group is None:
             return None
         record = _known(do(Read(record_path)), record_path)
-        reason, begun = _weigh(do, node, record, group)
+        reason, new_state = _check_transition(do, node, record, group)
         if reason:
             return AppliedGroup(cluster, broker_name, ApplyOutcome.REFUSED, reason)
-        if begun is not None and record is not None:
+        if new_state is not None and record is not None:
             _compare_and_set(
-                do, Write(record_path, state_to_json(begun), record.version), record_path, ApplyOutcome.WRITTEN
+                do, Write(record_path, state_to_json(new_state), record.version), record_path, ApplyOutcome.WRITTEN
             )
             continue
-        what = _bring(do, path, node, group, Guard(record_path, record.version) if record is not None else None)
+        what = _write_node(do, path, node, group, Guard(record_path, record.version) if record is not None else None)
         if what is not None and database.mark_applied(group):
             return AppliedGroup(cluster, broker_name, what)
-    raise RemoteError(f"{path} is written, or its group changed, by somebody else all the time")
+    raise RemoteError(f"{path} is written, or its group changed, by others all the time")
 
 
-def _bring(do: Do, path: str, node: NodeFound | None, group: StoredGroup, guard: Guard | None) -> ApplyOutcome | None:
-    """Make the node what the group is; None: the node, or the record, is not any more what was read."""
+def _write_node(
+    do: Do, path: str, node: NodeFound | None, group: StoredGroup, guard: Guard | None
+) -> ApplyOutcome | None:
+    """Create, write or delete the node of a group; None if node or record have changed since they were read."""
     if group.config is None:
         if node is None:
             return ApplyOutcome.REMOVED
@@ -135,7 +138,7 @@ def _bring(do: Do, path: str, node: NodeFound | None, group: StoredGroup, guard:
 
 
 def _compare_and_set(do: Do, operation: Operation, path: str, what: ApplyOutcome) -> ApplyOutcome | None:
-    """Write by compare-and-set; None: the node is not any more what was read."""
+    """Execute a conditional operation; None if the node has changed since it was read."""
     match do(operation):
         case Done():
             return what
@@ -162,10 +165,13 @@ def _failed(outcome: Outcome, path: str) -> RemoteError | OutcomeUnknown:
     return RemoteError(f"the registry refused {path}: {reason}")
 
 
-def _weigh(
+def _check_transition(
     do: Do, node: NodeFound | None, record: NodeFound | None, group: StoredGroup
 ) -> tuple[str, GroupState | None]:
-    """Why the group as it stands forbids its configuration, "" if it does not; and its record as it must be before."""
+    """Return why the group's current state forbids its configuration, "" if it does not.
+
+    The second value is the state that must be written to the group's record first, None if it can stay.
+    """
     if group.config is None:
         living = _living(do, group) if node is not None else []
         return (str(removal_objection(living)), None) if living else ("", None)
@@ -176,12 +182,12 @@ def _weigh(
     except ConfigError as error:
         return str(error), None
     before = _config_of(group.broker_name, node)
-    trouble = objection(state, _living(do, group), before, group.config)
-    return (str(trouble), None) if trouble is not None else ("", forgotten(state, before, group.config))
+    refusal = objection(state, _living(do, group), before, group.config)
+    return (str(refusal), None) if refusal is not None else ("", forgotten(state, before, group.config))
 
 
 def _config_of(broker_name: str, node: NodeFound | None) -> GroupConfig | None:
-    """What a `config` node says; None if there is none, or nothing that brokers could have read."""
+    """Return the configuration in a `config` node; None if there is no node, or if its content is not valid."""
     try:
         return None if node is None else config_from_json(broker_name, node.data)
     except ConfigError:
@@ -189,7 +195,7 @@ def _config_of(broker_name: str, node: NodeFound | None) -> GroupConfig | None:
 
 
 def _living(do: Do, group: StoredGroup) -> list[int]:
-    """Brokers of the group that the registry lists as living."""
+    """Return the ids of the group's brokers that the registry lists as alive."""
     path = live_path(group.cluster, group.broker_name)
     match do(ReadChildren(path)):
         case Names(children=names):

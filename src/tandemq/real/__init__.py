@@ -1,1 +1,1 @@
-"""The real world: one file per thing. Thin; whatever decides lives in the core."""
+"""Runtime on the operating system: event loop, disk, clock, threads, ZooKeeper client. Decisions are in the core."""

@@ -1,4 +1,4 @@
-"""The two clocks: monotonic for deadlines, wall for records."""
+"""The two clocks: monotonic time for deadlines, calendar time for records."""
 
 import time
 
@@ -6,5 +6,5 @@ from tandemq.boundary import Now
 
 
 def read_clock() -> Now:
-    """This moment."""
+    """Return the current time of both clocks."""
     return Now(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)

@@ -1,6 +1,6 @@
-"""Files and sockets a process may have open, and how many of them may be connections.
+"""Limit of file descriptors, and how many of them connections may use.
 
-The rest is for files: without a descriptor a broker could neither begin the next file of its log nor save a table.
+The rest is reserved for files: without a descriptor a broker can neither begin a new log file nor save a table.
 
 Source: getrlimit(2); docs/guides/operations.md, "System limits".
 """
@@ -8,24 +8,24 @@ Source: getrlimit(2); docs/guides/operations.md, "System limits".
 import resource
 
 KEPT_MAX = 1024
-"""For files: as many as a store keeps open, and some; but not more than half of all."""
+"""Descriptors reserved for files: more than a store keeps open, but at most half of the limit."""
 
 
 def raise_limit(wanted: int | None = None) -> int:
-    """Raise this process's limit to `wanted` descriptors, or as far as the system lets it; return the limit now."""
+    """Raise this process's limit to `wanted` descriptors, or to the hard limit; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if wanted is None or (hard != resource.RLIM_INFINITY and hard < wanted):
         wanted = hard
     if soft != resource.RLIM_INFINITY and (wanted == resource.RLIM_INFINITY or soft < wanted):
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        except (OSError, ValueError):  # more than the kernel gives anybody, whatever the hard limit says
+        except (OSError, ValueError):  # above the kernel's own limit (fs.nr_open)
             return soft
         return wanted
     return soft
 
 
 def links_max() -> int:
-    """How many connections leave files what they need."""
+    """Return the maximum number of connections that leaves the reserved descriptors to files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 31 if soft == resource.RLIM_INFINITY else soft - min(KEPT_MAX, soft // 2)

@@ -1,6 +1,6 @@
-"""The disk: pread, pwrite, fdatasync. No mmap: it hides errors and order.
+"""File system access with pread, pwrite and fdatasync. No mmap: it hides errors and the order of writes.
 
-Errors of the system become StoreErrors here and nowhere else.
+This is the only place where OSErrors are converted to StoreErrors.
 """
 
 import errno
@@ -27,7 +27,7 @@ def _store_errors(what: str) -> Iterator[None]:
         raise DiskFailed(
             f"{what}: {os.strerror(error.errno or 0)}", hint="look at the device and its rights"
         ) from error
-    except ValueError as error:  # what Python says of the descriptor -1
+    except ValueError as error:  # raised by Python for the descriptor -1
         raise DiskFailed(f"{what}: the file is closed") from error
 
 
@@ -37,7 +37,7 @@ class RealFile:
     __slots__ = ("_fd", "path")
 
     def __init__(self, path: str, fd: int) -> None:
-        """Own the descriptor."""
+        """Take over a descriptor; `close` closes it."""
         self.path = path
         self._fd = fd
 
@@ -63,7 +63,7 @@ class RealFile:
         return self._fd
 
     def error(self, error: OSError) -> DiskFull | DiskFailed:
-        """What an error of the system about this file means."""
+        """Convert an OSError of an operation on this file."""
         if error.errno in _FULL:
             return DiskFull(f"{self.path}: no space left on the device", hint="free space; nothing is lost")
         return DiskFailed(f"{self.path}: {os.strerror(error.errno or 0)}", hint="look at the device and its rights")
@@ -98,7 +98,7 @@ class RealFile:
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return size
-            if error.errno == errno.EINVAL:  # a file system that does not tell
+            if error.errno == errno.EINVAL:  # the file system does not support SEEK_DATA
                 return position
             raise self.error(error) from error
 
@@ -109,18 +109,22 @@ class RealFile:
             os.close(fd)
 
     def __del__(self) -> None:
-        """A file dropped from a cache while a sync job still holds it closes when the job lets go."""
+        """Close a file that was dropped from a cache, once no sync job uses it any more."""
         self.close()
 
 
 class RealDisk:
-    """A directory of the file system."""
+    """A directory tree of the file system."""
 
     def __init__(self, root: str | Path, *, setting: str = "storePathRootDir") -> None:
-        """The directory is created if it is not there. `setting`: which one names it.
+        """Create the directory if it does not exist.
+
+        Args:
+            root: the directory.
+            setting: name of the setting that gives it, for error messages.
 
         Raises:
-            DiskFull, DiskFailed: it cannot be created or written.
+            DiskFull, DiskFailed: the directory cannot be created or written.
         """
         self.root = Path(root)
         self._setting = setting
@@ -132,17 +136,17 @@ class RealDisk:
 
     @contextmanager
     def named(self) -> Iterator[None]:
-        """Say which directory it is whose files are damaged: the core knows them by their paths within it."""
+        """Add the directory to the message of StoreDamaged errors: the core knows only relative paths."""
         try:
             yield
         except StoreDamaged as error:
             raise StoreDamaged(f"{self._setting} {self.root}: {error.args[0]}", hint=error.hint) from error
 
     def lock(self) -> None:
-        """Take the directory for this process; RocketMQ takes the same lock.
+        """Lock the directory for this process; RocketMQ uses the same lock.
 
         Raises:
-            StoreLocked: another process has it.
+            StoreLocked: another process holds the lock.
         """
         path = self.root / "lock"
         with _store_errors(str(path)):
@@ -164,7 +168,7 @@ class RealDisk:
             raise
 
     def unlock(self) -> None:
-        """Give the directory back."""
+        """Release the lock."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
@@ -216,7 +220,7 @@ class RealDisk:
             self._sync_names(full.parent)
 
     def _sync_names(self, directory: Path) -> None:
-        """Make a rename safe: without this a power loss may bring the former file back."""
+        """Sync the directory after a rename: otherwise a power loss may restore the previous file."""
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)

@@ -1,10 +1,10 @@
-"""Syncs of files, made by the system beside the process instead of by a thread of it.
+"""Asynchronous fdatasync, executed by the kernel instead of a worker thread.
 
-    begin(job) ──► io_submit(fdatasync) ── threads of the system ──► `fd` is readable ──► take_done()
+    begin(job) ──► io_submit(fdatasync) ── kernel threads ──► `fd` is readable ──► take_done()
 
-A thread that waits for `fdatasync` needs the interpreter before and after it, and has to wait until the loop lets go of
-it; the system needs it neither time. Where the system cannot be asked (not Linux, another processor, a container that
-forbids it) `begin` says so, and a thread does the job.
+A worker thread must acquire the interpreter lock before and after `fdatasync`, and waits each time until the loop
+releases it; the kernel does not. Where io_submit is not available (not Linux, another processor, a container that
+forbids it), `begin` returns False and a worker thread runs the job.
 
 Source: io_submit(2), IOCB_CMD_FDSYNC; eventfd(2); docs/decisions/0013-asynchronous-fdatasync.md.
 """
@@ -23,17 +23,18 @@ _CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 _REQUEST = Struct("<QIIHhIQQqQII")
 _DONE = Struct("<QQqq")
 _FDSYNC = 3
-_TELL_DESCRIPTOR = 1
+_RESFD_FLAG = 1
+"""IOCB_FLAG_RESFD: signal completion on an eventfd."""
 
 
 class FileSyncs:
-    """The syncs under way. For the loop's thread alone."""
+    """Syncs in progress. Used by the loop's thread only."""
 
     def __init__(self) -> None:
-        """None under way."""
+        """Set up an io context, if the kernel supports it."""
         self.fd = -1
-        """Readable when a sync is done; -1 if the system cannot be asked."""
-        self._under_way: dict[int, tuple[Job, RealFile]] = {}
+        """Readable when a sync is done; -1 if io_submit is not available."""
+        self._in_progress: dict[int, tuple[Job, RealFile]] = {}
         self._next = 0
         numbers = _CALLS.get(platform.machine())
         if numbers is None or not hasattr(os, "eventfd"):
@@ -48,22 +49,20 @@ class FileSyncs:
             self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def begin(self, job: Job) -> bool:
-        """Begin a job that only syncs one file; False (and nothing begun) if it is another, or the system refuses."""
+        """Begin a job that only syncs one file; False, with nothing begun, for another job or if the kernel refuses."""
         if self.fd < 0 or len(job.syncs) != 1 or not isinstance(job.syncs[0], RealFile):
             return False
         file, number = job.syncs[0], self._next
         descriptor = file.fileno() & 0xFFFFFFFF
-        _REQUEST.pack_into(
-            self._request, 0, number, 0, 0, _FDSYNC, 0, descriptor, 0, 0, 0, 0, _TELL_DESCRIPTOR, self.fd
-        )
+        _REQUEST.pack_into(self._request, 0, number, 0, 0, _FDSYNC, 0, descriptor, 0, 0, 0, 0, _RESFD_FLAG, self.fd)
         if self._system(self._submit, self._context, 1, self._requests) != 1:
             return False
         self._next += 1
-        self._under_way[number] = job, file
+        self._in_progress[number] = job, file
         return True
 
     def take_done(self) -> list[JobDone]:
-        """What ended since the last look."""
+        """Return the jobs that ended since the last call."""
         try:
             os.eventfd_read(self.fd)
         except BlockingIOError:
@@ -71,13 +70,13 @@ class FileSyncs:
         count = self._system(self._get_events, self._context, 0, AT_ONCE_MAX, self._done, None)
         done: list[JobDone] = []
         for number, _, result, _ in _DONE.iter_unpack(self._done.raw[: max(0, count) * _DONE.size]):
-            job, file = self._under_way.pop(number)
+            job, file = self._in_progress.pop(number)
             error = None if result >= 0 else file.error(OSError(-result, os.strerror(-result)))
             done.append(JobDone(job, error=error))
         return done
 
     def close(self) -> None:
-        """Wait for what is under way, and give everything back."""
+        """Wait for the syncs in progress, then release the io context."""
         if self.fd >= 0:
             self._system(self._destroy, self._context)
             os.close(self.fd)

@@ -1,11 +1,11 @@
-"""The server loop: sockets and worker threads around one node, one core call per turn.
+"""Event loop of a server: sockets and worker threads around one node, which is called once per turn.
 
     wait → accept, receive → node.turn(received, events, now) → start jobs, send, close, connect
 
-All sockets share one receive buffer; the one to a master has a larger one of its own. What the network does not take is
-kept per link; a link that lets more than `BACKLOG_READ_STOP` pile up is not read from until it has taken it, and if
-all keep more than `untaken_max`, those that take nothing go. With TLS (`protect`) a link opens when its handshake is
-done; what piles up is cipher bytes then.
+All sockets share one receive buffer, except that the connection to a master has a larger one. Bytes that the kernel
+does not accept are queued per connection. A connection with more than `BACKLOG_READ_STOP` queued bytes is not read
+until they are sent; if all connections together queue more than `untaken_max`, stalled ones are closed. With TLS
+(`protect`) a connection counts as open after its handshake, and its queued bytes are encrypted.
 """
 
 import contextlib
@@ -49,9 +49,10 @@ ACCEPTS_PER_TURN = 256
 RECEIVE_BYTES = 256 * 1024
 RECEIVES_PER_TURN = 4
 FEW_LINKS = 64
-"""If more than so many have something, each is read from once: a turn takes in 64 MiB at most."""
+"""If more connections are readable, each is read once per turn, so that a turn receives at most 64 MiB."""
 LOG_RECEIVE_BYTES = 1 << 20
-"""From a master as much at once as keeps a turn short: a slave checks many records at a lower price than few."""
+"""Receive size for the connection to a master: large, since verifying many records at once is cheaper, but still small
+enough to keep turns short."""
 BACKLOG_READ_STOP = 8 << 20
 BACKLOG_CLOSE = 256 << 20
 SMALL_BYTES = 64 * 1024
@@ -67,12 +68,12 @@ _LISTEN_HINTS = {
     errno.EADDRNOTAVAIL: "bindAddress is no address of this machine",
     errno.EACCES: "this port is for the superuser only; change that setting",
 }
-_TAKES_NOTHING = "it does not take what it asked for"
+_STALLED = "it does not read its responses"
 _GONE = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR)
 
 
 class Loop:
-    """Runs one node. `stop` may be called from any thread or signal handler."""
+    """Event loop for one node. `stop` may be called from any thread or signal handler."""
 
     def __init__(
         self,
@@ -82,13 +83,13 @@ class Loop:
         untaken_max: Callable[[], int] = lambda: BACKLOG_CLOSE,
         busy_poll_us: int = 0,
     ) -> None:
-        """No node yet; `listen` first, then `run`.
+        """Create a loop; call `listen`, then `run`.
 
         Args:
-            connections_max: most connections of clients; asked at each accept, as it may change.
-            is_member: whether an IP address is one of a broker that the node works with: places are reserved for them.
-            untaken_max: most bytes that wait for the network on all links; asked when some must wait.
-            busy_poll_us: for so long it looks for more before it sleeps, while turns follow each other as closely.
+            connections_max: returns the maximum number of client connections; called at each accept.
+            is_member: whether an IP address is that of a broker of the node's group; connections are reserved for them.
+            untaken_max: returns the maximum of queued bytes on all connections; called when bytes are queued.
+            busy_poll_us: time to poll before the loop sleeps, as long as turns follow each other that closely.
         """
         self._look_ns = busy_poll_us * 1000
         self._epoll = select.epoll()
@@ -97,15 +98,15 @@ class Loop:
         self._by_number: dict[int, SocketConnection] = {}
         self._tls: dict[LinkKind, Tls] = {}
         self._shaking: dict[int, int] = {}
-        """Links whose handshake is not done, and until when it may last; oldest first."""
+        """Deadline (ms) of each TLS handshake in progress, by connection; oldest first."""
         self._is_accepting = False
         self._paused: dict[int, int] = {}
-        """Listeners not listened to at present, and until when."""
+        """Listeners paused after a failed accept, with the time (ms) at which they resume."""
         self._admission = Admission(connections_max, is_member)
         self._untaken_max = untaken_max
         self._untaken = 0
         """Sum of `SocketConnection.held`."""
-        self._untaking = Refusals()
+        self._stalled = Refusals()
         self._refused = Refusals()
         self._next_number = 0
         self._buffer = bytearray(RECEIVE_BYTES)
@@ -121,9 +122,9 @@ class Loop:
         self._epoll.register(self._wake_read, select.EPOLLIN)
         self._stopping = False
         self._looks = 0
-        """How often looking again may be in vain before it is left, until something comes that fast again."""
+        """Number of further unsuccessful busy polls before the loop stops polling."""
         self.registry: RegistrySession | None = None
-        """Where the node's registry operations go; it calls `wake` when there are events."""
+        """Executes the node's registry operations; calls `wake` when it has events."""
 
     def backlog(self, link: int) -> int:
         """See `boundary.Outbox`."""
@@ -131,10 +132,10 @@ class Loop:
         return found.out_bytes if found is not None else 0
 
     def listen(self, address: str, port: int, kind: LinkKind, what: str = "listenPort") -> int:
-        """Take a port, 0 for any free one, and return it; connections are refused until `accept` or `run`.
+        """Bind a port, 0 for any free one, and return it; connections are refused until `accept` or `run`.
 
         Args:
-            what: the setting behind it, for the error.
+            what: name of the setting for the port, for the error message.
 
         Raises:
             ConfigError: the address cannot be used.
@@ -152,10 +153,10 @@ class Loop:
         return int(sock.getsockname()[1])
 
     def accept(self) -> None:
-        """Begin to accept connections on all ports: the node is ready for them.
+        """Begin to accept connections on all ports.
 
         Raises:
-            ConfigError: another process has taken a port meanwhile.
+            ConfigError: another process listens on a port meanwhile.
         """
         for fd, (sock, _) in self._listeners.items():
             try:
@@ -167,20 +168,20 @@ class Loop:
         self._is_accepting = True
 
     def unlisten(self, port: int) -> None:
-        """Stop listening at a port; before `run`."""
+        """Release a bound port; only before `run`."""
         for number, (sock, _) in list(self._listeners.items()):
             if sock.getsockname()[1] == port:
                 del self._listeners[number]
                 sock.close()
 
     def protect(self, kind: LinkKind, tls: Tls) -> None:
-        """Speak TLS on links of this kind."""
+        """Use TLS on connections of this kind."""
         self._tls[kind] = tls
 
     # Running.
 
     def run(self, node: Node) -> None:
-        """Drive the node until `stop`."""
+        """Run turns of the node until `stop`."""
         self.accept()
         while not self._stopping:
             self._once(node)
@@ -214,10 +215,10 @@ class Loop:
         self._carry_out(node.turn(received, events, read_clock()))
 
     def _wait(self, wait_ms: int) -> list[tuple[int, int]]:
-        """Descriptors that are ready, and for what.
+        """Return the ready descriptors with their event masks.
 
-        While turns follow closely on each other it looks again for a moment before it sleeps, letting others run: to be
-        woken from sleep takes longer than most peers need to answer.
+        While turns follow each other closely, it polls for a moment before it sleeps and yields the CPU in between:
+        waking up takes longer than most peers need to respond.
         """
         poll = self._epoll.poll
         ready = poll(0, POLLED_MAX)
@@ -280,7 +281,7 @@ class Loop:
             self._opened(link, Opened(link.number, kind, text_of(address), text_of(sock.getsockname())))
 
     def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
-        """Out of descriptors or memory: the waiting connection would wake us at once, for ever."""
+        """Pause a listener after accept ran out of descriptors or memory: it would be ready again immediately."""
         log.error("accept: %s; trying again in %d ms", os.strerror(error.errno or 0), ACCEPT_PAUSE_MS)
         self._epoll.unregister(listener.fileno())
         self._paused[listener.fileno()] = read_clock().mono_ms + ACCEPT_PAUSE_MS
@@ -327,7 +328,7 @@ class Loop:
     # TLS.
 
     def _opened(self, link: SocketConnection, opened: Opened) -> None:
-        """Connected: the node is told now, or once the handshake is done."""
+        """Report an open connection to the node, with TLS after its handshake."""
         if link.tls is None:
             self._events.append(opened)
             return
@@ -336,7 +337,7 @@ class Loop:
         self._put(link, [link.tls.outgoing()])
 
     def _decrypt(self, link: SocketConnection, tls: TlsLink, data: bytes, received: list[tuple[int, bytes]]) -> bool:
-        """Whether the link is still there."""
+        """Decrypt received bytes and continue the handshake; return whether the connection is still open."""
         try:
             plain = tls.receive(data)
         except NetworkError as error:
@@ -368,7 +369,7 @@ class Loop:
     # Carrying out.
 
     def _carry_out(self, turn: Turn) -> None:
-        for job in turn.jobs:  # first, as they run beside all the rest
+        for job in turn.jobs:  # first, since they run in parallel to the rest
             if not self._syncs.begin(job):
                 self._workers.start(job)
         for number, buffers in turn.sends.items():
@@ -384,7 +385,7 @@ class Loop:
         for connect in turn.connects:
             self._connect(connect)
         if turn.asks:
-            assert self.registry is not None, "the node asks a registry, and there is none"
+            assert self.registry is not None, "registry operations need a registry client"
             for ask in turn.asks:
                 self.registry.ask(ask)
 
@@ -426,7 +427,7 @@ class Loop:
         self._untaken += link.keep(buffers)
         if link.out_bytes > BACKLOG_CLOSE:
             link.forget_sent()
-            self._drop(link, _TAKES_NOTHING)
+            self._drop(link, _STALLED)
         elif self._untaken > self._untaken_max():
             self._make_room()
         if link.number in self._by_number:
@@ -438,10 +439,10 @@ class Loop:
             peer = "unknown"
             with contextlib.suppress(OSError):
                 peer = text_of(link.sock.getpeername())
-            times = self._untaking.note(peer.rpartition(":")[0], now_ms)
+            times = self._stalled.note(peer.rpartition(":")[0], now_ms)
             if times:
                 log.warning(
-                    "link: peer=%s closed times=%d reason='%d bytes wait, and it took none for %d ms: more "
+                    "link: peer=%s closed times=%d reason='%d bytes are queued, and it has read none for %d ms: more "
                     "than untakenAnswersMax on all connections'",
                     peer,
                     times,
@@ -449,7 +450,7 @@ class Loop:
                     now_ms - link.taken_ns // 1_000_000,
                 )
             link.forget_sent()
-            self._drop(link, _TAKES_NOTHING)
+            self._drop(link, _STALLED)
 
     def _writable(self, link: SocketConnection) -> None:
         if not link.is_open:
@@ -509,11 +510,11 @@ class Loop:
         self._resolver.look_up(connect)
 
     def _connect_found(self) -> None:
-        for connect, host, rest in self._resolver.take():
-            if host:
-                self._connect_to(connect, host, rest)
+        for found in self._resolver.take():
+            if found.host:
+                self._connect_to(found.connect, found.host, found.port)
             else:
-                self._events.append(Closed(connect.link, rest))
+                self._events.append(Closed(found.connect.link, found.error))
 
     def _connect_to(self, connect: Connect, host: str, port: str) -> None:
         tls = self._tls.get(connect.kind)
@@ -546,7 +547,7 @@ class Loop:
         self._opened(link, Opened(link.number, link.kind, peer, local))
 
     def wake(self) -> None:
-        """Make the loop turn soon; from any thread. Harmless once it is closed: a second signal may come that late."""
+        """Make the loop run a turn soon; from any thread. Harmless on a closed loop: a signal may arrive late."""
         if self._wake_write < 0:
             return
         try:
@@ -557,12 +558,12 @@ class Loop:
     # Stopping.
 
     def stop(self) -> None:
-        """End `run` after the present turn; from any thread or signal handler."""
+        """End `run` after the current turn; from any thread or signal handler."""
         self._stopping = True
         self.wake()
 
     def finish(self, turn: Turn, *, seconds: float) -> None:
-        """After `run`: send what a last turn asks for, for at most `seconds`."""
+        """After `run`, carry out the actions of a last turn, sending for at most `seconds`."""
         self._carry_out(turn)
         until = read_clock().mono_ms + int(seconds * 1000)
         while any(link.out for link in self._by_number.values()) and read_clock().mono_ms < until:
@@ -572,7 +573,7 @@ class Loop:
                     self._writable(link)
 
     def close(self) -> None:
-        """Close every socket and end the workers."""
+        """Close all sockets and stop the worker threads."""
         for link in list(self._by_number.values()):
             self._drop(link, "stopping")
         for sock, _ in self._listeners.values():

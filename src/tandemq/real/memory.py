@@ -1,7 +1,7 @@
-"""Large blocks of memory stay with the process from one turn to the next.
+"""Allocator settings that keep large blocks of memory in the process.
 
-A broker that copies its log takes blocks of a MiB and drops them, turn after turn. The C library gives such blocks back
-to the system, and the next one costs a page fault for each 4 KiB: 80 faults per MiB copied
+A broker that replicates its log allocates and frees blocks of 1 MiB in every turn. By default the C library returns
+such blocks to the kernel, and the next one costs a page fault per 4 KiB: 80 faults per MiB copied
 (docs/internals/performance.md, "Allocation of large blocks").
 
 Source: mallopt(3).
@@ -11,13 +11,13 @@ import ctypes
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 BLOCK_BYTES_MAX = 8 << 20
-"""Larger ones are given back at once, as they are rare."""
+"""Larger blocks, which are rare, are returned to the kernel when they are freed."""
 KEPT_BYTES_MAX = 16 << 20
-"""More than this is given back when it is free at the end of the heap."""
+"""Free memory at the end of the heap above which the excess is returned to the kernel."""
 
 
 def keep_blocks() -> bool:
-    """Have the C library of this process keep them; False if it is not one that can be told."""
+    """Set the thresholds of the C library's allocator; False if it has no mallopt."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""Threads that run jobs, so that the loop does not wait for them."""
+"""Worker threads for blocking jobs of the event loop."""
 
 import threading
 from collections import deque
@@ -8,23 +8,23 @@ from queue import SimpleQueue
 from tandemq.boundary import Job, JobDone
 
 WORKERS = 3
-"""As many as a broker has kinds of jobs: syncing the log, syncing queues and index, saving tables."""
+"""One for each kind of job of a broker: syncing the log, syncing queues and index, saving tables."""
 JOIN_S = 10
 
 
 class Workers:
-    """At most `WORKERS` threads, begun when there is work."""
+    """At most `WORKERS` threads, started on demand."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        """No thread yet. `wake` is called, on its thread, when a job is done."""
+        """Create no thread yet. `wake` is called on a worker thread when a job is done."""
         self._wake = wake
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.done: deque[JobDone] = deque()
-        """What ended; the owner takes it from here."""
+        """Jobs that ended; the owner removes them."""
 
     def start(self, job: Job) -> None:
-        """Run a job as soon as a thread is free."""
+        """Run a job on the next free thread."""
         if len(self._threads) < WORKERS:
             thread = threading.Thread(target=self._work, name=f"worker-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
@@ -41,11 +41,11 @@ class Workers:
             self._wake()
 
     def end(self) -> None:
-        """No more jobs."""
+        """Stop the threads once all started jobs have run."""
         for _ in self._threads:
             self._jobs.put(None)
 
     def join(self) -> None:
-        """Wait for those that run."""
+        """Wait for the threads to stop, at most JOIN_S seconds each."""
         for thread in self._threads:
             thread.join(timeout=JOIN_S)

@@ -1,23 +1,23 @@
-"""ZooKeeper behind the registry's words: operations out, answers and session events in.
+"""Registry client for ZooKeeper: executes operations, returns responses and session events.
 
     loop ──ask──► kazoo's threads ──► ZooKeeper
-    loop ◄─take_events── deque ◄─ answers, watches, session states      `wake` is called after each
+    loop ◄─take_events── deque ◄─ responses, watches, session states    `wake` is called after each
 
     kazoo              here
-    CONNECTED          SessionUp, with the id and the timeout the server agreed to
-    SUSPENDED          Unknown for all that is under way, SessionSuspended: nothing is lost yet
-    LOST               the same, and SessionLost: ZooKeeper said that the session ended
+    CONNECTED          SessionUp, with the session id and the timeout granted by the server
+    SUSPENDED          Unknown for all operations in flight, SessionSuspended: the session may still exist
+    LOST               the same, and SessionLost: ZooKeeper has ended the session
 
-A session's life is confirmed by what went through the leader: writes, and a `sync` sent `PINGS_PER_TIMEOUT` times per
-session timeout. A read is answered by one server alone and confirms nothing.
+A session is confirmed to exist by operations that pass through the leader: writes, and a `sync` sent
+`PINGS_PER_TIMEOUT` times per session timeout. A read is answered by a single server and confirms nothing.
 
-Operations are carried out, and answered, in the order they were asked for. A creation may take several requests, for
-parents that are missing; so what is asked for behind one waits here until it is answered.
+Operations are executed and answered in the order of the requests. A creation may take several requests if parents are
+missing, so operations after it wait until it is answered.
 
-Reading what is missing with a watch takes a second request (ZooKeeper leaves no watch where it finds no node); if the
-node appears in between, reading begins anew.
+Reading a missing node with a watch takes a second request (ZooKeeper sets no watch if there is no node). If the node
+appears in between, the read is repeated.
 
-Needs kazoo, from the extra `zookeeper`. Owner: the shell of one node. Known threads: kazoo's, and one that pings.
+Needs kazoo, from the extra `zookeeper`. Owner: the shell of one node. Threads: kazoo's, and one that pings.
 Source: docs/internals/failover.md, "ZooKeeper"; kazoo's documentation of states.
 """
 
@@ -67,7 +67,7 @@ PINGS_PER_TIMEOUT = 6
 RETRY_SECONDS = 0.1
 RETRY_SECONDS_MAX = 1.0
 READS_MAX = 5
-"""Times a node that comes and goes is looked at before the answer is Unknown."""
+"""Maximum number of reads of a node that appears and disappears; then the outcome is Unknown."""
 CLOSE_SECONDS = 2
 _log = logging.getLogger(__name__)
 
@@ -84,17 +84,17 @@ _OUTCOMES: dict[type[Exception], Outcome] = {
 
 
 def _attempts_log() -> logging.Logger:
-    """kazoo's log: it tells every attempt to connect, which is shown with -v; what came of them is told here."""
+    """Return the logger for kazoo. It logs every connection attempt, shown with -v; the results are logged here."""
     attempts = logging.getLogger(f"{__name__}.kazoo")
     attempts.setLevel(logging.DEBUG if logging.getLogger().isEnabledFor(logging.DEBUG) else logging.ERROR)
     return attempts
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's connection; it also remembers the session timeout the server agreed to, which kazoo keeps to itself.
+    """kazoo's connection, with the session timeout granted by the server, which kazoo does not publish.
 
-    kazoo waits for the answer to a handshake for as long as the session, if there is one server: who has not answered
-    within half of that is asked again, before the session is over.
+    With a single server kazoo waits for the response to a handshake as long as the session timeout. Here it waits half
+    of that, so that the handshake can be repeated before the session expires.
     """
 
     negotiated_ms = 0
@@ -109,32 +109,32 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
 
 
 class ZooKeeperRegistry:
-    """One session at a ZooKeeper ensemble. `ask`, `take_events` and `close` are called by one thread, the loop's."""
+    """One session at a ZooKeeper ensemble. `ask`, `take_events` and `close` are called on the loop's thread."""
 
     def __init__(self, hosts: str, timeout_ms: int, wake: Callable[[], None]) -> None:
-        """Nothing is connected yet: `start` first.
+        """Prepare a session; `start` connects.
 
         Args:
             hosts: "host:port,host:port".
-            timeout_ms: of the session, as asked for; the server may make it longer.
-            wake: called, from other threads, when there are events.
+            timeout_ms: requested session timeout; the server may grant another one.
+            wake: called from other threads when there are events.
         """
         self.hosts = hosts
         self.problem = "not connected yet"
-        """Why there is no session at present; empty while there is one."""
+        """Why there is currently no session; "" while there is one."""
         self.refusal = ""
-        """ZooKeeper is not asked for proofs, so it never refuses one."""
+        """Always "": ZooKeeper requires no proof of the registry secret."""
         self._wake = wake
         self._timeout_ms = timeout_ms
         self._events: deque[RegistryEvent] = deque()
         self._lock = threading.RLock()
-        """Held by whoever reads or changes what follows, and while requests are handed to kazoo, for their order."""
-        self._under_way: dict[int, RegistryRequest] = {}
-        """By serial number, in order: a token may come again, an answer must not go to the wrong one."""
+        """Protects the fields below, and the order in which requests are passed to kazoo."""
+        self._in_flight: dict[int, RegistryRequest] = {}
+        """Requests by serial number, in order. Tokens may repeat, so they cannot be the key."""
         self._answered: dict[int, list[RegistryEvent]] = {}
-        """What is told when all operations before have been answered."""
+        """Events to publish once all earlier requests are answered, by serial number."""
         self._waiting: deque[tuple[int, RegistryRequest, int]] = deque()
-        """Behind a creation that is under way."""
+        """Requests that wait for a creation in flight: serial number, request, time of the request (ms)."""
         self._creating: int | None = None
         self._serial = 0
         self._is_up = False
@@ -149,56 +149,56 @@ class ZooKeeperRegistry:
         self._stopping = threading.Event()
         self._pinger = threading.Thread(target=self._ping, name="registry-ping", daemon=True)
 
-    # What the loop calls.
+    # Called by the loop.
 
     def start(self) -> None:
-        """Begin to connect; returns at once."""
+        """Begin to connect; does not block."""
         self._client.add_listener(self._on_state)
         self._client.start_async()
         self._pinger.start()
 
     def ask(self, ask: RegistryRequest) -> None:
-        """Begin an operation; its answer comes as an event."""
+        """Begin an operation; its response is an event."""
         sent_ms = read_clock().mono_ms
         reason = refusal(ask.operation)
         with self._lock:
             self._serial += 1
             serial = self._serial
-            self._under_way[serial] = ask
+            self._in_flight[serial] = ask
             if reason is None and self._is_up:
                 self._waiting.append((serial, ask, sent_ms))
                 self._begin_waiting()
             else:
                 outcome = Unknown() if reason is None else RegistryRefused(reason)
-                self._tell(serial, [RegistryResponse(ask.token, outcome, sent_ms)])
+                self._publish(serial, [RegistryResponse(ask.token, outcome, sent_ms)])
         self._wake()
 
     def _begin_waiting(self) -> None:
-        """Send what may be sent now: everything up to the next creation, unless one is under way."""
+        """Send the waiting requests up to and including the next creation, unless a creation is in flight."""
         while self._waiting and self._creating is None:
             serial, ask, sent_ms = self._waiting.popleft()
             if isinstance(ask.operation, Create):
                 self._creating = serial
             self._begin(serial, ask, sent_ms)
 
-    def _tell(self, serial: int, events: list[RegistryEvent]) -> None:
-        """Tell what an operation came to, behind those before it."""
+    def _publish(self, serial: int, events: list[RegistryEvent]) -> None:
+        """Publish the events of an operation, after those of all earlier operations."""
         self._answered[serial] = events
-        while (first := next(iter(self._under_way), None)) in self._answered and first is not None:
+        while (first := next(iter(self._in_flight), None)) in self._answered and first is not None:
             self._events.extend(self._answered.pop(first))
-            del self._under_way[first]
+            del self._in_flight[first]
 
     def take_events(self) -> list[RegistryEvent]:
-        """What happened since the last call, in order."""
+        """Return the events since the last call, in order."""
         events = []
         while self._events:
             events.append(self._events.popleft())
         return events
 
     def close(self) -> None:
-        """End the session, so that its ephemeral nodes go at once; waits at most CLOSE_SECONDS.
+        """End the session, which deletes its ephemeral nodes; blocks for at most CLOSE_SECONDS.
 
-        If ZooKeeper does not answer, kazoo's threads end by themselves, and the session expires.
+        If ZooKeeper does not respond, kazoo's threads end by themselves and the session expires.
         """
         self._stopping.set()
         self._client.remove_listener(self._on_state)
@@ -213,7 +213,7 @@ class ZooKeeperRegistry:
         except zk.KazooException as error:
             _log.info("registry session not ended, it expires by itself: %s", error)
 
-    # Operations. What follows runs on kazoo's threads as well.
+    # Operations. The functions below also run on kazoo's threads.
 
     def _begin(self, serial: int, ask: RegistryRequest, sent_ms: int, reads_left: int = READS_MAX) -> None:
         def ended(result: Any) -> None:
@@ -264,14 +264,14 @@ class ZooKeeperRegistry:
 
     def _answer(self, serial: int, ask: RegistryRequest, outcome: Outcome, sent_ms: int) -> None:
         with self._lock:
-            if serial not in self._under_way:
-                return  # answered Unknown when the connection went
+            if serial not in self._in_flight:
+                return  # answered with Unknown when the connection was lost
             events: list[RegistryEvent] = [RegistryResponse(ask.token, outcome, sent_ms)]
             if not isinstance(outcome, Unknown | RegistryRefused) and isinstance(
                 ask.operation, Create | Write | Delete
             ):
                 events.append(Confirmed(sent_ms))
-            self._tell(serial, events)
+            self._publish(serial, events)
             if serial == self._creating:
                 self._creating = None
             self._begin_waiting()
@@ -285,7 +285,7 @@ class ZooKeeperRegistry:
             self._wake()
 
     def _on_state(self, state: str) -> None:
-        """kazoo's connection thread tells a new state."""
+        """Process a new connection state; called on kazoo's connection thread."""
         now_ms = read_clock().mono_ms
         with self._lock:
             if state == KazooState.CONNECTED:
@@ -303,9 +303,9 @@ class ZooKeeperRegistry:
         self._events.append(SessionUp(session, self._negotiated_ms()))
 
     def _down(self, now_ms: int, *, lost: bool) -> None:
-        for serial, ask in self._under_way.items():
+        for serial, ask in self._in_flight.items():
             self._events.extend(self._answered.get(serial, [RegistryResponse(ask.token, Unknown(), now_ms)]))
-        self._under_way.clear()
+        self._in_flight.clear()
         self._answered.clear()
         self._waiting.clear()
         self._creating = None
@@ -360,14 +360,14 @@ def _outcome(operation: Operation, value: Any) -> Outcome:
 
 
 def _outcome_of_both(written: Any, guarded: Any) -> Outcome:
-    """Of a write and its guard, done together or not at all: then one says why, the other only that it was not done."""
+    """Return the outcome of a write with a guard. If they fail, only one of the two results has the reason."""
     if isinstance(guarded, zk.NoNodeError | zk.BadVersionError):
         return Conflict()
     return _failure(written) if isinstance(written, Exception) else Done(written.version)
 
 
 def _failure(error: Exception) -> Outcome:
-    """What an exception says; anything not known to mean "not done" may have been done."""
+    """Return the outcome for an exception; Unknown unless the exception proves that nothing was done."""
     return _OUTCOMES.get(type(error), Unknown())
 
 

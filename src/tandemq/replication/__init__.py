@@ -1,5 +1,6 @@
-"""Replication: machines that copy a log and count who has it. They know a log view, not the store.
+"""Replication: state machines that copy the log from master to slave. They read the log through `LogView`.
 
-master     one slave as the master sees it        slave     the slave's side
-copies     who holds what: acknowledgement arithmetic        waiters   answers that wait for an offset
+master          session of one slave on the master      slave          session on the slave
+authentication  proofs of the replication secret        record_stream  received bytes, split into verified records
+acknowledged    offset that enough replicas have        waiters        responses that wait for flush and replicas
 """

@@ -1,6 +1,6 @@
-"""Who holds what: arithmetic over acknowledged offsets, nothing else.
+"""Log offsets that enough replicas have acknowledged.
 
-A replica counts once, whatever number of connections it has; the newest connection speaks for it.
+A replica with several connections counts once, with the offset of its newest connection.
 Source: docs/internals/ha.md, "synchronous wait"; requirements W04-W06, W09.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 def copied_offset(acked: Iterable[int], needed: int) -> int:
-    """Log offset that at least `needed` replicas have reported; -1 if fewer are connected, a huge one for 0."""
+    """Return the log offset that at least `needed` replicas have reported; -1 if fewer are connected, 2^62 for 0."""
     if needed <= 0:
         return 1 << 62
     offsets = sorted(acked, reverse=True)
@@ -16,5 +16,5 @@ def copied_offset(acked: Iterable[int], needed: int) -> int:
 
 
 def enough_in_reach(acked: Iterable[int], needed: int, log_end: int, lag_bytes_max: int) -> bool:
-    """Whether waiting makes sense: `needed` replicas are connected and less than `lag_bytes_max` behind."""
+    """Whether waiting can succeed: `needed` replicas are connected and less than `lag_bytes_max` bytes behind."""
     return sum(1 for offset in acked if log_end - offset < lag_bytes_max) >= needed

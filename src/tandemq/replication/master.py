@@ -1,15 +1,15 @@
-"""One slave as the master sees it.
+"""The master's session with one slave.
 
                  first bytes                     hello answered
     READY ──────────────────────► HANDSHAKE ─────────────────────► TRANSFER ──► SHUTDOWN
-      │                               └── the slave holds more than we ──► TAIL ──┘
+      │                               └── the slave has the longer log ──► TAIL ──┘
       └── classic slave (admitted): first report ─────────────────► TRANSFER
 
-A classic slave reports 8 bytes, its log end; it is let in only if its address is configured. A TandemQ slave
-introduces itself, behind a proof if there is a secret. Nothing is sent before either. A report counts only up to what
-was sent on this very connection.
+A classic slave reports its log end, 8 bytes; it is admitted only if its address is configured. A TandemQ slave sends a
+hello, after a proof if there is a secret. The master sends no log bytes before either. A report must not exceed what
+was sent on this connection.
 
-Own writes never prove that the slave lives: reads and writes have clocks of their own.
+Own writes do not prove that the slave is alive, so reads and writes are timed separately.
 Source: docs/internals/ha.md; requirements H06-H19, H25, T01-T08, T16-T18, W09.
 """
 
@@ -60,78 +60,81 @@ FRAME_BYTES = {
     KIND_PROMISE: CHECK_BYTES + PROMISE.size,
     KIND_HEARTBEAT: CHECK_BYTES + HEARTBEAT.size,
 }
-"""Lengths of what a slave says, by kind; the bytes of a tail come behind."""
+"""Lengths of a slave's frames by kind; the log bytes of a tail follow its frame."""
 NOT_ADMITTED = "it did not introduce itself, and its address is not in haClassicPeers"
 
 
 class LogView(Protocol):
-    """What replication knows of a log."""
+    """The part of a commit log that replication uses."""
 
     @property
     def start(self) -> int:
-        """First byte held."""
+        """Offset of the first byte held."""
 
     @property
     def written_end(self) -> int:
-        """Behind the last byte written."""
+        """End of the written bytes."""
 
     @property
     def segment_bytes(self) -> int:
         """Length of one file."""
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes, not beyond the file's end."""
+        """Return up to `size` bytes, not beyond the file's end."""
 
 
 class MasterSessionState(Enum):
-    """Where a session is."""
+    """State of a session."""
 
     READY = "ready"
-    """Nothing heard yet."""
+    """Nothing received yet."""
     HANDSHAKE = "handshake"
-    """Proofs and a hello are arriving, or the hello waits for the owner's decision."""
+    """Proofs and a hello are arriving, or the hello waits for the owner's answer."""
     TAIL = "tail"
-    """The slave sends what we lost."""
+    """The slave sends a part of the log that the master lost."""
     TRANSFER = "transfer"
     """The log is being copied."""
     SHUTDOWN = "shutdown"
-    """Over."""
+    """The session has ended."""
 
 
 EXPECTED = {
     MasterSessionState.TAIL: (KIND_REPORT, KIND_TAIL),
     MasterSessionState.TRANSFER: (KIND_REPORT, KIND_PROMISE, KIND_HEARTBEAT),
 }
-"""What a TandemQ slave may say."""
+"""Kinds of frames that a TandemQ slave may send, by state."""
 
 
 class SlaveHelloReceived(NamedTuple):
-    """A TandemQ slave said who it is; the owner answers with `MasterSession.answer_hello`."""
+    """A TandemQ slave sent its hello; the owner answers with `MasterSession.answer_hello`."""
 
     hello: SlaveHello
 
 
 class SlaveAcked(NamedTuple):
-    """The slave has the log up to here."""
+    """The slave has stored the log up to this offset."""
 
     log_offset: int
 
 
 class SlavePromise(NamedTuple):
-    """The slave has the log up to here, and promises by this heartbeat not to take over."""
+    """The slave has stored the log up to this offset, and confirms the heartbeat with this number.
+
+    With the confirmation it promises not to take over during the heartbeat's lease.
+    """
 
     log_offset: int
     number: int
 
 
 class SlaveHeartbeat(NamedTuple):
-    """The slave serves the group, and sent a heartbeat."""
+    """The slave is the active member of the group, and sent a heartbeat."""
 
     heartbeat: Heartbeat
 
 
 class TailReceived(NamedTuple):
-    """Verified records the slave had and we had lost, from a log offset on."""
+    """Verified records that the master had lost, from a log offset on."""
 
     log_offset: int
     pieces: list[Piece]
@@ -142,7 +145,7 @@ class TailComplete(NamedTuple):
 
 
 class MasterSessionClosed(NamedTuple):
-    """The session is over; the link must be closed."""
+    """The session has ended; the owner must close the connection."""
 
     reason: str
 
@@ -153,7 +156,7 @@ Event = (
 
 
 class MasterSession:
-    """One connection of one slave."""
+    """Session on one connection of one slave."""
 
     def __init__(
         self,
@@ -167,7 +170,7 @@ class MasterSession:
         bytes_per_second: int = 0,
         prover: MasterProver | None = None,
     ) -> None:
-        """A connection that has just been accepted. `prover` None: nobody has to prove anything."""
+        """Begin on a connection that has just been accepted; without a `prover` no authentication is required."""
         self._log = log
         self._prover = prover
         self._admits_classic = is_classic_admitted
@@ -186,7 +189,7 @@ class MasterSession:
         """TLS version of the connection, set by the owner; "" without TLS."""
         self.hello: SlaveHello | None = None
         self.next_offset = -1
-        """Where the next transfer begins; -1 before the start is known."""
+        """Log offset of the next transfer; -1 before the start is known."""
         self.acked_offset = -1
         self.transferred_bytes = 0
         self._in = b""
@@ -201,17 +204,17 @@ class MasterSession:
 
     @property
     def unread_bytes(self) -> int:
-        """Kept of what arrived, as it is not whole: at most a hello, or a piece of a tail that was asked for."""
+        """Bytes buffered of an incomplete frame: at most those of a hello, or of a piece of a requested tail."""
         return len(self._in)
 
     def limit_rate(self, bytes_per_second: int) -> None:
-        """Change how much may be sent per second; 0: no limit. Holds from the next second on."""
+        """Set the maximum transfer rate, 0 for no limit. It applies from the next second on."""
         self._rate = bytes_per_second
 
-    # The five verbs.
+    # Input, time and output.
 
     def receive_data(self, data: bytes, now_ms: int) -> None:
-        """Something arrived."""
+        """Process received bytes."""
         if self.state is MasterSessionState.SHUTDOWN:
             return
         self.last_read_ms = now_ms
@@ -229,7 +232,7 @@ class MasterSession:
             self._close(str(error))
 
     def tick(self, now_ms: int) -> None:
-        """Time passed."""
+        """Send a heartbeat if one is due, and end the session if the slave is silent for too long."""
         if self.state is MasterSessionState.SHUTDOWN:
             return
         if now_ms - self.last_read_ms > self._housekeeping_ms:
@@ -238,13 +241,13 @@ class MasterSession:
             self.state in (MasterSessionState.READY, MasterSessionState.HANDSHAKE)
             and now_ms - self._opened_ms > self._housekeeping_ms
         ):
-            self._close(f"it did not introduce itself within {self._housekeeping_ms} ms")
+            self._close(f"no hello within {self._housekeeping_ms} ms")
         elif self.state is MasterSessionState.TRANSFER and now_ms - self.last_write_ms >= self._heartbeat_ms:
             self._out.append(TRANSFER.pack(self.next_offset, 0))
             self.last_write_ms = now_ms
 
     def deadline_ms(self) -> int | None:
-        """When `tick` or `pump` is needed."""
+        """Return the monotonic time at which `tick` or `data_to_send` is needed, None for never."""
         if self.state is MasterSessionState.SHUTDOWN:
             return None
         due = self.last_read_ms + self._housekeeping_ms + 1
@@ -257,21 +260,21 @@ class MasterSession:
         return due
 
     def next_event(self) -> Event | None:
-        """What the owner must know, one at a time."""
+        """Return the next event for the owner, None if there is none."""
         return self._events.pop(0) if self._events else None
 
     def data_to_send(self, backlog: int, now_ms: int) -> list[Buffer]:
-        """Bytes for the link, in order. `backlog`: bytes it has not taken yet; a full link gets no more log bytes."""
+        """Return the bytes to send, in order. Log bytes are added only while the connection's `backlog` is small."""
         if self.state is MasterSessionState.TRANSFER:
             self._pump(backlog, now_ms)
         out, self._out = self._out, []
         return out
 
-    # The owner's decisions.
+    # Commands of the owner.
 
     def answer_hello(self, answer: MasterHello) -> None:
-        """Answer a slave's introduction."""
-        assert self.state is MasterSessionState.HANDSHAKE and self.hello is not None, "nobody was introduced"
+        """Answer the slave's hello and begin a transfer, request its tail, or end the session."""
+        assert self.state is MasterSessionState.HANDSHAKE and self.hello is not None, "no hello was received"
         mine = encode_hello(answer)
         self._out += [mine] if self._prover is None else [mine, self._prover.seal(mine)]
         if answer.refused is not None:
@@ -287,15 +290,15 @@ class MasterSession:
             self.receive_data(data, self.last_read_ms)
 
     def send_heartbeat(self, heartbeat: Heartbeat, now_ms: int) -> None:
-        """We serve the group: tell the slave."""
+        """Send a heartbeat of this broker, the active member of the group."""
         self._control(KIND_HEARTBEAT, HEARTBEAT.pack(*heartbeat), now_ms)
 
     def send_promise(self, log_end: int, number: int, now_ms: int) -> None:
-        """The slave serves the group: echo its heartbeat."""
+        """Confirm a heartbeat of the slave, the active member of the group."""
         self._control(KIND_PROMISE, PROMISE.pack(log_end, number), now_ms)
 
     def send_metadata(self, kind: int, payload: bytes, now_ms: int) -> None:
-        """Send what a slave of ours must know besides the log."""
+        """Send a table that is replicated besides the log; `kind`: KIND_TOPICS … of `codec.ha`."""
         self._control(kind, payload, now_ms)
 
     def _control(self, kind: int, payload: bytes, now_ms: int) -> None:
@@ -304,24 +307,24 @@ class MasterSession:
             self.last_write_ms = now_ms
 
     def end(self, reason: str) -> None:
-        """Send nothing more and close: the slave must introduce itself anew."""
+        """End the session; the slave must connect again and send a new hello."""
         if self.state is not MasterSessionState.SHUTDOWN:
             self._close(reason)
 
     def forget_events(self) -> None:
-        """What was received could not be stored: whatever came behind it must not be either."""
+        """End the session and discard its events: received records could not be stored, so later ones must not be."""
         self.state = MasterSessionState.SHUTDOWN
         self._events.clear()
 
     def begin_transfer(self, start: int) -> None:
-        """The tail is stored: copy from here on."""
-        assert self.state is MasterSessionState.TAIL, "no tail was asked for"
+        """Begin to copy the log from this offset on, after the slave's tail was stored."""
+        assert self.state is MasterSessionState.TAIL, "no tail was requested"
         self.state = MasterSessionState.TRANSFER
         self.next_offset = start
         self.acked_offset = start
         self._events.append(SlaveAcked(start))
 
-    # In.
+    # Received bytes.
 
     def _first_bytes(self) -> None:
         mark, wanted = self._in[: len(HELLO_MARK)], HELLO_MARK if self._prover is None else PROOF_MARK
@@ -360,7 +363,7 @@ class MasterSession:
         self._read_reports()
 
     def _reads_proofs(self) -> bool:
-        """Take what is there of the proofs; whether the hello comes next."""
+        """Process the steps of the proof that have arrived; return whether the hello comes next."""
         while self._prover is not None and not self._prover.is_proven:
             if self._in[: len(PROOF_MARK)] != PROOF_MARK[: len(self._in)]:
                 raise ProtocolError("it broke off its proof")
@@ -381,8 +384,8 @@ class MasterSession:
         if self._prover is not None:
             self._prover.check_hello(self._in[:length], self._in[length:whole])
         hello = decode_slave_hello(self._in[len(HELLO_MARK) + 4 : length])
-        if self._prover is not None and not self._prover.is_of(hello):
-            raise ProtocolError("its hello is another broker's than its opening")
+        if self._prover is not None and not self._prover.matches_opening(hello):
+            raise ProtocolError("its hello has another identity than its opening")
         self.hello = hello
         self._in = self._in[whole:]
         self._events.append(SlaveHelloReceived(hello))
@@ -421,14 +424,14 @@ class MasterSession:
                 self._events.append(promised)
 
     def _whole_reports(self) -> int:
-        """How many whole reports stand in a row: only the last of them counts."""
+        """Return the number of consecutive complete reports; only the last of them counts."""
         size, count = FRAME_BYTES[KIND_REPORT], 0
         while count < len(self._in) // size and self._in[count * size] == KIND_REPORT:
             count += 1
         return count
 
     def _read_tail(self, offset: int, size: int, head_bytes: int) -> bool:
-        """Take a piece of the tail, whose head says this; False if it is not all there yet."""
+        """Process a piece of the tail at a log offset; False if it has not arrived completely."""
         if not 0 <= size <= TAIL_FRAME_BYTES_MAX:
             raise ProtocolError(f"a tail frame of {size} bytes")
         stop = head_bytes + size
@@ -437,7 +440,7 @@ class MasterSession:
         body = self._in[head_bytes:stop]
         self._in = self._in[stop:]
         if self._tail is None:
-            raise ProtocolError("a tail frame behind the report that ended the tail")
+            raise ProtocolError("a tail frame after the report that ended the tail")
         if offset != self._tail.received_end:
             raise ProtocolError(f"a tail frame at {offset}, {self._tail.received_end} is expected")
         begin = self._tail.position
@@ -451,7 +454,7 @@ class MasterSession:
     def _reported(self, offset: int) -> None:
         if self.state is not MasterSessionState.TAIL:
             self._acked(offset)
-        elif self._tail is not None:  # it may report more than once before we get to it
+        elif self._tail is not None:  # several reports may arrive before the transfer begins
             self._tail = None
             self._events.append(TailComplete())
 
@@ -461,10 +464,10 @@ class MasterSession:
         self.acked_offset = offset
         self._events.append(SlaveAcked(offset))
 
-    # Out.
+    # Bytes to send.
 
     def _pump(self, backlog: int, now_ms: int) -> None:
-        """Queue log bytes until the link has enough of them."""
+        """Add log bytes until the connection's backlog is large enough."""
         if self._rate and now_ms - self._budget_ms >= 1000:
             self._budget, self._budget_ms = self._rate, now_ms
         while backlog < BACKLOG_BYTES_MAX and self.next_offset < self._log.written_end:
@@ -474,7 +477,7 @@ class MasterSession:
             try:
                 data = self._log.read(self.next_offset, size)
             except StoreError as error:
-                self._close(f"what it needs cannot be read here: {error}")
+                self._close(f"the log cannot be read at {self.next_offset}: {error}")
                 return
             self._out += frame_transfer(self.next_offset, data, self._batch_bytes)
             self.next_offset += len(data)

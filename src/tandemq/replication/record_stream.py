@@ -1,7 +1,7 @@
-"""A stream of log bytes cut into whole, verified records: what a slave (or a master taking back a tail) stores.
+"""Incremental parser that splits a stream of log bytes into complete, verified records.
 
-The stream may be cut anywhere. Blanks that end a file count as records without a message. A piece never crosses the
-end of a commit log file.
+A slave uses it for transfers, a master for the tail of a slave. The stream may arrive in pieces of any size. Blanks at
+the end of a file are treated as records without a message. A piece does not cross the end of a commit log file.
 
 Source: docs/internals/ha.md, "classic protocol"; requirements T05, T09, V13.
 """
@@ -24,30 +24,29 @@ from tandemq.codec.record.record_run import Run, scan_run
 
 RECORD_BYTES_MAX = 64 << 20
 SCAN_AGAIN_BYTES = 64 << 10
-"""Where records are few or irregular, so many bytes are read record by record before many are tried at once again."""
+"""Bytes parsed record by record before vectorized parsing is tried again, after it found no regular record."""
 
 
 class Piece(NamedTuple):
-    """Whole records that lie one behind the other in one file of the log."""
+    """Contiguous complete records within one file of the log."""
 
     data: Buffer
-    """Bytes, or the first part of some."""
     run: Run
-    """Its starts and ends are positions in `data`."""
+    """The parsed records; their starts and ends are positions in `data`."""
 
 
 class CorruptRecord(NamedTuple):
-    """Bytes that are no valid record, and where they begin."""
+    """Begin of bytes that are not a valid record, and what is wrong with them."""
 
     log_offset: int
     reason: str
 
 
 class RecordStream:
-    """Takes bytes in order, gives whole records. `position` is the log offset of the first byte not given out."""
+    """Parser for log bytes. `position` is the log offset of the first byte that was not returned yet."""
 
     def __init__(self, position: int, segment_bytes: int) -> None:
-        """Stand at a record boundary."""
+        """Begin at the log offset `position`, a record boundary."""
         self.position = position
         self._segment_bytes = segment_bytes
         self._rest: list[Buffer] = []
@@ -56,11 +55,11 @@ class RecordStream:
 
     @property
     def received_end(self) -> int:
-        """Log offset behind the last byte taken."""
+        """Log offset of the end of the received bytes."""
         return self.position + self._rest_bytes
 
     def feed(self, *bodies: Buffer) -> tuple[list[Piece], CorruptRecord | None]:
-        """Take bytes; give the pieces they complete. After `CorruptRecord` the stream must not be used any more."""
+        """Add bytes and return the pieces they complete. After a `CorruptRecord` the stream must not be used again."""
         self._rest += bodies
         self._rest_bytes += sum(map(len, bodies))
         if self._rest_bytes < self._needed:
@@ -83,7 +82,10 @@ class RecordStream:
         return pieces, corrupt
 
     def _run(self, data: bytes) -> tuple[int, Run, CorruptRecord | None, bool]:
-        """Whole records up to the end of the data or of the file; where they end, and whether the file ended."""
+        """Parse complete records up to the end of the data or of the file.
+
+        Returns the position of their end, the records, a corrupt record if one follows, and whether the file ended.
+        """
         run = Run()
         base = self.position
         room = self._segment_bytes - base % self._segment_bytes
@@ -105,7 +107,7 @@ class RecordStream:
                     break
                 return at + size, run, None, True
             if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_BYTES_MIN <= size <= min(room - at, RECORD_BYTES_MAX):
-                return at, run, CorruptRecord(base + at, f"size {size} and magic {magic:#x} are no record's"), False
+                return at, run, CorruptRecord(base + at, f"size {size} and magic {magic:#x} are not a record's"), False
             if end - at < size:
                 needed = unfinished_record(data, at, end)
                 if isinstance(needed, str):
@@ -116,7 +118,7 @@ class RecordStream:
             fault = record if isinstance(record, str) else self._fault(data, at, base, record)
             if fault is not None:
                 return at, run, CorruptRecord(base + at, fault), False
-            assert not isinstance(record, str), "a record without fault"
+            assert not isinstance(record, str), "a text would have been the fault"
             run.add(record, at)
             at += size
         return at, run, None, False

@@ -1,12 +1,12 @@
-"""The slave's side of replication: introduce, take bytes, verify, hand to the store, report what is stored.
+"""The slave's session with its master: hello, receive log bytes, verify them, pass them to the owner, report.
 
-    CONNECTING ── link open ──► HANDSHAKE ── master's hello ──► TRANSFER ──► SHUTDOWN
+    CONNECTING ── open ──► HANDSHAKE ── master's hello ──► TRANSFER ──► SHUTDOWN
                      └────────── classic: report at once ─────────┘
 
-With a secret the hello waits until the master has proven that it knows it.
-What arrives must continue exactly where the last byte ended, else the link is closed. Only whole records whose
-checksums hold are handed out; `stored` then makes the report. The master's silence closes the link, and so does a link
-that takes nothing of our reports; that it takes them proves nothing.
+With a secret, the hello is sent after the master has proven that it knows it.
+A transfer must continue at the end of the previous one, otherwise the connection is closed. Only complete records with
+valid checksums are passed on; `stored` then sends the report. The connection is closed if the master is silent for too
+long, or if it does not read the reports; that it reads them is no proof that it is alive.
 
 Source: docs/internals/ha.md; requirements H05-H10, H16, H20, H21, T05, T09-T13.
 """
@@ -55,24 +55,24 @@ TAIL_CHUNK_BYTES = 1 << 20
 
 
 class SlaveSessionState(Enum):
-    """Where the session is."""
+    """State of a session."""
 
     HANDSHAKE = "handshake"
-    """We introduced ourselves; the master has not answered."""
+    """The master has not answered the proof or the hello yet."""
     TRANSFER = "transfer"
-    """Bytes come in."""
+    """Log bytes are being received."""
     SHUTDOWN = "shutdown"
-    """Over."""
+    """The session has ended."""
 
 
 class LogBegins(NamedTuple):
-    """An empty log must begin at this offset, a file's start."""
+    """The empty log must begin at this offset, the start of a file."""
 
     log_offset: int
 
 
 class MasterHelloReceived(NamedTuple):
-    """The master answered. The owner cuts its log if told, then calls `SlaveSession.proceed`."""
+    """The master sent its hello. The owner truncates its log if required, then calls `SlaveSession.proceed`."""
 
     hello: MasterHello
 
@@ -84,37 +84,38 @@ class RecordsReceived(NamedTuple):
 
 
 class MasterPromise(NamedTuple):
-    """The master promises by this heartbeat of ours not to take over."""
+    """The master confirms the heartbeat with this number, and promises not to take over during its lease."""
 
     log_end: int
     number: int
 
 
 class MasterHeartbeat(NamedTuple):
-    """The master serves the group, and sent a heartbeat; what it sent before is stored."""
+    """The master is the active member of the group, and sent a heartbeat; all records sent before it are stored."""
 
     heartbeat: Heartbeat
 
 
 class MetadataReceived(NamedTuple):
-    """The master told something besides the log: KIND_TOPICS, KIND_GROUPS, KIND_OFFSETS, KIND_DELAYS of `codec.ha`."""
+    """A table from the master: KIND_TOPICS, KIND_GROUPS, KIND_OFFSETS or KIND_DELAYS of `codec.ha`."""
 
     kind: int
     payload: bytes
 
 
 class CorruptRecordReceived(NamedTuple):
-    """The master sent bytes that are no valid record."""
+    """The master sent bytes that are not a valid record."""
 
     log_offset: int
     reason: str
 
 
 class SlaveSessionClosed(NamedTuple):
-    """The session is over; the link must be closed. `is_refusal`: they will not have us, or proved nothing."""
+    """The session has ended; the owner must close the connection."""
 
     reason: str
     is_refusal: bool = False
+    """The master refused this slave, or did not prove that it knows the secret."""
 
 
 Event = (
@@ -130,7 +131,7 @@ Event = (
 
 
 class SlaveSession:
-    """One connection to a master."""
+    """Session on one connection to a master."""
 
     def __init__(
         self,
@@ -143,10 +144,14 @@ class SlaveSession:
         housekeeping_ms: int,
         prover: SlaveProver | None = None,
     ) -> None:
-        """A link that has just opened. `hello` None: the master speaks the classic protocol only.
+        """Begin on a connection that has just opened.
 
-        `safe_end`: below it the log is stored as safely as configured; more is never reported.
-        `prover`: both must prove themselves before the hello is sent; None: without a secret.
+        Args:
+            safe_end: below this offset the log is stored as safely as configured; more is not reported.
+            hello: the hello to send; None with a master that uses the classic protocol.
+            heartbeat_ms: maximum time between two reports.
+            housekeeping_ms: silence of the master after which the session ends.
+            prover: authentication before the hello; None without a secret.
         """
         assert hello is not None or prover is None, "the classic protocol has no proofs"
         self._log = log
@@ -161,16 +166,17 @@ class SlaveSession:
         self.last_read_ms = now_ms
         self.last_write_ms = now_ms
         self._backlog = 0
-        """Bytes that the link had not taken when last looked at, and when it last took some or had none."""
+        """Backlog of the connection at the last `tick`."""
         self._taken_ms = now_ms
+        """Last time at which the backlog was empty or had shrunk."""
         self.reported = log.written_end if hello is None else safe_end
         self.received_bytes = 0
         self._in: deque[Buffer] = deque()
         self._in_bytes = 0
         self._wanted = TRANSFER_BYTES
-        """Bytes that must be there before it is worth to look again."""
+        """Number of buffered bytes from which on parsing is tried again."""
         self._begun_ms = now_ms
-        """When what is waited for began to come."""
+        """When the first bytes of the incomplete transfer arrived."""
         self._stream = RecordStream(log.written_end, log.segment_bytes)
         self._is_empty = log.written_end == 0
         self._events: list[Event] = []
@@ -181,17 +187,17 @@ class SlaveSession:
         """Whether both sides have proven that they know the secret."""
         return self._prover is not None and self._prover.is_proven
 
-    # The five verbs.
+    # Input, time and output.
 
     def receive_data(self, data: bytes, now_ms: int) -> None:
-        """Something arrived."""
+        """Process received bytes."""
         if self.state is SlaveSessionState.SHUTDOWN:
             return
         self.last_read_ms = now_ms
         missing = self._wanted - self._in_bytes
         try:
             if self.state is SlaveSessionState.TRANSFER and self._in and 0 < missing < len(data):
-                # What completes a transfer is joined with its beginning, and not all that follows it too.
+                # Join only the bytes that complete the transfer with its beginning, not all that follow.
                 view = memoryview(data)
                 self._read(view[:missing])
                 self._read(view[missing:])
@@ -209,24 +215,27 @@ class SlaveSession:
             self._read_transfers()
 
     def tick(self, now_ms: int, backlog: int = 0) -> None:
-        """Time passed. `backlog`: bytes of ours the link has not taken yet."""
+        """Send a report if one is due, and end the session if the master is silent or reads nothing for too long.
+
+        `backlog`: bytes that the connection has not sent yet.
+        """
         if self.state is SlaveSessionState.SHUTDOWN:
             return
         if not backlog or backlog < self._backlog:
             self._taken_ms = now_ms
         self._backlog = backlog
         if now_ms - self._taken_ms > self._housekeeping_ms:
-            self._close(f"{backlog} bytes wait, and the master took none for {now_ms - self._taken_ms} ms")
+            self._close(f"{backlog} bytes wait, and the master has read none for {now_ms - self._taken_ms} ms")
         elif now_ms - self.last_read_ms > self._housekeeping_ms:
             self._close(f"nothing from the master for {now_ms - self.last_read_ms} ms")
         elif self._is_begun and now_ms > self._overdue_ms:
             waited_ms, missing = now_ms - self._begun_ms, self._wanted - self._in_bytes
-            self._close(f"a transfer is not whole after {waited_ms} ms: {missing} bytes are missing")
+            self._close(f"a transfer is incomplete after {waited_ms} ms: {missing} bytes are missing")
         elif self.state is SlaveSessionState.TRANSFER and now_ms - self.last_write_ms >= self._heartbeat_ms:
             self._report(now_ms)
 
     def deadline_ms(self) -> int | None:
-        """When `tick` is needed."""
+        """Return the monotonic time at which `tick` is needed, None for never."""
         if self.state is SlaveSessionState.SHUTDOWN:
             return None
         alive_ms = min(self.last_read_ms, self._taken_ms) if self._backlog else self.last_read_ms
@@ -237,33 +246,35 @@ class SlaveSession:
 
     @property
     def _is_begun(self) -> bool:
-        """Whether the head of a transfer is there, and not all of its body."""
+        """Whether a transfer has arrived in part: its head, but not all of its body."""
         return self._wanted > TRANSFER_BYTES
 
     @property
     def _overdue_ms(self) -> int:
-        """When that body is given up: with a turned length we would wait for bytes that never come. Links may be slow:
-        1 kB/s is enough."""
+        """When the session ends because the body of a transfer is incomplete: its length field may be damaged.
+
+        Connections may be slow: 1 kB/s is enough.
+        """
         return self._begun_ms + max(self._housekeeping_ms, self._in_bytes)
 
     def next_event(self) -> Event | None:
-        """What the owner must do, one at a time."""
+        """Return the next event for the owner, None if there is none."""
         return self._events.pop(0) if self._events else None
 
     def data_to_send(self) -> list[Buffer]:
-        """Bytes for the link, in order."""
+        """Return the bytes to send, in order."""
         out, self._out = self._out, []
         return out
 
-    # The owner's part.
+    # Commands of the owner.
 
     def proceed(self, hello: MasterHello, safe_end: int) -> None:
-        """The log is cut as the master wanted: go on, sending our tail first if it asked for it."""
+        """Begin the transfer after the log was truncated as the master required; send the tail first if requested."""
         self.state = SlaveSessionState.TRANSFER
         if hello.send_tail:
             self._send_tail(hello.start)
             if self.state is SlaveSessionState.SHUTDOWN:
-                return  # without the report that ends a tail: the master would take it for all there was
+                return  # no report: it would mark the tail as complete
         self._stream = RecordStream(self._log.written_end, self._log.segment_bytes)
         self._is_empty = self._log.written_end == 0
         self.reported = safe_end
@@ -275,17 +286,17 @@ class SlaveSession:
                 self._close(str(error))
 
     def stored(self, log_offset: int, now_ms: int) -> None:
-        """The log is stored as safely as configured up to here: tell the master if that is news."""
+        """Report that the log is stored as safely as configured up to an offset, unless that was reported before."""
         if log_offset > self.reported and self.state is SlaveSessionState.TRANSFER:
             self.reported = log_offset
             self._report(now_ms)
 
     def send_promise(self, number: int, now_ms: int) -> None:
-        """Echo a heartbeat of the master, with what is stored."""
+        """Confirm a heartbeat of the master, with the stored log end."""
         self._control(KIND_PROMISE, PROMISE.pack(self.reported, number), now_ms)
 
     def send_heartbeat(self, heartbeat: Heartbeat, now_ms: int) -> None:
-        """We serve the group: tell the master."""
+        """Send a heartbeat of this broker, the active member of the group."""
         self._control(KIND_HEARTBEAT, HEARTBEAT.pack(*heartbeat), now_ms)
 
     def _control(self, kind: int, payload: bytes, now_ms: int) -> None:
@@ -301,7 +312,7 @@ class SlaveSession:
                 self._out += [checked(KIND_TAIL, TRANSFER.pack(start, len(data))), data]
                 start += len(data)
         except StoreError as error:
-            self._close(f"the tail the master asks for cannot be read here: {error}")
+            self._close(f"the tail requested by the master cannot be read: {error}")
 
     def _report(self, now_ms: int) -> None:
         self._out.append(self._report_frame())
@@ -311,7 +322,7 @@ class SlaveSession:
         report = REPORT.pack(self.reported)
         return report if self.is_classic else checked(KIND_REPORT, report)
 
-    # In.
+    # Received bytes.
 
     def _joined(self) -> bytes:
         data = b"".join(self._in)
@@ -325,7 +336,7 @@ class SlaveSession:
             self._in_bytes = len(data)
 
     def _reads_proofs(self) -> bool:
-        """Take what is there of the proofs; whether the hello comes next."""
+        """Process the steps of the proof that have arrived; return whether the hello comes next."""
         while self._prover is not None and not self._prover.is_proven:
             if not self._in:
                 return False
@@ -424,7 +435,7 @@ class SlaveSession:
 
     def _begin(self, offset: int) -> int:
         if offset % self._log.segment_bytes:
-            raise ProtocolError(f"the first transfer to an empty log at {offset}, which is no file's start")
+            raise ProtocolError(f"the first transfer to an empty log at {offset}, which is not a file's start")
         self._is_empty = False
         self._stream = RecordStream(offset, self._log.segment_bytes)
         if offset:

@@ -1,7 +1,7 @@
-"""Answers that wait until the log is flushed, or copied, up to an offset.
+"""Responses to sends that wait until the log is flushed and replicated up to an offset.
 
-Entries come in log order with equal timeouts, so both offsets and deadlines only grow: the head decides. Those that
-wait for a replica and those of which it is known already that none will have them stand in rows of their own.
+They are added in log order with equal timeouts, so offsets and deadlines only grow and only the head of a queue is
+checked. Responses that wait for replicas, and those whose replication result is known already, have separate queues.
 
 Source: docs/internals/ha.md, "synchronous wait"; requirements W04-W08, W11, W12.
 """
@@ -11,33 +11,36 @@ from collections import deque
 from tandemq.model.codes import ResponseCode
 
 Waiting = tuple[int, bytes, int, int, int, ResponseCode | None, int]
-"""Link, answers, log offset they need, when the flush is too late, when the replica is, the verdict on replication if
-it was known beforehand (None: it must be waited for), and how many messages they stand for."""
+"""Connection, encoded responses, log offset they need, deadline of the flush, deadline of the replication, result of
+the replication if it is known already (None: wait for it), number of messages. A plain tuple: one per response."""
 
 _OK = ResponseCode.SUCCESS
 
 
 class Waiters:
-    """Answers in log order."""
+    """Waiting responses, in log order."""
 
     def __init__(self) -> None:
-        """Nobody waits."""
+        """Begin with no waiting response."""
         self._copying: deque[Waiting] = deque()
         self._known: deque[Waiting] = deque()
         self._due_ms: int | None = None
         self.released: list[tuple[int, int]] = []
-        """What the last release let go: when the flush would have been too late, and of how many."""
+        """Messages whose responses the last `release` returned: (deadline of the flush, number of messages)."""
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Number of waiting responses."""
         return len(self._copying) + len(self._known)
 
     def add(self, waiting: Waiting) -> None:
-        """Wait; the offset must not be lower than the last one's."""
+        """Add a response; its offset must not be lower than that of the previous one."""
         (self._copying if waiting[5] is None else self._known).append(waiting)
 
     def release(self, flushed: int, copied: int, now_ms: int) -> list[tuple[int, bytes, ResponseCode]]:
-        """Links, answers and what held, of those that may leave: all was reached, or a time is over."""
+        """Return (connection, responses, code) of all that are flushed and replicated, or whose deadline has passed.
+
+        Plain tuples: one per response.
+        """
         self.released = []
         done: list[tuple[int, bytes, ResponseCode]] = []
         for queue in (self._copying, self._known):
@@ -70,19 +73,19 @@ class Waiters:
             self.released.append((before, count))
 
     def take_all(self) -> list[tuple[int, bytes]]:
-        """Links and answers of everything that waits; nobody waits afterwards."""
+        """Remove all waiting responses and return (connection, responses) of each."""
         everything = [(waiting[0], waiting[1]) for queue in (self._copying, self._known) for waiting in queue]
         self._copying.clear()
         self._known.clear()
         return everything
 
     def deadline_ms(self) -> int | None:
-        """When somebody is let go if nothing else happens, as of the last `release`."""
+        """Return the next deadline of a waiting response, as of the last `release`; None if none waits."""
         return self._due_ms if len(self) else None
 
 
 def _due_ms(waiting: Waiting, flushed: int, copied: int) -> int:
-    """When a wait ends by itself: when all that is still missing is too late."""
+    """Return when a wait ends at the latest: when the deadline of everything still missing has passed."""
     _, _, end, flush_due_ms, replica_due_ms, replica_code, _ = waiting
     if end <= flushed:
         return replica_due_ms
@@ -97,7 +100,7 @@ def _verdict(
     replica_due_ms: int,
     replica_code: ResponseCode | None,
 ) -> ResponseCode | None:
-    """What to answer, None to go on waiting. A missing replica outranks a missing flush, as in RocketMQ."""
+    """Return the response code, None to wait on. A missing replica outranks a missing flush, as in RocketMQ."""
     if not is_flushed and now_ms < flush_due_ms:
         return None
     if replica_code is None and not is_copied:

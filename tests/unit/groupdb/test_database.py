@@ -129,7 +129,7 @@ def test_a_group_that_somebody_else_changes_all_the_time_is_given_up(
         put(database, replace(PAIR, mode=Mode.ELECT if len(calls) % 2 else Mode.STATIC))
         return PAIR
 
-    with pytest.raises(LocalError, match="changed all the time"):
+    with pytest.raises(LocalError, match="changed by others all the time"):
         database.change("main", "broker-a", meddle, wall_ms=0)
     assert len(calls) == 3
     assert database.groups()[0].revision == 4

@@ -345,7 +345,7 @@ def test_address_of_a_classic_peer_does_not_replace_a_proof() -> None:
 
 def test_slave_that_proves_itself_as_one_broker_cannot_say_it_is_another() -> None:
     pair = Pair(keys(SECRET), keys(SECRET, seed=2), says=hello(broker_id=4))
-    assert "another broker's" in pair.master_closed
+    assert "another identity" in pair.master_closed
     assert pair.master.transferred_bytes == 0
 
 
@@ -373,7 +373,7 @@ def test_malformed_step_closes_either_side(step: bytes) -> None:
 def test_broker_id_out_of_bounds_is_no_error_of_ours() -> None:
     prover = SlaveProver(keys(SECRET), "C", "b", 3)
     prover.take(encode_step(Challenge(bytes(32))))
-    with pytest.raises(ProtocolError, match="no broker id"):
+    with pytest.raises(ProtocolError, match="is not a broker id"):
         prover.take(encode_step(MasterProof(1 << 70, bytes(32))))
 
 

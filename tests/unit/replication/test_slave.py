@@ -224,7 +224,7 @@ def test_slave_closes_a_link_that_takes_no_report_for_20s_although_the_master_be
         assert not slave.closed
     assert slave.session.deadline_ms() == 210_001
     slave.tick(210_001, 160)
-    assert slave.closed == "160 bytes wait, and the master took none for 20001 ms"
+    assert slave.closed == "160 bytes wait, and the master has read none for 20001 ms"
 
 
 @spec("T09")
@@ -239,7 +239,7 @@ def test_transfer_that_never_becomes_whole_closes_the_link_although_heartbeats_c
         assert not slave.closed
     assert slave.session.deadline_ms() == 21_001
     slave.tick(21_001)
-    assert slave.closed == "a transfer is not whole after 20001 ms: 65488 bytes are missing"
+    assert slave.closed == "a transfer is incomplete after 20001 ms: 65488 bytes are missing"
 
 
 def test_transfer_that_comes_slowly_is_waited_for() -> None:
@@ -343,7 +343,7 @@ def test_empty_slave_begins_at_the_file_the_master_sends() -> None:
 def test_empty_slave_refuses_to_begin_within_a_file() -> None:
     slave = Slave()
     slave.give(frame(SEGMENT + 5, b"x"))
-    assert "no file's start" in slave.closed
+    assert "not a file's start" in slave.closed
     assert slave.log.written_end == 0
 
 
@@ -500,7 +500,7 @@ def test_tail_that_cannot_be_read_closes(monkeypatch: pytest.MonkeyPatch) -> Non
     log = FakeLog(make_log([100] * 6, SEGMENT), segment_bytes=SEGMENT)
     monkeypatch.setattr(log, "read", fail)
     slave = Slave(log, is_classic=False, answer=MasterHello(0, start=462, send_tail=True))
-    assert "cannot be read here" in slave.closed
+    assert "cannot be read" in slave.closed
     assert slave.sent() == b"", "a report would end the tail: the master would take it for all there was"
 
 

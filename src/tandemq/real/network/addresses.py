@@ -1,16 +1,20 @@
-"""Addresses of hosts: as text, and looked up by name."""
+"""Addresses of hosts: text form and name resolution."""
 
 import socket
 from ipaddress import ip_address
 
 
 def look_up(host: str) -> str:
-    """The first address of a host. Blocking."""
+    """Return the first IP address of a host. Blocking.
+
+    Raises:
+        OSError, UnicodeError: the name cannot be resolved.
+    """
     return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
 
 
 def is_ip(host: str) -> bool:
-    """Whether a host is an address and no name to look up."""
+    """Whether a host is an IP address, not a name."""
     try:
         ip_address(host)
     except ValueError:
@@ -19,6 +23,6 @@ def is_ip(host: str) -> bool:
 
 
 def text_of(address: tuple[object, ...]) -> str:
-    """A socket's address as "ip:port", "[ip]:port" with IPv6."""
+    """Return a socket's address as "ip:port", "[ip]:port" with IPv6."""
     host, port = str(address[0]), address[1]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,9 +1,9 @@
-"""Which accepted connections are kept: clients up to `maxConnections`, and places that clients cannot take.
+"""Connection limits: clients up to `maxConnections`, and connections reserved for brokers.
 
     client port        maxConnections                        + RESERVED_LINKS for members of the group and brokers
-    fast port          the same places, all together         + RESERVED_LINKS
-    replication port   REPLICAS_MAX of its own
-    all                as many as leave files their descriptors; clients stop RESERVED_LINKS earlier
+    fast port          counted together with the client port + RESERVED_LINKS
+    replication port   REPLICAS_MAX
+    all ports          as many as the descriptor limit allows; clients RESERVED_LINKS fewer
 
 Source: docs/guides/operations.md, "System limits".
 """
@@ -19,17 +19,25 @@ _SHORT = "files need the other descriptors; raise the limit (ulimit -n)"
 
 
 class Admission:
-    """Counts the accepted connections."""
+    """Counts accepted connections and decides about new ones."""
 
     def __init__(self, connections_max: Callable[[], int], is_member: Callable[[str], bool]) -> None:
-        """`is_member`: whether an IP address is one of a broker that this node works with."""
+        """Begin without connections.
+
+        Args:
+            connections_max: returns the current `maxConnections`.
+            is_member: whether an IP address is that of a broker of the node's group.
+        """
         self._connections_max = connections_max
         self._is_member = is_member
         self._clients = 0
         self._replicas = 0
 
     def refusal(self, kind: LinkKind, host: str, open_links: int) -> str:
-        """Why a connection from an IP address is not kept; "" if it is. `open_links`: all that are open."""
+        """Return why a new connection from an IP address is refused, "" if it is accepted.
+
+        `open_links`: number of all open connections.
+        """
         most = links_max()
         if open_links >= most:
             return f"{most} connections are open; {_SHORT}"
@@ -45,14 +53,14 @@ class Admission:
         return f"maxConnections={limit} reached" if places == limit else f"{places} clients are connected; {_SHORT}"
 
     def opened(self, kind: LinkKind) -> None:
-        """A connection was kept."""
+        """Count an accepted connection."""
         if kind is LinkKind.HA_MASTER:
             self._replicas += 1
         else:
             self._clients += 1
 
     def closed(self, kind: LinkKind) -> None:
-        """It is closed."""
+        """Count a closed connection."""
         if kind is LinkKind.HA_MASTER:
             self._replicas -= 1
         else:

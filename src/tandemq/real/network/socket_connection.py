@@ -1,10 +1,10 @@
-"""One socket of the server loop, what waits to leave on it, and who has to go when too much waits on all of them.
+"""A socket of the event loop with its send queue, and which connections to close when all queues get too large.
 
-    Loop ── keep(buffers), took(count) ──► SocketConnection.held        only where the network does not take all at once
-    Loop ── surplus(links, …) when all together hold too much ──► links to close
+    Loop ── keep(buffers), took(count) ──► SocketConnection.held        only if the kernel does not accept all bytes
+    Loop ── surplus(links, …) when the queues together are too large ──► connections to close
 
-Counted is what memory holds: a buffer whole until all of it is taken, and what an object costs. A small part of a large
-block is copied, so that nobody keeps a block by asking for a record of it.
+The memory in use is counted: a buffer as a whole until all of it is sent, plus the cost of the object. A small part of
+a large block is copied, so that a request for one record does not keep the block in memory.
 
 Source: docs/reference/guarantees.md, "memory".
 """
@@ -21,18 +21,18 @@ from tandemq.boundary import Buffer, LinkKind, Opened
 from tandemq.real.network.tls import TlsLink
 
 BUFFER_COST = 256
-"""Bytes of memory that a buffer costs besides its own, at most."""
+"""Upper bound of the memory overhead per buffer, bytes."""
 STALLED_NS = 1_000_000_000
-"""Who takes nothing for so long has stalled."""
+"""Time without progress after which a connection counts as stalled."""
 SPARE_PARTS = 8
-"""Room is made for an eighth of the bound at once, so that one look at all links serves for many bytes."""
+"""Closing frees one eighth of the limit, so that the cost of a pass over all connections is spread over many bytes."""
 _AT_ONCE = pack("ii", 1, 0)
 _CLIENTS = (LinkKind.REMOTING, LinkKind.FAST)
 
 
 @dataclass(slots=True, eq=False)
 class SocketConnection:
-    """A connection, accepted or asked for."""
+    """A connection, accepted or opened by the node."""
 
     number: int
     sock: socket.socket
@@ -40,26 +40,26 @@ class SocketConnection:
     is_open: bool
     out: deque[memoryview]
     out_bytes: int = 0
-    """Bytes that wait to leave."""
+    """Bytes in the send queue."""
     first_taken: int = 0
-    """Bytes of the first buffer that have left; memory holds them still."""
+    """Bytes of the first buffer that were sent; they still use memory."""
     taken_ns: int = 0
-    """When the network last took some of what waits, or it began to wait. A byte that a reader takes does not show
-    here: the system takes more of us only when a good part of its own buffer is free."""
+    """When the kernel last accepted queued bytes, or when the queue began to fill. Slow reading does not show at once:
+    the kernel accepts more only when a large part of its own buffer is free."""
     has_taken: bool = False
-    """Whether the network ever took some of what waited."""
+    """Whether the kernel ever accepted queued bytes."""
     mask: int = select.EPOLLIN
     tls: TlsLink | None = None
     unopened: Opened | None = None
-    """What the node is told once the handshake is done."""
+    """Event to report to the node after the TLS handshake."""
 
     @property
     def held(self) -> int:
-        """Bytes of memory that wait for the network here."""
+        """Memory in use by the send queue, bytes."""
         return self.out_bytes + self.first_taken + BUFFER_COST * len(self.out)
 
     def keep(self, buffers: Iterable[Buffer]) -> int:
-        """Put buffers behind what waits. Returns how much more is held."""
+        """Append buffers to the send queue; return by how much `held` has grown."""
         before = self.held
         if not self.out:
             self.taken_ns = monotonic_ns()
@@ -74,7 +74,7 @@ class SocketConnection:
         return self.held - before
 
     def took(self, count: int) -> int:
-        """The network took bytes. Returns how much less is held."""
+        """Remove sent bytes from the send queue; return by how much `held` has shrunk."""
         before = self.held
         if count:
             self.taken_ns, self.has_taken = monotonic_ns(), True
@@ -88,20 +88,20 @@ class SocketConnection:
         return before - self.held
 
     def forget_sent(self) -> None:
-        """When it is closed the system drops, too, what it has not passed on: its reader may never take it."""
+        """Make the kernel discard unsent bytes when the socket is closed: the peer may never read them."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
 
 
 def surplus(links: Iterable[SocketConnection], held: int, bytes_max: int) -> list[SocketConnection]:
-    """The links to close if all of them hold `held`, more than `bytes_max`.
+    """Return the connections to close if the send queues together use `held` bytes, more than `bytes_max`.
 
-    They are some of those that hold half of the mean or more: first who has stalled, then who has not taken anything
-    yet, then readers; of each those that have taken nothing for longest. So a reader that is slow and reads stays.
-    Cost: one look at each link, for each eighth of `bytes_max` kept.
+    Only connections with at least half of the mean are chosen: first stalled ones, then those that have read nothing
+    yet, then the others; within each group those without progress for the longest time. So a slow reader stays.
+    Cost: one pass over all connections for each eighth of `bytes_max` queued.
     """
     goal = bytes_max - bytes_max // SPARE_PARTS
     now_ns = monotonic_ns()
-    waiting = sorted((link for link in links if link.out), key=lambda link: _standing(link, now_ns))
+    waiting = sorted((link for link in links if link.out), key=lambda link: _close_order(link, now_ns))
     found: list[SocketConnection] = []
     while held > goal and waiting:
         least = held / (2 * len(waiting))
@@ -116,7 +116,7 @@ def surplus(links: Iterable[SocketConnection], held: int, bytes_max: int) -> lis
     return found
 
 
-def _standing(link: SocketConnection, now_ns: int) -> tuple[int, int]:
+def _close_order(link: SocketConnection, now_ns: int) -> tuple[int, int]:
     if now_ns - link.taken_ns >= STALLED_NS:
         return 0, link.taken_ns
     return 1 + link.has_taken, link.taken_ns

@@ -1,10 +1,11 @@
-"""TLS between bytes of the network and bytes of a node; no socket and no clock in here.
+"""TLS on byte buffers, without sockets or clocks.
 
     network ──► TlsLink.receive ──► plain bytes for the node
-    network ◄── TlsLink.outgoing ◄── handshake, alerts          network ◄── TlsLink.encrypt ◄── what the node sends
+    network ◄── TlsLink.outgoing ◄── handshake, alerts          network ◄── TlsLink.encrypt ◄── bytes of the node
 
-A link is ready when its handshake is done; its owner limits the time for that, the bytes are limited here.
-Errors are told as NetworkError, in words that say which side lacks what; `outgoing` then has the alert for the peer.
+A connection is ready after its handshake. The owner limits the duration of a handshake; its size is limited here.
+Errors are raised as NetworkError, with a message that says which side must change what; `outgoing` then returns the
+alert for the peer.
 Source: docs/internals/ha.md 10; decision 0009.
 """
 
@@ -17,25 +18,26 @@ from tandemq.boundary import Buffer
 from tandemq.errors import ConfigError, NetworkError
 
 HANDSHAKE_BYTES_MAX = 128 * 1024
-"""More than chains of certificates need."""
+"""Larger than any handshake with usual certificate chains."""
 READ_BYTES = 64 * 1024
 HANDSHAKE_RECORD, ALERT_RECORD = 22, 21
 NOT_TLS_ALERT = bytes((ALERT_RECORD, 3, 1, 0, 2, 2, 70))
-"""Fatal, protocol_version: for a peer whose first byte is none of TLS."""
+"""Fatal alert protocol_version, sent to a peer that does not begin with TLS."""
 
 
 class Tls:
-    """Who we are and whom we trust: makes the links of one port and those to such ports."""
+    """TLS configuration of one kind of connection: own certificate and trusted authorities."""
 
     def __init__(self, cert_file: str, key_file: str, ca_file: str, server_name: str = "") -> None:
         """Load certificates.
 
         Args:
-            cert_file: our certificate, and those between it and the authority.
+            cert_file: certificate of this node, and the intermediate ones.
             key_file: its private key, without a password.
-            ca_file: authorities that peers' certificates must come from, then demanded of both sides; "": the system's,
-                and whoever connects needs none.
-            server_name: expected in the certificate of whom we connect to; "": the host connected to.
+            ca_file: trusted authorities; peers must then present a certificate in both directions. "": those of the
+                system, and peers that connect need no certificate.
+            server_name: name expected in the certificates of servers; "": the host that is connected to.
+
         Raises:
             ConfigError: a file cannot be used.
         """
@@ -55,11 +57,11 @@ class Tls:
             self._client.load_default_certs()
 
     def accept(self) -> "TlsLink":
-        """The side of who was connected to."""
+        """Return the TLS state for an accepted connection."""
         return TlsLink(self._server, None)
 
     def connect(self, host: str) -> "TlsLink":
-        """The side of who connects to this host; `outgoing` has its first bytes."""
+        """Return the TLS state for a connection to this host; `outgoing` returns its first bytes."""
         return TlsLink(self._client, self._server_name or host)
 
 
@@ -67,7 +69,7 @@ def _load_own(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
     for key, path in (("haTlsCertFile", cert_file), ("haTlsKeyFile", key_file)):
         _check_readable(key, path)
     try:
-        # Without a password of ours OpenSSL would ask for one at the terminal.
+        # Without a password argument OpenSSL would ask for one at the terminal.
         context.load_cert_chain(_path(cert_file), _path(key_file), password="")
     except ssl.SSLError as error:
         is_other = error.reason == "KEY_VALUES_MISMATCH"
@@ -101,10 +103,10 @@ def _check_readable(key: str, path: str) -> None:
 
 
 class TlsLink:
-    """One connection."""
+    """TLS state of one connection."""
 
     def __init__(self, context: ssl.SSLContext, connects_to: str | None) -> None:
-        """Nothing was exchanged yet. `connects_to`: the name expected; None if the peer connected to us."""
+        """Begin a handshake. `connects_to`: expected name of the server; None for an accepted connection."""
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._is_server = connects_to is None
         self._object = context.wrap_bio(self._in, self._out, self._is_server, connects_to)
@@ -117,14 +119,14 @@ class TlsLink:
 
     @property
     def version(self) -> str:
-        """As "TLSv1.3", once ready."""
+        """TLS version, for example "TLSv1.3"; "" before the end of the handshake."""
         return self._object.version() or ""
 
     def receive(self, data: bytes) -> bytes:
-        """Bytes of the network in, plain bytes out, which may be none.
+        """Process received bytes and return the decrypted ones, possibly b"".
 
         Raises:
-            NetworkError: the link must be closed, once `outgoing` was sent.
+            NetworkError: the connection must be closed after `outgoing` was sent.
         """
         if not self.is_ready:
             self._check_handshake(data)
@@ -136,20 +138,20 @@ class TlsLink:
             while piece := self._object.read(READ_BYTES):
                 pieces.append(piece)
         except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
-            pass  # all that is there was read; a peer that says goodbye closes next
+            pass  # everything was read; after a close_notify the peer closes the connection
         except ssl.SSLError as error:
-            raise NetworkError(_told(error)) from error
+            raise NetworkError(_message(error)) from error
         return b"".join(pieces)
 
     def encrypt(self, buffers: Sequence[Buffer]) -> bytes:
-        """What the node sends, as bytes for the network. Only when ready."""
+        """Encrypt bytes of the node; only after the handshake."""
         rest = memoryview(b"".join(buffers))
         while rest:
             rest = rest[self._object.write(rest) :]
         return self._out.read()
 
     def outgoing(self) -> bytes:
-        """Bytes of TLS itself that the peer must get now."""
+        """Return handshake bytes and alerts to send now."""
         alert, self._alert = self._alert, b""
         return self._out.read() + alert
 
@@ -167,12 +169,12 @@ class TlsLink:
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLError as error:
-            raise NetworkError(_told(error)) from error
+            raise NetworkError(_message(error)) from error
         self.is_ready = True
         return True
 
 
-def _told(error: ssl.SSLError) -> str:
+def _message(error: ssl.SSLError) -> str:
     reason = (error.reason or str(error)).lower().replace("_", " ")
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"TLS: the peer's certificate is not taken: {error.verify_message}"

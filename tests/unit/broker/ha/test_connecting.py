@@ -149,7 +149,7 @@ def test_slave_whose_reports_are_not_taken_while_heartbeats_arrive_connects_agai
     assert group.master.node.replication.masters.acked_offsets() == [0]
     group.pass_time(2_000)
     assert not first.is_open
-    assert any("the master took none for" in reason for _, reason in group.slave.closes)
+    assert any("the master has read none for" in reason for _, reason in group.slave.closes)
     group.pass_time(5_000)
     assert group.wire is not first
     group.send_many(2)
