@@ -1,4 +1,4 @@
-# One command per habit; `make help` tells them. Needs Python >= 3.11 and make; everything else comes from the lock.
+# Targets for development; `make help` lists them. Needs Python >= 3.11 and make; everything else comes from the lock files.
 
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
@@ -25,8 +25,8 @@ help:  ## this list
 
 setup: $(READY)  ## the environment .venv from the lock files; .venv/bin/tandemq is the command
 
-# The lock files are installed one after the other: the later ones hold source archives (pyspark is 450 MB), built with
-# the setuptools of the first instead of one fetched for the occasion.
+# The lock files are installed one after the other: the later ones have source archives (pyspark is 450 MB), which are built
+# with the setuptools of the first one instead of a downloaded one.
 $(READY): requirements.lock requirements-demo.lock requirements-spark.lock pyproject.toml tools/find_python.sh
 	@test -x $(PY) || { python=$$(PYTHON='$(PYTHON)' sh tools/find_python.sh) && "$$python" -m venv --clear $(VENV); }
 	$(PY) -m pip install --quiet --no-compile --require-hashes -r requirements.lock
@@ -40,11 +40,11 @@ $(DOCS): $(READY) requirements-docs.lock
 	$(PY) -m pip install --quiet --no-compile --require-hashes -r requirements-docs.lock
 	@touch $@
 
-fmt: $(READY)  ## format, and fix what can be fixed
+fmt: $(READY)  ## format, and apply automatic fixes
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
-check: $(READY)  ## format, lint, types, and the rules of the house (tidy, docs)
+check: $(READY)  ## format, lint, types, the project's own rules and the documentation
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy $(TYPED)
@@ -59,43 +59,43 @@ reference: $(READY)  ## write the reference pages made from the code, and the ar
 	$(PY) -m tools.reference
 	$(PY) -m tools.picture
 
-# Three at a time: half of the time goes into waiting for processes. Who is done takes tests from the others.
-test: $(READY)  ## the tests, without Java peers and without real-time waits; k=name picks
+# Three workers, because tests spend half of their time waiting for processes; an idle worker takes tests from the others.
+test: $(READY)  ## the tests, without Java peers and real-time waits; k=name selects
 	$(PYTEST) $(WHERE) -n 3 --dist worksteal --ignore=tests/interop --ignore=tests/test_tidy.py --ignore=tests/test_docs.py \
 		-m "not slow and not interop" $(if $(k),-k "$(k)")
 
-demo: $(READY)  ## the main job on real input, told as a story
+demo: $(READY)  ## a cluster under load that loses a master, with checks of the result
 	$(TANDEMQ) demo
 
-sim: $(READY)  ## the simulation: some hundred seeds; as many as wanted: seeds=2000; one with its full log: seed=7
+sim: $(READY)  ## the simulation: 300 seeds, seeds=2000 for more, seed=7 for one with its full log
 	$(TANDEMQ) sim $(if $(seed),--seed $(seed)) $(if $(seeds),--seeds $(seeds) --jobs 2)
 
-interop: $(READY)  ## unmodified Java peers with ours (needs Java and Maven); k=name picks
+interop: $(READY)  ## tests with unmodified Java peers (needs Java and Maven); k=name selects
 	$(PYTEST) tests/interop -m "not slow" --timeout=240 $(if $(k),-k "$(k)")
 
-bench: $(READY)  ## the benchmarks, beside Java RocketMQ
+bench: $(READY)  ## the benchmarks, with Java RocketMQ in the same run
 	$(PY) -m bench.run
 
-bench-spark: $(READY)  ## the data pipeline's figures, beside Spark's own ways and cmp
+bench-spark: $(READY)  ## the data pipeline's figures, compared with Spark's own readers and writers and cmp
 	$(PY) -m bench.spark
 
-bench-failover: $(READY)  ## seconds without reads and writes in each mode, on both registries; what electing costs
+bench-failover: $(READY)  ## interruptions of reads and writes in each mode, with both registries; the cost of elections
 	$(PY) -m bench.modes
 
 chaos: $(READY)  ## real brokers, real registries, real faults, 200 runs: about two hours
 	$(PY) -m chaos.run
 
-soak: $(READY)  ## the tests that wait in real time, half an hour or more, then seeds until stopped
+soak: $(READY)  ## tests that wait in real time, half an hour or more, then seeds until stopped
 	$(PYTEST) tests --ignore=tests/interop -m slow -o faulthandler_timeout=0
 	$(TANDEMQ) sim --forever
 
-spec: $(READY)  ## each row of docs/internals/requirements.md with the tests that show it, and the rows without
+spec: $(READY)  ## each row of docs/internals/requirements.md with its tests, and the rows without tests
 	$(PY) -m tests.spec
 
-blackbox: $(READY)  ## real processes, sockets, files and signals; k=name picks
+blackbox: $(READY)  ## tests with real processes, sockets, files and signals; k=name selects
 	$(PYTEST) tests/blackbox -m "not slow" $(if $(k),-k "$(k)")
 
-cov: $(READY)  ## how much of each file its tests reach
+cov: $(READY)  ## test coverage of each file
 	$(PY) -m coverage run -m pytest tests --ignore=tests/interop -m "not slow and not interop" $(if $(k),-k "$(k)")
 	$(PY) -m coverage report
 
@@ -104,9 +104,9 @@ wheel: $(READY)  ## the wheel, in dist/
 	$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	rm -rf build
 
-lock:  ## resolve pyproject.toml anew into the lock files
+lock:  ## resolve the dependencies of pyproject.toml into the lock files
 	sh tools/lock.sh
 
-clean:  ## remove what builds and tests leave behind; the environment stays
+clean:  ## remove the files of builds and tests, except the environment
 	rm -rf build dist htmlcov .coverage .mypy_cache .ruff_cache .hypothesis
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
