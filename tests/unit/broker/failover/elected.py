@@ -1,9 +1,9 @@
-"""Brokers of one group on an ideal registry, in one box: replication and peer links are wires, one clock for all.
+"""Brokers of one group and an ideal registry in one process: connections are simulated wires, with a common clock.
 
-group = ElectedGroup(tmp_path, Mode.ELECT)        members 0 and 1, in sync, one of them serving
+group = ElectedGroup(tmp_path, Mode.ELECT)        members 0 and 1, in sync, one of them active
 group.pass_time(5_000)                            clocks, deadlines, sessions, wires
-group.kill(0); group.start(0)                     its session ends by itself
-group.registry_is_up = False                      nobody's requests are answered any more
+group.kill(0); group.start(0)                     its session expires later
+group.registry_is_up = False                      no request to the registry is answered
 group.allow(1, Permission.NONE)                   an administrator changes what a member may do
 """
 
@@ -50,7 +50,7 @@ STEP_MS = 20
 
 
 class Broker(Member):
-    """A member of the group; asks the registry what its turns ask."""
+    """A member of the group; passes the registry requests of its turns on."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self.asks: list[RegistryRequest] = []
@@ -70,13 +70,13 @@ class Broker(Member):
         link: int = CLIENT,
         **header: Any,
     ) -> Command:
-        """Ask and return the answer, which may wait for the other members for a moment."""
+        """Send a request and return the response, which may wait for other members for a moment."""
         opaque = self.send_request(code, fields, body, link=link, **header)
         answer = self.answer_to(opaque, link=link)
         if answer is None and self.group is not None:
             self.group.pass_time(STEP_MS)
             answer = self.answer_to(opaque, link=link)
-        assert answer is not None, f"no answer to {code} yet"
+        assert answer is not None, f"no response to {code} yet"
         return answer
 
     @property
@@ -86,7 +86,7 @@ class Broker(Member):
 
     @property
     def may(self) -> str:
-        """What the group lets it do for clients at this moment: "", "R", "W" or "RW"."""
+        """Permissions of the member for clients at this moment: "", "R", "W" or "RW"."""
         if self.node.failover is None:
             return ""
         member, now = self.failover.member, self.now.mono_ms
@@ -114,8 +114,18 @@ class ElectedGroup:
         secret: bytes | None = None,
         **changes: Any,
     ) -> None:
-        """`started`: those who are there from the beginning, all unless told; `disks`: what members have instead of
-        directories under `path`; `secret`: what members prove to each other; `changes`: settings of all."""
+        """Start a group.
+
+        Args:
+            path: directory under which members have theirs.
+            mode: failover mode.
+            members: number of configured members.
+            started: members to start; None: all.
+            disks: disks of members instead of directories.
+            settles: whether to wait until a member is active.
+            secret: secret with which members authenticate each other.
+            changes: settings of all members.
+        """
         self.secret = secret
         self.path, self.mode, self.changes = path, mode, changes
         self.disks = disks or {}
@@ -125,9 +135,9 @@ class ElectedGroup:
         self.tree = Tree()
         self.registry_is_up = True
         self.cut_off: set[int] = set()
-        """Members that do not reach the registry."""
+        """Members without a connection to the registry."""
         self.apart: set[int] = set()
-        """Members whose links to others break."""
+        """Members whose connections to other members break."""
         self.sessions: dict[int, int] = {}
         self.confirm_ms: dict[int, int] = {}
         self.brokers: dict[int, Broker] = {}
@@ -140,7 +150,7 @@ class ElectedGroup:
             self.pass_time(4_000)
 
     def allow(self, number: int, permission: BrokerPermission) -> None:
-        """An administrator changes what a member may do at most."""
+        """Change the permission of a member as an administrator."""
         self.allowed[number] = permission
         self.configure()
 
@@ -159,26 +169,26 @@ class ElectedGroup:
 
     @property
     def record(self) -> GroupState:
-        """What the registry says of the group."""
+        """Return the state of the group in the registry."""
         found = self._do(Read(records.state_path("DefaultCluster", "broker-a")))
         assert isinstance(found, NodeFound), "the group has begun"
         return records.state_from_json("broker-a", found.data)
 
     def lose_record(self) -> None:
-        """The registry forgets what the group has agreed on."""
+        """Delete the state of the group in the registry."""
         path = records.state_path("DefaultCluster", "broker-a")
         found = self._do(Read(path))
         assert isinstance(found, NodeFound), "the group has begun"
         assert isinstance(self._do(Delete(path, found.version)), Done)
 
     def _do(self, operation: Operation) -> Outcome:
-        """As an operator's tool does, in a session of its own."""
+        """Execute an operation in a session of its own, as a tool of an operator."""
         tool = self.tree.open_session(SESSION_MS, "tool", self.now.mono_ms)
         outcome = self.tree.execute(tool, operation)
         self.tree.close_session(tool)
         return outcome
 
-    # Members come and go.
+    # Starting and killing members.
 
     def start(self, number: int, *, boot_id: str = "boot-1", **changes: Any) -> Broker:
         config = tiny(
@@ -206,14 +216,14 @@ class ElectedGroup:
         return None if secret is None else Keyring(lambda: (secret,), Random(1_000 + number))
 
     def kill(self, number: int) -> None:
-        """Its links break, its session ends by itself later."""
+        """Kill a member: its connections break, its session expires later."""
         broker = self.brokers.pop(number)
         for wire in [wire for wire in self.wires if broker in (wire.top, wire.bottom)]:
             wire.end("killed")
         self.sessions.pop(number, None)
 
     def let_slave_read(self) -> Broker:
-        """In `slave-consume`: the master is killed, and its slave reads for it; returns the slave."""
+        """In `slave-consume`: kill the master, so that its slave serves reads; return the slave."""
         self.pass_time(1_500)
         self.kill(0)
         self.pass_time(4_000)
@@ -274,10 +284,10 @@ class ElectedGroup:
     def _execute(self, _broker: Broker, session: int, ask: RegistryRequest) -> Outcome:
         return self.tree.execute(session, ask.operation)
 
-    # What travels.
+    # Transfer.
 
     def settle(self) -> None:
-        """Let everything travel until nothing moves; no time passes."""
+        """Transfer data until nothing is in flight; no time passes."""
         for _ in range(10_000):
             moved = sum(self._plug(number, broker) for number, broker in list(self.brokers.items())) > 0
             moved = sum(wire.carry(None) for wire in self.wires if wire.is_open) > 0 or moved
@@ -316,7 +326,7 @@ class ElectedGroup:
         return moved
 
     def pass_time(self, ms: int) -> None:
-        """Move the clock of all in small steps; checks that never two may read, or write."""
+        """Advance the common clock in small steps; assert that at most one member may be read or written at a time."""
         end = self.now.mono_ms + ms
         for wire in self.wires:
             if any(self.brokers.get(number) in (wire.top, wire.bottom) for number in self.apart):
@@ -338,12 +348,12 @@ class ElectedGroup:
 
     @property
     def serving(self) -> Broker:
-        """The one member that may do anything."""
+        """The active member."""
         (found,) = [broker for broker in self.brokers.values() if broker.may]
         return found
 
     def send(self, broker: Broker, body: bytes = b"body", *, topic: str = "TopicA") -> int | None:
-        """Send; the code of the answer once everything has travelled, None while it waits."""
+        """Send a message; return the code of the response once all data is transferred, None while it waits."""
         opaque = broker.send_request(RequestCode.SEND_MESSAGE_V2, send_fields(topic, 0, {}), body)
         self.settle()
         answer = broker.answer_to(opaque)

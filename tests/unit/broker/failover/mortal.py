@@ -1,12 +1,12 @@
-"""A group whose members die in the middle of what they do: between two effects on their disk, the registry or a link.
+"""A group whose members crash between two effects on their disk, the registry or a connection.
 
     group = MortalGroup(tmp_path, Mode.SLAVE_CONSUME)
     group.on_point = lambda at: group.strike(0, "power") if at.number == 0 and at.what == "answered Write" else None
     traffic = Traffic(group); traffic.pass_time(10_000)
 
-Points, in the order of a member's life: `outputs` (a turn is over, nothing of it has left), `disk OPERATION` (about to
-be done), `asked OPERATION` (the registry is about to do it), `answered OPERATION` (it has; the answer is on its way).
-Who is killed loses nothing that it wrote or sent; whose power fails loses what was not synced, and what was on its way.
+Crash points: `outputs` (a turn is over, nothing of it was sent), `disk OPERATION` (about to be done), `asked OPERATION`
+(the registry is about to do it), `answered OPERATION` (it has done it; the response is in flight). A killed member
+loses nothing that it wrote or sent; a member without power loses what was not synced and what was in flight.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ MASTER, SLAVE = 0, 1
 
 
 class Point(NamedTuple):
-    """Something that a member does."""
+    """An effect at which a member can crash."""
 
     number: int
     what: str
@@ -41,10 +41,10 @@ class Point(NamedTuple):
 
 
 class Mortal(Broker):
-    """A member that may end anywhere."""
+    """A member that can crash at any point."""
 
     death = ""
-    """How it ended; "" while it lives."""
+    """How it crashed; "" while it runs."""
     tell_point: Callable[[str], None] | None = None
 
     def turn(self, *arguments: Any, **named: Any) -> Turn:
@@ -62,7 +62,7 @@ class Mortal(Broker):
 
 
 class MortalGroup(ElectedGroup):
-    """See above. Disks are in memory, so that they can forget."""
+    """A group with crash points; disks are in memory, so that they can lose unsynced data."""
 
     broker_class = Mortal
 
@@ -75,10 +75,10 @@ class MortalGroup(ElectedGroup):
 
     @property
     def mortals(self) -> dict[int, Mortal]:
-        """The brokers, as what they are here."""
+        """The brokers with their type here."""
         return {number: broker for number, broker in self.brokers.items() if isinstance(broker, Mortal)}
 
-    # Lives.
+    # Crashes.
 
     def start(self, number: int, **changes: Any) -> Broker:
         broker = super().start(number, boot_id=f"boot-{self.boots[number]}", **changes)
@@ -88,18 +88,18 @@ class MortalGroup(ElectedGroup):
         return broker
 
     def strike(self, number: int, how: str) -> None:
-        """End a member now; inside of what it does, if it is doing something."""
+        """Crash a member now, in the middle of its turn if it runs one."""
         self.mortals[number].death = how
         self.on_point = None
         if self.is_running(number):
             raise PowerLoss
 
     def is_running(self, number: int) -> bool:
-        """Whether it is this member that does something now."""
+        """Return whether this member runs a turn now."""
         return self._running[-1:] == [number]
 
     def end(self, number: int, how: str) -> None:
-        """A member is gone: its links break, its session ends by itself later."""
+        """Stop a crashed member: its connections break, its session expires later."""
         broker, disk = self.mortals[number], self.sim_disks[number]
         broker.death = how
         if how == KILL:
@@ -126,18 +126,18 @@ class MortalGroup(ElectedGroup):
             self._running.pop()
 
     def saved_offset(self, number: int) -> int:
-        """What a member's saved table says of the consumer, 0 if nothing."""
+        """Return the offset of the consumer in a member's saved table; 0 if there is none."""
         found = self.sim_disks[number].read("config/consumerOffset.json")
         table = {} if found is None else loads(found).get("offsetTable", {})
         return int(table.get("TopicA@group", {}).get("0", 0))
 
     def check(self) -> None:
-        """Never two at once."""
+        """Assert that at most one member may be read or written at a time."""
         for what in "RW":
             holders = [number for number, broker in self.mortals.items() if not broker.death and what in broker.may]
             assert len(holders) <= 1, f"brokers {holders} have {what} at once"
 
-    # The registry hears nothing more of the dead.
+    # The registry receives nothing more from crashed members.
 
     def _connect(self, number: int, broker: Broker) -> bool:
         return not self.mortals[number].death and super()._connect(number, broker)
@@ -169,32 +169,32 @@ class MortalGroup(ElectedGroup):
 
 
 class Traffic:
-    """A producer and a consumer who use whoever serves, and check what they are told."""
+    """A producer and a consumer that use the active member and check its responses."""
 
     def __init__(self, group: MortalGroup) -> None:
         self.group = group
         self.acked: dict[bytes, int] = {}
         """Messages answered SEND_OK, and their offsets in the queue."""
         self.committed = 0
-        """The highest offset whose commit was answered."""
+        """The highest offset whose commit was acknowledged."""
         self.fell = 0
-        """Offsets that whoever serves told: by how much one was below `committed`, at most."""
+        """Maximum difference by which an offset of the active member was below `committed`."""
         self.allowed = 0
-        """How far one may fall: by what nobody had saved, or got, when machines lost power."""
+        """Maximum allowed difference: commits that no member had saved or received when machines lost power."""
         self.is_sending = True
         self._sent = 0
         self._by: Counter[int] = Counter()
-        """The offset whose commit each member answered last."""
+        """By member: the offset whose commit it acknowledged last."""
 
     def pass_time(self, ms: int) -> None:
-        """Time goes on, with a message and a commit now and then."""
+        """Advance the time, with a message and a commit from time to time."""
         for _ in range(max(1, ms // BEAT_MS)):
             for _ in range(BEAT_MS // STEP_MS):
                 self.group.pass_time(STEP_MS)
             self.beat()
 
     def run_until(self, condition: Callable[[], bool], ms: int) -> bool:
-        """Whether it came true within this time."""
+        """Advance the time until a condition holds; return whether it did within the limit."""
         for _ in range(ms // BEAT_MS):
             if condition():
                 return True
@@ -202,14 +202,14 @@ class Traffic:
         return condition()
 
     def beat(self) -> None:
-        """Everybody is asked for everything."""
+        """Send a message, a pull and a commit to every member."""
         for number, broker in sorted(self.group.brokers.items()):
             if self.is_sending:
                 self.send(broker)
             self._consume(number, broker)
 
     def send(self, broker: Broker) -> None:
-        """One message for a member, whether it takes it or not."""
+        """Send one message to a member, which may refuse it."""
         body = b"%d" % self._sent
         opaque = broker.send_request(Code.SEND_MESSAGE_V2, send_fields("TopicA", 0, {}), body)
         self.group.settle()
@@ -237,16 +237,16 @@ class Traffic:
             self._by[number] = position
 
     def strike(self, victims: list[int], how: str) -> None:
-        """End members at once, the one that is doing something last."""
+        """Crash members at the same time, the one that runs a turn last."""
         if how == POWER:
             self.allowed = max(self.allowed, self.committed - self._known_without(victims))
         for number in sorted(victims, key=self.group.is_running):
             self.group.strike(number, how)
 
     def _known_without(self, victims: list[int]) -> int:
-        """The offset that whoever serves next has at least: commits follow the log, and are saved now and then."""
+        """Return the offset that the next active member has at least: commits follow the log and are saved later."""
         group, reader = self.group, self.group.record.reader
-        if group.mode is Mode.SLAVE_CONSUME:  # the reader goes on with its own
+        if group.mode is Mode.SLAVE_CONSUME:  # the reading slave continues with its own
             handed = self._by[SLAVE] if reader == MASTER else 0  # saved before it reads
             return max(handed, group.saved_offset(reader)) if reader in victims else self.committed
         found = [
@@ -257,16 +257,16 @@ class Traffic:
         return max(found) if found else min(group.saved_offset(number) for number in victims)
 
     def help(self) -> None:
-        """An operator does what members ask for: a loss may have to be accepted when all machines lost power.
+        """Act as an operator: accept a loss if it is needed, as when all machines lost power.
 
-        Patiently: who is asked at once serves without what others still have.
+        With patience: a member that is forced at once would serve without data that others still have.
         """
         for broker in self.group.brokers.values():
             if "force-master accepts the loss" in broker.failover.member.why:
                 broker.ask(Code.TANDEM_FORCE_MASTER, {})
 
     def check(self, broker: Broker) -> None:
-        """No offset went back, and everything that was acknowledged is there, where its answer said."""
+        """Assert that no offset went back, and that every acknowledged message is at its acknowledged offset."""
         assert self.fell <= self.allowed, f"a committed offset went back by {self.fell}, of {self.committed}"
         found: dict[bytes, int] = {}
         at, end = 0, broker.node.store.queues["TopicA", 0].max_offset

@@ -1,4 +1,4 @@
-"""Runs a story of a group with a registry, as its clients and its operators see it; see `tests.scripts.transcript`.
+"""Runs a script of a group with a registry, and records what clients and operators see; see `tests.scripts.transcript`.
 
     kill 0
     pass 4000
@@ -12,14 +12,14 @@ The group      `begin MODE [members=N] [started=0,1] [setting=value …]`, `star
                `power ID` (off), `cut ID registry|ID`, `join ID registry|ID`, `stall`, `flow`, `pass MS`,
                `flap ID MS TIMES` (its registry), `disk ID hangs|works` (what it saves)
 Operators      `registry stop|start`, `allow ID PERMISSION`, `switch ID`, `force ID`, `show`
-Clients        `send N`: each message is offered to one member after the other, until one takes it
-               `consume N`: every member is asked for N messages from the consumer's position, and told the new one
-               `pull N`, `commit [OFFSET]`: only the one, or only the other
+Clients        `send N`: each message is sent to one member after the other, until one accepts it
+               `consume N`: a pull of N messages from the consumer's position and a commit, at every member
+               `pull N`, `commit [OFFSET]`: only the pull, or only the commit
                `hold`: a pull that waits for more at every member; `attach`: a consumer's heartbeat to every member
-               `again`: the consumer is started anew, at the offset committed where reading is possible
+               `again`: the consumer is restarted, at the offset committed at a member that may be read
 
-Times count from the beginning of the command. What a member says in its timeline is told as it says it; why it
-refuses, when it is news.
+Times count from the beginning of the command. New entries of a member's timeline are recorded unchanged; the reason of
+a refusal when it changes.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ HELD_MS = 600_000
 
 
 class Story:
-    """One group, a producer, a consumer, and what was told of them."""
+    """One group, a producer, a consumer, and the recorded lines."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -55,21 +55,21 @@ class Story:
         self._lines: list[str] = []
         self._began_ms = 0
         self._told: dict[int, int] = {}
-        """Entries of each member's timeline that were told."""
+        """By member: number of timeline entries recorded."""
         self._named: dict[int, int | None] = {}
-        """What each member last called itself to the name servers."""
+        """By member: the last registration at the name servers."""
         self._waiting: list[tuple[int, int, str]] = []
-        """Requests without an answer: member, number, what was asked."""
+        """Requests without a response: member, opaque, description."""
         self._sent = 0
         self._position = 0
         self._consumed = 0
-        """Messages below were given to the consumer before."""
+        """Messages below this offset were delivered to the consumer before."""
         self._why: dict[int, str] = {}
-        """Why each member last refused something."""
+        """By member: the reason of its last refusal."""
 
     @property
     def group(self) -> ElectedGroup:
-        assert self._group is not None, "a story begins with `begin`"
+        assert self._group is not None, "a script begins with `begin`"
         return self._group
 
     @property
@@ -77,12 +77,12 @@ class Story:
         return sorted(self.group.brokers.items())
 
     def run(self, line: str) -> list[str]:
-        """One command; what the members said, and what clients were answered."""
+        """Run one command; return the new timeline entries and the responses to clients."""
         name, plain, pairs = parse(line)
         self._began_ms = 0 if self._group is None else self.group.now.mono_ms
         command: Callable[..., None] = getattr(self, f"_do_{name}")
         command(*plain, **pairs)
-        if name == "begin":  # how a group begins is always the same
+        if name == "begin":  # the beginning of a group is always the same
             self._listen()
             self._lines.clear()
         self.group.settle()
@@ -90,7 +90,7 @@ class Story:
         lines, self._lines = self._lines, []
         return lines
 
-    # What is noticed.
+    # Recording.
 
     def _say(self, text: str) -> None:
         line = f"{(self.group.now.mono_ms - self._began_ms) / 1000:4.1f} s  {text}"
@@ -262,7 +262,7 @@ class Story:
                 self._lines[-1] += f" and {does} the commit of {position}"
 
     def _commit(self, number: int, broker: Broker, offset: int) -> Command | None:
-        """The answer; None if it waits for other members for longer than a moment."""
+        """Commit; return the response, None if it waits for other members for longer than a moment."""
         opaque = broker.send_request(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": offset})
         answer = broker.answer_to(opaque)
         if answer is None:
@@ -277,9 +277,9 @@ class Story:
         self._position = max([position for position in found if position is not None], default=self._position)
 
     def _pull(self, number: int, broker: Broker, count: int) -> int | None:
-        """The position behind what was given; None if it was refused."""
+        """Pull; return the offset behind the messages, None if the pull was refused."""
         answer = broker.pull("TopicA", self._position, most=count)
-        assert answer is not None, "it does not wait"
+        assert answer is not None, "the pull does not wait"
         if answer.code == ResponseCode.SUCCESS:
             offsets = [message.queue_offset for message in messages_in(answer)]
             before = min(self._consumed, offsets[-1] + 1)

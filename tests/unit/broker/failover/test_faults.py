@@ -1,4 +1,4 @@
-"""A broker in a group with a registry when its disk, its tables or its links fail at the wrong moment."""
+"""Failures of disk, tables and connections of a broker in a group with a registry."""
 
 from pathlib import Path
 from random import Random
@@ -26,18 +26,18 @@ def pair(tmp_path: Path) -> ElectedGroup:
 
 
 def full(*_: object) -> None:
-    """Instead of `save_epochs`."""
+    """Replacement of `save_epochs` that fails."""
     raise DiskFull("epochFileCheckpoint: no space left")
 
 
 def do_jobs(broker: Broker) -> None:
-    """What the device kept waiting is done."""
+    """Run the jobs that were waiting for the device."""
     broker.run_jobs = True
     while broker.jobs:
         broker.turn([], [run_job(broker.jobs.pop(0))])
 
 
-def test_message_that_waited_for_its_topic_is_no_success_once_another_is_the_master(pair: ElectedGroup) -> None:
+def test_message_waiting_for_its_topic_is_not_acknowledged_after_another_became_master(pair: ElectedGroup) -> None:
     old = pair.brokers[0]
     assert pair.send(old, b"kept") == ResponseCode.SUCCESS
     for wire in pair.wires:
@@ -64,7 +64,7 @@ def test_message_that_waited_for_its_topic_is_no_success_once_another_is_the_mas
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE, answer.remark
 
 
-def test_master_whose_log_was_in_doubt_reads_again_after_a_hand_back(tmp_path: Path) -> None:
+def test_master_with_a_doubtful_log_serves_reads_again_after_an_offset_handover(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
     master = group.brokers[0]
     group.send(master)
@@ -81,7 +81,7 @@ def test_master_whose_log_was_in_doubt_reads_again_after_a_hand_back(tmp_path: P
 
 
 @pytest.mark.parametrize("mode", [Mode.ELECT, Mode.SLAVE_CONSUME])
-def test_epoch_that_a_full_disk_does_not_take_begins_when_there_is_room(
+def test_epoch_that_cannot_be_saved_on_a_full_disk_begins_when_there_is_room(
     tmp_path: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = ElectedGroup(tmp_path, mode, settles=False)
@@ -133,7 +133,7 @@ def test_offsets_handed_over_twice_are_answered_only_when_they_are_saved(tmp_pat
     fields = {"from": 1, "token": master.failover.member.view.version}
     master.run_jobs = False
 
-    def tell_and_fail() -> int:
+    def hand_over_and_fail() -> int:
         asked = master.send_request(Code.TANDEM_HAND_OFFSETS, fields, body)
         answer = master.answer_to(asked)
         assert answer is None, "answered before it is saved"
@@ -146,8 +146,8 @@ def test_offsets_handed_over_twice_are_answered_only_when_they_are_saved(tmp_pat
         assert answer is not None
         return answer.code
 
-    assert tell_and_fail() == ResponseCode.SYSTEM_ERROR
-    assert tell_and_fail() == ResponseCode.SYSTEM_ERROR
+    assert hand_over_and_fail() == ResponseCode.SYSTEM_ERROR
+    assert hand_over_and_fail() == ResponseCode.SYSTEM_ERROR
 
 
 def test_slave_whose_disk_failed_is_not_elected(pair: ElectedGroup) -> None:
@@ -163,7 +163,7 @@ def test_slave_whose_disk_failed_is_not_elected(pair: ElectedGroup) -> None:
     assert slave.stage == "slave"
 
 
-def test_loss_accepted_once_is_not_accepted_for_ever(pair: ElectedGroup) -> None:
+def test_accepting_a_loss_once_does_not_accept_later_ones(pair: ElectedGroup) -> None:
     master = pair.brokers[0]
     pair.send(master)
     pair.kill(1)
@@ -180,7 +180,7 @@ def test_loss_accepted_once_is_not_accepted_for_ever(pair: ElectedGroup) -> None
     assert master.may == ""
 
 
-def test_progress_of_delayed_messages_does_not_overtake_their_delivery(tmp_path: Path) -> None:
+def test_progress_of_delayed_messages_is_not_replicated_before_their_delivery(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.ELECT, ha_bytes_per_second=3_000)
     master = group.brokers[0]
     group.pass_time(1_000)
@@ -190,7 +190,7 @@ def test_progress_of_delayed_messages_does_not_overtake_their_delivery(tmp_path:
     assert answer is not None
     assert answer.code == ResponseCode.SUCCESS
     group.pass_time(900)
-    for _ in range(3):  # uses up what may be copied per second
+    for _ in range(3):  # uses up the transfer rate
         master.send_request(Code.SEND_MESSAGE_V2, send_fields("TopicB", 0, {}), bytes(2_500))
     group.pass_time(250)
     assert master.node.delay.progress == {1: 1}
@@ -208,7 +208,7 @@ def delivered(broker: Broker) -> list[bytes]:
     return [] if answer is None else [message.body for message in messages_in(answer)]
 
 
-def test_progress_of_deliveries_that_were_cut_is_taken_back(tmp_path: Path) -> None:
+def test_progress_of_truncated_deliveries_is_reverted(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.ELECT)
     old = group.brokers[0]
     assert group.send(old) == ResponseCode.SUCCESS
@@ -228,14 +228,14 @@ def test_progress_of_deliveries_that_were_cut_is_taken_back(tmp_path: Path) -> N
     group.pass_time(4_000)
     new = group.brokers[1]
     assert new.may == "RW"
-    new.node.delay.progress[1] = 0  # as if it had not delivered yet
+    new.node.delay.progress[1] = 0  # as if it had not delivered it yet
     new.node.delay.version.counter += 1
     old = group.start(0)
     group.settle()
     assert old.node.delay.progress.get(1, 0) == 0
 
 
-def test_stalled_link_does_not_keep_tables_from_the_others(tmp_path: Path) -> None:
+def test_stalled_connection_does_not_delay_tables_for_other_members(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.ELECT, members=3)
     group.pass_time(2_000)
     master = group.brokers[0]
@@ -258,7 +258,7 @@ def test_stalled_link_does_not_keep_tables_from_the_others(tmp_path: Path) -> No
     assert answer.code == ResponseCode.SUCCESS
 
 
-def test_log_doubted_while_a_claim_is_under_way_is_left_to_another(pair: ElectedGroup) -> None:
+def test_member_whose_log_becomes_doubtful_during_a_claim_is_not_elected(pair: ElectedGroup) -> None:
     pair.send(pair.brokers[0])
     pair.pass_time(1_000)
     member = pair.brokers[0].failover.member
@@ -270,7 +270,7 @@ def test_log_doubted_while_a_claim_is_under_way_is_left_to_another(pair: Elected
     assert pair.brokers[1].may == "RW"
 
 
-def test_log_doubted_while_the_record_is_being_written_is_left_to_another(pair: ElectedGroup) -> None:
+def test_member_whose_log_becomes_doubtful_while_the_record_is_written_is_not_elected(pair: ElectedGroup) -> None:
     pair.send(pair.brokers[0])
     pair.pass_time(1_000)
     member = pair.brokers[0].failover.member
@@ -300,7 +300,7 @@ def test_loss_found_by_a_start_that_failed_is_found_again_by_the_next(pair: Elec
     assert pair.start(1, boot_id="boot-2").failover.member.is_log_whole
 
 
-def test_offsets_of_a_removed_topic_do_not_come_back(pair: ElectedGroup) -> None:
+def test_offsets_of_a_removed_topic_are_not_restored(pair: ElectedGroup) -> None:
     master, slave = pair.brokers[0], pair.brokers[1]
     pair.send(master)
     master.commit(1)
@@ -312,7 +312,7 @@ def test_offsets_of_a_removed_topic_do_not_come_back(pair: ElectedGroup) -> None
 
 
 def after_room_and_kill(group: ElectedGroup, disks: dict[int, SimDisk]) -> Broker:
-    """The full disk of the master has room again, half a second later both are killed; the master, started again."""
+    """Free the full disk of the master, kill both members half a second later, return the restarted master."""
     group.pass_time(1_000)
     disks[0].heal()
     group.pass_time(450)
@@ -322,7 +322,7 @@ def after_room_and_kill(group: ElectedGroup, disks: dict[int, SimDisk]) -> Broke
     return group.start(0)
 
 
-def test_commits_that_a_full_disk_did_not_take_are_kept_as_soon_as_there_is_room(tmp_path: Path) -> None:
+def test_commits_refused_by_a_full_disk_are_saved_as_soon_as_there_is_room(tmp_path: Path) -> None:
     """Found by chaos run 20080: the disk was full, had room again, and half a second later the process was killed."""
     disks = {number: SimDisk(Random(number)) for number in range(2)}
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME, disks=disks, offsets_persist_ms=60_000)
@@ -343,14 +343,14 @@ def test_offsets_removed_while_the_disk_was_full_stay_removed(tmp_path: Path) ->
     assert after_room_and_kill(group, disks).node.offsets.table == {}
 
 
-def test_held_pull_whose_queue_cannot_be_read_is_answered_and_the_broker_goes_on(
+def test_held_pull_of_an_unreadable_queue_is_answered_and_the_broker_continues(
     pair: ElectedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master = pair.brokers[0]
     pair.send(master, b"0")
     for wire in pair.wires:
         wire.stalls_up = True
-    assert pair.send(master, b"1") is None, "one member has it, so it may not be shown"
+    assert pair.send(master, b"1") is None, "only one member has it, so it may not be shown"
     pair.pass_time(1_200)
     assert master.pull("TopicA", 1, wait_ms=20_000) is None
     held = master._opaque
@@ -376,9 +376,7 @@ def test_held_pull_whose_queue_cannot_be_read_is_answered_and_the_broker_goes_on
 
 
 @pytest.mark.parametrize("mode", [Mode.ELECT, Mode.SLAVE_CONSUME])
-def test_offset_that_a_full_disk_did_not_take_is_reported_to_nobody_before_it_is_kept(
-    tmp_path: Path, mode: Mode
-) -> None:
+def test_offset_refused_by_a_full_disk_is_not_reported_before_it_is_saved(tmp_path: Path, mode: Mode) -> None:
     """Chaos run 101005: full disk, killed right after, master again within its session: offsets went back by 150."""
     disks = {number: SimDisk(Random(number)) for number in range(2)}
     group = ElectedGroup(tmp_path, mode, disks=disks, offsets_persist_ms=60_000)
@@ -400,7 +398,7 @@ def test_offset_that_a_full_disk_did_not_take_is_reported_to_nobody_before_it_is
     disks[0].kill()
     again = group.start(0)
     group.pass_time(200)
-    assert again.node.offsets.get("TopicA", "group", 0) == 1, "nobody was told of another"
+    assert again.node.offsets.get("TopicA", "group", 0) == 1, "no other offset was reported"
 
 
 def test_offsets_are_reported_again_as_soon_as_the_full_disk_has_room(tmp_path: Path) -> None:

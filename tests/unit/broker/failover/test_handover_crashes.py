@@ -1,8 +1,8 @@
-"""Crash of real brokers at each step of a hand-back and of a switch: killed, or without power, the one that gives, the
-one that takes, or both; afterwards they start again. Never two serve, no committed offset goes back, nothing that was
-acknowledged is lost, and the group ends in its normal state.
+"""Crashes of brokers at each step of an offset handover and of a switch: giver, receiver or both are killed or
+lose power, and start again later. At most one member serves at a time, no committed offset goes back, no acknowledged
+message is lost, and the group returns to its normal state.
 
-What a power loss may take back of the offsets is what no member had saved, or got; see `Traffic`.
+A power loss may set offsets back only to those that no member had saved or received; see `Traffic`.
 """
 
 from collections.abc import Callable
@@ -27,17 +27,17 @@ BOTH = {"master": [MASTER], "slave": [SLAVE], "both": [MASTER, SLAVE]}
 
 
 def is_at(number: int, what: str, path: str) -> Moment:
-    """A member does something."""
+    """Return the moment of an effect of a member."""
     return lambda _, at: at.number == number and at.what == what and at.path.endswith(path)
 
 
 def stands(number: int, stage: MemberStage) -> Moment:
-    """A member has come to a stage."""
+    """Return the moment at which a member is in a stage."""
     return lambda group, at: at.number == number and group.brokers[number].failover.member.stage is stage
 
 
 def gives(number: int, step: HandStep) -> Moment:
-    """A member that hands over has come to a step."""
+    """Return the moment at which a member that hands over is at a step."""
 
     def is_there(group: MortalGroup, at: Point) -> bool:
         hand = group.brokers[number].failover.member._handover.progress
@@ -80,13 +80,13 @@ SWITCH: dict[str, Moment] = {
 
 
 class Prepare(Protocol):
-    """Makes a group before something, and what begins it."""
+    """Prepares a group for an operation; returns its traffic and the call that begins the operation."""
 
     def __call__(self, path: Path, *, seed: int) -> tuple[Traffic, Callable[[], object]]: ...
 
 
 def reading_slave(path: Path, *, seed: int) -> Traffic:
-    """The master is down, its slave is read from and ahead with its offsets."""
+    """Return a group whose master is down, and whose slave serves reads and is ahead with its offsets."""
     group = MortalGroup(path, Mode.SLAVE_CONSUME, seed=seed, flush_type="SYNC_FLUSH")
     traffic = Traffic(group)
     for _ in range(40):
@@ -95,19 +95,19 @@ def reading_slave(path: Path, *, seed: int) -> Traffic:
     traffic.pass_time(1_000)
     group.end(MASTER, KILL)
     assert traffic.run_until(lambda: group.brokers[SLAVE].may == "R", 8_000)
-    group.brokers[SLAVE].heartbeat("group", {"TopicA": "*"})  # so that it is waited for
+    group.brokers[SLAVE].heartbeat("group", {"TopicA": "*"})  # a consumer whose commits are waited for
     traffic.pass_time(300)
     return traffic
 
 
 def hand_back(path: Path, *, seed: int) -> tuple[Traffic, Callable[[], object]]:
-    """A group before its hand-back, and what begins it."""
+    """Return a group before the offset handover to its master, and the call that begins it."""
     traffic = reading_slave(path, seed=seed)
     return traffic, lambda: traffic.group.start(MASTER)
 
 
 def switch(path: Path, *, seed: int) -> tuple[Traffic, Callable[[], object]]:
-    """A group before an operator's switch, and that."""
+    """Return a group before an operator's switch, and the call that begins it."""
     group = MortalGroup(path, Mode.ELECT, seed=seed, flush_type="SYNC_FLUSH")
     traffic = Traffic(group)
     traffic.pass_time(1_500)
@@ -115,8 +115,8 @@ def switch(path: Path, *, seed: int) -> tuple[Traffic, Callable[[], object]]:
     return traffic, lambda: group.brokers[MASTER].send_request(Code.TANDEM_SWITCH, {"target": SLAVE})
 
 
-def is_well(group: MortalGroup) -> bool:
-    """One serves, the other has all of its log; in `slave-consume` the one is the master."""
+def is_normal(group: MortalGroup) -> bool:
+    """Return whether one member serves and the other has all of its log; in `slave-consume` the master serves."""
     record = group.record
     may = {number: broker.may for number, broker in group.brokers.items()}
     leader = MASTER if group.mode is Mode.SLAVE_CONSUME else record.master
@@ -139,7 +139,7 @@ def crash_at(
     *,
     is_over: Callable[[MortalGroup], bool] = lambda _: False,
 ) -> bool:
-    """Begin, end the victims at the moment, start them later, and judge; False if the moment never came."""
+    """Begin, crash the victims at the moment, start them later, and check; return False if the moment never came."""
     group = traffic.group
     struck: list[Point] = []
 
@@ -158,30 +158,30 @@ def crash_at(
     for number in victims:
         group.start(number)
     traffic.is_sending = True
-    if not traffic.run_until(lambda: is_well(group), 12_000):
+    if not traffic.run_until(lambda: is_normal(group), 12_000):
         traffic.help()
-        assert traffic.run_until(lambda: is_well(group), 12_000), (struck, group.record)
+        assert traffic.run_until(lambda: is_normal(group), 12_000), (struck, group.record)
     traffic.pass_time(300)
     traffic.check(next(broker for broker in group.brokers.values() if broker.may))
     return True
 
 
 def back_ms(seed: int) -> int:
-    """They come back before anybody could have taken over, or long after."""
+    """Return when crashed members start again: before another could have taken over, or long after."""
     return 200 if seed % 2 else 5_000
 
 
 def crash_at_step(path: Path, prepare: Prepare, steps: dict[str, Moment], step: str, victims: str, how: str) -> None:
     seed = list(steps).index(step) + list(BOTH).index(victims) + (how == KILL)
     traffic, begin = prepare(path, seed=seed)
-    assert crash_at(traffic, begin, steps[step], BOTH[victims], how, back_ms(seed)), "the step is never reached"
+    assert crash_at(traffic, begin, steps[step], BOTH[victims], how, back_ms(seed)), "the step was not reached"
 
 
 @spec("F25", "F26", "F09", "F22", "F33", "M07")
 @pytest.mark.parametrize("how", [KILL, POWER])
 @pytest.mark.parametrize("victims", BOTH)
 @pytest.mark.parametrize("step", HAND_BACK)
-def test_crash_at_each_step_of_a_hand_back(step: str, victims: str, how: str, tmp_path: Path) -> None:
+def test_crash_at_each_step_of_an_offset_handover(step: str, victims: str, how: str, tmp_path: Path) -> None:
     crash_at_step(tmp_path, hand_back, HAND_BACK, step, victims, how)
 
 
@@ -194,7 +194,7 @@ def test_crash_at_each_step_of_a_switch(step: str, victims: str, how: str, tmp_p
 
 
 class Nth:
-    """The nth thing that a member does."""
+    """The nth effect of a member."""
 
     def __init__(self, number: int, nth: int) -> None:
         self._number, self._left = number, nth
@@ -207,12 +207,12 @@ class Nth:
 @spec("F25", "F26", "F09", "F33")
 @pytest.mark.parametrize("first", range(1, STRIDE + 1))
 @pytest.mark.parametrize("victim", [MASTER, SLAVE])
-def test_crash_between_any_two_effects_of_a_hand_back(victim: int, first: int, tmp_path: Path) -> None:
+def test_crash_between_any_two_effects_of_an_offset_handover(victim: int, first: int, tmp_path: Path) -> None:
     for nth in range(first, 1_000, STRIDE):
         traffic, begin = hand_back(tmp_path, seed=nth)
         how = POWER if nth % 4 < 2 else KILL
-        if not crash_at(traffic, begin, Nth(victim, nth), [victim], how, back_ms(nth), is_over=is_well):
-            assert nth > 30, "fewer effects than a hand-back has"
+        if not crash_at(traffic, begin, Nth(victim, nth), [victim], how, back_ms(nth), is_over=is_normal):
+            assert nth > 30, "fewer effects than a handover has"
             return
 
 
@@ -220,14 +220,16 @@ def forget(_: ConsumerOffsets, raw: dict[str, Any]) -> None:
     assert raw["offsetTable"], "there is something to merge"
 
 
-def test_checker_sees_offsets_that_were_not_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checker_detects_offsets_that_were_not_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ConsumerOffsets, "merge_positions", forget)
     traffic, begin = hand_back(tmp_path, seed=1)
     with pytest.raises(AssertionError, match="a committed offset went back"):
         crash_at(traffic, begin, HAND_BACK["f: the master serves"], [SLAVE], KILL, 200)
 
 
-def test_checker_sees_offsets_that_count_before_they_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checker_detects_offsets_that_count_before_they_are_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Saver, "begin", lambda _: None)
     monkeypatch.setattr(MemberMachine, "may_take_offsets", take_at_once)
     traffic, begin = hand_back(tmp_path, seed=1)

@@ -1,4 +1,4 @@
-"""What members ask each other is proven where there is a secret: strangers and recordings change nothing."""
+"""Authenticated requests between members: unauthenticated peers and replayed requests change nothing."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +42,7 @@ def challenge(broker: Harness, link: int = 1) -> str:
 
 
 def proven(code: int, fields: dict[str, str], nonce: str, secret: bytes = SECRET, body: bytes = b"") -> Command:
-    """A request as a member makes it."""
+    """Return a request with the proof of a member."""
     told = {**fields, CHALLENGE: nonce, NONCE: "b3du"}
     command = Command(code, 77, fields=told, body=body)
     command.fields[PROOF] = member_requests._text(member_requests._request_proof(secret, command))
@@ -76,7 +76,7 @@ def test_request_of_members_without_a_proof_is_refused_counted_and_logged_once_a
     assert [line for line in caplog.messages if "refused times=3" in line]
 
 
-def test_without_a_secret_everything_stays_as_it_is(tmp_path: Path) -> None:
+def test_requests_without_a_secret_are_unchanged(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
     end = broker.node.store.log.written_end
@@ -102,7 +102,7 @@ def test_operators_need_no_secret(broker: Harness) -> None:
 
 
 @spec("H24")
-def test_proven_request_is_answered_with_a_proof_whichever_secret_it_is(broker: Harness) -> None:
+def test_proven_request_is_answered_with_a_proof_for_every_secret(broker: Harness) -> None:
     broker.send("TopicA")
     for secret in (SECRET, OTHER):
         end = str(broker.node.store.log.written_end)
@@ -143,7 +143,7 @@ def no_base64(command: Command) -> None:
 
 @spec("H24")
 @pytest.mark.parametrize("change", [changed_field, more_fields, changed_body, changed_code, reflected, no_base64])
-def test_request_changed_under_way_is_refused(broker: Harness, change: Callable[[Command], None]) -> None:
+def test_request_changed_in_flight_is_refused(broker: Harness, change: Callable[[Command], None]) -> None:
     request = proven(Code.TANDEM_LOG_RECORDS, RANGE, challenge(broker))
     change(request)
     answer = ask(broker, request)
@@ -152,20 +152,20 @@ def test_request_changed_under_way_is_refused(broker: Harness, change: Callable[
 
 
 @spec("H24")
-def test_nonce_is_good_for_one_request_on_its_own_connection(broker: Harness) -> None:
+def test_nonce_is_valid_for_one_request_on_its_own_connection(broker: Harness) -> None:
     broker.send("TopicA")
     broker.open(2)
     request = proven(Code.TANDEM_LOG_RECORDS, RANGE, challenge(broker))
     assert ask(broker, request, link=2).code == NO_PERMISSION
     assert ask(broker, request).code == OK
-    assert ask(broker, request).code == NO_PERMISSION, "a recording"
+    assert ask(broker, request).code == NO_PERMISSION, "a replayed request"
     assert ask(broker, proven(Code.TANDEM_LOG_RECORDS, RANGE, "")).code == NO_PERMISSION
     assert (
         ask(broker, proven(Code.TANDEM_LOG_RECORDS, RANGE, challenge(broker), b"not known here")).code == NO_PERMISSION
     )
 
 
-def test_nonces_that_nobody_uses_are_few(broker: Harness) -> None:
+def test_number_of_unused_nonces_is_limited(broker: Harness) -> None:
     broker.send("TopicA")
     nonces = [challenge(broker) for _ in range(NONCES_MAX + 1)]
     assert len(broker.node.links[1].nonces) == NONCES_MAX
@@ -178,7 +178,7 @@ def test_nonces_that_nobody_uses_are_few(broker: Harness) -> None:
 
 @spec("H24", "F22", "F26")
 @pytest.mark.parametrize("secret", [None, SECRET])
-def test_recorded_hand_over_sent_again_moves_no_offset_back(
+def test_replayed_handover_moves_no_offset_back(
     tmp_path: Path, secret: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME, secret=secret)
@@ -207,14 +207,14 @@ def test_recorded_hand_over_sent_again_moves_no_offset_back(
     answer = ask(master, request, link=stranger)
     assert answer.code == (ResponseCode.SYSTEM_ERROR if secret is None else NO_PERMISSION)
     assert master.committed() == 9
-    # Not even if it were taken: the higher offset holds.
+    # Even if it were accepted, the higher offset would win.
     monkeypatch.setattr(master.failover.member, "may_take_offsets", lambda *_: True)
     master.failover.take_offsets(1, 1, {"offsets": {"offsetTable": {"TopicA@group": {"0": 5}}}})
     assert master.committed() == 9
 
 
 @spec("H24")
-def test_stranger_hands_nothing_over_while_a_hand_over_is_awaited(tmp_path: Path) -> None:
+def test_unauthenticated_peer_cannot_hand_over_offsets(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME, secret=SECRET)
     group.send(group.brokers[0])
     group.brokers[0].commit(1)
@@ -248,7 +248,7 @@ def test_switch_moves_offsets_with_proofs(tmp_path: Path) -> None:
 
 
 @spec("H24")
-def test_answer_that_is_not_proven_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_response_without_a_proof_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     asking = Harness(tmp_path, keyring=Keyring(lambda: (SECRET,), Random(1)))
     heard: list[Command | None] = []
     nonce = member_requests._text(bytes(32))
@@ -270,7 +270,7 @@ def test_answer_that_is_not_proven_is_none(tmp_path: Path, caplog: pytest.LogCap
         asking.turn()
 
     def asked() -> Command:
-        """The request itself, after its challenge was answered."""
+        """Return the request itself, after its challenge was answered."""
         begin()
         (first,) = asking.take_requests(Code.TANDEM_CHALLENGE, link=link)
         asking.turn([(link, encode_command(first.answer(OK, fields={CHALLENGE: nonce})))])
@@ -282,7 +282,7 @@ def test_answer_that_is_not_proven_is_none(tmp_path: Path, caplog: pytest.LogCap
     link = connect.link
     asking.open(link, connect.kind, connect.address)
     (first,) = asking.take_requests(Code.TANDEM_CHALLENGE, link=link)
-    # It has no secret, or says something else than a nonce.
+    # The peer has no secret, or sends something else than a nonce.
     asking.reply(first, link=link, code=ResponseCode.SYSTEM_ERROR)
     assert heard == [None]
     for proof in ("", "AAAA", "self"):

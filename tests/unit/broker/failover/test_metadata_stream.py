@@ -1,4 +1,4 @@
-"""In a group with a registry a slave knows a topic before it has a message of it, and nothing that was removed."""
+"""Metadata of a slave in a group with a registry: topics arrive before their messages, and removals are applied."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def pair(tmp_path: Path) -> ElectedGroup:
 
 
 def send(group: ElectedGroup, broker: Broker, topic: str, queue_id: int, queues: int, body: bytes = b"body") -> int:
-    """Send as a producer that was told of so many queues; the code of the answer."""
+    """Send as a producer with a route of so many queues; return the code of the response."""
     opaque = broker.send_request(Code.SEND_MESSAGE_V2, send_fields(topic, queue_id) | {"d": queues}, body)
     group.settle()
     answer = broker.answer_to(opaque)
@@ -33,8 +33,8 @@ def send(group: ElectedGroup, broker: Broker, topic: str, queue_id: int, queues:
     return answer.code
 
 
-def only_the_log_travels(group: ElectedGroup) -> None:
-    """Nothing that members ask each other on the port for clients arrives any more."""
+def transfer_only_the_log(group: ElectedGroup) -> None:
+    """Drop all requests between members on the port for clients from now on."""
     for wire in group.wires:
         if wire.kind is not LinkKind.HA_MASTER:
             wire.stalls_up = wire.stalls_down = True
@@ -45,11 +45,11 @@ def only_the_log_travels(group: ElectedGroup) -> None:
 
 @spec("R11", "M01")
 @pytest.mark.parametrize("is_created_by_operator", [False, True])
-def test_topic_goes_on_with_its_queues_when_the_master_dies_right_after_its_first_message(
+def test_topic_keeps_its_queues_when_the_master_dies_right_after_its_first_message(
     pair: ElectedGroup, is_created_by_operator: bool
 ) -> None:
     master = pair.brokers[0]
-    only_the_log_travels(pair)
+    transfer_only_the_log(pair)
     if is_created_by_operator:
         master.create_topic("Fresh", queues=6)
     queues = 6 if is_created_by_operator else 3
@@ -71,9 +71,9 @@ def test_topic_goes_on_with_its_queues_when_the_master_dies_right_after_its_firs
     assert "Fresh" in new.json(Code.GET_ALL_TOPIC_CONFIG)["topicConfigTable"]
 
 
-def test_changed_queues_and_groups_are_with_the_slave_before_the_next_message(pair: ElectedGroup) -> None:
+def test_changed_queues_and_groups_reach_the_slave_before_the_next_message(pair: ElectedGroup) -> None:
     master, slave = pair.brokers[0], pair.brokers[1]
-    only_the_log_travels(pair)
+    transfer_only_the_log(pair)
     master.create_topic("Fresh", queues=2)
     master.create_topic("Fresh", queues=9)
     assert (
@@ -90,14 +90,14 @@ def test_changed_queues_and_groups_are_with_the_slave_before_the_next_message(pa
 
 
 @spec("R11")
-def test_member_that_joins_knows_the_topics_of_what_it_acknowledges(pair: ElectedGroup) -> None:
+def test_joining_member_has_the_topics_of_the_messages_it_acknowledges(pair: ElectedGroup) -> None:
     master = pair.brokers[0]
     pair.kill(1)
     pair.pass_time(6_000)
     assert send(pair, master, "Fresh", 2, 3, b"alone") in STORED
     pair.start(1)
     pair.settle()
-    only_the_log_travels(pair)
+    transfer_only_the_log(pair)
     pair.pass_time(3_000)
     assert master.failover.member.must_ack == {0, 1}
     pair.kill(0)
@@ -113,7 +113,7 @@ def test_message_of_a_new_topic_waits_until_the_slave_has_saved_the_topic(pair: 
     opaque = master.send_request(Code.SEND_MESSAGE_V2, send_fields("Fresh") | {"d": 3})
     pair.settle()
     assert slave.log_end == master.log_end
-    assert master.answer_to(opaque) is None, "a killed slave would not know the topic any more"
+    assert master.answer_to(opaque) is None, "a killed slave would not have the topic"
     jobs, slave.jobs = slave.jobs, []
     for job in jobs:
         slave.turn([], [run_job(job)])
@@ -127,9 +127,9 @@ def test_message_of_a_new_topic_waits_until_the_slave_has_saved_the_topic(pair: 
 
 
 @spec("F03")
-def test_slave_that_is_read_from_knows_the_topic_of_the_last_message(tmp_path: Path) -> None:
+def test_reading_slave_has_the_topic_of_the_last_message(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
-    only_the_log_travels(group)
+    transfer_only_the_log(group)
     assert send(group, group.brokers[0], "Fresh", 0, 3) == OK
     group.kill(0)
     group.pass_time(4_000)
@@ -140,7 +140,7 @@ def test_slave_that_is_read_from_knows_the_topic_of_the_last_message(tmp_path: P
     assert len(messages_in(answer)) == 1
 
 
-def test_link_that_takes_nothing_is_closed_before_it_misses_a_topic(
+def test_connection_with_a_full_backlog_is_closed_before_it_misses_a_topic(
     pair: ElectedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master, slave = pair.brokers[0], pair.brokers[1]
@@ -187,7 +187,7 @@ def test_tables_that_cannot_be_read_change_nothing(
 
 @spec("M02", "M03", "M05", "F03")
 @pytest.mark.parametrize("mode", [Mode.ELECT, Mode.SLAVE_CONSUME])
-def test_topics_and_groups_removed_while_a_slave_was_away_are_gone_there_when_it_is_back(
+def test_topics_and_groups_removed_while_a_slave_was_down_are_removed_there_when_it_returns(
     tmp_path: Path, mode: Mode
 ) -> None:
     group = ElectedGroup(tmp_path, mode)
@@ -207,7 +207,7 @@ def test_topics_and_groups_removed_while_a_slave_was_away_are_gone_there_when_it
     assert master.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"}).code == OK
     assert master.ask(Code.DELETE_SUBSCRIPTIONGROUP, {"groupName": "old", "removeOffset": True}).code == OK
     slave = group.start(1)
-    assert "Gone@old" in slave.node.offsets.table, "as it left"
+    assert "Gone@old" in slave.node.offsets.table, "unchanged since it was stopped"
     group.pass_time(1_000)
     for _ in range(2):
         assert slave.node.offsets.table == master.node.offsets.table == {"Kept@readers": {0: 1}}
@@ -216,11 +216,11 @@ def test_topics_and_groups_removed_while_a_slave_was_away_are_gone_there_when_it
         assert "old" not in slave.node.groups.table
         assert "readers" in slave.node.groups.table
         group.kill(1)
-        slave = group.start(1)  # what it took is on its disk
+        slave = group.start(1)  # what it applied is on its disk
     group.kill(0)
 
 
-def test_topic_made_again_under_its_name_begins_without_offsets_on_a_slave_that_was_away(pair: ElectedGroup) -> None:
+def test_topic_created_again_begins_without_offsets_on_a_slave_that_was_down(pair: ElectedGroup) -> None:
     master = pair.brokers[0]
     pair.send(master)
     master.commit(1)
@@ -236,7 +236,7 @@ def test_topic_made_again_under_its_name_begins_without_offsets_on_a_slave_that_
 
 
 @spec("R11")
-def test_member_joins_only_when_it_has_the_offsets_that_consumers_were_told(
+def test_member_joins_only_when_it_has_the_offsets_reported_to_consumers(
     pair: ElectedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master = pair.brokers[0]
@@ -257,7 +257,7 @@ def test_member_joins_only_when_it_has_the_offsets_that_consumers_were_told(
 
 
 @spec("R11")
-def test_master_that_may_only_be_written_tells_its_offsets_to_whoever_joins(pair: ElectedGroup) -> None:
+def test_master_with_only_write_permission_publishes_its_offsets_to_joining_members(pair: ElectedGroup) -> None:
     master = pair.brokers[0]
     pair.kill(1)
     pair.pass_time(6_000)
@@ -277,7 +277,7 @@ def test_master_that_may_only_be_written_tells_its_offsets_to_whoever_joins(pair
 
 
 @spec("F29")
-def test_slave_without_the_offsets_is_not_read_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slave_without_the_offsets_does_not_serve_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_stream, "BACKLOG_BYTES_MAX", -1)  # as if log bytes had to wait all the time
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
     master, slave = group.brokers[0], group.brokers[1]
@@ -291,7 +291,7 @@ def test_slave_without_the_offsets_is_not_read_from(tmp_path: Path, monkeypatch:
     assert slave.may == ""
 
 
-def test_slave_that_serves_reads_keeps_its_offsets_until_they_are_handed_back(tmp_path: Path) -> None:
+def test_reading_slave_keeps_its_offsets_until_the_handover(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
     group.send(group.brokers[0])
     slave = group.let_slave_read()
@@ -303,8 +303,8 @@ def test_slave_that_serves_reads_keeps_its_offsets_until_they_are_handed_back(tm
         assert broker.node.offsets.get("TopicA", "born-here", 0) == 1
 
 
-def test_slave_that_is_read_from_keeps_its_offsets_while_the_record_is_lost(tmp_path: Path) -> None:
-    """Found by simulation seed 1931270: a master that had been paused told its older offsets just then."""
+def test_reading_slave_keeps_its_offsets_while_the_record_is_lost(tmp_path: Path) -> None:
+    """Found by simulation seed 1931270: a master that had been paused published its older offsets just then."""
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
     group.send(group.brokers[0])
     slave = group.let_slave_read()

@@ -1,4 +1,4 @@
-"""Answers that tell of offsets wait until every slave has them."""
+"""Responses with offsets, which wait until every slave has them."""
 
 from tandemq.boundary import Turn
 from tandemq.broker.failover.offset_barrier import OffsetGate
@@ -16,7 +16,7 @@ def held(gate: OffsetGate, version: int) -> bool:
     return gate.holds(version, [SLAVE], CLIENT, request, request.answer(ResponseCode.SUCCESS))
 
 
-def test_slave_that_is_seconds_behind_lets_answers_go_all_the_same() -> None:
+def test_responses_are_sent_although_a_slave_is_seconds_behind() -> None:
     gate = OffsetGate()
     for number in range(1, 2 * BEATS_BEHIND):
         gate.noted = number
@@ -29,7 +29,7 @@ def test_slave_that_is_seconds_behind_lets_answers_go_all_the_same() -> None:
         assert len(turn.sends.get(CLIENT, [])) == (number > BEATS_BEHIND), f"heartbeat {number}"
 
 
-def test_links_that_are_gone_are_forgotten() -> None:
+def test_closed_connections_are_dropped() -> None:
     gate = OffsetGate()
     for link in range(SLAVE, SLAVE + 100):
         gate.beat(link, 1, {link})

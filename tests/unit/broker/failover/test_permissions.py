@@ -1,5 +1,5 @@
-"""Truth tables of `slave-consume`, asked of real brokers: what each permission allows where the group stands, and when
-a master is lonely. The rules alone: `tests/unit/coordination/test_tables.py`.
+"""Truth tables of `slave-consume` with brokers: requests allowed by permission and state of the group, and the
+conditions under which a master is isolated. The rules alone: `tests/unit/coordination/test_tables.py`.
 """
 
 import itertools
@@ -23,9 +23,9 @@ ASKED = {
     BrokerPermission.WRITE: "W",
     BrokerPermission.NONE: "",
 }
-"""What is answered under each permission: pulls, sends, commits."""
+"""Requests that are accepted under each permission: pulls, sends, commits."""
 LEASE_OVER_MS = 1_700
-"""After this a lease of 1.3 s is over, and nobody has taken over yet."""
+"""After this time a lease of 1.3 s is over, and no member has taken over yet."""
 
 
 def group_of(path: Path, members: int, started: list[int]) -> ElectedGroup:
@@ -34,7 +34,7 @@ def group_of(path: Path, members: int, started: list[int]) -> ElectedGroup:
 
 
 def allowed(group: ElectedGroup, broker: Broker) -> str:
-    """What a member answers, asked as a client does."""
+    """Return the kinds of client requests that a member accepts."""
     pulled = broker.pull("TopicA", 0)
     assert pulled is not None
     opaque = broker.send_request(Code.SEND_MESSAGE_V2, send_fields("TopicA"), b"body")
@@ -50,7 +50,7 @@ def allowed(group: ElectedGroup, broker: Broker) -> str:
 @spec("F12", "F13", "F06", "F10")
 @pytest.mark.parametrize("slaves", [BrokerPermission.FULL, BrokerPermission.READ])
 @pytest.mark.parametrize("masters", list(BrokerPermission))
-def test_what_is_answered_by_state_and_permission(
+def test_accepted_requests_by_state_and_permission(
     masters: BrokerPermission, slaves: BrokerPermission, tmp_path: Path
 ) -> None:
     group = group_of(tmp_path, 2, [0, 1])
@@ -62,25 +62,27 @@ def test_what_is_answered_by_state_and_permission(
     group.kill(0)
     group.pass_time(5_000)
     slave = group.brokers[1]
-    assert allowed(group, slave) == ("RC" if masters.may_read else ""), "who may not be read is not replaced"
-    slave.heartbeat("group", {"TopicA": "*"})  # whose commits are waited for
+    assert allowed(group, slave) == ("RC" if masters.may_read else ""), "a master that may not be read is not replaced"
+    slave.heartbeat("group", {"TopicA": "*"})  # a consumer whose commits are waited for
     master = group.start(0)
     group.pass_time(500)
     if masters.may_read:
         assert group.record.mode is GroupMode.SLAVE_CONSUME
-        assert (allowed(group, master), allowed(group, slave)) == ("", "C"), "handing back"
+        assert (allowed(group, master), allowed(group, slave)) == ("", "C"), "during the offset handover"
     group.pass_time(2_000)
     assert (allowed(group, master), allowed(group, slave)) == (ASKED[masters], "")
 
 
 def is_there(is_master: bool, is_assigned: bool, was_connected: bool, is_alone: bool, _: bool) -> bool:
-    """Whether there is a broker to be asked: a slave that nobody started, or that was killed, is none."""
+    """Return whether there is a running broker: not a slave that was not started, or was killed."""
     return is_master or (is_assigned and was_connected and not is_alone)
 
 
 @spec("F31", "F16", "F28", "F29")
 @pytest.mark.parametrize("facts", [facts for facts in itertools.product((False, True), repeat=5) if is_there(*facts)])
-def test_broker_is_lonely_only_if_all_five_hold(facts: tuple[bool, bool, bool, bool, bool], tmp_path: Path) -> None:
+def test_broker_is_isolated_only_if_all_five_conditions_hold(
+    facts: tuple[bool, bool, bool, bool, bool], tmp_path: Path
+) -> None:
     is_master, is_assigned, was_connected, is_alone, has_no_registry = facts
     has_slave = is_assigned and was_connected
     group = group_of(tmp_path, 2 if is_assigned else 1, [0, 1] if has_slave else [0])

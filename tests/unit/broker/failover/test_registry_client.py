@@ -1,4 +1,4 @@
-"""The broker's registry: through the shell for ZooKeeper, on a link of its own for a name server."""
+"""The broker's registry client: through the shell for ZooKeeper, on a connection of its own for a name server."""
 
 from random import Random
 
@@ -46,7 +46,7 @@ def test_operations_for_zookeeper_leave_with_the_turn_and_events_come_with_it() 
     assert not registry.owns(-1)
 
 
-def test_a_name_server_is_spoken_to_on_a_link_of_its_own() -> None:
+def test_a_name_server_registry_has_a_connection_of_its_own() -> None:
     server = NameServer(tiny_name_server(registry_enable=True), SimDisk(Random(1)))
     registry = BrokerRegistry(parse_address("namesrv://a:9876"), "me", 2_000, lambda: -5)
     now = Now(1_000, 0)

@@ -1,4 +1,4 @@
-"""A registry that is away, empty, slow, or does not name the broker is said in its log, once; its end too."""
+"""Log lines about a registry that is unreachable, empty or slow, or does not contain the broker; and their end."""
 
 from pathlib import Path
 
@@ -18,11 +18,11 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def alone(tmp_path: Path, number: int = 0) -> ElectedGroup:
-    """One broker that runs, of a group in which broker 0 alone is configured."""
+    """Start one broker, in a group whose configuration contains only broker 0."""
     return ElectedGroup(tmp_path, Mode.ELECT, members=1, started=(number,), settles=False)
 
 
-def test_registry_that_is_away_is_said_once_and_its_return_once(
+def test_unreachable_registry_is_logged_once_and_its_return_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     group = alone(tmp_path)
@@ -36,7 +36,7 @@ def test_registry_that_is_away_is_said_once_and_its_return_once(
     assert group.brokers[0].may == "RW"
 
 
-def test_what_passes_within_a_session_is_not_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_outage_within_a_session_timeout_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     group = ElectedGroup(tmp_path, Mode.ELECT)
     for _ in range(5):
         group.registry_is_up = False
@@ -50,7 +50,7 @@ def test_what_passes_within_a_session_is_not_said(tmp_path: Path, caplog: pytest
     assert said(caplog) == []
 
 
-def test_empty_registry_is_said_until_the_configuration_is_there(
+def test_empty_registry_is_logged_until_the_configuration_exists(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     group = alone(tmp_path)
@@ -69,7 +69,9 @@ def test_empty_registry_is_said_until_the_configuration_is_there(
     assert group.brokers[0].may == "RW"
 
 
-def test_broker_that_is_no_member_says_so_and_to_its_clients(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_broker_that_is_not_a_member_logs_it_and_refuses_its_clients(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     group = alone(tmp_path, 7)
     group.pass_time(20_000)
     (line,) = said(caplog)
@@ -78,16 +80,18 @@ def test_broker_that_is_no_member_says_so_and_to_its_clients(tmp_path: Path, cap
         assert "tandemq ha config set broker-a --member 7,role=slave" in text
 
 
-def test_slow_registry_is_said_although_its_session_lives(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_slow_registry_is_logged_although_the_session_is_alive(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     group = ElectedGroup(tmp_path, Mode.ELECT)
-    group.confirm_ms = dict.fromkeys(group.brokers, 1 << 60)  # nothing is confirmed any more
+    group.confirm_ms = dict.fromkeys(group.brokers, 1 << 60)  # nothing is confirmed from now on
     for _ in range(20):
         for session in group.sessions.values():
             group.tree.touch(session, group.now.mono_ms)
         group.pass_time(1_000)
     assert len(said(caplog)) == 2, "one line of each broker"
     assert all("trouble: the registry is slow" in line for line in said(caplog))
-    assert group.serving.may == "RW", "its slave hears it"
+    assert group.serving.may == "RW", "its slave receives its heartbeats"
     group.confirm_ms = {}
     group.pass_time(5_000)
     assert [line.split(" the ")[0] for line in said(caplog)[2:]] == ["failover: over:"] * 2

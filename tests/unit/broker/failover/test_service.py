@@ -1,4 +1,4 @@
-"""A broker in a group with a registry: what its member decides is what clients, slaves and name servers meet."""
+"""A broker in a group with a registry: effects of its member's decisions on clients, slaves and name servers."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def pair(tmp_path: Path) -> ElectedGroup:
     return ElectedGroup(tmp_path, Mode.ELECT)
 
 
-def test_group_begins_with_one_member_that_serves_and_one_that_copies(pair: ElectedGroup) -> None:
+def test_group_begins_with_one_active_member_and_one_slave(pair: ElectedGroup) -> None:
     assert (pair.brokers[0].may, pair.brokers[1].may) == ("RW", "")
     assert pair.send(pair.brokers[0]) == ResponseCode.SUCCESS
     assert pair.brokers[0].failover.member.must_ack == {0, 1}
@@ -35,7 +35,7 @@ def test_group_begins_with_one_member_that_serves_and_one_that_copies(pair: Elec
 
 
 @spec("F06", "F12")
-def test_whoever_may_not_serve_refuses_every_request_of_clients_and_says_why(pair: ElectedGroup) -> None:
+def test_inactive_member_refuses_every_request_of_clients_with_a_reason(pair: ElectedGroup) -> None:
     pair.send(pair.brokers[0])
     pair.pass_time(2_000)
     slave = pair.brokers[1]
@@ -53,7 +53,7 @@ def test_whoever_may_not_serve_refuses_every_request_of_clients_and_says_why(pai
 
 
 @spec("R11")
-def test_elected_slave_goes_on_with_writing_reading_and_offsets(pair: ElectedGroup) -> None:
+def test_elected_slave_continues_writes_reads_and_offsets(pair: ElectedGroup) -> None:
     for number in range(5):
         assert pair.send(pair.brokers[0], b"%d" % number) == ResponseCode.SUCCESS
     pair.brokers[0].commit(3)
@@ -66,7 +66,7 @@ def test_elected_slave_goes_on_with_writing_reading_and_offsets(pair: ElectedGro
     assert master is pair.brokers[1]
     assert master.node.replication.generations[-1] == (2, master.log_end)
     assert master.committed() == 3
-    # Alone in sync: stored, and that the second copy is missing is said.
+    # Alone in sync: stored, and the response says that the second copy is missing.
     assert pair.send(master, b"5") == ResponseCode.SLAVE_NOT_AVAILABLE
     answer = master.pull("TopicA")
     assert answer is not None
@@ -75,12 +75,12 @@ def test_elected_slave_goes_on_with_writing_reading_and_offsets(pair: ElectedGro
 
 
 @spec("F04")
-def test_old_master_cuts_what_nobody_acknowledged_and_follows(pair: ElectedGroup) -> None:
+def test_old_master_truncates_unacknowledged_messages_and_follows(pair: ElectedGroup) -> None:
     old = pair.brokers[0]
     pair.send(old, b"kept")
     for wire in pair.wires:
         wire.stalls_down = True
-    assert pair.send(old, b"lost") is None, "no answer without the slave"
+    assert pair.send(old, b"lost") is None, "no response without the slave"
     before = old.log_end
     pair.kill(0)
     pair.pass_time(4_000)
@@ -97,7 +97,7 @@ def test_old_master_cuts_what_nobody_acknowledged_and_follows(pair: ElectedGroup
     assert old.node.replication.generations == new.node.replication.generations
 
 
-def test_messages_are_shown_only_when_all_in_sync_hold_them(pair: ElectedGroup) -> None:
+def test_messages_are_shown_only_when_all_members_in_sync_have_them(pair: ElectedGroup) -> None:
     master = pair.brokers[0]
     pair.send(master, b"0")
     held = master.send_request(Code.PULL_MESSAGE, {
@@ -122,7 +122,7 @@ def test_messages_are_shown_only_when_all_in_sync_hold_them(pair: ElectedGroup) 
     assert [message.body for message in messages_in(answer)] == [b"1"]
 
 
-def test_pull_held_after_a_message_was_stored_is_answered_when_it_is_safe(pair: ElectedGroup) -> None:
+def test_pull_held_after_a_message_was_stored_is_answered_when_it_is_replicated(pair: ElectedGroup) -> None:
     master = pair.brokers[0]
     pair.send(master, b"0")
     for wire in pair.wires:
@@ -138,7 +138,7 @@ def test_pull_held_after_a_message_was_stored_is_answered_when_it_is_safe(pair: 
     assert [message.body for message in messages_in(answer)] == [b"1"]
 
 
-def test_held_pulls_are_refused_when_the_right_to_be_read_ends(pair: ElectedGroup) -> None:
+def test_held_pulls_are_refused_when_the_permission_to_be_read_ends(pair: ElectedGroup) -> None:
     master = pair.brokers[0]
     pair.send(master)
     master.pull("TopicA", 1, wait_ms=30_000)
@@ -154,7 +154,7 @@ def test_held_pulls_are_refused_when_the_right_to_be_read_ends(pair: ElectedGrou
 
 
 @spec("F15")
-def test_master_without_registry_serves_on_while_its_slave_hears_it(pair: ElectedGroup) -> None:
+def test_master_without_registry_continues_while_its_slave_gets_heartbeats(pair: ElectedGroup) -> None:
     pair.registry_is_up = False
     pair.pass_time(10_000)
     assert pair.brokers[0].may == "RW"
@@ -162,7 +162,7 @@ def test_master_without_registry_serves_on_while_its_slave_hears_it(pair: Electe
 
 
 @spec("F16")
-def test_lonely_master_stops(pair: ElectedGroup) -> None:
+def test_isolated_master_stops_serving(pair: ElectedGroup) -> None:
     pair.registry_is_up = False
     pair.kill(1)
     pair.pass_time(2_000)
@@ -183,7 +183,7 @@ def test_nothing_is_served_before_the_registry_was_read(tmp_path: Path) -> None:
     assert group.serving.may == "RW"
 
 
-def test_mode_static_goes_by_the_settings(tmp_path: Path) -> None:
+def test_mode_static_follows_the_settings(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.STATIC, settles=False)
     group.settle()
     master, slave = group.brokers[0].node, group.brokers[1].node
@@ -195,10 +195,10 @@ def test_mode_static_goes_by_the_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "suggested"), [(Mode.STATIC, "1"), (Mode.SLAVE_CONSUME, "0"), (Mode.ELECT, "0")])
-def test_consumer_that_is_far_behind_is_sent_to_nobody_who_would_refuse_it(
+def test_consumer_far_behind_is_not_sent_to_a_member_that_refuses_it(
     tmp_path: Path, mode: Mode, suggested: str
 ) -> None:
-    """An unmodified Java consumer would go on asking that slave, which never answers it with another suggestion."""
+    """An unmodified Java consumer would pull from that slave for ever, which never suggests another broker."""
     group = ElectedGroup(tmp_path, mode, settles=False, slave_read_enable=True, memory_ratio_max=0)
     group.settle()
     group.pass_time(4_000)
@@ -209,7 +209,7 @@ def test_consumer_that_is_far_behind_is_sent_to_nobody_who_would_refuse_it(
     assert answer.fields["suggestWhichBrokerId"] == suggested
 
 
-def test_too_few_in_sync_refuse_before_storing(tmp_path: Path) -> None:
+def test_send_with_too_few_members_in_sync_is_refused_before_storing(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.ELECT, min_in_sync=2)
     master = group.brokers[0]
     assert group.send(master) == ResponseCode.SUCCESS
@@ -225,7 +225,7 @@ def test_too_few_in_sync_refuse_before_storing(tmp_path: Path) -> None:
     assert group.send(master) == ResponseCode.SUCCESS
 
 
-def test_message_that_waited_while_its_copy_left_is_no_success(tmp_path: Path) -> None:
+def test_waiting_message_is_not_acknowledged_after_its_replica_left(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.ELECT, slave_timeout_ms=20_000)
     master = group.brokers[0]
     assert group.send(master) == ResponseCode.SUCCESS
@@ -235,15 +235,15 @@ def test_message_that_waited_while_its_copy_left_is_no_success(tmp_path: Path) -
     group.kill(1)
     group.pass_time(6_000)
     assert master.failover.member.in_sync_count == 1
-    assert master.answer_to(waits) is None, "two copies are asked for, and there is one"
+    assert master.answer_to(waits) is None, "two copies are required, and there is one"
     group.pass_time(20_000)
     answer = master.answer_to(waits)
     assert answer is not None
     assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
 
 
-def test_message_given_back_is_taken_when_all_in_sync_hold_it(pair: ElectedGroup) -> None:
-    """Found by chaos run 1027: a master that was cut off took messages back, and its successor had none of them."""
+def test_send_back_is_acknowledged_when_all_members_in_sync_have_it(pair: ElectedGroup) -> None:
+    """Found by chaos run 1027: an isolated master accepted sent-back messages, which its successor did not have."""
     master = pair.brokers[0]
     pair.send(master)
     for wire in pair.wires:
@@ -259,7 +259,7 @@ def test_message_given_back_is_taken_when_all_in_sync_hold_it(pair: ElectedGroup
     assert answer.code == ResponseCode.SUCCESS
 
 
-def test_full_disk_that_cannot_note_whether_the_log_is_whole_ends_nothing(
+def test_full_disk_while_the_state_of_the_log_is_saved_does_not_stop_the_broker(
     pair: ElectedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master = pair.brokers[0]
@@ -276,7 +276,7 @@ def test_full_disk_that_cannot_note_whether_the_log_is_whole_ends_nothing(
     assert load_table(master.node.disk, service.FILE) == {"isLogWhole": master.failover.member.is_log_whole}
 
 
-def test_names_at_the_name_server_follow_the_roles(tmp_path: Path) -> None:
+def test_registration_at_name_servers_follows_the_roles(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.ELECT)
     names = [broker.node.registration.broker_id for broker in group.brokers.values()]
     assert names == [0, 1]
@@ -286,14 +286,14 @@ def test_names_at_the_name_server_follow_the_roles(tmp_path: Path) -> None:
     assert group.brokers[1].node.registration.epoch == 2
     group.start(0)
     group.pass_time(1_000)
-    assert group.brokers[0].node.registration.broker_id == 1, "the one its master does not use"
+    assert group.brokers[0].node.registration.broker_id == 1, "the id that its master does not use"
 
 
 # Planned switch.
 
 
 @spec("V18", "V19", "V17")
-def test_switch_moves_the_mastership_with_offsets_at_once(pair: ElectedGroup) -> None:
+def test_switch_moves_the_master_role_with_offsets_at_once(pair: ElectedGroup) -> None:
     for number in range(3):
         pair.send(pair.brokers[0], b"%d" % number)
     pair.pass_time(1_200)
@@ -311,7 +311,7 @@ def test_switch_moves_the_mastership_with_offsets_at_once(pair: ElectedGroup) ->
 
 
 @spec("V18")
-def test_switch_that_cannot_be_is_refused_with_the_reason(pair: ElectedGroup) -> None:
+def test_impossible_switch_is_refused_with_the_reason(pair: ElectedGroup) -> None:
     refusals = {
         pair.brokers[0].ask(Code.TANDEM_SWITCH, {"target": 7}).remark,
         pair.brokers[1].ask(Code.TANDEM_SWITCH, {"target": 1}).remark,
@@ -326,7 +326,7 @@ def test_switch_that_cannot_be_is_refused_with_the_reason(pair: ElectedGroup) ->
 
 
 @spec("F09", "F22", "F26")
-def test_slave_reads_for_its_dead_master_and_hands_its_offsets_back(tmp_path: Path) -> None:
+def test_slave_serves_reads_for_its_dead_master_and_hands_its_offsets_over_later(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
     master = group.brokers[0]
     for number in range(6):
@@ -347,7 +347,7 @@ def test_slave_reads_for_its_dead_master_and_hands_its_offsets_back(tmp_path: Pa
 
 
 @spec("M07")
-def test_master_away_for_five_minutes_sets_no_offset_back(tmp_path: Path) -> None:
+def test_master_that_was_down_for_five_minutes_sets_no_offset_back(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
     for _ in range(7):
         group.send(group.brokers[0])
@@ -365,7 +365,7 @@ def test_master_away_for_five_minutes_sets_no_offset_back(tmp_path: Path) -> Non
         assert broker.node.offsets.table == {"TopicA@busy": {0: 6}, "TopicA@idle": {0: 1}, "TopicA@new": {0: 3}}
 
 
-def test_copy_of_a_member_that_was_taken_out_does_not_count(tmp_path: Path) -> None:
+def test_replica_of_a_removed_member_does_not_count(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
     master = group.brokers[0]
     assert group.send(master) == ResponseCode.SUCCESS
@@ -379,7 +379,7 @@ def test_copy_of_a_member_that_was_taken_out_does_not_count(tmp_path: Path) -> N
 
 
 @spec("F23")
-def test_returning_master_is_not_told_to_clients_before_the_hand_back(tmp_path: Path) -> None:
+def test_returning_master_is_not_registered_for_clients_before_the_handover(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
     group.send(group.brokers[0])
     group.brokers[1].heartbeat("group", {"TopicA": "*"})
@@ -395,7 +395,7 @@ def test_returning_master_is_not_told_to_clients_before_the_hand_back(tmp_path: 
 
 
 @spec("F22", "M07")
-def test_higher_offset_wins_and_a_reset_outranks_it(tmp_path: Path) -> None:
+def test_higher_offset_wins_and_a_reset_takes_precedence(tmp_path: Path) -> None:
     ours, theirs = (ConsumerOffsets(Saver(RealDisk(tmp_path / name)), 0) for name in ("ours", "theirs"))
     for queue_id, offset in enumerate([10, 5, 90]):
         ours.commit("T", "G", queue_id, offset)
@@ -410,7 +410,7 @@ def test_higher_offset_wins_and_a_reset_outranks_it(tmp_path: Path) -> None:
     assert theirs.table == ours.table
 
 
-def test_offsets_that_nobody_may_hand_over_change_nothing(pair: ElectedGroup) -> None:
+def test_invalid_handovers_change_no_offset(pair: ElectedGroup) -> None:
     pair.send(pair.brokers[0])
     pair.brokers[0].commit(1)
     body = b'{"offsets":{"offsetTable":{"TopicA@group":{0:1000}}},"delays":{}}'
@@ -420,10 +420,10 @@ def test_offsets_that_nobody_may_hand_over_change_nothing(pair: ElectedGroup) ->
     assert pair.brokers[0].committed() == 1
 
 
-# What is told.
+# Status and timeline.
 
 
-def test_status_and_timeline_say_who_serves_since_when_and_why(pair: ElectedGroup) -> None:
+def test_status_and_timeline_show_the_active_member_its_time_and_reason(pair: ElectedGroup) -> None:
     status = pair.brokers[1].json(Code.TANDEM_FAILOVER_STATUS)
     assert (status["mode"], status["stage"], status["epoch"], status["master"]) == ("elect", "slave", 1, 0)
     assert status["inSync"] == [0, 1]
@@ -437,7 +437,7 @@ def test_status_and_timeline_say_who_serves_since_when_and_why(pair: ElectedGrou
     assert {"ms", "epoch", "text"} == set(status["timeline"][-1])
 
 
-def test_timeline_goes_on_after_a_kill(pair: ElectedGroup) -> None:
+def test_timeline_continues_after_a_kill(pair: ElectedGroup) -> None:
     before = pair.brokers[0].failover.timeline
     assert before
     pair.kill(0)
@@ -448,10 +448,10 @@ def test_timeline_goes_on_after_a_kill(pair: ElectedGroup) -> None:
     assert again.failover.timeline[-1]["epoch"] > before[-1]["epoch"]
 
 
-# What follows the log.
+# Metadata that follows the log.
 
 
-def test_commits_and_new_topics_are_on_the_slave_at_once(pair: ElectedGroup) -> None:
+def test_commits_and_new_topics_are_replicated_at_once(pair: ElectedGroup) -> None:
     master, slave = pair.brokers[0], pair.brokers[1]
     master.create_topic("TopicB", queues=2)
     pair.send(master)
@@ -462,12 +462,12 @@ def test_commits_and_new_topics_are_on_the_slave_at_once(pair: ElectedGroup) -> 
     assert "TopicB" in slave.node.topics.table
     master.commit(0)
     pair.settle()
-    assert slave.node.offsets.get("TopicA", "group", 0) == 0, "also where a consumer goes back"
+    assert slave.node.offsets.get("TopicA", "group", 0) == 0, "also when a consumer goes back"
 
 
 @spec("F16", "R11")
-def test_consumer_hears_of_no_offset_that_the_next_master_does_not_have(pair: ElectedGroup) -> None:
-    """Found by chaos run 20051: a master that was cut off answered commits until its lease was over."""
+def test_no_offset_is_reported_to_consumers_that_the_next_master_does_not_have(pair: ElectedGroup) -> None:
+    """Found by chaos run 20051: an isolated master acknowledged commits until its lease was over."""
     master = pair.brokers[0]
     for _ in range(3):
         pair.send(master)
@@ -490,7 +490,7 @@ def test_consumer_hears_of_no_offset_that_the_next_master_does_not_have(pair: El
 
 
 @spec("F16")
-def test_lonely_master_refuses_commits_and_questions_for_offsets_at_once(pair: ElectedGroup) -> None:
+def test_isolated_master_refuses_commits_and_offset_queries_at_once(pair: ElectedGroup) -> None:
     master = pair.brokers[0]
     pair.send(master)
     pair.registry_is_up = False
@@ -503,7 +503,7 @@ def test_lonely_master_refuses_commits_and_questions_for_offsets_at_once(pair: E
         assert answer.code == NO_PERMISSION
 
 
-def test_offsets_of_before_the_link_follow_when_it_is_there(pair: ElectedGroup) -> None:
+def test_offsets_from_before_the_connection_are_sent_when_it_opens(pair: ElectedGroup) -> None:
     pair.send(pair.brokers[0])
     pair.kill(1)
     pair.brokers[0].send_request(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 1})
@@ -512,9 +512,7 @@ def test_offsets_of_before_the_link_follow_when_it_is_there(pair: ElectedGroup) 
     assert slave.node.offsets.get("TopicA", "group", 0) == 1
 
 
-def test_tables_that_a_slave_cannot_read_are_said_and_left(
-    pair: ElectedGroup, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_invalid_tables_are_logged_and_ignored_by_a_slave(pair: ElectedGroup, caplog: pytest.LogCaptureFixture) -> None:
     service = pair.brokers[1].failover
     for kind, payload in ((5, b"[1]"), (5, b"{"), (5, b'{"offsetTable":{"T@G":7}}'), (6, b'{"offsetTable":[1]}')):
         service.told(kind, payload)
@@ -522,7 +520,7 @@ def test_tables_that_a_slave_cannot_read_are_said_and_left(
     assert pair.brokers[1].node.offsets.table == {}
 
 
-def test_commits_survive_a_kill_of_the_only_one_who_knows_them(tmp_path: Path) -> None:
+def test_commits_survive_a_kill_of_the_only_member_that_has_them(tmp_path: Path) -> None:
     group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
     for number in range(6):
         group.send(group.brokers[0], b"%d" % number)
@@ -538,7 +536,7 @@ def test_commits_survive_a_kill_of_the_only_one_who_knows_them(tmp_path: Path) -
     assert not [name for name in master.disk.list("config") if name.startswith("consumerOffset.changes")]
 
 
-def test_torn_line_of_changes_is_left_out_and_the_next_start_goes_on_behind_it(tmp_path: Path) -> None:
+def test_incomplete_line_of_changes_is_skipped_and_the_next_start_continues_behind_it(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
     offsets = ConsumerOffsets(Saver(disk), 0)
     offsets.note(b'{"offsetTable":{"T@G":{0:5}}}')
@@ -551,7 +549,7 @@ def test_torn_line_of_changes_is_left_out_and_the_next_start_goes_on_behind_it(t
     assert ConsumerOffsets(Saver(disk), 0).table == {"T@G": {0: 5, 1: 7}}
 
 
-def test_changes_that_a_newer_table_has_are_not_read_again(tmp_path: Path) -> None:
+def test_changes_included_in_a_newer_table_are_not_read_again(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
     saver = Saver(disk)
     offsets = ConsumerOffsets(saver, 0)
@@ -560,7 +558,7 @@ def test_changes_that_a_newer_table_has_are_not_read_again(tmp_path: Path) -> No
     offsets.follow({"offsetTable": {"T@G": {0: 9}}}, b'{"offsetTable":{"T@G":{0:9}}}')
     offsets.save()
     saver.finish()
-    (tmp_path / "config" / "consumerOffset.changes-0").write_bytes(before)  # as if its removal, and its end, were lost
+    (tmp_path / "config" / "consumerOffset.changes-0").write_bytes(before)  # as if its removal and its end were lost
     again = ConsumerOffsets(Saver(disk), 0)
     assert again.table == {"T@G": {0: 9}}
     again.note(b'{"offsetTable":{"T@G":{0:11}}}')

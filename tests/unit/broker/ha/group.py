@@ -1,10 +1,10 @@
-"""A broker group driven by hand: a master and slaves on wires that split, stall, cut and flip, with one clock for all.
+"""A broker group under the control of a test: a master and slaves on simulated wires, with a common clock.
 
-    group = Group(tmp_path)                       a SYNC_MASTER with one slave, connected
-    group.master.send_request(...); group.settle()        everything travels, no time passes
-    group.wires[0].stalls_down = True             what the master sends waits
-    group.pass_time(5_000)                        every deadline of every member is kept
-    group.cut()                                   the replication links break
+    group = Group(tmp_path)                           a SYNC_MASTER with one slave, connected
+    group.master.send_request(...); group.settle()    all data is transferred, no time passes
+    group.wires[0].stalls_down = True                 data from the master waits
+    group.pass_time(5_000)                            a turn at every deadline of every member
+    group.cut()                                       the replication connections break
 
 A wire carries bytes in random pieces; `group.pieces = None` carries them whole.
 """
@@ -26,7 +26,7 @@ TURNS_MAX = 100_000
 
 
 class Member(Harness):
-    """A broker whose replication links and links to other members are wires of the group."""
+    """A broker whose connections to other members are wires of the group."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self.wired: set[int] = set()
@@ -46,7 +46,7 @@ class Member(Harness):
         return self.node.store.log.written_end
 
     def log_bytes(self) -> bytes:
-        """All of the commit log, from 0 if it is held from there."""
+        """Return the whole commit log."""
         log = self.node.store.log
         pieces, at = [], log.start
         while at < log.written_end:
@@ -55,8 +55,8 @@ class Member(Harness):
         return b"".join(pieces)
 
     def session(self) -> Any:
-        """The slave's session with its master, None while there is none."""
-        assert self.node.replication.slave is not None, "a slave is asked"
+        """The slave's session with its master; None while there is none."""
+        assert self.node.replication.slave is not None, "the member is a slave"
         return self.node.replication.slave.session
 
 
@@ -69,7 +69,7 @@ class Wire:
         self.is_open = True
         self.stalls_up = self.stalls_down = False
         self.change_down: Callable[[bytes], bytes] | None = None
-        """Changes what travels down."""
+        """Changes data on its way down."""
         self.went_up = bytearray()
         self.went_down = bytearray()
 
@@ -100,13 +100,13 @@ class Wire:
         return True
 
     def flush(self, sender: Member) -> None:
-        """One side closes after all it had to say: that still arrives."""
+        """Close one side after its data, which still arrives."""
         if not (self.stalls_down if sender is self.top else self.stalls_up):
             while self._carry(None, is_up=sender is self.bottom):
                 pass
 
     def end(self, reason: str) -> None:
-        """Both sides learn that the connection is gone; what was on its way is lost."""
+        """Close the connection for both sides; data in flight is lost."""
         if self.is_open:
             self.is_open = False
             for member, link in ((self.top, self.top_link), (self.bottom, self.bottom_link)):
@@ -133,23 +133,23 @@ class Group:
     ) -> None:
         """`changes` are settings of all members; `connects` False leaves the slaves without a connection for now.
 
-        `secrets`: by broker id, what replication is proven with.
+        `secrets`: replication secrets by broker id.
         """
         self.path = path
         self.secrets = secrets or {}
         self.master_disk: Disk | None = None
-        """What the master starts on instead of its directory."""
+        """Disk of the master instead of its directory."""
         self.changes = changes
         self.slave_changes = {"ha_protocol": "tandemq"} | (slave_changes or {})
         self.role = role
         self.now = Now(1_000, START_WALL_MS)
         self.pieces: Random | None = Random(11)
         self.wires: list[Wire] = []
-        """Open wires between replication links, oldest first; `all_wires` has every one there ever was."""
+        """Open replication wires, oldest first; `all_wires` has also the closed ones."""
         self.all_wires: list[Wire] = []
         self.refuses = not connects
         self.is_silent = False
-        """The master's machine answers nothing, not even a connection attempt."""
+        """Whether the master's machine answers nothing, not even a connection attempt."""
         self._links = 1000
         self.master = self.start_master(boot_id=boot_id)
         self.slaves = [self.start_slave(number) for number in range(1, slaves + 1)]
@@ -169,7 +169,7 @@ class Group:
         (found,) = self.wires
         return found
 
-    # Members come and go.
+    # Starting and stopping members.
 
     def start_master(self, *, boot_id: str = "boot-1", accept_loss: bool = False, **changes: Any) -> Member:
         config = tiny(role=self.role, **(self.changes | changes))
@@ -202,7 +202,7 @@ class Group:
         return slave
 
     def stop(self, member: Member, *, clean: bool = False) -> None:
-        """A member is gone: its wires break; killed unless `clean`."""
+        """Stop a member, and break its wires; it is killed unless `clean`."""
         self.cut(member)
         if clean:
             member.node.close()
@@ -220,17 +220,17 @@ class Group:
         return self.slaves[number - 1]
 
     def tell_master(self, slave: Member, host: str = "127.0.0.1") -> None:
-        """A name server tells a slave where its master is."""
+        """Send a slave the address of its master, as a name server."""
         side = slave.node.replication.slave
         assert side is not None
         slave.node.schedule.at(self.now.mono_ms, lambda now: side.master_found(f"{host}:10911", f"{host}:10912", now))
         slave.turn()
         self.settle()
 
-    # What travels.
+    # Transfer.
 
     def settle(self) -> None:
-        """Let everything travel until nothing moves; no time passes."""
+        """Transfer data until nothing is in flight; no time passes."""
         for _ in range(TURNS_MAX):
             moves = sum(self._plug(member) for member in self.members)
             moves += sum(wire.carry(self.pieces) for wire in list(self.all_wires) if wire.is_open)
@@ -291,7 +291,7 @@ class Group:
         self.wires = [wire for wire in self.wires if wire.is_open]
 
     def pass_time(self, ms: int) -> None:
-        """Move the clock of all, driving each member at its deadlines and letting everything travel."""
+        """Advance the common clock, with a turn of each member at its deadlines, and transfer all data."""
         end = self.now.mono_ms + ms
         at_once = 0
         self.settle()
@@ -300,7 +300,7 @@ class Group:
             if due > end:
                 break
             at_once = at_once + 1 if due <= self.now.mono_ms else 0
-            assert at_once < 50, "a deadline does not move on"
+            assert at_once < 50, "a deadline stays after its turn"
             self._move(max(due, self.now.mono_ms))
             for member in self.members:
                 member.turn()
@@ -312,20 +312,20 @@ class Group:
         for member in self.members:
             member.now = self.now
 
-    # What producers do.
+    # Requests of producers.
 
     def send(self, body: bytes = b"body", topic: str = "TopicA", **properties: str) -> int:
-        """Send to the master; returns the opaque to look for. Nothing travels yet."""
+        """Send to the master; return the opaque of the request. Nothing is transferred yet."""
         return self.master.send_request(RequestCode.SEND_MESSAGE_V2, send_fields(topic, 0, properties), body)
 
     def send_many(self, count: int, size: int = 100, topic: str = "TopicA") -> None:
-        """Send messages without caring for the answers."""
+        """Send messages, and ignore the responses."""
         for number in range(count):
             self.send(bytes([number % 251]) * size, topic)
         self.settle()
 
     def code_of(self, opaque: int) -> int | None:
-        """The status a sender was told, None while it waits."""
+        """Return the code of the response to a send; None while it waits."""
         answer = self.master.answer_to(opaque)
         return None if answer is None else answer.code
 
@@ -335,7 +335,7 @@ class Group:
         return self.code_of(opaque)
 
     def assert_same_logs(self) -> None:
-        """Every slave's log is the same bytes as the master's."""
+        """Assert that every slave's log equals the master's."""
         for slave in self.slaves:
             assert slave.log_end == self.master.log_end
             assert (
@@ -345,7 +345,7 @@ class Group:
 
 
 def delete_files(path: Path) -> None:
-    """Delete what is in a directory."""
+    """Delete the content of a directory."""
     for child in path.rglob("*"):
         if child.is_file():
             child.unlink()

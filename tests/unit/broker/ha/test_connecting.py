@@ -1,4 +1,4 @@
-"""A master and its slaves on wires: who connects to whom, when, and who is let in."""
+"""Connections between a master and its slaves: discovery, retries, timeouts, and refusals."""
 
 import json
 import logging
@@ -32,7 +32,7 @@ def test_first_bytes_up_introduce_the_slave_with_its_log_end(tmp_path: Path) -> 
 
 
 @spec("H03")
-def test_slave_learns_its_master_from_the_name_server_and_follows_a_change(tmp_path: Path) -> None:
+def test_slave_gets_its_master_from_the_name_server_and_follows_a_change(tmp_path: Path) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER", slave_changes={"ha_master_address": ""})
     assert group.all_wires == []
     group.tell_master(group.slave, "10.9.9.9")
@@ -69,7 +69,7 @@ def test_slave_without_a_master_is_healthy_and_waits(tmp_path: Path) -> None:
 
 
 @spec("H17", "V08", "H18")
-def test_slave_tries_every_5s_for_ever_and_keeps_nothing(tmp_path: Path) -> None:
+def test_slave_retries_every_5s_without_using_memory(tmp_path: Path) -> None:
     assert DEFAULTS.ha_reconnect_ms == 5_000
     group = Group(tmp_path, connects=False)
     group.pass_time(600_000)
@@ -84,7 +84,7 @@ def test_slave_tries_every_5s_for_ever_and_keeps_nothing(tmp_path: Path) -> None
 
 
 @spec("H17")
-def test_master_that_does_not_even_refuse_is_given_up_in_time(tmp_path: Path) -> None:
+def test_connection_attempt_to_a_silent_master_times_out(tmp_path: Path) -> None:
     group = Group(tmp_path, connects=False)
     group.refuses = False
     group.is_silent = True
@@ -96,7 +96,7 @@ def test_master_that_does_not_even_refuse_is_given_up_in_time(tmp_path: Path) ->
 
 
 @spec("H18", "H02")
-def test_thousand_connections_leave_nothing_behind(tmp_path: Path) -> None:
+def test_thousand_connections_leave_no_state_behind(tmp_path: Path) -> None:
     master = Harness(tmp_path, role="SYNC_MASTER")
     for number in range(1_000):
         link = 5_000 + number
@@ -109,7 +109,7 @@ def test_thousand_connections_leave_nothing_behind(tmp_path: Path) -> None:
 
 
 @spec("H16", "H19", "V04", "G03")
-def test_dead_slave_is_closed_after_20s_though_the_master_keeps_sending(tmp_path: Path) -> None:
+def test_dead_slave_is_closed_after_20s_although_the_master_keeps_sending(tmp_path: Path) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER")
     since = group.now.mono_ms
     group.wire.stalls_up = True
@@ -136,8 +136,8 @@ def test_dead_master_is_closed_after_20s_and_connected_again(tmp_path: Path) -> 
 
 
 @spec("H10")
-def test_slave_whose_reports_are_not_taken_while_heartbeats_arrive_connects_again(tmp_path: Path) -> None:
-    """The master is patient here, so that only the slave can be who ends it."""
+def test_slave_whose_reports_do_not_arrive_connects_again_despite_heartbeats(tmp_path: Path) -> None:
+    """The master has a long timeout here, so that only the slave can close the connection."""
     group = Group(
         tmp_path, role="ASYNC_MASTER", ha_housekeeping_ms=600_000, slave_changes={"ha_housekeeping_ms": 20_000}
     )
@@ -170,7 +170,7 @@ def test_idle_pair_exchanges_one_heartbeat_each_way_per_5s(tmp_path: Path) -> No
 
 
 @spec("H21")
-def test_link_cut_in_the_middle_of_a_frame_costs_no_byte(tmp_path: Path) -> None:
+def test_connection_lost_in_the_middle_of_a_frame_loses_no_byte(tmp_path: Path) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER", ha_reconnect_ms=10)
     for cut in range(1, 60, 7):
         group.wire.stalls_down = True
@@ -212,7 +212,7 @@ def test_two_slaves_with_ids_of_their_own_both_count(tmp_path: Path) -> None:
         ({"segment_bytes": 64 * 1024}, "mappedFileSizeCommitLog"),
     ],
 )
-def test_slave_of_another_group_or_make_is_refused_with_the_reason(
+def test_slave_of_another_group_or_implementation_is_refused_with_the_reason(
     tmp_path: Path, change: dict[str, object], reason: str
 ) -> None:
     group = Group(tmp_path, slave_changes=change)
@@ -240,7 +240,7 @@ def test_slave_with_another_history_is_refused(tmp_path: Path) -> None:
 
 
 def test_master_that_lost_its_store_is_refused_and_the_slave_keeps_its_own(tmp_path: Path) -> None:
-    """An empty master has the generation every group begins with; that must not pass for an accepted loss."""
+    """An empty master has the generation with which every group begins; that must not count as an accepted loss."""
     group = Group(tmp_path)
     group.send_many(5)
     group.settle()
@@ -256,14 +256,14 @@ def test_master_that_lost_its_store_is_refused_and_the_slave_keeps_its_own(tmp_p
 
 
 def flip(path: Path, at: int) -> None:
-    """Turn a bit of a log's first file."""
+    """Flip a bit in the first file of a log."""
     file = path / "commitlog" / f"{0:020d}"
     data = bytearray(file.read_bytes())
     data[at] ^= 4
     file.write_bytes(data)
 
 
-def test_master_with_damage_in_its_last_bytes_lets_its_slave_go_on_says_so_and_is_repaired_from_it(
+def test_master_with_damage_in_its_last_bytes_accepts_its_slave_with_a_warning_and_is_repaired(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     group = Group(tmp_path)
@@ -294,7 +294,7 @@ def test_damaged_master_refuses_a_slave_that_differs_elsewhere_too(tmp_path: Pat
     assert group.send_and_settle() == ResponseCode.SLAVE_NOT_AVAILABLE
 
 
-def test_slave_with_damage_in_its_last_bytes_is_the_one_to_be_emptied(tmp_path: Path) -> None:
+def test_slave_with_damage_in_its_last_bytes_has_to_be_emptied(tmp_path: Path) -> None:
     group = Group(tmp_path)
     group.send_many(60, size=400)
     end = group.master.log_end
@@ -306,7 +306,7 @@ def test_slave_with_damage_in_its_last_bytes_is_the_one_to_be_emptied(tmp_path: 
 
 
 @pytest.mark.parametrize("side", ["slave", "master"])
-def test_last_bytes_that_cannot_be_read_cost_the_link_and_are_tried_again(
+def test_unreadable_last_bytes_close_the_connection_and_are_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, side: str
 ) -> None:
     group = Group(tmp_path, ha_reconnect_ms=10)
@@ -329,7 +329,7 @@ def test_last_bytes_that_cannot_be_read_cost_the_link_and_are_tried_again(
 
 
 @spec("H24")
-def test_slave_that_turns_to_the_classic_protocol_on_an_unproven_answer_warns_once_per_master(
+def test_slave_that_falls_back_to_the_classic_protocol_without_a_proof_warns_once_per_master(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def warnings() -> list[str]:
@@ -340,11 +340,11 @@ def test_slave_that_turns_to_the_classic_protocol_on_an_unproven_answer_warns_on
     group.pass_time(1_000)
     assert group.slave.node.replication.slave is not None
     assert (group.slave.node.replication.slave.protocol, warnings()) == ("tandemq", [])
-    del group.master.node.handlers[RequestCode.TANDEM_PEER_INFO]  # as Java's, which does not know the question
+    del group.master.node.handlers[RequestCode.TANDEM_PEER_INFO]  # as a Java master, which does not know the request
     group.cut()
     group.pass_time(20_000)
     (said,) = warnings()
     assert ADDRESS in said and "proves nothing" in said and "haProtocol = tandemq" in said
     group.cut()
     group.pass_time(20_000)
-    assert len(warnings()) == 1, "each new link asks again"
+    assert len(warnings()) == 1, "each new connection sends the request again"

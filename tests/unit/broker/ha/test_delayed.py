@@ -1,4 +1,4 @@
-"""Delayed messages in damage: they wait for their repair from a twin, as other messages do, and are delivered whole."""
+"""Damaged delayed messages wait for their repair from a replica, as other messages do, and are delivered intact."""
 
 from pathlib import Path
 from random import Random
@@ -19,7 +19,7 @@ LEVEL_2_MS = 5_000
 
 
 def delayed(path: Path, **changes: Any) -> Group:
-    """Ten delayed messages, a second before they are due."""
+    """Return a group with ten delayed messages, a second before they are due."""
     group = Group(path, role="SYNC_MASTER", segment_bytes=SEGMENT, **changes)
     for number in range(10):
         group.send(bytes([number]) * 700, DELAY="2")
@@ -30,13 +30,13 @@ def delayed(path: Path, **changes: Any) -> Group:
 
 
 def place(member: Harness, number: int) -> tuple[int, int]:
-    """(log offset, size) of a delayed message."""
+    """Return log offset and size of a delayed message."""
     entry = member.node.store.queues[SCHEDULE_TOPIC, 1].entry(number)
     return entry.log_offset, entry.size
 
 
 def bodies(member: Harness) -> list[bytes]:
-    """What was delivered, in order."""
+    """Return the delivered bodies, in order."""
     answer = member.pull("TopicA")
     assert answer is not None
     return [message.body for message in messages_in(answer)] if answer.code == 0 else []
@@ -60,7 +60,7 @@ def test_delayed_message_that_is_damaged_when_due_is_repaired_and_delivered_in_o
     group.assert_same_logs()
 
 
-def test_level_waits_while_the_twin_that_may_help_is_away_and_other_levels_go_on(
+def test_delay_level_waits_while_the_replica_is_down_and_other_levels_continue(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     group = delayed(tmp_path, in_sync_replicas=1)
@@ -81,7 +81,7 @@ def test_level_waits_while_the_twin_that_may_help_is_away_and_other_levels_go_on
     group.assert_same_logs()
 
 
-def test_twin_that_becomes_the_master_delivers_what_the_old_one_could_not(tmp_path: Path) -> None:
+def test_replica_that_becomes_the_master_delivers_what_the_old_one_could_not(tmp_path: Path) -> None:
     group = delayed(tmp_path, in_sync_replicas=1)
     group.refuses = True
     group.cut()
@@ -93,10 +93,12 @@ def test_twin_that_becomes_the_master_delivers_what_the_old_one_could_not(tmp_pa
         group.stop(member)
     heir = Harness(group.path / "slave1", segment_bytes=SEGMENT, now=group.now)
     heir.pass_time(5_000)
-    assert bodies(heir) == wanted(*range(10)), "and 0 to 2, which it had not got as delivered yet"
+    assert bodies(heir) == wanted(*range(10)), "and 0 to 2, whose delivery had not been replicated"
 
 
-def test_delayed_message_nobody_has_is_told_and_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_delayed_message_that_no_replica_has_is_logged_and_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     group = delayed(tmp_path)
     at, _ = place(group.master, 3)
     for path in paths(group).values():
@@ -107,7 +109,7 @@ def test_delayed_message_nobody_has_is_told_and_passed_over(tmp_path: Path, capl
     assert len(said) == 1
 
 
-def test_delayed_message_the_device_cannot_read_waits_until_it_can() -> None:
+def test_unreadable_delayed_message_waits_until_it_can_be_read() -> None:
     disk = SimDisk.__new__(SimDisk)
     disk = SimDisk(Random(1))
     broker = Harness(disk)

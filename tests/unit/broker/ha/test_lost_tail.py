@@ -1,4 +1,4 @@
-"""A master's machine goes down and loses bytes its slave has."""
+"""A master whose machine fails and loses the end of its log, which its slave has."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ DEFAULTS = BrokerConfig()
 
 
 def send_two_halves(group: Group) -> int:
-    """Twenty messages; the end of the log after ten of them."""
+    """Send twenty messages; return the end of the log after ten of them."""
     group.send_many(10)
     middle = group.master.log_end
     group.send_many(10)
@@ -25,7 +25,7 @@ def send_two_halves(group: Group) -> int:
 
 
 def lose_tail(group: Group, keep: int) -> None:
-    """The master's machine goes down and loses what lies behind `keep`."""
+    """Stop the master's machine, which loses the log behind `keep`."""
     group.stop(group.master)
     log = group.master.node.store.log
     start = keep - keep % log.segment_bytes
@@ -41,14 +41,14 @@ def lose_tail(group: Group, keep: int) -> None:
 
 
 def start_without_tail(group: Group, keep: int) -> None:
-    """The master's machine lost what lies behind `keep` and is up again; its slaves do not reach it yet."""
+    """Restart the master without the log behind `keep`; its slaves do not reach it yet."""
     lose_tail(group, keep)
     group.refuses = True
     group.start_master(boot_id="boot-2")
 
 
 @spec("W13")
-def test_master_whose_machine_lost_its_tail_takes_it_back_before_it_takes_messages(tmp_path: Path) -> None:
+def test_master_that_lost_its_tail_fetches_it_before_it_accepts_messages(tmp_path: Path) -> None:
     group = Group(tmp_path)
     middle = send_two_halves(group)
     end, whole = group.master.log_end, group.master.log_bytes()
@@ -68,7 +68,7 @@ def test_master_whose_machine_lost_its_tail_takes_it_back_before_it_takes_messag
 
 
 @spec("W13")
-def test_consumer_ahead_of_a_master_that_awaits_its_tail_is_not_sent_back(tmp_path: Path) -> None:
+def test_consumer_ahead_of_a_master_that_awaits_its_tail_keeps_its_offset(tmp_path: Path) -> None:
     group = Group(tmp_path)
     middle = send_two_halves(group)
     start_without_tail(group, middle)
@@ -82,10 +82,10 @@ def test_consumer_ahead_of_a_master_that_awaits_its_tail_is_not_sent_back(tmp_pa
     assert len(messages_in(found)) == 5
 
 
-def test_slave_that_deleted_what_its_master_lost_is_not_taken_for_one_that_had_no_more(
+def test_slave_that_deleted_the_lost_tail_is_not_treated_as_one_without_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Found by simulation seed 920891: the master went on in the same history, without the slave."""
+    """Found by simulation seed 920891: the master continued the same history without the slave."""
     group = Group(tmp_path)
     group.send_many(10)
     middle = group.master.log_end
@@ -106,7 +106,7 @@ def test_slave_that_deleted_what_its_master_lost_is_not_taken_for_one_that_had_n
 
 @spec("W13")
 def test_slave_keeps_what_it_copied_after_the_tail_came_back(tmp_path: Path) -> None:
-    """No new history begins when nothing was given up: a reconnecting slave must not set good bytes aside."""
+    """No new history begins when nothing was lost: a reconnecting slave must not quarantine valid bytes."""
     group = Group(tmp_path)
     group.send_many(10)
     lose_tail(group, group.master.log_end // 10 * 10 // 2 // 222 * 222)
@@ -121,7 +121,7 @@ def test_slave_keeps_what_it_copied_after_the_tail_came_back(tmp_path: Path) -> 
 
 
 @spec("W13")
-def test_async_master_accepts_the_loss_after_30s_and_the_slave_sets_its_tail_aside(tmp_path: Path) -> None:
+def test_async_master_accepts_the_loss_after_30s_and_the_slave_quarantines_its_tail(tmp_path: Path) -> None:
     assert DEFAULTS.accept_loss_ms == 30_000
     group = Group(tmp_path, role="ASYNC_MASTER")
     middle = send_two_halves(group)
@@ -143,8 +143,8 @@ def test_async_master_accepts_the_loss_after_30s_and_the_slave_sets_its_tail_asi
 
 
 @spec("W13")
-def test_slave_that_answered_meanwhile_learns_of_the_new_history_at_once(tmp_path: Path) -> None:
-    """Two slaves; one answers, the other never does; then the loss is accepted. The first must not be cut later."""
+def test_slave_that_responded_meanwhile_gets_the_new_history_at_once(tmp_path: Path) -> None:
+    """One slave responds, the other never does; then the loss is accepted. The first must not be truncated later."""
     group = Group(tmp_path, role="ASYNC_MASTER", slaves=2)
     group.send_many(10)
     group.stop(group.slaves.pop(1), clean=True)
@@ -162,7 +162,7 @@ def test_slave_that_answered_meanwhile_learns_of_the_new_history_at_once(tmp_pat
 
 
 class FullDisk(RealDisk):
-    """A disk that takes no tables while it is full."""
+    """A disk that accepts no tables while it is full."""
 
     is_full = False
 
@@ -172,8 +172,8 @@ class FullDisk(RealDisk):
         super().replace(path, data)
 
 
-def test_full_disk_does_not_keep_a_slave_from_giving_the_tail_back(tmp_path: Path) -> None:
-    """Found by simulation seed 5232: that a slave has answered could not be noted, and its link was closed for that."""
+def test_full_disk_does_not_prevent_a_slave_from_returning_the_tail(tmp_path: Path) -> None:
+    """Found by simulation seed 5232: a slave's response could not be saved, and its connection was closed for that."""
     group = Group(tmp_path)
     middle = send_two_halves(group)
     end = group.master.log_end
@@ -190,8 +190,8 @@ def test_full_disk_does_not_keep_a_slave_from_giving_the_tail_back(tmp_path: Pat
     group.assert_same_logs()
 
 
-def test_slave_that_cannot_be_noted_on_a_full_disk_does_not_count(tmp_path: Path) -> None:
-    """Found by simulation seed 255: at its second hello it was taken for noted."""
+def test_slave_that_cannot_be_saved_on_a_full_disk_does_not_count(tmp_path: Path) -> None:
+    """Found by simulation seed 255: at its second hello it was treated as saved."""
     group = Group(tmp_path, connects=False)
     group.stop(group.master, clean=True)
     disk = group.master_disk = FullDisk(tmp_path / "master")
@@ -206,8 +206,8 @@ def test_slave_that_cannot_be_noted_on_a_full_disk_does_not_count(tmp_path: Path
     group.assert_same_logs()
 
 
-def test_two_slaves_give_the_same_tail_back_and_it_is_there_once(tmp_path: Path) -> None:
-    """Found by simulation seed 323: the second one's was appended to the first one's."""
+def test_two_slaves_return_the_same_tail_and_it_is_stored_once(tmp_path: Path) -> None:
+    """Found by simulation seed 323: the tail of the second slave was appended to that of the first."""
     group = Group(tmp_path, slaves=2)
     middle = send_two_halves(group)
     end, whole = group.master.log_end, group.master.log_bytes()
@@ -250,7 +250,7 @@ def test_operator_accepts_the_loss(tmp_path: Path) -> None:
     assert (tmp_path / "slave1" / "set-aside").exists()
 
 
-def test_killed_process_on_a_running_machine_waits_for_nobody(tmp_path: Path) -> None:
+def test_killed_process_on_a_running_machine_waits_for_no_slave(tmp_path: Path) -> None:
     group = Group(tmp_path)
     group.send_many(10)
     group.stop(group.master)
@@ -260,8 +260,8 @@ def test_killed_process_on_a_running_machine_waits_for_nobody(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_restart_while_waiting_for_a_slave_does_not_forget_the_wait(tmp_path: Path, clean: bool) -> None:
-    """An impatient operator restarts the master: what the slave holds is still fetched first."""
+def test_restart_while_waiting_for_a_slave_continues_to_wait(tmp_path: Path, clean: bool) -> None:
+    """An operator restarts the master early: the slave's tail is still fetched first."""
     group = Group(tmp_path)
     middle = send_two_halves(group)
     end = group.master.log_end
@@ -285,7 +285,7 @@ def offset_of(member: Member, group: str = "group", queue_id: int = 0) -> int | 
 
 
 @spec("W13")
-def test_offsets_beyond_the_end_go_to_the_end_when_the_loss_is_accepted_and_not_before(tmp_path: Path) -> None:
+def test_offsets_beyond_the_end_are_set_to_it_when_the_loss_is_accepted_and_not_before(tmp_path: Path) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER")
     middle = send_two_halves(group)
     group.master.commit(20)
@@ -314,7 +314,7 @@ def test_offsets_beyond_the_end_go_to_the_end_when_the_loss_is_accepted_and_not_
     assert offset_of(group.slave) == 10
 
 
-def test_offsets_stay_when_the_tail_comes_back(tmp_path: Path) -> None:
+def test_offsets_stay_when_the_tail_is_returned(tmp_path: Path) -> None:
     group = Group(tmp_path)
     middle = send_two_halves(group)
     group.master.commit(20)
@@ -335,7 +335,7 @@ def test_slave_keeps_offsets_its_log_has_not_reached_yet(tmp_path: Path) -> None
     assert offset_of(group.slave) == 500
 
 
-def test_delay_progress_beyond_the_end_goes_to_the_end(tmp_path: Path) -> None:
+def test_delay_progress_beyond_the_end_is_set_to_it(tmp_path: Path) -> None:
     group = Group(tmp_path, slaves=0, role="ASYNC_MASTER")
     group.master.send("TopicA", b"late", DELAY="1")
     group.pass_time(20_000)

@@ -1,4 +1,4 @@
-"""A slave copies its master's tables: topics, groups, offsets, delay progress."""
+"""Tables that a slave copies from its master: topics, groups, offsets, delay progress."""
 
 import json
 from pathlib import Path
@@ -15,16 +15,16 @@ OK = ResponseCode.SUCCESS
 DEFAULTS = BrokerConfig()
 
 
-def learn_master(group: Group) -> None:
+def publish_master(group: Group) -> None:
     for slave in group.slaves:
         group.tell_master(slave)
 
 
 @spec("M01")
-def test_topic_of_the_master_is_known_to_the_slave_within_10s(tmp_path: Path) -> None:
+def test_topic_of_the_master_reaches_the_slave_within_10s(tmp_path: Path) -> None:
     assert DEFAULTS.metadata_sync_ms == 10_000
     group = Group(tmp_path)
-    learn_master(group)
+    publish_master(group)
     group.send(topic="Fresh")
     group.pass_time(10_000)
     body = group.slave.json(RequestCode.GET_ALL_TOPIC_CONFIG)
@@ -34,7 +34,7 @@ def test_topic_of_the_master_is_known_to_the_slave_within_10s(tmp_path: Path) ->
 @spec("M01")
 def test_period_of_configuration_is_a_setting(tmp_path: Path) -> None:
     group = Group(tmp_path, metadata_sync_ms=500)
-    learn_master(group)
+    publish_master(group)
     group.send(topic="Fresh")
     group.pass_time(500)
     assert "Fresh" in group.slave.json(RequestCode.GET_ALL_TOPIC_CONFIG)["topicConfigTable"]
@@ -43,7 +43,7 @@ def test_period_of_configuration_is_a_setting(tmp_path: Path) -> None:
 @spec("M02")
 def test_topics_file_is_written_only_when_the_version_changed(tmp_path: Path) -> None:
     group = Group(tmp_path)
-    learn_master(group)
+    publish_master(group)
     group.send(topic="First")
     group.pass_time(10_000)
     file = tmp_path / "slave1" / "config" / "topics.json"
@@ -63,7 +63,7 @@ def test_topics_file_is_written_only_when_the_version_changed(tmp_path: Path) ->
 @spec("M03", "F03")
 def test_consumer_offsets_are_merged_and_saved(tmp_path: Path) -> None:
     group = Group(tmp_path)
-    learn_master(group)
+    publish_master(group)
     group.send_many(1)
     group.slave.commit(3, group="only-here")
     group.master.commit(42)
@@ -77,7 +77,7 @@ def test_consumer_offsets_are_merged_and_saved(tmp_path: Path) -> None:
 @spec("M03")
 def test_offset_of_a_deleted_group_stays_on_the_slave_every_time(tmp_path: Path) -> None:
     group = Group(tmp_path)
-    learn_master(group)
+    publish_master(group)
     group.send_many(1)
     group.master.commit(42)
     group.pass_time(10_000)
@@ -88,9 +88,9 @@ def test_offset_of_a_deleted_group_stays_on_the_slave_every_time(tmp_path: Path)
 
 
 @spec("M02", "M03")
-def test_offsets_of_a_topic_deleted_while_the_slave_was_away_go_when_it_is_back(tmp_path: Path) -> None:
+def test_offsets_of_a_topic_deleted_while_the_slave_was_down_are_removed_when_it_returns(tmp_path: Path) -> None:
     group = Group(tmp_path)
-    learn_master(group)
+    publish_master(group)
     for topic in ("Gone", "Kept"):
         group.send_many(1, topic=topic)
         group.master.commit(1, topic=topic)
@@ -100,7 +100,7 @@ def test_offsets_of_a_topic_deleted_while_the_slave_was_away_go_when_it_is_back(
     group.stop(group.slave, clean=True)
     assert group.master.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"}).code == OK
     group.restart_slave()
-    learn_master(group)
+    publish_master(group)
     group.pass_time(10_000)
     assert set(group.slave.node.offsets.table) == {"Kept@group", "Kept@only-here"}
     assert group.slave.node.topics.get("Gone") is None
@@ -109,9 +109,9 @@ def test_offsets_of_a_topic_deleted_while_the_slave_was_away_go_when_it_is_back(
 
 
 @spec("M03")
-def test_master_that_does_not_take_our_log_for_its_own_takes_no_offsets_away(tmp_path: Path) -> None:
+def test_master_that_refuses_the_slaves_log_removes_no_offsets(tmp_path: Path) -> None:
     group = Group(tmp_path)
-    learn_master(group)
+    publish_master(group)
     group.send_many(1, topic="Kept")
     group.master.commit(1, topic="Kept")
     group.pass_time(10_000)
@@ -119,16 +119,16 @@ def test_master_that_does_not_take_our_log_for_its_own_takes_no_offsets_away(tmp
     delete_files(tmp_path / "master")
     group.start_master()
     group.settle()
-    learn_master(group)
+    publish_master(group)
     group.pass_time(30_000)
-    assert group.slave.node.topics.get("Kept") is None, "as it always was: topics follow the version"
+    assert group.slave.node.topics.get("Kept") is None, "topics follow the version"
     assert group.slave.node.offsets.get("Kept", "group", 0) == 1
 
 
 @spec("M03")
-def test_offsets_of_a_topic_that_is_younger_than_the_list_of_topics_stay(tmp_path: Path) -> None:
+def test_offsets_of_a_topic_newer_than_the_list_of_topics_stay(tmp_path: Path) -> None:
     group = Group(tmp_path)
-    learn_master(group)
+    publish_master(group)
     group.pass_time(10_000)
     group.pass_time(9_000)
     sync = group.slave.node.replication.slave
@@ -138,7 +138,7 @@ def test_offsets_of_a_topic_that_is_younger_than_the_list_of_topics_stay(tmp_pat
     metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{"Young@group":{"0":3}}}')
     assert group.slave.node.offsets.get("Young", "group", 0) == 3
     metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{}}')
-    assert group.slave.node.offsets.get("Young", "group", 0) == 3, "no topics were told since"
+    assert group.slave.node.offsets.get("Young", "group", 0) == 3, "no topics were published since"
     metadata._told = ("127.0.0.1:10911", frozenset({"Young"}))
     metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{}}')
     assert group.slave.node.offsets.get("Young", "group", 0) == 3
@@ -150,7 +150,7 @@ def test_offsets_of_a_topic_that_is_younger_than_the_list_of_topics_stay(tmp_pat
 @spec("M04")
 def test_progress_of_delayed_messages_is_equal_on_both(tmp_path: Path) -> None:
     group = Group(tmp_path)
-    learn_master(group)
+    publish_master(group)
     for level in ("1", "1", "2"):
         group.send(DELAY=level)
     group.settle()
@@ -161,9 +161,9 @@ def test_progress_of_delayed_messages_is_equal_on_both(tmp_path: Path) -> None:
 
 
 @spec("M05")
-def test_group_that_may_not_consume_is_obeyed_by_the_slave(tmp_path: Path) -> None:
+def test_slave_refuses_a_group_that_may_not_consume(tmp_path: Path) -> None:
     group = Group(tmp_path)
-    learn_master(group)
+    publish_master(group)
     group.send_many(1)
     config = group.master.node.groups.find("group", 0)
     assert config is not None
@@ -183,7 +183,7 @@ def test_group_that_may_not_consume_is_obeyed_by_the_slave(tmp_path: Path) -> No
 @spec("M06")
 def test_configuration_arrives_while_the_replication_link_is_stalled(tmp_path: Path) -> None:
     group = Group(tmp_path)
-    learn_master(group)
+    publish_master(group)
     group.wire.stalls_down = True
     end = group.slave.log_end
     group.send(topic="Fresh")
@@ -195,7 +195,7 @@ def test_configuration_arrives_while_the_replication_link_is_stalled(tmp_path: P
 @spec("M06")
 def test_messages_arrive_while_the_configuration_link_is_stalled(tmp_path: Path) -> None:
     group = Group(tmp_path)
-    learn_master(group)
+    publish_master(group)
     for wire in group.all_wires:
         wire.stalls_up = wire.kind is not LinkKind.HA_MASTER
     group.send(topic="Fresh")
@@ -218,7 +218,7 @@ def test_messages_arrive_while_the_configuration_link_is_stalled(tmp_path: Path)
         b"\xff",
     ],
 )
-def test_unusable_tables_of_a_master_are_left_alone(tmp_path: Path, body: bytes) -> None:
+def test_invalid_tables_of_a_master_are_ignored(tmp_path: Path, body: bytes) -> None:
     group = Group(tmp_path)
     side = group.slave.node.replication.slave
     assert side is not None

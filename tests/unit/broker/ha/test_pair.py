@@ -1,4 +1,4 @@
-"""A master and its slaves on wires: what is copied, and what a slave serves."""
+"""Replication between a master and its slaves, and requests that a slave serves."""
 
 import logging
 from pathlib import Path
@@ -16,7 +16,7 @@ DEFAULTS = BrokerConfig()
 
 
 def ha_status(member: Harness) -> list[tuple[str, int]]:
-    """(peer, acknowledged offset) of each slave that counts."""
+    """Return peer and acknowledged offset of each slave that counts."""
     masters = member.node.replication.masters
     return [(masters.peers[link], session.acked_offset) for link, session in masters.sessions.items()]
 
@@ -92,7 +92,7 @@ def test_asynchronous_copy_needs_no_timer(tmp_path: Path) -> None:
 
 @spec("T15", "H21", "W13")
 def test_slave_killed_again_and_again_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    """Cut at any byte: the slave restarts, goes on where it stopped, nothing is missing or doubled."""
+    """Killed at any byte: the slave restarts and continues where it stopped, without gaps or duplicates."""
     group = Group(tmp_path, role="ASYNC_MASTER", ha_reconnect_ms=10)
     for number in range(60):
         for _ in range(3):
@@ -148,7 +148,7 @@ def test_slow_slave_does_not_slow_the_others(tmp_path: Path) -> None:
 
 
 @spec("T03")
-def test_empty_tandem_slave_gets_everything_still_held(tmp_path: Path) -> None:
+def test_empty_tandem_slave_gets_the_whole_stored_log(tmp_path: Path) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER", connects=False)
     group.send_many(100, 1000)
     group.refuses = False
@@ -158,7 +158,7 @@ def test_empty_tandem_slave_gets_everything_still_held(tmp_path: Path) -> None:
 
 
 @spec("T03")
-def test_empty_slave_may_ask_for_the_last_file_only(tmp_path: Path) -> None:
+def test_empty_slave_may_request_the_last_file_only(tmp_path: Path) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER", connects=False, sync_from_last_file=True)
     group.send_many(100, 1000)
     group.refuses = False
@@ -189,7 +189,7 @@ def test_slave_with_a_log_is_served_from_its_end(tmp_path: Path) -> None:
 
 
 @spec("T09")
-def test_bit_flipped_on_the_way_is_refused_and_fetched_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_bit_flipped_in_flight_is_detected_and_fetched_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER", ha_reconnect_ms=50)
     group.send_many(3)
     good = group.slave.log_end
@@ -206,7 +206,7 @@ def test_bit_flipped_on_the_way_is_refused_and_fetched_again(tmp_path: Path, cap
 
 
 @spec("T09")
-def test_record_damaged_three_times_makes_the_master_suspect_and_is_not_asked_for_in_a_hurry(
+def test_record_damaged_three_times_is_reported_to_the_master_and_requested_less_often(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER")
@@ -241,7 +241,7 @@ def test_send_to_a_slave_is_refused_and_its_log_does_not_grow(tmp_path: Path) ->
 
 
 @spec("R07", "R09")
-def test_consumers_go_on_from_the_slave_and_miss_only_the_uncopied_tail(tmp_path: Path) -> None:
+def test_consumers_continue_at_the_slave_and_miss_only_the_tail_that_was_not_replicated(tmp_path: Path) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER")
     for number in range(10):
         group.send(b"%d" % number)
@@ -255,7 +255,7 @@ def test_consumers_go_on_from_the_slave_and_miss_only_the_uncopied_tail(tmp_path
     assert [message.body for message in messages_in(found)] == [b"%d" % number for number in range(10)]
 
 
-def test_pull_held_by_a_slave_is_woken_by_what_is_copied(tmp_path: Path) -> None:
+def test_pull_held_by_a_slave_is_woken_by_replicated_messages(tmp_path: Path) -> None:
     group = Group(tmp_path)
     group.send_many(1)
     group.tell_master(group.slave)

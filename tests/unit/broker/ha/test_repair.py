@@ -1,4 +1,4 @@
-"""Damage in the log of one twin: found by the scrubber, isolated, repaired with the other's bytes; both directions."""
+"""Damage in the log of one replica: found by the scrubber, isolated, repaired from the other; in both directions."""
 
 import logging
 from collections.abc import Callable
@@ -22,7 +22,7 @@ SEGMENT = 32 * 1024
 
 
 def flip(path: Path, log_offset: int, mask: int = 1, count: int = 1) -> None:
-    """Turn bits of a store's log, as a device does that rots."""
+    """Flip bits in the log of a store."""
     file = path / "commitlog" / f"{log_offset - log_offset % SEGMENT:020d}"
     with file.open("r+b") as log:
         log.seek(log_offset % SEGMENT)
@@ -44,7 +44,7 @@ def state(member: Member) -> Any:
 
 
 def places(member: Member) -> list[tuple[int, int]]:
-    """(log offset, size) of the messages in the queue."""
+    """Return log offset and size of the messages in the queue."""
     queue = member.node.store.queues["TopicA", 0]
     return [(e.log_offset, e.size) for e in (queue.entry(n) for n in range(queue.min_offset, queue.max_offset))]
 
@@ -63,7 +63,7 @@ def filled(path: Path, count: int = 200, **changes: Any) -> Group:
 
 @spec("T19", "H24")
 @pytest.mark.parametrize("side", ["master", "slave"])
-def test_twins_with_a_secret_repair_each_other(tmp_path: Path, side: str) -> None:
+def test_replicas_with_a_secret_repair_each_other(tmp_path: Path, side: str) -> None:
     secret = b"one secret for all of the group"
     group = filled(tmp_path, secrets={0: secret, 1: secret})
     member: Member = getattr(group, side)
@@ -79,7 +79,7 @@ def test_twins_with_a_secret_repair_each_other(tmp_path: Path, side: str) -> Non
 @spec("T19")
 @pytest.mark.parametrize("side", ["master", "slave"])
 @pytest.mark.parametrize("where", [0, 4, 8, 20, 28, 36, 88, 300, -3])
-def test_flipped_bit_is_found_and_repaired_from_the_twin(
+def test_flipped_bit_is_found_and_repaired_from_the_replica(
     tmp_path: Path, side: str, where: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     group = filled(tmp_path)
@@ -119,7 +119,7 @@ def test_whole_files_and_file_ends_are_repaired_in_pieces(tmp_path: Path, side: 
     ]
 
 
-def test_a_pass_is_limited_to_its_rate_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_a_pass_is_limited_to_its_rate_and_continues_after_a_restart(tmp_path: Path) -> None:
     group = filled(tmp_path, 400, scrub_bytes_per_second=64 << 10, scrub_interval_ms=3_600_000)
     master = group.master
     group.pass_time(FIRST_MS + 2_000)
@@ -156,7 +156,7 @@ def test_large_records_are_limited_to_the_rate_too(tmp_path: Path) -> None:
     assert state(group.master)["last"]["records"] == 4
 
 
-def test_scrubbing_can_be_off_and_asked_for(tmp_path: Path) -> None:
+def test_scrubbing_can_be_off_and_requested(tmp_path: Path) -> None:
     group = filled(tmp_path, scrub_bytes_per_second=0)
     group.pass_time(600_000)
     assert state(group.master)["state"] == "off"
@@ -168,7 +168,7 @@ def test_scrubbing_can_be_off_and_asked_for(tmp_path: Path) -> None:
 
 
 @spec("T19")
-def test_messages_wait_for_their_repair_and_are_given_whole(tmp_path: Path) -> None:
+def test_messages_wait_for_their_repair_and_are_delivered_intact(tmp_path: Path) -> None:
     group = filled(tmp_path)
     master = group.master
     group.refuses = True
@@ -196,8 +196,8 @@ def test_messages_wait_for_their_repair_and_are_given_whole(tmp_path: Path) -> N
 
 
 @spec("T19")
-def test_message_whose_entry_is_damaged_as_well_waits_too(tmp_path: Path) -> None:
-    """The entry names no place in damage, yet damage that waits for its repair may hold its record."""
+def test_damaged_message_with_a_damaged_entry_waits_too(tmp_path: Path) -> None:
+    """The entry points outside the damage, but damage that waits for its repair may contain its record."""
     group = filled(tmp_path)
     master = group.master
     group.refuses = True
@@ -220,7 +220,7 @@ def test_message_whose_entry_is_damaged_as_well_waits_too(tmp_path: Path) -> Non
     assert messages_in(found)[0].body == bytes([5]) * 700
 
 
-def test_what_no_twin_has_is_said_doubted_and_passed_over(
+def test_record_that_no_replica_has_is_logged_and_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = filled(tmp_path)
@@ -243,7 +243,7 @@ def test_what_no_twin_has_is_said_doubted_and_passed_over(
     assert len([r for r in caplog.records if r.levelno == logging.CRITICAL]) == 1
 
 
-def test_damage_without_any_twin_is_kept_over_restarts(tmp_path: Path) -> None:
+def test_damage_without_any_replica_is_remembered_over_restarts(tmp_path: Path) -> None:
     group = filled(tmp_path, slaves=0, in_sync_replicas=1)
     at, size = places(group.master)[3]
     flip(paths(group)["master"], at + 300)
@@ -271,7 +271,7 @@ def test_damage_known_from_before_is_repaired_after_a_restart(tmp_path: Path, si
     group.assert_same_logs()
 
 
-def test_what_could_not_be_read_for_a_while_is_given_again(tmp_path: Path) -> None:
+def test_temporarily_unreadable_messages_are_delivered_again(tmp_path: Path) -> None:
     disk = SimDisk(Random(1))
     broker = Harness(disk, segment_bytes=SEGMENT)
     for number in range(100):
@@ -292,7 +292,7 @@ def test_what_could_not_be_read_for_a_while_is_given_again(tmp_path: Path) -> No
     assert messages_in(found)[0].body == bytes(700)
 
 
-def test_damage_met_by_recovery_is_repaired_and_its_hole_filled(tmp_path: Path) -> None:
+def test_damage_found_by_recovery_is_repaired_and_its_placeholder_filled(tmp_path: Path) -> None:
     group = filled(tmp_path)
     group.stop(group.slave)
     at, size = places(group.master)[150]
@@ -307,7 +307,7 @@ def test_damage_met_by_recovery_is_repaired_and_its_hole_filled(tmp_path: Path) 
     group.assert_same_logs()
 
 
-def test_damage_met_by_recovery_that_crosses_files_is_repaired(tmp_path: Path) -> None:
+def test_damage_found_by_recovery_that_crosses_files_is_repaired(tmp_path: Path) -> None:
     group = filled(tmp_path)
     group.stop(group.slave)
     border = 4 * SEGMENT
@@ -337,11 +337,11 @@ def test_wrong_queue_entries_are_corrected_from_the_log(tmp_path: Path, side: st
     assert state(member)["corrected"] == 2
 
 
-# A twin that answers what it must not.
+# Invalid responses of a replica.
 
 
 def changed_answer(change: Callable[[Any], None]) -> Callable[[bytes], bytes]:
-    """Changes answers to TANDEM_LOG_RECORDS on their way."""
+    """Return a function that changes responses to TANDEM_LOG_RECORDS in flight."""
     decoder = FrameDecoder()
 
     def apply(data: bytes) -> bytes:
@@ -422,7 +422,7 @@ def _no_fields(command: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("side", ["master", "slave"])
-def test_hostile_answers_change_nothing(tmp_path: Path, side: str, change: Callable[[Any], None]) -> None:
+def test_invalid_responses_change_nothing(tmp_path: Path, side: str, change: Callable[[Any], None]) -> None:
     group = filled(tmp_path)
     group.pieces = None
     group.tell_master(group.slave)
@@ -454,8 +454,8 @@ def test_hostile_answers_change_nothing(tmp_path: Path, side: str, change: Calla
     group.assert_same_logs()
 
 
-def test_a_twin_with_records_of_its_own_beside_sound_ones_is_refused(tmp_path: Path) -> None:
-    """Its bytes verify, but what stands next to the damage is not what stands here."""
+def test_a_replica_with_other_records_next_to_the_damage_is_refused(tmp_path: Path) -> None:
+    """Its bytes verify, but the records next to the damage differ from the local ones."""
     group = filled(tmp_path)
     other = Group(tmp_path / "other")
     other.send_many(200, 701)
@@ -481,12 +481,12 @@ def test_a_twin_with_records_of_its_own_beside_sound_ones_is_refused(tmp_path: P
         ({"size": 1}, ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_requests_for_records_that_cannot_be_are_refused(tmp_path: Path, fields: Any, code: int) -> None:
+def test_invalid_requests_for_records_are_refused(tmp_path: Path, fields: Any, code: int) -> None:
     group = filled(tmp_path, 20)
     assert group.master.ask(RequestCode.TANDEM_LOG_RECORDS, fields).code == code
 
 
-def test_records_are_given_whole_and_never_from_within_one(tmp_path: Path) -> None:
+def test_records_are_returned_complete_and_never_from_within_one(tmp_path: Path) -> None:
     group = filled(tmp_path, 20)
     master = group.master
     (first, size), (second, _) = places(master)[:2]
@@ -509,7 +509,7 @@ def test_records_are_given_whole_and_never_from_within_one(tmp_path: Path) -> No
 
 
 @spec("T19")
-def test_master_whose_record_came_bad_three_times_looks_at_it_and_repairs_it_from_another_slave(
+def test_master_checks_a_record_that_arrived_damaged_three_times_and_repairs_it_from_another_slave(
     tmp_path: Path,
 ) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER", slaves=2)
@@ -532,7 +532,7 @@ def test_master_whose_record_came_bad_three_times_looks_at_it_and_repairs_it_fro
     group.assert_same_logs()
 
 
-def test_suspicion_of_sound_bytes_says_so(tmp_path: Path) -> None:
+def test_suspicion_of_valid_bytes_is_logged_as_unfounded(tmp_path: Path) -> None:
     group = filled(tmp_path)
     at, _ = places(group.master)[80]
     told = {"offset": at, "brokerId": 7, "reason": "it looked bad"}
@@ -546,7 +546,7 @@ def test_suspicion_of_sound_bytes_says_so(tmp_path: Path) -> None:
     assert state(group.master)["damaged"] == []
 
 
-def test_a_pull_that_meets_no_record_has_it_repaired(tmp_path: Path) -> None:
+def test_a_pull_that_finds_no_record_has_it_repaired(tmp_path: Path) -> None:
     group = filled(tmp_path)
     at, _ = places(group.master)[60]
     flip(paths(group)["master"], at + 5)

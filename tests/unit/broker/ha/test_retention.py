@@ -1,4 +1,4 @@
-"""What retention keeps for slaves, also for absent ones and over restarts, until an operator gives them up."""
+"""Log files that retention keeps for slaves, also absent ones and over restarts, until an operator removes them."""
 
 import logging
 from pathlib import Path
@@ -18,7 +18,7 @@ CALM: dict[str, Any] = {"delete_when": "23", "disk_used_ratio_max": 95, "disk_fo
 
 
 def clean(member: Member) -> None:
-    """An operator has expired files deleted, a hundred hours later. The first time syncs the queues."""
+    """Delete expired files a hundred hours later, as an operator requests it; the first call syncs the queues."""
     changed_ms = member.disk.modified_ms(member.node.store.log.segment_path(member.node.store.log.start))
     for _ in range(2):
         member.node.upkeep.delete_expired()
@@ -26,8 +26,8 @@ def clean(member: Member) -> None:
         member.turn()
 
 
-def left_behind(group: Group) -> int:
-    """The slave goes away, and the master fills two log files more; where the slave's copy ends."""
+def stop_slave_and_fill_files(group: Group) -> int:
+    """Stop the slave, and fill two more log files of the master; return the end of the slave's log."""
     group.send_many(20)
     offset = group.master.log_end
     group.refuses = True
@@ -52,43 +52,43 @@ def return_of_slave(group: Group) -> None:
     group.assert_same_logs()
 
 
-def test_absent_slave_finds_what_it_lacks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_is_kept_for_an_absent_slave(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER", **CALM)
-    offset = left_behind(group)
+    offset = stop_slave_and_fill_files(group)
     clean(group.master)
     assert group.master.node.store.log.start == 0
     assert f"an expired file stays, it is needed by slave 1 (not connected, has the log up to {offset})" in caplog.text
     return_of_slave(group)
     clean(group.master)
-    assert group.master.node.store.log.start > offset, "it has all now"
+    assert group.master.node.store.log.start > offset, "the slave has all of the log now"
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_master_started_again_still_knows_what_an_absent_slave_lacks(tmp_path: Path, *, is_clean: bool) -> None:
+def test_restarted_master_keeps_the_log_for_an_absent_slave(tmp_path: Path, *, is_clean: bool) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER", **CALM)
-    left_behind(group)
+    stop_slave_and_fill_files(group)
     clean(start_again(group, clean=is_clean))
     assert group.master.node.store.log.start == 0
     return_of_slave(group)
 
 
-def test_killed_master_keeps_from_where_its_slave_was_a_minute_ago_at_least(tmp_path: Path) -> None:
+def test_killed_master_keeps_the_log_from_the_slaves_offset_a_minute_ago(tmp_path: Path) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER", **CALM)
     group.send_many(350)
     seen = group.master.log_end
     group.pass_time(60_000)
     group.send_many(20)
     for wire in group.all_wires:
-        wire.is_open = False  # the master is not told
+        wire.is_open = False  # the master is not notified
     group.refuses = True
     master = group.start_master()
     (needed,) = master.node.replication.masters.needed().values()
     assert needed == seen > master.node.config.segment_bytes
 
 
-def test_slave_noted_by_a_master_that_kept_no_offsets_may_lack_everything(tmp_path: Path) -> None:
+def test_known_slave_without_a_saved_offset_keeps_the_whole_log(tmp_path: Path) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER", **CALM)
-    left_behind(group)
+    stop_slave_and_fill_files(group)
     group.stop(group.master, clean=True)
     for name in (FILE, f"{FILE}.bak"):
         (tmp_path / "master" / "config" / name).unlink(missing_ok=True)
@@ -96,11 +96,11 @@ def test_slave_noted_by_a_master_that_kept_no_offsets_may_lack_everything(tmp_pa
     assert list(group.master.node.replication.masters.needed().values()) == [0]
 
 
-def test_disk_limit_forces_and_says_who_needed_it(
+def test_disk_limit_forces_deletion_and_logs_which_slave_needed_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER", delete_when="23", disk_full_ratio=1.0)
-    offset = left_behind(group)
+    offset = stop_slave_and_fill_files(group)
     monkeypatch.setattr(group.master.disk, "usage", lambda: DiskUsage(100, 13))
     with caplog.at_level(logging.WARNING):
         clean(group.master)
@@ -111,19 +111,19 @@ def test_disk_limit_forces_and_says_who_needed_it(
         assert f"deleted log=[{start},{start + size}) although needed by {who}: the disk is too full" in caplog.text
 
 
-def test_operator_gives_an_absent_slave_up_until_it_is_back(tmp_path: Path) -> None:
+def test_operator_removes_an_absent_slave_until_it_returns(tmp_path: Path) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER", **CALM)
-    left_behind(group)
+    stop_slave_and_fill_files(group)
     start_again(group, accept_loss=True)
     clean(start_again(group))
-    assert group.master.node.store.log.start > 0, "said once, it holds over restarts"
+    assert group.master.node.store.log.start > 0, "it stays removed over restarts"
     (tmp_path / "slave1").rename(tmp_path / "gone")
     return_of_slave(group)
     group.stop(group.slave)
     assert list(group.master.node.replication.masters.needed().values()) == [group.master.log_end]
 
 
-def test_what_a_slave_has_of_a_cut_tail_does_not_count(tmp_path: Path) -> None:
+def test_offset_of_a_slave_in_a_truncated_tail_does_not_count(tmp_path: Path) -> None:
     group = Group(tmp_path, role="ASYNC_MASTER", **CALM)
     group.send_many(10)
     masters = group.master.node.replication.masters
@@ -133,7 +133,7 @@ def test_what_a_slave_has_of_a_cut_tail_does_not_count(tmp_path: Path) -> None:
     assert list(masters.needed().values()) == [cut]
 
 
-def test_offsets_that_are_no_table_are_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_invalid_table_of_slave_offsets_is_an_error_with_a_hint(tmp_path: Path) -> None:
     group = Group(tmp_path)
     group.stop(group.master, clean=True)
     for name in (FILE, f"{FILE}.bak"):
@@ -146,7 +146,7 @@ def test_classic_slave_counts_while_its_address_is_admitted(tmp_path: Path) -> N
     group = Group(
         tmp_path, role="ASYNC_MASTER", ha_classic_peers=("10.0.1.1",), slave_changes={"ha_protocol": "classic"}, **CALM
     )
-    offset = left_behind(group)
+    offset = stop_slave_and_fill_files(group)
     assert list(group.master.node.replication.masters.needed().values()) == [offset]
     clean(start_again(group))
     assert group.master.node.store.log.start == 0

@@ -1,4 +1,4 @@
-"""Brokers with a secret, on wires: who is let in, what is counted, what the log says how often."""
+"""Replication with a secret: accepted and refused connections, counters, and log lines."""
 
 import logging
 from pathlib import Path
@@ -22,7 +22,7 @@ def status(member: Harness) -> dict[str, object]:
 
 
 @spec("H24")
-def test_group_with_a_secret_copies_and_says_so(tmp_path: Path) -> None:
+def test_group_with_a_secret_replicates_and_reports_it(tmp_path: Path) -> None:
     group = Group(tmp_path, slaves=2, secrets={0: SECRET, 1: SECRET, 2: SECRET})
     assert group.send_and_settle() == OK
     group.assert_same_logs()
@@ -36,7 +36,7 @@ def test_group_with_a_secret_copies_and_says_so(tmp_path: Path) -> None:
 
 
 @spec("H24")
-def test_wrong_secret_acknowledges_nothing_and_is_said_once_a_minute_on_both_sides(
+def test_wrong_secret_acknowledges_nothing_and_is_logged_once_a_minute_on_both_sides(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -46,7 +46,7 @@ def test_wrong_secret_acknowledges_nothing_and_is_said_once_a_minute_on_both_sid
     lines = [
         r.getMessage() for r in caplog.records if r.levelno == logging.WARNING and "refused times" in r.getMessage()
     ]
-    assert len(lines) == 2, "one of the master, one of the slave"
+    assert len(lines) == 2, "one line of the master, one of the slave"
     assert all("times=1" in line and "another haSecretFile" in line for line in lines)
     group.pass_time(4_000)
     lines = [r.getMessage() for r in caplog.records if "refused times" in r.getMessage()][2:]
@@ -59,8 +59,8 @@ def test_wrong_secret_acknowledges_nothing_and_is_said_once_a_minute_on_both_sid
 
 
 @spec("H24")
-def test_slave_with_a_secret_asks_nobody_whether_its_master_is_javas(tmp_path: Path) -> None:
-    """Whoever answers that could have it take a log from anybody."""
+def test_slave_with_a_secret_does_not_ask_whether_its_master_is_a_java_broker(tmp_path: Path) -> None:
+    """A peer that answers that request could make it copy any log."""
     group = Group(tmp_path, secrets={1: SECRET}, slave_changes={"ha_master_address": "", "ha_protocol": "auto"})
     group.tell_master(group.slave)
     group.pass_time(10_000)
@@ -70,7 +70,7 @@ def test_slave_with_a_secret_asks_nobody_whether_its_master_is_javas(tmp_path: P
     assert group.slave.log_end == 0
 
 
-def test_secret_that_is_exchanged_holds_for_the_next_connection(tmp_path: Path) -> None:
+def test_changed_secret_applies_to_the_next_connection(tmp_path: Path) -> None:
     group = Group(tmp_path, secrets={0: SECRET, 1: SECRET})
     group.secrets = {0: OTHER, 1: OTHER}
     group.restart_slave()

@@ -1,4 +1,4 @@
-"""A master and its slaves on wires: what senders are told, by slave and by disk."""
+"""Responses to sends that wait for slaves and for the disk."""
 
 from pathlib import Path
 
@@ -19,13 +19,13 @@ DEFAULTS = BrokerConfig()
 
 
 def ha_status(member: Harness) -> list[tuple[str, int]]:
-    """(peer, acknowledged offset) of each slave that counts."""
+    """Return peer and acknowledged offset of each slave that counts."""
     masters = member.node.replication.masters
     return [(masters.peers[link], session.acked_offset) for link, session in masters.sessions.items()]
 
 
 @spec("R06", "W02", "W04")
-def test_sync_master_without_a_slave_says_so_at_once_and_has_stored_it(tmp_path: Path) -> None:
+def test_sync_master_without_a_slave_responds_at_once_and_stores_the_message(tmp_path: Path) -> None:
     master = Harness(tmp_path, role="SYNC_MASTER")
     for _ in range(5):
         assert master.send("TopicA", b"alone").code == ResponseCode.SLAVE_NOT_AVAILABLE
@@ -35,7 +35,7 @@ def test_sync_master_without_a_slave_says_so_at_once_and_has_stored_it(tmp_path:
 
 
 @spec("W02", "W05", "W06", "R08", "W10")
-def test_sender_hears_ok_when_the_report_equals_its_end(tmp_path: Path) -> None:
+def test_send_is_acknowledged_when_the_reported_offset_reaches_its_end(tmp_path: Path) -> None:
     group = Group(tmp_path)
     group.wire.stalls_up = True
     opaque = group.send()
@@ -71,7 +71,7 @@ def test_asynchronous_master_never_waits(tmp_path: Path) -> None:
 
 
 @spec("W07", "W02")
-def test_stalled_slave_means_a_timeout_after_3s_and_the_message_is_stored(tmp_path: Path) -> None:
+def test_send_times_out_after_3s_with_a_stalled_slave_and_the_message_is_stored(tmp_path: Path) -> None:
     group = Group(tmp_path)
     group.wire.stalls_down = True
     opaque = group.send(b"kept")
@@ -85,7 +85,7 @@ def test_stalled_slave_means_a_timeout_after_3s_and_the_message_is_stored(tmp_pa
 
 
 @spec("W08")
-def test_hanging_sender_does_not_take_the_others_along(tmp_path: Path) -> None:
+def test_waiting_send_does_not_delay_others(tmp_path: Path) -> None:
     group = Group(tmp_path)
     group.wire.stalls_up = True
     first = group.send(b"first")
@@ -100,7 +100,7 @@ def test_hanging_sender_does_not_take_the_others_along(tmp_path: Path) -> None:
 
 
 @spec("W04")
-def test_slave_too_far_behind_counts_as_none(tmp_path: Path) -> None:
+def test_slave_too_far_behind_does_not_count(tmp_path: Path) -> None:
     group = Group(tmp_path, ha_lag_bytes_max=2_000)
     group.wire.stalls_down = True
     waiting = group.send(b"x" * 100)
@@ -114,7 +114,7 @@ def test_slave_too_far_behind_counts_as_none(tmp_path: Path) -> None:
 
 
 @spec("W09")
-def test_slave_that_comes_back_empty_acknowledges_nothing_by_what_it_had(tmp_path: Path) -> None:
+def test_slave_that_returns_empty_acknowledges_nothing_by_its_former_log(tmp_path: Path) -> None:
     group = Group(tmp_path)
     group.send_many(20)
     group.stop(group.slave)
@@ -137,7 +137,7 @@ def test_slave_that_comes_back_empty_acknowledges_nothing_by_what_it_had(tmp_pat
 
 
 @spec("W09")
-def test_second_connection_of_the_same_slave_counts_once_and_speaks_for_it(tmp_path: Path) -> None:
+def test_second_connection_of_the_same_slave_replaces_the_first(tmp_path: Path) -> None:
     group = Group(tmp_path, in_sync_replicas=3)
     double = Member(tmp_path / "double", group.slave.config, machine=group.slave.node.machine, now=group.now, seed=99)
     group.slaves.append(double)
@@ -147,7 +147,7 @@ def test_second_connection_of_the_same_slave_counts_once_and_speaks_for_it(tmp_p
 
 
 @spec("H25", "W09")
-def test_stranger_is_never_counted(tmp_path: Path) -> None:
+def test_unauthenticated_peer_never_counts(tmp_path: Path) -> None:
     group = Group(tmp_path, connects=False)
     link = 77
     group.master.open(link, LinkKind.HA_MASTER, "10.0.0.66:5000")
@@ -196,14 +196,14 @@ def test_classic_slaves_count_one_per_address(tmp_path: Path) -> None:
 
 
 def report_from(master: Harness, link: int, peer: str) -> None:
-    """A classic slave connects and reports that it has all there is."""
+    """Connect a classic slave that reports the end of the log."""
     master.open(link, LinkKind.HA_MASTER, peer)
     master.turn([(link, master.node.store.log.written_end.to_bytes(8))])
 
 
 @spec("V02")
-def test_slave_that_reports_nonsense_is_closed_and_one_that_stands_still_lags_visibly(tmp_path: Path) -> None:
-    """A heartbeat proves no health: an offset that never moves keeps the link, acknowledges nothing, and shows."""
+def test_slave_with_an_invalid_report_is_closed_and_one_without_progress_lags_visibly(tmp_path: Path) -> None:
+    """An offset that never moves keeps the connection, acknowledges nothing, and is visible in the status."""
     master = Harness(tmp_path, role="SYNC_MASTER", ha_classic_peers=("10.0.0.66",))
     master.open(77, LinkKind.HA_MASTER, "10.0.0.66:5000")
     master.turn([(77, (0).to_bytes(8))])
@@ -229,7 +229,7 @@ def test_slave_that_reports_nonsense_is_closed_and_one_that_stands_still_lags_vi
         (True, True, ResponseCode.FLUSH_SLAVE_TIMEOUT),
     ],
 )
-def test_status_says_which_promise_is_missing(
+def test_status_shows_which_guarantee_is_missing(
     tmp_path: Path, disk_hangs: bool, slave_hangs: bool, code: ResponseCode
 ) -> None:
     group = Group(tmp_path, slave_changes={"flush_type": "ASYNC_FLUSH"}, flush_type="SYNC_FLUSH")
@@ -249,8 +249,8 @@ def test_status_says_which_promise_is_missing(
 
 
 @spec("W11", "W13")
-def test_failed_sync_acknowledges_nothing_ever_after(tmp_path: Path) -> None:
-    """Not what waited, not what comes later, not by a next sync that succeeds, and no clean stop hides it."""
+def test_failed_sync_acknowledges_no_message_from_then_on(tmp_path: Path) -> None:
+    """Neither waiting messages nor later ones, not after a sync that succeeds, and a clean stop does not hide it."""
     master = Harness(tmp_path, flush_type="SYNC_FLUSH")
     master.send("TopicA", b"good")
     master.run_jobs = False
@@ -300,7 +300,7 @@ def test_slave_that_syncs_reports_after_the_sync_also_when_it_reconnects(tmp_pat
 
 
 def _finish(member: Member) -> None:
-    """Do the jobs that wait, and those that follow."""
+    """Run the waiting jobs, and those that they start."""
     member.run_jobs = True
     jobs: list[Job] = member.jobs
     member.jobs = []
@@ -313,7 +313,7 @@ def test_sync_flush_slave_needs_no_timer_for_its_report(tmp_path: Path) -> None:
     assert group.send_and_settle() == OK
 
 
-def test_cut_while_a_sync_runs_does_not_make_later_bytes_flushed(tmp_path: Path) -> None:
+def test_truncation_during_a_sync_does_not_mark_later_bytes_as_flushed(tmp_path: Path) -> None:
     broker = Harness(tmp_path, flush_type="SYNC_FLUSH")
     broker.send("TopicA", b"stays")
     end = broker.node.store.log.written_end

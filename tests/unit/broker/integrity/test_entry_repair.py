@@ -1,4 +1,4 @@
-"""Damaged queue entries: found by a pass over the log or suspected by a reader, and rebuilt from the log."""
+"""Damaged queue entries: found by a pass over the log or reported by a reader, and rebuilt from the log."""
 
 import logging
 from collections.abc import Callable
@@ -27,7 +27,7 @@ Damage = Callable[[Harness, Entry], Entry]
 
 
 def filled(count: int = COUNT, **changes: Any) -> Harness:
-    """A broker whose queue TopicA/0 lies in three files; every second message belongs to another queue."""
+    """Return a broker whose queue TopicA/0 has three files; every second message is in another queue."""
     broker = Harness(SimDisk(Random(1)), **changes)
     for number in range(count):
         broker.send("TopicA", bytes([number % 250]) * 100, TAGS=f"t{number % 3}")
@@ -45,13 +45,13 @@ def all_of(queue: ConsumeQueue) -> bytes:
 
 
 def overwrite(queue: ConsumeQueue, queue_offset: int, packed: bytes) -> None:
-    """Damage entries where they lie, on the device too."""
+    """Overwrite entries, also on the device."""
     for file in queue.rewrite(queue_offset, packed):
         file.datasync()
 
 
 def on_device(broker: Harness, queue: ConsumeQueue, first: int, count: int = 1) -> bytes:
-    """What a power loss would leave of some entries of a queue."""
+    """Return entries of a queue as they would be after a power loss."""
     assert isinstance(broker.disk, SimDisk)
     return b"".join(
         broker.disk.peek(
@@ -146,7 +146,7 @@ def test_a_pass_rebuilds_a_damaged_entry_on_the_device_too(
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("number", [0, WRONG, COUNT - 1])
-def test_a_suspect_is_rebuilt_at_once_without_any_pass(
+def test_a_reported_entry_is_rebuilt_at_once_without_a_pass(
     damage: Damage, number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = filled(scrub_bytes_per_second=0)
@@ -166,7 +166,7 @@ def test_a_suspect_is_rebuilt_at_once_without_any_pass(
 
 
 def read_all(broker: Harness, offset: int) -> tuple[list[int], int]:
-    """Queue offsets of the messages that a consumer gets who pulls on and asks again when refused; and refusals."""
+    """Pull repeatedly, also after refusals; return the queue offsets of the messages and the number of refusals."""
     topic, found, refusals = "TopicA", list[int](), 0
     end = queue_of(broker).max_offset
     while offset < end:
@@ -186,8 +186,8 @@ def read_all(broker: Harness, offset: int) -> tuple[list[int], int]:
 
 @pytest.mark.parametrize("damage", [damage for damage in DAMAGES if damage is not another_tag])
 @pytest.mark.parametrize("number", [0, WRONG, COUNT - 1])
-def test_consumers_get_every_message_whatever_an_entry_says(damage: Damage, number: int) -> None:
-    """The pull names the entry to the scrubber, and goes no further until it is rebuilt; no pass is made."""
+def test_consumers_get_every_message_for_any_damage_of_an_entry(damage: Damage, number: int) -> None:
+    """The pull reports the entry to the scrubber, and waits until it is rebuilt; there is no pass."""
     broker = filled(scrub_bytes_per_second=0)
     queue = queue_of(broker)
     overwrite(queue, number, QUEUE_ENTRY.pack(*damage(broker, queue.entry(number))))
@@ -198,15 +198,13 @@ def test_consumers_get_every_message_whatever_an_entry_says(damage: Damage, numb
 
 
 @pytest.mark.parametrize("damage", [zeroed, high_bit, negative_size, low_bit])
-def test_only_the_entry_whose_record_is_not_in_the_log_is_passed_over(
-    damage: Damage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_only_an_entry_without_a_record_in_the_log_is_skipped(damage: Damage, caplog: pytest.LogCaptureFixture) -> None:
     broker = filled(scrub_bytes_per_second=0)
     queue = queue_of(broker)
     right = queue.entry(WRONG)
     broker.disk.open(f"commitlog/{right.log_offset - right.log_offset % 32_768:020d}").pwrite(
         (9).to_bytes(4, "big"), right.log_offset % 32_768 + 12
-    )  # it is of another queue now
+    )  # the record is of another queue now
     overwrite(queue, WRONG, QUEUE_ENTRY.pack(*damage(broker, right)))
     found, refusals = read_all(broker, 0)
     assert found == [number for number in range(COUNT) if number != WRONG]
@@ -217,7 +215,7 @@ def test_only_the_entry_whose_record_is_not_in_the_log_is_passed_over(
 
 
 @pytest.mark.parametrize("side", ["master", "slave"])
-def test_masters_and_slaves_rebuild_alike(tmp_path: Path, side: str) -> None:
+def test_masters_and_slaves_rebuild_entries(tmp_path: Path, side: str) -> None:
     group = Group(tmp_path, role="SYNC_MASTER")
     group.send_many(COUNT, 100)
     group.pass_time(3_000)
@@ -243,12 +241,12 @@ def test_one_search_rebuilds_all_entries_around_a_suspect() -> None:
     assert all_of(queue) == before
     assert on_device(broker, queue, 0, 250) == before
     files = len(broker.node.store.log.segment_starts)
-    assert len(steps) <= 2 * files, "not one for each suspect"
+    assert len(steps) <= 2 * files, "fewer than one per suspect"
     assert (rebuilt(broker), broker.node.scrubber.entries.waiting) == (250, 0)
 
 
 def steps_of(broker: Harness) -> list[CheckWork]:
-    """Drive the broker until it has no suspect left; the steps of searches that it made."""
+    """Run the broker until it has no suspect left; return the steps of its searches."""
     done: list[Any] = []
     while broker.jobs or broker.node.scrubber.entries.waiting or broker.node.scrubber.entries.has_files:
         broker.pass_time(1)
@@ -282,7 +280,7 @@ def test_a_far_search_reads_the_log_between_the_neighbours_in_bounded_steps() ->
     assert 50 <= broker.now.mono_ms - began <= 200, "16 MiB a second"
 
 
-def test_what_is_right_or_not_there_is_left_alone() -> None:
+def test_valid_and_missing_entries_are_not_changed() -> None:
     broker = filled()
     queue = queue_of(broker)
     before = all_of(queue)
@@ -325,7 +323,7 @@ def test_an_entry_of_a_damaged_record_waits_for_its_repair(caplog: pytest.LogCap
     assert queue.entry(WRONG) == (0, 0, 0)
     assert [(one.start, one.end) for one in broker.node.damages.ranges] == [(right.log_offset, right.log_end)]
     assert any("stays wrong: its record is damaged" in record.getMessage() for record in caplog.records)
-    assert not scrubber.suspect_entry(queue, WRONG, "again"), "the log is not read for it again and again"
+    assert not scrubber.suspect_entry(queue, WRONG, "again"), "the log is not read again for it"
     broker.disk.flip(path, right.log_offset % 32_768 + 90)
     broker.pass_time(entry_repair.RETRY_MS + 120_000)
     assert scrubber.suspect_entry(queue, WRONG, "later")
@@ -333,7 +331,7 @@ def test_an_entry_of_a_damaged_record_waits_for_its_repair(caplog: pytest.LogCap
     assert queue.entry(WRONG) == right
 
 
-def test_entries_whose_log_is_gone_are_left_alone() -> None:
+def test_entries_of_deleted_log_files_are_not_changed() -> None:
     broker = filled(400)
     queue = queue_of(broker)
     broker.node.store.drop_first_segment()
@@ -352,7 +350,7 @@ def test_entries_whose_log_is_gone_are_left_alone() -> None:
     assert rebuilt(broker) == 1
 
 
-def test_retention_during_a_search_begins_it_anew() -> None:
+def test_retention_during_a_search_restarts_it() -> None:
     broker = filled(400)
     queue = queue_of(broker)
     right = all_of(queue)
@@ -369,7 +367,7 @@ def test_retention_during_a_search_begins_it_anew() -> None:
     assert queue.entry(399) == Entry(*QUEUE_ENTRY.unpack(right[-20:]))
 
 
-def test_a_queue_dropped_while_its_suspect_waits_is_forgotten() -> None:
+def test_waiting_entries_of_a_dropped_queue_are_removed() -> None:
     broker = filled()
     queue = queue_of(broker)
     overwrite(queue, WRONG, bytes(20))
@@ -425,7 +423,7 @@ def test_a_delayed_message_whose_entry_is_damaged_is_delivered_in_time(damage: D
     overwrite(queue, 4, QUEUE_ENTRY.pack(*damage(broker, queue.entry(4))))
     broker.pass_time(2_000)
     answer = broker.pull("Late")
-    assert answer is None or not answer.body, "none is early"
+    assert answer is None or not answer.body, "no message is early"
     broker.pass_time(3_000)
     answer = broker.pull("Late")
     assert answer is not None
@@ -451,7 +449,7 @@ def test_the_position_of_a_pass_is_saved_only_behind_entries_on_the_device() -> 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("number", [0, 1, 4, 8])
-def test_no_request_trips_over_a_damaged_entry_or_is_misled(damage: Damage, number: int) -> None:
+def test_no_request_fails_or_is_wrong_because_of_a_damaged_entry(damage: Damage, number: int) -> None:
     """Messages one second apart; times, offsets by time and counters come from the entries that are right."""
     broker = Harness(SimDisk(Random(1)))
     for one in range(COUNT):
@@ -473,7 +471,7 @@ def test_no_request_trips_over_a_damaged_entry_or_is_misled(damage: Damage, numb
         if second != number or damage is another_tag:
             assert at(second) == second
             upper = at(second, boundaryType="UPPER")
-            assert upper == second or (second, upper) == (number - 1, number), "nothing tells when it was stored"
+            assert upper == second or (second, upper) == (number - 1, number), "its store time is unknown"
     broker.commit(number + 1)
     broker.json(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "TopicA"})
     broker.json(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "group"})
@@ -489,7 +487,7 @@ def test_no_request_trips_over_a_damaged_entry_or_is_misled(damage: Damage, numb
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_retention_keeps_the_log_of_delayed_messages_whatever_their_entries_say(damage: Damage) -> None:
+def test_retention_keeps_the_log_of_delayed_messages_with_damaged_entries(damage: Damage) -> None:
     broker = filled()
     for number in range(10):
         broker.send("Late", bytes([number]) * 100, DELAY="9")

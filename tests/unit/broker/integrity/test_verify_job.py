@@ -1,4 +1,4 @@
-"""What the scrubber's workers find: sound records, damage and where it ends, bytes a device cannot read."""
+"""Results of the scrubber's jobs: valid records, damage and its end, unreadable bytes."""
 
 from random import Random
 from typing import Any
@@ -39,7 +39,7 @@ def path_of(log_offset: int) -> tuple[str, int]:
     return f"commitlog/{start:020d}", log_offset - start
 
 
-def test_steps_walk_the_whole_log_and_tell_what_queues_must_hold() -> None:
+def test_steps_cover_the_whole_log_and_return_the_expected_entries() -> None:
     broker = filled()
     log = broker.node.store.log
     for size in (1, 500, 5_000, 1 << 20):
@@ -59,7 +59,7 @@ def test_steps_walk_the_whole_log_and_tell_what_queues_must_hold() -> None:
 @spec("T19")
 @pytest.mark.parametrize("number", [0, 40, 99])
 @pytest.mark.parametrize("within", [0, 1, 5, 30, 500])
-def test_every_flip_ends_the_sound_part_at_its_record(number: int, within: int) -> None:
+def test_every_flipped_bit_ends_the_valid_part_at_its_record(number: int, within: int) -> None:
     broker = filled()
     at, size = places(broker)[number]
     path, position = path_of(at + within)
@@ -75,7 +75,7 @@ def test_every_flip_ends_the_sound_part_at_its_record(number: int, within: int) 
 
 
 @pytest.mark.parametrize("times", [1, -1])
-def test_what_the_device_cannot_read_is_damage_unless_it_can_the_next_time(times: int) -> None:
+def test_unreadable_bytes_are_damage_unless_they_can_be_read_the_next_time(times: int) -> None:
     broker = filled()
     assert isinstance(broker.disk, SimDisk)
     broker.disk.fail("pread", times=times, prefix=f"commitlog/{SEGMENT:020d}")
@@ -88,14 +88,14 @@ def test_what_the_device_cannot_read_is_damage_unless_it_can_the_next_time(times
     assert (found.end, found.resumes) == (SEGMENT, 2 * SEGMENT)
 
 
-def test_a_file_that_is_gone_is_told_as_such() -> None:
+def test_a_missing_file_is_reported_as_missing() -> None:
     broker = filled()
     with pytest.raises(DiskFailed):
         CheckWork(broker.disk, SEGMENT, 100 * SEGMENT, 101 * SEGMENT, 1000, 0).run()
 
 
-def test_random_answers_are_never_fit_to_be_written() -> None:
-    """Whatever a twin sends: what is weighed as good is whole records, at their place, within the range."""
+def test_random_responses_are_never_accepted() -> None:
+    """Accepted responses of a replica consist of whole records at their log offsets within the range."""
     broker, dice = filled(), Random(7)
     log = broker.node.store.log
     at, size = places(broker)[20]
@@ -119,7 +119,7 @@ def test_random_answers_are_never_fit_to_be_written() -> None:
             assert (found.data, bool(found.reason)) == (b"", True), bytes(data)
 
 
-def test_sound_bytes_are_never_overwritten_whatever_a_twin_has() -> None:
+def test_valid_bytes_are_never_overwritten_with_those_of_a_replica() -> None:
     broker = filled()
     at, size = places(broker)[20]
     found = WeighWork(
@@ -128,7 +128,7 @@ def test_sound_bytes_are_never_overwritten_whatever_a_twin_has() -> None:
     assert (found.data, found.end, found.reason) == (b"", at + size, "")
 
 
-def test_a_twin_tells_that_its_own_bytes_are_damaged_or_of_another_history() -> None:
+def test_a_replica_reports_that_its_own_bytes_are_damaged_or_of_another_history() -> None:
     broker = filled()
     log = broker.node.store.log
     at, size = places(broker)[20]
@@ -167,7 +167,9 @@ def test_repair_that_cannot_be_synced_ends_as_any_failed_sync(monkeypatch: pytes
 
 
 @spec("T20")
-def test_nothing_is_acknowledged_after_a_failed_sync_and_the_group_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_message_is_acknowledged_after_a_failed_sync_and_the_group_is_notified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     broker = filled(flush_type="SYNC_FLUSH")
     told: list[str] = []
     monkeypatch.setattr(broker.node, "doubt", lambda why, _now, **_: told.append(why))
@@ -181,7 +183,7 @@ def test_nothing_is_acknowledged_after_a_failed_sync_and_the_group_is_told(monke
     assert broker.ask(RequestCode.TANDEM_SCRUB, {"begin": True}).code == ResponseCode.SUCCESS
 
 
-def test_reader_gives_zeroes_for_unreadable_pages_only() -> None:
+def test_reader_returns_zeroes_for_unreadable_pages_only() -> None:
     broker = filled()
     assert isinstance(broker.disk, SimDisk)
     whole = LogReader(broker.disk, SEGMENT)(0, 20_000)
