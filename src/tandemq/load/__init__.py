@@ -17,7 +17,7 @@ read, never decoded; records are walked by their size fields. Every result has t
 because a saturated generator measures itself.
 
 `python -m tandemq.load` runs each kind in a process of its own and prints the result as JSON; `make bench` uses it for
-every broker alike.
+every broker in the same way.
 
 It uses sockets and clocks directly, and of this project only `errors` and `metrics`.
 """

@@ -97,7 +97,7 @@ class MasterProver:
         """
         self._slave_hello = hello
         if not compare_digest(prove(self._key, _SLAVE_HELLO, hello), seal):
-            raise AuthenticationError("the seal of its hello is wrong: it was changed under way")
+            raise AuthenticationError("the seal of its hello is wrong: it was changed on the way")
 
     def seal(self, hello: bytes) -> bytes:
         """Return the seal of the master's hello, over both hellos."""
@@ -170,4 +170,4 @@ class SlaveProver:
             AuthenticationError: the seal is wrong.
         """
         if not compare_digest(prove(self._key, _MASTER_HELLO, self._slave_hello, hello), seal):
-            raise AuthenticationError("the seal of the master's hello is wrong: it was changed under way")
+            raise AuthenticationError("the seal of the master's hello is wrong: it was changed on the way")

@@ -1,4 +1,4 @@
-"""Peers' JSON by the rules of Java's fastjson: every body that a peer sends, in every variation that Java takes."""
+"""JSON bodies of peers, read by the rules of Java's fastjson: every body in every variation that Java accepts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ TOPIC = {
 
 @dataclass(frozen=True)
 class Body:
-    """A body with every field, its required fields, and how it is read."""
+    """A body with all fields, its required fields, and the function that reads it."""
 
     value: dict[str, Any]
     required: tuple[str, ...]
@@ -157,7 +157,7 @@ VARIATIONS = (
 
 @pytest.mark.parametrize("vary", VARIATIONS)
 @pytest.mark.parametrize("name", BODIES)
-def test_variation_of_a_body_means_the_same(name: str, vary: Callable[[Any], Any]) -> None:
+def test_variations_of_a_body_are_read_the_same(name: str, vary: Callable[[Any], Any]) -> None:
     body = BODIES[name]
     plain = body.read(body.value)
     assert msgspec.to_builtins(plain) == body.value
@@ -192,12 +192,12 @@ def test_wrong_value_is_an_error_that_names_the_field(name: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b"5", b"[]", b"null", b'"text"', b"{", b"\xff"])
-def test_body_that_is_no_object_is_an_error(body: bytes) -> None:
+def test_body_that_is_not_an_object_is_an_error(body: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_body(body, HeartbeatData, "heartbeat")
 
 
-def test_enum_that_is_no_name_is_null_and_no_position_is_an_error() -> None:
+def test_unknown_enum_name_is_null_and_unknown_ordinal_is_an_error() -> None:
     read = BODIES["consumer"].read
     assert read(CONSUMER | {"consumeType": "", "messageModel": "LATER"}).consume_type is None
     for position in (-1, 3):
@@ -214,19 +214,19 @@ def test_enum_that_is_no_name_is_null_and_no_position_is_an_error() -> None:
     ]
 
 
-def test_text_takes_anything() -> None:
+def test_text_accepts_any_value() -> None:
     read = BODIES["subscription"].read
     texts = [read(SUBSCRIPTION | {"subString": value}).sub_string for value in (5, True, 1.5, {"a": [1]})]
     assert texts == ["5", "true", "1.5", '{"a":[1]}']
 
 
 @pytest.mark.parametrize("value", ["1.5", "five", "9" * 19, "9" * 5000, 1 << 63, 1.5, True, [], float("inf")])
-def test_what_is_no_number_of_64_bits_is_an_error(value: Any) -> None:
+def test_value_that_is_not_a_64_bit_number_is_an_error(value: Any) -> None:
     with pytest.raises(ProtocolError, match="offset: an integer is expected"):
         integer(value, "offset")
 
 
-def test_half_of_a_surrogate_pair_is_an_error_where_it_must_be_written() -> None:
+def test_lone_surrogate_is_an_error_where_it_must_be_encoded() -> None:
     with pytest.raises(ProtocolError, match=r"subscription: .*subString"):
         decode_body(b'{"topic":"T","subString":{"a":"\\ud800"}}', SubscriptionData, "subscription")
     with pytest.raises(ProtocolError, match="offset: an integer is expected"):
@@ -242,7 +242,7 @@ def test_numbers_are_bounded_as_in_java() -> None:
 # Tables.
 
 
-def test_tables_take_numbers_as_text_and_null_entries_and_names_from_keys() -> None:
+def test_tables_accept_numbers_as_text_and_null_entries() -> None:
     table = {"topicConfigTable": {"T": {"perm": "4", "order": "1"}, "U": None}}
     assert parse_topics(table) == [TopicConfig("T", perm=4, order=True)]
     groups = {"subscriptionGroupTable": {"g": {"retryMaxTimes": "3", "groupName": None}, "h": None}}
@@ -251,7 +251,7 @@ def test_tables_take_numbers_as_text_and_null_entries_and_names_from_keys() -> N
     assert DataVersion.from_json({"counter": "3", "timestamp": None}).counter == 3
 
 
-def test_registration_takes_what_java_takes() -> None:
+def test_registration_accepts_what_java_accepts() -> None:
     fields = {"brokerName": "b", "brokerAddr": "h:1", "clusterName": "c", "brokerId": "0"}
     wrapper = {
         "dataVersion": {"counter": "3", "timestamp": None},
@@ -259,14 +259,14 @@ def test_registration_takes_what_java_takes() -> None:
         "topicQueueMappingInfoMap": {"T": {"topic": "T", "bname": "b", "currIdMap": {"0": "7"}, "dirty": "true"}},
     }
     body = dumps({"topicConfigSerializeWrapper": wrapper, "filterServerList": [None], "later": 1})
-    told = read_registration(Command(103, fields=fields, body=body, version=409))
-    assert told.topics == {"T": (6, 16, 16, 0)}
-    assert told.version == read_version({"counter": 3})
-    assert told.mappings["T"]["dirty"] is True
-    assert told.mappings["T"]["currIdMap"] == {0: 7}
+    registration = read_registration(Command(103, fields=fields, body=body, version=409))
+    assert registration.topics == {"T": (6, 16, 16, 0)}
+    assert registration.version == read_version({"counter": 3})
+    assert registration.mappings["T"]["dirty"] is True
+    assert registration.mappings["T"]["currIdMap"] == {0: 7}
 
 
-def test_route_takes_numbers_as_text() -> None:
+def test_route_accepts_numbers_as_text() -> None:
     route = decode_route(
         "T",
         b'{"brokerDatas":[{"brokerAddrs":{0:"h:1"},"brokerName":"b","cluster":null}],"queueDatas":[{"brokerName":"b",'
@@ -293,14 +293,14 @@ def test_header_field_of_any_type_is_text(field: str, value: Any, text: str) -> 
     assert command.fields == {field: text}
 
 
-def test_header_takes_numbers_as_text_null_and_a_language_by_its_position() -> None:
+def test_header_accepts_numbers_as_text_null_and_a_language_by_its_ordinal() -> None:
     header = b'{"code":"34","flag":null,"opaque":"5","version":null,"language":1,"remark":5,"extFields":null,"x":{}}'
     command = decode_header(FORM_JSON, header, b"")
     assert (command.code, command.flag, command.opaque, command.version) == (34, 0, 5, 0)
     assert (command.language, command.remark, command.fields) == ("CPP", "5", {})
 
 
-def test_header_booleans_are_true_only_by_that_word() -> None:
+def test_header_booleans_are_true_only_for_the_text_true() -> None:
     base = {"topic": "T", "group": "g", "timestamp": "+5"}
     words = {"true": True, "TRUE": True, "false": False, "1": False, "yes": False, "": False}
     assert {word: read_fields(ResetOffsetFields, base | {"isForce": word}).is_force for word in words} == words

@@ -1,4 +1,4 @@
-"""Batches as columns: the same messages as cut one by one, the same records as encoded one by one, or None."""
+"""Vectorized batches: the same messages as decoded one by one, the same records as encoded one by one, or None."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def batches(draw: st.DrawFn) -> list[BatchPart]:
 
 
 @given(batches(), st.integers(0, 1 << 60), st.integers(0, 1 << 60), st.integers(0, 3))
-def test_records_are_those_encoded_one_by_one(
+def test_records_equal_those_encoded_one_by_one(
     messages: list[BatchPart], log_offset: int, queue_offset: int, queues: int
 ) -> None:
     parts = read_parts(encode_batch(messages))
@@ -105,5 +105,5 @@ def test_damaged_batch_is_read_as_one_by_one_or_not_at_all(messages: list[BatchP
         encode_batch([BatchPart(0, b"x", b"UNIQ_KEY\x01a\x02"), BatchPart(0, b"x", b"UNIQ_KEY\x01\x02\x02")]),
     ],
 )
-def test_messages_that_are_not_alike_or_lack_body_or_key_are_not_read(odd: bytes) -> None:
+def test_messages_of_different_layouts_or_without_body_or_key_are_not_read(odd: bytes) -> None:
     assert read_parts(odd) is None

@@ -1,4 +1,4 @@
-"""Sizes and byte order of what storage files are made of."""
+"""Sizes and byte order of the structures in storage files."""
 
 from tandemq.codec.record.entries import (
     BLANK,

@@ -1,4 +1,4 @@
-"""Frames: cut anywhere, refused when their lengths lie; what Java sent is read and written back."""
+"""Frames: any split of the stream, inconsistent lengths, frames captured from Java."""
 
 import json
 import tracemalloc
@@ -62,7 +62,7 @@ def test_stream_byte_by_byte_gives_the_same_frames() -> None:
         (0x80000000, 0x01000000),
     ],
 )
-def test_lengths_that_contradict_or_exceed_are_an_error_at_once(length: int, word: int) -> None:
+def test_contradicting_or_excessive_lengths_are_an_error(length: int, word: int) -> None:
     decoder = FrameDecoder()
     good = encode_raw(0, b"{}", b"")
     assert decoder.feed(good + length.to_bytes(4) + word.to_bytes(4)) == [(0, b"{}", b"")]
@@ -70,7 +70,7 @@ def test_lengths_that_contradict_or_exceed_are_an_error_at_once(length: int, wor
     assert decoder.feed(good) == []
 
 
-def test_largest_frame_is_taken_and_one_byte_more_is_not() -> None:
+def test_largest_frame_is_accepted_and_one_byte_more_is_not() -> None:
     largest = encode_raw(0, b"{}", bytes(FRAME_BYTES_MAX - 10))
     assert len(largest) == FRAME_BYTES_MAX
     decoder = FrameDecoder()
@@ -90,7 +90,7 @@ def test_garbage_gives_frames_or_an_error_and_nothing_else(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: Path(frame["file"]).stem)
-def test_frame_of_java_is_read_as_java_meant_it(frame: dict[str, Any]) -> None:
+def test_java_frames_are_decoded(frame: dict[str, Any]) -> None:
     raw = (GOLDEN / frame["file"]).read_bytes()
     decoder = FrameDecoder()
     (found,) = decoder.feed(raw)
@@ -120,7 +120,7 @@ def test_encoded_command_is_one_frame() -> None:
         assert decode_command(frame) == command
 
 
-def test_frame_that_comes_byte_by_byte_takes_little_more_than_its_size() -> None:
+def test_memory_of_a_frame_received_byte_by_byte_is_close_to_its_size() -> None:
     frame = encode_command(Command(10, 1, body=bytes(200_000)))
     decoder = FrameDecoder()
     tracemalloc.start()
@@ -135,7 +135,7 @@ def test_frame_that_comes_byte_by_byte_takes_little_more_than_its_size() -> None
     assert found[2] == bytes(200_000)
 
 
-def test_pieces_of_any_size_make_the_same_frame() -> None:
+def test_frame_in_pieces_of_any_size_is_decoded() -> None:
     frame = encode_command(Command(10, 1, body=bytes(range(256)) * 4_000))
     random = Random(5)
     decoder = FrameDecoder()

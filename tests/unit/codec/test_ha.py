@@ -1,4 +1,4 @@
-"""Replication frames and the hello before them."""
+"""Frames and hellos of the replication protocol."""
 
 import pytest
 from hypothesis import given
@@ -59,23 +59,23 @@ def test_transfers_carry_all_bytes_in_order_none_above_the_limit(body: bytes, of
         st.lists(st.tuples(OFFSETS, OFFSETS), max_size=3),
     )
 )
-def test_slave_hello_survives_the_way_there_and_back(hello: SlaveHello) -> None:
+def test_slave_hello_round_trip(hello: SlaveHello) -> None:
     raw = encode_hello(hello)
     assert raw.startswith(HELLO_MARK)
     assert hello_length(raw) == len(raw)
     assert decode_slave_hello(raw[12:]) == hello
 
 
-def test_master_hello_survives_the_way_there_and_back() -> None:
+def test_master_hello_round_trip() -> None:
     hello = MasterHello(0, 1, 2, 3, 4, True, "no", [(1, 2)])
     assert decode_master_hello(encode_hello(hello)[12:]) == hello
 
 
-def test_hello_mark_can_be_no_offset() -> None:
+def test_hello_mark_is_not_a_valid_offset() -> None:
     assert int.from_bytes(HELLO_MARK, signed=True) < 0
 
 
-def test_length_is_unknown_until_twelve_bytes_are_there_and_bounded_then() -> None:
+def test_length_is_known_after_twelve_bytes_and_limited() -> None:
     raw = encode_hello(MasterHello(0))
     for count in range(12):
         assert hello_length(raw[:count]) is None
@@ -87,7 +87,7 @@ def test_length_is_unknown_until_twelve_bytes_are_there_and_bounded_then() -> No
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"[]", b"null", b"\xff", b'{"brokerId":"x"}', b'{"x":' + b"[" * 100_000, b'{"brokerId":0} x']
 )
-def test_body_that_is_no_hello_is_a_protocol_error(body: bytes) -> None:
+def test_malformed_hello_is_a_protocol_error(body: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_slave_hello(body)
     with pytest.raises(ProtocolError):

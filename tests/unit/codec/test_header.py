@@ -1,4 +1,4 @@
-"""Headers in both forms: there and back, what must be tolerated, what must be refused."""
+"""Headers in both forms: round trips, what must be tolerated, what must be refused."""
 
 import json
 from struct import pack
@@ -28,7 +28,7 @@ COMMANDS = st.builds(
 
 
 @given(COMMANDS)
-def test_header_survives_the_way_there_and_back(command: Command) -> None:
+def test_header_round_trip(command: Command) -> None:
     form = FORM_BINARY if command.binary else FORM_JSON
     assert decode_header(form, encode_header(command), command.body) == command
 
@@ -41,13 +41,13 @@ def test_json_header_is_compact_sorted_and_all_fields_are_strings() -> None:
     )
 
 
-def test_binary_header_is_laid_out_as_told() -> None:
+def test_binary_header_has_the_documented_layout() -> None:
     raw = encode_header(Command(10, 7, 2, "r", {"k": "vv"}, b"", "GO", 409, binary=True))
     assert raw == pack(">hBhiii", 10, 9, 409, 7, 2, 1) + b"r" + pack(">i", 9) + b"\0\1k" + pack(">i", 2) + b"vv"
     assert len(encode_header(Command(10, binary=True))) == 21
 
 
-def test_binary_code_beyond_16_bits_is_cut_as_java_cuts_it() -> None:
+def test_binary_code_beyond_16_bits_is_truncated_as_in_java() -> None:
     raw = encode_header(Command(200050, binary=True))
     assert decode_header(FORM_BINARY, raw, b"").code == 3442
 
@@ -98,7 +98,7 @@ def test_json_header_is_read_leniently(text: str) -> None:
         b'{"code":1} x',
     ],
 )
-def test_json_header_that_is_none_is_a_protocol_error(raw: bytes) -> None:
+def test_malformed_json_header_is_a_protocol_error(raw: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_header(FORM_JSON, raw, b"")
 

@@ -1,4 +1,4 @@
-"""What properties mean for storing, remembered: the same answer the first time and every other time."""
+"""Cached layouts of properties: the same result the first time and from the cache."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ PAIRS = st.lists(
 
 
 @given(PAIRS, st.booleans())
-def test_layout_says_what_the_properties_say(pairs: list[tuple[str, str]], closed: bool) -> None:
+def test_layout_matches_the_properties(pairs: list[tuple[str, str]], closed: bool) -> None:
     raw = "\x02".join(f"{name}\x01{value}" for name, value in pairs) + ("\x02" if closed and pairs else "")
     expected = decode_properties(raw)
     layouts = Layouts()
@@ -33,7 +33,7 @@ def test_layout_says_what_the_properties_say(pairs: list[tuple[str, str]], close
 
 
 @given(st.lists(st.tuples(NAMES, st.sampled_from(["a", "b", "false", "k1 k2"])), max_size=8))
-def test_last_value_counts_of_a_name_given_twice(pairs: list[tuple[str, str]]) -> None:
+def test_last_value_of_a_repeated_name_counts(pairs: list[tuple[str, str]]) -> None:
     raw = "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
     expected = dict(pairs)
     layouts = Layouts()
@@ -55,7 +55,7 @@ def test_stored_form_is_read_without_its_crc() -> None:
     assert b"__CRC32#" not in layout.before + layout.after
 
 
-def test_memory_of_layouts_is_bounded() -> None:
+def test_number_of_cached_layouts_is_limited() -> None:
     layouts = Layouts()
     for number in range(LAYOUTS_MAX * 2 + 5):
         layouts.of(b"KEYS\x01%d\x02" % number)

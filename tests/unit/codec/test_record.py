@@ -1,4 +1,4 @@
-"""Records: there and back, every damage noticed, nothing read beyond the bytes given."""
+"""Records: round trips, detection of any damage, no reads beyond the given bytes."""
 
 import zlib
 from typing import Any
@@ -81,7 +81,7 @@ def fault_of(raw: bytes, start: int = 0) -> str | None:
 
 
 @given(RECORDS, st.integers(0, 9), st.integers(0, 9))
-def test_record_survives_the_way_there_and_back(fields: dict[str, Any], before: int, behind: int) -> None:
+def test_record_round_trip(fields: dict[str, Any], before: int, behind: int) -> None:
     raw = encode_record(**fields)
     data = bytes(before) + raw + bytes(behind)
     record = parse_record(data, before, len(data))
@@ -99,13 +99,13 @@ def test_record_survives_the_way_there_and_back(fields: dict[str, Any], before: 
 
 
 @pytest.mark.parametrize("missing", range(1, 20))
-def test_record_whose_end_was_never_written_is_no_record_without_a_crc(missing: int) -> None:
-    """Found by simulation seed 39: a page that ends within the CRC property, and zeroes behind it."""
+def test_record_without_its_last_bytes_is_damaged(missing: int) -> None:
+    """Found by simulation seed 39: a page that ends within the CRC property, followed by zeroes."""
     raw = encode_record(**PLAIN)
     assert fault_of(raw[:-missing] + bytes(missing)) is not None
 
 
-def test_fields_lie_where_rocketmq_has_them() -> None:
+def test_fields_have_rocketmqs_positions() -> None:
     raw = encode_record(**PLAIN)
     assert int.from_bytes(raw[0:4]) == len(raw)
     assert raw[4:8] == bytes.fromhex("DAA320A7")
@@ -131,14 +131,14 @@ def test_fields_lie_where_rocketmq_has_them() -> None:
 
 @given(RECORDS, st.data())
 @settings(max_examples=150)
-def test_any_changed_byte_is_noticed(fields: dict[str, Any], data: st.DataObject) -> None:
+def test_any_changed_byte_is_detected(fields: dict[str, Any], data: st.DataObject) -> None:
     raw = bytearray(encode_record(**fields))
     at = data.draw(st.integers(0, len(raw) - 1))
     raw[at] ^= data.draw(st.integers(1, 255))
     assert fault_of(bytes(raw) + bytes(64)) is not None
 
 
-def test_every_flipped_bit_of_a_record_is_noticed_one_by_one_and_in_a_run() -> None:
+def test_every_flipped_bit_of_a_record_is_detected_one_by_one_and_in_a_run() -> None:
     sound = encode_record(**PLAIN)
     assert scan_run(sound, 0, len(sound), 4096, Run(), at_least=1) == len(sound)
     for bit in range(len(sound) * 8):
@@ -148,7 +148,7 @@ def test_every_flipped_bit_of_a_record_is_noticed_one_by_one_and_in_a_run() -> N
         assert scan_run(bytes(raw), 0, len(raw), 4096, Run(), at_least=1) == 0, f"bit {bit}"
 
 
-def test_record_cut_anywhere_is_none() -> None:
+def test_record_truncated_anywhere_is_invalid() -> None:
     raw = encode_record(**PLAIN)
     for end in range(len(raw)):
         assert isinstance(parse_record(raw, 0, end), str)
@@ -166,12 +166,12 @@ def test_beginning_of_a_record_says_how_much_more_is_needed(fields: dict[str, An
 
 
 @given(RECORDS, st.integers(1, 1 << 20))
-def test_record_that_says_it_is_longer_is_noticed_when_all_of_it_is_there(fields: dict[str, Any], longer: int) -> None:
+def test_record_with_too_large_a_size_is_detected_once_it_has_arrived(fields: dict[str, Any], longer: int) -> None:
     raw = encode_record(**fields)
     assert isinstance(unfinished_record((len(raw) + longer).to_bytes(4) + raw[4:], 0, len(raw)), str)
 
 
-def test_lengths_that_java_reads_as_negative_are_no_record() -> None:
+def test_lengths_that_java_reads_as_negative_are_invalid() -> None:
     for topic, properties in ((b"t" * 128, b""), (b"t", b"p" * 32768)):
         fixed = encode_record(**PLAIN)[4:84]
         rest = b"\0\0\0\0" + len(topic).to_bytes(1) + topic + len(properties).to_bytes(2) + properties
@@ -180,7 +180,7 @@ def test_lengths_that_java_reads_as_negative_are_no_record() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_garbage_is_no_record_and_raises_nothing(raw: bytes) -> None:
+def test_garbage_is_not_a_record_and_raises_no_error(raw: bytes) -> None:
     found = parse_record(raw, 0, len(raw))
     assert isinstance(found, str) or found.size <= len(raw)
     magic = raw[:4] + bytes.fromhex("DAA320A7") + raw[8:]
@@ -189,7 +189,7 @@ def test_garbage_is_no_record_and_raises_nothing(raw: bytes) -> None:
 
 
 @given(st.lists(RECORDS, max_size=5), st.binary(max_size=40))
-def test_run_reads_what_one_by_one_reading_reads(fields: list[dict[str, Any]], garbage: bytes) -> None:
+def test_vectorized_and_single_parsing_give_the_same_records(fields: list[dict[str, Any]], garbage: bytes) -> None:
     raw = b""
     for one in fields:
         raw += encode_record(**{**one, "log_offset": 4096 + len(raw)})
@@ -265,7 +265,7 @@ def test_body_that_cannot_be_inflated_is_an_error(body: bytes, sys_flag: int) ->
         inflate(body, sys_flag)
 
 
-def test_body_that_inflates_without_end_is_an_error() -> None:
+def test_body_that_inflates_beyond_the_limit_is_an_error() -> None:
     with pytest.raises(ProtocolError, match="more than"):
         inflate(zlib.compress(bytes((64 << 20) + 1), 1), 1)
 
@@ -275,7 +275,7 @@ def test_body_that_inflates_without_end_is_an_error() -> None:
     st.integers(0, 65535),
     st.integers(0, (1 << 63) - 1),
 )
-def test_message_id_tells_host_and_offset(address: bytes, port: int, offset: int) -> None:
+def test_message_id_contains_host_and_offset(address: bytes, port: int, offset: int) -> None:
     host = encode_host(address, port)
     text = message_id(host, offset)
     assert len(text) == (32 if len(address) == 4 else 56)
@@ -284,13 +284,13 @@ def test_message_id_tells_host_and_offset(address: bytes, port: int, offset: int
 
 
 @pytest.mark.parametrize("text", ["", "00", "zz" * 16, "00" * 17, "é" * 32, "00" * 28 + "0"])
-def test_text_that_is_no_message_id_is_an_error(text: str) -> None:
+def test_malformed_message_id_is_an_error(text: str) -> None:
     with pytest.raises(ProtocolError):
         parse_message_id(text)
 
 
 @given(st.lists(st.builds(BatchPart, INT32, st.binary(max_size=40), st.binary(max_size=40)), min_size=1, max_size=6))
-def test_batch_survives_the_way_there_and_back(parts: list[BatchPart]) -> None:
+def test_batch_round_trip(parts: list[BatchPart]) -> None:
     assert decode_batch(encode_batch(parts)) == parts
 
 
@@ -310,7 +310,7 @@ def test_damaged_batch_raises_nothing_but_protocol_errors(parts: list[BatchPart]
 
 
 @pytest.mark.parametrize("raw", [b"", b"\0" * 22, b"\xff" * 40, encode_batch([BatchPart(0, b"a", b"")]) + b"\0"])
-def test_batch_of_nothing_or_garbage_is_an_error(raw: bytes) -> None:
+def test_empty_or_malformed_batch_is_an_error(raw: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_batch(raw)
 

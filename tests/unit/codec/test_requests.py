@@ -1,4 +1,4 @@
-"""Header fields of requests as typed values: text becomes numbers, what does not fit is named."""
+"""Header fields of requests as structs: text is converted to numbers, errors name the field."""
 
 import json
 
@@ -51,7 +51,7 @@ V2 = {
 }
 
 
-def test_both_forms_of_a_send_say_the_same() -> None:
+def test_both_forms_of_a_send_have_the_same_fields() -> None:
     one, two = read_fields(SendFieldsV1, V1), read_fields(SendFields, V2)
     for name in SendFields.__struct_fields__:
         assert getattr(one, name) == getattr(two, name)
@@ -74,7 +74,7 @@ def test_whole_pull_header_is_decoded_in_one_step() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "1x", " 1", "0x1", "null", "1.5", "9" * 20, "9" * 5000])
-def test_text_that_is_no_number_is_a_protocol_error_that_names_the_field(text: str) -> None:
+def test_malformed_number_is_a_protocol_error_that_names_the_field(text: str) -> None:
     with pytest.raises(ProtocolError, match="queueId"):
         read_fields(QueueFields, {"topic": "t", "queueId": text})
 
@@ -86,7 +86,7 @@ def test_missing_field_is_a_protocol_error(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("e", 1 << 31), ("h", 1 << 31), ("f", -(1 << 31) - 1), ("g", 1 << 63)])
-def test_number_that_a_record_has_no_room_for_is_refused(name: str, value: int) -> None:
+def test_number_beyond_32_bits_is_refused(name: str, value: int) -> None:
     fields = {**V2, name: str(value)}
     with pytest.raises(ProtocolError):
         read_fields(SendFields, fields)
@@ -98,5 +98,5 @@ def test_times_have_64_bits() -> None:
 
 
 @pytest.mark.parametrize(("text", "expected"), [("true", True), ("TRUE", True), ("1", False), ("", False)])
-def test_truth_is_javas(text: str, expected: bool) -> None:
+def test_booleans_are_parsed_as_in_java(text: str, expected: bool) -> None:
     assert is_true(text) is expected

@@ -1,28 +1,28 @@
-"""What a turn answers: bounded, first for those who ask for most."""
+"""Response budget of a turn: limited in total and per connection."""
 
 from tandemq.codec.remoting.response_budget import LINK_PARTS, TURN_BYTES_MAX, ResponseBudget
 
 
-def test_link_that_had_much_gets_no_more_and_others_do() -> None:
-    answered = ResponseBudget()
-    answered.note(1, TURN_BYTES_MAX // (LINK_PARTS + 1) + LINK_PARTS)
-    assert "ask again" in (answered.refusal(1) or "")
-    assert answered.refusal(2) is None
-    answered.begin_turn()
-    assert answered.refusal(1) is None
+def test_connection_with_large_responses_is_refused_and_others_are_not() -> None:
+    budget = ResponseBudget()
+    budget.note(1, TURN_BYTES_MAX // (LINK_PARTS + 1) + LINK_PARTS)
+    assert "ask again" in (budget.refusal(1) or "")
+    assert budget.refusal(2) is None
+    budget.begin_turn()
+    assert budget.refusal(1) is None
 
 
-def test_answers_of_a_turn_are_bounded_however_many_links_ask() -> None:
-    answered, size, total = ResponseBudget(), 1 << 20, 0
+def test_responses_of_a_turn_are_limited_for_any_number_of_connections() -> None:
+    budget, size, total = ResponseBudget(), 1 << 20, 0
     for link in range(1_000):
-        while answered.refusal(link) is None:
-            answered.note(link, size)
+        while budget.refusal(link) is None:
+            budget.note(link, size)
             total += size
     assert TURN_BYTES_MAX - size <= total <= TURN_BYTES_MAX + size
 
 
-def test_single_answer_is_given_however_large_it_is() -> None:
-    answered = ResponseBudget()
-    assert answered.refusal(1) is None
-    answered.note(1, 2 * TURN_BYTES_MAX)
-    assert answered.refusal(2) is not None, "the turn is full"
+def test_a_single_response_may_have_any_size() -> None:
+    budget = ResponseBudget()
+    assert budget.refusal(1) is None
+    budget.note(1, 2 * TURN_BYTES_MAX)
+    assert budget.refusal(2) is not None, "the turn is full"

@@ -1,4 +1,4 @@
-"""Places for connections: clients never take those of replicas, members and the fast port."""
+"""Connection limits: clients cannot use the connections reserved for replicas, members and the fast port."""
 
 import pytest
 
@@ -17,14 +17,14 @@ def full(limit: int = 10) -> Admission:
     return places
 
 
-def test_clients_get_as_many_places_as_the_setting_says() -> None:
+def test_clients_are_limited_by_the_setting() -> None:
     places = full()
     assert places.refusal(LinkKind.REMOTING, CLIENT, 10) == "maxConnections=10 reached"
     places.closed(LinkKind.REMOTING)
     assert places.refusal(LinkKind.REMOTING, CLIENT, 9) == ""
 
 
-def test_members_and_the_fast_port_have_places_of_their_own_and_no_more() -> None:
+def test_members_and_the_fast_port_have_reserved_connections() -> None:
     places = full()
     assert places.refusal(LinkKind.REMOTING, MEMBER, 10) == ""
     for _ in range(RESERVED_LINKS):
@@ -34,7 +34,7 @@ def test_members_and_the_fast_port_have_places_of_their_own_and_no_more() -> Non
     assert "maxConnections" in places.refusal(LinkKind.REMOTING, MEMBER, 10)
 
 
-def test_replicas_are_counted_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_are_counted_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "REPLICAS_MAX", 2)
     places = full()
     for _ in range(2):
@@ -45,7 +45,7 @@ def test_replicas_are_counted_by_themselves(monkeypatch: pytest.MonkeyPatch) -> 
     assert places.refusal(LinkKind.HA_MASTER, CLIENT, 10) == ""
 
 
-def test_clients_leave_descriptors_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_leave_descriptors_to_members_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "links_max", lambda: 200)
     places = full(200 - RESERVED_LINKS)
     places = Admission(lambda: 50_000, lambda host: host == MEMBER)

@@ -1,4 +1,4 @@
-"""Blocks of a MiB that come and go each turn stay with the process."""
+"""Allocator settings: blocks of 1 MiB allocated in every turn stay in the process."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ print(kept, faults(50))
 
 
 def faults_of(how: str) -> int:
-    """Page faults of 300 blocks."""
+    """Return the number of page faults for 300 blocks."""
     done = subprocess.run([sys.executable, "-c", SCRIPT, how], capture_output=True, text=True, check=True)
     kept, faults = done.stdout.split()
     assert kept == "True"
@@ -31,4 +31,6 @@ def faults_of(how: str) -> int:
 
 def test_kept_blocks_cost_no_page_faults() -> None:
     assert faults_of("kept") < 100
-    assert faults_of("as it is") > 2_000, "the C library keeps them by itself now: real/memory.py can go"
+    assert faults_of("as it is") > 2_000, (
+        "the C library keeps the blocks by default now: real/memory.py is no longer needed"
+    )

@@ -1,4 +1,4 @@
-"""Logs for sessions without a store: bytes that mean nothing, and rows of real records with blanks at file ends."""
+"""Logs for tests of sessions without a store: arbitrary bytes, or real records with blanks at file ends."""
 
 from collections.abc import Iterable
 
@@ -46,7 +46,7 @@ def make_record(log_offset: int, body: bytes, *, queue_offset: int = 0, properti
 
 
 def make_log(body_sizes: Iterable[int], segment_bytes: int = 4096) -> bytes:
-    """Records with bodies of these sizes, files closed by blanks where the next record does not fit."""
+    """Return records with bodies of these sizes; a file ends with a blank where the next record does not fit."""
     log = b""
     for number, size in enumerate(body_sizes):
         record = make_record(len(log), bytes([number % 256]) * size, queue_offset=number)

@@ -1,4 +1,4 @@
-"""Two sessions that prove a secret to each other over a link that splits, changes, records, replays and reflects."""
+"""Mutual authentication of two sessions over a connection that splits, modifies, records, replays and reflects."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -34,7 +34,7 @@ DEFAULTS = BrokerConfig()
 SECRET, OTHER = b"a secret of some length", b"another secret of some length"
 LOG = make_log([10, 200, 30])
 Change = Callable[[bytes, int], bytes]
-"""Changes bytes on their way, given how many went this way before."""
+"""Function that may modify bytes in transit; it gets the number of bytes sent before in that direction."""
 
 
 def keys(*secrets: bytes, seed: int = 1) -> Keyring:
@@ -50,7 +50,7 @@ def unchanged(data: bytes, _before: int) -> bytes:
 
 
 class Pair:
-    """A master with some records, an empty slave, and the link between them."""
+    """A master with some records, an empty slave, and the connection between them."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Pair:
         says: SlaveHello | None = None,
         is_classic_admitted: bool = False,
     ) -> None:
-        """`ours` are the master's keys, `theirs` the slave's."""
+        """Connect them; `ours` are the master's keys, `theirs` the slave's."""
         self.master = make_master(ours, is_classic_admitted=is_classic_admitted)
         self.slave = make_slave(theirs, says=says)
         self.pieces = pieces
@@ -156,7 +156,7 @@ def flip(position: int, mask: int) -> Change:
 
 
 def changed_pair(way: str, position: int, mask: int, pieces: Random | None = None) -> Pair:
-    """A pair that knows one secret, and one byte that changes on its way."""
+    """Return a pair with the same secret, and with one byte modified in transit."""
     change = flip(position, mask)
     up, down = (change, unchanged) if way == "up" else (unchanged, change)
     return Pair(keys(SECRET, seed=1), keys(SECRET, seed=2), up=up, down=down, pieces=pieces)
@@ -164,7 +164,7 @@ def changed_pair(way: str, position: int, mask: int, pieces: Random | None = Non
 
 @cache
 def handshake_lengths() -> tuple[int, int]:
-    """Bytes of the handshake up and down; what follows is reports and the log."""
+    """Return the number of bytes of the handshake in each direction; reports and log bytes follow."""
     went = Pair(keys(SECRET, seed=1), keys(SECRET, seed=2)).went
     up = went["up"].index(HELLO_MARK)
     down = went["down"].index(HELLO_MARK)
@@ -175,12 +175,12 @@ def handshake_lengths() -> tuple[int, int]:
     return ends[0], ends[1]
 
 
-# Who knows the secret is let in.
+# Peers that know the secret are admitted.
 
 
 @spec("H24")
 @pytest.mark.parametrize("pieces", [None, Random(5)])
-def test_pair_with_one_secret_proves_it_and_copies(pieces: Random | None) -> None:
+def test_pair_with_the_same_secret_authenticates_and_copies(pieces: Random | None) -> None:
     pair = Pair(keys(SECRET, seed=1), keys(SECRET, seed=2), pieces=pieces)
     assert pair.is_copying, (pair.master_closed, pair.slave_closed)
     assert pair.received == LOG
@@ -192,22 +192,22 @@ def test_pair_with_one_secret_proves_it_and_copies(pieces: Random | None) -> Non
 @pytest.mark.parametrize(
     ("ours", "theirs"), [((OTHER, SECRET), (SECRET, OTHER)), ((SECRET, OTHER), (SECRET,)), ((OTHER, SECRET), (SECRET,))]
 )
-def test_secret_is_exchanged_while_both_are_known(ours: tuple[bytes, ...], theirs: tuple[bytes, ...]) -> None:
+def test_secret_can_be_rotated_while_both_are_known(ours: tuple[bytes, ...], theirs: tuple[bytes, ...]) -> None:
     assert Pair(keys(*ours), keys(*theirs, seed=2)).is_copying
 
 
-def test_pair_without_a_secret_proves_nothing() -> None:
+def test_pair_without_a_secret_does_not_authenticate() -> None:
     pair = Pair(None, None)
     assert pair.is_copying
     assert not pair.master.is_authenticated
     assert not pair.slave.is_authenticated
 
 
-# Nobody else is, and learns nothing.
+# Other peers are refused and learn nothing.
 
 
 @spec("H24")
-def test_stranger_with_another_secret_is_told_a_nonce_and_that_its_proof_is_wrong() -> None:
+def test_peer_with_another_secret_gets_a_nonce_and_a_refusal_only() -> None:
     pair = Pair(keys(SECRET), keys(OTHER, seed=2))
     assert "another haSecretFile" in pair.master_closed
     assert "another haSecretFile" in pair.slave_closed
@@ -218,12 +218,12 @@ def test_stranger_with_another_secret_is_told_a_nonce_and_that_its_proof_is_wron
         frames.append(decode_step(rest[:length], Challenge))
         rest = rest[length:]
     assert frames == [Challenge(Random(1).randbytes(32)), Challenge(refused="the proof is wrong: another haSecretFile")]
-    assert b"logEnd" not in pair.went["up"], "nor does the slave tell of its log"
+    assert b"logEnd" not in pair.went["up"], "the slave has not sent its log end either"
 
 
 @spec("H24")
-def test_master_that_knows_no_secret_gets_nothing_of_the_slaves_log() -> None:
-    """It makes up a challenge and a proof."""
+def test_master_without_the_secret_gets_none_of_the_slaves_log() -> None:
+    """The master sends an invented challenge and proof."""
     session = make_slave(keys(SECRET))
     session.receive_data(encode_step(Challenge(bytes(32))), 0)
     session.receive_data(encode_step(MasterProof(0, bytes(32))), 0)
@@ -251,7 +251,7 @@ def test_any_changed_byte_of_the_handshake_is_refused() -> None:
 
 @settings(deadline=None, max_examples=200)
 @given(st.sampled_from(["up", "down"]), st.integers(0, 5_000), st.integers(1, 255), st.randoms(use_true_random=False))
-def test_any_change_of_a_byte_is_refused_however_the_link_splits(
+def test_any_changed_byte_is_refused_for_any_split_of_the_stream(
     way: str, place: int, mask: int, pieces: Random
 ) -> None:
     position = place % handshake_lengths()[way == "down"]
@@ -283,7 +283,7 @@ def test_recorded_master_is_refused_by_a_slave_with_a_new_nonce() -> None:
 
 
 @spec("H24")
-def test_slave_that_gets_its_own_words_back_is_not_deceived() -> None:
+def test_reflected_frames_are_refused() -> None:
     session = make_slave(keys(SECRET))
     for _ in range(2):
         session.receive_data(b"".join(session.data_to_send()), 0)
@@ -292,13 +292,13 @@ def test_slave_that_gets_its_own_words_back_is_not_deceived() -> None:
     assert "the master's proof is wrong" in event.reason
 
 
-def test_proof_of_a_master_is_none_of_a_slave() -> None:
+def test_masters_proof_is_not_accepted_as_a_slaves() -> None:
     frames = (b"opening", b"challenge")
     assert prove(SECRET, SLAVE, *frames) != prove(SECRET, MASTER, *frames)
     assert prove(SECRET, b"r", b"ab", b"c") != prove(SECRET, b"r", b"a", b"bc")
 
 
-# No side goes on without the proofs it is told to ask for.
+# A side that requires proofs does not proceed without them.
 
 
 @spec("H24")
@@ -334,7 +334,7 @@ def test_hello_instead_of_a_proof_is_refused_by_both_sides() -> None:
 
 
 def test_address_of_a_classic_peer_does_not_replace_a_proof() -> None:
-    """Java's reports come in; an introduction does not."""
+    """Reports of a Java slave are accepted; a hello is not."""
     pair = Pair(keys(SECRET), None, is_classic_admitted=True)
     assert "a proof is required" in pair.master_closed
     session = make_master(keys(SECRET), is_classic_admitted=True)
@@ -343,13 +343,13 @@ def test_address_of_a_classic_peer_does_not_replace_a_proof() -> None:
     assert not session.is_authenticated
 
 
-def test_slave_that_proves_itself_as_one_broker_cannot_say_it_is_another() -> None:
+def test_hello_with_another_identity_than_the_proof_is_refused() -> None:
     pair = Pair(keys(SECRET), keys(SECRET, seed=2), says=hello(broker_id=4))
     assert "another identity" in pair.master_closed
     assert pair.master.transferred_bytes == 0
 
 
-# What is no step at all.
+# Malformed steps.
 
 
 @pytest.mark.parametrize(
@@ -370,14 +370,14 @@ def test_malformed_step_closes_either_side(step: bytes) -> None:
         assert isinstance(session.next_event(), master.MasterSessionClosed | slave.SlaveSessionClosed)
 
 
-def test_broker_id_out_of_bounds_is_no_error_of_ours() -> None:
+def test_broker_id_out_of_range_is_a_protocol_error() -> None:
     prover = SlaveProver(keys(SECRET), "C", "b", 3)
     prover.take(encode_step(Challenge(bytes(32))))
     with pytest.raises(ProtocolError, match="is not a broker id"):
         prover.take(encode_step(MasterProof(1 << 70, bytes(32))))
 
 
-def test_proof_that_trickles_is_given_up_in_time() -> None:
+def test_slow_proof_times_out() -> None:
     session = make_master(keys(SECRET))
     opening = encode_step(Opening("C", "b", 3, bytes(32)))
     for second in range(20):

@@ -1,4 +1,4 @@
-"""One slave as the master sees it, byte by byte: classic slaves first, then those that introduce themselves."""
+"""The master's session with one slave, byte by byte: first classic slaves, then those that send a hello."""
 
 import random
 from struct import pack, unpack_from
@@ -82,7 +82,7 @@ def hello(log_end: int = 0, **changes: object) -> SlaveHello:
 
 
 def introduced(log: FakeLog, start: int = 0, **changes: object) -> MasterSession:
-    """A session whose TandemQ slave has been welcomed."""
+    """Return a session that has answered the hello of a TandemQ slave."""
     session = open_session(log, is_classic=False)
     session.receive_data(encode_hello(hello()), 0)
     assert [type(event) for event in events(session)] == [SlaveHelloReceived]
@@ -94,7 +94,7 @@ def introduced(log: FakeLog, start: int = 0, **changes: object) -> MasterSession
 
 
 @spec("H06")
-def test_master_says_nothing_before_the_first_report() -> None:
+def test_master_sends_nothing_before_the_first_report() -> None:
     session = open_session(FakeLog(b"x" * 100))
     session.tick(5_000)
     assert sent(session, 5_000) == b""
@@ -106,7 +106,7 @@ def test_master_says_nothing_before_the_first_report() -> None:
 
 
 @spec("H06", "H16")
-def test_master_closes_raw_client_that_never_reports_after_20s() -> None:
+def test_client_that_never_reports_is_closed_after_20s() -> None:
     session = open_session(FakeLog(b"x" * 100))
     assert DEFAULTS.ha_housekeeping_ms == 20_000
     session.tick(20_000)
@@ -117,7 +117,7 @@ def test_master_closes_raw_client_that_never_reports_after_20s() -> None:
     assert sent(session, 20_001) == b""
 
 
-def test_stranger_that_trickles_an_introduction_is_closed_after_20s() -> None:
+def test_unauthenticated_peer_that_sends_its_hello_slowly_is_closed_after_20s() -> None:
     session = open_session(FakeLog(), is_classic=False)
     raw = encode_hello(hello())
     for second in range(20):
@@ -128,14 +128,14 @@ def test_stranger_that_trickles_an_introduction_is_closed_after_20s() -> None:
     assert "no hello within" in closed_because(session)
 
 
-def test_classic_slave_from_an_address_not_admitted_is_told_nothing() -> None:
+def test_classic_slave_from_an_address_not_admitted_gets_nothing() -> None:
     session = open_session(FakeLog(b"x" * 100), is_classic=False)
     session.receive_data(report(0), 0)
     assert "haClassicPeers" in closed_because(session)
     assert sent(session) == b""
 
 
-# Where copying starts.
+# Start of the transfer.
 
 
 @spec("H07", "T01", "T02", "H14", "V01")
@@ -176,7 +176,7 @@ def test_slave_ahead_of_the_master_is_closed() -> None:
     assert "another history" in closed_because(session)
 
 
-def test_slave_behind_what_is_held_is_closed() -> None:
+def test_slave_that_needs_deleted_bytes_is_closed() -> None:
     session = open_session(FakeLog(b"x" * 100, start=1000))
     session.receive_data(report(999), 0)
     assert "1000" in closed_because(session)
@@ -186,7 +186,7 @@ def test_slave_behind_what_is_held_is_closed() -> None:
 
 
 @spec("T04", "T01")
-def test_frames_carry_at_most_32_kib_and_add_up_to_the_log() -> None:
+def test_frames_have_at_most_32_kib_and_add_up_to_the_log() -> None:
     assert DEFAULTS.ha_batch_bytes == 32 * 1024
     data = random.Random(3).randbytes(200_000)
     for session in (open_session(FakeLog(data)), introduced(FakeLog(data))):
@@ -219,7 +219,7 @@ def test_frames_never_cross_the_end_of_a_file() -> None:
 
 
 @spec("T08")
-def test_master_sends_bytes_it_does_not_look_into() -> None:
+def test_master_sends_bytes_without_parsing_them() -> None:
     data = random.Random(1).randbytes(5_000)
     session = open_session(FakeLog(data))
     session.receive_data(report(0), 0)
@@ -227,7 +227,7 @@ def test_master_sends_bytes_it_does_not_look_into() -> None:
 
 
 @spec("T06", "V03", "W10")
-def test_new_bytes_leave_at_once() -> None:
+def test_new_bytes_are_sent_immediately() -> None:
     log = FakeLog(b"x" * 100)
     session = open_session(log)
     session.receive_data(report(100), 0)
@@ -237,7 +237,7 @@ def test_new_bytes_leave_at_once() -> None:
 
 
 @spec("T17", "V06")
-def test_amount_per_second_is_limited() -> None:
+def test_transfer_rate_is_limited() -> None:
     session = open_session(FakeLog(b"x" * 10_000), rate=3_000)
     session.receive_data(report(0), 0)
     amounts = []
@@ -249,14 +249,14 @@ def test_amount_per_second_is_limited() -> None:
 
 
 @spec("T17")
-def test_limited_session_asks_to_be_driven_when_it_may_send_again() -> None:
+def test_rate_limited_session_has_a_deadline_for_the_next_second() -> None:
     session = open_session(FakeLog(b"x" * 10_000), rate=3_000)
     session.receive_data(report(0), 0)
     sent(session)
     assert session.deadline_ms() == 1_000
 
 
-def test_full_link_gets_no_more_log_bytes() -> None:
+def test_connection_with_a_large_backlog_gets_no_log_bytes() -> None:
     log = FakeLog(b"x" * 100)
     session = open_session(log)
     session.receive_data(report(0), 0)
@@ -294,7 +294,7 @@ def test_idle_master_sends_12_bytes_every_5s_with_the_next_offset() -> None:
 
 
 @spec("H15")
-def test_data_take_the_place_of_a_heartbeat() -> None:
+def test_data_replace_a_heartbeat() -> None:
     log = FakeLog(b"x" * 100)
     session = open_session(log)
     session.receive_data(report(100), 0)
@@ -308,7 +308,7 @@ def test_data_take_the_place_of_a_heartbeat() -> None:
 
 
 @spec("H16", "H19", "G03")
-def test_own_writes_do_not_keep_a_silent_slave() -> None:
+def test_silent_slave_is_closed_in_spite_of_own_writes() -> None:
     log = FakeLog()
     session = open_session(log)
     session.receive_data(report(0), 0)
@@ -325,7 +325,7 @@ def test_own_writes_do_not_keep_a_silent_slave() -> None:
 
 
 @spec("H11")
-def test_reports_byte_by_byte_count_when_whole() -> None:
+def test_reports_received_byte_by_byte_count_when_complete() -> None:
     session = open_session(FakeLog(b"x" * 1000))
     session.receive_data(report(0), 0)
     sent(session)
@@ -363,15 +363,15 @@ def test_thousand_reports_in_one_segment_count_as_the_last() -> None:
 
 
 @spec("H11")
-def test_three_stray_bytes_before_reports_are_noticed() -> None:
+def test_three_stray_bytes_before_reports_are_detected() -> None:
     session = open_session(FakeLog(b"x" * 1000))
     session.receive_data(b"abc" + report(0), 0)
     assert closed_because(session)
 
 
 @spec("H11")
-def test_three_stray_zeroes_before_reports_are_noticed_soon() -> None:
-    """The first reports then read as 0, which acknowledges nothing; what follows is no offset."""
+def test_three_stray_zeroes_before_reports_are_detected() -> None:
+    """The first reports are then read as 0, which acknowledges nothing; the next ones are not valid offsets."""
     session = open_session(FakeLog(b"x" * 1000))
     session.receive_data(bytes(3) + report(0), 0)
     sent(session)
@@ -382,7 +382,7 @@ def test_three_stray_zeroes_before_reports_are_noticed_soon() -> None:
 
 
 @spec("H12")
-def test_more_reports_than_fit_a_buffer_of_1_mib_leave_offsets_right() -> None:
+def test_more_than_1_mib_of_reports_are_read_correctly() -> None:
     log = FakeLog(b"x" * 140_000)
     for session, frame in ((open_session(log), report), (introduced(log), lambda at: checked(KIND_REPORT, report(at)))):
         if session.hello is None:
@@ -397,7 +397,7 @@ def test_more_reports_than_fit_a_buffer_of_1_mib_leave_offsets_right() -> None:
 
 
 @spec("H14")
-def test_smaller_report_lowers_the_acknowledged_offset_and_nothing_else() -> None:
+def test_smaller_report_only_lowers_the_acknowledged_offset() -> None:
     log = FakeLog(b"x" * 1000)
     session = open_session(log)
     session.receive_data(report(200), 0)
@@ -411,7 +411,7 @@ def test_smaller_report_lowers_the_acknowledged_offset_and_nothing_else() -> Non
 
 @spec("H25", "W09")
 @pytest.mark.parametrize("offset", [-1, 1001, 1 << 62, -(1 << 63)])
-def test_report_of_what_was_never_sent_acknowledges_nothing_and_closes(offset: int) -> None:
+def test_report_beyond_the_sent_bytes_acknowledges_nothing_and_closes(offset: int) -> None:
     log = FakeLog(b"x" * 1000)
     for session, frame in (
         (open_session(log), report(offset)),
@@ -428,7 +428,7 @@ def test_report_of_what_was_never_sent_acknowledges_nothing_and_closes(offset: i
 
 @spec("H25")
 def test_report_counts_only_up_to_what_was_sent_on_this_connection() -> None:
-    """The log is longer than what was sent: a report of its end cannot be true."""
+    """The log is longer than the sent bytes: a report of its end cannot be true."""
     session = open_session(FakeLog(b"x" * 10_000), rate=1_000)
     session.receive_data(report(0), 0)
     sent(session)
@@ -438,7 +438,7 @@ def test_report_counts_only_up_to_what_was_sent_on_this_connection() -> None:
 
 @spec("H25", "T18", "V07")
 @given(st.lists(st.binary(max_size=200), max_size=30), st.booleans())
-def test_rubbish_never_acknowledges(pieces: list[bytes], is_classic: bool) -> None:
+def test_garbage_acknowledges_nothing(pieces: list[bytes], is_classic: bool) -> None:
     log = FakeLog(b"x" * 1000)
     session = open_session(log, is_classic=is_classic)
     for piece in pieces:
@@ -448,15 +448,15 @@ def test_rubbish_never_acknowledges(pieces: list[bytes], is_classic: bool) -> No
             assert not isinstance(event, SlaveAcked) or event.log_offset <= session.next_offset
             if isinstance(event, SlaveHelloReceived):
                 session.answer_hello(MasterHello(0, refused="rubbish"))
-        assert len(session._in) <= 2 << 20  # what a stranger can make us keep
+        assert len(session._in) <= 2 << 20  # limit of bytes buffered for unauthenticated peers
     assert session.acked_offset <= session.next_offset
 
 
-# Introductions.
+# Hellos.
 
 
 @spec("T16")
-def test_introduction_is_answered_with_start_and_log_end() -> None:
+def test_hello_is_answered_with_start_and_log_end() -> None:
     session = introduced(FakeLog(b"x" * 1000), start=600)
     out = sent(session)
     assert out.startswith(HELLO_MARK)
@@ -465,7 +465,7 @@ def test_introduction_is_answered_with_start_and_log_end() -> None:
     assert out.endswith(pack(">qi", 600, 400) + b"x" * 400)
 
 
-def test_introduction_may_arrive_byte_by_byte_with_reports_behind_it() -> None:
+def test_hello_may_arrive_byte_by_byte_followed_by_reports() -> None:
     log = FakeLog(b"x" * 1000)
     session = open_session(log, is_classic=False)
     for byte in encode_hello(hello()):
@@ -476,7 +476,7 @@ def test_introduction_may_arrive_byte_by_byte_with_reports_behind_it() -> None:
     assert events(session) == [SlaveAcked(0)]
 
 
-def test_refused_slave_is_told_why_before_the_link_closes() -> None:
+def test_refused_slave_gets_the_reason_before_the_connection_closes() -> None:
     session = open_session(FakeLog(), is_classic=False)
     session.receive_data(encode_hello(hello()), 0)
     events(session)
@@ -487,14 +487,14 @@ def test_refused_slave_is_told_why_before_the_link_closes() -> None:
 
 @spec("T18", "V07")
 @pytest.mark.parametrize("length", [0, -1, -(1 << 31), (1 << 20) + 1, (1 << 31) - 1])
-def test_introduction_of_impossible_length_closes(length: int) -> None:
+def test_hello_of_invalid_length_closes(length: int) -> None:
     session = open_session(FakeLog(), is_classic=False)
     session.receive_data(HELLO_MARK + pack(">i", length), 0)
     assert "hello" in closed_because(session)
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"{}", b"\xff\xfe", b"null", b"[" * 5000])
-def test_introduction_that_cannot_be_read_closes(body: bytes) -> None:
+def test_malformed_hello_closes(body: bytes) -> None:
     session = open_session(FakeLog(), is_classic=False)
     session.receive_data(HELLO_MARK + pack(">i", len(body)) + body, 0)
     assert closed_because(session)
@@ -516,7 +516,7 @@ def test_unknown_kind_of_frame_closes() -> None:
     ],
     ids=["report", "promise", "heartbeat"],
 )
-def test_every_flipped_bit_of_what_a_slave_says_is_noticed(frame: bytes) -> None:
+def test_every_flipped_bit_of_a_slaves_frames_is_detected(frame: bytes) -> None:
     for bit in range(len(frame) * 8):
         session = introduced(FakeLog(b"x" * 1000))
         sent(session)
@@ -528,10 +528,10 @@ def test_every_flipped_bit_of_what_a_slave_says_is_noticed(frame: bytes) -> None
         assert session.acked_offset <= 0
 
 
-# A tail that comes back.
+# A tail that the master had lost.
 
 
-def test_tail_is_verified_and_handed_over_then_copying_starts_behind_it() -> None:
+def test_tail_is_verified_and_passed_on_then_the_transfer_starts_after_it() -> None:
     whole = make_log([100] * 10, 1 << 20)
     log = FakeLog(whole[: len(whole) // 10 * 4], segment_bytes=1 << 20)
     session = introduced(log, start=log.written_end, send_tail=True)
@@ -550,8 +550,8 @@ def test_tail_is_verified_and_handed_over_then_copying_starts_behind_it() -> Non
     assert session.acked_offset == log.written_end
 
 
-def test_tail_ends_with_the_first_report_behind_it() -> None:
-    """Found by simulation seed 1080946: a master that had been paused met several reports at once."""
+def test_tail_ends_with_the_first_report_after_it() -> None:
+    """Found by simulation seed 1080946: a master that had been paused received several reports at once."""
     whole = make_log([100] * 4, 1 << 20)
     log = FakeLog(segment_bytes=1 << 20)
     session = introduced(log, send_tail=True)
@@ -564,7 +564,7 @@ def test_tail_ends_with_the_first_report_behind_it() -> None:
 
 
 @pytest.mark.parametrize("change", ["gap", "flip", "huge", "negative"])
-def test_bad_tail_closes_and_nothing_of_it_is_handed_over(change: str) -> None:
+def test_invalid_tail_closes_and_none_of_it_is_passed_on(change: str) -> None:
     whole = make_log([100] * 4, 1 << 20)
     session = introduced(FakeLog(), send_tail=True)
     sent(session)
@@ -582,7 +582,7 @@ def test_bad_tail_closes_and_nothing_of_it_is_handed_over(change: str) -> None:
 
 
 @spec("H21", "H18")
-def test_closed_session_takes_and_sends_nothing_more() -> None:
+def test_closed_session_neither_receives_nor_sends() -> None:
     log = FakeLog(b"x" * 100)
     session = open_session(log)
     session.receive_data(report(100), 0)

@@ -1,4 +1,4 @@
-"""The slave's side of one connection, byte by byte, against a master that is a few lines of the test."""
+"""The slave's session, byte by byte, with a master that is simulated by the test."""
 
 import random
 from struct import pack
@@ -44,7 +44,7 @@ WHOLE = make_log([10, 500, 1500, 90, 3000, 1, 0, 700, 2000, 2000, 33], SEGMENT)
 
 
 class Slave:
-    """A session and the log its owner stores into."""
+    """A session and the log of its owner."""
 
     def __init__(
         self, log: FakeLog | None = None, *, is_classic: bool = True, answer: MasterHello | None = None
@@ -98,7 +98,7 @@ def frame(offset: int, body: bytes) -> bytes:
 
 
 def stream_of(log: bytes, start: int = 0, batch: int = 1000) -> bytes:
-    """Transfers of a log, cut at files' ends and every `batch` bytes."""
+    """Return the transfers of a log, split at file ends and every `batch` bytes."""
     out, at = b"", start
     while at < len(log):
         size = min(batch, SEGMENT - at % SEGMENT, len(log) - at)
@@ -142,7 +142,7 @@ def test_slave_reports_as_soon_as_records_are_stored() -> None:
 
 
 @spec("T13")
-def test_nothing_is_reported_before_the_owner_stored_it() -> None:
+def test_records_are_reported_only_after_the_owner_stored_them() -> None:
     log = FakeLog(segment_bytes=SEGMENT)
     session = SlaveSession(log, 0, safe_end=0, hello=None, heartbeat_ms=5_000, housekeeping_ms=20_000)
     session.data_to_send()
@@ -164,7 +164,7 @@ def test_later_lower_stored_offset_is_not_reported() -> None:
 
 @spec("T13")
 def test_slave_that_syncs_never_reports_more_than_is_synced() -> None:
-    """It holds 100 bytes of which 60 are synced: the introduction says where to go on, the report what is safe."""
+    """It has 100 bytes of which 60 are synced: the hello has the log end, the report the synced offset."""
     log = FakeLog(b"x" * 100)
     session = SlaveSession(
         log,
@@ -202,7 +202,7 @@ def test_slave_closes_master_silent_for_20s_although_it_writes_itself() -> None:
 
 
 @spec("H15", "G04")
-def test_heartbeats_of_the_master_keep_the_link_and_store_nothing() -> None:
+def test_heartbeats_of_the_master_keep_the_session_open_and_store_nothing() -> None:
     slave = Slave(FakeLog(b"x" * 50))
     for second in range(5, 100, 5):
         slave.give(frame(50, b""), second * 1_000)
@@ -212,12 +212,12 @@ def test_heartbeats_of_the_master_keep_the_link_and_store_nothing() -> None:
 
 
 @spec("H10")
-def test_slave_closes_a_link_that_takes_no_report_for_20s_although_the_master_beats() -> None:
+def test_slave_closes_if_the_master_reads_no_report_for_20s_but_sends_heartbeats() -> None:
     slave = Slave(FakeLog(b"x" * 50))
     for second in range(1, 191):
         slave.give(frame(50, b""), second * 1_000)
         slave.tick(second * 1_000, 8 * (second % 19))
-        assert not slave.closed, "what waited was taken now and then"
+        assert not slave.closed, "the backlog shrank from time to time"
     for second in range(191, 211):
         slave.give(frame(50, b""), second * 1_000)
         slave.tick(second * 1_000, 8 * (second - 190))
@@ -228,10 +228,10 @@ def test_slave_closes_a_link_that_takes_no_report_for_20s_although_the_master_be
 
 
 @spec("T09")
-def test_transfer_that_never_becomes_whole_closes_the_link_although_heartbeats_come() -> None:
+def test_transfer_that_stays_incomplete_closes_although_heartbeats_arrive() -> None:
     slave = Slave(FakeLog(b"x" * 50))
     longer = bytearray(frame(50, b"y" * 100))
-    longer[9] ^= 1  # its length: 64 KiB more
+    longer[9] ^= 1  # the length field: 64 KiB more
     slave.give(bytes(longer), 1_000)
     for second in range(5, 25, 5):
         slave.give(frame(150, b""), second * 1_000)
@@ -242,7 +242,7 @@ def test_transfer_that_never_becomes_whole_closes_the_link_although_heartbeats_c
     assert slave.closed == "a transfer is incomplete after 20001 ms: 65488 bytes are missing"
 
 
-def test_transfer_that_comes_slowly_is_waited_for() -> None:
+def test_slow_transfer_is_completed() -> None:
     slave = Slave()
     log = make_log([100] * 250)
     data = frame(0, log)
@@ -254,7 +254,7 @@ def test_transfer_that_comes_slowly_is_waited_for() -> None:
     assert bytes(slave.log.data) == log
 
 
-# What arrives.
+# Received bytes.
 
 
 @spec("T11", "T05", "T07", "H21")
@@ -292,7 +292,7 @@ def test_more_than_4_mib_in_random_pieces_stays_in_order() -> None:
 
 
 @spec("T05")
-def test_message_of_100_kb_crosses_frames_and_is_stored_whole() -> None:
+def test_message_of_100_kb_crosses_frames_and_is_stored() -> None:
     segment = 1 << 20
     whole = make_log([100_000], segment)
     slave = Slave(FakeLog(segment_bytes=segment))
@@ -304,7 +304,7 @@ def test_message_of_100_kb_crosses_frames_and_is_stored_whole() -> None:
 
 @spec("T10", "V05")
 @pytest.mark.parametrize("distance", [-1, 1, 4096, 1 << 40])
-def test_frame_that_does_not_continue_the_log_closes_and_leaves_it_alone(distance: int) -> None:
+def test_transfer_that_does_not_continue_the_log_closes_and_stores_nothing(distance: int) -> None:
     first = make_log([100])
     slave = Slave(FakeLog(first, segment_bytes=SEGMENT))
     slave.give(frame(len(first) + distance, make_log([10])))
@@ -321,7 +321,7 @@ def test_heartbeat_with_another_offset_closes_too() -> None:
 
 
 @spec("T10", "H21")
-def test_gap_is_noticed_from_the_header_before_the_body_is_there() -> None:
+def test_gap_is_detected_before_the_body_arrives() -> None:
     slave = Slave(FakeLog(make_log([100]), segment_bytes=SEGMENT))
     slave.give(pack(">qi", 1, 1000) + b"x" * 1000)
     assert slave.closed
@@ -349,7 +349,7 @@ def test_empty_slave_refuses_to_begin_within_a_file() -> None:
 
 @spec("T18", "V07")
 @pytest.mark.parametrize("size", [-1, -(1 << 31), (64 << 20) + 1, (1 << 31) - 1])
-def test_transfer_of_impossible_size_closes(size: int) -> None:
+def test_transfer_of_invalid_size_closes(size: int) -> None:
     for is_classic in (True, False):
         slave = Slave(is_classic=is_classic)
         slave.give(pack(">qi", 0, size))
@@ -357,18 +357,18 @@ def test_transfer_of_impossible_size_closes(size: int) -> None:
 
 
 @spec("T18")
-def test_rubbish_from_a_master_closes_and_is_not_kept() -> None:
+def test_garbage_from_a_master_closes_and_is_not_buffered() -> None:
     dice = random.Random(9)
     for _ in range(200):
         slave = Slave()
         for _ in range(20):
             slave.give(dice.randbytes(dice.randrange(1, 100)))
         assert slave.log.written_end == 0
-        assert slave.session._in_bytes < 1 << 20  # what a stranger can make us keep
+        assert slave.session._in_bytes < 1 << 20  # limit of bytes buffered for unauthenticated peers
 
 
 @spec("T09")
-def test_every_flipped_bit_of_a_record_is_noticed_before_it_is_stored() -> None:
+def test_every_flipped_bit_of_a_record_is_detected_before_it_is_stored() -> None:
     whole = make_log([40, 40])
     half = len(make_log([40]))
     for bit in range(half * 8, len(whole) * 8):
@@ -391,7 +391,7 @@ def test_every_flipped_bit_of_a_record_is_noticed_before_it_is_stored() -> None:
     ],
     ids=["heartbeat", "promise", "offsets"],
 )
-def test_every_flipped_bit_of_what_a_master_says_is_noticed(frame: bytes) -> None:
+def test_every_flipped_bit_of_a_masters_frames_is_detected(frame: bytes) -> None:
     for bit in range(TRANSFER_BYTES * 8, len(frame) * 8):
         session = Slave(is_classic=False).session
         turned = bytearray(frame)
@@ -422,17 +422,17 @@ def test_blank_of_another_length_than_the_rest_of_the_file_is_damage() -> None:
     assert slave.damaged[0].log_offset == at
 
 
-# Introductions.
+# Hellos.
 
 
-def test_slave_introduces_itself_and_reports_after_the_answer() -> None:
+def test_slave_sends_its_hello_and_reports_after_the_answer() -> None:
     slave = Slave(FakeLog(make_log([10]), segment_bytes=SEGMENT), is_classic=False)
     assert slave.greeting.startswith(HELLO_MARK)
     assert slave.sent() == checked(KIND_REPORT, pack(">q", slave.log.written_end))
     assert slave.session.state is SlaveSessionState.TRANSFER
 
 
-def test_answer_and_first_transfer_may_come_in_any_pieces() -> None:
+def test_answer_and_first_transfer_may_arrive_in_any_pieces() -> None:
     whole = make_log([100, 200])
     raw = encode_hello(MasterHello(0)) + frame(0, whole)
     for cut in range(1, len(raw)):
@@ -451,7 +451,7 @@ def test_master_that_refuses_is_closed_with_its_reason() -> None:
     assert "no room" in slave.closed
 
 
-def test_master_that_answers_classically_is_closed_with_a_hint() -> None:
+def test_master_with_the_classic_protocol_is_closed_with_a_hint() -> None:
     slave = Slave(is_classic=False)
     fresh = SlaveSession(
         slave.log,
@@ -467,7 +467,7 @@ def test_master_that_answers_classically_is_closed_with_a_hint() -> None:
     assert "haProtocol" in event.reason
 
 
-def test_master_that_does_not_answer_the_introduction_is_closed_after_20s() -> None:
+def test_master_that_does_not_answer_the_hello_is_closed_after_20s() -> None:
     session = SlaveSession(
         FakeLog(),
         0,
@@ -501,14 +501,14 @@ def test_tail_that_cannot_be_read_closes(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(log, "read", fail)
     slave = Slave(log, is_classic=False, answer=MasterHello(0, start=462, send_tail=True))
     assert "cannot be read" in slave.closed
-    assert slave.sent() == b"", "a report would end the tail: the master would take it for all there was"
+    assert slave.sent() == b"", "a report would mark the tail as complete"
 
 
-# Frames change nothing of a closed session.
+# Closed sessions.
 
 
 @spec("H21")
-def test_closed_session_ignores_what_still_arrives() -> None:
+def test_closed_session_ignores_received_bytes() -> None:
     slave = Slave()
     slave.give(frame(5, b""))
     assert slave.closed

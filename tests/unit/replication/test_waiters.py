@@ -1,4 +1,4 @@
-"""Answers that wait: all four outcomes of disk and slave, nobody behind anybody, deadlines that are real."""
+"""Waiting responses: all four outcomes of disk and slave, independence from each other, deadlines."""
 
 import pytest
 from hypothesis import given
@@ -32,7 +32,7 @@ def test_default_times_are_those_documented() -> None:
 
 @spec("W05", "W06")
 @pytest.mark.parametrize(("copied", "goes"), [(99, False), (100, True), (101, True)])
-def test_answer_leaves_when_the_replica_has_its_end_or_more(copied: int, goes: bool) -> None:
+def test_response_is_released_when_the_replica_has_reached_its_offset(copied: int, goes: bool) -> None:
     waiters = Waiters()
     waiters.add(waiting(100))
     assert codes(waiters, NEVER, copied, 1) == ([OK] if goes else [])
@@ -43,10 +43,10 @@ def test_answer_leaves_when_the_replica_has_its_end_or_more(copied: int, goes: b
     ("flushed", "copied", "code", "at_ms"),
     [(True, True, OK, 0), (False, True, DISK, 5_000), (True, False, SLAVE, 3_000), (False, False, SLAVE, 5_000)],
 )
-def test_each_combination_of_disk_and_slave_has_its_answer_and_time(
+def test_each_combination_of_disk_and_slave_has_its_code_and_time(
     flushed: bool, copied: bool, code: ResponseCode, at_ms: int
 ) -> None:
-    """Both late: the status about the slave, once the disk is late as well, as RocketMQ answers."""
+    """If both are late, the code is that of the slave, sent after the deadline of the disk, as in RocketMQ."""
     waiters = Waiters()
     waiters.add(waiting(100))
     state = (100 if flushed else 99, 100 if copied else 99)
@@ -62,8 +62,8 @@ def test_each_combination_of_disk_and_slave_has_its_answer_and_time(
     st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 2_000)), min_size=1, max_size=20),
     st.sampled_from([None, OK, NO_SLAVE]),
 )
-def test_answers_follow_the_model(steps: list[tuple[bool, bool, int]], verdict: ResponseCode | None) -> None:
-    """One message; disk and slave get there at some step or never; what is told follows from when."""
+def test_responses_follow_the_model(steps: list[tuple[bool, bool, int]], verdict: ResponseCode | None) -> None:
+    """One message: disk and slave reach its offset at some step or never; the code depends on the times."""
     waiters = Waiters()
     waiters.add(waiting(100, verdict=verdict))
     now = flushed = copied = 0
@@ -72,9 +72,9 @@ def test_answers_follow_the_model(steps: list[tuple[bool, bool, int]], verdict: 
         flushed, copied = max(flushed, 100 * is_flushed), max(copied, 100 * is_copied)
         disk_open = not flushed and now < FLUSH_MS
         slave_open = verdict is None and not copied and now < SLAVE_MS
-        told = codes(waiters, flushed, copied, now)
+        found = codes(waiters, flushed, copied, now)
         if disk_open or slave_open:
-            assert told == []
+            assert found == []
             continue
         if verdict is NO_SLAVE:
             expected = NO_SLAVE
@@ -82,12 +82,12 @@ def test_answers_follow_the_model(steps: list[tuple[bool, bool, int]], verdict: 
             expected = SLAVE
         else:
             expected = OK if flushed else DISK
-        assert told == [expected]
+        assert found == [expected]
         return
 
 
 @spec("W08")
-def test_sender_that_times_out_takes_nobody_along() -> None:
+def test_timeout_of_one_response_does_not_affect_others() -> None:
     waiters = Waiters()
     for number in range(10):
         waiters.add(waiting(100 + number, since=number * 100))
@@ -97,7 +97,7 @@ def test_sender_that_times_out_takes_nobody_along() -> None:
 
 
 @spec("W08", "W04")
-def test_sender_told_at_once_does_not_stand_behind_one_that_waits() -> None:
+def test_response_with_a_known_result_does_not_wait_for_others() -> None:
     waiters = Waiters()
     waiters.add(waiting(100))
     waiters.add(waiting(200, since=10, verdict=NO_SLAVE))
@@ -107,7 +107,7 @@ def test_sender_told_at_once_does_not_stand_behind_one_that_waits() -> None:
 
 @spec("W08")
 def test_deadline_is_never_in_the_past() -> None:
-    """Disk and slave late at different times: the loop must not spin between the two."""
+    """With different deadlines of disk and slave, the loop must not spin between the two."""
     for flush_ms, slave_ms in ((5_000, 3_000), (1_000, 3_000)):
         for flushed, copied in ((0, 0), (100, 0), (0, 100)):
             waiters = Waiters()
@@ -118,7 +118,7 @@ def test_deadline_is_never_in_the_past() -> None:
                 assert due is None or due > now
 
 
-def test_waiters_give_up_all_at_once() -> None:
+def test_take_all_removes_all_waiting_responses() -> None:
     waiters = Waiters()
     waiters.add(waiting(100))
     waiters.add(waiting(200, verdict=NO_SLAVE))

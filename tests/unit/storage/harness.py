@@ -1,4 +1,4 @@
-"""Stores small enough to be looked at byte by byte: written, killed, robbed of power, opened again, compared."""
+"""Small stores for tests: write, kill the process, cut the power, reopen, compare."""
 
 from collections.abc import Iterator
 from random import Random
@@ -6,6 +6,7 @@ from random import Random
 from tandemq.boundary import Disk
 from tandemq.codec.record.record import Record, encode_host, parse_record
 from tandemq.sim.world.disk import SimDisk
+from tandemq.storage.log.commit_log import AppendMessageResult
 from tandemq.storage.recovery import Recovered, open_store
 from tandemq.storage.store import Store, StoreConfig
 
@@ -22,7 +23,7 @@ def start(disk: Disk, config: StoreConfig = CONFIG) -> Store:
 
 
 def reopen(disk: SimDisk, config: StoreConfig = CONFIG) -> tuple[Store, Recovered]:
-    """Open it after the process died, with the disk sound."""
+    """Reopen the store after the process was killed, with a working disk."""
     disk.heal()
     disk.kill()
     return open_store(disk, config)
@@ -30,8 +31,8 @@ def reopen(disk: SimDisk, config: StoreConfig = CONFIG) -> tuple[Store, Recovere
 
 def put(
     store: Store, number: int, *, topic: str = "T", queue_id: int = 0, size: int = 20, sys_flag: int = 0
-) -> tuple[int, int, int]:
-    """Put one message whose body, tag and keys tell its number; (queue offset, log offset, size)."""
+) -> AppendMessageResult:
+    """Put one message whose body, tag and keys contain its number."""
     properties = f"TAGS\x01t{number % 3}\x02KEYS\x01k{number} all\x02UNIQ_KEY\x01u{number:08d}\x02".encode()
     return store.put(
         store.queue(topic, queue_id),
@@ -48,7 +49,7 @@ def put(
 
 
 def body_of(number: int, size: int) -> bytes:
-    """A body of `size` bytes that tells its number."""
+    """Return a body of `size` bytes that repeats its number."""
     return (b"%d." % number * (size // 2 + 1))[:size]
 
 
@@ -62,7 +63,7 @@ def fill(store: Store, count: int, *, first: int = 0, per_turn: int = 1, size: i
 
 
 def records(store: Store) -> Iterator[Record]:
-    """All records of the log, blanks skipped; stops at the log's end."""
+    """Yield all records of the log, without blanks."""
     offset, segment = store.log.start, store.config.segment_bytes
     while offset < store.log.written_end:
         data = store.log.read_raw(offset, segment)
@@ -77,7 +78,7 @@ def records(store: Store) -> Iterator[Record]:
 
 
 def flags(store: Store) -> list[int]:
-    """The numbers of all messages in the log."""
+    """Return the numbers of all messages in the log."""
     found = []
     for record in records(store):
         data = store.record_at(record.log_offset, record.size)
@@ -87,7 +88,7 @@ def flags(store: Store) -> list[int]:
 
 
 def queue_entries(store: Store) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
-    """All entries of all queues that have any, from their min offsets."""
+    """Return all entries of all queues that have any, from their min offsets."""
     found = {}
     for key, queue in store.queues.items():
         if queue.max_offset > queue.min_offset:
@@ -97,11 +98,11 @@ def queue_entries(store: Store) -> dict[tuple[str, int], list[tuple[int, int, in
 
 
 def expected_entries(store: Store) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
-    """What the queues must hold according to the log alone."""
+    """Return the entries that the queues must have according to the log."""
     found: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
     for record in records(store):
         entries = found.setdefault((record.topic.decode(), record.queue_id), [])
-        assert record.queue_offset == len(entries), "queue offsets of the log are without holes"
+        assert record.queue_offset == len(entries), "queue offsets in the log have no holes"
         entries.append((record.log_offset, record.size, store.entry_code(record.topic.decode(), record.properties, 0)))
     return found
 
@@ -123,12 +124,12 @@ def index_finds(store: Store, numbers: list[int]) -> bool:
 
 
 def derived(disk: SimDisk) -> dict[str, bytes | None]:
-    """The bytes of all queue files."""
+    """Return the content of all queue files."""
     return {path: disk.read(path) for path in disk.paths() if path.startswith("consumequeue/")}
 
 
 def check(store: Store) -> list[int]:
-    """Log, queues and index agree; the numbers of the messages held."""
+    """Check that log, queues and index agree, and return the numbers of the messages."""
     held = flags(store)
     assert queue_entries(store) == expected_entries(store)
     for queue in store.queues.values():

@@ -1,11 +1,11 @@
-"""Damaged entries of consume queues: they move no end of their queue, and no start trusts or trips over them."""
+"""Damaged consume queue entries: they change neither end of their queue, and the store opens with them."""
 
 import pytest
 
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.sim.world.disk import SimDisk
 from tests.unit.storage.harness import CONFIG, OTHER_BOOT, fill, new_disk, put, queue_entries, reopen, start
-from tests.unit.storage.test_consumequeue import FILE_BYTES, SIZE, enter, make
+from tests.unit.storage.test_consume_queue import FILE_BYTES, SIZE, enter, make
 from tests.unit.storage.test_recovery import sync_all
 
 DAMAGES = [
@@ -31,8 +31,8 @@ def copy_of(disk: SimDisk) -> SimDisk:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("number", range(30))
-def test_no_damaged_entry_moves_either_end_of_a_queue(number: int, damage: tuple[int, int, int]) -> None:
-    """Searches by log offset met it on their way; and an empty entry was taken for the end."""
+def test_no_damaged_entry_changes_either_end_of_a_queue(number: int, damage: tuple[int, int, int]) -> None:
+    """Searches by log offset had used the damaged entry, and an empty entry was taken for the end."""
     disk = new_disk()
     queue = make(disk)
     for one in range(30):
@@ -49,9 +49,9 @@ def test_no_damaged_entry_moves_either_end_of_a_queue(number: int, damage: tuple
         assert queue.max_offset == 30 - is_empty_end
         queue.correct_min(log_start)
         if number == 0 and damage[0] == 1:
-            assert queue.min_offset - first in (0, 1), "it seems to be gone from the log, as those before it are"
+            assert queue.min_offset - first in (0, 1), "by its log offset it was deleted with those before it"
         else:
-            assert first - 3 * (abs(first - number) <= 3) <= queue.min_offset <= first, "low is harmless, high is not"
+            assert first - 3 * (abs(first - number) <= 3) <= queue.min_offset <= first, "too low is harmless"
         queue = make(disk)
         queue.truncate_behind(log_start)
         assert first - 3 * (abs(first - number) <= 3) <= queue.max_offset <= first
@@ -60,7 +60,7 @@ def test_no_damaged_entry_moves_either_end_of_a_queue(number: int, damage: tuple
 
 @pytest.mark.parametrize("first", [0, 5, 12, 20])
 @pytest.mark.parametrize("count", [2, 7, 15])
-def test_a_run_of_zeroed_entries_hides_nothing_behind_it(first: int, count: int) -> None:
+def test_zeroed_entries_do_not_hide_the_entries_after_them(first: int, count: int) -> None:
     disk = new_disk()
     queue = make(disk)
     for one in range(40):
@@ -91,8 +91,8 @@ ENTRY_DAMAGES = [
 
 @pytest.mark.parametrize("damage", ENTRY_DAMAGES)
 @pytest.mark.parametrize("end", ["clean", "kill", "power loss"])
-def test_damaged_queue_entry_moves_no_end_of_its_queue(end: str, damage: tuple[int, int, int]) -> None:
-    """Whatever one entry says: the queue has its first and last message, and the next one gets the next offset."""
+def test_damaged_queue_entry_changes_no_end_of_its_queue_at_a_start(end: str, damage: tuple[int, int, int]) -> None:
+    """With any damaged entry the queue keeps its first and last message, and the next one gets the next offset."""
     for number in range(25):
         disk = new_disk()
         store = start(disk)
@@ -121,7 +121,7 @@ def test_damaged_queue_entry_moves_no_end_of_its_queue(end: str, damage: tuple[i
         store.commit()
 
 
-def test_damaged_queue_entry_does_not_make_a_clean_start_read_the_log() -> None:
+def test_clean_start_with_a_damaged_queue_entry_does_not_read_the_log() -> None:
     for damage in ENTRY_DAMAGES:
         for number in (0, 12, 24):
             disk = new_disk()
@@ -132,7 +132,7 @@ def test_damaged_queue_entry_does_not_make_a_clean_start_read_the_log() -> None:
             path = f"consumequeue/T0/0/{position - position % 200:020d}"
             disk.open(path).pwrite(QUEUE_ENTRY.pack(*damage), position % 200)
             store, recovered = reopen(disk)
-            is_end = number == 24 and damage == (0, 0, 0)  # it counts as an entry that is missing
+            is_end = number == 24 and damage == (0, 0, 0)  # counts as a missing entry
             assert (recovered.records == 0) == (not is_end)
             suspects = [(queue.topic, queue.queue_id, at) for queue, at in store.suspect_entries]
             if number == 24 and damage[0] != 0:
@@ -141,7 +141,7 @@ def test_damaged_queue_entry_does_not_make_a_clean_start_read_the_log() -> None:
 
 @pytest.mark.parametrize("damage", ENTRY_DAMAGES)
 def test_store_without_marks_opens_with_any_damaged_queue_entry(damage: tuple[int, int, int]) -> None:
-    """RocketMQ's stores have no marks."""
+    """Stores of RocketMQ have no marks."""
     for number in range(25):
         disk = new_disk()
         store = start(disk)
@@ -153,5 +153,5 @@ def test_store_without_marks_opens_with_any_damaged_queue_entry(damage: tuple[in
         file.pwrite(QUEUE_ENTRY.pack(*damage), position % 200)
         store, _ = reopen(disk)
         queue = store.queues["T0", 0]
-        is_end = number == 24 and damage == (0, 0, 0)  # nothing says that it was there
+        is_end = number == 24 and damage == (0, 0, 0)  # no trace of the entry is left
         assert (queue.min_offset, queue.max_offset) == (0, 25 - is_end)

@@ -1,4 +1,4 @@
-"""Generations: their file, and where two histories part."""
+"""Epoch table: its file, and the offset at which two histories diverge."""
 
 from random import Random
 
@@ -11,7 +11,7 @@ from tandemq.sim.world.disk import PowerLoss, SimDisk
 from tandemq.storage.log.epochs import COPIES, FILE, Pairs, common_end, load_epochs, mend_epochs, save_epochs
 
 
-def test_table_survives_the_way_there_and_back() -> None:
+def test_table_round_trip() -> None:
     disk = SimDisk(Random(1))
     assert load_epochs(disk) == []
     for pairs in ([(1, 0)], [(1, 0), (2, 100), (7, 100)]):
@@ -37,8 +37,8 @@ def test_table_survives_the_way_there_and_back() -> None:
         b"1\n0\n1-2-3\n",
     ],
 )
-def test_unreadable_table_is_taken_from_its_copy_or_refused(content: bytes) -> None:
-    """Found by simulation seed 700995: a master without it has no history in common with its slaves."""
+def test_unreadable_table_is_read_from_its_copy_or_refused(content: bytes) -> None:
+    """Found by simulation seed 700995: a master without its table has no epoch in common with its slaves."""
     disk = SimDisk(Random(1))
     save_epochs(disk, [(1, 0)])
     for path in COPIES:
@@ -51,7 +51,7 @@ def test_unreadable_table_is_taken_from_its_copy_or_refused(content: bytes) -> N
         load_epochs(disk)
 
 
-def test_every_flipped_bit_is_noticed() -> None:
+def test_every_flipped_bit_is_detected() -> None:
     disk = SimDisk(Random(1))
     save_epochs(disk, [(1, 0), (2, 500)])
     raw = disk.read(FILE)
@@ -67,7 +67,7 @@ def test_every_flipped_bit_is_noticed() -> None:
             continue
 
 
-def test_stop_at_every_call_leaves_the_old_or_the_new_table() -> None:
+def test_power_loss_at_every_call_leaves_the_old_or_the_new_table() -> None:
     for nth in (1, 2):
         for corrupt in (False, True):
             disk = SimDisk(Random(nth))
@@ -86,7 +86,7 @@ Steps = list[tuple[str, int]]
 
 
 def history(steps: Steps, start: list[str]) -> tuple[Pairs, list[str]]:
-    """Play appends and generations: the table, and for each byte the generation that wrote it."""
+    """Simulate appends in several epochs; return the table, and for each byte the epoch that wrote it."""
     pairs: Pairs = []
     log: list[str] = list(start)
     for place, (who, count) in enumerate(steps):
@@ -102,12 +102,12 @@ def history(steps: Steps, start: list[str]) -> tuple[Pairs, list[str]]:
     st.integers(0, 5),
     st.integers(0, 9),
 )
-def test_common_end_is_where_histories_part(
+def test_common_end_is_where_histories_diverge(
     shared: list[int], ours_more: list[int], theirs_more: list[int], lag: int, lost: int
 ) -> None:
-    """Both lived through `shared`; one is behind by `lag` in the last of it; then each went its own way or stopped.
+    """Two logs share the epochs `shared`; one lags by `lag` bytes in the last one; then each continues on its own.
 
-    A power loss may have taken the last bytes of one, while its table tells of generations that began in them.
+    A power loss may have destroyed the last bytes of one log, whose table still has the epochs that began in them.
     """
     steps = [("s", count) for count in shared]
     pairs, log = history(steps, [])
@@ -128,7 +128,7 @@ def test_common_end_is_where_histories_part(
     assert found == same == common_end(theirs_pairs, len(theirs_log), ours_pairs, len(ours_log))
 
 
-def test_histories_that_share_nothing_have_no_common_end() -> None:
+def test_histories_without_a_common_epoch_have_no_common_end() -> None:
     assert common_end([(1, 0)], 9, [(2, 0)], 9) is None
     assert common_end([], 9, [(2, 0)], 9) is None
     assert common_end([(1, 0)], 9, [(1, 5)], 9) is None

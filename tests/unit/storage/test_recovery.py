@@ -1,4 +1,4 @@
-"""Opening a store after everything that can happen to it: nothing safe is lost, nothing refused comes back."""
+"""Recovery of a store: no synced message is lost, no refused message comes back."""
 
 from dataclasses import replace
 from random import Random
@@ -29,7 +29,7 @@ from tests.unit.storage.harness import (
 
 
 def flush(store: object) -> None:
-    """Sync the log, then note it, as the broker does in three steps."""
+    """Sync the log with a flush job, as the broker does."""
     from tandemq.storage.store import Store
 
     assert isinstance(store, Store)
@@ -40,7 +40,7 @@ def flush(store: object) -> None:
 
 
 def sync_all(store: object) -> None:
-    """What a broker does every ten seconds: log, queues and index to the device, and the mark that says so."""
+    """Sync log, queues, index and marks, as a broker does every ten seconds."""
     from tandemq.storage.store import Store
 
     assert isinstance(store, Store)
@@ -52,7 +52,7 @@ def sync_all(store: object) -> None:
     write_checkpoint(store.disk, store.checkpoint(store.queued_ms))
 
 
-def test_clean_stop_and_start_finds_everything_without_reading_it_again() -> None:
+def test_start_after_a_clean_stop_reads_no_records() -> None:
     disk = new_disk()
     store = start(disk)
     fill(store, 100, topics=2)
@@ -65,7 +65,7 @@ def test_clean_stop_and_start_finds_everything_without_reading_it_again() -> Non
     assert not store.damaged
 
 
-def test_killed_process_lost_nothing_it_wrote() -> None:
+def test_killed_process_loses_no_written_message() -> None:
     disk = new_disk()
     store = start(disk)
     fill(store, 60, topics=2)
@@ -97,7 +97,7 @@ def test_queues_and_index_are_rebuilt_from_the_log_alone() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_power_loss_leaves_a_prefix_with_everything_that_was_synced(seed: int) -> None:
+def test_power_loss_leaves_a_prefix_with_all_synced_messages(seed: int) -> None:
     dice = Random(seed)
     disk = SimDisk(Random(seed))
     store = start(disk)
@@ -119,15 +119,15 @@ def test_power_loss_leaves_a_prefix_with_everything_that_was_synced(seed: int) -
         disk.crash()
         store, recovered = reopen(disk, OTHER_BOOT if boots[boot % 2] == "boot-1" else CONFIG)
         held = check(store)
-        assert held == list(range(len(held))), "the log is a prefix of what was sent"
-        assert len(held) >= safe, "what was synced is there"
+        assert held == list(range(len(held))), "the log is a prefix of the sent messages"
+        assert len(held) >= safe, "synced messages are not lost"
         assert recovered.may_have_lost
         assert not store.damaged
         sent = safe = len(held)
 
 
 def scenario(disk: SimDisk, done: list[int]) -> None:
-    """Writes, rolls, flushes, stops and starts; `done` gets the numbers of messages that were synced."""
+    """Write, begin new files, flush, stop and start; `done` gets the number of synced messages after each step."""
     store = start(disk)
     fill(store, 12, size=300, per_turn=3)
     sync_all(store)
@@ -156,7 +156,7 @@ CHANGES = ("create", "pwrite", "datasync", "truncate", "replace", "remove")
 
 
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "power-loss"])
-def test_stop_at_every_call_loses_nothing_that_was_safe(power: bool) -> None:
+def test_stop_at_every_call_loses_no_synced_message(power: bool) -> None:
     total = count_calls()
     assert total > 80
     for nth in range(1, total + 1):
@@ -178,7 +178,7 @@ def test_stop_at_every_call_loses_nothing_that_was_safe(power: bool) -> None:
 
 
 @pytest.mark.parametrize("error", [DiskFull, DiskFailed])
-def test_write_that_fails_is_nowhere_and_the_rest_everywhere(error: type[StoreError]) -> None:
+def test_failed_write_is_stored_nowhere_and_all_others_completely(error: type[StoreError]) -> None:
     for nth in range(1, 42, 3 if error is DiskFull else 7):
         disk = SimDisk(Random(nth))
         store = start(disk)
@@ -202,7 +202,7 @@ def test_write_that_fails_is_nowhere_and_the_rest_everywhere(error: type[StoreEr
         assert not store.damaged
 
 
-def test_disk_full_then_space_goes_on_without_a_hole() -> None:
+def test_writes_continue_without_a_hole_once_there_is_space() -> None:
     for pages in range(6, 20):
         disk = new_disk()
         store = start(disk)
@@ -226,7 +226,7 @@ def test_disk_full_then_space_goes_on_without_a_hole() -> None:
         assert check(store) == sorted(set(held))
 
 
-def test_device_error_refuses_for_good_until_a_restart() -> None:
+def test_writes_after_a_device_error_are_refused_until_a_restart() -> None:
     disk = new_disk()
     store = start(disk)
     fill(store, 5)
@@ -241,7 +241,7 @@ def test_device_error_refuses_for_good_until_a_restart() -> None:
     assert check(store) == list(range(10))
 
 
-def test_failed_sync_refuses_for_good_until_a_restart() -> None:
+def test_writes_after_a_failed_sync_are_refused_until_a_restart() -> None:
     disk = new_disk()
     store = start(disk)
     fill(store, 5)
@@ -258,7 +258,7 @@ def test_failed_sync_refuses_for_good_until_a_restart() -> None:
     assert store.begin_flush() is None
 
 
-def test_torn_tail_at_every_cut_of_the_last_three_records_is_cut() -> None:
+def test_torn_tail_at_any_byte_of_the_last_three_records_is_truncated() -> None:
     disk = new_disk()
     store = start(disk)
     fill(store, 20)
@@ -281,7 +281,7 @@ def test_torn_tail_at_every_cut_of_the_last_three_records_is_cut() -> None:
 
 @pytest.mark.parametrize("field", ["size", "magic", "offset", "body", "properties", "crc"])
 @pytest.mark.parametrize("which", ["first", "middle", "last"])
-def test_flipped_bit_before_valid_records_is_reported_and_kept(field: str, which: str) -> None:
+def test_flipped_bit_before_valid_records_is_reported_and_left_in_place(field: str, which: str) -> None:
     disk = new_disk()
     store = start(disk)
     fill(store, 100)
@@ -308,8 +308,8 @@ def test_flipped_bit_before_valid_records_is_reported_and_kept(field: str, which
     assert sum(len(queue) for queue in queue_entries(store).values()) == 105
 
 
-def test_offset_of_a_damaged_last_message_is_not_given_out_again() -> None:
-    """Found by simulation seed 21166: its queue was made again from the log, and ended before it."""
+def test_offset_of_a_damaged_last_message_is_not_reused() -> None:
+    """Found by simulation seed 21166: the queue was rebuilt from the log, and ended before the damaged message."""
     disk = new_disk()
     store = start(disk)
     fill(store, 3)
@@ -349,7 +349,7 @@ def test_missing_log_file_in_the_middle_is_refused_with_its_neighbour() -> None:
 
 
 @pytest.mark.parametrize("how", ["removed", "zeroed"])
-def test_missing_last_log_file_is_refused_not_forgotten(how: str) -> None:
+def test_missing_last_log_file_is_refused(how: str) -> None:
     disk = new_disk()
     store = start(disk)
     fill(store, 100)
@@ -385,7 +385,7 @@ def test_zeroed_log_file_in_the_middle_is_reported_and_the_rest_kept() -> None:
     assert len(entries) == total - lost
 
 
-def test_swapped_log_files_are_reported_and_nothing_of_them_is_served() -> None:
+def test_swapped_log_files_are_reported_and_not_served() -> None:
     disk = new_disk()
     store = start(disk)
     fill(store, 100)
@@ -405,7 +405,7 @@ def test_swapped_log_files_are_reported_and_nothing_of_them_is_served() -> None:
             assert size == 0x7FFFFFFF or not 4096 <= offset < 12288
 
 
-def test_stale_records_behind_the_end_do_not_come_back() -> None:
+def test_truncated_records_do_not_come_back() -> None:
     disk = new_disk()
     store = start(disk)
     fill(store, 30)
@@ -420,7 +420,7 @@ def test_stale_records_behind_the_end_do_not_come_back() -> None:
     assert not store.damaged
 
 
-def test_quarantine_interrupted_at_every_call_keeps_or_cuts_the_whole_tail() -> None:
+def test_quarantine_interrupted_at_any_call_keeps_or_truncates_the_whole_tail() -> None:
     probe = new_disk()
     store = start(probe)
     fill(store, 60)
@@ -445,11 +445,11 @@ def test_quarantine_interrupted_at_every_call_keeps_or_cuts_the_whole_tail() -> 
             assert held == list(range(len(held)))
             assert len(held) >= 10
             if len(held) < 60:
-                assert disk.read(f"set-aside/{middle:020d}"), "the cut bytes are quarantined"
+                assert disk.read(f"set-aside/{middle:020d}"), "the truncated bytes are quarantined"
 
 
-def test_what_a_killed_process_wrote_to_queues_is_synced_before_it_is_trusted() -> None:
-    """Found by simulation seed 82: the next process wrote nothing to those files, so it synced none of them."""
+def test_queue_entries_written_by_a_killed_process_are_synced_by_recovery() -> None:
+    """Found by simulation seed 82: the next process did not write to those files, so it did not sync them."""
     for seed in range(20):
         disk = new_disk(seed)
         store = start(disk)
@@ -463,8 +463,8 @@ def test_what_a_killed_process_wrote_to_queues_is_synced_before_it_is_trusted() 
         assert check(store) == list(range(65))
 
 
-def test_undoing_a_failed_write_needs_no_room() -> None:
-    """Found by simulation seed 220: zeroes went where nothing was ever written, so the log refused for good."""
+def test_undoing_a_failed_write_needs_no_space() -> None:
+    """Found by simulation seed 220: zeroing unallocated ranges needed space, and the log refused all writes."""
     disk = new_disk()
     config = replace(CONFIG, segment_bytes=8 * 4096)
     store = start(disk, config)
@@ -493,7 +493,7 @@ def test_deleted_derived_files_are_rebuilt_to_the_same_bytes(pattern: str, end: 
     else:
         store.flush_queues()
         fill(store, 7, first=150, topics=2)
-    twin_before = derived(disk)
+    before = derived(disk)
     files = sorted(path for path in disk.paths() if path.startswith("consumequeue/T0/0/"))
     disk.remove(
         {
@@ -508,14 +508,14 @@ def test_deleted_derived_files_are_rebuilt_to_the_same_bytes(pattern: str, end: 
     assert check(store) == list(range(150 if end == "clean" else 157))
     store.close()
     after = derived(disk)
-    assert set(after) >= set(twin_before)
+    assert set(after) >= set(before)
     if end == "clean":
-        assert after == twin_before
+        assert after == before
 
 
 @pytest.mark.parametrize("name", ["tandemq.marks", "checkpoint", "both"])
 @pytest.mark.parametrize("how", ["removed", "garbage", "empty"])
-def test_lost_marks_cost_a_longer_check_and_nothing_else(name: str, how: str) -> None:
+def test_lost_marks_only_make_the_check_longer(name: str, how: str) -> None:
     for end in ("clean", "killed"):
         disk = new_disk()
         store = start(disk)
@@ -531,8 +531,8 @@ def test_lost_marks_cost_a_longer_check_and_nothing_else(name: str, how: str) ->
         assert check(store) == list(range(100))
 
 
-def test_power_loss_after_retention_with_marks_older_than_the_log_checks_all_of_it() -> None:
-    """Found by simulation seed 2000: the checkpoint was trusted then, and it told more than was synced."""
+def test_power_loss_with_marks_older_than_the_log_checks_the_whole_log() -> None:
+    """Found by simulation seed 2000: the checkpoint was used then, and it covered more than was synced."""
     stale = 0
     for seed in range(20):
         disk = new_disk(seed)
@@ -557,12 +557,12 @@ def test_power_loss_after_retention_with_marks_older_than_the_log_checks_all_of_
     assert stale
 
 
-def test_damage_in_old_files_is_no_torn_tail_though_the_marks_are_older_than_the_log() -> None:
+def test_damage_in_old_files_is_no_torn_tail_with_marks_older_than_the_log() -> None:
     disk = new_disk()
     store = start(disk)
     marks = disk.read("tandemq.marks")
     assert marks is not None
-    for first in (0, 1000, 2000):  # ten seconds lie between
+    for first in (0, 1000, 2000):  # ten seconds apart
         fill(store, 60, first=first, topics=2)
         sync_all(store)
     store.drop_first_segment()
@@ -577,7 +577,7 @@ def test_damage_in_old_files_is_no_torn_tail_though_the_marks_are_older_than_the
     assert not [path for path in disk.paths() if path.startswith("set-aside")]
 
 
-def test_record_larger_than_a_reading_window_is_found_again() -> None:
+def test_record_larger_than_a_read_window_is_found() -> None:
     from dataclasses import replace
 
     config = replace(CONFIG, segment_bytes=32 << 20)

@@ -1,4 +1,4 @@
-"""Which log files may go."""
+"""Retention: which log files are deleted."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ CONFIG = RetentionConfig(
 
 
 def segments(*ages_h: int) -> list[LogSegment]:
-    """Files of 100 bytes, oldest first, by how many hours ago they were written last."""
+    """Return files of 100 bytes, oldest first, last modified this many hours ago."""
     return [LogSegment(at * 100, at * 100 + 100, NOW_MS - age * HOUR_MS) for at, age in enumerate(ages_h)]
 
 
@@ -24,11 +24,11 @@ def usage(percent: int) -> DiskUsage:
 
 
 class Case(NamedTuple):
-    """One row of the table: four files of which two have expired, at a time when they may go, unless told."""
+    """One case. By default four files, two of them expired, at an hour at which they may be deleted."""
 
     name: str
     deleted: int
-    """How many of the oldest go."""
+    """Number of files deleted, the oldest ones."""
     kept_for: str = ""
     forced: str = ""
     is_full: bool = False
@@ -42,44 +42,46 @@ class Case(NamedTuple):
 
 BOTH = (("slave 1", 50), ("delayed messages", 120))
 CASES = [
-    Case("the hour of deleteWhen: what has expired goes", 2),
-    Case("another hour: nothing goes", 0, hour=5),
-    Case("another hour, an operator asks", 2, hour=5, asked=True),
+    Case("the hour of deleteWhen: expired files are deleted", 2),
+    Case("another hour: nothing is deleted", 0, hour=5),
+    Case("another hour, requested by an operator", 2, hour=5, asked=True),
     Case("another hour, the disk is at the used ratio", 0, hour=5, percent=75),
     Case("another hour, the disk is above the used ratio", 2, hour=5, percent=76),
-    Case("nothing has expired, whatever the hour", 0, ages_h=(71, 70, 0)),
-    Case("nothing has expired, above the used ratio", 0, ages_h=(71, 70, 0), percent=80),
-    Case("a young file keeps the older ones behind it", 1, ages_h=(100, 1, 100, 0)),
-    Case("the last file never goes", 1, ages_h=(100, 100)),
-    Case("the last file never goes, however full the disk", 0, ages_h=(100,), percent=99, is_full=True),
+    Case("no file has expired, any hour", 0, ages_h=(71, 70, 0)),
+    Case("no file has expired, above the used ratio", 0, ages_h=(71, 70, 0), percent=80),
+    Case("a file that has not expired keeps the files after it", 1, ages_h=(100, 1, 100, 0)),
+    Case("the last file is never deleted", 1, ages_h=(100, 100)),
+    Case("the last file is not deleted on a full disk either", 0, ages_h=(100,), percent=99, is_full=True),
     Case("no file", 0, ages_h=()),
     Case("at the force ratio nothing is forced", 0, ages_h=(1, 1, 0), percent=85),
-    Case("above the force ratio the oldest goes, whatever its age", 1, ages_h=(1, 1, 0), percent=86),
-    Case("above the force ratio one goes at a time", 1, percent=86),
-    Case("switched off, nothing is forced", 0, ages_h=(1, 1, 0), percent=95, force_enable=False, is_full=True),
-    Case("switched off, what has expired goes", 2, percent=95, force_enable=False, is_full=True),
-    Case("at the full ratio messages are taken", 1, percent=90),
-    Case("above the full ratio no message is taken", 1, percent=91, is_full=True),
+    Case("above the force ratio the oldest file is deleted at any age", 1, ages_h=(1, 1, 0), percent=86),
+    Case("above the force ratio one file is deleted at a time", 1, percent=86),
+    Case("force disabled, nothing is forced", 0, ages_h=(1, 1, 0), percent=95, force_enable=False, is_full=True),
+    Case("force disabled, expired files are deleted", 2, percent=95, force_enable=False, is_full=True),
+    Case("at the full ratio messages are accepted", 1, percent=90),
+    Case("above the full ratio no message is accepted", 1, percent=91, is_full=True),
     Case("needed from within the first file", 0, needed=(("slave 1", 99),), kept_for="slave 1"),
     Case("needed from the second file on", 1, needed=(("slave 1", 100),), kept_for="slave 1"),
-    Case("needed behind what has expired", 2, needed=(("slave 1", 200),)),
+    Case("needed after the expired files", 2, needed=(("slave 1", 200),)),
     Case(
-        "all who need it are named",
+        "all users of a file are named",
         0,
         needed=(("slave 1", 5), ("slave 2", 6), ("slave 3", 300)),
         kept_for="slave 1, slave 2",
     ),
-    Case("a delay needs the second file", 1, needed=(("delayed messages", 120),), kept_for="delayed messages"),
-    Case("nobody is named for what stays anyway", 0, needed=(("slave 1", 0),), hour=5),
-    Case("an operator who asks takes nothing that is needed", 0, needed=BOTH, hour=5, asked=True, kept_for="slave 1"),
-    Case("above the used ratio what is needed stays", 0, needed=BOTH, percent=80, kept_for="slave 1"),
+    Case("delayed messages need the second file", 1, needed=(("delayed messages", 120),), kept_for="delayed messages"),
+    Case("no user is named for a file that stays anyway", 0, needed=(("slave 1", 0),), hour=5),
+    Case(
+        "a needed file stays in spite of an operator's request", 0, needed=BOTH, hour=5, asked=True, kept_for="slave 1"
+    ),
+    Case("above the used ratio a needed file stays", 0, needed=BOTH, percent=80, kept_for="slave 1"),
     Case("forced although needed", 1, needed=BOTH, percent=86, forced="slave 1"),
     Case(
         "forced although two need it", 1, needed=(("slave 2", 0), ("slave 1", 0)), percent=86, forced="slave 1, slave 2"
     ),
-    Case("forced, and nobody needed it", 1, needed=(("slave 1", 100),), percent=86),
+    Case("forced, and not needed", 1, needed=(("slave 1", 100),), percent=86),
     Case(
-        "needed, and forcing is switched off",
+        "needed, and force is disabled",
         0,
         needed=BOTH,
         percent=95,
@@ -107,7 +109,7 @@ def test_decision(case: Case) -> None:
     assert found == Decision(files[: case.deleted], case.kept_for, case.forced, case.is_full)
 
 
-def test_files_go_a_few_at_a_time() -> None:
+def test_number_of_deleted_files_per_round_is_limited() -> None:
     files = segments(*[100] * 30)
     found = decide(CONFIG, files, usage(10), wall_ms=NOW_MS, hour=4, needed={})
     assert found.delete == files[:FILES_PER_ROUND]
@@ -119,6 +121,6 @@ def test_hours(text: str, hours: set[int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["24", "-1", "4;x"])
-def test_hours_that_are_none(text: str) -> None:
-    with pytest.raises(ValueError):  # int's own words, or ours
+def test_invalid_hours_are_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # the message is int's or parse_hours'
         parse_hours(text)

@@ -1,4 +1,4 @@
-"""Walking the log with checks."""
+"""Walk through the log with checks."""
 
 from tandemq.codec.record.record import encode_record
 from tandemq.storage.log.scan import Reader, faults_within, find_next_record
@@ -7,7 +7,7 @@ SEGMENT = 1 << 20
 
 
 def build_log(sizes: list[int]) -> tuple[bytearray, list[int]]:
-    """Records one after the other, and where each begins; the last number is the end."""
+    """Return contiguous records, and the position of each; the last position is the end."""
     data, starts = bytearray(), [0]
     for number, size in enumerate(sizes):
         data += encode_record(
@@ -35,13 +35,13 @@ def faults(data: bytearray, start: int, end: int) -> list[tuple[int, int | None]
     return [(fault.offset, fault.resumes) for fault in found]
 
 
-def test_whole_records_have_no_faults_wherever_the_range_begins() -> None:
+def test_valid_records_have_no_faults_for_any_start_of_the_range() -> None:
     data, starts = build_log([100] * 2_000)
     for start in (0, 1, starts[5], starts[1_900] + 3, starts[-2]):
         assert faults(data, start, len(data)) == []
 
 
-def test_each_damaged_record_of_the_range_is_named_and_none_before_it() -> None:
+def test_each_damaged_record_in_the_range_is_reported_and_none_before_it() -> None:
     data, starts = build_log([100] * 2_000)
     for number in (10, 1_500, 1_999):
         data[starts[number] + 120] ^= 1
@@ -60,7 +60,7 @@ def reader_of(data: bytes) -> Reader:
     return lambda at, size: data[at : at + size]
 
 
-def test_a_record_is_found_wherever_it_lies_across_the_windows_that_are_searched() -> None:
+def test_a_record_across_search_windows_is_found() -> None:
     for start in [*range(65_400, 65_550), 5 * 65_536 - 1, 5 * 65_536 - 90]:
         record = encode_record(
             topic=b"TopicA",

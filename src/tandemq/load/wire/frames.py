@@ -1,19 +1,19 @@
 """Request frames made from prepared pieces, so that a frame costs a tenth of a microsecond.
 
 A frame changes between two sends in three places only: the opaque, the UNIQ_KEY of every message, and the born
-timestamp. The first two end in a counter. That counter is cut in two: the low part is the number of a *slot* and
-stands ready in the slot's bytes; the high part (the *chunk*, six decimal digits) is the same for all frames of one
+timestamp. The first two end in a counter. That counter has two parts: the low part is the number of a *slot* and
+is part of the prepared bytes; the high part (the *chunk*, six decimal digits) is the same for all frames of one
 send call. All pieces between the chunk's places are constant, and one `bytes.join` with the chunk as separator writes
 several frames at once:
 
     chunk.join([ head | …"opaque": | 003…body + next head | …"opaque": | 004…body ])
                      ^chunk        ^chunk                  ^chunk        ^chunk
 
-Timestamps stand in the heads; those are rendered anew every few milliseconds. All frames of a source have the same
+Timestamps are in the heads, which are rendered anew every few milliseconds. All frames of a source have the same
 length, because every changing number has a fixed number of digits.
 
 The header is what a Java 5.x producer writes: one-letter names, JSON, properties with UNIQ_KEY, WAIT and TAGS.
-Does not know: sockets, windows, responses. Source: docs/reference/requests.md 1, 2; docs/internals/remoting.md 2, 3;
+Source: docs/reference/requests.md 1, 2; docs/internals/remoting.md 2, 3;
 docs/internals/storage.md 4.
 """
 

@@ -1,10 +1,10 @@
-"""What marks and checkpoint say of a store."""
+"""Marks and checkpoint of a store."""
 
 from tests.unit.storage.harness import NOW_MS, check, fill, new_disk, reopen, start
 from tests.unit.storage.test_recovery import sync_all
 
 
-def test_checkpoint_tells_no_more_than_is_synced() -> None:
+def test_checkpoint_covers_only_synced_records() -> None:
     disk = new_disk()
     store = start(disk)
     fill(store, 10)
@@ -17,7 +17,7 @@ def test_checkpoint_tells_no_more_than_is_synced() -> None:
     assert (found.log_ms, found.queue_ms) == (queued_ms, queued_ms)
 
 
-def test_a_queue_entry_of_another_record_is_replaced_if_there_are_more_entries_than_the_marks_say() -> None:
+def test_queues_are_rebuilt_if_they_have_more_entries_than_the_marks_state() -> None:
     disk = new_disk()
     store = start(disk)
     fill(store, 20, topics=2)

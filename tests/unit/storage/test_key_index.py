@@ -1,4 +1,4 @@
-"""The key index against its definition: Java's hashes, chains from the newest back, files in a row."""
+"""Key index: Java's hashes and file layout, lookups across files, recovery."""
 
 import struct
 from contextlib import suppress
@@ -49,7 +49,7 @@ def test_every_key_is_found_in_order_across_files(items: list[tuple[str, bytes]]
 @given(ADDS)
 @settings(max_examples=40)
 def test_file_has_javas_layout(items: list[tuple[str, bytes]]) -> None:
-    """An independent writer, entry by entry as RocketMQ puts them, makes the same bytes."""
+    """An independent writer, which adds entry by entry like RocketMQ, creates the same bytes."""
     items = items[: ENTRIES - 1]
     disk = SimDisk(Random(1))
     index = KeyIndex(disk, SLOTS, ENTRIES)
@@ -80,12 +80,12 @@ def test_file_has_javas_layout(items: list[tuple[str, bytes]]) -> None:
     st.integers(0, 9),
 )
 @settings(max_examples=60)
-def test_keys_that_come_many_at_once_make_the_files_of_keys_that_come_singly(
+def test_keys_added_in_batches_make_the_same_files_as_single_keys(
     runs: list[tuple[bool, str, int]], failing: int
 ) -> None:
-    """Full disks in between change nothing either."""
-    disk, twin = SimDisk(Random(1)), SimDisk(Random(1))
-    index, other = KeyIndex(disk, SLOTS, ENTRIES), KeyIndex(twin, SLOTS, ENTRIES)
+    """The same with full disks in between."""
+    disk, other_disk = SimDisk(Random(1)), SimDisk(Random(1))
+    index, other = KeyIndex(disk, SLOTS, ENTRIES), KeyIndex(other_disk, SLOTS, ENTRIES)
     total = 0
     for is_run, topic, count in runs:
         keys = [b"k%05d" % number for number in range(total, total + count)]
@@ -104,12 +104,12 @@ def test_keys_that_come_many_at_once_make_the_files_of_keys_that_come_singly(
     assert index.waiting <= total
     index.close()
     other.close()
-    assert disk.list("index") == twin.list("index")
+    assert disk.list("index") == other_disk.list("index")
     for name in disk.list("index"):
-        assert disk.read(f"index/{name}") == twin.read(f"index/{name}")
+        assert disk.read(f"index/{name}") == other_disk.read(f"index/{name}")
 
 
-def test_waiting_keys_behind_a_cut_are_forgotten() -> None:
+def test_pending_keys_after_a_truncation_are_discarded() -> None:
     index = KeyIndex(SimDisk(Random(1)), SLOTS, ENTRIES)
     index.add_rows("T", b"aabbcc", 2, np.array([0, 100, 200]), np.full(3, NOW_MS))
     index.pending.append(("T", b"dd", 300, NOW_MS))
@@ -120,12 +120,12 @@ def test_waiting_keys_behind_a_cut_are_forgotten() -> None:
     assert index.find("T", "cc", 0, 1 << 60, 9) == []
 
 
-def test_hash_is_positive_and_the_one_without_counterpart_is_zero() -> None:
+def test_hash_is_not_negative() -> None:
     assert key_hash("polygenelubricants"[:0], "x") >= 0
     assert key_hash("T", "a") == abs((84 * 31 + 35) * 31 + 97)
 
 
-def test_query_keeps_to_times_and_most() -> None:
+def test_query_respects_time_range_and_limit() -> None:
     index = KeyIndex(SimDisk(Random(1)), SLOTS, ENTRIES)
     for number in range(200):
         index.pending.append(("T", b"k", number, NOW_MS + number * 1000))
@@ -135,7 +135,7 @@ def test_query_keeps_to_times_and_most() -> None:
 
 
 @pytest.mark.parametrize("error", [DiskFull, DiskFailed])
-def test_failed_write_enters_nothing_and_the_next_try_everything_once(error: type[StoreError]) -> None:
+def test_failed_write_adds_no_entry_and_the_next_attempt_adds_each_once(error: type[StoreError]) -> None:
     for nth in range(1, 12):
         disk = SimDisk(Random(nth))
         index = KeyIndex(disk, SLOTS, ENTRIES)
@@ -153,11 +153,11 @@ def test_failed_write_enters_nothing_and_the_next_try_everything_once(error: typ
         for _, key in set(items):
             wanted = key_hash("T", key.decode())
             found = [offset for file in index.files for hashed, offset in file.entries() if hashed == wanted]
-            assert found == expected(items, "T", key), f"write {nth}: each is entered once"
+            assert found == expected(items, "T", key), f"write {nth}: each is added once"
             assert index.find("T", key.decode(), 0, 1 << 60, 1000) == expected(items, "T", key)
 
 
-def test_files_of_another_size_are_left_alone() -> None:
+def test_files_of_another_size_are_not_touched() -> None:
     disk = SimDisk(Random(1))
     disk.replace("index/20240101000000000", b"\1" * 5000)
     index = KeyIndex(disk, SLOTS, ENTRIES)
@@ -166,7 +166,7 @@ def test_files_of_another_size_are_left_alone() -> None:
     assert disk.read("index/20240101000000000") == b"\1" * 5000
 
 
-def test_recovery_drops_what_lies_behind_the_log_and_finds_the_rest() -> None:
+def test_recovery_removes_entries_after_the_log_end_and_keeps_the_others() -> None:
     for cut in range(0, 16_000, 700):
         disk = SimDisk(Random(cut))
         items = [("T", b"k%d" % (number % 11)) for number in range(150)]
@@ -180,7 +180,7 @@ def test_recovery_drops_what_lies_behind_the_log_and_finds_the_rest() -> None:
             assert index.find("T", key.decode(), 0, 1 << 60, 1000) == [o for o in expected(items, "T", key) if o < cut]
 
 
-def test_recovery_after_a_power_loss_never_misses_a_key_silently() -> None:
+def test_recovery_after_a_power_loss_finds_all_keys_or_reports_damage() -> None:
     items = [("T", b"k%d" % (number % 11)) for number in range(63)]
     dropped = 0
     for seed in range(60):

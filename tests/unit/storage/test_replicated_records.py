@@ -1,4 +1,4 @@
-"""Copies of a master's log: dispatched many records at once, they make the queues and index of one record at a time."""
+"""Replicated records: vectorized dispatch makes the same queues and index as dispatch one by one."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ COUNT = UNIFORM_MIN + 8
 Fields = dict[str, int | bytes]
 
 
-def alike(number: int) -> Fields:
-    """Messages over three queues, the queues taking turns."""
+def uniform(number: int) -> Fields:
+    """Return a message of the common layout, for one of three queues in turn."""
     properties = b"UNIQ_KEY\x01k%05d\x02TAGS\x01t\x02" % number
     return {"queue_id": number % 3, "queue_offset": number // 3, "properties": properties, "topic": b"T", "sys_flag": 0}
 
@@ -59,8 +59,8 @@ def copy(store: Store, log: bytes, base: int, *, at_once: bool) -> None:
 
 
 def same(pieces: list[list[Fields]]) -> Store:
-    disk, twin = new_disk(), new_disk()
-    many, single = start(disk, CONFIG), start(twin, CONFIG)
+    disk, other_disk = new_disk(), new_disk()
+    many, single = start(disk, CONFIG), start(other_disk, CONFIG)
     base = 0
     for messages in pieces:
         log = log_of(messages, base)
@@ -72,11 +72,11 @@ def same(pieces: list[list[Fields]]) -> Store:
     assert many.log.read(0, base) == single.log.read(0, base)
     many.close()
     single.close()
-    assert derived(disk) == derived(twin)
+    assert derived(disk) == derived(other_disk)
     return many
 
 
-def test_records_that_are_alike_are_staged_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_the_same_layout_are_staged_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[bool] = []
     stage = Store._stage_uniform
 
@@ -85,9 +85,9 @@ def test_records_that_are_alike_are_staged_together(monkeypatch: pytest.MonkeyPa
         return taken[-1]
 
     monkeypatch.setattr(Store, "_stage_uniform", noting)
-    messages = [alike(number) for number in range(4 * COUNT)]
+    messages = [uniform(number) for number in range(4 * COUNT)]
     same([messages[:COUNT], messages[COUNT : 3 * COUNT], messages[3 * COUNT :]])
-    assert taken == [False, True, True], "the first finds no queues yet"
+    assert taken == [False, True, True], "at the first one the queues do not exist yet"
 
 
 CHANGES: list[Fields] = [
@@ -115,13 +115,13 @@ CHANGES: list[Fields] = [
 
 @given(st.lists(st.tuples(st.integers(0, 3 * COUNT - 1), st.sampled_from(CHANGES)), max_size=4))
 @settings(max_examples=80)
-def test_whatever_a_master_sends_is_dispatched_as_record_by_record(changes: list[tuple[int, Fields]]) -> None:
-    messages = [alike(number) for number in range(3 * COUNT)]
+def test_changed_records_are_dispatched_as_one_by_one(changes: list[tuple[int, Fields]]) -> None:
+    messages = [uniform(number) for number in range(3 * COUNT)]
     for at, change in changes:
         messages[at] |= change
     same([messages[:COUNT], messages[COUNT : 2 * COUNT], messages[2 * COUNT :]])
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_change_of_all_records_is_dispatched_as_record_by_record(change: Fields) -> None:
-    same([[alike(number) | change for number in range(COUNT)]] * 2)
+def test_a_change_of_all_records_is_dispatched_as_one_by_one(change: Fields) -> None:
+    same([[uniform(number) | change for number in range(COUNT)]] * 2)

@@ -1,4 +1,4 @@
-"""Headers read by their likeness to another: the same fields as by decoding, and nothing else is taken for alike."""
+"""Headers read by patterns: the same fields as by decoding, and no match for headers of another form."""
 
 import json
 from struct import pack
@@ -76,11 +76,11 @@ def test_header_that_differs_elsewhere_does_not_match(other: bytes) -> None:
         header(a="x" * 5000),
     ],
 )
-def test_header_without_each_place_once_is_not_learned(odd: bytes) -> None:
+def test_header_without_each_value_exactly_once_is_not_learned(odd: bytes) -> None:
     assert SendHeaders().learn(odd) is None
 
 
-def test_pattern_is_shared_and_their_number_bounded() -> None:
+def test_patterns_are_shared_and_their_number_is_limited() -> None:
     headers = SendHeaders()
     assert headers.learn(header(opaque=1)) is headers.learn(header(opaque=99))
     for number in range(PATTERNS_MAX + 10):
@@ -92,7 +92,7 @@ def framed(first: bytes, body: bytes) -> bytes:
     return pack(">II", 4 + len(first) + len(body), len(first)) + first + body
 
 
-def test_frames_of_one_length_are_taken_apart_at_once() -> None:
+def test_frames_of_one_length_are_split_together() -> None:
     run = SendRun(header(), 3)
     numbers = [(number % 8, 1_700_000_000_000 + number, f"7F{number:02d}", 10 + number) for number in range(50)]
     data = b"".join([framed(header(*place), b"%03d" % place[3]) for place in numbers])
@@ -117,7 +117,7 @@ def test_frames_of_one_length_are_taken_apart_at_once() -> None:
         framed(header(key="7\x022F")[: len(header())], b"123"),
     ],
 )
-def test_one_frame_that_is_not_like_the_others_is_met(odd: bytes) -> None:
+def test_one_frame_of_another_form_is_detected(odd: bytes) -> None:
     run, good = SendRun(header(), 3), framed(header(), b"123")
     assert run.read(good * 3, 3) is not None
     for data in (odd + good * 2, good + odd + good, good * 2 + odd):

@@ -1,4 +1,4 @@
-"""A power loss, a cut or a rebuild, more work, and the power fails again: nothing old stands in place of the new."""
+"""A power loss, truncation or rebuild, then new messages and another power loss: no old data replace new ones."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -26,7 +26,7 @@ from tests.unit.storage.harness import (
 from tests.unit.storage.test_recovery import CHANGES, flush, sync_all
 
 
-def test_torn_tail_that_recovery_cut_does_not_come_back() -> None:
+def test_torn_tail_truncated_by_recovery_does_not_come_back() -> None:
     for seed in range(152_000, 152_040):
         disk = new_disk(seed)
         store = start(disk)
@@ -46,7 +46,7 @@ def test_torn_tail_that_recovery_cut_does_not_come_back() -> None:
         assert all(number >= 300 for number in now[len(held) + 3 :])
 
 
-def test_write_that_failed_does_not_come_back_with_a_power_loss() -> None:
+def test_failed_write_does_not_come_back_with_a_power_loss() -> None:
     for seed in range(60):
         disk = new_disk(seed)
         store = start(disk)
@@ -63,7 +63,7 @@ def test_write_that_failed_does_not_come_back_with_a_power_loss() -> None:
 
 
 def aged(disk: SimDisk) -> Store:
-    """A store whose first files went; all that was in the queue X is gone, and it had seven messages."""
+    """Return a store whose first files were deleted, with all seven messages of the queue X."""
     store = start(disk)
     for number in range(7):
         put(store, number, topic="X")
@@ -76,12 +76,12 @@ def aged(disk: SimDisk) -> Store:
 
 
 def is_whole(store: Store) -> bool:
-    """Whether the queues have every record of the log, at its own offset."""
+    """Whether the queues have an entry for each record of the log."""
     entries = {entry[0] for queue in queue_entries(store).values() for entry in queue}
     return len(entries) == len(flags(store)) and all(q.next_offset == q.max_offset for q in store.queues.values())
 
 
-def test_kill_after_a_cut_needs_no_rebuild() -> None:
+def test_kill_after_a_truncation_needs_no_rebuild() -> None:
     disk = new_disk()
     store = start(disk)
     fill(store, 60)
@@ -94,7 +94,7 @@ def test_kill_after_a_cut_needs_no_rebuild() -> None:
 
 
 @pytest.mark.parametrize("closes", [False, True])
-def test_cut_of_a_whole_queue_or_log_keeps_where_it_begins(closes: bool) -> None:
+def test_truncation_of_a_whole_queue_or_log_keeps_its_start(closes: bool) -> None:
     for to in range(3):
         disk = new_disk()
         store = aged(disk)
@@ -116,7 +116,7 @@ def test_cut_of_a_whole_queue_or_log_keeps_where_it_begins(closes: bool) -> None
         assert is_whole(store)
 
 
-def test_power_loss_with_all_that_a_queue_has_in_its_later_files_keeps_its_offsets() -> None:
+def test_power_loss_of_all_entries_of_a_queue_keeps_its_offsets() -> None:
     for seed in range(20):
         disk = new_disk(seed)
         store = start(disk)
@@ -135,7 +135,7 @@ def test_power_loss_with_all_that_a_queue_has_in_its_later_files_keeps_its_offse
         assert is_whole(store)
 
 
-def test_rebuild_of_the_queues_gives_no_offset_out_again() -> None:
+def test_rebuild_of_the_queues_reuses_no_offset() -> None:
     for seed in range(20):
         disk = new_disk(seed)
         store = aged(disk)
@@ -146,7 +146,7 @@ def test_rebuild_of_the_queues_gives_no_offset_out_again() -> None:
         assert store.queue("X", 0).next_offset == 7
 
 
-def test_rebuild_of_the_queues_that_a_power_loss_interrupts_begins_again() -> None:
+def test_rebuild_of_the_queues_interrupted_by_a_power_loss_is_repeated() -> None:
     for seed in range(60):
         disk = new_disk(seed)
         store = start(disk)
@@ -165,7 +165,7 @@ def test_rebuild_of_the_queues_that_a_power_loss_interrupts_begins_again() -> No
         assert check(store)[:40] == list(range(40)), f"seed {seed}"
 
 
-def test_rebuild_of_the_index_that_a_power_loss_interrupts_begins_again() -> None:
+def test_rebuild_of_the_index_interrupted_by_a_power_loss_is_repeated() -> None:
     for seed in range(60):
         disk = new_disk(seed)
         store = start(disk)
@@ -182,7 +182,7 @@ def test_rebuild_of_the_index_that_a_power_loss_interrupts_begins_again() -> Non
         assert check(store)[:60] == list(range(60)), f"seed {seed}"
 
 
-def test_damage_stays_damage_if_the_power_fails_soon_after_a_rebuild() -> None:
+def test_damage_is_no_torn_tail_after_a_rebuild_and_a_power_loss() -> None:
     disk = new_disk()
     store = start(disk)
     fill(store, 60)
@@ -199,7 +199,7 @@ def test_damage_stays_damage_if_the_power_fails_soon_after_a_rebuild() -> None:
     assert not disk.list("set-aside")
 
 
-def test_what_a_killed_process_was_about_to_cut_is_no_damage() -> None:
+def test_truncation_interrupted_by_a_kill_leaves_no_damage() -> None:
     config = replace(CONFIG, segment_bytes=4 << 20)
     for nth in range(1, 8):
         disk = new_disk()

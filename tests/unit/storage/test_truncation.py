@@ -1,4 +1,4 @@
-"""A cut of the log's tail holds, whatever the power does afterwards, and all that was cut can be found again."""
+"""Truncation of the log's tail: it survives power losses, and the truncated bytes are quarantined."""
 
 import contextlib
 from dataclasses import replace
@@ -23,8 +23,8 @@ from tests.unit.storage.harness import (
 from tests.unit.storage.test_recovery import sync_all
 
 
-def test_entry_that_was_corrected_is_on_the_device() -> None:
-    """Found by simulation seed 80661: the hole that a damaged message had left was there again after a power loss."""
+def test_corrected_entry_is_synced() -> None:
+    """Found by simulation seed 80661: after a power loss a corrected hole of a damaged message was back."""
     disk = new_disk()
     store = start(disk)
     fill(store, 20)
@@ -36,8 +36,8 @@ def test_entry_that_was_corrected_is_on_the_device() -> None:
     assert disk.peek("consumequeue/T0/0/00000000000000000000", len(right), 2 * len(right), safe=True) == right
 
 
-def test_what_was_cut_does_not_come_back_with_a_power_loss() -> None:
-    """Found by simulation seed 1000235: the epochs said that the new history was there, and the log was the old one."""
+def test_truncated_records_do_not_come_back_with_a_power_loss() -> None:
+    """Found by simulation seed 1000235: the epochs were those of the new history, but the log had the old one."""
     for seed in range(12):
         disk = new_disk(seed)
         store = start(disk)
@@ -53,8 +53,8 @@ def test_what_was_cut_does_not_come_back_with_a_power_loss() -> None:
 
 @pytest.mark.parametrize("first", [1, 3, 10])
 @pytest.mark.parametrize("topics", [1, 2, 5])
-def test_what_was_cut_from_queues_and_index_does_not_come_back_with_a_power_loss(topics: int, first: int) -> None:
-    """Found by simulation seed 1050751: an old entry stood where its successor had not been synced yet."""
+def test_truncated_queue_and_index_entries_do_not_come_back_with_a_power_loss(topics: int, first: int) -> None:
+    """Found by simulation seed 1050751: an old entry was back where its successor had not been synced."""
     for seed in range(30):
         disk = new_disk(seed)
         store = start(disk)
@@ -72,7 +72,7 @@ def test_what_was_cut_from_queues_and_index_does_not_come_back_with_a_power_loss
         assert check(store)[: 10 + first] == [*range(10), *range(100, 100 + first)]
 
 
-def test_second_cut_at_the_same_offset_keeps_the_first_quarantined_copy() -> None:
+def test_second_truncation_at_the_same_offset_keeps_the_first_quarantined_copy() -> None:
     disk = new_disk()
     store = start(disk)
     fill(store, 20)
@@ -83,16 +83,19 @@ def test_second_cut_at_the_same_offset_keeps_the_first_quarantined_copy() -> Non
         copies.append(store.log.read_raw(middle, end - middle))
         quarantine_tail(store, middle)
         fill(store, 5, first=first + 100)
-    assert len(set(copies)) == len(copies), "each time it was another history"
+    assert len(set(copies)) == len(copies), "the truncated bytes differ"
     names = [f"set-aside/{middle:020d}{suffix}" for suffix in ("", ".1", ".2")]
     assert [disk.read(name) for name in names] == copies
 
 
 @pytest.mark.parametrize("size", [20, 700])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-def test_write_that_fails_and_cannot_be_taken_back_leaves_no_damage(size: int, nth: int) -> None:
-    """Found by simulation seed 912164: zeroes at the front of what was left made a hole, and what stood behind it was
-    taken for acknowledged messages behind damage, which no slave could repair. `nth`: from which piece on it fails."""
+def test_failed_write_that_cannot_be_undone_leaves_no_damage(size: int, nth: int) -> None:
+    """Found by simulation seed 912164: the undo had zeroed the first of the remaining records.
+
+    Recovery took the records after that hole for acknowledged messages after damage, which no slave could repair.
+    `nth`: first piece whose write fails.
+    """
     left: set[int] = set()
     for seed in range(40):
         disk = new_disk(seed)
@@ -106,14 +109,14 @@ def test_write_that_fails_and_cannot_be_taken_back_leaves_no_damage(size: int, n
         store, _ = reopen(disk)
         assert not store.damaged
         held = check(store)
-        assert held == list(range(len(held))), "whole messages from the first on, or none"
+        assert held == list(range(len(held))), "a prefix of the messages"
         assert len(held) >= 6
         left.add(len(held))
-    assert len(left) > 1, "sometimes some are left"
+    assert len(left) > 1, "in some cases records are left"
 
 
 @pytest.mark.parametrize("size", [(1 << 20) - 300, 3 << 20])
-def test_large_message_that_meets_a_full_disk_leaves_the_store_as_it_was(size: int) -> None:
+def test_large_message_on_a_full_disk_leaves_the_store_unchanged(size: int) -> None:
     disk = new_disk()
     config = replace(CONFIG, segment_bytes=4 << 20)
     store = open_store(disk, config)[0]

@@ -1,4 +1,4 @@
-"""Queues that begin late, have holes, lose their beginning, or are told nonsense."""
+"""Consume queues that do not begin at 0, have holes, lose their beginning, or get invalid entries."""
 
 from random import Random
 
@@ -22,7 +22,7 @@ def enter(queue: ConsumeQueue, number: int) -> bool:
     return queue.enter(number, number * 1000, SIZE, number)
 
 
-def test_queue_that_begins_late_is_prefilled_as_java_does() -> None:
+def test_queue_that_does_not_begin_at_0_is_prefilled_as_in_java() -> None:
     disk = new_disk()
     queue = make(disk)
     assert enter(queue, 34)
@@ -38,7 +38,7 @@ def test_queue_that_begins_late_is_prefilled_as_java_does() -> None:
 
 
 @pytest.mark.parametrize("hole", range(1, 24))
-def test_holes_hide_nothing_on_either_side(hole: int) -> None:
+def test_holes_do_not_hide_entries_on_either_side(hole: int) -> None:
     disk = new_disk()
     queue = make(disk)
     for number in [*range(hole), *range(hole + 3, 30)]:
@@ -64,7 +64,7 @@ def test_holes_hide_nothing_on_either_side(hole: int) -> None:
         assert all(rest.entry(n).log_offset >= log_start for n in range(rest.min_offset, 30))
 
 
-def test_entries_in_memory_and_in_files_are_read_alike() -> None:
+def test_entries_in_memory_and_in_files_are_read_in_the_same_way() -> None:
     disk = new_disk()
     queue = make(disk)
     for number in range(37):
@@ -79,10 +79,10 @@ def test_entries_in_memory_and_in_files_are_read_alike() -> None:
 
 
 @pytest.mark.parametrize("synced", range(1, 25))
-def test_queue_ends_with_its_synced_entries_whatever_a_power_loss_left_behind_them(synced: int) -> None:
-    """Found by simulation seed 6: an entry that is missing or torn seemed to lie before the offset to cut at.
+def test_queue_ends_with_its_synced_entries_after_a_power_loss(synced: int) -> None:
+    """Found by simulation seed 6: a missing or torn entry had a log offset before the truncation offset.
 
-    Whole entries behind a torn one are no better: what is between would stay torn.
+    Valid entries after a torn one must go too: the torn one would stay between them.
     """
     dice = Random(synced)
     disk = new_disk()
@@ -101,7 +101,7 @@ def test_queue_ends_with_its_synced_entries_whatever_a_power_loss_left_behind_th
     assert [again.entry(number).log_offset for number in range(synced + 1)] == [n * 1000 for n in range(synced + 1)]
 
 
-def test_entry_that_is_there_already_is_not_entered_again() -> None:
+def test_existing_entry_is_not_added_again() -> None:
     queue = make(new_disk())
     assert enter(queue, 0)
     assert enter(queue, 1)
@@ -112,7 +112,7 @@ def test_entry_that_is_there_already_is_not_entered_again() -> None:
 
 
 @pytest.mark.parametrize("queue_offset", [1 << 40, (1 << 63) - 1, 100])
-def test_queue_offset_that_cannot_be_is_entered_nowhere(queue_offset: int) -> None:
+def test_implausible_queue_offset_is_not_added(queue_offset: int) -> None:
     queue = make(new_disk())
     assert not queue.enter(queue_offset, 5000, SIZE, 0)
     assert enter(queue, 0)
@@ -121,7 +121,7 @@ def test_queue_offset_that_cannot_be_is_entered_nowhere(queue_offset: int) -> No
     assert queue.max_offset == 1
 
 
-def test_files_wholly_before_the_log_are_deleted_but_the_last() -> None:
+def test_files_before_the_log_start_are_deleted_except_the_last() -> None:
     disk = new_disk()
     queue = make(disk)
     for number in range(30):
@@ -137,7 +137,7 @@ def test_files_wholly_before_the_log_are_deleted_but_the_last() -> None:
 
 
 @pytest.mark.parametrize("topic", [b"../../escape", b"a/b", b"a\0b", b"", b"\xff", b"t" * 300])
-def test_record_of_a_topic_that_cannot_be_named_makes_no_file(topic: bytes) -> None:
+def test_record_with_an_invalid_topic_name_creates_no_file(topic: bytes) -> None:
     disk = new_disk()
     store = start(disk)
     before = disk.paths()
@@ -148,7 +148,7 @@ def test_record_of_a_topic_that_cannot_be_named_makes_no_file(topic: bytes) -> N
     assert disk.paths() == before
 
 
-def test_queue_begins_anew_when_its_topic_was_created_again() -> None:
+def test_queue_restarts_at_0_when_its_topic_was_recreated() -> None:
     queue = make(new_disk())
     for number in range(250):
         assert enter(queue, number)
@@ -162,7 +162,7 @@ def test_queue_begins_anew_when_its_topic_was_created_again() -> None:
     assert (queue.max_offset, queue.entry(0)) == (1, (behind + 100, 100, 8))
 
 
-def test_queues_are_written_in_the_order_in_which_they_got_entries() -> None:
+def test_queues_are_written_in_the_order_of_their_first_new_entries() -> None:
     disk = new_disk()
     store = start(disk)
     order = [7, 2, 11, 0, 5, 9, 1, 10, 3, 8, 6, 4]

@@ -1,4 +1,4 @@
-"""Reading ranges of the log: right bytes from anywhere, and little more than was asked for."""
+"""Reads of log ranges: correct bytes, and few bytes read beyond the requested ones."""
 
 from random import Random
 
@@ -15,19 +15,19 @@ SEGMENT_BYTES = 16 << 20
 
 
 def filled(disk: Disk, size: int, segment_bytes: int = SEGMENT_BYTES) -> tuple[CommitLog, bytes]:
-    """A log of `size` random bytes, and these bytes."""
+    """Return a log of `size` random bytes, and these bytes."""
     log = CommitLog(disk, segment_bytes)
     log.open_at(0, flushed=0)
     data = Random(1).randbytes(size)
     for at in range(0, size, segment_bytes):
         log.append_copy(data[at : at + segment_bytes])
         log.write()
-    log.last_write = (size, b"")  # the reads are to go to the disk
+    log.last_write = (size, b"")  # so that reads go to the disk
     return log, data
 
 
 def bytes_from_disk(disk: SimDisk, log: CommitLog) -> list[int]:
-    """Sizes of the reads from here on."""
+    """Return a list to which the sizes of all further reads are added."""
     sizes: list[int] = []
     whole = log.file_at(0)[1].__class__.pread
 
@@ -43,8 +43,8 @@ def bytes_from_disk(disk: SimDisk, log: CommitLog) -> list[int]:
     return sizes
 
 
-def test_ranges_anywhere_are_read_as_they_lie() -> None:
-    """Near and far, small and large, again and again, across blocks, up to the ends of files."""
+def test_ranges_are_read_correctly() -> None:
+    """Near and far, small and large, repeated, across blocks, up to the ends of files."""
     log, data = filled(new_disk(), 5 << 20, 1 << 20)
     random = Random(2)
     for _ in range(400):
@@ -61,7 +61,7 @@ def test_ranges_anywhere_are_read_as_they_lie() -> None:
 
 @pytest.mark.parametrize("queues", [1, 4, 16, 64, 256, 1024])
 @pytest.mark.parametrize("at_once", ["one queue after the other", "all queues together"])
-def test_at_most_twice_the_answered_bytes_are_read_whatever_the_number_of_queues(queues: int, at_once: str) -> None:
+def test_at_most_twice_the_returned_bytes_are_read_for_any_number_of_queues(queues: int, at_once: str) -> None:
     disk = new_disk()
     size, pulled = 1_000, 32
     log, data = filled(disk, 48 << 20)
@@ -79,11 +79,11 @@ def test_at_most_twice_the_answered_bytes_are_read_whatever_the_number_of_queues
     answered = sum(map(len, records)) * size
     assert sum(sizes) == log.reader.bytes_read <= 2 * answered + CREDIT_MAX
     if at_once == "all queues together":
-        assert log.reader.bytes_read <= 1.3 * answered, "they share what is read"
-        assert len(sizes) <= answered // size // 4, "most records cost no read of their own"
+        assert log.reader.bytes_read <= 1.3 * answered, "readers share the blocks"
+        assert len(sizes) <= answered // size // 4, "most records need no read of their own"
 
 
-def test_blocks_take_no_more_memory_than_they_may() -> None:
+def test_cached_blocks_respect_the_memory_limit() -> None:
     log, data = filled(new_disk(), 24 << 20)
     log.reader.limit_memory(1 << 20)
     for number in range(len(data) // BLOCK_BYTES):
@@ -92,14 +92,14 @@ def test_blocks_take_no_more_memory_than_they_may() -> None:
     kept = sum(map(len, log.reader._blocks.values()))
     assert 0 < kept <= 1 << 20
     log.reader.forget_if_idle()
-    assert log.reader._blocks, "something was read"
+    assert log.reader._blocks, "there was a read since the last call"
     log.reader.forget_if_idle()
     assert not log.reader._blocks
     log.reader.limit_memory(1 << 40)
     assert log.reader._blocks_max * BLOCK_BYTES == KEPT_BYTES_MAX
 
 
-def test_what_was_cut_or_deleted_is_not_read_from_memory() -> None:
+def test_truncated_or_deleted_bytes_are_not_read_from_the_cache() -> None:
     log, _ = filled(new_disk(), 4 << 20, 1 << 20)
     for _ in range(20):
         log.reader.read([(1_000, 1_100), (500_000, 500_100)])

@@ -1,4 +1,4 @@
-"""Directories of Java brokers: opened, read, and their derived files made again byte by byte."""
+"""Stores of Java brokers: they can be opened and read, and their derived files are rebuilt byte by byte."""
 
 import json
 from pathlib import Path
@@ -20,13 +20,13 @@ DELAYS = tuple(parse_delay_levels("1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 
 
 
 class Golden:
-    """A directory made by Java, what Java said is in it, and our store on it."""
+    """A store written by a Java broker, and its content as listed by Java."""
 
     def __init__(self, name: str, path: Path) -> None:
         unpack(name, path)
         self.root = path / "store"
-        self.told: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text())
-        sizes = self.told["configuration"]
+        self.expected: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text())
+        sizes = self.expected["configuration"]
         self.config = StoreConfig(
             sizes["mappedFileSizeCommitLog"],
             sizes["mappedFileSizeConsumeQueue"],
@@ -39,7 +39,7 @@ class Golden:
 
     def open(self) -> Store:
         store, recovered = open_store(RealDisk(self.root), self.config)
-        assert recovered.clean == (self.told["broker"]["end"] == "SIGTERM")
+        assert recovered.clean == (self.expected["broker"]["end"] == "SIGTERM")
         return store
 
     def files(self, directory: str) -> dict[str, bytes]:
@@ -52,8 +52,8 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Golden:
     return Golden(request.param, tmp_path)
 
 
-def check_messages(store: Store, told: dict[str, Any]) -> None:
-    for message in told["messages"]:
+def check_messages(store: Store, expected: dict[str, Any]) -> None:
+    for message in expected["messages"]:
         queue = store.queues[message["topic"], message["queueId"]]
         entry = queue.entry(message["queueOffset"])
         assert entry.log_offset == message["commitLogOffset"]
@@ -71,47 +71,47 @@ def check_messages(store: Store, told: dict[str, Any]) -> None:
         )
 
 
-def check_keys(store: Store, told: dict[str, Any]) -> None:
+def check_keys(store: Store, expected: dict[str, Any]) -> None:
     assert store.index is not None
-    for name, offsets in told["keys"].items():
+    for name, offsets in expected["keys"].items():
         topic, key = name.split("#", 1)
         assert store.index.find(topic, key, 0, 1 << 62, 64) == offsets
 
 
-def test_directory_of_java_holds_the_same_messages_offsets_and_keys(golden: Golden) -> None:
+def test_java_store_opens_with_the_same_messages_offsets_and_keys(golden: Golden) -> None:
     store = golden.open()
     assert not store.damaged
-    check_messages(store, golden.told)
-    for queue in golden.told["queues"]:
+    check_messages(store, golden.expected)
+    for queue in golden.expected["queues"]:
         ours = store.queue(queue["topic"], queue["queueId"])
         assert (ours.min_offset, ours.max_offset) == (queue["min"], queue["max"])
-    check_keys(store, golden.told)
+    check_keys(store, golden.expected)
     store.close()
 
 
 @spec("V14", "T14")
-def test_queue_files_made_from_javas_log_are_javas_byte_by_byte(golden: Golden) -> None:
+def test_queue_files_rebuilt_from_javas_log_equal_javas_byte_by_byte(golden: Golden) -> None:
     before = golden.files("consumequeue")
     disk = RealDisk(golden.root)
     for path in ("consumequeue", "checkpoint"):
         disk.remove(path)
     store = golden.open()
-    check_messages(store, golden.told)
+    check_messages(store, golden.expected)
     store.close()
     assert golden.files("consumequeue") == before
 
 
-def test_index_made_from_javas_log_holds_what_javas_does(golden: Golden) -> None:
+def test_index_rebuilt_from_javas_log_equals_javas(golden: Golden) -> None:
     (before,) = golden.files("index").values()
     disk = RealDisk(golden.root)
     for path in ("index", "checkpoint", "consumequeue"):
         disk.remove(path)
     store = golden.open()
-    check_keys(store, golden.told)
+    check_keys(store, golden.expected)
     store.close()
     (after,) = golden.files("index").values()
-    twice = named_twice(store, golden.told)
-    assert len(twice) == (8 if "5.3.3" in golden.told["broker"]["version"] else 0)
+    twice = named_twice(store, golden.expected)
+    assert len(twice) == (8 if "5.3.3" in golden.expected["broker"]["version"] else 0)
     entries_at = 40 + 4 * golden.config.index_slots
     for place in range(entries_at, len(before), 20):
         if int.from_bytes(before[place + 4 : place + 12]) not in twice:
@@ -120,26 +120,26 @@ def test_index_made_from_javas_log_holds_what_javas_does(golden: Golden) -> None
         assert after == before, "chains, slots and header too"
 
 
-def named_twice(store: Store, told: dict[str, Any]) -> set[int]:
-    """Offsets of records that name a unique key twice, as a batch of 5.3 does: Java indexes the last, we the first."""
+def named_twice(store: Store, expected: dict[str, Any]) -> set[int]:
+    """Return the offsets of records with two unique keys, as in batches of 5.3: Java indexes the last, we the first."""
     found = set()
-    for message in told["messages"]:
+    for message in expected["messages"]:
         if read_record(store, message).count(b"UNIQ_KEY\x01") > 1:
             found.add(message["commitLogOffset"])
     return found
 
 
 def read_record(store: Store, message: dict[str, Any]) -> bytes:
-    """The bytes of a message's record, from its file."""
+    """Return the bytes of a message's record, read from its file."""
     start, within = divmod(message["commitLogOffset"], store.config.segment_bytes)
     raw = store.disk.read(f"commitlog/{start * store.config.segment_bytes:020d}")
     assert raw is not None
     return raw[within : within + message["storeSize"]]
 
 
-def test_directory_of_java_goes_on_with_us_where_it_stopped(golden: Golden) -> None:
+def test_java_store_can_be_continued(golden: Golden) -> None:
     store = golden.open()
-    last = golden.told["messages"][-1]
+    last = golden.expected["messages"][-1]
     queue = store.queues[last["topic"], last["queueId"]]
     number = queue.max_offset
     host = b"\x7f\0\0\1\0\0\x2a\x9f"
@@ -160,15 +160,15 @@ def test_directory_of_java_goes_on_with_us_where_it_stopped(golden: Golden) -> N
     assert log_offset > last["commitLogOffset"]
     store.close()
     store = open_store(RealDisk(golden.root), golden.config)[0]
-    check_messages(store, golden.told)
+    check_messages(store, golden.expected)
     assert queue.entry(number).log_offset == log_offset
 
 
-def test_tables_of_java_are_read(golden: Golden) -> None:
+def test_java_tables_are_read(golden: Golden) -> None:
     disk = RealDisk(golden.root)
     offsets = load_table(disk, "consumerOffset.json")["offsetTable"]
-    for queue in golden.told["queues"]:
+    for queue in golden.expected["queues"]:
         if queue.get("stored"):
-            stored = offsets[f"{queue['topic']}@{golden.told['group']}"]
+            stored = offsets[f"{queue['topic']}@{golden.expected['group']}"]
             assert stored[str(queue["queueId"])] == queue["stored"]
     assert "GoldenOrders" in load_table(disk, "topics.json")["topicConfigTable"]

@@ -1,4 +1,4 @@
-"""Syncs made by the system: told when they are done, and what became of them; refused where only a thread can."""
+"""Asynchronous syncs by the kernel: their results are reported, and other jobs are refused."""
 
 import ctypes
 import errno
@@ -32,7 +32,7 @@ def file(tmp_path: Path) -> RealFile:
 
 
 def job_of(*files: Any) -> Job:
-    """A job that syncs files, and must not be run."""
+    """Return a job that syncs files and must not be run by the test."""
 
     def run() -> None:
         raise AssertionError("the system does it")
@@ -41,7 +41,7 @@ def job_of(*files: Any) -> Job:
 
 
 def done_of(syncs: FileSyncs, count: int = 1) -> list[JobDone]:
-    """What is done, once so many are."""
+    """Wait for this number of finished jobs and return them."""
     found: list[JobDone] = []
     ready = select.poll()
     ready.register(syncs.fd, select.POLLIN)
@@ -51,7 +51,7 @@ def done_of(syncs: FileSyncs, count: int = 1) -> list[JobDone]:
     return found
 
 
-def test_sync_is_told_when_it_is_done(syncs: FileSyncs, file: RealFile) -> None:
+def test_completed_sync_is_reported(syncs: FileSyncs, file: RealFile) -> None:
     for number in range(3):
         file.pwrite(b"x" * 10_000, number * 10_000)
         job = job_of(file)
@@ -60,7 +60,7 @@ def test_sync_is_told_when_it_is_done(syncs: FileSyncs, file: RealFile) -> None:
     assert syncs.take_done() == []
 
 
-def test_many_at_once_end_each_for_itself(syncs: FileSyncs, tmp_path: Path) -> None:
+def test_concurrent_syncs_are_reported_separately(syncs: FileSyncs, tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
     jobs = set()
     for number in range(20):
@@ -73,7 +73,7 @@ def test_many_at_once_end_each_for_itself(syncs: FileSyncs, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("code", "kind"), [(errno.EIO, DiskFailed), (errno.ENOSPC, DiskFull)])
-def test_failure_is_told_as_a_thread_tells_it(
+def test_failed_sync_is_reported_like_one_of_a_thread(
     code: int, kind: type, syncs: FileSyncs, file: RealFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call: Any = syncs._system
@@ -91,7 +91,7 @@ def test_failure_is_told_as_a_thread_tells_it(
     assert str(done.error).startswith(file.path)
 
 
-def test_what_is_left_to_a_thread(syncs: FileSyncs, file: RealFile) -> None:
+def test_other_jobs_are_left_to_a_thread(syncs: FileSyncs, file: RealFile) -> None:
     assert not syncs.begin(Job("other work", lambda: None))
     assert not syncs.begin(job_of(file, file))
     assert not syncs.begin(job_of(SimDisk(Random(1)).open("file", create=True)))
@@ -99,15 +99,17 @@ def test_what_is_left_to_a_thread(syncs: FileSyncs, file: RealFile) -> None:
     assert not syncs.begin(job_of(file))
 
 
-def test_system_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch, file: RealFile) -> None:
+def test_missing_io_submit_is_detected(monkeypatch: pytest.MonkeyPatch, file: RealFile) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "pdp11")
     syncs = FileSyncs()
     assert (syncs.fd, syncs.begin(job_of(file))) == (-1, False)
     syncs.close()
 
 
-def test_system_that_refuses(monkeypatch: pytest.MonkeyPatch, file: RealFile) -> None:
-    monkeypatch.setattr(file_syncs, "_CALLS", {platform.machine(): (10**6,) * 4})  # as a container may forbid them
+def test_refusal_of_the_kernel_is_detected(monkeypatch: pytest.MonkeyPatch, file: RealFile) -> None:
+    monkeypatch.setattr(
+        file_syncs, "_CALLS", {platform.machine(): (10**6,) * 4}
+    )  # unknown call numbers, as if a container forbade them
     before = len(list(Path("/proc/self/fd").iterdir()))
     syncs = FileSyncs()
     assert (syncs.fd, syncs.begin(job_of(file))) == (-1, False)

@@ -1,4 +1,4 @@
-"""Who holds what: the arithmetic."""
+"""Log offsets that enough replicas have acknowledged."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.spec import spec
     ("acked", "needed", "copied"),
     [([], 1, -1), ([5], 1, 5), ([5, 9], 1, 9), ([5, 9], 2, 5), ([5, 9], 3, -1), ([-1], 1, -1), ([7, 7, 3], 2, 7)],
 )
-def test_copied_offset_is_what_enough_replicas_have(acked: list[int], needed: int, copied: int) -> None:
+def test_copied_offset_is_held_by_enough_replicas(acked: list[int], needed: int, copied: int) -> None:
     assert copied_offset(acked, needed) == copied
 
 

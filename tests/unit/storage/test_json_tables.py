@@ -1,4 +1,4 @@
-"""Small JSON tables: one of the two files is whole at any time, whatever happens in between."""
+"""Small JSON tables: one of the two files is valid at any time."""
 
 from random import Random
 from typing import Any
@@ -12,7 +12,7 @@ from tandemq.sim.world.disk import PowerLoss, SimDisk
 from tandemq.storage.json_tables import DataVersion, load_table, save_table
 
 
-def test_table_survives_the_way_there_and_back_and_keeps_the_former_one() -> None:
+def test_table_round_trip_keeps_the_previous_one() -> None:
     disk = SimDisk(Random(1))
     assert load_table(disk, "topics.json") == {}
     save_table(disk, "topics.json", {"a": {"é": [1, None, "x"]}})
@@ -23,7 +23,7 @@ def test_table_survives_the_way_there_and_back_and_keeps_the_former_one() -> Non
 
 
 @pytest.mark.parametrize("content", [b"", b"\0\0\0", b"{", b"[1]", b"\xff", b" \n"])
-def test_unreadable_table_is_taken_from_its_former_one(content: bytes) -> None:
+def test_unreadable_table_is_replaced_by_the_previous_one(content: bytes) -> None:
     disk = SimDisk(Random(1))
     save_table(disk, "t.json", {"a": 1})
     save_table(disk, "t.json", {"a": 2})
@@ -31,7 +31,7 @@ def test_unreadable_table_is_taken_from_its_former_one(content: bytes) -> None:
     assert load_table(disk, "t.json") == {"a": 1}
 
 
-def test_two_unreadable_files_are_refused_with_what_to_do() -> None:
+def test_two_unreadable_files_are_refused_with_a_hint() -> None:
     disk = SimDisk(Random(1))
     disk.replace("config/t.json", b"{")
     disk.replace("config/t.json.bak", b"[")
@@ -48,7 +48,7 @@ def test_unchanged_table_is_not_written() -> None:
 
 
 @pytest.mark.parametrize("corrupt", [False, True])
-def test_stop_at_every_call_leaves_the_old_or_the_new_table(corrupt: bool) -> None:
+def test_power_loss_at_every_call_leaves_the_old_or_the_new_table(corrupt: bool) -> None:
     for nth in (1, 2):
         disk = SimDisk(Random(nth))
         save_table(disk, "t.json", {"a": 1})
@@ -78,13 +78,13 @@ def test_javas_unquoted_keys_are_read() -> None:
         max_leaves=5,
     )
 )
-def test_version_is_read_from_anything(value: Any) -> None:
+def test_version_is_read_from_any_json(value: Any) -> None:
     version = DataVersion.from_json(value)
     assert isinstance(version.counter, int)
     assert DataVersion.from_json(version.as_json()) == version
 
 
-def test_version_grows_and_is_compared_whole() -> None:
+def test_version_grows_and_is_compared_for_equality() -> None:
     one = DataVersion(5, 1)
     two = one.copy()
     assert one == two

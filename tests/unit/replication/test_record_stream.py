@@ -1,4 +1,4 @@
-"""The stream of records: any cuts, any damage, files filled to every remainder."""
+"""Record stream: any split, any damage, files with any number of bytes left."""
 
 import random
 
@@ -30,15 +30,15 @@ def feed_all(data: bytes, cuts: list[int], segment: int = SEGMENT) -> tuple[byte
 
 @spec("T05", "T11", "V13")
 @given(st.lists(st.integers(0, 900), min_size=1, max_size=12), st.lists(st.integers(1, 700), max_size=40))
-def test_any_cuts_give_the_same_records(sizes: list[int], cuts: list[int]) -> None:
+def test_any_split_of_the_stream_gives_the_same_records(sizes: list[int], cuts: list[int]) -> None:
     log = make_log(sizes, SEGMENT)
     assert feed_all(log, cuts) == (log, None)
 
 
 @spec("V13")
 @pytest.mark.parametrize("left", range(201))
-def test_file_with_any_number_of_bytes_left_is_followed_by_the_next(left: int) -> None:
-    """The record that ends the file leaves `left` bytes; 8 at least must remain for the mark, so fewer move it on."""
+def test_file_with_any_remainder_is_followed_by_the_next(left: int) -> None:
+    """The last record of the file leaves `left` bytes. A blank needs 8; with fewer the record goes to the next file."""
     filler = SEGMENT - len(make_log([10])) - len(make_record(0, b"")) - left
     log = make_log([10, filler, 50, 60], SEGMENT)
     assert feed_all(log, [1, 7, 1999]) == (log, None)

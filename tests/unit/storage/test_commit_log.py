@@ -1,4 +1,4 @@
-"""The commit log: files end with a blank whatever is left, and the same puts make the same files."""
+"""Commit log: files end with a blank, and the same appends create the same files."""
 
 from collections.abc import Callable
 from hashlib import sha256
@@ -22,7 +22,7 @@ def _reader(base: int, data: bytes) -> Callable[[int, int], bytes]:
 
 
 def copy_to(slave: Store, master: Store) -> None:
-    """What replication does: the master's bytes, verified, file by file, as they are."""
+    """Copy the master's log like replication: verified, file by file, byte by byte."""
     offset = slave.log.end
     while offset < master.log.written_end:
         data = master.log.read(offset, 4096)
@@ -40,8 +40,8 @@ def copy_to(slave: Store, master: Store) -> None:
 @spec("V13")
 def test_file_with_any_remainder_ends_with_a_blank_and_a_slave_has_the_same_queues() -> None:
     for left in range(201):
-        disk, twin = new_disk(), new_disk()
-        store, slave = start(disk), start(twin)
+        disk, slave_disk = new_disk(), new_disk()
+        store, slave = start(disk), start(slave_disk)
         for number in range(5):
             put(store, number, size=500)
         room = 4096 - store.log.end - EMPTY_BYTES - left
@@ -54,7 +54,7 @@ def test_file_with_any_remainder_ends_with_a_blank_and_a_slave_has_the_same_queu
         assert first is not None
         entries = queue_entries(store)[("T", 0)]
         if left >= 8:
-            assert entries[6][0] == 4096, "behind the blank"
+            assert entries[6][0] == 4096, "after the blank"
             assert first[4096 - left : 4104 - left] == left.to_bytes(4) + bytes.fromhex("CBD43194")
         else:
             assert entries[5][0] == 4096, "a record must leave room for the blank"
@@ -62,15 +62,15 @@ def test_file_with_any_remainder_ends_with_a_blank_and_a_slave_has_the_same_queu
         copy_to(slave, store)
         assert queue_entries(slave) == queue_entries(store)
         store, _ = reopen(disk)
-        slave, _ = reopen(twin)
+        slave, _ = reopen(slave_disk)
         assert queue_entries(slave) == queue_entries(store)
         assert check(slave) == list(range(8))
 
 
 @spec("R14", "V12", "T14", "G15")
 def test_copy_has_the_same_files_and_builds_its_own_queues_and_index() -> None:
-    disk, twin = new_disk(), new_disk(2)
-    store, slave = start(disk), start(twin)
+    disk, slave_disk = new_disk(), new_disk(2)
+    store, slave = start(disk), start(slave_disk)
     for round_ in range(6):
         fill(store, 40, first=round_ * 40, per_turn=round_ + 1, size=round_ * 90, topics=2)
         copy_to(slave, store)
@@ -80,18 +80,18 @@ def test_copy_has_the_same_files_and_builds_its_own_queues_and_index() -> None:
     logs = [path for path in disk.paths() if path.startswith("commitlog/")]
     assert len(logs) > 5
     for path in logs:
-        mine, theirs = disk.read(path), twin.read(path)
+        mine, theirs = disk.read(path), slave_disk.read(path)
         assert mine is not None
         assert theirs is not None
         assert sha256(mine).digest() == sha256(theirs).digest()
-    assert derived(disk) == derived(twin)
-    twin.remove("consumequeue")
-    twin.remove("index")
-    slave, _ = reopen(twin)
+    assert derived(disk) == derived(slave_disk)
+    slave_disk.remove("consumequeue")
+    slave_disk.remove("index")
+    slave, _ = reopen(slave_disk)
     assert check(slave) == list(range(240))
 
 
-def test_record_larger_than_a_file_is_refused_and_nothing_else_happens() -> None:
+def test_record_larger_than_a_file_is_refused_without_side_effects() -> None:
     store = start(new_disk())
     put(store, 0)
     with pytest.raises(RecordTooLarge):
@@ -101,7 +101,7 @@ def test_record_larger_than_a_file_is_refused_and_nothing_else_happens() -> None
     assert check(store) == [0, 1]
 
 
-def test_reserved_batch_lies_in_one_file() -> None:
+def test_reserved_batch_is_written_to_one_file() -> None:
     store = start(new_disk())
     fill(store, 1, size=2000)
     start_ = store.log.reserve(3000)
@@ -114,7 +114,7 @@ def test_reserved_batch_lies_in_one_file() -> None:
 
 
 @spec("V16")
-def test_entry_is_found_by_arithmetic_whatever_its_number() -> None:
+def test_each_entry_is_read_with_one_read() -> None:
     disk = new_disk()
     store = start(disk)
     for number in range(400):
@@ -137,7 +137,7 @@ def test_entry_is_found_by_arithmetic_whatever_its_number() -> None:
         assert int.from_bytes(data[16:20]) == number
 
 
-def test_zero_ahead_changes_nothing_that_can_be_seen() -> None:
+def test_zero_ahead_does_not_change_the_files() -> None:
     images = []
     for ahead in (False, True):
         disk = SimDisk(new_disk().random)
