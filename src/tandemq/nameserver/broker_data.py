@@ -61,7 +61,7 @@ class BrokerRegistration:
     timeout_ms: int | None = None
     """Silence after which the broker wants to be dropped; None: the name server's setting."""
     acting_master: bool = False
-    """Whether a slave of this group may act as its master (5.x): then nobody may write while there is no master."""
+    """Whether a slave of this group may act as its master (5.x): then clients may not write without a master."""
     zone: str | None = None
     """The broker's zone, for zone-aware clients."""
     weight: int | None = None

@@ -43,7 +43,7 @@ class RegisteredBroker:
     filter_servers: tuple[str, ...]
     timeout_ms: int | None
     link: int
-    heard_ms: int
+    last_seen_ms: int
     route_attributes: dict[str, Any]
 
 
@@ -126,7 +126,7 @@ class BrokerTable:
         return [
             member
             for member in self._members.values()
-            if now_ms - member.heard_ms > (member.timeout_ms or self.expiry_ms)
+            if now_ms - member.last_seen_ms > (member.timeout_ms or self.expiry_ms)
         ]
 
     def hosts(self) -> set[str]:
@@ -151,12 +151,12 @@ class BrokerTable:
         wanted = (cluster, broker_name, broker_id)
         return member is not None and (member.cluster, member.broker_name, member.broker_id) == wanted
 
-    def heard(self, cluster: str, address: str, now_ms: int) -> Version | None:
+    def touch(self, cluster: str, address: str, now_ms: int) -> Version | None:
         """Record a sign of life; return the broker's data version, None if it is not registered."""
         member = self._members.get(address)
         if member is None or member.cluster != cluster:
             return None
-        member.heard_ms = now_ms
+        member.last_seen_ms = now_ms
         return member.version
 
     # Registering.
@@ -191,9 +191,9 @@ class BrokerTable:
         )
 
     def _is_present(self, member: RegisteredBroker, link: int, now_ms: int) -> bool:
-        """Whether a member counts as alive: it was heard recently, on another connection that is still open (a closed
+        """Whether a member counts as alive: it was seen recently, on another connection that is still open (a closed
         one would have removed it)."""
-        return member.link != link and now_ms - member.heard_ms <= self.expiry_ms * _PRESENT_SHARE
+        return member.link != link and now_ms - member.last_seen_ms <= self.expiry_ms * _PRESENT_SHARE
 
     def enter(self, registration: BrokerRegistration, link: int, now_ms: int) -> Entered:
         """Add or replace a member; `check` must have accepted the registration."""
@@ -240,7 +240,7 @@ class BrokerTable:
             filter_servers=new.filter_servers,
             timeout_ms=new.timeout_ms,
             link=link,
-            heard_ms=now_ms,
+            last_seen_ms=now_ms,
             route_attributes=new.route_attributes,
         )
         group.members[new.broker_id] = member
@@ -282,18 +282,18 @@ class BrokerTable:
 
 def _conflict(holder: RegisteredBroker, new: BrokerRegistration, now_ms: int) -> RemoteError:
     _log.error(
-        "registration refused broker=%s id=%d address=%s holder=%s holder_address=%s heard_ms_ago=%d",
+        "registration refused broker=%s id=%d address=%s holder=%s holder_address=%s last_seen_ms_ago=%d",
         new.broker_name,
         new.broker_id,
         new.address,
         holder.broker_name,
         holder.address,
-        now_ms - holder.heard_ms,
+        now_ms - holder.last_seen_ms,
     )
     return RemoteError(
         f"broker {new.broker_name} with id {new.broker_id} at {new.address} is refused: "
         f"{holder.broker_name} with id {holder.broker_id} is registered at {holder.address} "
-        f"and was heard of {(now_ms - holder.heard_ms) / 1000:.0f} s ago",
+        f"and was last seen {(now_ms - holder.last_seen_ms) / 1000:.0f} s ago",
         hint="give one of the two another brokerId, brokerName or address, or stop it",
         code=ResponseCode.SYSTEM_ERROR,
     )

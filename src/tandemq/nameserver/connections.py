@@ -26,12 +26,12 @@ _log = logging.getLogger(__name__)
 class _Connection:
     """An open connection: its partial frame, the time of its last bytes, the response bytes of this turn."""
 
-    __slots__ = ("decoder", "heard_ms", "peer", "sent_bytes")
+    __slots__ = ("decoder", "last_seen_ms", "peer", "sent_bytes")
 
     def __init__(self, peer: str, decoder: FrameDecoder, now_ms: int) -> None:
         self.peer = peer
         self.decoder = decoder
-        self.heard_ms = now_ms
+        self.last_seen_ms = now_ms
         self.sent_bytes = 0
 
 
@@ -104,7 +104,7 @@ class ConnectionTable:
     def idle(self, now_ms: int) -> list[int]:
         """Connections on which nothing arrived for the configured time."""
         since_ms = now_ms - self._config.present.connection_idle_ms
-        return [number for number, connection in self._connections.items() if connection.heard_ms < since_ms]
+        return [number for number, connection in self._connections.items() if connection.last_seen_ms < since_ms]
 
     def over_partial_budget(self) -> list[int]:
         """Connections to close because all partial frames together exceed their budget; logged."""
@@ -144,7 +144,7 @@ class ConnectionTable:
         connection = self._connections.get(link)
         if connection is None:
             return
-        connection.heard_ms = now_ms
+        connection.last_seen_ms = now_ms
         for frame in connection.decoder.feed(data):
             request = decode_command(frame)
             if not request.is_response:

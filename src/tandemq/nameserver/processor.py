@@ -2,7 +2,7 @@
 
 Errors in a request are answered SYSTEM_ERROR (or the error's own code) with a remark; an unknown code is answered
 REQUEST_CODE_NOT_SUPPORTED. A refused registration changes nothing: the previous one stays valid, and its broker counts
-as heard.
+as alive.
 
 Owner: the name server's node. Does not know: connections (only their numbers), frames.
 Source: docs/reference/requests.md, "Name server"; RocketMQ DefaultRequestProcessor.
@@ -124,7 +124,7 @@ class DefaultRequestProcessor:
         cluster, name, address = (request.fields.get(key, "") for key in names)
         with suppress(ProtocolError):
             if self._routes.is_registered(cluster, name, integer_field(request, "brokerId"), address):
-                self._routes.heard(cluster, address, now.mono_ms)
+                self._routes.touch(cluster, address, now.mono_ms)
 
     def _unregister_broker(self, request: Command, _link: int, _now: Now) -> Command:
         self._routes.unregister(required(request, "brokerName"), required(request, "brokerAddr"))
@@ -132,7 +132,7 @@ class DefaultRequestProcessor:
 
     def _query_data_version(self, request: Command, _link: int, now: Now) -> Command:
         asked = read_version(loads(request.body)) if request.body else None
-        known = self._routes.heard(required(request, "clusterName"), required(request, "brokerAddr"), now.mono_ms)
+        known = self._routes.touch(required(request, "clusterName"), required(request, "brokerAddr"), now.mono_ms)
         return request.answer(
             ResponseCode.SUCCESS,
             fields={"changed": "false" if known is not None and known == asked else "true"},
@@ -140,7 +140,7 @@ class DefaultRequestProcessor:
         )
 
     def _broker_heartbeat(self, request: Command, _link: int, now: Now) -> Command:
-        self._routes.heard(required(request, "clusterName"), required(request, "brokerAddr"), now.mono_ms)
+        self._routes.touch(required(request, "clusterName"), required(request, "brokerAddr"), now.mono_ms)
         return request.answer(ResponseCode.SUCCESS)
 
     def _get_member_group(self, request: Command, _link: int, _now: Now) -> Command:

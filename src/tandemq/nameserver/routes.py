@@ -128,7 +128,7 @@ class RouteTable:
         """Remove brokers that were silent for too long; return their connections, which are to be closed."""
         silent = self._brokers.silent(now_ms)
         for member in silent:
-            self._remove(member, f"silent for {now_ms - member.heard_ms} ms")
+            self._remove(member, f"silent for {now_ms - member.last_seen_ms} ms")
         return sorted({member.link for member in silent})
 
     def _remove(self, member: RegisteredBroker, reason: str, *, keep_group: bool = False) -> None:
@@ -143,9 +143,9 @@ class RouteTable:
         """Whether exactly this broker is registered."""
         return self._brokers.is_registered(cluster, broker_name, broker_id, address)
 
-    def heard(self, cluster: str, address: str, now_ms: int) -> Version | None:
+    def touch(self, cluster: str, address: str, now_ms: int) -> Version | None:
         """Record a sign of life; return the broker's data version, None if it is not registered."""
-        return self._brokers.heard(cluster, address, now_ms)
+        return self._brokers.touch(cluster, address, now_ms)
 
     # Changes by operators.
 

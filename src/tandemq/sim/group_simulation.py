@@ -133,8 +133,8 @@ class GroupSimulation(History):
         senders = [sender for sender in self.applications if isinstance(sender, GroupProducing)]
         for sender in senders:
             self._await_found(sender)
-        everybody: list[GroupProducer | GroupProducing] = [*self.producers, *senders]
-        for producer in everybody:
+        producers: list[GroupProducer | GroupProducing] = [*self.producers, *senders]
+        for producer in producers:
             producer.is_stopped = True
         for application in self.applications:
             if isinstance(application, GroupConsuming):

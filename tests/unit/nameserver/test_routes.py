@@ -204,7 +204,7 @@ def test_silent_broker_is_dropped_after_its_own_timeout_or_the_common_one() -> N
     found.register(told(name="quick", address="h:2", timeout_ms=10_000), 2, 0)
     assert found.expire(10_000) == []
     assert found.expire(10_001) == [2]
-    found.heard("c", "h:1", 60_000)
+    found.touch("c", "h:1", 60_000)
     assert found.expire(EXPIRY_MS + 60_000) == []
     assert found.expire(EXPIRY_MS + 60_001) == [1]
     assert found.broker_count == 0
@@ -213,9 +213,9 @@ def test_silent_broker_is_dropped_after_its_own_timeout_or_the_common_one() -> N
 def test_heartbeat_of_a_stranger_or_for_another_cluster_says_nothing() -> None:
     found = table()
     found.register(told(), 1, 0)
-    assert found.heard("c", "h:9", 1) is None
-    assert found.heard("other", "h:1", 1) is None
-    assert found.heard("c", "h:1", 1) == Version(1)
+    assert found.touch("c", "h:9", 1) is None
+    assert found.touch("other", "h:1", 1) is None
+    assert found.touch("c", "h:1", 1) == Version(1)
 
 
 def test_wiped_permission_lasts_until_a_changed_registration() -> None:

@@ -163,7 +163,7 @@ class PullConsumer:
     async def poll(self, count_max: int = POLL_MESSAGES_MAX, *, timeout_s: float | None = None) -> list[StoredMessage]:
         """Wait until there is a message and return those that are there.
 
-        A message whose body cannot be decompressed is passed over, with a warning in the log; one of a dead letter
+        A message whose body cannot be decompressed is skipped, with a warning in the log; one of a dead letter
         topic is returned, with its `fault`.
 
         Args:

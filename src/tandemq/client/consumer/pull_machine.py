@@ -4,7 +4,7 @@
                      seek ─────┘
 
 Queues are not shared among members, and a message counts as consumed when it was taken. An unreadable message
-(`client.consumer.unreadable`) is logged and passed over.
+(`client.consumer.unreadable`) is logged and skipped.
 
 Owner: the node. Source: docs/reference/requests.md, "consuming"; RocketMQ DefaultLitePullConsumerImpl.
 """
@@ -179,7 +179,7 @@ class PullConsumerCore:
         process_queue = reading.process_queue
         for message in messages:
             if unreadable.is_rejected(process_queue.queue, message):
-                unreadable.warn(self.options.group, process_queue.queue, message, "passed over")
+                unreadable.warn(self.options.group, process_queue.queue, message, "skipped")
                 process_queue.ack(message.queue_offset)
             else:
                 self._ready.append((reading, process_queue.generation, message))

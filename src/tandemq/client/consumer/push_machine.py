@@ -253,7 +253,7 @@ class PushConsumerCore:
         if not delivery.is_ours or self._is_closed:
             return
         is_broadcast = self.options.model is MessageModel.BROADCASTING
-        outcome = "passed over" if is_broadcast else "dead letter" if self.options.orderly else "sent back"
+        outcome = "skipped" if is_broadcast else "dead letter" if self.options.orderly else "sent back"
         unreadable.warn(self.options.group, delivery.queue, delivery.message, outcome)
         if is_broadcast:
             self.ack(delivery, now)

@@ -115,7 +115,7 @@ class RebalanceService:
     # Rebalancing.
 
     def rebalance(self, now: Now) -> None:
-        """Compute the assigned queues anew; if a pass is in flight, once more afterwards."""
+        """Compute the assigned queues again; if a pass is in flight, once more after it."""
         if self._is_closed:
             return
         if self._is_in_pass:
@@ -247,7 +247,7 @@ class RebalanceService:
         """Return whether the lock of an orderly queue is valid.
 
         A lock of a broker that is not active any more is acquired again at the active one; if another member holds it
-        there, or if it has expired, the messages of the queue are dropped and the queue is opened anew.
+        there, or if it has expired, the messages of the queue are dropped and the queue is opened again.
         """
         assert self.locks is not None
         if self.locks.holds(assigned.queue, now):

@@ -2,7 +2,7 @@
 
 A push consumer treats such a message like one whose handler always fails: it is sent back with its stored bytes, and
 ends in the dead letter topic; an orderly consumer sends it there at once, since its queue would stop meanwhile. A
-broadcasting member and a pull consumer, which send nothing back, pass over it. Each time it is logged here at WARNING,
+broadcasting member and a pull consumer, which send nothing back, skip it. Each time it is logged here at WARNING,
 with the reason in `StoredMessage.fault`.
 
 Consumers of a dead letter topic and the administration client get it, with its `fault` and the stored bytes as body.

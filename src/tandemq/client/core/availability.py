@@ -105,7 +105,7 @@ class BrokerAvailability:
             self._confirm(suspect, now)
 
     def keep_checking(self, address: str, now: Now) -> None:
-        """Go on checking a broker because a queue needs it."""
+        """Keep checking a broker because a queue needs it."""
         suspect = self._suspects.get(address)
         if suspect is not None:
             suspect.wanted_ms = now.mono_ms

@@ -237,7 +237,7 @@ class RemotingClient:
             self._drop(peer, f"not connected within {self._config.connect_timeout_ms} ms", now)
 
     def keep_reconnecting(self, address: str, now: Now) -> None:
-        """Go on reconnecting to an address that is down, because it is needed."""
+        """Keep reconnecting to an address that is down, because it is needed."""
         peer = self._by_address.get(address)
         if peer is not None:
             peer.wanted_ms = now.mono_ms

@@ -407,7 +407,7 @@ class Routes:
         """Return the response of the first name server that responds, starting with the one that responded last.
 
         Args:
-            make: makes the request anew for each name server.
+            make: makes a request for each name server.
 
         Raises:
             NetworkError: no name server responds.

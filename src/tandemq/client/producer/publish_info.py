@@ -38,7 +38,7 @@ class TopicPublishInfo:
 
 
 class TopicPublishTable:
-    """Publish info of all topics of one producer, made anew when routes have changed."""
+    """Publish info of all topics of one producer, rebuilt when routes have changed."""
 
     def __init__(self, routes: Routes, random: Random, queues_per_new_topic: int) -> None:
         """Empty. `queues_per_new_topic`: queues per broker of a topic that does not exist yet."""

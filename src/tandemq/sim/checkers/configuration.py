@@ -151,13 +151,13 @@ class Configurations:
 
     def _judge_leaving(self, host: Host, member: MemberMachine, seen: BrokerObservations) -> None:
         state, config = member.view.state, member.view.config
-        strangers = [one for one in state.in_sync if config.member(one) is None] if state and config else []
-        if not strangers or member.stage is not MemberStage.SERVING or not member.view.may_propose:
+        removed = [one for one in state.in_sync if config.member(one) is None] if state and config else []
+        if not removed or member.stage is not MemberStage.SERVING or not member.view.may_propose:
             seen.stays_us = None
         elif seen.stays_us is None:
             seen.stays_us = self._world.now_us
         elif self._world.now_us - seen.stays_us > LEAVES_US:
-            raise Violation("I14", f"{host.name} leaves {strangers} in sync, which are no members any more")
+            raise Violation("I14", f"{host.name} leaves {removed} in sync, which are no longer members")
 
     def _judge_shortness(self, host: Host, broker: Broker, seen: BrokerObservations) -> None:
         """Check that nothing is stored in a turn before and after which too few members are in sync."""

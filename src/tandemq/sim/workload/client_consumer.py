@@ -103,7 +103,7 @@ class ConsumingApplication(Application):
 
     def _take(self, delivery: Delivery, now: Now) -> None:
         message, queue, share = delivery.message, delivery.queue, delivery.assigned
-        assert share is not None, "nobody hands messages in"
+        assert share is not None, "no consumer takes messages"
         place = QueuePlace(queue.broker_name, queue.topic, queue.queue_id, message.queue_offset)
         address = self.monitor.read_from.get(place, share.puller.read_from)
         wanted = self._deliveries.given(address, queue.broker_name, queue.topic, message)

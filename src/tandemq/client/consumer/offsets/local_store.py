@@ -50,7 +50,7 @@ class FileOffsetStorage:
         try:
             return {queue_from_json(item): int(item["offset"]) for item in loads(data, is_trusted=True)["offsets"]}
         except (ProtocolError, KeyError, TypeError, ValueError) as error:
-            raise DiskFailed(f"{path} is damaged: {error!r}", hint="remove it to start anew") from error
+            raise DiskFailed(f"{path} is damaged: {error!r}", hint="remove it to start without offsets") from error
 
     def write(self, group: str, offsets: dict[MessageQueue, int]) -> None:
         """Replace all offsets of a group atomically.

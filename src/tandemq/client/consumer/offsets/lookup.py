@@ -1,4 +1,4 @@
-"""Offsets asked of brokers: where a group goes on, where a queue begins and ends, what was stored at a time.
+"""Offsets asked of brokers: where a group continues, the bounds of a queue, the message stored at a time.
 
 The master is asked first, then the slaves. A member that refuses a consumer offset with NO_PERMISSION may not serve at
 all: it is marked inactive, and the next member is asked.
@@ -33,7 +33,7 @@ def ask_member(routes: Routes, broker_name: str, make: Callable[[], Command]) ->
     """Return the response, with any code, of the first member of a broker group that responds; the master is first.
 
     Args:
-        make: makes the request anew for each member.
+        make: makes a request for each member.
 
     Raises:
         NetworkError: no member responds.
