@@ -109,7 +109,7 @@ def no_checksums() -> AbstractContextManager[Any]:
 
 def queues_not_cut() -> AbstractContextManager[Any]:
     """Consume queues keep entries whose records were truncated."""
-    return patched(consumequeue.ConsumeQueue, "truncate_behind", lambda self, log_end, **_: None)
+    return patched(consumequeue.ConsumeQueue, "truncate_from", lambda self, log_end, **_: None)
 
 
 def queue_entries_wrong() -> AbstractContextManager[Any]:

@@ -3,8 +3,8 @@
 Entries have 20 bytes: log offset, record size, tags code. New entries are kept in memory and written by `flush()`;
 after a crash they are rebuilt from the log. Entry n is stored at byte 20·n of the queue's byte space.
 
-An entry may be damaged on the device. Searches by log offset skip entries that are implausible (`place`), so that a
-damaged entry changes neither end of the queue. The scrubber rebuilds damaged entries from the log.
+An entry may be damaged on the device. Searches by log offset skip implausible entries (see `plausible_offset`), so that
+a damaged entry changes neither end of the queue. The scrubber rebuilds damaged entries from the log.
 
 Source: docs/internals/storage.md, "consume queue"; RocketMQ ConsumeQueue.
 """
@@ -114,7 +114,7 @@ class ConsumeQueue:
         """Return the record end of the last plausible entry before a queue offset, 0 if there is none."""
         step = 1
         while (at := queue_offset - step) >= self._held_from:
-            if self.place(at) is not None:
+            if self.plausible_offset(at) is not None:
                 return self.entry(at).log_end
             step *= 2
         return 0
@@ -148,13 +148,13 @@ class ConsumeQueue:
 
     def stage(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> bool:
         """Stage a message of the master's log at its own queue offset; False if that entry exists already."""
-        self._begin_anew(queue_offset, log_offset)
+        self._restart_if_recreated(queue_offset, log_offset)
         missing = queue_offset - self.next_offset
-        if missing < 0 or self._is_absurd(missing, log_offset):
+        if missing < 0 or self._exceeds_log(missing, log_offset):
             return False
         if missing and self.next_offset == 0:
             self.min_offset = queue_offset
-            self._begin_at(queue_offset)
+            self._start_at(queue_offset)
             missing = queue_offset - self.max_offset
         before = self.staged[-3] + self.staged[-2] if self.staged else self.last_log_end
         self.staged += (before, PREFILL_SIZE, 0) * missing
@@ -207,20 +207,20 @@ class ConsumeQueue:
         Skipped queue offsets become holes: their messages were lost to damage. A hole has the log offset at which the
         preceding record ends, so that entries stay in log order. A queue's first message may have any offset.
         """
-        self._begin_anew(queue_offset, log_offset)
-        if queue_offset < self.max_offset or self._is_absurd(queue_offset - self.max_offset, log_offset):
+        self._restart_if_recreated(queue_offset, log_offset)
+        if queue_offset < self.max_offset or self._exceeds_log(queue_offset - self.max_offset, log_offset):
             return False
         if queue_offset > self.max_offset:
             if self.max_offset == 0:
                 self.min_offset = queue_offset
-                self._begin_at(queue_offset)
+                self._start_at(queue_offset)
             self._tail += _pack(self.last_log_end, PREFILL_SIZE, 0) * (queue_offset - self.max_offset)
             self.max_offset = queue_offset
         self.append(log_offset, size, tags_code)
         self.next_offset = self.max_offset
         return True
 
-    def keep_place(self, queue_offset: int) -> bool:
+    def reserve_offset(self, queue_offset: int) -> bool:
         """Add a hole for a damaged message, so that no new message gets its offset; False if it is not the next one."""
         if queue_offset != self.max_offset or not queue_offset:
             return False
@@ -259,18 +259,18 @@ class ConsumeQueue:
             self.last_log_end = log_offset + size
         return self._segments.files_between(start, stop)
 
-    def _begin_anew(self, queue_offset: int, log_offset: int) -> None:
+    def _restart_if_recreated(self, queue_offset: int, log_offset: int) -> None:
         """Restart the queue at 0 if its first message comes again: the master deleted and recreated the topic."""
         if queue_offset or not self.next_offset or log_offset < self.last_log_end:
             return
         self.destroy()
         self._tail_start = self.min_offset = self.max_offset = self.next_offset = self.last_log_end = 0
 
-    def _is_absurd(self, missing: int, log_offset: int) -> bool:
+    def _exceeds_log(self, missing: int, log_offset: int) -> bool:
         """Whether the log has no room for so many missing messages: a damaged queue offset must not fill the memory."""
         return missing > 0 and missing * RECORD_BYTES_MIN > log_offset - self.last_log_end
 
-    def _begin_at(self, queue_offset: int) -> None:
+    def _start_at(self, queue_offset: int) -> None:
         if self._segments.starts:
             self._files.ahead.pop(self, None)
             self._segments.destroy()
@@ -320,7 +320,7 @@ class ConsumeQueue:
         """Queue offset of the first entry in the files, or in memory if there are no files."""
         return self._segments.start // QUEUE_ENTRY_BYTES if self._segments.starts else self._tail_start
 
-    def place(self, queue_offset: int) -> int | None:
+    def plausible_offset(self, queue_offset: int) -> int | None:
         """Return the log offset of an entry; None if the entry is implausible: no size, or overlap with a neighbour.
 
         -1 for an entry before the queue's first message. A plausible entry may still be wrong: `Store.record_of`
@@ -334,14 +334,14 @@ class ConsumeQueue:
             return None
         return -1 if found.size == PREFILL_SIZE and not found.log_offset else found.log_offset
 
-    def first_behind(self, log_offset: int, low: int, high: int) -> int:
+    def first_at_or_after(self, log_offset: int, low: int, high: int) -> int:
         """Return the first of the entries `[low, high)` whose record is at or after a log offset; `high` if none is.
 
         Implausible entries are skipped. If only implausible entries are left, the first of them is returned.
         """
         while low < high:
             for at in around(low, high):
-                if (place := self.place(at)) is not None:
+                if (place := self.plausible_offset(at)) is not None:
                     low, high = (at + 1, high) if place < log_offset else (low, at)
                     break
             else:
@@ -372,16 +372,16 @@ class ConsumeQueue:
             del self._tail[:room]
             self._tail_start += len(piece) // QUEUE_ENTRY_BYTES
 
-    def paths_behind(self, log_offset: int) -> list[str]:
+    def paths_from(self, log_offset: int) -> list[str]:
         """Return the paths of the files with written entries of records at or after a log offset."""
-        low = self.first_behind(log_offset, self._segments.start // QUEUE_ENTRY_BYTES, self._tail_start)
+        low = self.first_at_or_after(log_offset, self._segments.start // QUEUE_ENTRY_BYTES, self._tail_start)
         return [
             self._segments.path(start)
             for start in self._segments.starts
             if start + self._file_bytes > low * QUEUE_ENTRY_BYTES and low < self._tail_start
         ]
 
-    def truncate_behind(self, log_end: int, *, wipes: bool = False) -> None:
+    def truncate_from(self, log_end: int, *, wipes: bool = False) -> None:
         """Remove entries whose record begins at or after `log_end`.
 
         After a power loss, entries that were not synced may be written, missing or torn. `wipes` zeroes everything
@@ -392,7 +392,7 @@ class ConsumeQueue:
         high = self.max_offset
         if not wipes and first < high and self._is_before(high - 1, log_end) and self._continues(high - 1, first):
             return
-        low = self.first_behind(log_end, first, high)
+        low = self.first_at_or_after(log_end, first, high)
         while low < high and self._is_before(low, log_end) and self._continues(low, first):
             low += 1  # a neighbour of an implausible entry
         while low > first and not (self._is_before(low - 1, log_end) and self._continues(low - 1, first)):
@@ -425,7 +425,7 @@ class ConsumeQueue:
 
     def correct_min(self, log_start: int) -> None:
         """Move `min_offset` to the first entry at or after `log_start`; delete files that end before it."""
-        low = self.min_offset = self.first_behind(log_start, self.min_offset, self.max_offset)
+        low = self.min_offset = self.first_at_or_after(log_start, self.min_offset, self.max_offset)
         while len(self._segments.starts) > 1 and self._segments.starts[1] <= low * QUEUE_ENTRY_BYTES:
             self._segments.drop_first()
 

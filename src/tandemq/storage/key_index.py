@@ -43,6 +43,13 @@ def key_hash(topic: str, key: str) -> int:
     return 0 if value == -(1 << 31) else abs(value)
 
 
+class IndexEntry(NamedTuple):
+    """One key of an index file: its positive int32 hash, and the log offset of its record."""
+
+    hash: int
+    log_offset: int
+
+
 class IndexFile:
     """One index file. Entry numbers begin at 1."""
 
@@ -100,7 +107,7 @@ class IndexFile:
         raw = self._file.pread((self.count - 1) * INDEX_ENTRY_BYTES, self._entries_at + INDEX_ENTRY_BYTES)
         return np.frombuffer(raw, dtype=_ENTRY)
 
-    def truncate_behind(self, log_end: int) -> bool:
+    def truncate_from(self, log_end: int) -> bool:
         """Remove entries of records at or after `log_end`; False if the file is damaged.
 
         They are zeroed and synced: otherwise a power loss could mix them with the entries written in their place.
@@ -190,9 +197,9 @@ class IndexFile:
                 found.append(offset)
         return found
 
-    def entries(self) -> list[tuple[int, int]]:
-        """Return (hash, log offset) of all entries, in log order."""
-        return [(int(entry["hash"]), int(entry["offset"])) for entry in self._read_entries()]
+    def entries(self) -> list[IndexEntry]:
+        """Return all entries, in log order."""
+        return [IndexEntry(int(entry["hash"]), int(entry["offset"])) for entry in self._read_entries()]
 
     def close(self) -> None:
         """Write slot table and header, then close the file."""
@@ -258,7 +265,7 @@ class KeyIndex:
             self.files[-1].empty()
             self._drop(self.files.pop())
         unsure = [file for file in self.files[:-1] if file.end_offset >= log_end] + self.files[-1:]
-        return all(file.truncate_behind(log_end) for file in unsure)
+        return all(file.truncate_from(log_end) for file in unsure)
 
     def drop_all(self) -> None:
         """Delete all files."""
@@ -274,7 +281,7 @@ class KeyIndex:
         """Number of keys that are not in a file yet."""
         return len(self.pending) + sum(len(rows.offsets) for rows in self._rows)
 
-    def forget_behind(self, log_end: int) -> None:
+    def discard_from(self, log_end: int) -> None:
         """Discard keys not in a file yet whose records are at or after `log_end`."""
         self._rows_to_pending()
         self.pending = [key for key in self.pending if key[2] < log_end]

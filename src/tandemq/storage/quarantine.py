@@ -28,9 +28,9 @@ def quarantine_tail(store: Store, log_end: int) -> None:
     store.sync_marks()
     log.warning("store: log=[%d,%d) quarantined in %s and truncated", log_end, end, path)
     for queue in store.queues.values():
-        queue.truncate_behind(log_end, wipes=True)
+        queue.truncate_from(log_end, wipes=True)
     if store.index is not None:
-        store.index.forget_behind(log_end)
+        store.index.discard_from(log_end)
         if not store.index.recover(log_end):
             store.index.drop_all()
     store.log.wipe(log_end)
@@ -38,7 +38,7 @@ def quarantine_tail(store: Store, log_end: int) -> None:
     store.write_queues()
     store.marks.written = log_end
     store.marks.entries = store.entries_total()
-    store.note_marks()
+    store.save_marks()
 
 
 def quarantine(store: Store, start: int, end: int) -> str:

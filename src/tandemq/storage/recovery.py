@@ -24,7 +24,7 @@ from tandemq.storage.store import Store, StoreConfig
 log = logging.getLogger(__name__)
 ABORT = "abort"
 LOST = b"may have lost\n"
-"""Content of `abort` after a start with `may_have_lost`, until `loss_noted` is called."""
+"""Content of `abort` after a start with `may_have_lost`, until `clear_loss_flag` is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def open_store(disk: Disk, config: StoreConfig) -> tuple[Store, Recovered]:
     opening = _Opening(disk, config)
     opening.note_start()
     opening.choose_begin()
-    opening.drop_entries_behind_begin()
+    opening.drop_entries_from_begin()
     opening.prepare_rebuilds()
     opening.walk_log()
     opening.check_synced_mark()
@@ -102,12 +102,12 @@ class _Opening:
         else:
             self._is_exact = _has_entries_of(store, marks, self._begin)
 
-    def drop_entries_behind_begin(self) -> None:
+    def drop_entries_from_begin(self) -> None:
         """Remove queue and index entries of records that the walk will dispatch again."""
         store = self.store
         if not self._is_exact:
             ends = {queue: queue.max_offset for queue in store.queues.values()}
-            _forget_behind(store, self._begin, unclean=self._unclean)
+            _truncate_queues(store, self._begin, unclean=self._unclean)
             if self._marks is None and not self._unclean:
                 self._begin = _begin_of_dropped(store, ends, self._begin)
         if self._unclean and store.index is not None and not store.index.recover(self._begin):
@@ -166,7 +166,7 @@ class _Opening:
             store.log.wipe(end)
         store.log.open_at(end, flushed=self._synced if self._unclean else end)
         if not self._is_exact:
-            _forget_behind(store, end, unclean=False)
+            _truncate_queues(store, end, unclean=False)
 
     def settle_queues(self) -> None:
         """Write the queues' entries and set their offsets."""
@@ -203,7 +203,7 @@ class _Opening:
         return recovered
 
 
-def loss_noted(disk: Disk) -> None:
+def clear_loss_flag(disk: Disk) -> None:
     """Record that the consequences of `Recovered.may_have_lost` are saved; until then every start reports it again.
 
     Raises:
@@ -219,7 +219,7 @@ def _sync_from(store: Store, log_offset: int) -> None:
     Includes queue and index files of records from `log_offset` on, since nothing else tracks those writes.
     """
     store.flush()
-    paths = [path for queue in store.queues.values() for path in queue.paths_behind(log_offset)]
+    paths = [path for queue in store.queues.values() for path in queue.paths_from(log_offset)]
     if store.index is not None:
         paths += [file.path for file in store.index.files if file.end_offset >= log_offset]
     for path in paths:
@@ -291,9 +291,9 @@ def _has_last_record(store: Store, queue: ConsumeQueue) -> bool:
     return not isinstance(record, str) and (record.log_offset, record.size) == (last.log_offset, last.size)
 
 
-def _forget_behind(store: Store, offset: int, *, unclean: bool) -> None:
+def _truncate_queues(store: Store, offset: int, *, unclean: bool) -> None:
     for queue in store.queues.values():
-        queue.truncate_behind(offset, wipes=unclean)
+        queue.truncate_from(offset, wipes=unclean)
 
 
 def _index_missing(store: Store, begin: int) -> bool:
@@ -322,7 +322,7 @@ def _check_last(store: Store, queue: ConsumeQueue) -> None:
     last = queue.max_offset - 1
     if last < queue.min_offset:
         return
-    if queue.last_log_end > store.log.end or queue.place(last) is None:
+    if queue.last_log_end > store.log.end or queue.plausible_offset(last) is None:
         store.suspect_entries.append((queue, last))
         log.error(
             "store: the last entry of topic=%s queue=%d, %d, is damaged; it stays for the scrubber",
@@ -344,7 +344,7 @@ def _lacks_beginning(store: Store, queue: ConsumeQueue) -> bool:
     """Whether the queue's first file was deleted: the log still has records from before the queue's first entry."""
     if not queue.min_offset or queue.max_offset <= queue.min_offset:
         return False
-    first, place = queue.entry(queue.min_offset), queue.place(queue.min_offset)
+    first, place = queue.entry(queue.min_offset), queue.plausible_offset(queue.min_offset)
     if place is None or first.size == PREFILL_SIZE:  # damaged, or a hole
         return False
     starts, segment = store.log.segment_starts, store.config.segment_bytes
@@ -355,7 +355,7 @@ def _begins_late(store: Store, queue: ConsumeQueue, begin: int) -> bool:
     """Whether all of a queue's files were deleted: its first entry comes from the walk, with an offset above 0."""
     if begin <= store.log.start or not queue.min_offset or queue.max_offset <= queue.min_offset:
         return False
-    return begin <= (queue.place(queue.min_offset) or 0) < store.log.end
+    return begin <= (queue.plausible_offset(queue.min_offset) or 0) < store.log.end
 
 
 def _note_rebuild(store: Store, marks: Marks | None) -> None:
@@ -377,7 +377,7 @@ def _empty_queues(store: Store, marks: Marks | None, begin: int) -> None:
             queue.destroy()
             del store.queues[key]
         else:
-            queue.truncate_behind(store.log.start, wipes=True)
+            queue.truncate_from(store.log.start, wipes=True)
     store.dirty_queues.clear()
 
 
@@ -432,19 +432,19 @@ def _walk(store: Store, begin: int, *, tail_from: int | None) -> int:
         log.error(
             "store: damage log=[%d,%d) reason=%s; the bytes are left in place", walker.position, resumes, walker.fault
         )
-        _keep_place(store, read(walker.position, resumes - walker.position), walker.position)
+        _reserve_offset(store, read(walker.position, resumes - walker.position), walker.position)
         walker.position = resumes
     store.log.end = walker.position
     return count
 
 
-def _keep_place(store: Store, data: bytes, log_offset: int) -> None:
+def _reserve_offset(store: Store, data: bytes, log_offset: int) -> None:
     """Reserve the queue offset of a damaged record whose header is readable, so that no new message gets it."""
     record = parse_record(data, 0, len(data))
     if isinstance(record, str) or record.log_offset != log_offset:
         return
     queue = store.queues.get((record.topic.decode("utf-8", "replace"), record.queue_id))
-    if queue is not None and queue.keep_place(record.queue_offset):
+    if queue is not None and queue.reserve_offset(record.queue_offset):
         store.dirty_queues[queue] = None
 
 

@@ -127,7 +127,7 @@ class Store:
             self.marks.entries -= queue.written_entries
             queue.destroy()
         self.disk.remove(f"consumequeue/{topic}")
-        self.note_marks()
+        self.save_marks()
 
     # Writing.
 
@@ -526,7 +526,7 @@ class Store:
         self.write_queues()
         self.marks.written = self.log.written_end
         self.marks.entries = self.entries_total()
-        self.note_marks()
+        self.save_marks()
 
     def write_queues(self) -> None:
         """Write the queue and index entries that are still in memory.
@@ -548,7 +548,7 @@ class Store:
         """
         synced = self.marks.synced
         paths = [
-            path for queue in self.queues.values() if queue.last_log_end > synced for path in queue.paths_behind(synced)
+            path for queue in self.queues.values() if queue.last_log_end > synced for path in queue.paths_from(synced)
         ]
         if self.index is not None:
             paths += [file.path for file in self.index.files if file.end_offset >= synced]
@@ -557,15 +557,15 @@ class Store:
     def synced_up_to(self, log_offset: int) -> None:
         """Record that log, queues and index below `log_offset` are on the device."""
         self.marks.synced = max(self.marks.synced, log_offset)
-        self.note_marks()
+        self.save_marks()
 
-    def note_marks(self) -> None:
+    def save_marks(self) -> None:
         """Write the marks."""
         write_marks(self._marks_file, self.marks)
 
     def sync_marks(self) -> None:
         """Write the marks and sync them; blocking."""
-        self.note_marks()
+        self.save_marks()
         self._marks_file.datasync()
 
     def entries_total(self) -> int:

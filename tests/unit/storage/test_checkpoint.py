@@ -24,6 +24,6 @@ def test_queues_are_rebuilt_if_they_have_more_entries_than_the_marks_state() -> 
     sync_all(store)
     store.queues["T0", 0].correct(2, 5, 170, 0)
     store.marks.entries -= 1
-    store.note_marks()
+    store.save_marks()
     store, _ = reopen(disk)
     assert check(store) == list(range(20))

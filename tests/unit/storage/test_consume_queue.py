@@ -49,7 +49,7 @@ def test_holes_do_not_hide_entries_on_either_side(hole: int) -> None:
     assert (queue.min_offset, queue.max_offset) == (0, 30)
     assert [queue.entry(n).size == PREFILL_SIZE for n in range(30)] == [hole <= n < hole + 3 for n in range(30)]
     for log_end in range(30_000, 0, -1000):
-        queue.truncate_behind(log_end)
+        queue.truncate_from(log_end)
         held = [queue.entry(n) for n in range(queue.max_offset)]
         assert all(entry.log_offset < log_end for entry in held)
         numbers = [n for n in range(log_end // 1000) if not hole <= n < hole + 3]
@@ -95,7 +95,7 @@ def test_queue_ends_with_its_synced_entries_after_a_power_loss(synced: int) -> N
         file = disk.open(f"consumequeue/T/0/{position - position % FILE_BYTES:020d}")
         file.pwrite(bytes(dice.choice((0, 4, 8, 12, 20))), position % FILE_BYTES)
     again = make(disk)
-    again.truncate_behind(synced * 1000, wipes=True)
+    again.truncate_from(synced * 1000, wipes=True)
     assert (again.max_offset, again.last_log_end) == (synced, (synced - 1) * 1000 + SIZE)
     assert enter(again, synced)
     assert [again.entry(number).log_offset for number in range(synced + 1)] == [n * 1000 for n in range(synced + 1)]

@@ -53,7 +53,7 @@ def test_no_damaged_entry_changes_either_end_of_a_queue(number: int, damage: tup
         else:
             assert first - 3 * (abs(first - number) <= 3) <= queue.min_offset <= first, "too low is harmless"
         queue = make(disk)
-        queue.truncate_behind(log_start)
+        queue.truncate_from(log_start)
         assert first - 3 * (abs(first - number) <= 3) <= queue.max_offset <= first
         disk = copy_of(disk_before)
 

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from tandemq.errors import StoreDamaged
 from tandemq.sim.world.disk import PowerLoss, SimDisk
-from tandemq.storage.log.epochs import COPIES, FILE, Pairs, common_end, load_epochs, mend_epochs, save_epochs
+from tandemq.storage.log.epochs import (
+    COPIES,
+    FILE,
+    EpochTable,
+    common_end,
+    load_epochs,
+    restore_epoch_copies,
+    save_epochs,
+)
 
 
 def test_table_round_trip() -> None:
@@ -44,7 +52,7 @@ def test_unreadable_table_is_read_from_its_copy_or_refused(content: bytes) -> No
     for path in COPIES:
         disk.replace(path, content)
         assert load_epochs(disk) == [(1, 0)]
-        mend_epochs(disk, [(1, 0)])
+        restore_epoch_copies(disk, [(1, 0)])
     for path in COPIES:
         disk.replace(path, content)
     with pytest.raises(StoreDamaged, match="another member"):
@@ -85,9 +93,9 @@ def test_power_loss_at_every_call_leaves_the_old_or_the_new_table() -> None:
 Steps = list[tuple[str, int]]
 
 
-def history(steps: Steps, start: list[str]) -> tuple[Pairs, list[str]]:
+def history(steps: Steps, start: list[str]) -> tuple[EpochTable, list[str]]:
     """Simulate appends in several epochs; return the table, and for each byte the epoch that wrote it."""
-    pairs: Pairs = []
+    pairs: EpochTable = []
     log: list[str] = list(start)
     for place, (who, count) in enumerate(steps):
         pairs.append((place + 1, len(log)))

@@ -114,7 +114,7 @@ def test_pending_keys_after_a_truncation_are_discarded() -> None:
     index.add_rows("T", b"aabbcc", 2, np.array([0, 100, 200]), np.full(3, NOW_MS))
     index.pending.append(("T", b"dd", 300, NOW_MS))
     assert index.waiting == 4
-    index.forget_behind(200)
+    index.discard_from(200)
     assert index.waiting == 2
     assert index.find("T", "bb", 0, 1 << 60, 9) == [100]
     assert index.find("T", "cc", 0, 1 << 60, 9) == []

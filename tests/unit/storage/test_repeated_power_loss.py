@@ -155,7 +155,7 @@ def test_rebuild_of_the_queues_interrupted_by_a_power_loss_is_repeated() -> None
         fill(store, 20, first=100)
         store.flush_queues()
         store.marks.entries -= 1
-        store.note_marks()
+        store.save_marks()
         disk.kill()
         disk.stop_at(Random(seed).randrange(1, 40), CHANGES)
         with pytest.raises(PowerLoss):
@@ -188,7 +188,7 @@ def test_damage_is_no_torn_tail_after_a_rebuild_and_a_power_loss() -> None:
     fill(store, 60)
     sync_all(store)
     store.marks.entries -= 1
-    store.note_marks()
+    store.save_marks()
     store, _ = reopen(disk)
     end = store.log.written_end
     disk.crash()

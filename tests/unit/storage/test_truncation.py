@@ -66,7 +66,7 @@ def test_truncated_queue_and_index_entries_do_not_come_back_with_a_power_loss(to
         sync_all(store)
         fill(store, 30, first=200, topics=topics)
         store.flush_queues()
-        store.note_marks()
+        store.save_marks()
         disk.crash()
         store, _ = reopen(disk, OTHER_BOOT)
         assert check(store)[: 10 + first] == [*range(10), *range(100, 100 + first)]

@@ -42,8 +42,8 @@ from tandemq.model.command import Command
 from tandemq.registry import RegistryAddress
 from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.json_tables import load_table, save_table
-from tandemq.storage.log.epochs import Pairs
-from tandemq.storage.recovery import loss_noted
+from tandemq.storage.log.epochs import EpochTable
+from tandemq.storage.recovery import clear_loss_flag
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker
@@ -104,7 +104,7 @@ class Failover:
         self._due_ms = 0
         self._permitted_until_ms = 0
         self._log_end = -1
-        self._generations: Pairs | None = None
+        self._generations: EpochTable | None = None
         """Log end and epochs as the member knows them."""
         self._is_short = False
         self._copied = 0
@@ -242,7 +242,7 @@ class Failover:
             save_table(self._broker.disk, FILE, {"isLogWhole": is_whole})
             self._noted, self._is_unnoted = is_whole, False
             if self.is_elect:
-                loss_noted(self._broker.disk)
+                clear_loss_flag(self._broker.disk)
         except StoreError as error:
             if not self._is_unnoted:
                 log.error("failover: it cannot be noted that the log is%s whole: %s", "" if is_whole else " not", error)
@@ -424,7 +424,7 @@ class Failover:
                     broker.replication.lead(now, epoch=order.epoch)
                 elif not was_master:
                     broker.replication.lead(now, epoch=None)
-                    loss_noted(broker.disk)
+                    clear_loss_flag(broker.disk)
             except StoreError as error:
                 self.is_master = False
                 self._cannot_lead(order, error, now)

@@ -16,7 +16,7 @@ from typing import Any
 from tandemq.broker.state.persistence import Saver
 from tandemq.errors import StoreDamaged
 from tandemq.storage.json_tables import load_table
-from tandemq.storage.log.epochs import Pairs
+from tandemq.storage.log.epochs import EpochTable
 
 FILE = "slaveOffsets.json"
 
@@ -53,7 +53,7 @@ class SlaveOffsets:
         self._copied.clear()
         self.save()
 
-    def needed(self, who: str, generations: Pairs) -> int | None:
+    def needed(self, who: str, generations: EpochTable) -> int | None:
         """From which log offset a slave that is not there needs the log; None if it was given up.
 
         Args:

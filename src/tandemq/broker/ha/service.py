@@ -15,8 +15,8 @@ from tandemq.codec.ha import Heartbeat
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import StoreError
 from tandemq.refusals import Refusals
-from tandemq.storage.log.epochs import Pairs, load_epochs, mend_epochs, save_epochs
-from tandemq.storage.recovery import loss_noted
+from tandemq.storage.log.epochs import EpochTable, load_epochs, restore_epoch_copies, save_epochs
+from tandemq.storage.recovery import clear_loss_flag
 
 if TYPE_CHECKING:
     from tandemq.broker.node import Broker
@@ -35,9 +35,9 @@ class Replication:
         """Sessions begin when links open; in a group with a registry once our role is known."""
         self._broker = broker
         self._accept_loss = accept_loss
-        self.generations: Pairs = load_epochs(broker.disk)
+        self.generations: EpochTable = load_epochs(broker.disk)
         try:
-            mend_epochs(broker.disk, self.generations)
+            restore_epoch_copies(broker.disk, self.generations)
         except StoreError as error:
             log.warning("replication: there is one copy only of the table of generations: %s", error)
         self.masters = MasterSide(broker, self)
@@ -58,7 +58,7 @@ class Replication:
             self.slave = SlaveSide(self._broker, self, now)
         else:
             self.masters.begin(now, accept_loss=self._accept_loss)
-        loss_noted(self._broker.disk)
+        clear_loss_flag(self._broker.disk)
 
     # In a group with a registry.
 
@@ -112,7 +112,7 @@ class Replication:
 
     # Generations and links.
 
-    def set_generations(self, pairs: Pairs) -> None:
+    def set_generations(self, pairs: EpochTable) -> None:
         """Take over a history once it is saved.
 
         Raises:

@@ -43,7 +43,7 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.java_types import Int64
 from tandemq.model.text import brief
-from tandemq.storage.log.epochs import Pairs, common_end
+from tandemq.storage.log.epochs import EpochTable, common_end
 
 if TYPE_CHECKING:
     from tandemq.broker.context import Handler
@@ -166,12 +166,12 @@ def _context(size: int) -> int:
     return max(0, min(size, CONTEXT_BYTES))
 
 
-def generations_text(pairs: Pairs) -> str:
+def generations_text(pairs: EpochTable) -> str:
     """A history as a header field: "1-0;2-4096"."""
     return ";".join(f"{number}-{start}" for number, start in pairs)
 
 
-def read_generations(text: str) -> Pairs:
+def read_generations(text: str) -> EpochTable:
     """A history from a header field.
 
     Raises:
@@ -342,7 +342,7 @@ class Repairs:
         )
         self._start(Job("weigh repair", work.run, work))
 
-    def _stranger(self, wanted: Wanted, told: _Told, generations: Pairs) -> str:
+    def _stranger(self, wanted: Wanted, told: _Told, generations: EpochTable) -> str:
         """Why a twin's bytes are not to be taken for ours, "" if they are of one history."""
         config = self._broker.config
         if (told.cluster, told.broker_name) != (config.cluster, config.broker_name):

@@ -228,7 +228,7 @@ class Scrubber:
 
     def _suspected(self, queue: ConsumeQueue, found: Mismatch) -> bool:
         """A pull met an entry that names no record of its own: verify the log there, or search it for the record."""
-        if queue.place(found.queue_offset) is not None:
+        if queue.plausible_offset(found.queue_offset) is not None:
             self._broker.schedule.at(0, lambda now: self.look_at(found.log_offset, A_PULL, found.reason, now))
         return self.suspect_entry(queue, found.queue_offset, f"{A_PULL} found {found.reason}")
 

@@ -153,7 +153,7 @@ class ConsumerManageProcessor:
         if queue.min_offset > 0:
             return False
         far = self._memory_bytes * self._current.config.memory_ratio_max // 100
-        place = queue.place(0)  # None if the entry is damaged
+        place = queue.plausible_offset(0)  # None if the entry is damaged
         return self._store.log.written_end - (place or 0) <= far
 
     def _on_commit_offset(self, link: Link, command: Command, now: Now) -> Command | None:

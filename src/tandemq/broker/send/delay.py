@@ -204,7 +204,11 @@ class DelayedMessages:
     def _deliver_one(self, queue: ConsumeQueue, queue_offset: int, entry: Entry, now: Now) -> bool:
         """Put a message, or pass over it; False if its level has to wait for it."""
         damages, level, log_offset, size = self._broker.damages, queue.queue_id + 1, entry.log_offset, entry.size
-        fate = damages.fate_of(log_offset, size) if damages.ranges and queue.place(queue_offset) is not None else ""
+        fate = (
+            damages.fate_of(log_offset, size)
+            if damages.ranges and queue.plausible_offset(queue_offset) is not None
+            else ""
+        )
         if fate == WAITS:
             self._say_waits(level, log_offset, "it is damaged, and waits for its repair", now)
             return False

@@ -14,7 +14,7 @@ import zlib
 from operator import eq
 from struct import Struct
 from struct import error as StructError
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from isal.isal_zlib import crc32
 
@@ -72,8 +72,28 @@ class Record(NamedTuple):
     body_crc: int
 
 
+class RecordHead(NamedTuple):
+    """Fixed fields of a record, in their order; hosts as 8 or 20 bytes."""
+
+    size: int
+    magic: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    log_offset: int
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    store_ms: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+    body_length: int
+
+
 _new_record = tuple.__new__
-"""Creates a `Record` or a `BatchPart` without the Python-level constructor, at a third of the cost."""
+"""Creates a NamedTuple without the Python-level constructor, at a third of the cost."""
 
 
 def encode_record(
@@ -330,9 +350,10 @@ def unfinished_record(data: Buffer, start: int, end: int) -> int | str:
     return size if at == size else f"size {size} differs from the sum of the parts, {at}"
 
 
-def unpack_head(data: Buffer, start: int) -> tuple[Any, ...]:
-    """Return the fixed fields of the record at `start`, in the order shown above, hosts as 8 or 20 bytes."""
-    return _HEADS[_SYS_FLAG.unpack_from(data, start + 36)[0] & 0x30].unpack_from(data, start)
+def unpack_head(data: Buffer, start: int) -> RecordHead:
+    """Return the fixed fields of the record at `start`."""
+    head = _HEADS[_SYS_FLAG.unpack_from(data, start + 36)[0] & 0x30].unpack_from(data, start)
+    return _new_record(RecordHead, head)
 
 
 def peek(data: Buffer, start: int) -> tuple[int, int]:

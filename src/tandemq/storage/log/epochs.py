@@ -16,11 +16,11 @@ from tandemq.errors import StoreDamaged
 FILE = "epochFileCheckpoint"
 COPIES = (FILE, f"{FILE}.bak")
 
-Pairs = list[tuple[int, int]]
+EpochTable = list[tuple[int, int]]
 """(epoch, start offset), ascending in both."""
 
 
-def load_epochs(disk: Disk) -> Pairs:
+def load_epochs(disk: Disk) -> EpochTable:
     """Return the table, [] if there is none.
 
     Raises:
@@ -40,7 +40,7 @@ def load_epochs(disk: Disk) -> Pairs:
     return []
 
 
-def _parse(text: str) -> Pairs:
+def _parse(text: str) -> EpochTable:
     count, crc, *lines = text.split("\n")
     lines = [line for line in lines if line]
     rest = "".join(line + "\n" for line in lines).encode()
@@ -55,7 +55,7 @@ def _parse(text: str) -> Pairs:
     return pairs
 
 
-def save_epochs(disk: Disk, pairs: Pairs) -> None:
+def save_epochs(disk: Disk, pairs: EpochTable) -> None:
     """Replace the table, one copy after the other, so that one of them is valid at any time."""
     rest = "".join(f"{epoch}-{start}\n" for epoch, start in pairs).encode()
     head = f"{len(pairs)}\n{zlib.crc32(rest) & 0x7FFFFFFF}\n".encode()
@@ -63,7 +63,7 @@ def save_epochs(disk: Disk, pairs: Pairs) -> None:
         disk.replace(path, head + rest)
 
 
-def mend_epochs(disk: Disk, pairs: Pairs) -> None:
+def restore_epoch_copies(disk: Disk, pairs: EpochTable) -> None:
     """Restore the second copy of a loaded table if it is missing or damaged.
 
     Raises:
@@ -73,7 +73,7 @@ def mend_epochs(disk: Disk, pairs: Pairs) -> None:
         save_epochs(disk, pairs)
 
 
-def common_end(ours: Pairs, our_end: int, theirs: Pairs, their_end: int) -> int | None:
+def common_end(ours: EpochTable, our_end: int, theirs: EpochTable, their_end: int) -> int | None:
     """Return the log offset up to which two logs are the same; None if they have no epoch in common.
 
     A table may name epochs that begin after the end of its log, if a power loss destroyed that part.

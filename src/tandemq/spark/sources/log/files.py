@@ -19,7 +19,7 @@ from typing import Self, cast
 from tandemq.boundary import Disk
 from tandemq.errors import OffsetGone, StoreDamaged
 from tandemq.spark.runtime.local_paths import local_path
-from tandemq.storage.log.epochs import Pairs, load_epochs
+from tandemq.storage.log.epochs import EpochTable, load_epochs
 from tandemq.storage.log.scan import Walker, find_next_record
 
 NAME_DIGITS = 20
@@ -84,7 +84,7 @@ def open_log(path: str | Path, broker_name: str | None = None) -> LogFiles:
             raise StoreDamaged(f"{directory / name} has {sizes[name]} bytes, {names[0]} has {size}")
         if int(name) != int(before) + size:
             raise StoreDamaged(f"{directory / name} does not follow {before}", hint="a file in between is missing")
-    epochs: Pairs = load_epochs(cast(Disk, _Store(root)))
+    epochs: EpochTable = load_epochs(cast(Disk, _Store(root)))
     return LogFiles(str(directory), broker_name or root.name, size, tuple(map(int, names)), tuple(epochs))
 
 

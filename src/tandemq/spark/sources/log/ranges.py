@@ -292,15 +292,15 @@ class LogRangeReader:
             "commitLogOffset": record.log_offset,
             "bornTimestamp": record.born_ms,
             "storeTimestamp": record.store_ms,
-            "bornHost": decode_host(head[9]),
-            "reconsumeTimes": head[12],
+            "bornHost": decode_host(head.born_host),
+            "reconsumeTimes": head.reconsume_times,
             "properties": decode_properties(properties) if self._reading.maps_properties else properties,
             "size": record.size,
-            "flag": head[4],
+            "flag": head.flag,
             "sysFlag": record.sys_flag,
-            "bodyCrc": head[2] & 0x7FFFFFFF,
-            "storeHost": decode_host(head[11]),
-            "preparedTransactionOffset": head[13],
+            "bodyCrc": head.body_crc & 0x7FFFFFFF,
+            "storeHost": decode_host(head.store_host),
+            "preparedTransactionOffset": head.prepared_offset,
         }
 
     def _to_columns(self, rows: Sequence[dict[str, Any]]) -> Rows:
