@@ -6,7 +6,7 @@
     ----
      2.8 s  1 serving: broker 1 reads for 0, missing in 2 checks
      2.8 s  1 may be read: broker 1 reads for 0, missing in 2 checks
-    1 gives 2..4 and takes the commit of 5
+    1 delivers 2..4 and accepts the commit of 5
 
 The group      `begin MODE [members=N] [started=0,1] [setting=value …]`, `start ID [boot=ID]`, `kill ID`,
                `power ID` (off), `cut ID registry|ID`, `join ID registry|ID`, `stall`, `flow`, `pass MS`,
@@ -108,7 +108,7 @@ class Story:
             named = broker.node.registration.broker_id
             if named != self._named.get(number):
                 self._named[number] = named
-                self._say(f"{number} {'leaves the name servers' if named is None else f'is told to be number {named}'}")
+                self._say(f"{number} {'leaves the name servers' if named is None else f'registers as broker {named}'}")
         for waits in list(self._waiting):
             number, opaque, what = waits
             answer = self.group.brokers[number].answer_to(opaque) if number in self.group.brokers else None
@@ -258,8 +258,8 @@ class Story:
                 self._position = position
                 answer = self._commit(number, broker, position)
                 done = answer is not None and answer.code == ResponseCode.SUCCESS
-                does = "takes" if done else "refuses" if answer is not None else "does not answer yet"
-                self._lines[-1] += f" and {does} the commit of {position}"
+                outcome = "accepts" if done else "refuses" if answer is not None else "does not answer yet"
+                self._lines[-1] += f" and {outcome} the commit of {position}"
 
     def _commit(self, number: int, broker: Broker, offset: int) -> Command | None:
         """Commit; return the response, None if it waits for other members for longer than a moment."""
@@ -283,12 +283,12 @@ class Story:
         if answer.code == ResponseCode.SUCCESS:
             offsets = [message.queue_offset for message in messages_in(answer)]
             before = min(self._consumed, offsets[-1] + 1)
-            once_more = f", {_span(offsets[0], before - 1)} once more" if before > offsets[0] else ""
+            repeated = f", {_span(offsets[0], before - 1)} again" if before > offsets[0] else ""
             self._consumed = max(self._consumed, offsets[-1] + 1)
-            self._lines.append(f"{number} gives {_span(offsets[0], offsets[-1])}{once_more}")
+            self._lines.append(f"{number} delivers {_span(offsets[0], offsets[-1])}{repeated}")
             return offsets[-1] + 1
         if answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
-            self._lines.append(f"{number} has no more")
+            self._lines.append(f"{number} has no more messages")
             return self._position
         self._lines.append(f"{number} refuses the pull: {self._of(number, answer)}")
         return None
@@ -307,7 +307,7 @@ class Story:
             answer = broker.pull("TopicA", end, wait_ms=HELD_MS)
             if answer is None:
                 self._waiting.append((number, broker._opaque, "pull that waited"))
-                self._lines.append(f"{number} lets the pull wait")
+                self._lines.append(f"{number} holds the pull")
             else:
                 self._lines.append(f"{number} refuses the pull: {self._of(number, answer)}")
 
@@ -320,7 +320,7 @@ class Story:
             answer = broker.ask(Code.QUERY_CONSUMER_OFFSET, OFFSET)
             if answer.code == ResponseCode.SUCCESS:
                 self._position = int(answer.fields["offset"])
-                self._lines.append(f"the consumer begins at {self._position}, says {number}")
+                self._lines.append(f"the consumer begins at {self._position}, by broker {number}")
 
     def _of(self, number: int, answer: Command | None) -> str:
         if answer is None:
