@@ -21,7 +21,7 @@ from tandemq.sim.world.plan import client_ip
 from tandemq.sim.world.world import MS, SECOND, Violation
 
 SERVE_US = 30 * SECOND
-"""Time limit after the last fault for every group to accept messages again, operators included."""
+"""Time limit after the last fault for every group to accept messages again, with the help of operators."""
 SETTLE_US = 60 * SECOND
 """Time limit after the last fault for the cluster to settle."""
 OPERATOR_US = 8 * SECOND

@@ -1,6 +1,6 @@
 """Faults in groups with a registry: those of other groups, and faults of the registry and of roles.
 
-    registry   away and back, slow, late watch events, a session expired, a broker cut off from it, its peers, or both
+    registry   unreachable, slow, late watch events, a session expired, a broker cut off from it, its peers, or both
     roles      a master paused for longer than its lease, killed, isolated; an operator's switch, force-master; a switch
                with sends in flight; a member killed right after a handover; configuration changes (`configuration`)
 
@@ -165,7 +165,7 @@ class GroupFaults(Faults):
             self._later(100, 6_000, self._groups.registry.start)
 
     def _registry_lost(self) -> None:
-        """Lose the registry, unless a disk was lost: an empty member takes an empty registry for a new group's."""
+        """Lose the registry, unless a disk was lost: with an empty registry an empty member begins a new group."""
         if any(host.wipes_us for host in self._cluster.hosts):
             return
         self._is_registry_lost = True
@@ -305,7 +305,7 @@ class GroupFaults(Faults):
         self._command(host, lambda member, now: member.force_master(now))
 
     def help(self, group: GroupPlan) -> None:
-        """Do what the members of a group without an active member ask for: force the one with the longest log."""
+        """Act as the operator of a group without an active member: force the member with the longest log."""
         asking = [
             (broker.store.log.written_end, host, broker.failover.member.why)
             for host in self._cluster.members(group)

@@ -1,4 +1,4 @@
-"""Applications on the real client in groups with a registry, which learn of role changes as production clients do.
+"""Applications on the real client in groups with a registry, which detect role changes as production clients do.
 
 They run in some seeds beside the raw clients of `group_clients`, which ask every member at every moment. The checks of
 `client_producer` and `client_consumer` hold, every permission they used is checked (I6), and:
@@ -75,4 +75,4 @@ class GroupConsuming(ConsumingApplication):
         self.monitor.on_answer = on_response
 
     def lost(self, _address: str, _now: Now) -> None:
-        """Roles change here, so losing member 0 says nothing; that everything arrives is checked at the end."""
+        """Ignore the loss of a connection, as roles change; the end of the run checks that everything arrives."""

@@ -39,7 +39,7 @@ class PowerLoss(BaseException):
 
 @dataclass(slots=True)
 class DiskFault:
-    """Failure of calls of one operation, from the `nth` (from 1, counted from now) for `times` calls; -1 for ever.
+    """Failure of calls of one operation, from the `nth` (from 1, counted from now) for `times` calls; -1 without end.
 
     A failing write leaves a random part of its bytes, unless `leaves_part` is False.
     """

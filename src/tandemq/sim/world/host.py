@@ -45,7 +45,7 @@ class ClientHost:
 
     def kill(self) -> None:
         """End an application's process; the kernel resets its connections."""
-        assert self.application is not None, "talkers do not die"
+        assert self.application is not None, "raw clients are not killed"
         if self.process is not None:
             self.process.kill()
             self._network.forget(self.process, notify=True)
@@ -54,7 +54,7 @@ class ClientHost:
 
     def leave(self) -> None:
         """Let an application close its client and then end."""
-        assert self.application is not None, "talkers do not leave"
+        assert self.application is not None, "raw clients do not leave"
         if self.process is not None:
             self._comes_back = False
             self.application.leave()
