@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.retired_words import RETIRED_STEMS, RETIRED_WORDS, Retired
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "tandemq"
 
@@ -279,10 +281,18 @@ def text_complaints(text: str) -> Complaints:
                 yield f"line {number}: {found.group()!r}"
 
 
-def utilities_complaints(path: Path) -> Complaints:
-    """What has no noun of its own lives with its only user."""
-    if path.stem in {"utils", "util", "common", "helpers", "helper", "base", "misc"}:
-        yield "has no noun of its own"
+def stem_complaints(path: Path) -> Complaints:
+    """File names are nouns of the field."""
+    if instead := RETIRED_STEMS.get(path.stem):
+        yield f"the name says nothing about its contents; name it after {instead}"
+
+
+def word_complaints(text: str) -> Complaints:
+    """Texts and names use the field's words."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        for word in RETIRED_WORDS:
+            if found := re.search(word.pattern, line, re.IGNORECASE):
+                yield f"line {number}: {found.group()!r}; write: {word.instead}"
 
 
 # --- the house as it is
@@ -341,8 +351,15 @@ def test_nothing_is_left_to_do_and_no_place_is_named() -> None:
     assert not gather(texts, lambda p: text_complaints(p.read_text(encoding="utf-8")))
 
 
-def test_no_module_is_called_after_nothing() -> None:
-    assert not gather(python_files("src"), utilities_complaints)
+def test_file_names_are_nouns_of_the_field() -> None:
+    pages = [p for p in tracked() if name_of(p).startswith("docs/")]
+    assert not gather([*python_files("src"), *pages], stem_complaints)
+
+
+def test_source_and_pages_use_the_words_of_the_field() -> None:
+    roots = ("src/", "docs/", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")
+    texts = [p for p in tracked() if p.suffix in {".py", ".md"} and name_of(p).startswith(roots)]
+    assert not gather(texts, lambda p: word_complaints(p.read_text(encoding="utf-8")))
 
 
 def test_package_init_of_the_core_holds_design_and_names_only() -> None:
@@ -532,3 +549,20 @@ def test_check_lets_pass(check: Callable[[ast.Module], Complaints], source: str)
 )
 def test_text_check_complains_about(text: str) -> None:
     assert list(text_complaints(text))
+
+
+def test_name_check_complains_about_retired_names_only() -> None:
+    names = [*RETIRED_STEMS, "json_tables", "commit_log", "partial_frames"]
+    assert [name for name in names if list(stem_complaints(PACKAGE / f"{name}.py"))] == list(RETIRED_STEMS)
+
+
+@pytest.mark.parametrize("word", RETIRED_WORDS, ids=lambda word: word.example)
+def test_word_check_complains_about(word: Retired) -> None:
+    complaints = list(word_complaints(f"One plain line.\n{word.example}\n"))
+    assert all(complaint.startswith("line 2: ") for complaint in complaints)
+    assert [complaint for complaint in complaints if complaint.endswith(f"; write: {word.instead}")]
+
+
+def test_word_check_lets_plain_lines_pass() -> None:
+    plain = "One replica reports its log end; the others are notified.\nstore/set-aside/4096\n`--twin DIRECTORY`\n"
+    assert not list(word_complaints(plain))

@@ -1,0 +1,51 @@
+"""File names and words that must not come back in src/ and docs/, each with what to write instead.
+
+House style is plain technical English with the terms of RocketMQ and Kafka (CONTRIBUTING.md). tests/test_tidy.py checks
+names and texts against these lists. Command-line options and JSON keys that users know keep their names.
+"""
+
+from typing import NamedTuple
+
+RETIRED_STEMS = {
+    **dict.fromkeys(
+        ("utils", "util", "common", "helpers", "helper", "base", "misc"),
+        "the noun of what it has; code without one belongs to its only user",
+    ),
+    "answered": "the request or response, as in pending_requests",
+    "asking": "the requests that it sends, as in broker_requests",
+    "changes": "the thing that changes, as in config_overrides",
+    "correction": "the operation, as in reset_offset",
+    "filed": "the thing that is saved, as in persistence",
+    "kit": "the parts that it builds, as in context",
+    "likeness": "batch or header_pattern",
+    "seat": "the role, as in member or holder",
+    "standing": "status",
+    "steps": "the procedure, as in takeover or handover",
+    "story": "operation, scenario or transcript",
+    "tables": "the kind of table, as in json_tables",
+    "together": "batch",
+    "told": "the message or event, as in heartbeats",
+    "trouble": "diagnosis or problem",
+    "twins": "replica",
+    "unfinished": "partial, as in partial_frames",
+}
+"""Stems of file names that say nothing about the contents, and what to call the file instead. A longer name may contain
+one of them: `json_tables` says which tables."""
+
+
+class Retired(NamedTuple):
+    """A word or phrase of the former dialect."""
+
+    pattern: str
+    """Regular expression, searched in each line without regard to case."""
+    instead: str
+    example: str
+
+
+RETIRED_WORDS = (
+    Retired(r"\blikeness\b", "same layout, pattern, batch", "Headers are read by likeness."),
+    Retired(r"\bsets? aside\b", "quarantine", "The tail is set aside."),
+    Retired(r"\bby dice\b|\bthe dice\b", "random numbers", "Drawn by dice."),
+    Retired(r"\bloudly\b", "how: at CRITICAL, with a warning", "It says so loudly."),
+    Retired(r"\bis there no more\b|\bis no more\b", "no longer exists", "The record is no more."),
+)
