@@ -1,4 +1,4 @@
-"""Histogram and series against the plain arithmetic."""
+"""Histogram and series, compared with plain arithmetic."""
 
 import math
 from itertools import pairwise
@@ -12,7 +12,7 @@ from tests.spec import spec
 
 @spec("G14")
 @given(st.lists(st.integers(-5, 70_000), min_size=1, max_size=200), st.sampled_from([50.0, 90.0, 99.0, 99.9, 100.0]))
-def test_percentiles_are_those_of_the_sorted_list(times: list[int], percent: float) -> None:
+def test_percentiles_equal_those_of_the_sorted_list(times: list[int], percent: float) -> None:
     counted = Histogram()
     for ms in times:
         counted.add(ms)
@@ -22,7 +22,7 @@ def test_percentiles_are_those_of_the_sorted_list(times: list[int], percent: flo
 
 
 @spec("G14")
-def test_rows_exist_only_where_something_was_counted() -> None:
+def test_rows_are_allocated_only_where_values_were_counted() -> None:
     counted = Histogram()
     assert (counted.rows_used, counted.percentile(99)) == (0, 0)
     for ms in (0, 255, 256, 100_000):
@@ -39,7 +39,7 @@ def test_counts_between_are_half_open(times: list[int], start: int, end: int) ->
     assert counted.between(start, end) == sum(start <= min(ms, LARGEST_MS) < end for ms in times)
 
 
-def test_merged_histogram_has_counted_both() -> None:
+def test_merged_histogram_has_the_counts_of_both() -> None:
     one, other = Histogram(), Histogram()
     one.add(5, 2)
     other.add(3)
@@ -50,12 +50,12 @@ def test_merged_histogram_has_counted_both() -> None:
 
 
 def fine() -> Histogram:
-    """Buckets of 3.2 % of the value, as the load generator has them."""
+    """Return a histogram with 3.2 % precision, like that of the load generator."""
     return Histogram(exact_below=64, largest=(1 << 63) - 1)
 
 
 @given(st.integers(min_value=0, max_value=10**18))
-def test_bucket_stands_for_its_value_to_three_percent(value: int) -> None:
+def test_middle_of_a_bucket_is_within_three_percent_of_the_value(value: int) -> None:
     buckets = fine()
     middle = buckets.middle_of(buckets.bucket_of(value))
     assert abs(middle - value) <= value * 0.033
@@ -80,7 +80,7 @@ def test_percentile_lies_near_the_sorted_value(values: list[int], percent: float
 
 
 @given(st.lists(st.integers(0, 10**12), max_size=50), st.lists(st.integers(0, 10**12), max_size=50))
-def test_merging_equals_counting_everything_in_one(some: list[int], others: list[int]) -> None:
+def test_merging_equals_counting_all_values_in_one_histogram(some: list[int], others: list[int]) -> None:
     merged, other, whole = fine(), fine(), fine()
     for value in some:
         merged.add(value)
@@ -103,13 +103,13 @@ def test_memory_is_bounded_for_all_values() -> None:
     assert counted.highest == (1 << 63) - 1
 
 
-def test_nothing_is_counted_no_times() -> None:
+def test_value_counted_zero_times_changes_nothing() -> None:
     counted = Histogram()
     counted.add(7, 0)
     assert (counted.count, counted.highest) == (0, 0)
 
 
-def test_series_tells_growth_over_the_last_samples_only() -> None:
+def test_series_reports_growth_over_the_last_samples_only() -> None:
     series = Series(0)
     for second in range(0, 100, 10):
         series.add(10, 5)

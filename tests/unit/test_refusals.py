@@ -1,12 +1,12 @@
-"""Refused peers: counted always, told once a minute per address."""
+"""Refused peers: always counted, logged once per minute and address."""
 
 from tandemq.refusals import ADDRESSES_MAX, Refusals
 
 
-def test_first_refusal_of_an_address_is_told_and_the_rest_of_the_minute_is_not() -> None:
+def test_first_refusal_of_an_address_is_logged_and_the_rest_of_the_minute_is_not() -> None:
     refusals = Refusals()
     assert [refusals.note("a", at) for at in (0, 5_000, 59_999)] == [1, 0, 0]
-    assert refusals.note("b", 5_000) == 1, "another address has lines of its own"
+    assert refusals.note("b", 5_000) == 1, "each address has log lines of its own"
     assert refusals.note("a", 60_000) == 3
     assert refusals.count == 5
 

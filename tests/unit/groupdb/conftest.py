@@ -1,4 +1,4 @@
-"""The database on SQLite, and on a PostgreSQL server of this session's own."""
+"""Fixtures: the database on SQLite, and on a PostgreSQL server started for the test session."""
 
 import getpass
 import os
@@ -51,7 +51,7 @@ class PostgreSQL:
         assert done.returncode == 0, f"{program}: {done.stdout}"
 
     def new_url(self) -> str:
-        """A database that is empty."""
+        """Return the URL of an empty database."""
         self._count += 1
         name = f"tandemq_{self._count}"
         self._run("createdb", "-h", str(self.directory), "-U", "tandemq", name)
@@ -71,7 +71,7 @@ def postgresql() -> Iterator[PostgreSQL]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Of a database that is empty."""
+    """URL of an empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'groups.db'}"
     server: PostgreSQL = request.getfixturevalue("postgresql")

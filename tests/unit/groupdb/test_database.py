@@ -1,4 +1,4 @@
-"""The database: whole changes, checked; on SQLite and on PostgreSQL."""
+"""Group database: checked, atomic changes, on SQLite and on PostgreSQL."""
 
 import threading
 from dataclasses import replace
@@ -53,12 +53,12 @@ def test_a_removed_group_stays_until_its_removal_is_applied(database: GroupDatab
         put(database, None)
 
 
-def test_a_removed_group_may_come_back_before_that(database: GroupDatabase) -> None:
+def test_a_removed_group_may_be_created_again_before_its_removal_is_applied(database: GroupDatabase) -> None:
     put(database, PAIR)
     put(database, None)
     (removed,) = database.groups()
     put(database, PAIR)
-    assert not database.mark_applied(removed), "it was of an older revision"
+    assert not database.mark_applied(removed), "it has an older revision"
     (back,) = database.groups()
     assert (back.config, back.revision) == (PAIR, 3)
 
@@ -74,7 +74,7 @@ def test_mark_applied_changes_nothing_for_another_revision(database: GroupDataba
     assert database.groups()[0].carried_revision == 1
 
 
-def test_a_contradiction_is_refused_and_nothing_changes(database: GroupDatabase) -> None:
+def test_an_inconsistent_configuration_is_refused_and_changes_nothing(database: GroupDatabase) -> None:
     put(database, PAIR)
     two = replace(PAIR, members=(PAIR.members[0], GroupMember(1, Role.MASTER)))
     with pytest.raises(ConfigError, match="all master"):
@@ -87,8 +87,8 @@ def test_a_contradiction_is_refused_and_nothing_changes(database: GroupDatabase)
     assert (kept.config, kept.revision) == (PAIR, 1)
 
 
-def test_changes_at_the_same_time_are_all_there_afterwards(url: str) -> None:
-    """Ten threads with a connection each add a member each."""
+def test_no_concurrent_change_is_lost(url: str) -> None:
+    """Ten threads, each with its own connection, add one member each."""
     start = threading.Barrier(10)
     errors: list[Exception] = []
 
@@ -117,7 +117,7 @@ def test_changes_at_the_same_time_are_all_there_afterwards(url: str) -> None:
         assert group.revision == 10
 
 
-def test_a_group_that_somebody_else_changes_all_the_time_is_given_up(
+def test_change_of_a_group_that_others_change_all_the_time_fails(
     database: GroupDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ATTEMPTS_MAX", 3)
@@ -136,13 +136,13 @@ def test_a_group_that_somebody_else_changes_all_the_time_is_given_up(
 
 
 @pytest.mark.parametrize("url", ["nonsense", "nosuchdriver:///x", "postgresql+nodriver://h/x"])
-def test_a_url_that_is_none_is_refused(url: str) -> None:
+def test_a_malformed_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="the database URL cannot be used"):
         GroupDatabase(url)
 
 
 @pytest.mark.parametrize("url", ["sqlite:////nonexistent/x.db", "postgresql+psycopg://u" + ":s3cret@127.0.0.1:1/x"])
-def test_a_database_that_is_not_there_is_said_without_its_password(url: str) -> None:
+def test_error_about_a_missing_database_has_no_password(url: str) -> None:
     with pytest.raises(NetworkError, match="cannot be used") as caught:
         GroupDatabase(url)
     assert "s3cret" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""From the database to the registry, killed at every step, and against others who write."""
+"""Applying the database to the registry: interruption at every step, concurrent writers, refusals."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -44,11 +44,11 @@ STATIC = replace(PAIR, mode=Mode.STATIC)
 
 
 class Killed(BaseException):
-    """The task's process ends here."""
+    """Raised where the task's process is killed."""
 
 
 class Registry:
-    """A tree, and what happens before an operation reaches it."""
+    """A registry, with a hook that is called before each operation."""
 
     def __init__(self) -> None:
         self.tree = Tree()
@@ -77,7 +77,7 @@ def whats(done: list[Any]) -> list[ApplyOutcome]:
 
 
 @spec("F02")
-def test_groups_are_created_written_removed_and_left_alone(database: GroupDatabase) -> None:
+def test_groups_are_created_written_removed_and_left_unchanged(database: GroupDatabase) -> None:
     registry = Registry()
     for name in ("broker-a", "broker-b"):
         put(database, name, PAIR)
@@ -92,7 +92,7 @@ def test_groups_are_created_written_removed_and_left_alone(database: GroupDataba
     assert whats(apply_groups(database, registry.do)) == [ApplyOutcome.UNCHANGED]
 
 
-def test_groups_the_database_does_not_know_are_left_alone(database: GroupDatabase) -> None:
+def test_groups_that_are_not_in_the_database_are_left_alone(database: GroupDatabase) -> None:
     registry = Registry()
     registry.tree.execute(registry.session, Create(config_path("main", "others"), b"theirs"))
     put(database, "broker-a", PAIR)
@@ -101,7 +101,7 @@ def test_groups_the_database_does_not_know_are_left_alone(database: GroupDatabas
 
 
 class Steps:
-    """Counts everything a run does to the registry and to the database, and ends it before or after one of them."""
+    """Counts the operations of a run on registry and database, and kills it before or after one of them."""
 
     def __init__(self, registry: Registry, database: GroupDatabase, at: int, *, is_done: bool) -> None:
         self._registry, self._database = registry, database
@@ -132,7 +132,7 @@ class Steps:
 
 @spec("F02")
 @pytest.mark.parametrize("is_done", [False, True])
-def test_a_task_killed_at_any_step_is_finished_by_the_next(database: GroupDatabase, is_done: bool) -> None:
+def test_a_task_killed_at_any_step_is_completed_by_the_next(database: GroupDatabase, is_done: bool) -> None:
     step = 0
     while True:
         step += 1
@@ -173,7 +173,7 @@ def _check_all_carried(registry: Registry, database: GroupDatabase) -> None:
 
 
 def test_an_older_configuration_never_follows_a_newer_one(database: GroupDatabase) -> None:
-    """A second task carries something newer between any two steps of a first one."""
+    """A second task applies a newer configuration between any two steps of the first one."""
     step = 0
     while True:
         step += 1
@@ -207,7 +207,7 @@ def test_an_older_configuration_never_follows_a_newer_one(database: GroupDatabas
 
 
 @pytest.mark.parametrize("happened", [False, True])
-def test_an_unknown_outcome_ends_the_run_and_the_next_finds_out(database: GroupDatabase, happened: bool) -> None:
+def test_an_unknown_outcome_ends_the_run_and_the_next_completes_it(database: GroupDatabase, happened: bool) -> None:
     registry = Registry()
     put(database, "broker-a", PAIR)
 
@@ -227,7 +227,7 @@ def test_an_unknown_outcome_ends_the_run_and_the_next_finds_out(database: GroupD
     assert database.groups()[0].is_applied
 
 
-def test_a_registry_that_refuses_is_said(database: GroupDatabase) -> None:
+def test_refusal_of_the_registry_is_an_error(database: GroupDatabase) -> None:
     registry = Registry()
     put(database, "broker-a", PAIR)
     registry.before = lambda _: RegistryRefused("no room")
@@ -235,7 +235,7 @@ def test_a_registry_that_refuses_is_said(database: GroupDatabase) -> None:
         apply_groups(database, registry.do)
 
 
-def test_a_node_somebody_else_writes_all_the_time_is_given_up(database: GroupDatabase) -> None:
+def test_a_node_that_others_write_all_the_time_is_an_error(database: GroupDatabase) -> None:
     registry = Registry()
     put(database, "broker-a", PAIR)
     path = config_path("main", "broker-a")
@@ -262,7 +262,7 @@ def test_a_node_somebody_else_writes_all_the_time_is_given_up(database: GroupDat
         (GroupState(3, 0, (0, 1), reader=1), "broker 1 serves reads at present"),
     ],
 )
-def test_serving_broker_cannot_be_removed(database: GroupDatabase, state: GroupState, reason: str) -> None:
+def test_active_broker_cannot_be_removed(database: GroupDatabase, state: GroupState, reason: str) -> None:
     registry = Registry()
     put(database, "broker-a", PAIR)
     put(database, "broker-b", PAIR)
@@ -280,7 +280,7 @@ def test_serving_broker_cannot_be_removed(database: GroupDatabase, state: GroupS
 @pytest.mark.parametrize(
     "then", [GroupState(4, 1, (0, 1), reader=1), GroupState(3, 0, (0, 1), GroupMode.SLAVE_CONSUME, 1)]
 )
-def test_a_broker_that_begins_to_serve_just_before_the_write_is_not_taken_out(
+def test_a_broker_that_becomes_active_just_before_the_write_is_not_removed(
     database: GroupDatabase, then: GroupState
 ) -> None:
     registry = Registry()
@@ -323,7 +323,7 @@ def state_of(registry: Registry) -> GroupState:
         (PAIR, STATIC, GroupState(1, 0, (0, 1), GroupMode.SLAVE_CONSUME, 1), "broker 1 still has consumers' offsets"),
     ],
 )
-def test_a_mode_that_would_lose_something_is_refused(
+def test_a_change_of_mode_that_could_lose_messages_is_refused(
     database: GroupDatabase, before: GroupConfig, after: GroupConfig, state: GroupState, reason: str
 ) -> None:
     registry = Registry()
@@ -338,7 +338,7 @@ def test_a_mode_that_would_lose_something_is_refused(
     assert state_of(registry) == state
 
 
-def test_another_mode_waits_until_no_broker_of_the_group_runs(database: GroupDatabase) -> None:
+def test_change_of_mode_is_refused_while_brokers_of_the_group_run(database: GroupDatabase) -> None:
     registry = Registry()
     put(database, "broker-a", PAIR)
     apply_groups(database, registry.do)
@@ -361,7 +361,7 @@ def test_another_mode_waits_until_no_broker_of_the_group_runs(database: GroupDat
 
 @spec("F02", "F33")
 @pytest.mark.parametrize(("before", "stays"), [(STATIC, False), (PAIR, False), (None, False), (ELECT, True)])
-def test_whom_another_mode_counted_as_in_sync_is_forgotten_before_members_are_elected(
+def test_in_sync_members_of_the_previous_mode_are_forgotten_before_an_election(
     database: GroupDatabase, before: GroupConfig | None, stays: bool
 ) -> None:
     registry = Registry()
@@ -375,7 +375,7 @@ def test_whom_another_mode_counted_as_in_sync_is_forgotten_before_members_are_el
     assert registry.config("broker-a") is not None
 
 
-def test_a_record_that_changes_before_it_is_forgotten_is_looked_at_again(database: GroupDatabase) -> None:
+def test_a_record_that_changes_before_it_is_written_is_read_again(database: GroupDatabase) -> None:
     registry = Registry()
     put(database, "broker-a", STATIC)
     apply_groups(database, registry.do)
@@ -395,7 +395,7 @@ def test_a_record_that_changes_before_it_is_forgotten_is_looked_at_again(databas
     assert registry.config("broker-a") == config_to_json(STATIC)
 
 
-def test_group_whose_brokers_run_is_not_removed(database: GroupDatabase) -> None:
+def test_group_with_running_brokers_is_not_removed(database: GroupDatabase) -> None:
     registry = Registry()
     put(database, "broker-a", PAIR)
     apply_groups(database, registry.do)

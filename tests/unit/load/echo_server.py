@@ -1,4 +1,4 @@
-"""A server that responses every send with SUCCESS and stores nothing: the cheapest peer a load generator can have.
+"""A server that answers every send with SUCCESS and stores nothing: the cheapest peer for a load generator.
 
 Run as a process; prints its port. The frames of one generator all have one length, so the frames and opaques of a read
 lie at a constant distance, and all responses are joined in one call.

@@ -1,4 +1,4 @@
-"""A broker in memory, just enough of one to measure: sends, pulls with long poll, two questions.
+"""A broker in memory with the requests that the load generator uses: sends, pulls with long poll, two queries.
 
 One thread, one epoll loop, no storage. It responses as RocketMQ does; what it holds can be looked at by the test.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def record(queue_id: int, queue_offset: int, log_offset: int, body: bytes) -> bytes:
-    """A commit log record with IPv4 hosts, as far as sizes and offsets go."""
+    """Return a commit log record with IPv4 hosts, with valid sizes and offsets only."""
     size = 91 + len(body)
     head = struct.pack(">IIIIIqqI", size, 0xDAA320A7, 0, queue_id, 0, queue_offset, log_offset, 0)
     hosts_and_times = bytes(8 + 8 + 8 + 8 + 4 + 8)
@@ -26,7 +26,7 @@ def record(queue_id: int, queue_offset: int, log_offset: int, body: bytes) -> by
 
 @dataclass
 class Held:
-    """A pull that waits."""
+    """A held pull."""
 
     connection: socket.socket
     opaque: int
@@ -35,7 +35,7 @@ class Held:
 
 @dataclass
 class FakeBroker:
-    """Queues of one topic; every message goes where it asks to go."""
+    """Queues of one topic; a message is stored in the queue that its request names."""
 
     queue_count: int = 4
     per_answer: int = 32

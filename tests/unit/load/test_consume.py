@@ -1,4 +1,4 @@
-"""Pulling: everything is counted once per pass, and a response that is not what was asked for is an error."""
+"""Consume runs: every message is counted once per pass, and a response that does not fit its request is an error."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def test_one_pass_counts_every_message_of_every_queue(connections: int) -> None:
     assert (result.messages, result.passes, result.pulls) == (404, 1, 16)
 
 
-def test_answers_larger_than_the_buffer_are_read_whole() -> None:
+def test_responses_larger_than_the_buffer_are_read() -> None:
     with running(FakeBroker(queue_count=1)) as broker:
         broker.fill(40, b"x" * 200_000)
         result = consume(ConsumeOptions(broker.address, "t", 1, 1, seconds=0))
     assert result.messages == 40
 
 
-def test_time_longer_than_the_log_reads_it_again() -> None:
+def test_run_longer_than_the_log_reads_it_again() -> None:
     with running(FakeBroker(queue_count=2)) as broker:
         broker.fill(10, b"x")
         result = consume(ConsumeOptions(broker.address, "t", 2, 2, seconds=0.3, warmup_s=0.05))
@@ -32,12 +32,12 @@ def test_time_longer_than_the_log_reads_it_again() -> None:
     assert result.messages > 20
 
 
-def test_empty_topic_is_said_so() -> None:
+def test_empty_topic_is_an_error() -> None:
     with running(FakeBroker(queue_count=2)) as broker, pytest.raises(LoadError, match="has no messages"):
         consume(ConsumeOptions(broker.address, "t", 2, 2, seconds=1))
 
 
-def test_another_message_than_asked_for_is_an_error() -> None:
+def test_message_at_another_offset_than_requested_is_an_error() -> None:
     with running(FakeBroker(queue_count=1)) as broker:
         broker.fill(3, b"x")
         broker.queues[0][0] = record(0, 17, 0, b"x")

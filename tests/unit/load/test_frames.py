@@ -1,4 +1,4 @@
-"""Prepared frames are the frames a Java producer would have written, and no two messages share a key."""
+"""Prepared frames: they equal those of a Java producer, and no two messages have the same key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WALL_MS = 1_700_000_000_000
 
 
 def parse(data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Header and body of every frame; the frames must fill the data exactly."""
+    """Return header and body of every frame; the frames must fill the data exactly."""
     position = 0
     while position < len(data):
         size, header_bytes = struct.unpack_from(">II", data, position)
@@ -78,7 +78,7 @@ def test_every_message_has_its_own_opaque_and_key_in_any_run_of_sends(count: int
     assert queues == [str(number % 4) for number in range(50 * count)]
 
 
-def test_batch_holds_messages_with_keys_of_their_own() -> None:
+def test_messages_of_a_batch_have_different_keys() -> None:
     frames = SendFrames(SendShape("t", 100, 2, batch=32), identity=1, slots=4, wall_ms=_WALL_MS)
     keys: list[str] = []
     for _ in range(5):
@@ -109,7 +109,7 @@ def test_keys_stay_different_when_the_chunk_numbers_run_out() -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_pull_frame_asks_for_one_queue_from_one_offset() -> None:
+def test_pull_frame_requests_one_queue_from_one_offset() -> None:
     [(header, body)] = parse(PullFrames("%RETRY%g", group="g%").frame(3, 12345, 77))
     assert (header["code"], header["opaque"], body) == (11, 77, b"")
     fields = header["extFields"]
@@ -118,6 +118,6 @@ def test_pull_frame_asks_for_one_queue_from_one_offset() -> None:
     assert fields["sysFlag"] == "4"
 
 
-def test_long_poll_frame_asks_to_be_held() -> None:
+def test_long_poll_frame_has_the_suspend_flag_and_timeout() -> None:
     [(header, _)] = parse(PullFrames("t", suspend_ms=15_000).frame(0, 0, 1))
     assert (header["extFields"]["sysFlag"], header["extFields"]["suspendTimeoutMillis"]) == ("6", "15000")

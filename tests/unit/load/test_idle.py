@@ -1,4 +1,4 @@
-"""Connections that do nothing."""
+"""Idle connections."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tandemq.load import IdleOptions, idle
 from tests.unit.load.fake_broker import FakeBroker, running
 
 
-def test_connections_are_open_together_and_asked_once() -> None:
+def test_connections_are_open_at_the_same_time_after_one_request_each() -> None:
     seen: list[int] = []
     with running(FakeBroker(keep_requests=True)) as broker:
         options = IdleOptions(broker.address, 50, seconds=0.0, topic="t")

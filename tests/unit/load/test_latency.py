@@ -1,4 +1,4 @@
-"""End to end through a broker in memory."""
+"""End-to-end latency with a broker in memory."""
 
 from __future__ import annotations
 

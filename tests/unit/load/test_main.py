@@ -18,6 +18,6 @@ def test_produce_prints_one_line_of_json(capsys: pytest.CaptureFixture[str]) -> 
     assert result["latency"]["count"] > 0
 
 
-def test_nobody_there_is_exit_code_one_and_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused_connection_is_exit_code_one_and_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["consume", "127.0.0.1:1"]) == 1
     assert "load: cannot connect to 127.0.0.1:1" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Single questions to a broker."""
+"""Single requests to a broker."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def test_first_acknowledgement_waits_until_sends_are_accepted() -> None:
     assert sum(map(len, broker.queues)) == 1
 
 
-def test_first_acknowledgement_gives_up_and_says_what_it_met() -> None:
+def test_first_acknowledgement_times_out_with_the_last_refusal() -> None:
     with running(FakeBroker(code=14)) as broker, pytest.raises(LoadError, match="last: code 14"):
         first_acknowledgement(broker.address, SendShape("t"), 0.2)
 
 
-def test_port_nobody_listens_on_is_waited_for_in_vain() -> None:
+def test_waiting_for_a_closed_port_times_out() -> None:
     with pytest.raises(LoadError, match="no server listens"):
         wait_for_port("127.0.0.1:1", 0.05)
 
 
-def test_broker_tells_ends_of_log_and_queue() -> None:
+def test_broker_reports_ends_of_log_and_queue() -> None:
     with running(FakeBroker(queue_count=2)) as broker:
         broker.fill(3, b"abc")
         with connect(broker.address) as sock:
@@ -45,6 +45,6 @@ def test_broker_tells_ends_of_log_and_queue() -> None:
 
 
 @pytest.mark.parametrize("text", ["host", "host:", ":x", "1.2.3.4:-1"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_malformed_address_is_refused(text: str) -> None:
     with pytest.raises(LoadError, match="not an address"):
         parse_address(text)

@@ -1,4 +1,4 @@
-"""Sending: counts, refusals, and what a frame costs the generator itself."""
+"""Produce runs: counts, refusals, and the generator's own cost per frame."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def echo_server(code: int = 0) -> Iterator[str]:
             process.kill()
 
 
-def test_count_sends_exactly_that_many_and_waits_for_all_answers() -> None:
+def test_count_sends_exactly_that_many_and_waits_for_all_responses() -> None:
     with running(FakeBroker(queue_count=4)) as broker:
         result = produce(ProduceOptions(broker.address, SendShape("t", 16, 4), 3, 5, count=1000))
     assert (result.messages, result.unanswered, result.refused) == (1000, 0, {})
@@ -45,7 +45,7 @@ def test_every_request_of_a_run_has_its_own_key_over_all_connections() -> None:
     assert len(keys) == len(broker.requests) == 2000
 
 
-def test_timed_run_measures_rate_latency_and_its_own_share() -> None:
+def test_timed_run_measures_rate_latency_and_cpu_share() -> None:
     seen: list[LoadProgress] = []
     with echo_server() as address:
         result = produce(ProduceOptions(address, SendShape("t"), 4, 8, seconds=0.8, warmup_s=0.2), seen.append)
@@ -58,7 +58,7 @@ def test_timed_run_measures_rate_latency_and_its_own_share() -> None:
     assert seen[-1].done > 0
 
 
-def test_run_of_nothing_but_refusals_ends_with_their_reason() -> None:
+def test_run_with_only_refusals_ends_with_their_reason() -> None:
     with echo_server(14) as address, pytest.raises(LoadError, match="every send is refused; code 14"):
         produce(ProduceOptions(address, SendShape("t"), 4, 32, seconds=30))
 
@@ -70,7 +70,7 @@ def test_refused_messages_are_counted_by_code_and_not_as_sent() -> None:
     assert "code 11" in result.first_refusal
 
 
-def test_nobody_listening_is_said_so() -> None:
+def test_refused_connection_is_an_error() -> None:
     with FakeBroker().listener as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
     with pytest.raises(LoadError, match="cannot connect"):
@@ -83,8 +83,8 @@ def test_batch_counts_messages_not_frames() -> None:
     assert result.messages == 3200
 
 
-def test_frame_and_its_answer_cost_the_generator_less_than_two_microseconds() -> None:
-    """Frames joined and answers counted as at 16 × 32, sockets left out: CPU time of the best of several rounds."""
+def test_frame_and_its_response_cost_the_generator_less_than_two_microseconds() -> None:
+    """Frames and responses as at 16 × 32, without sockets: CPU time of the best of several rounds."""
     frames = SendFrames(SendShape("t", 128), identity=1, slots=128, wall_ms=0)
     reply = responses(take_opaques(frames.take(32, 0))[0])
     counter = ResponseCounter()

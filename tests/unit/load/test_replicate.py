@@ -1,4 +1,4 @@
-"""The raw slave: frames in any split, order checked, every byte counted and acknowledged."""
+"""Replicate runs: frames in any split, order checked, every byte counted and acknowledged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def transfer(offset: int, size: int) -> bytes:
 
 @contextlib.contextmanager
 def master(stream: bytes, pieces: int) -> Iterator[tuple[str, list[int]]]:
-    """Accepts one slave, waits for its report, sends the stream in pieces, and keeps what is reported."""
+    """Accepts one slave, waits for its report, sends the stream in pieces, and collects the reports."""
     reports: list[int] = []
 
     def serve() -> None:

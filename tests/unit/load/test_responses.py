@@ -1,4 +1,4 @@
-"""Answers are counted right whatever the reads look like."""
+"""Responses are counted correctly for any split of the stream."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ def test_stream_in_any_split_counts_the_same(codes: list[tuple[int, str]], cuts:
 
 
 @pytest.mark.parametrize("extra", [b"", response(0)[:3], response(0)[:30], response(0, padding="123456")])
-def test_many_answers_of_one_length_are_counted_with_what_follows(extra: bytes) -> None:
+def test_many_responses_of_one_length_are_counted_with_those_after_them(extra: bytes) -> None:
     counter = ResponseCounter()
     whole = len(extra) == len(response(0, padding="123456"))
     assert counter.feed(response(0) * 40 + extra) == ((41, 41) if whole else (40, 40))
 
 
-def test_shorter_answer_behind_many_of_one_length_is_counted_at_once() -> None:
+def test_shorter_response_after_many_of_one_length_is_counted() -> None:
     assert ResponseCounter().feed(response(0, padding="123456") * 40 + response(0)) == (41, 41)
 
 
-def test_first_refusal_says_code_and_remark() -> None:
+def test_first_refusal_has_code_and_remark() -> None:
     counter = ResponseCounter()
     counter.feed(response(0) + response(14, padding="disk full") + response(2))
     assert counter.first_refusal.startswith("code 14: no disk full")
 
 
-def test_something_else_on_the_port_is_an_error() -> None:
+def test_another_protocol_on_the_port_is_an_error() -> None:
     with pytest.raises(LoadError, match="not this protocol"):
         ResponseCounter().feed(b"HTTP/1.1 400 Bad Request\r\n")
 
 
-def test_answer_gives_its_fields_and_body() -> None:
+def test_response_has_its_fields_and_body() -> None:
     parsed = parse_response(response(0, padding="42", body=b"xyz"))
     assert (parsed.code, parsed.field("queueOffset"), parsed.field("absent"), parsed.body) == (0, "42", None, b"xyz")

@@ -1,4 +1,4 @@
-"""Latencies as reports print them."""
+"""Latency summaries of reports."""
 
 from tandemq.load.results.report import latency_histogram, summarize
 

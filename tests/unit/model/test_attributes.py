@@ -1,4 +1,4 @@
-"""Attributes of topics: what is taken, what is refused, and why."""
+"""Attributes of topics: accepted and refused changes."""
 
 import pytest
 
@@ -7,12 +7,12 @@ from tandemq.model.attributes import ATTRIBUTES_BYTES_MAX, GROUP_ATTRIBUTES, cha
 
 
 @pytest.mark.parametrize("value", ["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"])
-def test_message_types_are_taken_and_can_be_changed(value: str) -> None:
+def test_message_types_are_accepted_and_can_be_changed(value: str) -> None:
     assert changed({}, {"+message.type": value}, is_new=True) == {"message.type": value}
     assert changed({"message.type": "NORMAL"}, {"+message.type": value}, is_new=False) == {"message.type": value}
 
 
-def test_supported_values_of_the_others_are_taken_at_creation() -> None:
+def test_supported_values_of_other_attributes_are_accepted_at_creation() -> None:
     told = parse_changes("+queue.type=SimpleCQ, +cleanup.policy=DELETE,+reserve.time=-1")
     assert changed({}, told, is_new=True) == {
         "queue.type": "SimpleCQ",
@@ -71,7 +71,7 @@ def test_attribute_of_a_new_topic_is_refused_with_the_reason(text: str, reason: 
         ("-other", "unsupported key"),
     ],
 )
-def test_change_of_a_topic_that_is_there_is_refused_with_the_reason(text: str, reason: str) -> None:
+def test_change_of_an_existing_topic_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         changed({"cleanup.policy": "DELETE"}, parse_changes(text), is_new=False)
     assert reason in str(caught.value)

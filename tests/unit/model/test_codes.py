@@ -1,6 +1,6 @@
-"""Who answers which request: as docs/reference/requests.md says, and what is not there says so.
+"""Request codes: each is answered by the servers named in docs/reference/requests.md, and refused by the others.
 
-Asked are a broker, a name server and a client; with nothing in a request, so most answer what they miss in it.
+Requests are sent to a broker, a name server and a client, without fields: most answer with the missing field.
 """
 
 import re
@@ -23,7 +23,7 @@ from tests.unit.nameserver.driver import Driver
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference"
 NOT_SUPPORTED = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 Asked = Callable[[int], Command | None]
-"""Code to its answer; None: it is not answered, or later."""
+"""From a code to its response; None: no response, or a later one."""
 
 
 def rows_of(page: str, row: str) -> list[tuple[str, ...]]:
@@ -37,7 +37,7 @@ ANSWERED_BY = {
 
 
 def missing() -> Iterator[int]:
-    """Codes of what is no part of this release."""
+    """Yield the codes of requests that this release does not support."""
     for (codes,) in rows_of("compatibility.md", r"^\| [A-Z][^|]* \|[^|]*\| ([\d, –]+) \|$"):
         for piece in codes.split(", "):
             first, _, last = piece.partition("–")
@@ -76,7 +76,7 @@ WHO = {"broker": broker, "name server": name_server, "registry": registry, "clie
 
 
 @pytest.mark.parametrize("who", WHO)
-def test_code_is_answered_by_whom_the_page_names_and_refused_with_a_remark_by_others(tmp_path: Path, who: str) -> None:
+def test_code_is_answered_by_the_documented_servers_and_refused_by_others(tmp_path: Path, who: str) -> None:
     ask = WHO[who](tmp_path)
     names = {who, "name server"} if who == "registry" else {who}
     for code in RequestCode:
@@ -87,14 +87,14 @@ def test_code_is_answered_by_whom_the_page_names_and_refused_with_a_remark_by_ot
             assert str(int(code)) in (answer.remark or "")
 
 
-def test_page_names_nobody_but_those_who_are_asked_here() -> None:
+def test_page_names_only_the_servers_of_this_test() -> None:
     named = set.union(*ANSWERED_BY.values())
-    assert named == {*WHO, "nobody"}
-    assert all(who == {"nobody"} for who in ANSWERED_BY.values() if "nobody" in who)
+    assert named == {*WHO, "none"}
+    assert all(who == {"none"} for who in ANSWERED_BY.values() if "none" in who)
 
 
 @pytest.mark.parametrize("who", WHO)
-def test_what_is_no_part_of_this_release_is_refused_with_a_remark(tmp_path: Path, who: str) -> None:
+def test_unsupported_request_is_refused_with_a_remark(tmp_path: Path, who: str) -> None:
     ask, codes = WHO[who](tmp_path), list(missing())
     assert {37, 39, 60, 61, 324, 325, 353, 370, 906, 908, 200050} <= set(codes)
     for code in codes:
@@ -103,4 +103,4 @@ def test_what_is_no_part_of_this_release_is_refused_with_a_remark(tmp_path: Path
         assert answer.code == NOT_SUPPORTED, f"{who} answers {code} with {answer}"
         assert str(code) in (answer.remark or "")
     known = {int(code) for code in RequestCode}
-    assert all(ANSWERED_BY[code] == {"nobody"} for code in codes if code in known)
+    assert all(ANSWERED_BY[code] == {"none"} for code in codes if code in known)

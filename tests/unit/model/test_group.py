@@ -7,11 +7,11 @@ from tandemq.model.java_hash import java_hash
 
 
 @pytest.mark.parametrize("expression", [None, "", "*", "  ", " * "])
-def test_expression_for_everything_names_no_tag(expression: str | None) -> None:
+def test_expression_for_all_messages_has_no_tag(expression: str | None) -> None:
     assert parse_tag_expression(expression) is None
 
 
-def test_expression_names_its_tags_trimmed_and_in_order() -> None:
+def test_tags_of_an_expression_are_trimmed_and_in_order() -> None:
     assert parse_tag_expression(" b || a||c ") == ["b", "a", "c"]
     assert parse_tag_expression("one") == ["one"]
 

@@ -42,13 +42,13 @@ def test_hash_follows_its_definition_for_any_text(text: str) -> None:
 
 
 @given(st.lists(st.text(min_size=1, max_size=50), max_size=9))
-def test_many_texts_hash_as_each_does(texts: list[str]) -> None:
+def test_hashes_of_many_texts_equal_single_hashes(texts: list[str]) -> None:
     assert java_hashes(texts) == [java_hash(text) for text in texts]
     assert java_hashes(["xyz" * 30_000]) == [java_hash("xyz" * 30_000)]
 
 
 @given(st.integers(1, 40), st.lists(st.binary(min_size=40, max_size=40), min_size=1, max_size=5))
-def test_rows_hash_as_words_do(length: int, rows: list[bytes]) -> None:
+def test_hashes_of_rows_equal_single_hashes(length: int, rows: list[bytes]) -> None:
     words = [bytes(byte & 0x7F for byte in row[:length]) for row in rows]
     hashes = hash_ascii_rows(b"".join(words), length).view(np.int32)
     assert hashes.tolist() == [java_hash(word.decode()) for word in words]

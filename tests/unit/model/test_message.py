@@ -1,4 +1,4 @@
-"""Properties as records hold them, and what a stored message says of itself."""
+"""Encoded properties, and the attributes of stored messages."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=[
 
 
 @given(st.dictionaries(TEXT, TEXT, max_size=8))
-def test_properties_survive_the_way_there_and_back(properties: dict[str, str]) -> None:
+def test_properties_round_trip(properties: dict[str, str]) -> None:
     assert decode_properties(encode_properties(properties)) == properties
 
 
@@ -22,16 +22,16 @@ def test_properties_without_name_or_value_are_dropped() -> None:
     assert decode_properties("\x01long value\x02name\x01\x02alone\x02x\x02\x02k\x01v\x02") == {"k": "v"}
 
 
-def test_a_value_keeps_separators_of_names() -> None:
+def test_a_value_may_contain_name_separators() -> None:
     assert decode_properties("name\x01one\x01two\x02") == {"name": "one\x01two"}
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_read_as_some_properties(text: str) -> None:
+def test_any_text_is_read_without_an_error(text: str) -> None:
     assert all(decode_properties(text))
 
 
-def test_message_tells_its_tags_keys_and_unique_key() -> None:
+def test_message_has_tags_keys_and_unique_key() -> None:
     message = StoredMessage(
         "T", 0, 0, 0, b"", {"TAGS": "a", "KEYS": " k1  k2 ", "UNIQ_KEY": "u"}, 0, 0, 0, "", 0, "", 0, 0, 91, ""
     )

@@ -1,4 +1,4 @@
-"""Which names topics and groups may have, and which mean something."""
+"""Valid and reserved names of topics and groups."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tandemq.model.topic import dead_letter_topic, group_name_error, is_system_g
 
 
 @pytest.mark.parametrize("name", ["a", "A-b_c|d%e9", "x" * 127, "%RETRY%" + "g" * 248, "%DLQ%g"])
-def test_topic_name_is_taken(name: str) -> None:
+def test_topic_name_is_accepted(name: str) -> None:
     assert topic_name_error(name) is None
 
 
