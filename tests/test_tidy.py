@@ -289,10 +289,9 @@ def stem_complaints(path: Path) -> Complaints:
 
 def word_complaints(text: str) -> Complaints:
     """Texts and names use the field's words."""
-    for number, line in enumerate(text.splitlines(), start=1):
-        for word in RETIRED_WORDS:
-            if found := re.search(word.pattern, line, re.IGNORECASE):
-                yield f"line {number}: {found.group()!r}; write: {word.instead}"
+    for word in RETIRED_WORDS:
+        for found in re.finditer(word.pattern, text, re.IGNORECASE):
+            yield f"line {text.count(chr(10), 0, found.start()) + 1}: {found.group()!r}; write: {word.instead}"
 
 
 # --- the house as it is
