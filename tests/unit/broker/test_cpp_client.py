@@ -66,11 +66,11 @@ def test_cpp_client_joins_its_group_and_pulls_messages(broker: Harness, flags: i
 
 def test_operators_see_a_cpp_consumer_with_the_names_of_its_enums(broker: Harness) -> None:
     ask(broker, Code.HEART_BEAT, body=HEARTBEAT)
-    told = broker.json(Code.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "cpp"})
-    assert told["consumeType"] == "CONSUME_PASSIVELY"
-    assert told["messageModel"] == "CLUSTERING"
-    assert told["consumeFromWhere"] == "CONSUME_FROM_LAST_OFFSET"
-    assert [item["language"] for item in told["connectionSet"]] == ["CPP"]
+    reported = broker.json(Code.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "cpp"})
+    assert reported["consumeType"] == "CONSUME_PASSIVELY"
+    assert reported["messageModel"] == "CLUSTERING"
+    assert reported["consumeFromWhere"] == "CONSUME_FROM_LAST_OFFSET"
+    assert [item["language"] for item in reported["connectionSet"]] == ["CPP"]
 
 
 def test_cpp_client_locks_a_queue_and_sends_a_message_back(broker: Harness) -> None:

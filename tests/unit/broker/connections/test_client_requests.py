@@ -44,7 +44,7 @@ def test_refusal_of_a_client_is_returned(broker: Harness) -> None:
 
 
 def test_request_to_an_offline_client_fails_at_once(broker: Harness) -> None:
-    answer = broker.ask(Code.GET_CONSUMER_RUNNING_INFO, ASK | {"clientId": "somebody"})
+    answer = broker.ask(Code.GET_CONSUMER_RUNNING_INFO, ASK | {"clientId": "missing"})
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "not online" in (answer.remark or "")
 
@@ -158,10 +158,10 @@ def test_offsets_of_one_member_are_requested_only_from_it(broker: Harness) -> No
     broker.send_request(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
     assert broker.take_requests(Code.GET_CONSUMER_STATUS_FROM_CLIENT, link=CONSUMER) == []
     assert len(broker.take_requests(Code.GET_CONSUMER_STATUS_FROM_CLIENT, link=8)) == 1
-    nobody = broker.json(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields | {"clientAddr": "nobody"})
-    assert nobody == {"consumerTable": {}}
+    unknown = broker.json(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields | {"clientAddr": "missing"})
+    assert unknown == {"consumerTable": {}}
 
 
 def test_offsets_of_an_offline_group_are_refused(broker: Harness) -> None:
-    answer = broker.ask(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "TopicA", "group": "nobody"})
+    answer = broker.ask(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "TopicA", "group": "missing"})
     assert answer.code == ResponseCode.SYSTEM_ERROR

@@ -214,7 +214,7 @@ class Story:
                 self._lines.append(f"{number} down")
                 continue
             member = broker.failover.member
-            lonely = " lonely" if member.status(self.group.now).is_lonely else ""
+            isolated = " lonely" if member.status(self.group.now).is_lonely else ""
             may = ("R" if "R" in broker.may else "-") + ("W" if "W" in broker.may else "-")
             queue = broker.node.store.queues.get(("TopicA", 0))
             offset = broker.node.offsets.get("TopicA", "group", 0)
@@ -224,14 +224,14 @@ class Story:
                 else ""
             )
             self._lines.append(
-                f"{number} {may} {broker.stage}{lonely}: {0 if queue is None else queue.max_offset} messages, "
+                f"{number} {may} {broker.stage}{isolated}: {0 if queue is None else queue.max_offset} messages, "
                 f"{'nothing committed' if offset is None else f'committed to {offset}'}{trouble}"
             )
 
     # Clients.
 
     def _do_send(self, count: str) -> None:
-        told: list[tuple[str, str]] = []
+        responses: list[tuple[str, str]] = []
         for _ in range(int(count)):
             for number, broker in self._living:
                 opaque = broker.send_request(Code.SEND_MESSAGE_V2, send_fields("TopicA", 0, {}), b"%d" % self._sent)
@@ -239,16 +239,16 @@ class Story:
                 answer = broker.answer_to(opaque)
                 if answer is None:
                     self._waiting.append((number, opaque, f"send of message {self._sent}"))
-                    told.append((f"{number} does not answer the send yet", ""))
+                    responses.append((f"{number} does not answer the send yet", ""))
                 elif answer.code in STATUS:
-                    told.append((f"{number} {STATUS[answer.code]}", answer.fields["queueOffset"]))
+                    responses.append((f"{number} {STATUS[answer.code]}", answer.fields["queueOffset"]))
                 else:
-                    told.append((f"{number} refuses the send: {self._of(number, answer)}", ""))
+                    responses.append((f"{number} refuses the send: {self._of(number, answer)}", ""))
                     continue
                 self._sent += 1
                 break
-        for text in dict.fromkeys(text for text, _ in told):
-            offsets = [offset for one, offset in told if one == text and offset]
+        for text in dict.fromkeys(text for text, _ in responses):
+            offsets = [offset for one, offset in responses if one == text and offset]
             self._lines.append(f"{text} {_span(offsets[0], offsets[-1])}" if offsets else text)
 
     def _do_consume(self, count: str) -> None:

@@ -51,7 +51,7 @@ def has_taken(group: MortalGroup, _: Point) -> bool:
     return member._handover.taken is not None or member.view.pending is not None
 
 
-HAND_BACK: dict[str, Moment] = {
+HANDOVER: dict[str, Moment] = {
     "a: about to register": is_at(MASTER, "asked Create", "/live/0"),
     "a: registered, unknowing": is_at(MASTER, "answered Create", "/live/0"),
     "b: the state seen": stands(MASTER, MemberStage.AWAITING),
@@ -100,7 +100,7 @@ def reading_slave(path: Path, *, seed: int) -> Traffic:
     return traffic
 
 
-def hand_back(path: Path, *, seed: int) -> tuple[Traffic, Callable[[], object]]:
+def handover(path: Path, *, seed: int) -> tuple[Traffic, Callable[[], object]]:
     """Return a group before the offset handover to its master, and the call that begins it."""
     traffic = reading_slave(path, seed=seed)
     return traffic, lambda: traffic.group.start(MASTER)
@@ -180,9 +180,9 @@ def crash_at_step(path: Path, prepare: Prepare, steps: dict[str, Moment], step: 
 @spec("F25", "F26", "F09", "F22", "F33", "M07")
 @pytest.mark.parametrize("how", [KILL, POWER])
 @pytest.mark.parametrize("victims", BOTH)
-@pytest.mark.parametrize("step", HAND_BACK)
+@pytest.mark.parametrize("step", HANDOVER)
 def test_crash_at_each_step_of_an_offset_handover(step: str, victims: str, how: str, tmp_path: Path) -> None:
-    crash_at_step(tmp_path, hand_back, HAND_BACK, step, victims, how)
+    crash_at_step(tmp_path, handover, HANDOVER, step, victims, how)
 
 
 @spec("V18", "F09", "F33", "M07")
@@ -209,7 +209,7 @@ class Nth:
 @pytest.mark.parametrize("victim", [MASTER, SLAVE])
 def test_crash_between_any_two_effects_of_an_offset_handover(victim: int, first: int, tmp_path: Path) -> None:
     for nth in range(first, 1_000, STRIDE):
-        traffic, begin = hand_back(tmp_path, seed=nth)
+        traffic, begin = handover(tmp_path, seed=nth)
         how = POWER if nth % 4 < 2 else KILL
         if not crash_at(traffic, begin, Nth(victim, nth), [victim], how, back_ms(nth), is_over=is_normal):
             assert nth > 30, "fewer effects than a handover has"
@@ -222,9 +222,9 @@ def forget(_: ConsumerOffsets, raw: dict[str, Any]) -> None:
 
 def test_checker_detects_offsets_that_were_not_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ConsumerOffsets, "merge_positions", forget)
-    traffic, begin = hand_back(tmp_path, seed=1)
+    traffic, begin = handover(tmp_path, seed=1)
     with pytest.raises(AssertionError, match="a committed offset went back"):
-        crash_at(traffic, begin, HAND_BACK["f: the master serves"], [SLAVE], KILL, 200)
+        crash_at(traffic, begin, HANDOVER["f: the master serves"], [SLAVE], KILL, 200)
 
 
 def test_checker_detects_offsets_that_count_before_they_are_saved(
@@ -232,9 +232,9 @@ def test_checker_detects_offsets_that_count_before_they_are_saved(
 ) -> None:
     monkeypatch.setattr(Saver, "begin", lambda _: None)
     monkeypatch.setattr(MemberMachine, "may_take_offsets", take_at_once)
-    traffic, begin = hand_back(tmp_path, seed=1)
+    traffic, begin = handover(tmp_path, seed=1)
     with pytest.raises(AssertionError, match="a committed offset went back"):
-        crash_at(traffic, begin, HAND_BACK["f: written, unknowing"], [MASTER], POWER, 200)
+        crash_at(traffic, begin, HANDOVER["f: written, unknowing"], [MASTER], POWER, 200)
 
 
 def take_at_once(member: MemberMachine, giver: int, token: int) -> bool:

@@ -43,8 +43,8 @@ def challenge(broker: Harness, link: int = 1) -> str:
 
 def proven(code: int, fields: dict[str, str], nonce: str, secret: bytes = SECRET, body: bytes = b"") -> Command:
     """Return a request with the proof of a member."""
-    told = {**fields, CHALLENGE: nonce, NONCE: "b3du"}
-    command = Command(code, 77, fields=told, body=body)
+    all_fields = {**fields, CHALLENGE: nonce, NONCE: "b3du"}
+    command = Command(code, 77, fields=all_fields, body=body)
     command.fields[PROOF] = member_requests._text(member_requests._request_proof(secret, command))
     return command
 
@@ -202,9 +202,9 @@ def test_replayed_handover_moves_no_offset_back(
     master.commit(9)
     (request,) = recorded
     assert (PROOF in request.fields) is (secret is not None)
-    stranger = 900
-    master.open(stranger)
-    answer = ask(master, request, link=stranger)
+    unauthenticated = 900
+    master.open(unauthenticated)
+    answer = ask(master, request, link=unauthenticated)
     assert answer.code == (ResponseCode.SYSTEM_ERROR if secret is None else NO_PERMISSION)
     assert master.committed() == 9
     # Even if it were accepted, the higher offset would win.
@@ -250,7 +250,7 @@ def test_switch_moves_offsets_with_proofs(tmp_path: Path) -> None:
 @spec("H24")
 def test_response_without_a_proof_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     asking = Harness(tmp_path, keyring=Keyring(lambda: (SECRET,), Random(1)))
-    heard: list[Command | None] = []
+    responses: list[Command | None] = []
     nonce = member_requests._text(bytes(32))
 
     def begin() -> None:
@@ -262,7 +262,7 @@ def test_response_without_a_proof_is_ignored(tmp_path: Path, caplog: pytest.LogC
                 "10.0.0.9:10911",
                 command,
                 3_000,
-                lambda answer, _: heard.append(answer),
+                lambda answer, _: responses.append(answer),
                 asking.node.turn_out,
                 now,
             ),
@@ -284,14 +284,14 @@ def test_response_without_a_proof_is_ignored(tmp_path: Path, caplog: pytest.LogC
     (first,) = asking.take_requests(Code.TANDEM_CHALLENGE, link=link)
     # The peer has no secret, or sends something else than a nonce.
     asking.reply(first, link=link, code=ResponseCode.SYSTEM_ERROR)
-    assert heard == [None]
+    assert responses == [None]
     for proof in ("", "AAAA", "self"):
         request = asked()
         false = request.answer(OK, fields={PROOF: request.fields[PROOF] if proof == "self" else proof})
         asking.turn([(link, encode_command(false))])
-    assert heard == [None] * 4
+    assert responses == [None] * 4
     assert len([line for line in caplog.messages if "does not prove that it knows haSecretFile" in line]) == 1
     request = asked()
     true = member_requests.sealed(asking.node, request, request.answer(OK))
     asking.turn([(link, encode_command(true))])
-    assert heard[-1] is not None
+    assert responses[-1] is not None

@@ -25,7 +25,7 @@ def pair(tmp_path: Path) -> ElectedGroup:
 
 
 def send(group: ElectedGroup, broker: Broker, topic: str, queue_id: int, queues: int, body: bytes = b"body") -> int:
-    """Send as a producer with a route of so many queues; return the code of the response."""
+    """Send as a producer whose route has this number of queues; return the code of the response."""
     opaque = broker.send_request(Code.SEND_MESSAGE_V2, send_fields(topic, queue_id) | {"d": queues}, body)
     group.settle()
     answer = broker.answer_to(opaque)

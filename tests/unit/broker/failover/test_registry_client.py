@@ -31,9 +31,9 @@ def test_operations_for_zookeeper_leave_with_the_turn_and_events_come_with_it() 
     registry.tick(turn, now)
     assert turn.asks == asks
     assert not turn.connects
-    told: list[Event] = [SessionUp(7, 4_000), Confirmed(3), RegistryResponse(1, Unknown(), 3)]
-    assert all(registry.on_event(event, turn, now) for event in told)
-    assert registry.take_events() == told
+    registry_events: list[Event] = [SessionUp(7, 4_000), Confirmed(3), RegistryResponse(1, Unknown(), 3)]
+    assert all(registry.on_event(event, turn, now) for event in registry_events)
+    assert registry.take_events() == registry_events
     assert registry.is_up
     assert registry.take_events() == []
     for event in (SessionSuspended(), SessionLost()):
@@ -53,7 +53,7 @@ def test_a_name_server_registry_has_a_connection_of_its_own() -> None:
     events: list[Event] = []
     server_events: list[Event] = []
     answers: list[bytes] = []
-    told: list[RegistryEvent] = []
+    registry_events: list[RegistryEvent] = []
     for step in range(8):
         turn = Turn()
         now.mono_ms += 10
@@ -64,7 +64,7 @@ def test_a_name_server_registry_has_a_connection_of_its_own() -> None:
         if registry.is_up and step == 5:
             registry.ask([RegistryRequest(1, Create("/live", b"", ephemeral=True))], turn, now)
         registry.tick(turn, now)
-        told += registry.take_events()
+        registry_events += registry.take_events()
         assert not turn.asks
         events = [Opened(connect.link, connect.kind, connect.address) for connect in turn.connects]
         server_events += [Opened(1, LinkKind.REMOTING, "b:1") for _ in turn.connects]
@@ -78,8 +78,8 @@ def test_a_name_server_registry_has_a_connection_of_its_own() -> None:
     assert registry.is_up
     assert registry.owns(-5)
     assert registry.deadline_ms() is not None
-    assert told[0] == SessionUp(1, 2_000)
-    assert [event.outcome for event in told if isinstance(event, RegistryResponse)] == [Done(0)]
+    assert registry_events[0] == SessionUp(1, 2_000)
+    assert [event.outcome for event in registry_events if isinstance(event, RegistryResponse)] == [Done(0)]
     turn = Turn()
     assert registry.on_event(Closed(-5, "gone"), turn, now)
     assert registry.take_events() == [SessionSuspended()]

@@ -198,7 +198,7 @@ def test_mode_static_follows_the_settings(tmp_path: Path) -> None:
 def test_consumer_far_behind_is_not_sent_to_a_member_that_refuses_it(
     tmp_path: Path, mode: Mode, suggested: str
 ) -> None:
-    """An unmodified Java consumer would pull from that slave for ever, which never suggests another broker."""
+    """An unmodified Java consumer would pull from that slave forever, which never suggests another broker."""
     group = ElectedGroup(tmp_path, mode, settles=False, slave_read_enable=True, memory_ratio_max=0)
     group.settle()
     group.pass_time(4_000)

@@ -91,9 +91,9 @@ def test_replica_that_becomes_the_master_delivers_what_the_old_one_could_not(tmp
     assert group.master.node.delay.progress[2] == 3
     for member in group.members:
         group.stop(member)
-    heir = Harness(group.path / "slave1", segment_bytes=SEGMENT, now=group.now)
-    heir.pass_time(5_000)
-    assert bodies(heir) == wanted(*range(10)), "and 0 to 2, whose delivery had not been replicated"
+    successor = Harness(group.path / "slave1", segment_bytes=SEGMENT, now=group.now)
+    successor.pass_time(5_000)
+    assert bodies(successor) == wanted(*range(10)), "and 0 to 2, whose delivery had not been replicated"
 
 
 def test_delayed_message_that_no_replica_has_is_logged_and_skipped(

@@ -535,13 +535,13 @@ def test_master_checks_a_record_that_arrived_damaged_three_times_and_repairs_it_
 def test_suspicion_of_valid_bytes_is_logged_as_unfounded(tmp_path: Path) -> None:
     group = filled(tmp_path)
     at, _ = places(group.master)[80]
-    told = {"offset": at, "brokerId": 7, "reason": "it looked bad"}
-    assert group.master.ask(RequestCode.TANDEM_LOG_SUSPECT, told).code == ResponseCode.SUCCESS
+    suspicion = {"offset": at, "brokerId": 7, "reason": "it looked bad"}
+    assert group.master.ask(RequestCode.TANDEM_LOG_SUSPECT, suspicion).code == ResponseCode.SUCCESS
     group.pass_time(1_000)
     found = state(group.master)
     assert (found["suspicion"]["found"], found["damaged"]) == ("sound here", [])
     for offset in (-1, 1 << 62, at + 13):
-        group.master.ask(RequestCode.TANDEM_LOG_SUSPECT, told | {"offset": offset})
+        group.master.ask(RequestCode.TANDEM_LOG_SUSPECT, suspicion | {"offset": offset})
     group.pass_time(1_000)
     assert state(group.master)["damaged"] == []
 

@@ -298,10 +298,10 @@ def test_suspects_are_bounded_and_logged_a_few_at_a_time(caplog: pytest.LogCaptu
     count = queue.max_offset
     most, entry_repair.SUSPECTS_MAX = entry_repair.SUSPECTS_MAX, 50
     try:
-        told = [broker.node.scrubber.suspect_entry(queue, number, "a test says so") for number in range(count)]
+        accepted = [broker.node.scrubber.suspect_entry(queue, number, "a test says so") for number in range(count)]
     finally:
         entry_repair.SUSPECTS_MAX = most
-    assert told == [True] * count, "a message whose search must wait is not lost"
+    assert accepted == [True] * count, "a message whose search must wait is not lost"
     assert broker.node.scrubber.entries.waiting == 50
     assert len([record for record in caplog.records if "a test says so" in record.getMessage()]) == 20
     broker.pass_time(1_000)

@@ -147,8 +147,8 @@ def test_a_replica_reports_that_its_own_bytes_are_damaged_or_of_another_history(
 @spec("T20")
 def test_repair_that_cannot_be_synced_ends_as_any_failed_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = filled()
-    told: list[str] = []
-    monkeypatch.setattr(broker.node, "doubt", lambda why, _now, **_: told.append(why))
+    reasons: list[str] = []
+    monkeypatch.setattr(broker.node, "doubt", lambda why, _now, **_: reasons.append(why))
     repairs = broker.node.scrubber.repairs
     at, size = places(broker)[20]
     data = broker.node.store.log.read_raw(at, size)
@@ -163,7 +163,7 @@ def test_repair_that_cannot_be_synced_ends_as_any_failed_sync(monkeypatch: pytes
     repairs._attempt, repairs._weighed = object(), object()  # type: ignore[assignment]
     broker.turn([], [done])
     assert broker.send("TopicA").code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert len(told) == 1
+    assert len(reasons) == 1
 
 
 @spec("T20")
@@ -171,15 +171,15 @@ def test_no_message_is_acknowledged_after_a_failed_sync_and_the_group_is_notifie
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = filled(flush_type="SYNC_FLUSH")
-    told: list[str] = []
-    monkeypatch.setattr(broker.node, "doubt", lambda why, _now, **_: told.append(why))
+    reasons: list[str] = []
+    monkeypatch.setattr(broker.node, "doubt", lambda why, _now, **_: reasons.append(why))
     assert isinstance(broker.disk, SimDisk)
     broker.disk.fail("datasync", prefix="commitlog/")
     assert broker.send("TopicA").code == ResponseCode.SERVICE_NOT_AVAILABLE
     for _ in range(3):
         assert broker.send("TopicA").code == ResponseCode.SERVICE_NOT_AVAILABLE
         broker.pass_time(1_000)
-    assert len(told) == 1
+    assert len(reasons) == 1
     assert broker.ask(RequestCode.TANDEM_SCRUB, {"begin": True}).code == ResponseCode.SUCCESS
 
 

@@ -37,8 +37,8 @@ def topic_config(broker: Harness, topic: str) -> Any:
 def registrations(broker: Harness) -> list[Any]:
     """Return the topic tables registered at the name server so far."""
     [link] = {connect.link for connect in broker.connects}
-    told = broker.take_requests(Code.REGISTER_BROKER, link=link)
-    return [loads(command.body)["topicConfigSerializeWrapper"] for command in told]
+    requests = broker.take_requests(Code.REGISTER_BROKER, link=link)
+    return [loads(command.body)["topicConfigSerializeWrapper"] for command in requests]
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_malformed_topic_list_is_refused(broker: Harness, body: bytes) -> None:
 
 
 def test_unknown_topic_has_no_config(broker: Harness) -> None:
-    assert broker.ask(Code.GET_TOPIC_CONFIG, {"topic": "nobody"}).code == ResponseCode.TOPIC_NOT_EXIST
+    assert broker.ask(Code.GET_TOPIC_CONFIG, {"topic": "missing"}).code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def test_topic_without_write_permission_accepts_no_more_sends(broker: Harness) -> None:
@@ -290,7 +290,7 @@ def test_deleted_group_loses_its_offsets_if_asked_in_either_spelling(
 
 def test_unknown_group_is_refused_if_groups_are_not_created_on_use(tmp_path: Path) -> None:
     broker = Harness(tmp_path, auto_create_group=False)
-    answer = broker.ask(Code.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "nobody"})
+    answer = broker.ask(Code.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "missing"})
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 

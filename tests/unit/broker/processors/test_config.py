@@ -94,8 +94,8 @@ def test_permission_takes_effect_and_is_registered_at_name_servers(broker: Harne
     before = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)[-1]
 
     change_settings(broker, "brokerPermission=4")
-    [told] = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)
-    tables = [loads(command.body)["topicConfigSerializeWrapper"] for command in (before, told)]
+    [registered] = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)
+    tables = [loads(command.body)["topicConfigSerializeWrapper"] for command in (before, registered)]
     assert [table["topicConfigTable"]["Ordered"]["perm"] for table in tables] == [6, 4]
     assert tables[1]["dataVersion"]["counter"] == tables[0]["dataVersion"]["counter"] + 1
     assert broker.send("Ordered").code == ResponseCode.NO_PERMISSION
@@ -204,12 +204,12 @@ def test_answer_to_a_change_of_settings_waits_until_it_is_saved(broker: Harness)
 def test_weight_is_registered_at_name_servers_unless_it_is_the_default(broker: Harness) -> None:
     [connect] = broker.connects
     broker.turn([], [Opened(connect.link, LinkKind.PEER, "10.0.0.9:9876")])
-    [told] = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)
-    assert "brokerWeight" not in told.fields
+    [registered] = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)
+    assert "brokerWeight" not in registered.fields
     change_settings(broker, "brokerWeight=250")
-    [told] = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)
-    assert told.fields["brokerWeight"] == "250"
-    assert "failoverMode" not in told.fields
+    [registered] = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)
+    assert registered.fields["brokerWeight"] == "250"
+    assert "failoverMode" not in registered.fields
 
 
 def test_settings_on_the_blacklist_of_the_file_cannot_be_changed_and_all_others_can(tmp_path: Path) -> None:

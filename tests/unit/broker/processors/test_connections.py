@@ -36,7 +36,7 @@ def test_consumers_are_listed_with_their_subscriptions(broker: Harness) -> None:
 
 
 def test_group_without_members_is_not_online(broker: Harness) -> None:
-    answer = broker.ask(Code.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "nobody"})
+    answer = broker.ask(Code.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "missing"})
     assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
 
 

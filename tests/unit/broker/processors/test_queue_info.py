@@ -40,7 +40,7 @@ def test_topic_status_has_bounds_and_last_time_of_every_queue_in_javas_json(brok
         key("TopicA", 0): {"lastUpdateTimestamp": START_WALL_MS + 2_000, "maxOffset": 3, "minOffset": 0},
         key("TopicA", 1): {"lastUpdateTimestamp": 0, "maxOffset": 0, "minOffset": 0},
     }
-    assert broker.ask(Code.GET_TOPIC_STATS_INFO, {"topic": "nobody"}).code == ResponseCode.TOPIC_NOT_EXIST
+    assert broker.ask(Code.GET_TOPIC_STATS_INFO, {"topic": "missing"}).code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def progress(broker: Harness, group: str = "group", **fields: object) -> Any:
@@ -57,7 +57,7 @@ def test_progress_has_the_offset_of_a_group_in_every_queue(broker: Harness) -> N
         },
         key("TopicA", 1): {"brokerOffset": 0, "consumerOffset": 0, "lastTimestamp": 0, "pullOffset": 0},
     }
-    assert progress(broker, "nobody") == {}
+    assert progress(broker, "missing") == {}
 
 
 def test_pull_offset_is_behind_the_last_sent_message_and_at_least_the_committed_offset(broker: Harness) -> None:
@@ -79,7 +79,7 @@ def test_progress_of_an_online_group_excludes_topics_without_a_subscription(brok
     broker.heartbeat("group", {"TopicB": "*"})
     assert all("TopicB" in queue for queue in progress(broker))
     assert progress(broker, topic="TopicA") == {}
-    listed = progress(broker, topicList="TopicA;nobody")
+    listed = progress(broker, topicList="TopicA;missing")
     assert set(listed) == {key("TopicA", 0), key("TopicA", 1)}, "listed topics are included in any case"
 
 
@@ -114,7 +114,7 @@ def test_time_span_shows_since_when_messages_wait(broker: Harness) -> None:
     commit(broker, "group", 3)
     read = broker.json(Code.QUERY_CONSUME_TIME_SPAN, {"topic": "TopicA", "group": "group"})["consumeTimeSpanSet"]
     assert read[0]["delayTime"] == 0
-    unknown = broker.ask(Code.QUERY_CONSUME_TIME_SPAN, {"topic": "nobody", "group": "group"})
+    unknown = broker.ask(Code.QUERY_CONSUME_TIME_SPAN, {"topic": "missing", "group": "group"})
     assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
 
 

@@ -66,16 +66,16 @@ def test_online_group_is_notified_of_its_offsets_by_time(
     answer = reset(broker, at(broker, seconds), isForce=force)
     assert loads(answer.body) == {"offsetTable": {key(0): expected, key(1): expected}}
     for link in (7, 8):
-        [told] = broker.take_requests(Code.RESET_CONSUMER_CLIENT_OFFSET, link=link)
-        assert told.is_oneway
-        assert told.fields == {
+        [notice] = broker.take_requests(Code.RESET_CONSUMER_CLIENT_OFFSET, link=link)
+        assert notice.is_oneway
+        assert notice.fields == {
             "topic": "TopicA",
             "group": "group",
             "timestamp": str(at(broker, seconds)),
             "isForce": str(force).lower(),
         }
-        assert told.body.startswith(b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"TopicA"}:')
-        assert loads(told.body) == {"offsetTable": {key(0): expected, key(1): expected}}
+        assert notice.body.startswith(b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"TopicA"}:')
+        assert loads(notice.body) == {"offsetTable": {key(0): expected, key(1): expected}}
     assert stored(broker, 0) == expected, "a member that gets the queue now begins there"
 
 
@@ -89,8 +89,8 @@ def test_time_before_all_messages_and_no_time_select_the_ends_of_the_queue(broke
 def test_cpp_tool_has_members_notified_with_a_list(broker: Harness) -> None:
     broker.heartbeat("group", {"TopicA": "*"})
     reset(broker, 0, language="CPP")
-    [told] = broker.take_requests(Code.RESET_CONSUMER_CLIENT_OFFSET)
-    assert loads(told.body) == {
+    [notice] = broker.take_requests(Code.RESET_CONSUMER_CLIENT_OFFSET)
+    assert loads(notice.body) == {
         "offsetTable": [
             {"brokerName": "broker-a", "offset": 0, "queueId": queue_id, "topic": "TopicA"} for queue_id in (0, 1)
         ]
@@ -125,18 +125,18 @@ def test_one_queue_of_an_online_group_is_set_by_time(broker: Harness) -> None:
     broker.heartbeat("group", {"TopicA": "*"})
     answer = reset(broker, at(broker, 2), queueId=0)
     assert loads(answer.body) == {"offsetTable": {key(0): 2}}
-    [told] = broker.take_requests(Code.RESET_CONSUMER_CLIENT_OFFSET)
-    assert loads(told.body) == {"offsetTable": {key(0): 2}}
+    [notice] = broker.take_requests(Code.RESET_CONSUMER_CLIENT_OFFSET)
+    assert loads(notice.body) == {"offsetTable": {key(0): 2}}
 
 
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ({"topic": "nobody"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"topic": "missing"}, ResponseCode.TOPIC_NOT_EXIST),
         ({"queueId": 2}, ResponseCode.SYSTEM_ERROR),
         ({"queueId": 0, "offset": 6}, ResponseCode.SYSTEM_ERROR),
         ({"queueId": 0, "offset": -7}, ResponseCode.SYSTEM_ERROR),
-        ({"queueId": 0, "offset": 1, "group": "nobody"}, ResponseCode.SYSTEM_ERROR),
+        ({"queueId": 0, "offset": 1, "group": "missing"}, ResponseCode.SYSTEM_ERROR),
     ],
 )
 def test_invalid_reset_changes_nothing(broker: Harness, fields: dict[str, object], code: int) -> None:
@@ -324,7 +324,7 @@ def test_cloning_to_an_invalid_name_is_refused(broker: Harness) -> None:
 
 
 def correction(broker: Harness, **fields: object) -> Any:
-    wanted = {"topic": "TopicA", "compareGroup": "nobody"} | fields
+    wanted = {"topic": "TopicA", "compareGroup": "missing"} | fields
     return broker.json(Code.QUERY_CORRECTION_OFFSET, wanted)["correctionOffsets"]
 
 

@@ -79,7 +79,7 @@ def test_minute_hour_and_day_are_spans_of_their_own(tmp_path: Path) -> None:
 
 def test_unknown_counter_is_refused(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
-    answer = broker.ask(Code.VIEW_BROKER_STATS_DATA, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "nobody"})
+    answer = broker.ask(Code.VIEW_BROKER_STATS_DATA, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "missing"})
     assert answer.code == ResponseCode.SYSTEM_ERROR
 
 

@@ -311,8 +311,8 @@ def test_slaves_without_support_for_attributes_get_the_table_without_them(
 
 def pieces(broker: Harness) -> list[dict[str, Any]]:
     [link] = {connect.link for connect in broker.connects}
-    told = broker.take_requests(Code.REGISTER_BROKER, link=link)
-    return [json.loads(command.body)["topicConfigSerializeWrapper"] for command in told]
+    sent = broker.take_requests(Code.REGISTER_BROKER, link=link)
+    return [json.loads(command.body)["topicConfigSerializeWrapper"] for command in sent]
 
 
 @pytest.fixture
@@ -326,12 +326,12 @@ def in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
 
 
 def test_each_piece_of_a_registration_has_its_own_data_version(in_pieces: Harness) -> None:
-    told = pieces(in_pieces)
-    assert [len(piece["topicConfigTable"]) for piece in told] == [4, 4, 2]
+    sent = pieces(in_pieces)
+    assert [len(piece["topicConfigTable"]) for piece in sent] == [4, 4, 2]
     whole = in_pieces.node.topics.version.as_json()
-    assert [piece["tandemDataVersion"] for piece in told] == [whole] * 3
-    assert [whole["timestamp"] - piece["dataVersion"]["timestamp"] for piece in told] == [2, 1, 0]
-    assert {name for piece in told for name in piece["topicConfigTable"]} == set(in_pieces.node.topics.table)
+    assert [piece["tandemDataVersion"] for piece in sent] == [whole] * 3
+    assert [whole["timestamp"] - piece["dataVersion"]["timestamp"] for piece in sent] == [2, 1, 0]
+    assert {name for piece in sent for name in piece["topicConfigTable"]} == set(in_pieces.node.topics.table)
 
 
 @pytest.mark.parametrize("merges_new_topics", [False, True], ids=["4.9", "5.3"])
@@ -378,8 +378,8 @@ def test_change_while_pieces_are_in_flight_is_sent_when_they_are_answered(in_pie
     assert in_pieces.node.registration.registered == set()
     in_pieces.reply(first[-1], link=link)
     assert in_pieces.node.registration.registered == {NAME_SERVER}
-    told = pieces(in_pieces)
-    assert {"a", "b", "c"} <= {name for piece in told for name in piece["topicConfigTable"]}
+    sent = pieces(in_pieces)
+    assert {"a", "b", "c"} <= {name for piece in sent for name in piece["topicConfigTable"]}
 
 
 def test_refused_piece_is_logged_with_its_reason(in_pieces: Harness, caplog: pytest.LogCaptureFixture) -> None:
