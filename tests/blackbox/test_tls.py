@@ -96,11 +96,11 @@ def test_version_1_2_is_taken_and_nothing_older(authority: Authority) -> None:
 def test_certificate_of_another_authority_is_refused_by_either_end(authority: Authority, tmp_path: Path) -> None:
     other = Authority(tmp_path, "other")
     theirs, ours = refusals(make(authority).connect(HOST), make(other, "o").accept())
-    assert "the peer's certificate is not taken: " in theirs
-    assert "the peer refuses us: unknown ca" in ours
+    assert "the peer's certificate is not accepted: " in theirs
+    assert "refused by the peer: unknown ca" in ours
     theirs, ours = refusals(make(other, "o", trusts=authority).connect(HOST), make(authority).accept())
-    assert "the peer's certificate is not taken: " in ours
-    assert "the peer refuses us: unknown ca" in theirs
+    assert "the peer's certificate is not accepted: " in ours
+    assert "refused by the peer: unknown ca" in theirs
 
 
 def test_expired_certificate_is_called_so(authority: Authority) -> None:
@@ -122,7 +122,7 @@ def test_client_without_a_certificate_is_refused_where_an_authority_is_given(aut
     context = ssl.create_default_context(cafile=str(authority.ca_file))
     theirs, ours = refusals(TlsLink(context, HOST), make(authority).accept())
     assert "peer did not return a certificate" in ours
-    assert "the peer refuses us" in theirs
+    assert "refused by the peer" in theirs
     open_to_all = Tls(*authority.issue("open"), "")
     shake(TlsLink(context, HOST), open_to_all.accept())
 
@@ -130,11 +130,11 @@ def test_client_without_a_certificate_is_refused_where_an_authority_is_given(aut
 @pytest.mark.parametrize("data", [b"\xffTandemP", bytes(8), b"GET / HTTP/1.1\r\n", b"x"])
 def test_plain_bytes_are_told_from_tls_and_answered_with_an_alert(authority: Authority, data: bytes) -> None:
     server = make(authority).accept()
-    with pytest.raises(NetworkError, match="the peer speaks none"):
+    with pytest.raises(NetworkError, match="the peer does not use TLS"):
         server.receive(data)
     assert server.outgoing() == NOT_TLS_ALERT
     client = make(authority, "c").connect(HOST)
-    with pytest.raises(NetworkError, match="the peer speaks none"):
+    with pytest.raises(NetworkError, match="the peer does not use TLS"):
         client.receive(data)
 
 

@@ -81,28 +81,28 @@ def refused_pair(start: Start, ours: dict[str, str], theirs: dict[str, str]) -> 
 def test_authority_that_is_not_trusted_is_said_by_both(start: Start, authority: Authority, tmp_path: Path) -> None:
     other = Authority(tmp_path, "other")
     ours, theirs = refused_pair(start, authority.settings("m"), other.settings("s", trusts=authority))
-    assert "the peer's certificate is not taken" in ours
-    assert "the peer refuses us: unknown ca" in theirs
+    assert "the peer's certificate is not accepted" in ours
+    assert "refused by the peer: unknown ca" in theirs
 
 
 def test_expired_certificate_of_the_master_is_said_by_both(start: Start, authority: Authority) -> None:
     ours, theirs = refused_pair(start, authority.settings("m", is_expired=True), authority.settings("s"))
     assert "certificate has expired" in theirs
-    assert "the peer refuses us" in ours
+    assert "refused by the peer" in ours
 
 
 @spec("H24")
 def test_slave_without_tls_is_told_by_a_master_that_has_it(start: Start, authority: Authority) -> None:
     master = start("master", brokerRole="SYNC_MASTER", **authority.settings("m"))
     slave = start_slave(start, master.ha_port)
-    wait_until(lambda: "the peer speaks none" in master.log_text(), "the master says why")
-    wait_until(lambda: "the master speaks TLS" in slave.log_text(), "the slave says why")
+    wait_until(lambda: "the peer does not use TLS" in master.log_text(), "the master says why")
+    wait_until(lambda: "the master uses TLS" in slave.log_text(), "the slave says why")
     assert slave.log_end() == 0
 
 
 def test_slave_with_tls_gives_up_a_master_that_has_none(start: Start, authority: Authority) -> None:
     ours, theirs = refused_pair(start, {}, authority.settings("s"))
-    assert "it speaks TLS, and this port does not" in ours
+    assert "it uses TLS, this port does not" in ours
     assert "closed by the peer during the handshake" in theirs
 
 

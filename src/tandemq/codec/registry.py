@@ -120,7 +120,7 @@ def decode_operation(request: Command) -> tuple[int, Operation]:
         case "delete":
             operation = Delete(fields.path, fields.version)
         case _:
-            raise ProtocolError(f"{fields.op!r:.64} is no registry operation")
+            raise ProtocolError(f"{fields.op!r:.64} is not a registry operation")
     return fields.session_id, operation
 
 

@@ -54,7 +54,7 @@ def parse_changes(text: str) -> dict[str, str]:
         if (part[0] == "+") != bool(equals):
             raise _malformed(part)
         if name in changes:
-            raise ProtocolError(f"attribute {name[1:65]!r} is there twice")
+            raise ProtocolError(f"attribute {name[1:65]!r} is repeated")
         changes[name] = value
     return changes
 
@@ -80,7 +80,7 @@ def changed(
         if sign not in ("+", "-") or not name or "+" in name or "-" in name:
             raise _malformed(signed)
         if name in seen:
-            raise ProtocolError(f"attribute {name[:64]!r} is there twice")
+            raise ProtocolError(f"attribute {name[:64]!r} is repeated")
         seen.add(name)
         if name not in known:
             raise ProtocolError(f"unsupported key: {name[:64]!r}; known are {', '.join(known) or 'none'}")

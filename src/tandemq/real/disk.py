@@ -25,7 +25,7 @@ def _store_errors(what: str) -> Iterator[None]:
         if error.errno in _FULL:
             raise DiskFull(f"{what}: no space left on the device", hint="free space; nothing is lost") from error
         raise DiskFailed(
-            f"{what}: {os.strerror(error.errno or 0)}", hint="look at the device and its rights"
+            f"{what}: {os.strerror(error.errno or 0)}", hint="check the device and the permissions of the file"
         ) from error
     except ValueError as error:  # raised by Python for the descriptor -1
         raise DiskFailed(f"{what}: the file is closed") from error
@@ -66,7 +66,9 @@ class RealFile:
         """Convert an OSError of an operation on this file."""
         if error.errno in _FULL:
             return DiskFull(f"{self.path}: no space left on the device", hint="free space; nothing is lost")
-        return DiskFailed(f"{self.path}: {os.strerror(error.errno or 0)}", hint="look at the device and its rights")
+        return DiskFailed(
+            f"{self.path}: {os.strerror(error.errno or 0)}", hint="check the device and the permissions of the file"
+        )
 
     def pread(self, size: int, position: int) -> bytes:
         """See `boundary.File`."""

@@ -65,8 +65,8 @@ HANDSHAKE_MS_MAX = 10_000
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LISTEN_HINTS = {
     errno.EADDRINUSE: "another process may use the port: stop it, or change that setting",
-    errno.EADDRNOTAVAIL: "bindAddress is no address of this machine",
-    errno.EACCES: "this port is for the superuser only; change that setting",
+    errno.EADDRNOTAVAIL: "bindAddress is not an address of this machine",
+    errno.EACCES: "this port requires root; change that setting",
 }
 _STALLED = "it does not read its responses"
 _GONE = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR)

@@ -135,7 +135,7 @@ class SlaveProver:
     def _prove(self, frame: bytes) -> bytes:
         challenge = decode_step(frame, Challenge)
         if challenge.refused is not None:
-            raise AuthenticationError(f"the master refuses us: {challenge.refused}")
+            raise AuthenticationError(f"refused by the master: {challenge.refused}")
         if len(challenge.nonce) != NONCE_BYTES:
             raise ProtocolError(f"a nonce of {len(challenge.nonce)} bytes; {NONCE_BYTES} are expected")
         self._transcript.append(frame)
@@ -146,7 +146,7 @@ class SlaveProver:
     def _check(self, frame: bytes) -> bytes:
         received = decode_step(frame, MasterProof)
         if received.refused is not None:
-            raise AuthenticationError(f"the master refuses us: {received.refused}")
+            raise AuthenticationError(f"refused by the master: {received.refused}")
         if not -(1 << 63) <= received.broker_id < 1 << 63:
             raise ProtocolError(f"{received.broker_id} is not a broker id")
         broker_id = received.broker_id.to_bytes(8, "big", signed=True)

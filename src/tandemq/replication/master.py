@@ -339,9 +339,7 @@ class MasterSession:
             self._close(refusal)
         elif not self._admits_classic:
             is_tls = mark.startswith(TLS_BEGIN)
-            self._close(
-                "it speaks TLS, and this port does not: set haTlsCertFile here as well" if is_tls else NOT_ADMITTED
-            )
+            self._close("it uses TLS, this port does not: set haTlsCertFile here as well" if is_tls else NOT_ADMITTED)
         elif len(self._in) >= REPORT_BYTES:
             self.is_classic = True
             self._begin_classic()
@@ -366,7 +364,7 @@ class MasterSession:
         """Process the steps of the proof that have arrived; return whether the hello comes next."""
         while self._prover is not None and not self._prover.is_proven:
             if self._in[: len(PROOF_MARK)] != PROOF_MARK[: len(self._in)]:
-                raise ProtocolError("it broke off its proof")
+                raise ProtocolError("it did not complete its proof")
             length = step_length(self._in)
             if length is None or len(self._in) < length:
                 return False

@@ -125,5 +125,5 @@ class RecordStream:
 
     def _fault(self, data: bytes, at: int, base: int, record: Record) -> str | None:
         if record.log_offset != base + at:
-            return f"the record says it lies at {record.log_offset}"
+            return f"the record states log offset {record.log_offset}"
         return record_fault(data, at, record.size, record.body_start, record.body_end, record.body_crc)

@@ -355,9 +355,11 @@ class SlaveSession:
         if data[: len(mark)] == mark[: len(data)]:
             return
         if data[: len(HELLO_MARK)] == HELLO_MARK:
-            raise AuthenticationError("the master does not prove itself: it has no haSecretFile, or is none of ours")
+            raise AuthenticationError(
+                "the master does not authenticate: it has no haSecretFile, or is not a master of this group"
+            )
         if data.startswith(TLS_ALERT):
-            raise ProtocolError("the master speaks TLS, and we do not: set haTlsCertFile here as well")
+            raise ProtocolError("the master uses TLS, this slave does not: set haTlsCertFile here as well")
         raise ProtocolError("the master does not answer as a TandemQ broker; set haProtocol = classic if it is Java's")
 
     def _read_hello(self) -> None:
@@ -373,7 +375,7 @@ class SlaveSession:
         hello = decode_master_hello(data[len(HELLO_MARK) + 4 : length])
         self._keep(data[whole:])
         if hello.refused is not None:
-            self._close(f"the master refuses us: {hello.refused}", is_refusal=True)
+            self._close(f"refused by the master: {hello.refused}", is_refusal=True)
             return
         self._events.append(MasterHelloReceived(hello))
 

@@ -117,7 +117,7 @@ def test_port_in_use_is_reported_with_its_setting(
 
 def test_address_of_another_machine_is_reported(run: Run, tmp_path: Path) -> None:
     words = ("--set", "bindAddress=192.0.2.1", "--set", "listenPort=0", "--set", f"storePathRootDir={tmp_path}")
-    assert "bindAddress is no address of this machine" in run("broker", *words, code=2).stderr
+    assert "bindAddress is not an address of this machine" in run("broker", *words, code=2).stderr
 
 
 def test_port_in_use_exits_with_2(run: Run, tmp_path: Path, tandemq_broker: LocalCluster) -> None:
@@ -143,7 +143,7 @@ def test_directory_that_cannot_be_created_exits_with_1(run: Run, tmp_path: Path)
     (tmp_path / "file").write_text("")
     printed = run("broker", *ANY_PORTS, "--set", f"storePathRootDir={tmp_path / 'file' / 'store'}", code=1).stderr
     assert f"storePathRootDir: the directory {tmp_path / 'file' / 'store'} cannot be made: Not a directory" in printed
-    assert "look at the device and its rights" in printed
+    assert "check the device and the permissions of the file" in printed
 
 
 def test_directory_that_is_not_writable_is_reported(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

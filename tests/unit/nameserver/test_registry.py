@@ -251,7 +251,7 @@ def test_a_long_journal_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({}, "sessionId"),
         ({"sessionId": "x", "op": "read", "path": "/a"}, "sessionId"),
-        ({"sessionId": "1", "op": "steal", "path": "/a"}, "'steal' is no registry operation"),
+        ({"sessionId": "1", "op": "steal", "path": "/a"}, "'steal' is not a registry operation"),
     ],
 )
 def test_malformed_requests_are_refused_with_the_reason(fields: dict[str, str], reason: str) -> None:

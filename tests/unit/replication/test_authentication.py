@@ -324,12 +324,12 @@ def test_hello_instead_of_a_proof_is_refused_by_both_sides() -> None:
     event = session.next_event()
     assert isinstance(event, slave.SlaveSessionClosed)
     assert event.is_refusal
-    assert "does not prove itself" in event.reason
+    assert "does not authenticate" in event.reason
     other = make_master(keys(SECRET))
     other.receive_data(encode_step(Opening("C", "b", 3, bytes(32))) + encode_hello(hello()), 0)
     closed = other.next_event()
     assert isinstance(closed, master.MasterSessionClosed)
-    assert closed.reason == "it broke off its proof"
+    assert closed.reason == "it did not complete its proof"
     assert other.state is master.MasterSessionState.SHUTDOWN
 
 

@@ -198,7 +198,7 @@ def parse_message_id(text: str) -> tuple[str, int]:
     except ValueError:
         raw = b""
     if len(raw) not in (16, 28):
-        raise ProtocolError(f"{text[:64]!r} is no offset message id: 32 or 56 hexadecimal digits are expected")
+        raise ProtocolError(f"{text[:64]!r} is not an offset message id: 32 or 56 hexadecimal digits are expected")
     return decode_host(raw[:-8]), int.from_bytes(raw[-8:])
 
 

@@ -54,7 +54,7 @@ def loads(data: bytes, *, is_trusted: bool = False) -> Any:
         return _resolved(value, data, is_trusted=is_trusted) if b'"$ref"' in data else value
     if not is_trusted and len(data) > DIALECT_BYTES_MAX:
         raise ProtocolError(
-            f"a JSON body of {len(data)} bytes is not strict JSON, above {DIALECT_BYTES_MAX} it must be"
+            f"a JSON body of {len(data)} bytes is not strict JSON, which is required above {DIALECT_BYTES_MAX} bytes"
         )
     try:
         value = _strict(_QUOTABLE.sub(_quoted, data))
@@ -74,7 +74,7 @@ def loads(data: bytes, *, is_trusted: bool = False) -> Any:
 def _resolved(value: Any, data: bytes, *, is_trusted: bool) -> Any:
     if not is_trusted and len(data) > DIALECT_BYTES_MAX:
         raise ProtocolError(
-            f"a JSON body of {len(data)} bytes has references, above {DIALECT_BYTES_MAX} none are taken"
+            f"a JSON body of {len(data)} bytes has references, which are refused above {DIALECT_BYTES_MAX} bytes"
         )
     return _Resolver(value).resolve(value, 0)
 
@@ -148,7 +148,7 @@ class _Reader:
         value = self._value(0)
         self._space()
         if self.position < len(self.text):
-            raise self._error("text behind the end")
+            raise self._error("text after the end")
         return value
 
     def _error(self, what: str) -> ProtocolError:
@@ -264,9 +264,9 @@ class _Reader:
         try:
             value = json.loads(word)
         except ValueError as error:
-            raise self._error(f"{word[:32]!r} is no value") from error
+            raise self._error(f"{word[:32]!r} is not a JSON value") from error
         if isinstance(value, float) and not isfinite(value):
-            raise self._error(f"{word[:32]!r} is no number")
+            raise self._error(f"{word[:32]!r} is not a number")
         return value
 
 

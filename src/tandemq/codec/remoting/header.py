@@ -142,7 +142,7 @@ def _from_binary(header: bytes, body: bytes) -> Command:
 
 def _slice(data: bytes, position: int, length: int) -> bytes:
     if length < 0 or position + length > len(data):
-        raise ProtocolError(f"a length of {length} bytes where {len(data) - position} are left")
+        raise ProtocolError(f"a length of {length} bytes, but {len(data) - position} bytes are left")
     return data[position : position + length]
 
 

@@ -158,7 +158,7 @@ class TlsLink:
     def _check_handshake(self, data: bytes) -> None:
         if not self._handshake_bytes and data[0] not in (HANDSHAKE_RECORD, ALERT_RECORD):
             self._alert = NOT_TLS_ALERT
-            raise NetworkError("TLS: the peer speaks none: set haTlsCertFile there as well")
+            raise NetworkError("TLS: the peer does not use TLS: set haTlsCertFile there as well")
         self._handshake_bytes += len(data)
         if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
             raise NetworkError(f"TLS: a handshake of more than {HANDSHAKE_BYTES_MAX} bytes")
@@ -177,7 +177,7 @@ class TlsLink:
 def _message(error: ssl.SSLError) -> str:
     reason = (error.reason or str(error)).lower().replace("_", " ")
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"TLS: the peer's certificate is not taken: {error.verify_message}"
+        return f"TLS: the peer's certificate is not accepted: {error.verify_message}"
     if "alert" in reason:
-        return f"TLS: the peer refuses us: {reason.partition('alert ')[2] or reason}"
+        return f"TLS: refused by the peer: {reason.partition('alert ')[2] or reason}"
     return f"TLS: {reason}"

@@ -93,7 +93,7 @@ class Walker:
             if magic == BLANK_MAGIC:
                 room = self._segment_bytes - self.position % self._segment_bytes
                 if size != room:
-                    self.fault = f"a blank of {size} bytes where {room} are left"
+                    self.fault = f"a blank of {size} bytes, but {room} bytes are left in the file"
                     return
                 self.position += room
                 return
@@ -102,7 +102,7 @@ class Walker:
                 self.fault = record
                 return
             if record.log_offset != self.position:
-                self.fault = f"the record says it lies at {record.log_offset}"
+                self.fault = f"the record states log offset {record.log_offset}"
                 return
             if self._check:
                 wrong = record_fault(window, at, record.size, record.body_start, record.body_end, record.body_crc)

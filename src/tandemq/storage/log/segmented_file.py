@@ -129,7 +129,7 @@ class SegmentLog:
             )
         if len(name) != NAME_DIGITS or int(name) % self.segment_bytes:
             raise StoreDamaged(
-                f"{path} is not named after an offset that {self.segment_bytes} divides", hint="it does not belong here"
+                f"{path}: the name is not a multiple of {self.segment_bytes}", hint="move the file out of the directory"
             )
         if self.starts and int(name) != self.starts[-1] + self.segment_bytes:
             raise StoreDamaged(
