@@ -20,13 +20,13 @@ _NAMES = {0: "SEND_OK", 10: "FLUSH_DISK_TIMEOUT", 11: "SLAVE_NOT_AVAILABLE", 12:
 
 
 class Script:
-    """One broker group and what was noticed of it so far."""
+    """One broker group, and the state reported so far."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._group: Group | None = None
         self._waiting: dict[int, int] = {}
-        self._said: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._seen_closes = 0
 
     @property
@@ -35,7 +35,7 @@ class Script:
         return self._group
 
     def run(self, line: str) -> list[str]:
-        """One command; what it led to."""
+        """Run one command; return its results."""
         name, plain, pairs = parse(line)
         command: Callable[[list[str], dict[str, str]], list[str]] = getattr(self, f"_do_{name}")
         return [*command(plain, pairs), *self._news()]
@@ -96,7 +96,7 @@ class Script:
         return []
 
     def _do_lose(self, plain: list[str], _pairs: dict[str, str]) -> list[str]:
-        """The master's machine went down and lost its newest messages; all are equally long."""
+        """Stop the master's machine, which loses its newest messages; all have the same size."""
         log = self.group.master.node.store.log
         keep = log.written_end - int(plain[0]) * (
             log.written_end // self.group.master.node.store.queues["TopicA", 0].max_offset
@@ -113,39 +113,39 @@ class Script:
             lines.append(f"slave{number} log_end {slave.log_end} {state}")
         return lines
 
-    # What happened.
+    # Results.
 
     def _news(self) -> list[str]:
         lines: list[str] = []
-        told: list[tuple[str, int, str]] = []
+        results: list[tuple[str, int, str]] = []
         for opaque, since in list(self._waiting.items()):
             answer = self.group.master.answer_to(opaque)
             if answer is not None:
                 del self._waiting[opaque]
                 code = _NAMES.get(answer.code) or f"refused: {ResponseCode(answer.code).name}"
-                told.append((code, self.group.now.mono_ms - since, answer.fields.get("queueOffset", "")))
-        lines += _together(told)
+                results.append((code, self.group.now.mono_ms - since, answer.fields.get("queueOffset", "")))
+        lines += _grouped(results)
         if self._waiting:
             lines.append(f"{len(self._waiting)} senders wait")
         for number, slave in enumerate(self.group.slaves, start=1):
-            for _, reason in slave.closes[slave_seen(self._said, number, len(slave.closes)) :]:
+            for _, reason in slave.closes[slave_seen(self._reported, number, len(slave.closes)) :]:
                 lines.append(f"slave{number} closes: {reason}")
         return lines
 
 
-def slave_seen(said: dict[str, str], number: int, count: int) -> int:
-    """How many closes of a slave were told before; remembers `count`."""
-    before = int(said.get(f"closes {number}", "0"))
-    said[f"closes {number}"] = str(count)
+def slave_seen(reported: dict[str, str], number: int, count: int) -> int:
+    """Return the number of reported closes of a slave, and set it to `count`."""
+    before = int(reported.get(f"closes {number}", "0"))
+    reported[f"closes {number}"] = str(count)
     return min(before, count)
 
 
-def _together(told: list[tuple[str, int, str]]) -> list[str]:
+def _grouped(results: list[tuple[str, int, str]]) -> list[str]:
     lines: list[str] = []
-    while told:
-        code, after_ms, first = told[0]
-        run = [item for item in told if item[0] == code and item[1] == after_ms]
-        told = [item for item in told if item not in run]
+    while results:
+        code, after_ms, first = results[0]
+        run = [item for item in results if item[0] == code and item[1] == after_ms]
+        results = [item for item in results if item not in run]
         offsets = first if len(run) == 1 else f"{first}..{run[-1][2]}"
         lines.append(code + (f" offset {offsets}" if first else "") + (f" after {after_ms} ms" if after_ms else ""))
     return lines

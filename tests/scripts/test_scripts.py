@@ -1,4 +1,4 @@
-"""Every script in this directory tells the story it tells."""
+"""Every script in this directory has the results that it states."""
 
 from pathlib import Path
 

@@ -14,15 +14,15 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.real.disk import RealDisk, RealFile
 from tandemq.sim.world.disk import SimDisk
-from tests.unit.broker.failover.elected import Broker, ElectedGroup
+from tests.unit.broker.failover.registry_group import Broker, RegistryGroup
 from tests.unit.broker.harness import messages_in, run_job, send_fields
 
 OFFSET = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0}
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> ElectedGroup:
-    return ElectedGroup(tmp_path, Mode.ELECT)
+def pair(tmp_path: Path) -> RegistryGroup:
+    return RegistryGroup(tmp_path, Mode.ELECT)
 
 
 def full(*_: object) -> None:
@@ -37,7 +37,7 @@ def do_jobs(broker: Broker) -> None:
         broker.turn([], [run_job(broker.jobs.pop(0))])
 
 
-def test_message_waiting_for_its_topic_is_not_acknowledged_after_another_became_master(pair: ElectedGroup) -> None:
+def test_message_waiting_for_its_topic_is_not_acknowledged_after_another_became_master(pair: RegistryGroup) -> None:
     old = pair.brokers[0]
     assert pair.send(old, b"kept") == ResponseCode.SUCCESS
     for wire in pair.wires:
@@ -65,7 +65,7 @@ def test_message_waiting_for_its_topic_is_not_acknowledged_after_another_became_
 
 
 def test_master_with_a_doubtful_log_serves_reads_again_after_an_offset_handover(tmp_path: Path) -> None:
-    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME)
     master = group.brokers[0]
     group.send(master)
     group.pass_time(1_500)
@@ -84,7 +84,7 @@ def test_master_with_a_doubtful_log_serves_reads_again_after_an_offset_handover(
 def test_epoch_that_cannot_be_saved_on_a_full_disk_begins_when_there_is_room(
     tmp_path: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = ElectedGroup(tmp_path, mode, settles=False)
+    group = RegistryGroup(tmp_path, mode, settles=False)
     with monkeypatch.context() as patch:
         patch.setattr(service, "save_epochs", full)
         group.pass_time(6_000)
@@ -96,7 +96,7 @@ def test_epoch_that_cannot_be_saved_on_a_full_disk_begins_when_there_is_room(
 
 
 def test_elected_member_with_a_full_disk_serves_when_there_is_room(
-    pair: ElectedGroup, monkeypatch: pytest.MonkeyPatch
+    pair: RegistryGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair.send(pair.brokers[0])
     pair.kill(0)
@@ -109,7 +109,7 @@ def test_elected_member_with_a_full_disk_serves_when_there_is_room(
 
 
 def test_static_mode_begins_when_a_full_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    group = ElectedGroup(tmp_path, Mode.STATIC, settles=False)
+    group = RegistryGroup(tmp_path, Mode.STATIC, settles=False)
     with monkeypatch.context() as patch:
         patch.setattr(service, "save_epochs", full)
         group.settle()
@@ -121,7 +121,7 @@ def test_static_mode_begins_when_a_full_disk_has_room(tmp_path: Path, monkeypatc
 
 
 def test_offsets_handed_over_twice_are_answered_only_when_they_are_saved(tmp_path: Path) -> None:
-    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME)
     group.send(group.brokers[0])
     slave = group.let_slave_read()
     slave.commit(1)
@@ -150,7 +150,7 @@ def test_offsets_handed_over_twice_are_answered_only_when_they_are_saved(tmp_pat
     assert hand_over_and_fail() == ResponseCode.SYSTEM_ERROR
 
 
-def test_slave_whose_disk_failed_is_not_elected(pair: ElectedGroup) -> None:
+def test_slave_whose_disk_failed_is_not_elected(pair: RegistryGroup) -> None:
     pair.send(pair.brokers[0])
     pair.pass_time(1_000)
     slave = pair.brokers[1]
@@ -163,7 +163,7 @@ def test_slave_whose_disk_failed_is_not_elected(pair: ElectedGroup) -> None:
     assert slave.stage == "slave"
 
 
-def test_accepting_a_loss_once_does_not_accept_later_ones(pair: ElectedGroup) -> None:
+def test_accepting_a_loss_once_does_not_accept_later_ones(pair: RegistryGroup) -> None:
     master = pair.brokers[0]
     pair.send(master)
     pair.kill(1)
@@ -181,7 +181,7 @@ def test_accepting_a_loss_once_does_not_accept_later_ones(pair: ElectedGroup) ->
 
 
 def test_progress_of_delayed_messages_is_not_replicated_before_their_delivery(tmp_path: Path) -> None:
-    group = ElectedGroup(tmp_path, Mode.ELECT, ha_bytes_per_second=3_000)
+    group = RegistryGroup(tmp_path, Mode.ELECT, ha_bytes_per_second=3_000)
     master = group.brokers[0]
     group.pass_time(1_000)
     asked = master.send_request(Code.SEND_MESSAGE_V2, send_fields("TopicA", 0, {"DELAY": "1"}), b"delayed")
@@ -209,7 +209,7 @@ def delivered(broker: Broker) -> list[bytes]:
 
 
 def test_progress_of_truncated_deliveries_is_reverted(tmp_path: Path) -> None:
-    group = ElectedGroup(tmp_path, Mode.ELECT)
+    group = RegistryGroup(tmp_path, Mode.ELECT)
     old = group.brokers[0]
     assert group.send(old) == ResponseCode.SUCCESS
     group.pass_time(1_000)
@@ -236,7 +236,7 @@ def test_progress_of_truncated_deliveries_is_reverted(tmp_path: Path) -> None:
 
 
 def test_stalled_connection_does_not_delay_tables_for_other_members(tmp_path: Path) -> None:
-    group = ElectedGroup(tmp_path, Mode.ELECT, members=3)
+    group = RegistryGroup(tmp_path, Mode.ELECT, members=3)
     group.pass_time(2_000)
     master = group.brokers[0]
     group.send(master)
@@ -258,7 +258,7 @@ def test_stalled_connection_does_not_delay_tables_for_other_members(tmp_path: Pa
     assert answer.code == ResponseCode.SUCCESS
 
 
-def test_member_whose_log_becomes_doubtful_during_a_claim_is_not_elected(pair: ElectedGroup) -> None:
+def test_member_whose_log_becomes_doubtful_during_a_claim_is_not_elected(pair: RegistryGroup) -> None:
     pair.send(pair.brokers[0])
     pair.pass_time(1_000)
     member = pair.brokers[0].failover.member
@@ -270,7 +270,7 @@ def test_member_whose_log_becomes_doubtful_during_a_claim_is_not_elected(pair: E
     assert pair.brokers[1].may == "RW"
 
 
-def test_member_whose_log_becomes_doubtful_while_the_record_is_written_is_not_elected(pair: ElectedGroup) -> None:
+def test_member_whose_log_becomes_doubtful_while_the_record_is_written_is_not_elected(pair: RegistryGroup) -> None:
     pair.send(pair.brokers[0])
     pair.pass_time(1_000)
     member = pair.brokers[0].failover.member
@@ -281,7 +281,7 @@ def test_member_whose_log_becomes_doubtful_while_the_record_is_written_is_not_el
     assert pair.brokers[1].may == "RW"
 
 
-def test_loss_found_by_a_start_that_failed_is_found_again_by_the_next(pair: ElectedGroup) -> None:
+def test_loss_found_by_a_start_that_failed_is_found_again_by_the_next(pair: RegistryGroup) -> None:
     pair.send(pair.brokers[0])
     pair.kill(1)
     disk = RealDisk(pair.path / "b1")
@@ -300,7 +300,7 @@ def test_loss_found_by_a_start_that_failed_is_found_again_by_the_next(pair: Elec
     assert pair.start(1, boot_id="boot-2").failover.member.is_log_whole
 
 
-def test_offsets_of_a_removed_topic_are_not_restored(pair: ElectedGroup) -> None:
+def test_offsets_of_a_removed_topic_are_not_restored(pair: RegistryGroup) -> None:
     master, slave = pair.brokers[0], pair.brokers[1]
     pair.send(master)
     master.commit(1)
@@ -311,7 +311,7 @@ def test_offsets_of_a_removed_topic_are_not_restored(pair: ElectedGroup) -> None
     assert slave.node.offsets.table == {}
 
 
-def after_room_and_kill(group: ElectedGroup, disks: dict[int, SimDisk]) -> Broker:
+def after_room_and_kill(group: RegistryGroup, disks: dict[int, SimDisk]) -> Broker:
     """Free the full disk of the master, kill both members half a second later, return the restarted master."""
     group.pass_time(1_000)
     disks[0].heal()
@@ -325,7 +325,7 @@ def after_room_and_kill(group: ElectedGroup, disks: dict[int, SimDisk]) -> Broke
 def test_commits_refused_by_a_full_disk_are_saved_as_soon_as_there_is_room(tmp_path: Path) -> None:
     """Found by chaos run 20080: the disk was full, had room again, and half a second later the process was killed."""
     disks = {number: SimDisk(Random(number)) for number in range(2)}
-    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME, disks=disks, offsets_persist_ms=60_000)
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME, disks=disks, offsets_persist_ms=60_000)
     for _ in range(3):
         group.send(group.brokers[0])
     disks[0].fail("pwrite", times=-1, error=DiskFull, prefix="config/")
@@ -335,7 +335,7 @@ def test_commits_refused_by_a_full_disk_are_saved_as_soon_as_there_is_room(tmp_p
 
 def test_offsets_removed_while_the_disk_was_full_stay_removed(tmp_path: Path) -> None:
     disks = {number: SimDisk(Random(number)) for number in range(2)}
-    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME, disks=disks, offsets_persist_ms=60_000)
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME, disks=disks, offsets_persist_ms=60_000)
     group.send(group.brokers[0])
     group.brokers[0].commit(1)
     disks[0].fail("pwrite", times=-1, error=DiskFull, prefix="config/consumerOffset")
@@ -344,7 +344,7 @@ def test_offsets_removed_while_the_disk_was_full_stay_removed(tmp_path: Path) ->
 
 
 def test_held_pull_of_an_unreadable_queue_is_answered_and_the_broker_continues(
-    pair: ElectedGroup, monkeypatch: pytest.MonkeyPatch
+    pair: RegistryGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master = pair.brokers[0]
     pair.send(master, b"0")
@@ -379,7 +379,7 @@ def test_held_pull_of_an_unreadable_queue_is_answered_and_the_broker_continues(
 def test_offset_refused_by_a_full_disk_is_not_reported_before_it_is_saved(tmp_path: Path, mode: Mode) -> None:
     """Chaos run 101005: full disk, killed right after, master again within its session: offsets went back by 150."""
     disks = {number: SimDisk(Random(number)) for number in range(2)}
-    group = ElectedGroup(tmp_path, mode, disks=disks, offsets_persist_ms=60_000)
+    group = RegistryGroup(tmp_path, mode, disks=disks, offsets_persist_ms=60_000)
     group.pass_time(2_000)
     master = group.brokers[0]
     for _ in range(3):
@@ -403,7 +403,7 @@ def test_offset_refused_by_a_full_disk_is_not_reported_before_it_is_saved(tmp_pa
 
 def test_offsets_are_reported_again_as_soon_as_the_full_disk_has_room(tmp_path: Path) -> None:
     disks = {number: SimDisk(Random(number)) for number in range(2)}
-    group = ElectedGroup(tmp_path, Mode.ELECT, disks=disks, offsets_persist_ms=60_000)
+    group = RegistryGroup(tmp_path, Mode.ELECT, disks=disks, offsets_persist_ms=60_000)
     group.pass_time(2_000)
     master = group.brokers[0]
     for _ in range(3):
@@ -422,7 +422,7 @@ def test_offsets_are_reported_again_as_soon_as_the_full_disk_has_room(tmp_path: 
 def test_requests_that_wait_for_a_full_disk_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offset_barrier, "WAITING_MAX", 2)
     disks = {number: SimDisk(Random(number)) for number in range(2)}
-    group = ElectedGroup(tmp_path, Mode.ELECT, disks=disks, offsets_persist_ms=60_000)
+    group = RegistryGroup(tmp_path, Mode.ELECT, disks=disks, offsets_persist_ms=60_000)
     group.pass_time(2_000)
     master = group.brokers[0]
     group.send(master)

@@ -19,9 +19,9 @@ from tandemq.coordination.registry.records import GroupMode, Mode
 from tandemq.coordination.slave_consume import HandStep
 from tandemq.model.codes import RequestCode as Code
 from tests.spec import spec
-from tests.unit.broker.failover.mortal import KILL, MASTER, POWER, SLAVE, MortalGroup, Point, Traffic
+from tests.unit.broker.failover.crashing_group import KILL, MASTER, POWER, SLAVE, CrashingGroup, Point, Traffic
 
-Moment = Callable[[MortalGroup, Point], bool]
+Moment = Callable[[CrashingGroup, Point], bool]
 STRIDE = 10
 BOTH = {"master": [MASTER], "slave": [SLAVE], "both": [MASTER, SLAVE]}
 
@@ -39,14 +39,14 @@ def stands(number: int, stage: MemberStage) -> Moment:
 def gives(number: int, step: HandStep) -> Moment:
     """Return the moment at which a member that hands over is at a step."""
 
-    def is_there(group: MortalGroup, at: Point) -> bool:
+    def is_there(group: CrashingGroup, at: Point) -> bool:
         hand = group.brokers[number].failover.member._handover.progress
         return at.number == number and hand is not None and hand.step is step
 
     return is_there
 
 
-def has_taken(group: MortalGroup, _: Point) -> bool:
+def has_taken(group: CrashingGroup, _: Point) -> bool:
     member = group.brokers[MASTER].failover.member
     return member._handover.taken is not None or member.view.pending is not None
 
@@ -87,7 +87,7 @@ class Prepare(Protocol):
 
 def reading_slave(path: Path, *, seed: int) -> Traffic:
     """Return a group whose master is down, and whose slave serves reads and is ahead with its offsets."""
-    group = MortalGroup(path, Mode.SLAVE_CONSUME, seed=seed, flush_type="SYNC_FLUSH")
+    group = CrashingGroup(path, Mode.SLAVE_CONSUME, seed=seed, flush_type="SYNC_FLUSH")
     traffic = Traffic(group)
     for _ in range(40):
         traffic.send(group.brokers[MASTER])
@@ -108,14 +108,14 @@ def handover(path: Path, *, seed: int) -> tuple[Traffic, Callable[[], object]]:
 
 def switch(path: Path, *, seed: int) -> tuple[Traffic, Callable[[], object]]:
     """Return a group before an operator's switch, and the call that begins it."""
-    group = MortalGroup(path, Mode.ELECT, seed=seed, flush_type="SYNC_FLUSH")
+    group = CrashingGroup(path, Mode.ELECT, seed=seed, flush_type="SYNC_FLUSH")
     traffic = Traffic(group)
     traffic.pass_time(1_500)
     group.brokers[MASTER].heartbeat("group", {"TopicA": "*"})
     return traffic, lambda: group.brokers[MASTER].send_request(Code.TANDEM_SWITCH, {"target": SLAVE})
 
 
-def is_normal(group: MortalGroup) -> bool:
+def is_normal(group: CrashingGroup) -> bool:
     """Return whether one member serves and the other has all of its log; in `slave-consume` the master serves."""
     record = group.record
     may = {number: broker.may for number, broker in group.brokers.items()}
@@ -137,7 +137,7 @@ def crash_at(
     how: str,
     back_ms: int,
     *,
-    is_over: Callable[[MortalGroup], bool] = lambda _: False,
+    is_over: Callable[[CrashingGroup], bool] = lambda _: False,
 ) -> bool:
     """Begin, crash the victims at the moment, start them later, and check; return False if the moment never came."""
     group = traffic.group
@@ -199,7 +199,7 @@ class Nth:
     def __init__(self, number: int, nth: int) -> None:
         self._number, self._left = number, nth
 
-    def __call__(self, _: MortalGroup, at: Point) -> bool:
+    def __call__(self, _: CrashingGroup, at: Point) -> bool:
         self._left -= at.number == self._number
         return self._left <= 0
 

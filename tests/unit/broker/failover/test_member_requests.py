@@ -17,7 +17,7 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.replication.authentication import Keyring
 from tests.spec import spec
-from tests.unit.broker.failover.elected import ElectedGroup
+from tests.unit.broker.failover.registry_group import RegistryGroup
 from tests.unit.broker.harness import Harness
 
 SECRET, OTHER = b"the secret of this group", b"the secret of another one"
@@ -181,7 +181,7 @@ def test_number_of_unused_nonces_is_limited(broker: Harness) -> None:
 def test_replayed_handover_moves_no_offset_back(
     tmp_path: Path, secret: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME, secret=secret)
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME, secret=secret)
     group.send(group.brokers[0])
     group.brokers[0].commit(2)
     slave = group.let_slave_read()
@@ -215,7 +215,7 @@ def test_replayed_handover_moves_no_offset_back(
 
 @spec("H24")
 def test_unauthenticated_peer_cannot_hand_over_offsets(tmp_path: Path) -> None:
-    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME, secret=SECRET)
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME, secret=SECRET)
     group.send(group.brokers[0])
     group.brokers[0].commit(1)
     group.let_slave_read()
@@ -235,7 +235,7 @@ def test_unauthenticated_peer_cannot_hand_over_offsets(tmp_path: Path) -> None:
 
 @spec("H24", "V18")
 def test_switch_moves_offsets_with_proofs(tmp_path: Path) -> None:
-    group = ElectedGroup(tmp_path, Mode.ELECT, secret=SECRET)
+    group = RegistryGroup(tmp_path, Mode.ELECT, secret=SECRET)
     group.send(group.brokers[0])
     group.brokers[0].commit(1)
     opaque = group.brokers[0].send_request(Code.TANDEM_SWITCH, {"target": 1})

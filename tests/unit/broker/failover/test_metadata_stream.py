@@ -12,7 +12,7 @@ from tandemq.coordination.registry.records import BrokerPermission, Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tests.spec import spec
-from tests.unit.broker.failover.elected import Broker, ElectedGroup
+from tests.unit.broker.failover.registry_group import Broker, RegistryGroup
 from tests.unit.broker.harness import messages_in, run_job, send_fields
 
 OK = ResponseCode.SUCCESS
@@ -20,11 +20,11 @@ STORED = (ResponseCode.SUCCESS, ResponseCode.SLAVE_NOT_AVAILABLE)
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> ElectedGroup:
-    return ElectedGroup(tmp_path, Mode.ELECT)
+def pair(tmp_path: Path) -> RegistryGroup:
+    return RegistryGroup(tmp_path, Mode.ELECT)
 
 
-def send(group: ElectedGroup, broker: Broker, topic: str, queue_id: int, queues: int, body: bytes = b"body") -> int:
+def send(group: RegistryGroup, broker: Broker, topic: str, queue_id: int, queues: int, body: bytes = b"body") -> int:
     """Send as a producer whose route has this number of queues; return the code of the response."""
     opaque = broker.send_request(Code.SEND_MESSAGE_V2, send_fields(topic, queue_id) | {"d": queues}, body)
     group.settle()
@@ -33,7 +33,7 @@ def send(group: ElectedGroup, broker: Broker, topic: str, queue_id: int, queues:
     return answer.code
 
 
-def transfer_only_the_log(group: ElectedGroup) -> None:
+def transfer_only_the_log(group: RegistryGroup) -> None:
     """Drop all requests between members on the port for clients from now on."""
     for wire in group.wires:
         if wire.kind is not LinkKind.HA_MASTER:
@@ -46,7 +46,7 @@ def transfer_only_the_log(group: ElectedGroup) -> None:
 @spec("R11", "M01")
 @pytest.mark.parametrize("is_created_by_operator", [False, True])
 def test_topic_keeps_its_queues_when_the_master_dies_right_after_its_first_message(
-    pair: ElectedGroup, is_created_by_operator: bool
+    pair: RegistryGroup, is_created_by_operator: bool
 ) -> None:
     master = pair.brokers[0]
     transfer_only_the_log(pair)
@@ -71,7 +71,7 @@ def test_topic_keeps_its_queues_when_the_master_dies_right_after_its_first_messa
     assert "Fresh" in new.json(Code.GET_ALL_TOPIC_CONFIG)["topicConfigTable"]
 
 
-def test_changed_queues_and_groups_reach_the_slave_before_the_next_message(pair: ElectedGroup) -> None:
+def test_changed_queues_and_groups_reach_the_slave_before_the_next_message(pair: RegistryGroup) -> None:
     master, slave = pair.brokers[0], pair.brokers[1]
     transfer_only_the_log(pair)
     master.create_topic("Fresh", queues=2)
@@ -90,7 +90,7 @@ def test_changed_queues_and_groups_reach_the_slave_before_the_next_message(pair:
 
 
 @spec("R11")
-def test_joining_member_has_the_topics_of_the_messages_it_acknowledges(pair: ElectedGroup) -> None:
+def test_joining_member_has_the_topics_of_the_messages_it_acknowledges(pair: RegistryGroup) -> None:
     master = pair.brokers[0]
     pair.kill(1)
     pair.pass_time(6_000)
@@ -107,7 +107,7 @@ def test_joining_member_has_the_topics_of_the_messages_it_acknowledges(pair: Ele
 
 
 @spec("R11")
-def test_message_of_a_new_topic_waits_until_the_slave_has_saved_the_topic(pair: ElectedGroup) -> None:
+def test_message_of_a_new_topic_waits_until_the_slave_has_saved_the_topic(pair: RegistryGroup) -> None:
     master, slave = pair.brokers[0], pair.brokers[1]
     slave.run_jobs = False
     opaque = master.send_request(Code.SEND_MESSAGE_V2, send_fields("Fresh") | {"d": 3})
@@ -128,7 +128,7 @@ def test_message_of_a_new_topic_waits_until_the_slave_has_saved_the_topic(pair: 
 
 @spec("F03")
 def test_reading_slave_has_the_topic_of_the_last_message(tmp_path: Path) -> None:
-    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME)
     transfer_only_the_log(group)
     assert send(group, group.brokers[0], "Fresh", 0, 3) == OK
     group.kill(0)
@@ -141,7 +141,7 @@ def test_reading_slave_has_the_topic_of_the_last_message(tmp_path: Path) -> None
 
 
 def test_connection_with_a_full_backlog_is_closed_before_it_misses_a_topic(
-    pair: ElectedGroup, monkeypatch: pytest.MonkeyPatch
+    pair: RegistryGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master, slave = pair.brokers[0], pair.brokers[1]
     monkeypatch.setattr(metadata_stream, "BACKLOG_BYTES_MAX", 1_000)
@@ -170,7 +170,7 @@ def test_connection_with_a_full_backlog_is_closed_before_it_misses_a_topic(
     ],
 )
 def test_tables_that_cannot_be_read_change_nothing(
-    pair: ElectedGroup, kind: int, payload: bytes, caplog: pytest.LogCaptureFixture
+    pair: RegistryGroup, kind: int, payload: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     pair.send(pair.brokers[0])
     pair.brokers[0].commit(1)
@@ -190,7 +190,7 @@ def test_tables_that_cannot_be_read_change_nothing(
 def test_topics_and_groups_removed_while_a_slave_was_down_are_removed_there_when_it_returns(
     tmp_path: Path, mode: Mode
 ) -> None:
-    group = ElectedGroup(tmp_path, mode)
+    group = RegistryGroup(tmp_path, mode)
     master = group.brokers[0]
     for topic in ("Gone", "Kept"):
         master.create_topic(topic)
@@ -220,7 +220,7 @@ def test_topics_and_groups_removed_while_a_slave_was_down_are_removed_there_when
     group.kill(0)
 
 
-def test_topic_created_again_begins_without_offsets_on_a_slave_that_was_down(pair: ElectedGroup) -> None:
+def test_topic_created_again_begins_without_offsets_on_a_slave_that_was_down(pair: RegistryGroup) -> None:
     master = pair.brokers[0]
     pair.send(master)
     master.commit(1)
@@ -237,7 +237,7 @@ def test_topic_created_again_begins_without_offsets_on_a_slave_that_was_down(pai
 
 @spec("R11")
 def test_member_joins_only_when_it_has_the_offsets_reported_to_consumers(
-    pair: ElectedGroup, monkeypatch: pytest.MonkeyPatch
+    pair: RegistryGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master = pair.brokers[0]
     pair.kill(1)
@@ -257,7 +257,7 @@ def test_member_joins_only_when_it_has_the_offsets_reported_to_consumers(
 
 
 @spec("R11")
-def test_master_with_only_write_permission_publishes_its_offsets_to_joining_members(pair: ElectedGroup) -> None:
+def test_master_with_only_write_permission_publishes_its_offsets_to_joining_members(pair: RegistryGroup) -> None:
     master = pair.brokers[0]
     pair.kill(1)
     pair.pass_time(6_000)
@@ -279,7 +279,7 @@ def test_master_with_only_write_permission_publishes_its_offsets_to_joining_memb
 @spec("F29")
 def test_slave_without_the_offsets_does_not_serve_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_stream, "BACKLOG_BYTES_MAX", -1)  # as if log bytes had to wait all the time
-    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME)
     master, slave = group.brokers[0], group.brokers[1]
     group.send(master)
     master.commit(1)
@@ -292,7 +292,7 @@ def test_slave_without_the_offsets_does_not_serve_reads(tmp_path: Path, monkeypa
 
 
 def test_reading_slave_keeps_its_offsets_until_the_handover(tmp_path: Path) -> None:
-    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME)
     group.send(group.brokers[0])
     slave = group.let_slave_read()
     slave.commit(1, group="born-here")
@@ -305,7 +305,7 @@ def test_reading_slave_keeps_its_offsets_until_the_handover(tmp_path: Path) -> N
 
 def test_reading_slave_keeps_its_offsets_while_the_record_is_lost(tmp_path: Path) -> None:
     """Found by simulation seed 1931270: a master that had been paused published its older offsets just then."""
-    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME)
     group.send(group.brokers[0])
     slave = group.let_slave_read()
     commit = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 1}

@@ -13,7 +13,7 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.sim.world.disk import SimDisk
 from tests.spec import spec
-from tests.unit.broker.failover.elected import Broker, ElectedGroup
+from tests.unit.broker.failover.registry_group import Broker, RegistryGroup
 from tests.unit.broker.harness import send_fields
 
 OFFSET = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 0}
@@ -28,12 +28,12 @@ LEASE_OVER_MS = 1_700
 """After this time a lease of 1.3 s is over, and no member has taken over yet."""
 
 
-def group_of(path: Path, members: int, started: list[int]) -> ElectedGroup:
+def group_of(path: Path, members: int, started: list[int]) -> RegistryGroup:
     disks = {number: SimDisk(Random(number)) for number in range(members)}
-    return ElectedGroup(path, Mode.SLAVE_CONSUME, members=members, started=started, disks=disks)
+    return RegistryGroup(path, Mode.SLAVE_CONSUME, members=members, started=started, disks=disks)
 
 
-def allowed(group: ElectedGroup, broker: Broker) -> str:
+def allowed(group: RegistryGroup, broker: Broker) -> str:
     """Return the kinds of client requests that a member accepts."""
     pulled = broker.pull("TopicA", 0)
     assert pulled is not None

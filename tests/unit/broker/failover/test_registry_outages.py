@@ -6,7 +6,7 @@ import pytest
 
 from tandemq.coordination.registry.records import Mode, config_path
 from tandemq.registry import Delete, NodeFound, Read
-from tests.unit.broker.failover.elected import ElectedGroup
+from tests.unit.broker.failover.registry_group import RegistryGroup
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -17,9 +17,9 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     ]
 
 
-def alone(tmp_path: Path, number: int = 0) -> ElectedGroup:
+def alone(tmp_path: Path, number: int = 0) -> RegistryGroup:
     """Start one broker, in a group whose configuration contains only broker 0."""
-    return ElectedGroup(tmp_path, Mode.ELECT, members=1, started=(number,), settles=False)
+    return RegistryGroup(tmp_path, Mode.ELECT, members=1, started=(number,), settles=False)
 
 
 def test_unreachable_registry_is_logged_once_and_its_return_once(
@@ -37,7 +37,7 @@ def test_unreachable_registry_is_logged_once_and_its_return_once(
 
 
 def test_outage_within_a_session_timeout_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    group = ElectedGroup(tmp_path, Mode.ELECT)
+    group = RegistryGroup(tmp_path, Mode.ELECT)
     for _ in range(5):
         group.registry_is_up = False
         group.pass_time(1_500)
@@ -83,7 +83,7 @@ def test_broker_that_is_not_a_member_logs_it_and_refuses_its_clients(
 def test_slow_registry_is_logged_although_the_session_is_alive(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    group = ElectedGroup(tmp_path, Mode.ELECT)
+    group = RegistryGroup(tmp_path, Mode.ELECT)
     group.confirm_ms = dict.fromkeys(group.brokers, 1 << 60)  # nothing is confirmed from now on
     for _ in range(20):
         for session in group.sessions.values():

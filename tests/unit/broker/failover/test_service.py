@@ -15,7 +15,7 @@ from tandemq.model.codes import ResponseCode
 from tandemq.real.disk import RealDisk
 from tandemq.storage.json_tables import load_table
 from tests.spec import spec
-from tests.unit.broker.failover.elected import ElectedGroup
+from tests.unit.broker.failover.registry_group import RegistryGroup
 from tests.unit.broker.harness import messages_in, send_fields
 
 NO_PERMISSION = ResponseCode.NO_PERMISSION
@@ -23,11 +23,11 @@ OFFSET = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0}
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> ElectedGroup:
-    return ElectedGroup(tmp_path, Mode.ELECT)
+def pair(tmp_path: Path) -> RegistryGroup:
+    return RegistryGroup(tmp_path, Mode.ELECT)
 
 
-def test_group_begins_with_one_active_member_and_one_slave(pair: ElectedGroup) -> None:
+def test_group_begins_with_one_active_member_and_one_slave(pair: RegistryGroup) -> None:
     assert (pair.brokers[0].may, pair.brokers[1].may) == ("RW", "")
     assert pair.send(pair.brokers[0]) == ResponseCode.SUCCESS
     assert pair.brokers[0].failover.member.must_ack == {0, 1}
@@ -35,7 +35,7 @@ def test_group_begins_with_one_active_member_and_one_slave(pair: ElectedGroup) -
 
 
 @spec("F06", "F12")
-def test_inactive_member_refuses_every_request_of_clients_with_a_reason(pair: ElectedGroup) -> None:
+def test_inactive_member_refuses_every_request_of_clients_with_a_reason(pair: RegistryGroup) -> None:
     pair.send(pair.brokers[0])
     pair.pass_time(2_000)
     slave = pair.brokers[1]
@@ -53,7 +53,7 @@ def test_inactive_member_refuses_every_request_of_clients_with_a_reason(pair: El
 
 
 @spec("R11")
-def test_elected_slave_continues_writes_reads_and_offsets(pair: ElectedGroup) -> None:
+def test_elected_slave_continues_writes_reads_and_offsets(pair: RegistryGroup) -> None:
     for number in range(5):
         assert pair.send(pair.brokers[0], b"%d" % number) == ResponseCode.SUCCESS
     pair.brokers[0].commit(3)
@@ -75,7 +75,7 @@ def test_elected_slave_continues_writes_reads_and_offsets(pair: ElectedGroup) ->
 
 
 @spec("F04")
-def test_old_master_truncates_unacknowledged_messages_and_follows(pair: ElectedGroup) -> None:
+def test_old_master_truncates_unacknowledged_messages_and_follows(pair: RegistryGroup) -> None:
     old = pair.brokers[0]
     pair.send(old, b"kept")
     for wire in pair.wires:
@@ -97,7 +97,7 @@ def test_old_master_truncates_unacknowledged_messages_and_follows(pair: ElectedG
     assert old.node.replication.generations == new.node.replication.generations
 
 
-def test_messages_are_shown_only_when_all_members_in_sync_have_them(pair: ElectedGroup) -> None:
+def test_messages_are_shown_only_when_all_members_in_sync_have_them(pair: RegistryGroup) -> None:
     master = pair.brokers[0]
     pair.send(master, b"0")
     held = master.send_request(Code.PULL_MESSAGE, {
@@ -122,7 +122,7 @@ def test_messages_are_shown_only_when_all_members_in_sync_have_them(pair: Electe
     assert [message.body for message in messages_in(answer)] == [b"1"]
 
 
-def test_pull_held_after_a_message_was_stored_is_answered_when_it_is_replicated(pair: ElectedGroup) -> None:
+def test_pull_held_after_a_message_was_stored_is_answered_when_it_is_replicated(pair: RegistryGroup) -> None:
     master = pair.brokers[0]
     pair.send(master, b"0")
     for wire in pair.wires:
@@ -138,7 +138,7 @@ def test_pull_held_after_a_message_was_stored_is_answered_when_it_is_replicated(
     assert [message.body for message in messages_in(answer)] == [b"1"]
 
 
-def test_held_pulls_are_refused_when_the_permission_to_be_read_ends(pair: ElectedGroup) -> None:
+def test_held_pulls_are_refused_when_the_permission_to_be_read_ends(pair: RegistryGroup) -> None:
     master = pair.brokers[0]
     pair.send(master)
     master.pull("TopicA", 1, wait_ms=30_000)
@@ -154,7 +154,7 @@ def test_held_pulls_are_refused_when_the_permission_to_be_read_ends(pair: Electe
 
 
 @spec("F15")
-def test_master_without_registry_continues_while_its_slave_gets_heartbeats(pair: ElectedGroup) -> None:
+def test_master_without_registry_continues_while_its_slave_gets_heartbeats(pair: RegistryGroup) -> None:
     pair.registry_is_up = False
     pair.pass_time(10_000)
     assert pair.brokers[0].may == "RW"
@@ -162,7 +162,7 @@ def test_master_without_registry_continues_while_its_slave_gets_heartbeats(pair:
 
 
 @spec("F16")
-def test_isolated_master_stops_serving(pair: ElectedGroup) -> None:
+def test_isolated_master_stops_serving(pair: RegistryGroup) -> None:
     pair.registry_is_up = False
     pair.kill(1)
     pair.pass_time(2_000)
@@ -173,7 +173,7 @@ def test_isolated_master_stops_serving(pair: ElectedGroup) -> None:
 
 
 def test_nothing_is_served_before_the_registry_was_read(tmp_path: Path) -> None:
-    group = ElectedGroup(tmp_path, Mode.ELECT, settles=False)
+    group = RegistryGroup(tmp_path, Mode.ELECT, settles=False)
     group.registry_is_up = False
     group.pass_time(5_000)
     assert [broker.may for broker in group.brokers.values()] == ["", ""]
@@ -184,7 +184,7 @@ def test_nothing_is_served_before_the_registry_was_read(tmp_path: Path) -> None:
 
 
 def test_mode_static_follows_the_settings(tmp_path: Path) -> None:
-    group = ElectedGroup(tmp_path, Mode.STATIC, settles=False)
+    group = RegistryGroup(tmp_path, Mode.STATIC, settles=False)
     group.settle()
     master, slave = group.brokers[0].node, group.brokers[1].node
     assert master.failover is None
@@ -199,7 +199,7 @@ def test_consumer_far_behind_is_not_sent_to_a_member_that_refuses_it(
     tmp_path: Path, mode: Mode, suggested: str
 ) -> None:
     """An unmodified Java consumer would pull from that slave forever, which never suggests another broker."""
-    group = ElectedGroup(tmp_path, mode, settles=False, slave_read_enable=True, memory_ratio_max=0)
+    group = RegistryGroup(tmp_path, mode, settles=False, slave_read_enable=True, memory_ratio_max=0)
     group.settle()
     group.pass_time(4_000)
     for _ in range(3):
@@ -210,7 +210,7 @@ def test_consumer_far_behind_is_not_sent_to_a_member_that_refuses_it(
 
 
 def test_send_with_too_few_members_in_sync_is_refused_before_storing(tmp_path: Path) -> None:
-    group = ElectedGroup(tmp_path, Mode.ELECT, min_in_sync=2)
+    group = RegistryGroup(tmp_path, Mode.ELECT, min_in_sync=2)
     master = group.brokers[0]
     assert group.send(master) == ResponseCode.SUCCESS
     group.kill(1)
@@ -226,7 +226,7 @@ def test_send_with_too_few_members_in_sync_is_refused_before_storing(tmp_path: P
 
 
 def test_waiting_message_is_not_acknowledged_after_its_replica_left(tmp_path: Path) -> None:
-    group = ElectedGroup(tmp_path, Mode.ELECT, slave_timeout_ms=20_000)
+    group = RegistryGroup(tmp_path, Mode.ELECT, slave_timeout_ms=20_000)
     master = group.brokers[0]
     assert group.send(master) == ResponseCode.SUCCESS
     for wire in group.wires:
@@ -242,7 +242,7 @@ def test_waiting_message_is_not_acknowledged_after_its_replica_left(tmp_path: Pa
     assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
 
 
-def test_send_back_is_acknowledged_when_all_members_in_sync_have_it(pair: ElectedGroup) -> None:
+def test_send_back_is_acknowledged_when_all_members_in_sync_have_it(pair: RegistryGroup) -> None:
     """Found by chaos run 1027: an isolated master accepted sent-back messages, which its successor did not have."""
     master = pair.brokers[0]
     pair.send(master)
@@ -260,7 +260,7 @@ def test_send_back_is_acknowledged_when_all_members_in_sync_have_it(pair: Electe
 
 
 def test_full_disk_while_the_state_of_the_log_is_saved_does_not_stop_the_broker(
-    pair: ElectedGroup, monkeypatch: pytest.MonkeyPatch
+    pair: RegistryGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master = pair.brokers[0]
 
@@ -277,7 +277,7 @@ def test_full_disk_while_the_state_of_the_log_is_saved_does_not_stop_the_broker(
 
 
 def test_registration_at_name_servers_follows_the_roles(tmp_path: Path) -> None:
-    group = ElectedGroup(tmp_path, Mode.ELECT)
+    group = RegistryGroup(tmp_path, Mode.ELECT)
     names = [broker.node.registration.broker_id for broker in group.brokers.values()]
     assert names == [0, 1]
     group.kill(0)
@@ -293,7 +293,7 @@ def test_registration_at_name_servers_follows_the_roles(tmp_path: Path) -> None:
 
 
 @spec("V18", "V19", "V17")
-def test_switch_moves_the_master_role_with_offsets_at_once(pair: ElectedGroup) -> None:
+def test_switch_moves_the_master_role_with_offsets_at_once(pair: RegistryGroup) -> None:
     for number in range(3):
         pair.send(pair.brokers[0], b"%d" % number)
     pair.pass_time(1_200)
@@ -311,7 +311,7 @@ def test_switch_moves_the_master_role_with_offsets_at_once(pair: ElectedGroup) -
 
 
 @spec("V18")
-def test_impossible_switch_is_refused_with_the_reason(pair: ElectedGroup) -> None:
+def test_impossible_switch_is_refused_with_the_reason(pair: RegistryGroup) -> None:
     refusals = {
         pair.brokers[0].ask(Code.TANDEM_SWITCH, {"target": 7}).remark,
         pair.brokers[1].ask(Code.TANDEM_SWITCH, {"target": 1}).remark,
@@ -327,7 +327,7 @@ def test_impossible_switch_is_refused_with_the_reason(pair: ElectedGroup) -> Non
 
 @spec("F09", "F22", "F26")
 def test_slave_serves_reads_for_its_dead_master_and_hands_its_offsets_over_later(tmp_path: Path) -> None:
-    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME)
     master = group.brokers[0]
     for number in range(6):
         assert group.send(master, b"%d" % number) == ResponseCode.SUCCESS
@@ -348,7 +348,7 @@ def test_slave_serves_reads_for_its_dead_master_and_hands_its_offsets_over_later
 
 @spec("M07")
 def test_master_that_was_down_for_five_minutes_sets_no_offset_back(tmp_path: Path) -> None:
-    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME)
     for _ in range(7):
         group.send(group.brokers[0])
     for reader in ("busy", "idle"):
@@ -366,7 +366,7 @@ def test_master_that_was_down_for_five_minutes_sets_no_offset_back(tmp_path: Pat
 
 
 def test_replica_of_a_removed_member_does_not_count(tmp_path: Path) -> None:
-    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME)
     master = group.brokers[0]
     assert group.send(master) == ResponseCode.SUCCESS
     del group.allowed[1]
@@ -380,7 +380,7 @@ def test_replica_of_a_removed_member_does_not_count(tmp_path: Path) -> None:
 
 @spec("F23")
 def test_returning_master_is_not_registered_for_clients_before_the_handover(tmp_path: Path) -> None:
-    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME)
     group.send(group.brokers[0])
     group.brokers[1].heartbeat("group", {"TopicA": "*"})
     group.kill(0)
@@ -410,7 +410,7 @@ def test_higher_offset_wins_and_a_reset_takes_precedence(tmp_path: Path) -> None
     assert theirs.table == ours.table
 
 
-def test_invalid_handovers_change_no_offset(pair: ElectedGroup) -> None:
+def test_invalid_handovers_change_no_offset(pair: RegistryGroup) -> None:
     pair.send(pair.brokers[0])
     pair.brokers[0].commit(1)
     body = b'{"offsets":{"offsetTable":{"TopicA@group":{0:1000}}},"delays":{}}'
@@ -423,7 +423,7 @@ def test_invalid_handovers_change_no_offset(pair: ElectedGroup) -> None:
 # Status and timeline.
 
 
-def test_status_and_timeline_show_the_active_member_its_time_and_reason(pair: ElectedGroup) -> None:
+def test_status_and_timeline_show_the_active_member_its_time_and_reason(pair: RegistryGroup) -> None:
     status = pair.brokers[1].json(Code.TANDEM_FAILOVER_STATUS)
     assert (status["mode"], status["stage"], status["epoch"], status["master"]) == ("elect", "slave", 1, 0)
     assert status["inSync"] == [0, 1]
@@ -437,7 +437,7 @@ def test_status_and_timeline_show_the_active_member_its_time_and_reason(pair: El
     assert {"ms", "epoch", "text"} == set(status["timeline"][-1])
 
 
-def test_timeline_continues_after_a_kill(pair: ElectedGroup) -> None:
+def test_timeline_continues_after_a_kill(pair: RegistryGroup) -> None:
     before = pair.brokers[0].failover.timeline
     assert before
     pair.kill(0)
@@ -451,7 +451,7 @@ def test_timeline_continues_after_a_kill(pair: ElectedGroup) -> None:
 # Metadata that follows the log.
 
 
-def test_commits_and_new_topics_are_replicated_at_once(pair: ElectedGroup) -> None:
+def test_commits_and_new_topics_are_replicated_at_once(pair: RegistryGroup) -> None:
     master, slave = pair.brokers[0], pair.brokers[1]
     master.create_topic("TopicB", queues=2)
     pair.send(master)
@@ -466,7 +466,7 @@ def test_commits_and_new_topics_are_replicated_at_once(pair: ElectedGroup) -> No
 
 
 @spec("F16", "R11")
-def test_no_offset_is_reported_to_consumers_that_the_next_master_does_not_have(pair: ElectedGroup) -> None:
+def test_no_offset_is_reported_to_consumers_that_the_next_master_does_not_have(pair: RegistryGroup) -> None:
     """Found by chaos run 20051: an isolated master acknowledged commits until its lease was over."""
     master = pair.brokers[0]
     for _ in range(3):
@@ -490,7 +490,7 @@ def test_no_offset_is_reported_to_consumers_that_the_next_master_does_not_have(p
 
 
 @spec("F16")
-def test_isolated_master_refuses_commits_and_offset_queries_at_once(pair: ElectedGroup) -> None:
+def test_isolated_master_refuses_commits_and_offset_queries_at_once(pair: RegistryGroup) -> None:
     master = pair.brokers[0]
     pair.send(master)
     pair.registry_is_up = False
@@ -503,7 +503,7 @@ def test_isolated_master_refuses_commits_and_offset_queries_at_once(pair: Electe
         assert answer.code == NO_PERMISSION
 
 
-def test_offsets_from_before_the_connection_are_sent_when_it_opens(pair: ElectedGroup) -> None:
+def test_offsets_from_before_the_connection_are_sent_when_it_opens(pair: RegistryGroup) -> None:
     pair.send(pair.brokers[0])
     pair.kill(1)
     pair.brokers[0].send_request(Code.UPDATE_CONSUMER_OFFSET, OFFSET | {"commitOffset": 1})
@@ -512,7 +512,9 @@ def test_offsets_from_before_the_connection_are_sent_when_it_opens(pair: Elected
     assert slave.node.offsets.get("TopicA", "group", 0) == 1
 
 
-def test_invalid_tables_are_logged_and_ignored_by_a_slave(pair: ElectedGroup, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_tables_are_logged_and_ignored_by_a_slave(
+    pair: RegistryGroup, caplog: pytest.LogCaptureFixture
+) -> None:
     service = pair.brokers[1].failover
     for kind, payload in ((5, b"[1]"), (5, b"{"), (5, b'{"offsetTable":{"T@G":7}}'), (6, b'{"offsetTable":[1]}')):
         service.told(kind, payload)
@@ -521,7 +523,7 @@ def test_invalid_tables_are_logged_and_ignored_by_a_slave(pair: ElectedGroup, ca
 
 
 def test_commits_survive_a_kill_of_the_only_member_that_has_them(tmp_path: Path) -> None:
-    group = ElectedGroup(tmp_path, Mode.SLAVE_CONSUME)
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME)
     for number in range(6):
         group.send(group.brokers[0], b"%d" % number)
     group.brokers[0].commit(5)
@@ -565,7 +567,7 @@ def test_changes_included_in_a_newer_table_are_not_read_again(tmp_path: Path) ->
     assert ConsumerOffsets(Saver(disk), 0).table == {"T@G": {0: 11}}
 
 
-def test_delayed_message_of_a_dead_master_is_delivered_once_by_the_next(pair: ElectedGroup) -> None:
+def test_delayed_message_of_a_dead_master_is_delivered_once_by_the_next(pair: RegistryGroup) -> None:
     old = pair.brokers[0]
     pair.send(old)
     for level in ("1", "3"):  # 1 s and 10 s

@@ -10,7 +10,7 @@ from tandemq.boundary import DiskUsage, Now
 from tandemq.broker.ha.replica_progress import FILE
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import StoreDamaged
-from tests.unit.broker.failover.elected import ElectedGroup
+from tests.unit.broker.failover.registry_group import RegistryGroup
 from tests.unit.broker.ha.group import Group, Member
 
 HOUR_MS = 3_600_000
@@ -156,7 +156,7 @@ def test_classic_slave_counts_while_its_address_is_admitted(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("mode", [Mode.ELECT, Mode.SLAVE_CONSUME])
 def test_absent_member_counts_as_long_as_it_is_configured(tmp_path: Path, mode: Mode) -> None:
-    group = ElectedGroup(tmp_path, mode, **CALM)
+    group = RegistryGroup(tmp_path, mode, **CALM)
     master = group.serving
     other = 1 - master.node.config.broker_id
     offset = master.log_end

@@ -34,7 +34,7 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.sim.world.disk import SimDisk
 from tests.scripts.transcript import parse
-from tests.unit.broker.failover.elected import STEP_MS, Broker, ElectedGroup
+from tests.unit.broker.failover.registry_group import STEP_MS, Broker, RegistryGroup
 from tests.unit.broker.harness import messages_in, run_job, send_fields
 
 STATUS = {0: "SEND_OK", 10: "FLUSH_DISK_TIMEOUT", 11: "SLAVE_NOT_AVAILABLE", 12: "FLUSH_SLAVE_TIMEOUT"}
@@ -42,12 +42,12 @@ OFFSET = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0}
 HELD_MS = 600_000
 
 
-class Story:
+class Script:
     """One group, a producer, a consumer, and the recorded lines."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._group: ElectedGroup | None = None
+        self._group: RegistryGroup | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -68,7 +68,7 @@ class Story:
         """By member: the reason of its last refusal."""
 
     @property
-    def group(self) -> ElectedGroup:
+    def group(self) -> RegistryGroup:
         assert self._group is not None, "a script begins with `begin`"
         return self._group
 
@@ -123,7 +123,7 @@ class Story:
         numbers = range(int(members))
         self._disks = {number: SimDisk(Random(number)) for number in numbers}
         changes: dict[str, Any] = {name: int(value) if value.isdigit() else value for name, value in settings.items()}
-        self._group = ElectedGroup(
+        self._group = RegistryGroup(
             self._path,
             Mode(mode),
             members=int(members),

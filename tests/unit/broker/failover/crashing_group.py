@@ -1,6 +1,6 @@
 """A group whose members crash between two effects on their disk, the registry or a connection.
 
-    group = MortalGroup(tmp_path, Mode.SLAVE_CONSUME)
+    group = CrashingGroup(tmp_path, Mode.SLAVE_CONSUME)
     group.on_point = lambda at: group.strike(0, "power") if at.number == 0 and at.what == "answered Write" else None
     traffic = Traffic(group); traffic.pass_time(10_000)
 
@@ -22,7 +22,7 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.registry import Outcome, RegistryRequest
 from tandemq.sim.world.disk import PowerLoss, SimDisk
-from tests.unit.broker.failover.elected import STEP_MS, Broker, ElectedGroup
+from tests.unit.broker.failover.registry_group import STEP_MS, Broker, RegistryGroup
 from tests.unit.broker.harness import messages_in, send_fields
 
 OFFSET = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0}
@@ -40,7 +40,7 @@ class Point(NamedTuple):
     path: str = ""
 
 
-class Mortal(Broker):
+class CrashingBroker(Broker):
     """A member that can crash at any point."""
 
     death = ""
@@ -61,10 +61,10 @@ class Mortal(Broker):
         super()._take(turn)
 
 
-class MortalGroup(ElectedGroup):
+class CrashingGroup(RegistryGroup):
     """A group with crash points; disks are in memory, so that they can lose unsynced data."""
 
-    broker_class = Mortal
+    broker_class = CrashingBroker
 
     def __init__(self, path: Path, mode: Mode, *, members: int = 2, seed: int = 1, **changes: Any) -> None:
         self.sim_disks = {number: SimDisk(Random(seed * 16 + number)) for number in range(members)}
@@ -74,22 +74,22 @@ class MortalGroup(ElectedGroup):
         super().__init__(path, mode, members=members, disks=self.sim_disks, **changes)
 
     @property
-    def mortals(self) -> dict[int, Mortal]:
+    def crashing_brokers(self) -> dict[int, CrashingBroker]:
         """The brokers with their type here."""
-        return {number: broker for number, broker in self.brokers.items() if isinstance(broker, Mortal)}
+        return {number: broker for number, broker in self.brokers.items() if isinstance(broker, CrashingBroker)}
 
     # Crashes.
 
     def start(self, number: int, **changes: Any) -> Broker:
         broker = super().start(number, boot_id=f"boot-{self.boots[number]}", **changes)
-        assert isinstance(broker, Mortal)
+        assert isinstance(broker, CrashingBroker)
         broker.tell_point = lambda what: self._point(number, what)
         self.sim_disks[number].on_call = lambda what, path: self._disk_point(number, what, path)
         return broker
 
     def strike(self, number: int, how: str) -> None:
         """Crash a member now, in the middle of its turn if it runs one."""
-        self.mortals[number].death = how
+        self.crashing_brokers[number].death = how
         self.on_point = None
         if self.is_running(number):
             raise PowerLoss
@@ -100,7 +100,7 @@ class MortalGroup(ElectedGroup):
 
     def end(self, number: int, how: str) -> None:
         """Stop a crashed member: its connections break, its session expires later."""
-        broker, disk = self.mortals[number], self.sim_disks[number]
+        broker, disk = self.crashing_brokers[number], self.sim_disks[number]
         broker.death = how
         if how == KILL:
             for wire in [wire for wire in self.wires if broker in (wire.top, wire.bottom) and wire.is_open]:
@@ -134,16 +134,18 @@ class MortalGroup(ElectedGroup):
     def check(self) -> None:
         """Assert that at most one member may be read or written at a time."""
         for what in "RW":
-            holders = [number for number, broker in self.mortals.items() if not broker.death and what in broker.may]
+            holders = [
+                number for number, broker in self.crashing_brokers.items() if not broker.death and what in broker.may
+            ]
             assert len(holders) <= 1, f"brokers {holders} have {what} at once"
 
     # The registry receives nothing more from crashed members.
 
     def _connect(self, number: int, broker: Broker) -> bool:
-        return not self.mortals[number].death and super()._connect(number, broker)
+        return not self.crashing_brokers[number].death and super()._connect(number, broker)
 
     def _answer(self, number: int, broker: Broker) -> bool:
-        if self.mortals[number].death:
+        if self.crashing_brokers[number].death:
             return False
         try:
             return super()._answer(number, broker)
@@ -152,7 +154,7 @@ class MortalGroup(ElectedGroup):
 
     def _execute(self, broker: Broker, session: int, ask: RegistryRequest) -> Outcome:
         (number,) = [number for number, found in self.brokers.items() if found is broker]
-        if self.mortals[number].death:
+        if self.crashing_brokers[number].death:
             raise PowerLoss
         operation, path = type(ask.operation).__name__, ask.operation.path
         self._point(number, f"asked {operation}", path)
@@ -162,7 +164,7 @@ class MortalGroup(ElectedGroup):
 
     def settle(self) -> None:
         super().settle()
-        while dead := [(number, broker.death) for number, broker in self.mortals.items() if broker.death]:
+        while dead := [(number, broker.death) for number, broker in self.crashing_brokers.items() if broker.death]:
             for number, how in dead:
                 self.end(number, how)
             super().settle()
@@ -171,7 +173,7 @@ class MortalGroup(ElectedGroup):
 class Traffic:
     """A producer and a consumer that use the active member and check its responses."""
 
-    def __init__(self, group: MortalGroup) -> None:
+    def __init__(self, group: CrashingGroup) -> None:
         self.group = group
         self.acked: dict[bytes, int] = {}
         """Messages answered SEND_OK, and their offsets in the queue."""

@@ -1,6 +1,6 @@
 """Brokers of one group and an ideal registry in one process: connections are simulated wires, with a common clock.
 
-group = ElectedGroup(tmp_path, Mode.ELECT)        members 0 and 1, in sync, one of them active
+group = RegistryGroup(tmp_path, Mode.ELECT)        members 0 and 1, in sync, one of them active
 group.pass_time(5_000)                            clocks, deadlines, sessions, wires
 group.kill(0); group.start(0)                     its session expires later
 group.registry_is_up = False                      no request to the registry is answered
@@ -54,7 +54,7 @@ class Broker(Member):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self.asks: list[RegistryRequest] = []
-        self.group: ElectedGroup | None = None
+        self.group: RegistryGroup | None = None
         super().__init__(*arguments, **named)
 
     def _take(self, turn: Turn) -> None:
@@ -97,7 +97,7 @@ class Broker(Member):
         return self.failover.member.stage.value
 
 
-class ElectedGroup:
+class RegistryGroup:
     """Members 0, 1, …; 0 is the configured master in `slave-consume`."""
 
     broker_class = Broker
