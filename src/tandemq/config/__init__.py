@@ -1,1 +1,1 @@
-"""Settings: the typed tables of a broker and a name server, read from files, changed while a node runs."""
+"""Settings of brokers and name servers: typed, read from files, changed while a node runs."""

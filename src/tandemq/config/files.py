@@ -1,22 +1,22 @@
-"""Settings as text: TOML or RocketMQ's properties in, properties out, and changes while a node runs.
+"""Reading and writing settings: TOML or RocketMQ's properties in, properties out, changes while a node runs.
 
     broker.toml, broker.conf ─► load_broker_config ─► BrokerConfig ─► as_properties ─► GET_BROKER_CONFIG
                                                           ▲
     UPDATE_BROKER_CONFIG ─► changed ──────────────────────┘
 
-A file whose name ends with .toml is TOML, any other one is properties. Keys are RocketMQ's (`listenPort`) or our field
-names (`listen_port`), units are those of docs/reference/settings.md; values are taken as text or in TOML's own types.
+A file whose name ends with .toml is TOML, any other one is properties. Keys are RocketMQ's (`listenPort`) or TandemQ's
+field names (`listen_port`). Values are texts or TOML's own types; their units are in docs/reference/settings.md.
 
-    key                                              what happens
-    ours                                             used
-    RocketMQ's, and nothing depends on it here       one warning for all of them
-    RocketMQ's, and it asks for what is not here     a warning of its own that says what is missing
-    RocketMQ's, and leaving it out would deceive     an error: a broker with `aclEnable=true` must not start without ACL
-    nobody's                                         an error that names the nearest key
+    key                                                  result
+    of TandemQ                                           used
+    of RocketMQ, without meaning for TandemQ             one warning for all of them
+    of RocketMQ, requests a feature TandemQ lacks        a warning that names the missing feature
+    of RocketMQ, unsafe to ignore                        an error: `aclEnable=true` must not start without ACL
+    unknown                                              an error that suggests the most similar key
 
-Four values are made to fit and a warning says so, because RocketMQ does the same in silence: registerNameServerPeriod
-(10 to 60 s; registerNameServerPeriodMin moves the lower end), diskMaxUsedSpaceRatio (10 to 95),
-mappedFileSizeConsumeQueue (the next multiple of 20), and a ratio above 1 is percent, as in 5.x.
+Four values are adjusted with a warning, because RocketMQ adjusts them silently: registerNameServerPeriod (10 to 60 s;
+registerNameServerPeriodMin sets the lower bound), diskMaxUsedSpaceRatio (10 to 95), mappedFileSizeConsumeQueue (the
+next multiple of 20), and a ratio above 1 is read as percent, as in 5.x.
 
 Source: docs/reference/settings.md; RocketMQ BrokerStartup, MixAll.properties2Object, MessageStoreConfig.
 """
@@ -39,80 +39,80 @@ _Config = TypeVar("_Config", BrokerConfig, NameServerConfig)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}\Z")
 _COMMAND_LINE = "command line"
 
-# RocketMQ's keys that mean one of ours in another unit, or under the name of another version.
+# RocketMQ's keys that are another name or unit of a setting: (key, factor).
 _ALIASES = {
     "serverChannelMaxIdleTimeSeconds": ("serverChannelMaxIdleTimeMillis", 1_000),
     "channelExpiredTimeout": ("clientChannelExpiredTimeout", 1),
 }
 
-# RocketMQ's keys that must not be dropped with a warning when they have one of these values ("!x": any other than x).
-_NO_CONTROLLER = "controllers are not spoken here; registryAddr has the group elect its master"
-_NOT_HERE: dict[str, tuple[str, str]] = {
-    "aclEnable": ("true", "access control is not part of this release"),
-    "authenticationEnabled": ("true", "access control is not part of this release"),
-    "authorizationEnabled": ("true", "access control is not part of this release"),
-    "useTLS": ("true", "TLS for clients is not part of this release; haTlsCertFile protects replication"),
-    "enableDLegerCommitLog": ("true", "DLedger is not spoken here, and its store is laid out differently"),
+# RocketMQ's keys that are refused with one of these values ("!x": any value but x), because ignoring them is unsafe.
+_NO_CONTROLLER = "controllers are not supported; with registryAddr the group elects its master"
+_REFUSED: dict[str, tuple[str, str]] = {
+    "aclEnable": ("true", "access control is not supported yet"),
+    "authenticationEnabled": ("true", "access control is not supported yet"),
+    "authorizationEnabled": ("true", "access control is not supported yet"),
+    "useTLS": ("true", "TLS for clients is not supported yet; haTlsCertFile protects replication"),
+    "enableDLegerCommitLog": ("true", "DLedger is not supported, and its store has another layout"),
     "enableControllerMode": ("true", _NO_CONTROLLER),
     "enableControllerInNamesrv": ("true", _NO_CONTROLLER),
-    "storeType": ("defaultrocksdb", "RocksDB stores cannot be opened here"),
-    "enableConsumeQueueExt": ("true", "extended consume queues cannot be read here, so tags would not be found"),
-    "readOnlyCommitLogStorePaths": ("!", "the log is read from one directory only"),
+    "storeType": ("defaultrocksdb", "RocksDB stores are not supported"),
+    "enableConsumeQueueExt": ("true", "extended consume queues are not supported, so tag filters would fail"),
+    "readOnlyCommitLogStorePaths": ("!", "the log must be in one directory"),
 }
 
-# RocketMQ's keys that ask, with one of these values, for something that is not here: a warning of their own says what.
-_TRANSACTIONS = "transactions are not part of this release; half messages are refused"
-_ACTING = "acting masters are not part of this release; registryAddr has a slave serve reads, or become master"
-_NAMED = "name servers are not looked up; set namesrvAddr"
-_LIGHT_QUEUES = "light queues are not part of this release; messages are in their own topic only"
-_COLD = "reads of cold data are not slowed down here"
+# RocketMQ's keys that, with one of these values, request a missing feature: the warning names it.
+_TRANSACTIONS = "transactions are not supported yet; half messages are refused"
+_ACTING = "acting masters are not supported; with registryAddr a slave serves reads or becomes master"
+_NAMED = "name servers are not discovered; set namesrvAddr"
+_LIGHT_QUEUES = "light queues are not supported; messages are in their own topic only"
+_COLD = "reads of cold data are not throttled"
 _MISSING: dict[str, tuple[str, str]] = {
-    "enablePropertyFilter": ("true", "SQL filters are not part of this release; pulls that ask for one are refused"),
-    "filterServerNums": ("!0", "filter servers are not part of this release"),
+    "enablePropertyFilter": ("true", "SQL filters are not supported yet; pulls with one are refused"),
+    "filterServerNums": ("!0", "filter servers are not supported"),
     "rejectTransactionMessage": ("false", _TRANSACTIONS),
     "transactionTimeOut": ("!", _TRANSACTIONS),
     "transactionCheckMax": ("!", _TRANSACTIONS),
     "transactionCheckInterval": ("!", _TRANSACTIONS),
-    "timerWheelEnable": ("true", "timed messages are not part of this release and refused; delay levels work"),
-    "recallMessageEnable": ("true", "timed messages, and their recall, are not part of this release"),
-    "storeReplyMessageEnable": ("true", "request-reply is not part of this release; replies are refused"),
-    "defaultMessageRequestMode": ("!pull", "POP consumption is not part of this release"),
-    "traceTopicEnable": ("true", "RMQ_SYS_TRACE_TOPIC is not made at the start; make it with: tandemq topic create"),
+    "timerWheelEnable": ("true", "timed messages are not supported yet and refused; use delay levels"),
+    "recallMessageEnable": ("true", "timed messages and their recall are not supported yet"),
+    "storeReplyMessageEnable": ("true", "request-reply is not supported yet; replies are refused"),
+    "defaultMessageRequestMode": ("!pull", "POP consumption is not supported yet"),
+    "traceTopicEnable": ("true", "RMQ_SYS_TRACE_TOPIC is not created; create it with: tandemq topic create"),
     "enableLmq": ("true", _LIGHT_QUEUES),
     "enableMultiDispatch": ("true", _LIGHT_QUEUES),
-    "enableCompaction": ("true", "compaction topics are not part of this release; their messages are all kept"),
-    "rejectPullConsumerEnable": ("true", "pull consumers are not refused here"),
-    "disableConsumeIfConsumerReadSlowly": ("true", "groups that are far behind are not switched off here"),
-    "startAcceptSendRequestTimeStamp": ("!0", "messages are taken from the start"),
+    "enableCompaction": ("true", "compaction topics are not supported; all their messages are kept"),
+    "rejectPullConsumerEnable": ("true", "pull consumers are not refused"),
+    "disableConsumeIfConsumerReadSlowly": ("true", "groups that are far behind are not disabled"),
+    "startAcceptSendRequestTimeStamp": ("!0", "messages are accepted from the start"),
     "coldDataFlowControlEnable": ("true", _COLD),
     "coldCtrStrategyEnable": ("true", _COLD),
     "haFlowControlEnable": (
         "true",
-        "maxHaTransferByteInSecond alone limits replication here, and is unlimited by default",
+        "only maxHaTransferByteInSecond limits replication, which is unlimited by default",
     ),
-    "allAckInSyncStateSet": ("true", "inSyncReplicas says here how many copies SEND_OK needs"),
-    "asyncLearner": ("true", "every slave in sync counts as a copy here"),
+    "allAckInSyncStateSet": ("true", "inSyncReplicas is the number of copies that SEND_OK needs"),
+    "asyncLearner": ("true", "every slave in sync counts as a copy"),
     "enableSlaveActingMaster": ("true", _ACTING),
-    "supportActingMaster": ("true", "acting masters are not part of this release; routes show no slave as a master"),
+    "supportActingMaster": ("true", "acting masters are not supported; routes show no slave as a master"),
     "fetchNamesrvAddrByAddressServer": ("true", _NAMED),
     "fetchNameSrvAddrByDnsLookup": ("true", _NAMED),
-    "socksProxyConfig": ("!{}", "connections are made directly, not through a proxy"),
-    "messageStorePlugIn": ("!", "plug-ins, tiered storage among them, are not loaded"),
+    "socksProxyConfig": ("!{}", "proxies are not supported; connections are direct"),
+    "messageStorePlugIn": ("!", "store plug-ins, such as tiered storage, are not supported"),
     "metricsExporterType": (
         "!disable",
-        "metrics are not exported; mqadmin brokerStatus and tandemq cluster list have them",
+        "metrics are not exported yet; mqadmin brokerStatus and tandemq cluster list show them",
     ),
-    "clusterTest": ("true", "other clusters' name servers are not asked"),
+    "clusterTest": ("true", "name servers of other clusters are not queried"),
     "needWaitForService": ("true", "routes are answered from the start"),
-    "deleteTopicWithBrokerRegistration": ("true", "a topic that a broker no longer has stays until it is deleted"),
-    "enableTopicList": ("false", "lists of topics are answered to everybody"),
-    "enableAllTopicList": ("false", "lists of topics are answered to everybody"),
+    "deleteTopicWithBrokerRegistration": ("true", "a topic that a broker no longer has is kept until it is deleted"),
+    "enableTopicList": ("false", "topic lists are returned to every client"),
+    "enableAllTopicList": ("false", "topic lists are returned to every client"),
 }
 
 LIVE_KEYS = frozenset(
     item.metadata["key"] for kind in (BrokerConfig, NameServerConfig) for item in fields(kind) if item.metadata["live"]
 )
-"""What UPDATE_BROKER_CONFIG and UPDATE_NAMESRV_CONFIG may change while the node runs."""
+"""Keys that UPDATE_BROKER_CONFIG and UPDATE_NAMESRV_CONFIG may change while the node runs."""
 _NEVER_LIVE = frozenset({"brokerConfigPath", "configStorePath", "kvConfigPath", "rocketmqHome"})
 _SECOND_MS, _HOUR_MS = 1_000, 3_600_000
 LIVE_RANGES: dict[str, tuple[float, float]] = {
@@ -145,16 +145,21 @@ LIVE_RANGES: dict[str, tuple[float, float]] = {
     "maxHaTransferByteInSecond": (1 << 20, 1 << 62),
     "haSlaveFallbehindMax": (1 << 20, 1 << 40),
 }
-"""Smallest and largest values that are taken while the node runs: anybody who reaches the port may ask for a change,
-and none may lock others out or stop the node from doing its work. The file may have others."""
+"""Range of values accepted while the node runs. Any client that reaches the port can request a change; the range keeps
+it from locking others out or stopping the node's work. The configuration file may have values outside."""
 ZERO_IS_UNLIMITED = frozenset({"maxHaTransferByteInSecond"})
 
 
 def load_broker_config(text: str, *, path: str, warn: Warn, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
-    """A broker's settings from a file's text; `overrides` (by key) come from the command line and win.
+    """Parse a broker's settings.
 
+    Args:
+        text: content of the file.
+        path: its path, for errors; the ending .toml selects TOML.
+        warn: called with each warning.
+        overrides: values by key from the command line, which override those of the file.
     Raises:
-        ConfigError: names the file, each line and key that is wrong, and what to do.
+        ConfigError: the text names the file, each wrong line and key, and what to do.
     """
     return _load(BrokerConfig, BROKER_KEYS, text, path, warn, overrides or {})
 
@@ -162,50 +167,50 @@ def load_broker_config(text: str, *, path: str, warn: Warn, overrides: Mapping[s
 def load_name_server_config(
     text: str, *, path: str, warn: Warn, overrides: Mapping[str, str] | None = None
 ) -> NameServerConfig:
-    """A name server's settings; as `load_broker_config`.
+    """Parse a name server's settings; arguments as for `load_broker_config`.
 
     Raises:
-        ConfigError: names the file, each line and key that is wrong, and what to do.
+        ConfigError: the text names the file, each wrong line and key, and what to do.
     """
     return _load(NameServerConfig, NAME_SERVER_KEYS, text, path, warn, overrides or {})
 
 
 def as_properties(config: BrokerConfig | NameServerConfig) -> str:
-    """All settings as `key=value` lines under RocketMQ's names, as mqadmin shows them; `changed` reads them again."""
+    """Format all settings as `key=value` lines with RocketMQ's keys, which mqadmin shows and `changed` parses."""
     return "".join(f"{key}={value}\n" for key, value in as_texts(config).items())
 
 
 def as_texts(config: BrokerConfig | NameServerConfig) -> dict[str, str]:
-    """All settings as texts, by RocketMQ's names for them."""
+    """Return all settings as texts by RocketMQ's keys."""
     return {item.metadata["key"]: _as_text(getattr(config, item.name)) for item in fields(config)}
 
 
 def changed(config: _Config, text: str) -> tuple[_Config, tuple[str, ...]]:
-    """The settings after an operator's change while the node runs, and the keys whose value is another one now.
+    """Apply an operator's change while the node runs; returns the settings and the keys whose values changed.
 
-    A key given with the value it has is no change.
+    A key given with its present value is not a change.
 
     Raises:
-        ConfigError: a key is unknown, has no effect here or can only be changed in the file, a value is outside its
-            range, or the outcome is inconsistent; no change.
+        ConfigError: a key is unknown, has no effect or can only be changed in the file, a value is outside its range,
+            or the result is inconsistent; nothing is changed.
     """
     known = BROKER_KEYS if isinstance(config, BrokerConfig) else NAME_SERVER_KEYS
-    told = parse_properties(text)
-    for item in told:
+    given = parse_properties(text)
+    for item in given:
         if item.key in _NEVER_LIVE:
-            raise ConfigError(f"line {item.line}: {item.key} never changes while the node runs")
+            raise ConfigError(f"line {item.line}: {item.key} cannot be changed while the node runs")
     reader = _Reader(type(config), known, lambda _: None)
-    reader.take((item.key, item.value, f"line {item.line}") for item in told)
-    reader.refuse_ineffective(told)
+    reader.take((item.key, item.value, f"line {item.line}") for item in given)
+    reader.refuse_ineffective(given)
     values = {name: value for name, value in reader.values.items() if value != getattr(config, name)}
     for name, value in values.items():
         if reader.keys[name] not in LIVE_KEYS:
-            reader.wrong(name, "is read at the start only; change it in the configuration file and restart")
+            reader.wrong(name, "is only read at the start; change it in the configuration file and restart")
         elif reader.keys[name] in config.config_black_list:
-            reader.wrong(name, "is changed in the configuration file only: configBlackList names it")
+            reader.wrong(name, "can only be changed in the configuration file: configBlackList names it")
         low, high = LIVE_RANGES.get(reader.keys[name], (value, value))
         if not low <= value <= high and not (value == 0 and reader.keys[name] in ZERO_IS_UNLIMITED):
-            reader.wrong(name, f"{value} is outside {low} to {high}, what is taken while the node runs")
+            reader.wrong(name, f"{value} is outside {low} to {high}, the range allowed while the node runs")
     after: _Config = reader.checked(replace(config, **values))
     return after, tuple(sorted(reader.keys[name] for name in values))
 
@@ -232,7 +237,8 @@ def _toml(text: str, path: str) -> Iterable[tuple[str, object, str]]:
         table = tomllib.loads(text.removeprefix("\ufeff"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
-            f"{path}: this is no TOML: {error}", hint="texts stand in quotes; a RocketMQ file must not be named .toml"
+            f"{path}: malformed TOML: {error}",
+            hint="texts need quotes; the name of a RocketMQ file must not end with .toml",
         ) from error
     return [(key, value, f"{path}:{_line_of(key, text)}") for key, value in table.items()]
 
@@ -243,7 +249,7 @@ def _line_of(key: str, text: str) -> int:
 
 
 class _Reader:
-    """Collects values by field name, and everything that is wrong with them."""
+    """Collects values by field name, and errors."""
 
     def __init__(self, kind: type[BrokerConfig] | type[NameServerConfig], known: frozenset[str], warn: Warn) -> None:
         self.values: dict[str, Any] = {}
@@ -258,7 +264,7 @@ class _Reader:
         self._log_directories: list[tuple[str, str]] = []
 
     def take(self, settings: Iterable[tuple[str, object, str]]) -> None:
-        """Read settings; later ones win."""
+        """Read settings, as (key, value, place); later ones override earlier ones."""
         unneeded: list[str] = []
         for key, value, place in settings:
             try:
@@ -267,59 +273,59 @@ class _Reader:
             except ConfigError as error:
                 self._errors.append(f"{place}: {key if key.isprintable() else ascii(key)}: {error}")
         if unneeded:
-            self._warn(f"RocketMQ knows these settings, TandemQ does not need them: {', '.join(sorted(set(unneeded)))}")
+            self._warn(f"these settings of RocketMQ have no effect on TandemQ: {', '.join(sorted(set(unneeded)))}")
 
     def _take(self, key: str, value: object, place: str) -> bool:
-        """Whether there is nothing more to say of the setting: it is one of ours, or a warning was given."""
+        """Read one setting; returns False if it is RocketMQ's and was ignored without a warning."""
         name, factor = _ALIASES.get(key, (key, 1))
         item = self._fields.get(name)
         if item is not None:
             if self._places.get(item.name, place) != place and place != _COMMAND_LINE:
-                self._warn(f"{key} is set twice, at {self._places[item.name]} and {place}; the last one counts")
+                self._warn(f"{key} is set twice, at {self._places[item.name]} and {place}; the last value is used")
             parsed = _parse(item, value)
             self.values[item.name] = parsed * factor if factor != 1 else parsed
             self._places[item.name] = place
             return True
         if key not in self._known:
-            raise ConfigError("nobody knows this setting", hint=self._nearest(key))
-        self._refuse_what_is_not_here(key, value, place)
-        return self._warn_of_what_is_missing(key, value)
+            raise ConfigError("unknown setting", hint=self._nearest(key))
+        self._refuse_unsafe(key, value, place)
+        return self._warn_of_missing_feature(key, value)
 
     def _nearest(self, key: str) -> str:
         every = sorted({*self.keys.values(), *self._known})
         same = [name for name in every if name.lower() == key.lower()]
         near = same or difflib.get_close_matches(key, every, n=1, cutoff=0.6)
-        return f"did you mean {near[0]}?" if near else "docs/reference/settings.md lists those there are"
+        return f"did you mean {near[0]}?" if near else "docs/reference/settings.md lists all settings"
 
-    def _refuse_what_is_not_here(self, key: str, value: object, place: str) -> None:
+    def _refuse_unsafe(self, key: str, value: object, place: str) -> None:
         if key == "storePathCommitLog":
             self._log_directories.append((str(value), place))
-        refused, why = _NOT_HERE.get(key, ("", ""))
-        if _asks(refused, value):
-            raise ConfigError(f"{value} cannot be had: {why}", hint="remove the setting to go without")
+        refused, why = _REFUSED.get(key, ("", ""))
+        if _matches(refused, value):
+            raise ConfigError(f"{value} is not supported: {why}", hint="remove the setting to run without it")
 
-    def _warn_of_what_is_missing(self, key: str, value: object) -> bool:
-        asking, what = _MISSING.get(key, ("", ""))
-        if not _asks(asking, value):
+    def _warn_of_missing_feature(self, key: str, value: object) -> bool:
+        requesting, what = _MISSING.get(key, ("", ""))
+        if not _matches(requesting, value):
             return False
         self._warn(f"{key} = {ascii(value)[:64]} has no effect: {what}")
         return True
 
-    def refuse_ineffective(self, told: Iterable[Property]) -> None:
-        """Note settings that RocketMQ knows and nothing depends on here: success would be no answer."""
-        for item in told:
+    def refuse_ineffective(self, given: Iterable[Property]) -> None:
+        """Add an error for each setting of RocketMQ without an effect here, as reporting success would mislead."""
+        for item in given:
             name, _ = _ALIASES.get(item.key, (item.key, 1))
             if name not in self._fields and item.key in self._known:
                 _, why = _MISSING.get(item.key, ("", "it has no effect on TandemQ"))
                 self._errors.append(f"line {item.line}: {item.key} is not changed: {why}")
 
     def wrong(self, name: str, what: str) -> None:
-        """Note that a field's value is wrong."""
+        """Add an error about a field's value."""
         place = self._places.get(name)
         self._errors.append(f"{place}: {self.keys[name]}: {what}" if place else f"{self.keys[name]}: {what}")
 
     def fit(self) -> None:
-        """Make values fit where RocketMQ does so itself, and say it."""
+        """Adjust the values that RocketMQ adjusts itself, with a warning."""
         lowest = self.values.get("register_ms_min", BrokerConfig.__dataclass_fields__["register_ms_min"].default)
         self._fit("register_ms", lambda value: max(lowest, min(value, REGISTER_MS_MAX)))
         self._fit("disk_used_ratio_max", lambda value: max(10, min(value, 95)))
@@ -329,13 +335,13 @@ class _Reader:
         value = self.values.get(name)
         if isinstance(value, int) and into_range(value) != value:
             self.values[name] = into_range(value)
-            self._warn(f"{self.keys[name]} {value} becomes {self.values[name]}, as in RocketMQ")
+            self._warn(f"{self.keys[name]} {value} is changed to {self.values[name]}, as in RocketMQ")
 
     def checked(self, config: _Config) -> _Config:
-        """The configuration, if nothing is wrong with it.
+        """Return the configuration if it is valid.
 
         Raises:
-            ConfigError: everything that is, one line each.
+            ConfigError: it is not; the text has one line per error.
         """
         for name, text in problems(config):
             self.wrong(name, text)
@@ -344,7 +350,7 @@ class _Reader:
             for directory, place in self._log_directories:
                 if directory.rstrip("/") != expected:
                     self._errors.append(
-                        f"{place}: storePathCommitLog: the log is always in {expected}; "
+                        f"{place}: storePathCommitLog: the log must be in {expected}; "
                         f"move {directory} there, or make it a symbolic link"
                     )
         if self._errors:
@@ -352,16 +358,16 @@ class _Reader:
         return config
 
 
-def _asks(asking: str, value: object) -> bool:
-    """Whether a value is the one that asks for something, or, after "!", any other than that one."""
+def _matches(pattern: str, value: object) -> bool:
+    """Return whether a value equals a pattern or, if that is "!x", is anything but x."""
     text = str(value).strip().lower()
-    return text != asking[1:] if asking.startswith("!") else bool(asking) and text == asking
+    return text != pattern[1:] if pattern.startswith("!") else bool(pattern) and text == pattern
 
 
 def _parse(item: Field[Any], value: object) -> Any:
-    """A setting's value in its field's type."""
+    """Convert a setting's value to its field's type."""
     if isinstance(value, dict):
-        raise ConfigError("tables are not used here", hint="write key = value lines only")
+        raise ConfigError("TOML tables are not supported", hint="write key = value lines only")
     if item.type is bool:
         return _boolean(value)
     if item.type is int:
@@ -377,9 +383,9 @@ def _parse(item: Field[Any], value: object) -> Any:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ConfigError(f"{value!r} is no text", hint="put it in quotes")
+        raise ConfigError(f"{value!r} is not a text", hint="put it in quotes")
     if not value.isprintable():
-        raise ConfigError(f"{value[:64]!r} has characters that cannot be printed")
+        raise ConfigError(f"{value[:64]!r} has unprintable characters")
     return value
 
 
@@ -396,8 +402,8 @@ def _integer(value: object) -> int:
         return value
     if isinstance(value, str) and _INTEGER.match(value):
         return int(value)
-    hint = "a comment stands on a line of its own" if isinstance(value, str) and "#" in value else ""
-    raise ConfigError(f"{value!r} is no whole number", hint=hint)
+    hint = "a comment needs its own line" if isinstance(value, str) and "#" in value else ""
+    raise ConfigError(f"{value!r} is not a whole number", hint=hint)
 
 
 def _ratio(value: object) -> float:
@@ -406,12 +412,12 @@ def _ratio(value: object) -> float:
     except (ValueError, OverflowError):
         number = -1.0
     if not 0 <= number <= 100:  # also false for nan
-        raise ConfigError(f"{value!r} is no share", hint="write 0.85, or 85 for percent")
+        raise ConfigError(f"{value!r} is not a ratio", hint="write 0.85, or 85 for percent")
     return number / 100 if number > 1 else number
 
 
 def _data_directory(path: str) -> str:
-    """RocketMQ names the file, we its directory."""
+    """Return the directory of `kvConfigPath`, which names the file in RocketMQ."""
     return (path[: -len("kvConfig.json")].rstrip("/") or ".") if path.endswith("kvConfig.json") else path
 
 

@@ -1,12 +1,12 @@
-"""The syntax of Java's properties files, in which RocketMQ keeps its settings.
+"""Parser of Java's properties files, the format of RocketMQ's settings.
 
-    # a comment, and so is a line that begins with !
-    key=value        key:value        key value        white space around the separator does not count
+    # a comment; lines that start with ! are comments too
+    key=value        key:value        key value        white space around the separator is ignored
     key=one \\
         line         a backslash at the end joins the next line, whose leading white space is dropped
     \\u00e9 \\t \\n      escapes; a backslash before anything else is dropped
 
-One thing differs: white space at the end of a value is dropped, because nobody sees it.
+One difference from Java: trailing white space of a value is dropped, because it is invisible.
 Source: the documentation of java.util.Properties.
 """
 
@@ -23,7 +23,7 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class Property(NamedTuple):
-    """One setting, and the line (from 1) where it begins."""
+    """One setting. `line`: number of its first line, from 1."""
 
     key: str
     value: str
@@ -31,7 +31,7 @@ class Property(NamedTuple):
 
 
 def parse_properties(text: str) -> list[Property]:
-    """All settings of a text, in order; a key may occur more than once.
+    """Parse all settings of a text, in order; a key may occur more than once.
 
     Raises:
         ConfigError: a \\u escape is not followed by four hexadecimal digits; the text names the line.
@@ -40,7 +40,7 @@ def parse_properties(text: str) -> list[Property]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with a setting on them, continued ones joined, and where they begin."""
+    """Yield (number of the first line, text) of each line with a setting; continued lines are joined."""
     joined, start = "", 0
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     for number, line in enumerate(lines, start=1):
@@ -82,8 +82,8 @@ def _unescape(text: str, number: int) -> str:
             digits = "".join(next(characters, "") for _ in range(4))
             if not _HEXADECIMAL.fullmatch(digits):
                 raise ConfigError(
-                    f"line {number}: \\u{digits} is no character",
-                    hint="four hexadecimal digits follow \\u; a plain backslash is written twice",
+                    f"line {number}: \\u{digits} is not a character",
+                    hint="write four hexadecimal digits after \\u; a plain backslash is written twice",
                 )
             pieces.append(chr(int(digits, 16)))
         else:

@@ -1,7 +1,7 @@
-"""Keys that RocketMQ's own brokers and name servers read from their files, in 4.9.8 or 5.3.3: facts, no more.
+"""Setting keys of RocketMQ's brokers and name servers, versions 4.9.8 and 5.3.3.
 
-One of these that TandemQ has no use for is worth a warning; a key that is neither here nor ours is a mistake.
-The last line of the broker's has keys that RocketMQ's documentation shows and its code does not read.
+A key listed here that TandemQ ignores gives a warning; a key that is neither here nor TandemQ's own is an error. The
+last line of the broker's keys has keys that are in RocketMQ's documentation, but that its code does not read.
 
 Source: RocketMQ BrokerConfig, MessageStoreConfig, NettyServerConfig, NettyClientConfig, AuthConfig, NamesrvConfig,
 ControllerConfig, and the configuration of its tiered store.

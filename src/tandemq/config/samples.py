@@ -1,4 +1,4 @@
-"""Small configurations for tests and simulations: any free port, and limits low enough to be reached."""
+"""Small configurations for tests and simulations: free ports, and limits low enough to be reached."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,7 +8,7 @@ from tandemq.config.validation import validate
 
 
 def tiny(**changes: Any) -> BrokerConfig:
-    """A broker for tests: any ports, and limits small enough to be reached."""
+    """Return broker settings for tests, with `changes` by field name."""
     small = BrokerConfig(
         bind_address="127.0.0.1",
         advertised_ip="127.0.0.1",
@@ -29,6 +29,6 @@ def tiny(**changes: Any) -> BrokerConfig:
 
 
 def tiny_name_server(**changes: Any) -> NameServerConfig:
-    """A name server for tests: any port, few links, small frames."""
+    """Return name server settings for tests, with `changes` by field name."""
     small = NameServerConfig(bind_address="127.0.0.1", listen_port=0, connections_max=100, frame_bytes_max=256 * 1024)
     return validate(replace(small, **changes))

@@ -1,9 +1,9 @@
-"""Settings of a broker and of a name server: frozen, one object per node, passed whole.
+"""Settings of a broker and of a name server: one frozen object per node.
 
-Each field has RocketMQ's name (`key`), under which `broker.conf`, TOML and mqadmin know it, its unit, and whether it
-can be changed while the node runs (`live`). The text below a field is its meaning; `make reference` writes
-docs/reference/settings.md from all of these. Times are in the unit that the field's name ends with. `files` reads and
-writes files, `validation` checks values.
+Each field has RocketMQ's name (`key`), which `broker.conf`, TOML and mqadmin use, a unit, and a flag whether it can be
+changed while the node runs (`live`). The docstring below a field describes it; `make reference` writes
+docs/reference/settings.md from these. The end of a field's name gives the unit of a time. `files` reads and writes
+files, `validation` checks values.
 """
 
 import re
@@ -290,23 +290,23 @@ class NameServerConfig:
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Delays of levels 1 and up in milliseconds, from text like "1s 5s 10m 2h 1d".
+    """Parse the delays of levels 1 and up, like "1s 5s 10m 2h 1d", to milliseconds.
 
     Raises:
-        ConfigError: a part is no number with a unit, or there is none.
+        ConfigError: a part is not a number with a unit, or there is none.
     """
     parts = text.split()
     matches = [_DELAY.match(part) for part in parts]
     for part, match in zip(parts, matches, strict=True):
         if match is None:
-            raise ConfigError(f"{part!r} is no delay", hint="write a number and s, m, h or d, for instance 30s")
+            raise ConfigError(f"{part!r} is not a delay", hint="write a number and s, m, h or d, for instance 30s")
     if not matches:
         raise ConfigError("there is no delay level", hint=f"the default is {DELAY_LEVELS!r}")
     return tuple(int(match[1]) * _UNITS[match[2]] for match in matches if match is not None)
 
 
 def key_of(config: type[BrokerConfig] | type[NameServerConfig], name: str) -> str:
-    """RocketMQ's name of a field."""
+    """Return RocketMQ's name of a field."""
     for item in fields(config):
         if item.name == name:
             key: str = item.metadata["key"]

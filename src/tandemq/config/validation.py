@@ -1,6 +1,6 @@
-"""Checks of a node's settings: ranges, names, addresses, and settings that contradict each other.
+"""Validation of a node's settings: ranges, names, addresses, and settings that contradict each other.
 
-Every check is a generator of problems, one per concern; `problems` runs all of them. Nothing is changed here.
+Each check is a generator of problems; `problems` runs all of them. Values are not changed.
 """
 
 import ipaddress
@@ -21,24 +21,24 @@ ZONE_CHARACTERS_MAX = 255
 PORT_MAX = 65_535
 REGISTER_MS_MAX = 60_000
 CLASSIC_FRAME_BYTES_MAX = 4 * MEBIBYTE - 12
-"""What fits into the receive buffer of a Java slave, behind the header of a transfer frame."""
+"""Size of a Java slave's receive buffer without the header of a transfer frame."""
 RECORD_EXTRA_BYTES = 64 * 1024
-"""What a message may have besides its body."""
+"""Maximum size of a message without its body."""
 SEGMENT_BYTES_MIN = 1024
 _NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,127}\Z")
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^\s;:\[\]]+|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*):([0-9]{1,5})\Z")
 _HOST = re.compile(r"[^\s;]{1,255}\Z")
 
 Problem = tuple[str, str]
-"""Field name, and what is wrong with its value and what to do."""
+"""(field name, what is wrong with its value and what to do)"""
 Config = TypeVar("Config", BrokerConfig, NameServerConfig)
 
 
 def validate(config: Config) -> Config:
-    """Give a configuration back if it is consistent.
+    """Return a configuration if it is valid.
 
     Raises:
-        ConfigError: it is not; the text names every key that is wrong.
+        ConfigError: it is invalid; the text names every wrong key.
     """
     found = problems(config)
     if found:
@@ -47,11 +47,11 @@ def validate(config: Config) -> Config:
 
 
 def problems(config: BrokerConfig | NameServerConfig) -> list[Problem]:
-    """All that is wrong with a configuration."""
+    """Return all problems of a configuration."""
     return list(_broker_problems(config) if isinstance(config, BrokerConfig) else _name_server_problems(config))
 
 
-# What is wrong. One generator per concern; each yields (field, what to change).
+# Checks, one generator per concern.
 
 
 def _broker_problems(config: BrokerConfig) -> Iterator[Problem]:
@@ -99,10 +99,12 @@ def _identity_problems(config: BrokerConfig) -> Iterator[Problem]:
         if not _NAME.match(value) or value.startswith("."):
             yield (
                 name,
-                (f"{value[:64]!r} is no name; 1 to 127 letters, digits and _-.%| are allowed, and no dot at the start"),
+                (
+                    f"{value[:64]!r} is not a valid name; 1 to 127 letters, digits and _-.%|, no dot at the start"
+                ),
             )
     if config.role not in ROLES:
-        yield "role", f"{config.role!r} is no role; use one of {', '.join(ROLES)}"
+        yield "role", f"{config.role!r} is not a role; use one of {', '.join(ROLES)}"
     elif config.broker_id == 0 and config.role == "SLAVE":
         yield "role", "SLAVE contradicts brokerId 0; give the slave a brokerId above 0, or make it a master"
     elif config.broker_id > 0 and config.role != "SLAVE":
@@ -111,13 +113,13 @@ def _identity_problems(config: BrokerConfig) -> Iterator[Problem]:
             (f"{config.role} contradicts brokerId {config.broker_id}; a master has brokerId 0, or make this a SLAVE"),
         )
     if config.broker_id < 0:
-        yield "broker_id", f"{config.broker_id} is no broker id; 0 is the master, slaves count from 1"
+        yield "broker_id", f"{config.broker_id} is not a broker id; 0 is the master, slaves count from 1"
     if not 0 <= config.weight <= WEIGHT_MAX:
         yield "weight", f"{config.weight} is outside 0 to {WEIGHT_MAX}"
     if len(config.zone) > ZONE_CHARACTERS_MAX or not config.zone.isprintable():
-        yield "zone", f"{config.zone[:64]!r} is no zone; at most {ZONE_CHARACTERS_MAX} characters that can be printed"
+        yield "zone", f"{config.zone[:64]!r} is not a valid zone; at most {ZONE_CHARACTERS_MAX} printable characters"
     if not 0 <= config.permission <= 15:
-        yield "permission", f"{config.permission} is no permission; 4 is reading, 2 is writing, 6 is both"
+        yield "permission", f"{config.permission} is not a permission; 4 is read, 2 is write, 6 is both"
 
 
 def _network_problems(config: BrokerConfig) -> Iterator[Problem]:
@@ -128,14 +130,14 @@ def _network_problems(config: BrokerConfig) -> Iterator[Problem]:
     if not config.ha_port and config.listen_port == PORT_MAX:
         yield (
             "ha_port",
-            f"not set it is listenPort + 1, and there is no port above {PORT_MAX}; set it, or lower listenPort",
+            f"the default is listenPort + 1, and there is no port above {PORT_MAX}; set it, or lower listenPort",
         )
     if config.ha_port and config.ha_port in (config.listen_port, config.listen_port - 2):
-        yield "ha_port", f"{config.ha_port} is taken by listenPort {config.listen_port} or its fast port (- 2)"
+        yield "ha_port", f"{config.ha_port} is already used by listenPort {config.listen_port} or its fast port (- 2)"
     for name in ("advertised_ip", "ha_advertised_ip"):
         value = getattr(config, name)
         if value and not _HOST.match(value):
-            yield name, f"{value[:64]!r} is no address; write one host or IP address, without a port"
+            yield name, f"{value[:64]!r} is not an address; write one host or IP address, without a port"
     for address in config.name_servers:
         yield from _address_problem("name_servers", address)
     if not config.register_ms_min <= config.register_ms <= REGISTER_MS_MAX:
@@ -143,13 +145,13 @@ def _network_problems(config: BrokerConfig) -> Iterator[Problem]:
             "register_ms",
             (
                 f"{config.register_ms} is outside {config.register_ms_min} to {REGISTER_MS_MAX} ms; "
-                "registerNameServerPeriodMin moves the lower end"
+                "registerNameServerPeriodMin sets the lower bound"
             ),
         )
     if config.message_bytes_max + RECORD_EXTRA_BYTES > config.frame_bytes_max:
         yield (
             "message_bytes_max",
-            (f"{config.message_bytes_max} does not fit into frameMaxLength {config.frame_bytes_max} with 64 KiB more"),
+            (f"{config.message_bytes_max} plus 64 KiB does not fit into frameMaxLength {config.frame_bytes_max}"),
         )
 
 
@@ -158,7 +160,7 @@ def _listen_problems(config: BrokerConfig | NameServerConfig) -> Iterator[Proble
     try:
         ipaddress.ip_address(config.bind_address)
     except ValueError:
-        yield "bind_address", f"{config.bind_address[:64]!r} is no IP address; 0.0.0.0 stands for every interface"
+        yield "bind_address", f"{config.bind_address[:64]!r} is not an IP address; 0.0.0.0 stands for all interfaces"
     if not 1024 <= config.frame_bytes_max <= JAVA_INT_MAX:
         yield "frame_bytes_max", f"{config.frame_bytes_max} is outside 1024 to {JAVA_INT_MAX}"
     for name in ("unfinished_bytes_max", "untaken_bytes_max"):
@@ -169,13 +171,13 @@ def _listen_problems(config: BrokerConfig | NameServerConfig) -> Iterator[Proble
 
 def _port_problem(name: str, port: int) -> Iterator[Problem]:
     if not 0 <= port <= PORT_MAX:
-        yield name, f"{port} is no port; 1 to {PORT_MAX}, or 0 for any free one"
+        yield name, f"{port} is not a port; 1 to {PORT_MAX}, or 0 for any free one"
 
 
 def _address_problem(name: str, address: str) -> Iterator[Problem]:
     match = _ADDRESS.match(address)
     if match is None or not 0 < int(match[2]) <= PORT_MAX:
-        yield name, f"{address[:64]!r} is no address; write host:port, several separated by ;"
+        yield name, f"{address[:64]!r} is not an address; write host:port, several separated by ;"
 
 
 def _store_problems(config: BrokerConfig) -> Iterator[Problem]:
@@ -184,7 +186,7 @@ def _store_problems(config: BrokerConfig) -> Iterator[Problem]:
     if not SEGMENT_BYTES_MIN <= config.segment_bytes <= JAVA_INT_MAX:
         yield "segment_bytes", f"{config.segment_bytes} is outside {SEGMENT_BYTES_MIN} to {JAVA_INT_MAX} bytes"
     if not 20 <= config.queue_file_bytes <= JAVA_INT_MAX or config.queue_file_bytes % 20:
-        yield "queue_file_bytes", f"{config.queue_file_bytes} is no multiple of 20, the size of one entry"
+        yield "queue_file_bytes", f"{config.queue_file_bytes} is not a multiple of 20, the size of one entry"
     if config.flush_type not in FLUSH_TYPES:
         yield "flush_type", f"{config.flush_type!r} is unknown; use one of {', '.join(FLUSH_TYPES)}"
 
@@ -192,7 +194,7 @@ def _store_problems(config: BrokerConfig) -> Iterator[Problem]:
 def _retention_problems(config: BrokerConfig) -> Iterator[Problem]:
     hours = config.delete_when.split(";")
     if not all(re.match(r"[0-9]{1,2}\Z", hour.strip()) and int(hour) < 24 for hour in hours):
-        yield "delete_when", f"{config.delete_when!r} is no list of hours; write 00 to 23, separated by ;"
+        yield "delete_when", f"{config.delete_when!r} is not a list of hours; write 00 to 23, separated by ;"
     if not 10 <= config.disk_used_ratio_max <= 95:
         yield "disk_used_ratio_max", f"{config.disk_used_ratio_max} is outside 10 to 95 percent"
     for name in ("disk_force_ratio", "disk_full_ratio"):
@@ -222,7 +224,10 @@ def _replication_problems(config: BrokerConfig) -> Iterator[Problem]:
         try:
             ipaddress.ip_address(peer)
         except ValueError:
-            yield "ha_classic_peers", f"{peer[:64]!r} is no IP address; write addresses without ports, separated by ;"
+            yield (
+                "ha_classic_peers",
+                f"{peer[:64]!r} is not an IP address; write addresses without ports, separated by ;",
+            )
     yield from _tls_problems(config)
     if not 1 <= config.ha_batch_bytes <= CLASSIC_FRAME_BYTES_MAX:
         yield "ha_batch_bytes", f"{config.ha_batch_bytes} is outside 1 to {CLASSIC_FRAME_BYTES_MAX} bytes"
@@ -231,7 +236,7 @@ def _replication_problems(config: BrokerConfig) -> Iterator[Problem]:
             "ha_heartbeat_ms",
             (
                 f"{config.ha_heartbeat_ms} is not below haHousekeepingInterval {config.ha_housekeeping_ms}: "
-                "idle links would be closed before their first heartbeat"
+                "idle connections would be closed before their first heartbeat"
             ),
         )
     if not 0 <= config.memory_ratio_max <= 100:
@@ -242,14 +247,14 @@ def _tls_problems(config: BrokerConfig) -> Iterator[Problem]:
     if not config.ha_tls_cert_file:
         for name in ("ha_tls_key_file", "ha_tls_ca_file", "ha_tls_server_name"):
             if getattr(config, name):
-                yield name, "does nothing without haTlsCertFile, the certificate of this broker"
+                yield name, "has no effect without haTlsCertFile, the certificate of this broker"
         return
     if not config.ha_tls_key_file:
         yield "ha_tls_key_file", "the private key of haTlsCertFile is missing"
     if config.ha_classic_peers:
-        yield "ha_classic_peers", "Java slaves speak no TLS on this port: leave out these or haTlsCertFile"
+        yield "ha_classic_peers", "Java slaves do not support TLS on this port: remove them or haTlsCertFile"
     if config.ha_protocol == "classic":
-        yield "ha_protocol", "a Java master speaks no TLS on this port: leave out classic or haTlsCertFile"
+        yield "ha_protocol", "a Java master does not support TLS on this port: remove classic or haTlsCertFile"
 
 
 def _name_server_problems(config: NameServerConfig) -> Iterator[Problem]:

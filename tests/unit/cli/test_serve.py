@@ -199,8 +199,8 @@ def test_full_disk_at_the_start_is_reported(
     ("text", "printed"),
     [
         ("listenPrt = 1\n", "did you mean listenPort?"),
-        ("listenPort = many\n", "is no whole number"),
-        ("brokerRole = KING\n", "is no role"),
+        ("listenPort = many\n", "is not a whole number"),
+        ("brokerRole = KING\n", "is not a role"),
     ],
 )
 def test_invalid_configuration_error_names_line_key_and_remedy(

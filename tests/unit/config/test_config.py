@@ -1,4 +1,4 @@
-"""Settings as values: defaults, and what is consistent."""
+"""Settings: default values and validation."""
 
 from dataclasses import fields, replace
 from itertools import product
@@ -13,7 +13,7 @@ from tandemq.errors import ConfigError
 from tests.spec import spec
 
 
-def test_defaults_are_consistent() -> None:
+def test_defaults_are_valid() -> None:
     assert validate(BrokerConfig()) == BrokerConfig()
     assert validate(NameServerConfig()) == NameServerConfig()
 
@@ -39,7 +39,7 @@ def test_role_and_id_must_agree(role: str, broker_id: int) -> None:
 
 @spec("R02")
 @pytest.mark.parametrize("role", ["", "MASTER", "slave", "ASYNC_MASTER "])
-def test_role_that_is_none_is_refused_with_those_there_are(role: str) -> None:
+def test_unknown_role_is_refused_with_the_list_of_roles(role: str) -> None:
     with pytest.raises(ConfigError, match="ASYNC_MASTER, SYNC_MASTER, SLAVE"):
         validate(BrokerConfig(role=role))
 
@@ -95,7 +95,7 @@ def test_role_that_is_none_is_refused_with_those_there_are(role: str) -> None:
         ({"delay_levels": "1s 2x"}, "messageDelayLevel"),
     ],
 )
-def test_broker_setting_that_cannot_be_is_named(change: dict[str, Any], key: str) -> None:
+def test_invalid_broker_setting_is_named(change: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError, match=rf"\A{key}: "):
         validate(replace(BrokerConfig(), **change))
 
@@ -117,7 +117,7 @@ def test_broker_setting_that_cannot_be_is_named(change: dict[str, Any], key: str
         {"ha_bytes_per_second": 0},
     ],
 )
-def test_broker_setting_that_can_be_is_taken(change: dict[str, Any]) -> None:
+def test_valid_broker_setting_is_accepted(change: dict[str, Any]) -> None:
     assert problems(replace(BrokerConfig(), **change)) == []
 
 
@@ -133,7 +133,7 @@ def test_broker_setting_that_can_be_is_taken(change: dict[str, Any]) -> None:
         ({"bind_address": "x"}, "bindAddress"),
     ],
 )
-def test_name_server_setting_that_cannot_be_is_named(change: dict[str, Any], key: str) -> None:
+def test_invalid_name_server_setting_is_named(change: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError, match=rf"\A{key}: "):
         validate(replace(NameServerConfig(), **change))
 
@@ -149,13 +149,11 @@ def test_name_server_setting_that_cannot_be_is_named(change: dict[str, Any], key
         ({"listen_port": 0, "ha_port": 4_000}, 4_000),
     ],
 )
-def test_replication_port_that_is_not_set_is_the_one_above_the_listen_port(
-    ports: dict[str, int], expected: int
-) -> None:
+def test_default_replication_port_is_listen_port_plus_1(ports: dict[str, int], expected: int) -> None:
     assert BrokerConfig(**ports).replication_port == expected  # type: ignore[arg-type]
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         validate(BrokerConfig(role="SLAVE", listen_port=1, flush_type="NEVER"))
     assert all(key in str(caught.value) for key in ("brokerRole", "listenPort", "flushDiskType"))
@@ -169,12 +167,12 @@ def test_delay_levels_are_milliseconds() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1", "s", "1 s", "-1s", "1.5s", "1S", "１s", "9999999999s"])
-def test_delay_level_that_is_none_is_refused(text: str) -> None:
+def test_malformed_delay_level_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_delay_levels(text)
 
 
-def test_tiny_configurations_are_small_and_can_be_changed() -> None:
+def test_tiny_configurations_are_small_and_accept_changes() -> None:
     assert tiny().segment_bytes < 1 << 16
     assert tiny().listen_port == 0
     assert tiny(register_ms=20, broker_id=1, role="SLAVE").broker_id == 1

@@ -1,4 +1,4 @@
-"""Settings as text: files in both syntaxes, properties out, changes while running."""
+"""Reading and writing settings: TOML and properties in, properties out, changes while a node runs."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tandemq.config.files import (
     _MISSING,
-    _NOT_HERE,
+    _REFUSED,
     LIVE_KEYS,
     as_properties,
     changed,
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 class Loaded:
-    """A configuration and the warnings on the way."""
+    """A configuration and the warnings of its parser."""
 
     def __init__(self, text: str, path: str = "broker.conf", overrides: Mapping[str, str] | None = None) -> None:
         self.warnings: list[str] = []
@@ -43,7 +43,7 @@ def refused(text: str, path: str = "broker.conf") -> str:
 # --- both syntaxes
 
 
-def test_rocketmq_broker_conf_is_taken_as_it_is() -> None:
+def test_rocketmq_broker_conf_is_accepted_unchanged() -> None:
     loaded = Loaded(
         "# a comment\r\nbrokerClusterName = DefaultCluster\r\nbrokerName=broker-b\r\nbrokerId = 1\r\n"
         "deleteWhen = 04\r\n"
@@ -56,12 +56,10 @@ def test_rocketmq_broker_conf_is_taken_as_it_is() -> None:
     assert config.name_servers == ("a:9876", "b:9876")
     assert (config.listen_port, config.reserved_hours, config.slave_read_enable) == (10_921, 48, True)
     assert config.delete_when == "04"
-    assert loaded.warnings == [
-        "broker.conf: RocketMQ knows these settings, TandemQ does not need them: storePathCommitLog"
-    ]
+    assert loaded.warnings == ["broker.conf: these settings of RocketMQ have no effect on TandemQ: storePathCommitLog"]
 
 
-def test_toml_takes_its_own_types_and_texts_and_field_names() -> None:
+def test_toml_accepts_its_types_texts_and_field_names() -> None:
     config = Loaded(
         'brokerName = "b"\nlistenPort = 10921\nha_port = "10930"\nnamesrvAddr = ["a:1", "b:2"]\n'
         'slaveReadEnable = true\ndisk_force_ratio = 0.5\nhaClassicPeers = "10.0.0.1;10.0.0.2"\n',
@@ -87,18 +85,18 @@ def test_name_server_settings_are_read_and_java_s_path_is_its_directory() -> Non
     assert "clusterTest" in warnings[0]
 
 
-def test_command_line_wins_over_the_file_without_a_warning() -> None:
+def test_command_line_overrides_the_file_without_a_warning() -> None:
     loaded = Loaded("listenPort=10921\nbrokerName=file\n", overrides={"listenPort": "0", "broker_name": "line"})
     assert (loaded.config.listen_port, loaded.config.broker_name) == (0, "line")
     assert not loaded.warnings
-    with pytest.raises(ConfigError, match="command line: listenPort: 'x' is no whole number"):
+    with pytest.raises(ConfigError, match="command line: listenPort: 'x' is not a whole number"):
         Loaded("", overrides={"listenPort": "x"})
 
 
 # --- keys
 
 
-def test_keys_only_rocketmq_needs_give_one_warning() -> None:
+def test_ignored_rocketmq_keys_give_one_warning() -> None:
     loaded = Loaded(
         "sendMessageThreadPoolNums=16\nuseReentrantLockWhenPutMessage=true\ntransientStorePoolEnable=false\n"
     )
@@ -117,37 +115,37 @@ def test_keys_only_rocketmq_needs_give_one_warning() -> None:
         ("sendMessageThreadPoolNum", "sendMessageThreadPoolNums"),
     ],
 )
-def test_key_nobody_knows_is_an_error_that_names_the_nearest(key: str, nearest: str) -> None:
-    assert refused(f"\n{key}=1\n") == f"broker.conf:2: {key}: nobody knows this setting (did you mean {nearest}?)"
+def test_unknown_key_is_an_error_that_suggests_the_nearest(key: str, nearest: str) -> None:
+    assert refused(f"\n{key}=1\n") == f"broker.conf:2: {key}: unknown setting (did you mean {nearest}?)"
 
 
-def test_key_that_cannot_be_printed_is_told_all_the_same() -> None:
+def test_unprintable_key_is_reported_escaped() -> None:
     assert refused("\\ud800\\u0007=1").isprintable()
 
 
-def test_key_like_nothing_points_to_the_list() -> None:
+def test_key_without_a_similar_one_points_to_the_settings_page() -> None:
     assert "docs/reference/settings.md" in refused("zzzzzzzz=1")
 
 
 @pytest.mark.parametrize(
     ("line", "missing"),
     [
-        ("enablePropertyFilter=TRUE", "SQL filters are not part of this release"),
-        ("transactionTimeOut=6000", "transactions are not part of this release"),
-        ("timerWheelEnable=true", "timed messages are not part of this release"),
+        ("enablePropertyFilter=TRUE", "SQL filters are not supported"),
+        ("transactionTimeOut=6000", "transactions are not supported"),
+        ("timerWheelEnable=true", "timed messages are not supported"),
         ("metricsExporterType=PROM", "metrics are not exported"),
-        ("defaultMessageRequestMode=POP", "POP consumption is not part of this release"),
+        ("defaultMessageRequestMode=POP", "POP consumption is not supported"),
         ("fetchNamesrvAddrByAddressServer=true", "set namesrvAddr"),
         ("messageStorePlugIn=org.example.Store", "plug-ins"),
     ],
 )
-def test_setting_that_asks_for_what_is_not_here_gets_a_warning_of_its_own(line: str, missing: str) -> None:
+def test_setting_of_a_missing_feature_gives_its_own_warning(line: str, missing: str) -> None:
     loaded = Loaded(f"{line}\nsendMessageThreadPoolNums=16\n")
     assert loaded.config == BrokerConfig()
     assert len(loaded.warnings) == 2
     assert loaded.warnings[0].startswith(f"broker.conf: {line.partition('=')[0]} = ")
     assert missing in loaded.warnings[0]
-    assert loaded.warnings[1].endswith(" TandemQ does not need them: sendMessageThreadPoolNums")
+    assert loaded.warnings[1].endswith(" have no effect on TandemQ: sendMessageThreadPoolNums")
 
 
 @pytest.mark.parametrize(
@@ -163,16 +161,16 @@ def test_setting_that_asks_for_what_is_not_here_gets_a_warning_of_its_own(line: 
         "rejectTransactionMessage=true",
     ],
 )
-def test_setting_that_asks_for_nothing_is_one_that_is_not_needed(line: str) -> None:
+def test_setting_with_an_inactive_value_is_only_ignored(line: str) -> None:
     assert [text.partition(": ")[2] for text in Loaded(line).warnings] == [
-        f"RocketMQ knows these settings, TandemQ does not need them: {line.partition('=')[0]}"
+        f"these settings of RocketMQ have no effect on TandemQ: {line.partition('=')[0]}"
     ]
 
 
-def test_settings_of_what_is_not_here_are_rocketmq_s_and_documented() -> None:
+def test_settings_of_missing_features_are_rocketmqs_and_documented() -> None:
     page = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     ours = {item.metadata["key"] for kind in (BrokerConfig, NameServerConfig) for item in fields(kind)}
-    for key in (*_MISSING, *_NOT_HERE):
+    for key in (*_MISSING, *_REFUSED):
         assert key in BROKER_KEYS | NAME_SERVER_KEYS
         assert key not in ours
         assert f"`{key}" in page, key
@@ -192,14 +190,14 @@ def test_settings_of_what_is_not_here_are_rocketmq_s_and_documented() -> None:
         "storePathCommitLog=/elsewhere",
     ],
 )
-def test_setting_whose_loss_would_deceive_is_an_error(line: str) -> None:
+def test_setting_that_is_unsafe_to_ignore_is_an_error(line: str) -> None:
     key, _, _ = line.partition("=")
     assert refused(line).startswith(f"broker.conf:1: {key}: ")
     if line.lower().endswith("=true"):
         assert Loaded(f"{key}=false").config == BrokerConfig()
 
 
-def test_key_set_twice_is_warned_about_and_the_last_counts() -> None:
+def test_repeated_key_gives_a_warning_and_the_last_value_is_used() -> None:
     loaded = Loaded("brokerName=a\nbroker_name=b\n")
     assert loaded.config.broker_name == "b"
     assert len(loaded.warnings) == 1
@@ -211,7 +209,7 @@ def test_rocketmq_keys_in_another_unit_are_converted() -> None:
     assert (config.connection_idle_ms, config.client_expiry_ms) == (60_000, 90_000)
 
 
-def test_all_our_keys_are_apart_from_what_is_not_needed() -> None:
+def test_keys_of_tandemq_are_never_ignored() -> None:
     # Spot checks that the lists are those of both versions, and that a broker's and a name server's are apart.
     assert {"haListenPort", "timerWheelEnable", "dLegerGroup", "enableControllerMode", "abortFile"} <= BROKER_KEYS
     assert {"supportActingMaster", "scanNotActiveBrokerInterval", "listenPort", "useTLS"} <= NAME_SERVER_KEYS
@@ -224,19 +222,19 @@ def test_all_our_keys_are_apart_from_what_is_not_needed() -> None:
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ("listenPort=ten", "no whole number"),
-        ("listenPort=10911 # the port", "a comment stands on a line of its own"),
-        ("listenPort=1_0", "no whole number"),
-        ("brokerId=99999999999999999999", "no whole number"),
+        ("listenPort=ten", "not a whole number"),
+        ("listenPort=10911 # the port", "a comment needs its own line"),
+        ("listenPort=1_0", "not a whole number"),
+        ("brokerId=99999999999999999999", "not a whole number"),
         ("slaveReadEnable=yes", "neither true nor false"),
-        ("diskSpaceWarningLevelRatio=much", "no share"),
-        ("diskSpaceWarningLevelRatio=nan", "no share"),
-        ("diskSpaceWarningLevelRatio=150", "no share"),
-        ("brokerName=a\\u0000b", "cannot be printed"),
+        ("diskSpaceWarningLevelRatio=much", "not a ratio"),
+        ("diskSpaceWarningLevelRatio=nan", "not a ratio"),
+        ("diskSpaceWarningLevelRatio=150", "not a ratio"),
+        ("brokerName=a\\u0000b", "unprintable"),
         ("brokerName=\\u12", "four hexadecimal digits"),
     ],
 )
-def test_value_that_is_none_is_told_with_file_line_and_key(line: str, what: str) -> None:
+def test_malformed_value_is_reported_with_file_line_and_key(line: str, what: str) -> None:
     text = refused(f"# first\n{line}\n")
     assert what in text
     assert re.match(r"broker\.conf(:2: |: line 2: )", text)
@@ -245,18 +243,18 @@ def test_value_that_is_none_is_told_with_file_line_and_key(line: str, what: str)
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("brokerName = b", "no TOML"),
-        ("[broker]\nname = 1", "nobody knows"),
-        ("[brokerName]\nx = 1", "tables are not used"),
+        ("brokerName = b", "malformed TOML"),
+        ("[broker]\nname = 1", "unknown setting"),
+        ("[brokerName]\nx = 1", "tables are not supported"),
         ("\n\nlistenPort = 1.5", "broker.toml:3: listenPort"),
         ("brokerName = 5", "put it in quotes"),
         ("namesrvAddr = [5]", "put it in quotes"),
         ("slaveReadEnable = 1", "neither true nor false"),
-        ("listenPort = true", "no whole number"),
-        ("diskSpaceWarningLevelRatio = true", "no share"),
+        ("listenPort = true", "not a whole number"),
+        ("diskSpaceWarningLevelRatio = true", "not a ratio"),
     ],
 )
-def test_bad_toml_is_told(text: str, what: str) -> None:
+def test_malformed_toml_is_reported(text: str, what: str) -> None:
     assert what in refused(text, "broker.toml")
 
 
@@ -266,7 +264,7 @@ def test_role_that_contradicts_the_id_stops_the_start_with_its_line(text: str) -
     assert "contradicts brokerId" in refused(text)
 
 
-def test_everything_wrong_is_told_at_once_with_its_line() -> None:
+def test_all_errors_are_reported_at_once_with_their_lines() -> None:
     lines = refused("brokerRole=SLAVE\nlistenPort=x\nflushDiskType=NEVER\nunknownKey=1\n").splitlines()
     assert {line.split(": ")[0] for line in lines} == {f"broker.conf:{number}" for number in (1, 2, 3, 4)}
 
@@ -280,11 +278,11 @@ def test_everything_wrong_is_told_at_once_with_its_line() -> None:
         ("mappedFileSizeConsumeQueue=6000001", "queue_file_bytes", 6_000_020),
     ],
 )
-def test_value_rocketmq_makes_fit_is_made_to_fit_and_said(line: str, name: str, value: int) -> None:
+def test_value_that_rocketmq_adjusts_is_adjusted_with_a_warning(line: str, name: str, value: int) -> None:
     loaded = Loaded(line)
     assert getattr(loaded.config, name) == value
     assert len(loaded.warnings) == 1
-    assert f"becomes {value}" in loaded.warnings[0]
+    assert f"is changed to {value}" in loaded.warnings[0]
 
 
 def test_shorter_registration_period_needs_its_own_setting() -> None:
@@ -293,7 +291,7 @@ def test_shorter_registration_period_needs_its_own_setting() -> None:
     assert not loaded.warnings
 
 
-def test_ratios_are_shares_or_percent() -> None:
+def test_ratios_are_fractions_or_percent() -> None:
     config = Loaded("diskSpaceCleanForciblyRatio=80\ndiskSpaceWarningLevelRatio=0.95\n").config
     assert (config.disk_force_ratio, config.disk_full_ratio) == (0.8, 0.95)
 
@@ -302,26 +300,26 @@ def test_ratios_are_shares_or_percent() -> None:
 
 
 @pytest.mark.parametrize("config", [BrokerConfig(name_servers=("a:1", "b:2"), slave_read_enable=True), BrokerConfig()])
-def test_properties_are_read_back_as_they_were(config: BrokerConfig) -> None:
+def test_broker_properties_round_trip(config: BrokerConfig) -> None:
     text = as_properties(config)
     assert load_broker_config(text, path="x.conf", warn=pytest.fail) == config
     assert text.count("\n") == len(fields(config))
     assert "listenPort=10911\n" in text
 
 
-def test_name_server_properties_are_read_back() -> None:
+def test_name_server_properties_round_trip() -> None:
     text = as_properties(NameServerConfig(order_message_enable=True))
     assert load_name_server_config(text, path="x", warn=pytest.fail) == NameServerConfig(order_message_enable=True)
 
 
-def test_live_settings_change_at_once() -> None:
+def test_live_settings_can_be_changed() -> None:
     after, applied = changed(BrokerConfig(), "brokerPermission=4\nfileReservedTime=24\nlistenPort=10911\n")
     assert (after.permission, after.reserved_hours) == (4, 24)
     assert applied == ("brokerPermission", "fileReservedTime")
     assert changed(after, as_properties(after)) == (after, ())
 
 
-def test_settings_rocketmq_alone_needs_are_refused_in_a_change() -> None:
+def test_ignored_rocketmq_settings_are_refused_in_a_change() -> None:
     with pytest.raises(ConfigError, match="sendMessageThreadPoolNums is not changed: it has no effect on TandemQ"):
         changed(BrokerConfig(), "sendMessageThreadPoolNums=4\n")
 
@@ -329,18 +327,18 @@ def test_settings_rocketmq_alone_needs_are_refused_in_a_change() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("listenPort=1234", "read at the start only"),
-        ("brokerRole=SYNC_MASTER", "read at the start only"),
+        ("listenPort=1234", "only read at the start"),
+        ("brokerRole=SYNC_MASTER", "only read at the start"),
         ("brokerPermision=4", "did you mean brokerPermission"),
-        ("brokerPermission=x", "no whole number"),
+        ("brokerPermission=x", "not a whole number"),
         ("brokerPermission=4\nfileReservedTime=0", "fileReservedTime: 0 is too small"),
-        ("configBlackList=x", "read at the start only"),
-        ("brokerConfigPath=x", "never changes"),
+        ("configBlackList=x", "only read at the start"),
+        ("brokerConfigPath=x", "cannot be changed"),
         ("aclEnable=true", "access control"),
         ("registerNameServerPeriod=5", "outside 10000 to 60000"),
     ],
 )
-def test_change_that_cannot_be_made_is_refused_whole(text: str, what: str) -> None:
+def test_invalid_change_is_refused_as_a_whole(text: str, what: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(what)):
         changed(BrokerConfig(), text)
 
@@ -360,7 +358,7 @@ def test_pages_name_the_settings_that_change_while_running() -> None:
 
 
 @given(st.text(max_size=120), st.sampled_from(["broker.conf", "broker.toml"]))
-def test_any_text_is_read_or_refused(text: str, path: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str, path: str) -> None:
     try:
         Loaded(text, path)
     except ConfigError as error:

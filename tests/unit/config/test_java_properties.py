@@ -1,4 +1,4 @@
-"""Java's properties syntax."""
+"""Parser of Java's properties files."""
 
 import pytest
 from hypothesis import given
@@ -30,16 +30,16 @@ def read(text: str) -> dict[str, str]:
         ("path=C:\\\\store", "path", "C:\\store"),
     ],
 )
-def test_key_and_value_are_parted_as_java_does(line: str, key: str, value: str) -> None:
+def test_key_and_value_are_split_as_in_java(line: str, key: str, value: str) -> None:
     assert parse_properties(line) == [Property(key, value, 1)]
 
 
-def test_comments_blank_lines_and_all_line_ends() -> None:
+def test_comments_blank_lines_and_all_line_endings() -> None:
     text = "\ufeff# a\r\n! b\r\n\r\n  # c\rone=1\r\n\n two = 2 \n#three=3"
     assert parse_properties(text) == [Property("one", "1", 5), Property("two", "2", 7)]
 
 
-def test_continued_lines_are_joined_and_keep_the_line_they_begin_on() -> None:
+def test_continued_lines_are_joined_under_their_first_line_number() -> None:
     text = "a=1,\\\n   2,\\\n\t3\nb=x\\\\\nc=\\"
     assert parse_properties(text) == [Property("a", "1,2,3", 1), Property("b", "x\\", 4), Property("c", "", 5)]
 
@@ -49,13 +49,13 @@ def test_comment_sign_on_a_continued_line_is_part_of_the_value() -> None:
 
 
 @pytest.mark.parametrize("text", ["\n\na=\\u12", "\n\na=\\uzzzz", "\n\na=\\u", "\n\na=\\u+123"])
-def test_bad_escape_is_told_with_its_line(text: str) -> None:
+def test_malformed_escape_is_reported_with_its_line(text: str) -> None:
     with pytest.raises(ConfigError, match=r"line 3.*four hexadecimal digits"):
         parse_properties(text)
 
 
 @given(st.text(max_size=200))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         found = parse_properties(text)
     except ConfigError:
@@ -70,5 +70,5 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         max_size=5,
     )
 )
-def test_plain_settings_are_read_as_written(settings: dict[str, str]) -> None:
+def test_plain_settings_are_parsed_as_written(settings: dict[str, str]) -> None:
     assert read("".join(f"{key}={value}\n" for key, value in settings.items())) == settings

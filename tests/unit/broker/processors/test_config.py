@@ -47,8 +47,8 @@ def test_settings_are_shown_under_rocketmqs_names_with_a_version(broker: Harness
 @pytest.mark.parametrize(
     ("lines", "remark"),
     [
-        (("listenPort=1",), "at the start only"),
-        (("nonsense=1",), "nobody knows"),
+        (("listenPort=1",), "only read at the start"),
+        (("nonsense=1",), "unknown setting"),
         (("inSyncReplicas=1",), "configBlackList names it"),
         (("flushDiskType=SYNC_FLUSH",), "configBlackList names it"),
         (("configBlackList=x",), "in the configuration file"),
@@ -63,8 +63,8 @@ def test_settings_are_shown_under_rocketmqs_names_with_a_version(broker: Harness
         (("enablePropertyFilter=true",), "SQL filters"),
         (("rejectTransactionMessage=false",), "is not changed"),
         (("fileReservedTime=70", "sendMessageThreadPoolNums=4"), "has no effect"),
-        (("brokerConfigPath=x",), "never changes"),
-        (("fileReservedTime=70", "slaveTimeout=none"), "no whole number"),
+        (("brokerConfigPath=x",), "cannot be changed"),
+        (("fileReservedTime=70", "slaveTimeout=none"), "not a whole number"),
         (("fileReservedTime=70", "diskSpaceCleanForciblyRatio=0.99"), "diskSpaceWarningLevelRatio"),
     ],
 )
