@@ -177,7 +177,7 @@ def _return(pair: Pair, master: BrokerChild) -> float:
     begun = time.monotonic()
 
     def is_back() -> bool:
-        standing = master.standing()
+        standing = master.failover_status()
         return bool(standing.get("mayRead")) if pair.cluster.mode is Mode.SLAVE_CONSUME else pair.cluster.in_sync()
 
     _wait(is_back)

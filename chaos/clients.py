@@ -116,7 +116,7 @@ class Clients:
     def _watch_offsets(self) -> None:
         while not self._drained.wait(0.2):
             for broker in self._world.brokers:
-                if broker.is_running and broker.told:
+                if broker.is_running and broker.startup:
                     self._ask_offsets(broker)
 
     def _ask_offsets(self, broker: Broker) -> None:

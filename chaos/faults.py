@@ -140,13 +140,13 @@ class Faults:
 
     def _deviation(self, broker: Broker, right: BrokerPermission, *, is_member: bool) -> str:
         """Return how a broker deviates from its configuration; "" if it does not."""
-        standing = broker.standing()
+        standing = broker.failover_status()
         if standing.get("mayRead") and not right.may_read:
             return f"{broker.name} may be read"
         if standing.get("mayWrite") and not right.may_write:
             return f"{broker.name} may be written"
         master = self._world.master
-        if master is None or is_member or broker.broker_id not in master.standing().get("inSync", ()):
+        if master is None or is_member or broker.broker_id not in master.failover_status().get("inSync", ()):
             return ""
         return f"{broker.name} is in sync"
 

@@ -93,7 +93,7 @@ def _wait_whole(world: World) -> tuple[list[str], bool]:
     try:
         world.wait(world.is_whole)
     except TandemError as error:
-        standings = {broker.broker_id: broker.standing().get("why", "no answer") for broker in world.brokers}
+        standings = {broker.broker_id: broker.failover_status().get("why", "no answer") for broker in world.brokers}
         return [f"I14: it does not serve again: {error}; {standings}"], False
     return [], True
 

@@ -26,7 +26,7 @@ from tandemq.coordination.registry.records import Mode
 from tandemq.errors import LocalError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.run.children import LOOPBACK, BrokerChild, Child, Setting, copies_of
+from tandemq.run.children import LOOPBACK, BrokerChild, Child, Setting, synced_slaves
 from tandemq.run.groups import configure
 from tandemq.run.request import try_request
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
@@ -73,7 +73,7 @@ class Broker(BrokerChild):
         self.early = usage(self.pid)
         for what, key in (("clients", "address"), ("slaves", "haAddress")):
             if what not in self._links:
-                host, _, port = str(self.told[key]).rpartition(":")
+                host, _, port = str(self.startup[key]).rpartition(":")
                 self._links[what] = Proxy(self._where, (host, int(port)), (self._host, int(port)))
 
     def behave(self, what: str, behaviour: Behaviour) -> None:
@@ -116,7 +116,7 @@ class Broker(BrokerChild):
         os.kill(self.pid, signal.SIGSTOP)
         time.sleep(seconds)
         os.kill(self.pid, signal.SIGCONT)
-        self.standing()
+        self.failover_status()
 
     def growth(self) -> Growth | None:
         """Return its resource usage early and now; None if it does not run."""
@@ -214,15 +214,15 @@ class World:
     @property
     def master(self) -> Broker | None:
         """Return the member that may be written now."""
-        return next((broker for broker in self.brokers if broker.standing().get("mayWrite")), None)
+        return next((broker for broker in self.brokers if broker.failover_status().get("mayWrite")), None)
 
     def is_whole(self) -> bool:
         """Return whether all members run, one is active, and all others have its bytes and are in sync."""
         master = self.master
         if master is None or not all(broker.is_running for broker in self.brokers):
             return False
-        in_sync = len(master.standing().get("inSync", ())) == self.members
-        return in_sync and copies_of(master.own_address) == self.members - 1
+        in_sync = len(master.failover_status().get("inSync", ())) == self.members
+        return in_sync and synced_slaves(master.own_address) == self.members - 1
 
     def stop_brokers(self) -> list[str]:
         """Stop all of them cleanly at once; return the violations of all process ends."""

@@ -54,7 +54,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
                 configure(settings["registryAddr"], map(group_name, range(groups)), mode, 2)
             cluster = ChildCluster(tmp_path, groups=groups, slaves=1, mode=mode, settings=settings)
             running.enter_context(cluster)
-            used = {broker.standing()["registryAddress"] for broker in cluster.brokers}
+            used = {broker.failover_status()["registryAddress"] for broker in cluster.brokers}
             assert used == {settings.get("registryAddr", cluster.registry)}
             return cluster
 
@@ -129,16 +129,16 @@ def test_slave_reads_for_its_master_and_hands_back_without_a_duplicate(start: St
     with traffic(cluster) as running:
         killed = time.monotonic()
         master.kill()
-        wait_until(lambda: bool(slave.standing().get("mayRead")), "the slave reads")
+        wait_until(lambda: bool(slave.failover_status().get("mayRead")), "the slave reads")
         assert send_to(slave) == ResponseCode.NO_PERMISSION
         running.wait_for_more()
         assert running.seconds_without_delivery(killed) < SECONDS_MAX
         committed = offsets_of(slave)
         returned = time.monotonic()
         master.start()
-        wait_until(lambda: bool(master.standing().get("mayRead")), "the master reads again")
+        wait_until(lambda: bool(master.failover_status().get("mayRead")), "the master reads again")
         # Between its start and the hand-back it was in no route, and one of the two has READ at a time.
-        assert not slave.standing()["mayRead"]
+        assert not slave.failover_status()["mayRead"]
         assert all(offsets_of(master)[queue] >= offset for queue, offset in committed.items())
         cluster.wait_until(cluster.in_sync)
         running.wait_for_more()
@@ -178,12 +178,12 @@ def test_member_out_of_sync_leads_by_order_only_and_the_order_says_what_it_may_l
     with BlockingProducer(cluster.name_servers, group="g") as producer:
         producer.send(Message(TOPIC, b"on both"))
         slave.kill()
-        wait_until(lambda: master.standing().get("inSync") == [master.broker_id], "the master goes on alone")
+        wait_until(lambda: master.failover_status().get("inSync") == [master.broker_id], "the master goes on alone")
         producer.send(Message(TOPIC, b"on one"))
     master.kill()
     slave.start()
-    wait_until(lambda: slave.standing().get("live") == [slave.broker_id], "the registry misses the master")
-    standing = slave.standing()
+    wait_until(lambda: slave.failover_status().get("live") == [slave.broker_id], "the registry misses the master")
+    standing = slave.failover_status()
     assert (standing["stage"], standing["mayRead"], standing["mayWrite"]) == ("slave", False, False)
     assert send_to(slave) == ResponseCode.NO_PERMISSION
     done = ha(
@@ -200,7 +200,7 @@ def test_member_out_of_sync_leads_by_order_only_and_the_order_says_what_it_may_l
         cluster.secret_file,
     )
     assert "may be lost" in done["price"]
-    wait_until(lambda: bool(slave.standing().get("mayWrite")), "it takes messages")
+    wait_until(lambda: bool(slave.failover_status().get("mayWrite")), "it takes messages")
     assert send_to(slave, b"after") in {OK, ResponseCode.SLAVE_NOT_AVAILABLE}
     # The old master gives up what only it has.
     master.start()
@@ -215,7 +215,7 @@ def test_brokers_serve_on_without_registry_and_start_without_it_serving_nobody(s
         cluster.name_server.kill()
         for _ in range(4):  # far longer than the registry's own grant lasts
             running.wait_for_more(200)
-        wait_until(lambda: cluster.brokers[0].standing()["registry"] != "up", "it is noticed")
+        wait_until(lambda: cluster.brokers[0].failover_status()["registry"] != "up", "it is noticed")
         assert running.failed == []
         running.stop_producing()
     for broker in cluster.brokers:
@@ -223,7 +223,7 @@ def test_brokers_serve_on_without_registry_and_start_without_it_serving_nobody(s
     alone = cluster.brokers[0]
     alone.start()
     assert send_to(alone) == ResponseCode.NO_PERMISSION
-    standing = alone.standing()
+    standing = alone.failover_status()
     assert (standing["stage"], standing["registry"]) == ("unread", "none")
     cluster.brokers[1].start()
     assert send_to(cluster.brokers[1]) == ResponseCode.NO_PERMISSION
@@ -251,7 +251,7 @@ def test_master_of_old_waits_for_those_who_know_more_when_the_registry_is_lost(s
         new.kill()
         lose_registry(cluster)
         old.start()
-        wait_until(lambda: "is created again when all members" in str(old.standing().get("why")), "it waits")
+        wait_until(lambda: "is created again when all members" in str(old.failover_status().get("why")), "it waits")
         assert send_to(old) == ResponseCode.NO_PERMISSION
         new.start()
         running.wait_for_more()
@@ -267,7 +267,7 @@ def test_group_begins_anew_by_itself_when_all_its_members_are_there(start: Start
     with traffic(cluster) as running:
         running.wait_for_more()
         lose_registry(cluster)
-        wait_until(lambda: all(one.standing().get("epoch") == 2 for one in cluster.brokers), "an epoch begins")
+        wait_until(lambda: all(one.failover_status().get("epoch") == 2 for one in cluster.brokers), "an epoch begins")
         cluster.wait_until(cluster.in_sync)
         cluster.wait_until(cluster.all_registered)
         running.wait_for_more()

@@ -110,7 +110,7 @@ def test_slave_with_tls_gives_up_a_master_that_has_none(start: Start, authority:
     ("settings", "what"),
     [
         ({"haTlsCertFile": "{dir}/none.crt", "haTlsKeyFile": "{dir}/b.key"}, "haTlsCertFile .*none.crt: No such file"),
-        ({"haTlsCertFile": "{dir}/b.crt", "haTlsKeyFile": "{dir}/open.key"}, "everybody here may use it"),
+        ({"haTlsCertFile": "{dir}/b.crt", "haTlsKeyFile": "{dir}/open.key"}, "all users have access to it"),
         ({"haTlsCertFile": "{dir}/b.crt"}, "haTlsKeyFile: the private key"),
         ({"haSecretFile": "{dir}/none"}, "haSecretFile .*none: No such file"),
     ],

@@ -20,7 +20,7 @@ def test_changes_are_refused_or_seen_by_the_brokers(tmp_path: Path) -> None:
             first = administrator.first
             members = tuple(member for member in first.members if member.broker_id != master)
             only = replace(first, members=members)
-            assert f"broker {master} is master at present" in administrator.change(only)
+            assert f"broker {master} is the master at present" in administrator.change(only)
             assert administrator.config == first
             assert administrator.change(read_only(first, 1 - master)) == ""
             assert administrator.config != first

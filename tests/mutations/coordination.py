@@ -101,5 +101,5 @@ MUTATIONS = (
     ),
     Mutation("a takeover does not wait for silence", takeover.Takeover, "_is_silent", lambda *_: True),
     Mutation("the live node is ignored", takeover.Takeover, "_suspect", _live_ignored(takeover.Takeover._suspect)),
-    Mutation("members not in sync are candidates", takeover, "may_stand", lambda **_: True, first_seed=680),
+    Mutation("members not in sync are candidates", takeover, "may_become_master", lambda **_: True, first_seed=680),
 )

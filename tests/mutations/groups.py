@@ -23,7 +23,7 @@ from tandemq.client.producer import fault_strategy as targets
 from tandemq.coordination import in_sync as insync
 from tandemq.coordination import lease
 from tandemq.coordination.member import facts, handover, held_lease, service, takeover
-from tandemq.coordination.permission import right_of
+from tandemq.coordination.permission import granted_permission
 from tandemq.coordination.registry.records import BrokerPermission
 from tandemq.replication import master
 from tests.mutations.patch import Mutation, both, patched
@@ -196,9 +196,9 @@ def permission_not_looked_up() -> AbstractContextManager[Any]:
     """The active member has every permission, whatever is configured."""
 
     def full(_configured: BrokerPermission, broker_id: int, state: Any) -> BrokerPermission:
-        return right_of(BrokerPermission.FULL, broker_id, state)
+        return granted_permission(BrokerPermission.FULL, broker_id, state)
 
-    return patched(service, "right_of", full)
+    return patched(service, "granted_permission", full)
 
 
 def taken_out_serves() -> AbstractContextManager[Any]:
@@ -217,12 +217,12 @@ def taken_out_serves() -> AbstractContextManager[Any]:
 
 def taken_out_stays_in_sync() -> AbstractContextManager[Any]:
     """A member that the configuration no longer names stays in sync."""
-    wish = insync.InSync.wish
+    original = insync.InSync.next_members
 
     def keep(self: insync.InSync, now_ms: int, peers: Any, *, candidates: Any, **rest: Any) -> Any:
-        return wish(self, now_ms, peers, candidates={*candidates, *self.decided}, **rest)
+        return original(self, now_ms, peers, candidates={*candidates, *self.decided}, **rest)
 
-    return patched(insync.InSync, "wish", keep)
+    return patched(insync.InSync, "next_members", keep)
 
 
 def taken_out_counts() -> AbstractContextManager[Any]:

@@ -99,9 +99,7 @@ def _identity_problems(config: BrokerConfig) -> Iterator[Problem]:
         if not _NAME.match(value) or value.startswith("."):
             yield (
                 name,
-                (
-                    f"{value[:64]!r} is not a valid name; 1 to 127 letters, digits and _-.%|, no dot at the start"
-                ),
+                (f"{value[:64]!r} is not a valid name; 1 to 127 letters, digits and _-.%|, no dot at the start"),
             )
     if config.role not in ROLES:
         yield "role", f"{config.role!r} is not a role; use one of {', '.join(ROLES)}"

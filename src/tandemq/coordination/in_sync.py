@@ -1,12 +1,12 @@
-"""The in-sync set: whose copy counts for acknowledgements, and up to where all of them hold the log.
+"""The in-sync set: members whose copy counts for acknowledgements, and the offset up to which all of them have the log.
 
-    decided {1}  ──slave 2 caught up──►  joining {2}: must acknowledge already, the record does not say so yet
-         ▲                                   │ it has all that was acknowledged before
+    decided {1}  ──slave 2 caught up──►  joining {2}: must acknowledge, though the record does not list it yet
+         ▲                                   │ it has all acknowledged messages
          │                                   ▼
-         └────decided {1, 2} ◄── won ──  asked {1, 2}: undecided, so members of both sets must acknowledge
+         └────decided {1, 2} ◄─ written ─  requested {1, 2}: unknown outcome, so members of both sets must acknowledge
 
-What makes acknowledgements stricter holds at once, what makes them easier when the registry has decided.
-The confirm offset never goes down within a mastership.
+A change that makes acknowledgements stricter applies at once; one that relaxes them applies after the registry has
+stored it. The confirm offset never decreases within a mastership.
 
 Owner: the master's `Member`. Source: docs/internals/failover.md, "In-sync set"; RocketMQ SyncStateSet; requirement R11.
 """
@@ -17,21 +17,21 @@ from tandemq.coordination.liveness import GroupPeer
 from tandemq.coordination.registry.records import GroupConfig
 
 JOIN_MS = 1_000
-"""A slave that does not reach what was acknowledged within this time after it seemed to have caught up waits again."""
+"""A joining slave that does not reach the confirm offset within this time starts over."""
 
 
 class InSync:
-    """The set as the master of one epoch keeps it."""
+    """The in-sync set, kept by the master of an epoch."""
 
     def __init__(self, broker_id: int, members: Collection[int]) -> None:
-        """Begin with the members the record names."""
+        """Start with the members in the record."""
         self._broker_id = broker_id
         self.confirm_offset = 0
-        """Log offset, bytes, up to which every member of `must_ack` has the log."""
+        """Log offset up to which every member of `must_ack` has the log, bytes."""
         self._set(members)
 
     def begin_epoch(self, members: Collection[int], log_end: int) -> None:
-        """Start anew with the members in the record of another epoch; at most `log_end` bytes stay confirmed."""
+        """Start with the members in the record of another epoch; the confirm offset is at most `log_end`."""
         self.confirm_offset = min(self.confirm_offset, log_end)
         self._set(members)
 
@@ -42,20 +42,20 @@ class InSync:
         self._joining_ms = 0
         self._asked: frozenset[int] = frozenset()
         self.must_ack = self.decided
-        """Members that must have a record before it is acknowledged, this one included."""
+        """Ids of members that must have a message before it is acknowledged, this one included."""
         self._counted: tuple[GroupConfig | None, frozenset[int], int] = (None, frozenset(), 0)
         """Arguments and result of the last `count`."""
         self._served_from: int | None = None
-        """The log end when this mastership began: everything acknowledged before is below it."""
+        """Log end at the start of this mastership: all messages acknowledged before are below it."""
         self._served_ms = 0
 
     def _unite(self) -> None:
-        """One of the sets that make `must_ack` has changed."""
+        """Recompute `must_ack` after a change of one of its sets."""
         joining = frozenset() if self._joining is None else frozenset((self._joining,))
         self.must_ack = self.decided | joining | self._asked
 
     def count(self, config: GroupConfig | None) -> int:
-        """Members of the decided set that the configuration names; asked for several times a turn."""
+        """Return how many members of the decided set are configured. Cached: called several times per turn."""
         known, members, count = self._counted
         if known is not config or members is not self.decided:
             count = 0 if config is None else sum(config.member(one) is not None for one in self.decided)
@@ -63,12 +63,15 @@ class InSync:
         return count
 
     def serve(self, log_end: int, confirm_offset: int, now_ms: int) -> None:
-        """Recovered and flushed up to here: mastership begins. `confirm_offset`: known from the master before."""
+        """Start the mastership, with a log recovered and flushed up to `log_end`.
+
+        `confirm_offset`: the last one known from the previous master.
+        """
         self._served_from, self._served_ms = log_end, now_ms
         self.confirm_offset = max(self.confirm_offset, min(confirm_offset, log_end))
 
     def adopt(self, members: Collection[int], asked: Collection[int]) -> None:
-        """What the record says now, and what we asked for and do not know the outcome of."""
+        """Set the members in the record, and those of a requested change with an unknown outcome."""
         self.decided = frozenset(members)
         self._asked = frozenset(asked)
         if self._joining in self.decided:
@@ -76,7 +79,7 @@ class InSync:
         self._unite()
 
     def confirm(self, log_end: int, peers: Mapping[int, GroupPeer]) -> int:
-        """Compute the confirm offset anew and return it."""
+        """Recompute the confirm offset and return it."""
         if self._served_from is not None:
             lowest = log_end
             for member in self.must_ack:
@@ -86,7 +89,7 @@ class InSync:
             self.confirm_offset = max(self.confirm_offset, lowest)
         return self.confirm_offset
 
-    def wish(
+    def next_members(
         self,
         now_ms: int,
         peers: Mapping[int, GroupPeer],
@@ -95,14 +98,14 @@ class InSync:
         candidates: Collection[int],
         lag_ms_max: int,
     ) -> frozenset[int] | None:
-        """The set to ask the registry for, if it should change now. One member at a time.
+        """Return the set to request from the registry if it should change now, else None; one member at a time.
 
         Args:
-            now_ms: monotonic.
-            peers: everybody we have heard of.
-            gone: members the registry does not list as living, long enough to believe it.
-            candidates: members by configuration, who hold all we retain once they have caught up; others leave.
-            lag_ms_max: who was not caught up for longer leaves.
+            now_ms: monotonic time.
+            peers: known members by id.
+            gone: members whose live node has been missing for long enough.
+            candidates: configured members; others leave the set.
+            lag_ms_max: a member that has not caught up for longer leaves the set.
         """
         if self._served_from is None or self._asked:
             return None

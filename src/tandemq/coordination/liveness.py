@@ -1,11 +1,11 @@
-"""Who lives, as far as this broker can tell: what it heard itself, and looks at the registry that must agree in a row.
+"""Liveness of members, by this broker's own connections and by several consecutive checks of the registry.
 
-    absent, silent ──look──► 1 of N ──1 s──► 2 of N ──…──► N of N: may take over
-         ▲                      │ one look that finds otherwise, or is not answered
-         └──────────────────────┘
+    missing, silent ──check──► 1 of N ──1 s──► 2 of N ──…──► N of N: may take over
+         ▲                        │ a check with another result, or without an answer
+         └────────────────────────┘
 
-Own writes never count as a sign of life. Source: docs/internals/failover.md, "When another takes over"; requirement
-F17.
+Writing to a connection is not a sign of life. Source: docs/internals/failover.md, "When another takes over";
+requirement F17.
 """
 
 from dataclasses import dataclass
@@ -13,52 +13,52 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class GroupPeer:
-    """One other member, as this broker's own connections show it."""
+    """Another member, as seen on this broker's own connections."""
 
     heard_ms: int
-    """Monotonic time of the last byte that came from it; when we started, if none did."""
+    """Monotonic time of the last byte received from it; the start of this broker if there was none."""
     is_linked: bool = False
-    """A replication link is open and its handshake done, whichever side opened it."""
+    """Whether a replication connection is open and its handshake done; either side may have opened it."""
     acked: int = -1
-    """Log offset it reported on the link of this epoch, bytes; -1: none yet."""
+    """Log offset that it reported on this epoch's connection, bytes; -1: none yet."""
     caught_up_ms: int = -(1 << 62)
-    """When it last had all we had when we heard from it before."""
+    """When it last had all bytes that this log had at its previous report."""
     has_tables: bool = False
-    """It has the tables that clients were told of before it began to join, and is told of what changes."""
+    """Whether it has the metadata tables from before it began to join, and receives their changes."""
     end_then: int = 0
-    """Our log end at its last report."""
+    """This broker's log end at its last report."""
     lease_ms: int = 0
-    """Of its own leases, as its heartbeats say; its promise-takers wait no shorter."""
+    """Its lease time by its heartbeats; members that take over from it wait at least as long."""
     log_end: int = -1
-    """Its log end, as its heartbeats say; -1: never told."""
+    """Its log end by its heartbeats; -1: unknown."""
 
 
 class AbsenceChecks:
-    """N looks in a row, a fixed time apart."""
+    """Consecutive checks of the registry, a fixed time apart."""
 
     def __init__(self) -> None:
-        """Nothing seen."""
+        """Start without checks."""
         self.count = 0
         self.next_ms: int | None = None
-        """When the next look is due; None: not looking."""
+        """When the next check is due; None: no checks are in progress."""
 
     def begin(self, now_ms: int) -> None:
-        """Something is suspicious: look now."""
+        """Start checking now, unless checks are in progress."""
         if self.next_ms is None:
             self.next_ms = now_ms
 
     def is_due(self, now_ms: int, check_ms: int) -> bool:
-        """Whether a check is due; if so, the next one is scheduled."""
+        """Return whether a check is due, and schedule the next one if so."""
         if self.next_ms is None or now_ms < self.next_ms:
             return False
         self.next_ms = now_ms + check_ms
         return True
 
     def found(self, *, holds: bool) -> None:
-        """A look was answered."""
+        """Take the result of a check: whether the conditions of a takeover hold."""
         self.count = self.count + 1 if holds else 0
 
     def reset(self) -> None:
-        """It was nothing."""
+        """Stop checking: the holder is not suspected any more."""
         self.count = 0
         self.next_ms = None

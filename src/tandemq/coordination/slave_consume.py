@@ -1,10 +1,10 @@
-"""Reading from the slave: when it takes over, and how it gives back.
+"""Reads from the slave in mode slave-consume: when the slave takes over, and the offset handover to the master.
 
-    slave  SERVING ─► pulls stop ─► consumers drained, 1 s at most ─► offsets sent ─► waits ────────────► SLAVE
+    slave  SERVING ─► pulls stop ─► consumers drained, at most 1 s ─► offsets sent ─► waits ────────────► SLAVE
     master AWAITING ──────────────────────────────────────────────────► offsets stored ─► record: normal ─► SERVING
 
-The offsets carry the record's version they belong to. If the slave gives up waiting it first writes the record anew,
-so that the master's own write for the old version can no longer succeed: never two readers.
+The offsets carry the version of the record that they belong to. If the slave gives up waiting, it first writes the
+record again, so that the master's write for the old version fails: there are never two readers.
 
 Source: docs/internals/failover.md, "When another takes over"; requirements F12-F30, M07.
 """
@@ -14,19 +14,19 @@ from enum import Enum
 from tandemq.coordination.registry.records import BrokerPermission, GroupMode, GroupState
 
 
-class HandStep(Enum):
-    """Where a hand-over is, for the one that gives."""
+class HandoverStep(Enum):
+    """Step of a handover, for the member that hands over."""
 
     DRAIN = "drain"
-    """Pulls are refused; commits for what was pulled before are taken."""
+    """Pulls are refused; commits for messages pulled before are accepted."""
     OFFSETS = "offsets"
-    """Everything is refused; the offsets are on their way to the other."""
+    """All requests are refused; the offsets are being sent to the other member."""
     WAIT = "wait"
-    """The other has stored them; the record is about to change."""
+    """The other member has stored the offsets; the change of the record is pending."""
 
 
 def may_take_reading(state: GroupState, broker_id: int, mine: BrokerPermission, masters: BrokerPermission) -> bool:
-    """Whether a slave may take over reading from a master that is gone, by configuration and record."""
+    """Return whether configuration and record allow a slave to serve reads in place of a failed master."""
     return (
         state.mode is GroupMode.NORMAL
         and broker_id != state.master

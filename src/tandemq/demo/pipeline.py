@@ -1,10 +1,10 @@
-"""The demo's last part: the brokers' logs through the data pipeline, and the same figures once more.
+"""Last part of the demo: run the brokers' logs through the data pipeline, and compute the same figures from them.
 
     logs of the masters ── archive ──► lake ── valid, of the topic, once per unique key ──► gold: figures per tag
     logs of master and slave ── audit ──► the records in which replicas differ
 
-The cluster is down by then: the pipeline reads files and asks no broker. Gold is a Delta table of its own, made by
-Spark and read back, independent of the consumer's figures. Needs the extra `spark`.
+The cluster is stopped by then: the pipeline reads only files. The gold table is a Delta table written by Spark and read
+back, independent of the consumer's figures. Needs the extra `spark`.
 """
 
 import os
@@ -33,7 +33,7 @@ from tandemq.spark.runtime.versions import check_version
 
 UNIQUE_KEY = r"(?:^|\x02)UNIQ_KEY\x01([^\x02]*)"
 _SHORT_RUN = {
-    # A short run: less compiling is faster.
+    # In a short run less JIT compilation is faster.
     "spark.driver.extraJavaOptions": f"{SETTINGS['spark.driver.extraJavaOptions']} -XX:TieredStopAtLevel=1",
     "spark.sql.shuffle.partitions": "2",
 }
@@ -92,7 +92,7 @@ def check_spark() -> None:
 
 
 def run(wanted: PipelineJob, narration: Narration) -> PipelineResult:
-    """Archive, audit, and make the gold table.
+    """Archive and audit the logs, and write the gold table.
 
     Raises:
         TandemError: the log cannot be read, the lake cannot be written, or Spark fails.
@@ -130,13 +130,13 @@ def _session(directory: Path, found: PipelineResult) -> tuple[SparkSession, bool
     settings = _SHORT_RUN | {"spark.local.dir": str(scratch), "spark.sql.warehouse.dir": str(scratch / "warehouse")}
     with _errors_into(directory / "spark.log"):
         spark, java = open_session("tandemq demo", settings=settings)
-    found.java = f"{java.version} from {java.origin}" if java is not None else "of a session that ran already"
+    found.java = f"{java.version} from {java.origin}" if java is not None else "of a session that was already running"
     return spark, java is not None
 
 
 @contextmanager
 def _errors_into(path: Path) -> Iterator[None]:
-    """Redirect standard error, child processes included, to a file: a JVM prints a greeting."""
+    """Redirect standard error, child processes included, to a file, because the JVM prints messages at its start."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -174,7 +174,7 @@ def _audit(spark: SparkSession, wanted: PipelineJob, found: PipelineResult) -> N
 
 
 def _make_gold(spark: SparkSession, wanted: PipelineJob, found: PipelineResult) -> None:
-    """Write the table, and read it back."""
+    """Write the gold table, and read it back."""
     lake = spark.read.parquet(*DeltaLake(wanted.directory / "lake").data_files())
     body = StructType([StructField(wanted.value_column, StringType())])
     number = fn.from_json(fn.col("body").cast("string"), body).getField(wanted.value_column).try_cast("double")

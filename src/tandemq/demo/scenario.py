@@ -3,13 +3,13 @@
     cluster ── 2 × (SYNC_MASTER + slave), child processes; mode elect, slave-consume or static
     load    ── producer ─────────────── 45 % ────────────────────── 70 % ──────────────── 100 %
                                          │ SIGKILL: master of broker-a   │ it is restarted
-    group   ── mean per tag ── held ─────┴ reads broker-a from its slave ┴ both groups ────┘
-    elect   ── broker-a is written at its new master too; slave-consume: offsets are handed over on return
+    group   ── mean per tag ── paused ───┴ reads broker-a from its slave ┴ both groups ────┘
+    elect   ── writes of broker-a go to its new master; slave-consume: offset handover after the restart
     then    ── logs ─► lake ─► gold (Spark), audit of the replicas
-    at last ── acknowledged = delivered? · figures = the file's? the lake's? · replicas equal, byte by byte?
+    checks  ── acknowledged = delivered? · figures equal to those of the file and the lake? · replicas equal?
 
-The receiver is held for a moment before the kill, so that unread messages of broker-a remain and must come from its
-slave. Everything is checked against the records of sender and receiver and against the file itself.
+The receiver is paused shortly before the kill, so that unread messages of broker-a remain that must be read from its
+slave. All results are checked against the records of sender and receiver and against the file.
 """
 
 import asyncio
@@ -44,10 +44,10 @@ KILLED = "broker-a"
 HOLD_AT, KILL_AT, BACK_AT = 0.35, 0.45, 0.70
 PATIENCE_S = 60.0
 PACE_S = 20.0
-"""In `elect`: time over which messages are sent while the master is dead, if no other takes its place."""
+"""In `elect`: time over which messages are sent while the master is dead, if no other member takes over."""
 CLOSE = 1e-9
 """Tolerance for means of fractions, whose sums depend on the order; means of whole numbers must be equal."""
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _SETTINGS: dict[str, str | int | float | bool] = {
     "mappedFileSizeCommitLog": 64 << 20,
     "mappedFileSizeConsumeQueue": 20 * 30_000,
@@ -194,7 +194,7 @@ class _Demo:
         try:
             self._result.pipeline = pipeline.run(wanted, self._narration)
         except TandemError as error:
-            self._result.faults.append(f"the pipeline did not get to its end: {error}")
+            self._result.faults.append(f"the pipeline failed: {error}")
 
     # The load, and the events during it.
 
@@ -202,9 +202,9 @@ class _Demo:
         name_servers = self._cluster.name_servers
         async with Admin(name_servers) as admin:
             await admin.create_topic(TOPIC, queues=QUEUES)
-        # Small against the whole, so that small inputs are spread over the demo as large ones are.
+        # Small compared with the input, so that small inputs too are spread over the whole demo.
         batch, prefetch = (min(most, max(8, self._total // 400)) for most in (128, 256))
-        # Where a new master takes over soon, it is retried without a pause.
+        # In `elect` a failed broker is not avoided, because a new master takes over soon.
         avoids = self._mode is not Mode.ELECT
         sender = Sender(name_servers, TOPIC, self._source.read(), self._ledger, batch=batch, avoids=avoids)
         receiver = Receiver(name_servers, TOPIC, self._seen, self._ledger, prefetch=prefetch)
@@ -212,21 +212,21 @@ class _Demo:
         await receiver.start()
         receiving = asyncio.create_task(receiver.run())
         sending = asyncio.create_task(sender.run())
-        telling = asyncio.create_task(self._report_progress())
+        reporting = asyncio.create_task(self._report_progress())
         try:
-            await self._until(lambda: len(receiver.assigned()) == 2 * QUEUES, "the consumer got no queues")
+            await self._until(lambda: len(receiver.assigned()) == 2 * QUEUES, "the consumer was assigned no queues")
             self._narration.step(
                 f"the topic has {QUEUES} queues per group; a consumer group of one reads all {2 * QUEUES}"
             )
             self._narration.begin_load(self._total)
             await self._events(sender, receiver, sending)
-            await self._until(lambda: not self._ledger.missing, "not everything was delivered", fails=False)
+            await self._until(lambda: not self._ledger.missing, "not all messages were delivered", fails=False)
         finally:
-            for task in (sending, telling):
+            for task in (sending, reporting):
                 task.cancel()
             with contextlib.suppress(TandemError):
                 await receiver.close()
-            results = await asyncio.gather(sending, receiving, telling, return_exceptions=True)
+            results = await asyncio.gather(sending, receiving, reporting, return_exceptions=True)
         for result in results:
             if isinstance(result, Exception):
                 raise result
@@ -234,21 +234,21 @@ class _Demo:
 
     async def _events(self, sender: Sender, receiver: Receiver, sending: "asyncio.Task[None]") -> None:
         share = self._share_sent
-        # Small inputs would be sent before anything happens, so each mark is waited for.
+        # Small inputs would be sent before any event, so the load stops at each mark.
         sender.allow(int(self._total * HOLD_AT))
-        await self._until(lambda: share() >= HOLD_AT * 0.98, "the load does not get on")
+        await self._until(lambda: share() >= HOLD_AT * 0.98, "the load makes no progress")
         receiver.hold()
         sender.allow(int(self._total * KILL_AT))
-        await self._until(lambda: share() >= KILL_AT * 0.98, "the load does not get on")
+        await self._until(lambda: share() >= KILL_AT * 0.98, "the load makes no progress")
         await self._kill(sender, receiver)
         await self._write_on(sender)
-        await self._until(lambda: share() >= BACK_AT * 0.98, "the load does not go on without the master")
+        await self._until(lambda: share() >= BACK_AT * 0.98, "the load does not continue without the master")
         sender.end_watch()
-        await self._until(lambda: self._unread() == 0, "the slave was not read to its end")
+        await self._until(lambda: self._unread() == 0, "not all messages were read from the slave")
         await self._bring_back(receiver)
         sender.allow(1 << 62)
         await self._until(sending.done, "the load does not end")
-        self._narration.step(f"everything is sent: {len(self._ledger.group_of):,} messages acknowledged")
+        self._narration.step(f"all rows are sent: {len(self._ledger.group_of):,} messages acknowledged")
 
     async def _kill(self, sender: Sender, receiver: Receiver) -> None:
         master = self._cluster.broker(KILLED)
@@ -265,21 +265,21 @@ class _Demo:
             "and not yet consumed"
         )
         self._note = f"master of {KILLED} is dead"
-        receiver.go_on()
+        receiver.resume()
         writing = asyncio.create_task(self._keep_writing(sender))
         try:
             await self._until(self._slave_is_read, f"{KILLED} is not read from its slave")
         finally:
             writing.cancel()
         self._result.slave_was_read = True
-        self._narration.step(f"reading goes on from its slave at {self._slave_address}, writing on broker-b")
+        self._narration.step(f"reads continue from its slave at {self._slave_address}, writes on broker-b")
 
     async def _keep_writing(self, sender: Sender) -> None:
         """In `elect`: allow a little at a time, so that messages are left to send when a new master takes over."""
-        most, step = int(self._total * BACK_AT), max(1, int(self._total * (BACK_AT - KILL_AT) * _LOOK_S / PACE_S))
+        most, step = int(self._total * BACK_AT), max(1, int(self._total * (BACK_AT - KILL_AT) * _POLL_S / PACE_S))
         while self._mode is Mode.ELECT and sender.gap_of_group_s is None:
             sender.allow(min(most, sender.allowed + step))
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _write_on(self, sender: Sender) -> None:
         """In `elect`: wait until the group that lost its master accepts messages again; then allow the rest."""
@@ -290,7 +290,7 @@ class _Demo:
             finally:
                 writing.cancel()
             if sender.gap_of_group_s is not None:
-                self._narration.step(f"the slave is the master now: {KILLED} takes messages again")
+                self._narration.step(f"the slave is the master now: {KILLED} accepts messages again")
         sender.allow(int(self._total * BACK_AT))
 
     async def _bring_back(self, receiver: Receiver) -> None:
@@ -305,8 +305,8 @@ class _Demo:
             await asyncio.to_thread(self._cluster.wait_until, self._cluster.in_sync)
         now = {
             Mode.STATIC: "its slave follows it again",
-            Mode.SLAVE_CONSUME: "its slave has handed the consumers' offsets back",
-            Mode.ELECT: "it copies from the new master, and is in sync",
+            Mode.SLAVE_CONSUME: "its slave has handed over the consumers' offsets",
+            Mode.ELECT: "it copies from the new master and is in sync",
         }[self._mode]
         self._narration.step(f"the master of {KILLED} is back (process {master.pid}) and registered; {now}")
         self._note = ""
@@ -316,7 +316,7 @@ class _Demo:
         if self._slave_address not in places:
             return False
         # With a registry the slave may be asked before it has permission to answer.
-        return self._mode is Mode.STATIC or bool(self._cluster.broker(KILLED, 1).standing().get("mayRead"))
+        return self._mode is Mode.STATIC or bool(self._cluster.broker(KILLED, 1).failover_status().get("mayRead"))
 
     def _unread(self) -> int:
         return self._ledger.unread[KILLED]
@@ -329,19 +329,19 @@ class _Demo:
         loop = asyncio.get_running_loop()
         stood, since = (-1, -1), loop.time()
         while not condition():
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             stands = (len(self._ledger.group_of), len(self._ledger.delivered))
             if stands != stood:
                 stood, since = stands, loop.time()
             elif loop.time() - since > PATIENCE_S:
                 if fails:
-                    raise TandemError(f"{otherwise}: nothing moved for {PATIENCE_S:g} s")
+                    raise TandemError(f"{otherwise}: no progress for {PATIENCE_S:g} s")
                 return
 
     async def _report_progress(self) -> None:
         while True:
             self._narration.load(len(self._ledger.group_of), len(self._ledger.delivered), self._note)
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     # The result.
 
@@ -386,14 +386,14 @@ class _Demo:
         unacknowledged = found.sent - found.acknowledged
         unasked = found.delivered - (found.acknowledged - found.missing)
         _check(faults, unsent == 0, f"{unsent} rows were not sent")
-        _check(faults, unacknowledged == 0, f"{unacknowledged} messages were sent and not acknowledged")
+        _check(faults, unacknowledged == 0, f"{unacknowledged} messages were sent but not acknowledged")
         _check(faults, found.missing == 0, f"{found.missing} acknowledged messages are missing")
-        _check(faults, unasked == 0, f"{unasked} messages were delivered and never acknowledged")
+        _check(faults, unasked == 0, f"{unasked} messages were delivered but never acknowledged")
         _check(faults, found.slave_was_read, f"{KILLED} was not read from its slave")
-        _check(faults, found.consumed_meanwhile > 0, f"nothing of {KILLED} was consumed while its master was dead")
+        _check(faults, found.consumed_meanwhile > 0, f"no message of {KILLED} was consumed while its master was dead")
         if self._mode is Mode.ELECT:
             is_written = found.seconds_without_writes_of_killed_group is not None
-            _check(faults, is_written, f"{KILLED} took no message while its old master was dead")
+            _check(faults, is_written, f"{KILLED} accepted no message while its old master was dead")
         faults += [f"replicas: {text}" for text in found.twins_differences]
         if found.pipeline is not None:
             faults += found.pipeline.faults
@@ -432,14 +432,14 @@ class _Demo:
             holds=found.missing == 0,
         )
         narration.result(
-            f"without any delivery for {found.seconds_without_delivery:.2f} s at most; of messages of {KILLED} for "
+            f"longest time without deliveries: {found.seconds_without_delivery:.2f} s; for messages of {KILLED} "
             f"{found.seconds_without_delivery_of_killed_group:.2f} s",
             holds=True,
         )
         own = found.seconds_without_writes_of_killed_group
-        group = "until its master was back" if own is None else f"for {own:.2f} s"
+        group = "until its master was back" if own is None else f"{own:.2f} s"
         narration.result(
-            f"without any write for {found.seconds_without_writes:.2f} s at most; {KILLED} took none {group}",
+            f"longest time without writes: {found.seconds_without_writes:.2f} s; on {KILLED} {group}",
             holds=self._mode is not Mode.ELECT or own is not None,
         )
         equal = all(row["equal"] for row in found.tags.values())

@@ -1,6 +1,6 @@
-"""Comparison of two closed store directories byte by byte: the commit log and every consume queue.
+"""Byte-by-byte comparison of two closed stores: the commit log and every consume queue.
 
-Index files are left out: each broker names them by its own clock, and they hold nothing that is not in the log.
+Index files are not compared: each broker names them by its own clock, and they can be rebuilt from the log.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class Comparison:
 
 
 def compare_stores(first: Path, second: Path) -> Comparison:
-    """Compare two stores; a queue without a message need not have a file."""
+    """Compare two stores."""
     found = Comparison()
     for part in COMPARED:
         names = {path.relative_to(first) for path in _files(first / part)}

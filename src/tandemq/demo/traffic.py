@@ -106,7 +106,7 @@ class Sender:
         self._began = self._last = time.monotonic()
 
     def end_watch(self) -> None:
-        """Stop measuring: there may be nothing to send."""
+        """Stop measuring, because there may be nothing to send."""
         self._watched = None
 
     def _stored(self, group: str, begun: float) -> None:
@@ -119,7 +119,7 @@ class Sender:
                 self.gap_of_group_s = now - self._began
 
     async def run(self) -> None:
-        """Send everything."""
+        """Send all rows."""
         async with self._producer, asyncio.TaskGroup() as group:
             for _ in range(TASKS):
                 group.create_task(self._work())
@@ -159,12 +159,12 @@ class ReceiverState:
 
 
 class Receiver:
-    """Consumes everything, as the only member of its group."""
+    """Consumes all messages, as the only member of its group."""
 
     def __init__(
         self, name_servers: str, topic: str, statistics: TagStatistics, ledger: Ledger, *, prefetch: int
     ) -> None:
-        """A consumer that is not connected yet."""
+        """Create a consumer that is not connected yet."""
         self._ledger = ledger
         self._consumer = PushConsumer(
             name_servers,
@@ -182,10 +182,10 @@ class Receiver:
         self.state = ReceiverState()
 
     def hold(self) -> None:
-        """Accept no message until `go_on`."""
+        """Pause: accept no message until `resume`."""
         self._go.clear()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Accept messages again."""
         self._go.set()
 
@@ -200,7 +200,7 @@ class Receiver:
 
     @property
     def longest_gap_of_group_s(self) -> float:
-        """Return the same for messages of the watched group alone."""
+        """Return the same for messages of the watched group only."""
         return self._watch.longest_of_group if self._watch is not None else 0.0
 
     def assigned(self) -> list[MessageQueue]:
@@ -231,7 +231,7 @@ class Receiver:
             await message.ack()
 
     async def close(self) -> None:
-        """Commit offsets, leave the group."""
+        """Commit offsets and leave the group."""
         await self._consumer.close()
 
 

@@ -50,7 +50,7 @@ from tandemq.coordination.registry.records import (
     state_path,
     state_to_json,
 )
-from tandemq.coordination.registry.transition import forgotten, objection, removal_objection
+from tandemq.coordination.registry.transition import objection, removal_objection, with_reset_in_sync
 from tandemq.errors import ConfigError, OutcomeUnknown, RemoteError
 from tandemq.groupdb.database import GroupDatabase, StoredGroup
 
@@ -183,7 +183,7 @@ def _check_transition(
         return str(error), None
     before = _config_of(group.broker_name, node)
     refusal = objection(state, _living(do, group), before, group.config)
-    return (str(refusal), None) if refusal is not None else ("", forgotten(state, before, group.config))
+    return (str(refusal), None) if refusal is not None else ("", with_reset_in_sync(state, before, group.config))
 
 
 def _config_of(broker_name: str, node: NodeFound | None) -> GroupConfig | None:

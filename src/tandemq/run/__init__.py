@@ -1,1 +1,1 @@
-"""Core and real world put together: a process."""
+"""Processes: brokers, name servers and clusters, built from the core and the I/O shell."""

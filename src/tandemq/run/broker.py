@@ -1,4 +1,4 @@
-"""A broker in the real world: its store directory, its ports, its loop."""
+"""A broker process: its store directory, its ports, its event loop."""
 
 import logging
 import os
@@ -33,7 +33,10 @@ class BrokerProcess:
     """One broker: `open`, then `run` until `stop`, then `close`."""
 
     def __init__(self, config: BrokerConfig, *, accept_loss: bool = False) -> None:
-        """Nothing is touched yet. `accept_loss`: do not wait for slaves that may hold what a crash lost here."""
+        """Create the process without opening anything.
+
+        `accept_loss`: do not wait for slaves that may have data that a crash lost here.
+        """
         self.config = config
         self._accept_loss = accept_loss
         self._disk: RealDisk | None = None
@@ -44,26 +47,26 @@ class BrokerProcess:
 
     @property
     def node(self) -> Broker:
-        """The broker, once open."""
+        """The broker; only after `open`."""
         assert self._node is not None, "open first"
         return self._node
 
     @property
     def address(self) -> str:
-        """Where clients reach it, "ip:port"."""
+        """Address for clients, "ip:port"."""
         return f"{self._advertised()}:{self.port}"
 
     @property
     def ha_address(self) -> str:
-        """Where slaves reach it, "ip:port"."""
+        """Address for slaves, "ip:port"."""
         return f"{self.config.ha_advertised_ip or self._advertised()}:{self.ha_port}"
 
     def open(self) -> None:
-        """Lock and open the store, listen, begin to register.
+        """Lock and open the store, bind the ports, start to register.
 
         Raises:
             StoreLocked, StoreDamaged, DiskFull, DiskFailed: the store directory cannot be used.
-            ConfigError: a port cannot be used, or the store is another broker's.
+            ConfigError: a port cannot be used, or the store belongs to another broker.
         """
         disk = RealDisk(Path(self.config.store_path).expanduser())
         disk.lock()
@@ -100,11 +103,11 @@ class BrokerProcess:
         except BaseException:
             self.close(clean=False)
             raise
-        say_what_is_open(config)
+        log_open_access(config)
         self._node.listening(self.address, self.ha_address, now)
 
     def _open_registry(self, loop: Loop) -> None:
-        """ZooKeeper is spoken by the shell; the registry in a name server by the broker itself."""
+        """Open ZooKeeper's session. The broker itself implements the protocol of a name server's registry."""
         text = self.config.registry_address
         if not text or parse_address(text).kind != ZOOKEEPER:
             return
@@ -121,7 +124,7 @@ class BrokerProcess:
 
     @property
     def _present(self) -> BrokerConfig:
-        """Settings may change while it runs."""
+        """The present settings, which may change while the broker runs."""
         return self.config if self._node is None else self._node.config
 
     def _listen(self, loop: Loop) -> None:
@@ -132,12 +135,12 @@ class BrokerProcess:
         self.ha_port = loop.listen(bind, replication, LinkKind.HA_MASTER, f"replication port, {setting}")
 
     def _listen_to_clients(self, loop: Loop, bind: str, port: int) -> tuple[int, int]:
-        """The port and its fast port; of free ones such that both are."""
+        """Bind the listen port and the fast port; if `port` is 0, find a free port whose fast port is free too."""
         for _ in range(0 if port else FREE_PORT_TRIES):
             found = loop.listen(bind, 0, LinkKind.REMOTING)
             try:
                 return found, loop.listen(bind, found - FAST_PORT_DISTANCE, LinkKind.FAST, FAST_PORT)
-            except ConfigError:  # somebody else has that one
+            except ConfigError:  # that fast port is in use
                 loop.unlisten(found)
         found = loop.listen(bind, port, LinkKind.REMOTING)
         return found, loop.listen(bind, found - FAST_PORT_DISTANCE, LinkKind.FAST, FAST_PORT)
@@ -146,17 +149,17 @@ class BrokerProcess:
         return self.config.advertised_ip or own_address(self.config.name_servers)
 
     def run(self) -> None:
-        """Serve until `stop`."""
+        """Serve until `stop` is called."""
         assert self._loop is not None, "open first"
         self._loop.run(self.node)
 
     def stop(self) -> None:
-        """End `run`; from any thread or signal handler."""
+        """Make `run` return. Callable from any thread or signal handler."""
         if self._loop is not None:
             self._loop.stop()
 
     def close(self, *, clean: bool = True) -> None:
-        """Say goodbye, save, close. `clean` False leaves everything as a crash would."""
+        """Unregister, save and close. With `clean` False nothing is saved, as after a crash."""
         is_clean_stop = self._node is not None and clean
         if self._node is not None and self._loop is not None and clean:
             self._loop.finish(self._node.stop(read_clock()), seconds=1.0)
@@ -169,12 +172,12 @@ class BrokerProcess:
         if self._disk is not None:
             self._disk.unlock()
         if is_clean_stop:
-            log.info("broker: stopped, all is saved")
+            log.info("broker: stopped cleanly")
         self._loop = self._node = self._disk = self._registry = None
 
 
 def member_hosts(node: Broker) -> set[str]:
-    """Hosts of the brokers that replicate with this one, by what is connected, configured and registered."""
+    """Return the hosts of the brokers that replicate with this one: connected, configured or registered ones."""
     addresses = [*node.replication.masters.peers.values(), node.config.ha_master_address]
     if node.failover is not None:
         live = (node.failover.member.view.live or {}).values()
@@ -182,27 +185,27 @@ def member_hosts(node: Broker) -> set[str]:
     return {address.rpartition(":")[0].strip("[]") for address in addresses if address}
 
 
-def say_what_is_open(config: BrokerConfig) -> None:
-    """One line for each way in which replication trusts whoever speaks."""
+def log_open_access(config: BrokerConfig) -> None:
+    """Log a warning for each way in which replication accepts unauthenticated peers."""
     if config.ha_classic_peers:
         log.warning(
-            "replication: the classic protocol is open, without any proof, to haClassicPeers %s",
+            "replication: haClassicPeers %s may use the classic protocol, which has no authentication",
             ";".join(config.ha_classic_peers),
         )
     if config.role == "SLAVE" and config.ha_protocol == "classic":
-        log.warning("replication: haProtocol = classic: the master does not prove who it is")
+        log.warning("replication: haProtocol = classic: the master is not authenticated")
     is_unproven = not (config.ha_secret_file or config.registry_address)
     if config.role == "SLAVE" and config.ha_protocol == "auto" and is_unproven:
         log.warning(
-            "replication: haProtocol = auto without haSecretFile: this slave copies from whoever answers as its "
-            "master, proven or not, TandemQ's or Java's; set haSecretFile on both if the master is TandemQ's"
+            "replication: haProtocol = auto without haSecretFile: this slave copies from an unauthenticated master, "
+            "TandemQ or Java; set haSecretFile on both if the master is TandemQ"
         )
     if not config.ha_secret_file and not ip_address(config.bind_address).is_loopback:
-        log.warning("replication: no haSecretFile: whoever reaches port %d can copy the log", config.ha_port)
+        log.warning("replication: no haSecretFile: any peer that reaches port %d can copy the log", config.ha_port)
 
 
 def read_machine() -> Machine:
-    """Boot id, memory and time zone of this machine; an empty boot id where the system has none."""
+    """Return boot id, memory and time zone of this machine; the boot id is "" where the system has none."""
     try:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -212,7 +215,7 @@ def read_machine() -> Machine:
 
 
 def own_address(name_servers: tuple[str, ...]) -> str:
-    """Address of the interface that leads to the first name server, 127.0.0.1 without one. Sends nothing."""
+    """Return the address of the interface towards the first name server, 127.0.0.1 without one. Sends nothing."""
     if not name_servers:
         return "127.0.0.1"
     host, _, port = name_servers[0].rpartition(":")

@@ -1,15 +1,15 @@
-"""A cluster of child processes on this machine: what `tandemq up` keeps running and `tandemq demo` kills.
+"""A cluster of child processes on this machine, for `tandemq up` and `tandemq demo`.
 
     ChildCluster ─┬─ Child "namesrv"       tandemq namesrv --json …      directory/namesrv.log
                   ├─ Child "broker-a-0"    tandemq broker -c FILE        directory/broker-a-0.{conf,log}, broker-a-0/
                   ├─ Child "broker-a-1"    …
                   └─ Child "broker-b-0"    …
 
-Brokers and name server share directory/replication.secret, which is made once.
-Each child is the program a user would start by hand, with a configuration file to look at. A child stops when its
-standard input closes, so that none outlives a parent that was killed. Ports: given, or any free ones, which the child
-tells in its first line and gets again when it is restarted. In the modes `slave-consume` and `elect` the name server
-hosts the registry, and the groups are configured there before the brokers start.
+Brokers and name server share directory/replication.secret, which is created at the first start. Each child is the
+program that a user would start by hand, with its own configuration file. A child stops when its standard input is
+closed, so that it does not outlive a killed parent. Ports are given or free ones; a child reports its ports in the
+first line of its output and gets the same ports when it is restarted. In the modes `slave-consume` and `elect` the name
+server hosts the registry, and the groups are configured there before the brokers start.
 """
 
 import contextlib
@@ -40,44 +40,47 @@ LOOPBACK = "127.0.0.1"
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
 EXIT_USAGE = 2
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 
 def group_name(number: int) -> str:
-    """Name of a broker group: broker-a, broker-b, …, broker-z, broker-26, …"""
+    """Return the name of a broker group: broker-a, broker-b, …, broker-z, broker-26, …"""
     return f"broker-{chr(ord('a') + number)}" if number < 26 else f"broker-{number}"
 
 
 class Child:
-    """One process: started, stopped, killed, started again."""
+    """A child process that can be started, stopped, killed and restarted."""
 
     program: tuple[str, ...] = ("-m", "tandemq")
-    """What Python runs; tests put a program around it that makes system calls fail."""
+    """Python's arguments; tests replace them by a wrapper that makes system calls fail."""
 
     def __init__(self, name: str, directory: Path, arguments: Callable[[Mapping[str, Any]], list[str]]) -> None:
-        """Nothing runs yet. `arguments`: those of `tandemq`, given what the child told when it ran before."""
+        """Create the child without starting it.
+
+        `arguments` returns the arguments of `tandemq`, given the startup report of the previous run.
+        """
         self.name = name
         self.log_path = directory / f"{name}.log"
-        self.told: dict[str, Any] = {}
-        """What it said of itself when it was ready: addresses, process id."""
+        self.startup: dict[str, Any] = {}
+        """Startup report, printed when the child is ready: addresses, process id."""
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ready = False
-        self._is_told_to_stop = False
+        self._is_stopping = False
 
     @property
     def address(self) -> str:
-        """Where clients reach it, "ip:port"; the same after a restart."""
-        return str(self.told.get("address", ""))
+        """Address for clients, "ip:port"; the same after a restart."""
+        return str(self.startup.get("address", ""))
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def ending(self) -> str:
-        """How a process ended that nobody has taken in yet: "exit code 1", "killed by SIGKILL"; "" if none did."""
+        """How the process exited: "exit code 1", "killed by SIGKILL"; "" if it runs or was stopped by us."""
         code = self._process.poll() if self._process is not None else None
         if code is None:
             return ""
@@ -85,26 +88,26 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id, 0 if it does not run."""
+        """Its process id, 0 if it is not running."""
         return self._process.pid if self._process is not None and self.is_running else 0
 
     def start(self) -> None:
-        """Start it and wait until it listens.
+        """Start the child and wait until it is ready.
 
         Raises:
-            ConfigError: it says that its configuration cannot be.
-            LocalError: it ended, or said nothing in time.
+            ConfigError: the child reports an invalid configuration.
+            LocalError: the child exited, or was not ready in time.
         """
         self.spawn()
         self.wait_ready()
 
     def spawn(self) -> None:
-        """Start it, and do not wait."""
-        assert not self.is_running, f"{self.name} runs already"
+        """Start the child without waiting."""
+        assert not self.is_running, f"{self.name} is running already"
         self.end()
-        command = [sys.executable, *self.program, *self._arguments(self.told), "--json", "--while-stdin"]
+        command = [sys.executable, *self.program, *self._arguments(self.startup), "--json", "--while-stdin"]
         with self.log_path.open("ab") as log:
-            # A session of its own: Ctrl-C in the terminal is for the parent, which stops its children in order.
+            # A new session, so that Ctrl-C reaches only the parent, which stops its children in order.
             process = subprocess.Popen(  # noqa: S603  # our own program
                 command,
                 stdin=subprocess.PIPE,
@@ -115,16 +118,16 @@ class Child:
             )
         self._process = process
         self._is_ready = False
-        self._is_told_to_stop = False
+        self._is_stopping = False
 
     def wait_ready(self) -> None:
-        """Wait until it listens. Raises as `start`."""
+        """Wait until the child is ready. Raises as `start`."""
         process = self._process
         assert process is not None and process.stdout is not None, "spawn first"
         first = _line_within(process.stdout, START_SECONDS)
         if not first:
             raise self._did_not_start(process)
-        self.told = json.loads(first)
+        self.startup = json.loads(first)
         self._is_ready = True
 
     def _did_not_start(self, process: subprocess.Popen[bytes]) -> LocalError:
@@ -133,27 +136,27 @@ class Child:
         code = process.poll()
         self.kill()
         lines = [line for line in self.last_lines() if line]
-        text = f"{self.name} did not start: {lines[-1] if lines else 'it said nothing'}"
+        text = f"{self.name} did not start: {lines[-1] if lines else 'its log is empty'}"
         kind = ConfigError if code == EXIT_USAGE else LocalError
         return kind(text, hint=f"its log is {self.log_path}")
 
     def last_lines(self, count: int = 20) -> list[str]:
-        """The end of its log."""
+        """Return the last lines of its log."""
         try:
             return self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-count:]
         except OSError:
             return []
 
     def signal_stop(self) -> None:
-        """Ask it to stop, once, and do not wait."""
-        if self._process is not None and self.is_running and not self._is_told_to_stop:
-            self._is_told_to_stop = True
+        """Send SIGTERM, at most once, without waiting."""
+        if self._process is not None and self.is_running and not self._is_stopping:
+            self._is_stopping = True
             self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> bool:
-        """Stop it cleanly; kill it if it takes longer than STOP_SECONDS. Harmless if it does not run.
+        """Stop the child cleanly; kill it after STOP_SECONDS. Does nothing if it is not running.
 
-        Returns whether it ended as it should.
+        Returns whether it exited cleanly.
         """
         self.signal_stop()
         if self._process is not None:
@@ -162,17 +165,17 @@ class Child:
             except subprocess.TimeoutExpired:
                 self._process.kill()
         code = self.end()
-        # Before it listens nothing was begun that could end uncleanly, and a signal may come before it heeds any.
+        # Before it is ready there is nothing to close cleanly, and its signal handlers may not be installed yet.
         return code == 0 or (not self._is_ready and code == -signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the child with SIGKILL."""
         if self._process is not None:
             self._process.kill()
         self.end()
 
     def end(self) -> int:
-        """Take in a process that has ended or is about to; returns its exit code, negative for a signal."""
+        """Wait for a process that has exited or is about to; returns its exit code, negative for a signal."""
         process, self._process = self._process, None
         code = 0
         if process is not None:
@@ -184,10 +187,10 @@ class Child:
 
 
 class BrokerChild(Child):
-    """A broker."""
+    """A broker process."""
 
     def __init__(self, broker_name: str, broker_id: int, directory: Path, settings: Mapping[str, Setting]) -> None:
-        """Nothing runs yet; its configuration file is written when it starts."""
+        """Create the child without starting it; its configuration file is written at the start."""
         super().__init__(f"{broker_name}-{broker_id}", directory, self._command)
         self.broker_name = broker_name
         self.broker_id = broker_id
@@ -200,35 +203,37 @@ class BrokerChild(Child):
             "storePathRootDir": str(self.store),
         }
 
-    def _command(self, told: Mapping[str, Any]) -> list[str]:
+    def _command(self, startup: Mapping[str, Any]) -> list[str]:
         settings = dict(self._settings)
-        if told:
-            settings["listenPort"] = int(told["address"].rpartition(":")[2])
-            settings["haListenPort"] = int(told["haAddress"].rpartition(":")[2])
+        if startup:
+            settings["listenPort"] = int(startup["address"].rpartition(":")[2])
+            settings["haListenPort"] = int(startup["haAddress"].rpartition(":")[2])
         lines = [f"{key} = {_text(value)}\n" for key, value in settings.items()]
         self.conf_path.write_text("".join(lines), encoding="utf-8")
         return ["broker", "-c", str(self.conf_path)]
 
     def log_end(self) -> int:
-        """The end of its commit log, -1 if it does not answer."""
+        """Return the end offset of its commit log, -1 if it does not answer."""
         answer = try_request(self.address, Command(RequestCode.TANDEM_PEER_INFO))
         return int(answer.fields["logEnd"]) if answer is not None and answer.code == ResponseCode.SUCCESS else -1
 
-    def standing(self) -> dict[str, Any]:
-        """What it says of itself as a member of its group (docs/reference/requests.md); empty if it does not answer."""
+    def failover_status(self) -> dict[str, Any]:
+        """Return its response to TANDEM_FAILOVER_STATUS (docs/reference/requests.md); empty if it does not answer."""
         answer = try_request(self.address, Command(RequestCode.TANDEM_FAILOVER_STATUS)) if self.is_running else None
         return loads(answer.body) if answer is not None and answer.code == ResponseCode.SUCCESS else {}
 
 
 class ChildCluster:
-    """A name server and `groups` groups of one master and `slaves` slaves each; use it with `with`.
+    """A name server and broker groups of one master and its slaves; a context manager.
 
     Args:
-        directory: stores, configuration files and logs.
-        port: of the name server; 0 for any free one.
-        broker_ports: listen and replication port of a broker by (group number, id), (0, 0) for any free ones.
-        mode: what happens when a master dies (docs/guides/failover.md); None: the groups keep theirs, new ones `elect`.
-        settings: broker settings under RocketMQ's names, for all brokers.
+        directory: directory of stores, configuration files and logs.
+        groups: number of broker groups.
+        slaves: number of slaves per group.
+        port: port of the name server; 0 for a free one.
+        broker_ports: returns listen and replication port of a broker by (group number, id); (0, 0) for free ones.
+        mode: failover mode (docs/guides/failover.md); None: existing groups keep theirs, new ones use `elect`.
+        settings: broker settings by RocketMQ's keys, for all brokers.
     """
 
     def __init__(
@@ -242,21 +247,21 @@ class ChildCluster:
         mode: Mode | None = Mode.STATIC,
         settings: Mapping[str, Setting] | None = None,
     ) -> None:
-        """Nothing runs yet."""
+        """Create the cluster without starting it."""
         self.directory = Path(directory)
         self._shape = (groups, slaves)
         self._ports = broker_ports
         self._mode = mode
         self._settings = dict(settings or {})
-        self.name_server = Child("namesrv", self.directory, lambda told: self._name_server_command(told, port))
+        self.name_server = Child("namesrv", self.directory, lambda startup: self._name_server_command(startup, port))
         self.brokers: list[BrokerChild] = []
-        """Masters first, then slaves, each by group."""
+        """Masters first, then slaves, each sorted by group."""
         self.unclean: list[str] = []
-        """Children that did not end with exit code 0 when they were told to stop."""
+        """Children that did not exit with code 0 when they were stopped."""
 
-    def _name_server_command(self, told: Mapping[str, Any], port: int) -> list[str]:
-        if told:
-            port = int(told["address"].rpartition(":")[2])
+    def _name_server_command(self, startup: Mapping[str, Any], port: int) -> list[str]:
+        if startup:
+            port = int(startup["address"].rpartition(":")[2])
         data, secret = f"kvConfigPath={self.directory / 'namesrv'}", f"haSecretFile={self.secret_file}"
         words = ["namesrv", "--port", str(port), "--set", f"bindAddress={LOOPBACK}", "--set", data, "--set", secret]
         return [*words, "--set", "registryEnable=true"] if self._hosts_registry() else words
@@ -266,35 +271,35 @@ class ChildCluster:
 
     @property
     def mode(self) -> Mode:
-        """What happens when a master dies. Known once it runs."""
+        """Failover mode; only after `start`."""
         assert self._mode is not None, "start first"
         return self._mode
 
     @property
     def registry(self) -> str:
-        """Where the registry is, "namesrv://ip:port"; "" in mode static."""
+        """Address of the registry, "namesrv://ip:port"; "" in mode static."""
         return "" if self._mode is Mode.STATIC else f"namesrv://{self.name_servers}"
 
     @property
     def secret_file(self) -> str:
-        """What the brokers and the name server prove to each other, and tools to the registry."""
+        """Secret file for authentication between brokers and name server, and of tools at the registry."""
         return str(self._settings.get("haSecretFile", self.directory / SECRET_FILE_NAME))
 
     @property
     def name_servers(self) -> str:
-        """What clients want, "ip:port"."""
+        """Name server address for clients, "ip:port"."""
         return self.name_server.address
 
     def broker(self, broker_name: str, broker_id: int = 0) -> BrokerChild:
-        """One of its brokers."""
+        """Return one of its brokers."""
         return next(b for b in self.brokers if (b.broker_name, b.broker_id) == (broker_name, broker_id))
 
     def start(self) -> None:
-        """Start everything; return when all brokers are registered and all slaves in sync.
+        """Start all processes, and return when all brokers are registered and all slaves are in sync.
 
         Raises:
-            ConfigError, LocalError: a child did not start; nothing runs then.
-            NetworkError: they did not find each other in time.
+            ConfigError, LocalError: a child did not start; all others are stopped.
+            NetworkError: the cluster was not ready in time.
         """
         try:
             self._start()
@@ -317,14 +322,14 @@ class ChildCluster:
                 broker = self._make(number, broker_id)
                 self.brokers.append(broker)
                 broker.spawn()
-            if self._mode is Mode.STATIC:  # a slave learns from its first registration where its master is
+            if self._mode is Mode.STATIC:  # a slave gets its master's address from its first registration
                 self._wait_registered()
         self._wait_registered()
         self.wait_until(self.in_sync)
 
     def _wait_registered(self) -> None:
         for broker in self.brokers:
-            if not broker.told:
+            if not broker.startup:
                 broker.wait_ready()
         self.wait_until(self.all_registered)
 
@@ -346,8 +351,8 @@ class ChildCluster:
         return BrokerChild(group_name(number), broker_id, self.directory, {**settings, **self._settings})
 
     def all_registered(self) -> bool:
-        """Whether the name server knows every running broker by its present address: by its own id with fixed roles,
-        else a master under 0 and the others under any."""
+        """Return whether the name server has every running broker's address, under any id in mode elect, else under its
+        own id."""
         answer = try_request(self.name_servers, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return False
@@ -360,16 +365,17 @@ class ChildCluster:
         return True
 
     def master_of(self, broker_name: str) -> BrokerChild | None:
-        """The running broker that serves the group as its master now."""
+        """Return the active master of a group, None if there is none."""
         members = [broker for broker in self.brokers if broker.broker_name == broker_name and broker.is_running]
         if self._mode is Mode.STATIC:
             return next((broker for broker in members if broker.broker_id == 0), None)
-        return next((broker for broker in members if _is_serving_master(broker.standing())), None)
+        return next((broker for broker in members if _is_serving_master(broker.failover_status())), None)
 
     def in_sync(self) -> bool:
-        """Whether every running slave is connected to its running master and holds what that holds.
+        """Return whether every running slave has all data of its running master.
 
-        With a registry, the group's record must say so; with elected masters, every group must have one."""
+        With a registry, the group's record must list it as in sync; in mode elect every group must have a master.
+        """
         groups: dict[str, list[BrokerChild]] = {}
         for broker in self.brokers:
             if broker.is_running:
@@ -378,35 +384,35 @@ class ChildCluster:
 
     def _is_group_in_sync(self, running: list[BrokerChild]) -> bool:
         master = self.master_of(running[0].broker_name)
-        if master is None:  # fixed roles: the slaves of a master that is away have nothing to catch up with
+        if master is None:  # fixed roles: without a master, its slaves have nothing to copy
             return self._mode is not Mode.ELECT and all(broker.broker_id for broker in running)
-        if self._mode is not Mode.STATIC and len(master.standing().get("inSync", ())) < len(running):
+        if self._mode is not Mode.STATIC and len(master.failover_status().get("inSync", ())) < len(running):
             return False
-        return copies_of(master.address) >= len(running) - 1
+        return synced_slaves(master.address) >= len(running) - 1
 
     def wait_until(self, condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
-        """Wait for a state of the cluster.
+        """Wait until a condition is true.
 
         Raises:
-            NetworkError: it did not come in time.
-            LocalError: the name server died.
+            NetworkError: it was not in time.
+            LocalError: the name server exited.
         """
         until = time.monotonic() + seconds
         while not condition():
             if not self.name_server.is_running:
-                raise LocalError("the name server died", hint=f"its log is {self.name_server.log_path}")
+                raise LocalError("the name server exited", hint=f"its log is {self.name_server.log_path}")
             if time.monotonic() > until:
                 raise NetworkError(
-                    f"the cluster did not get ready within {seconds:g} s", hint=f"its logs are in {self.directory}"
+                    f"the cluster was not ready within {seconds:g} s", hint=f"its logs are in {self.directory}"
                 )
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def dead(self) -> list[Child]:
-        """Children that ended by themselves."""
+        """Return the children that are not running."""
         return [child for child in [self.name_server, *self.brokers] if not child.is_running]
 
     def close(self) -> None:
-        """Stop everything cleanly: masters, then what copies from them, then the name server. The files stay."""
+        """Stop all processes cleanly: masters, then slaves, then the name server. Files are kept."""
         masters = self.masters()
         for members in (masters, [broker for broker in self.brokers if broker not in masters]):
             for broker in members:
@@ -416,28 +422,28 @@ class ChildCluster:
             self.unclean.append(self.name_server.name)
 
     def masters(self) -> list[BrokerChild]:
-        """The running masters, by group."""
+        """Return the active masters, sorted by group."""
         names = {broker.broker_name for broker in self.brokers}
         return [master for name in sorted(names) if (master := self.master_of(name)) is not None]
 
     def __enter__(self) -> Self:
-        """Start."""
+        """Start the cluster."""
         self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop."""
+        """Stop the cluster."""
         self.close()
 
 
-def _is_serving_master(standing: Mapping[str, Any]) -> bool:
-    return bool(standing.get("isMaster")) and standing.get("stage") == MemberStage.SERVING.value
+def _is_serving_master(status: Mapping[str, Any]) -> bool:
+    return bool(status.get("isMaster")) and status.get("stage") == MemberStage.SERVING.value
 
 
-def copies_of(address: str) -> int:
-    """How many slaves are connected to a master and have all it holds."""
+def synced_slaves(address: str) -> int:
+    """Return the number of slaves that are connected to a master and have all its data."""
     answer = try_request(address, Command(RequestCode.GET_BROKER_HA_STATUS))
     if answer is None or answer.code != ResponseCode.SUCCESS:
         return 0
@@ -445,7 +451,7 @@ def copies_of(address: str) -> int:
 
 
 def _line_within(pipe: IO[bytes], seconds: float) -> bytes:
-    """The first line of a pipe, b"" if it closed or nothing came in time."""
+    """Read the first line of a pipe; b"" if the pipe was closed or the line did not arrive in time."""
     until = time.monotonic() + seconds
     data = b""
     while not data.endswith(b"\n"):

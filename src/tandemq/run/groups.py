@@ -1,12 +1,12 @@
-"""Broker groups of a cluster on this machine, configured in the registry that its name server hosts.
+"""Configuration of the broker groups of a local cluster, in the registry hosted by its name server.
 
-    mode            broker 0          the others         brokers know the registry
-    static          master, FULL      slaves, FULL       no: their settings say all
-    slave-consume   master, FULL      slaves, READ       yes
-    elect           master at first   slaves, FULL       yes
+    mode            broker 0             others             brokers use the registry
+    static          master, FULL         slaves, FULL       no: settings define the roles
+    slave-consume   master, FULL         slaves, READ       yes
+    elect           initial master       slaves, FULL       yes
 
-A group that an earlier run, or `tandemq ha config`, configured keeps what is there, unless another mode is asked for.
-Call it while no broker of the groups runs. Source: docs/guides/failover.md, "Group configuration".
+A group that an earlier run or `tandemq ha config` configured keeps its configuration, unless another mode is requested.
+Use this module only while no broker of the groups runs. Source: docs/guides/failover.md, "Group configuration".
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ from tandemq.coordination.registry.records import (
     state_path,
     state_to_json,
 )
-from tandemq.coordination.registry.transition import MASTER_ID, forgotten, objection
+from tandemq.coordination.registry.transition import MASTER_ID, objection, with_reset_in_sync
 from tandemq.errors import ConfigError, OutcomeUnknown, RemoteError
 from tandemq.registry import Create, Done, NodeFound, NodeMissing, Operation, Read, Unknown, Write, parse_address
 from tandemq.run.registry_session import RegistryClient
@@ -35,12 +35,12 @@ CLUSTER = "DefaultCluster"
 
 
 def has_registry(directory: Path) -> bool:
-    """Whether a name server kept a registry in this directory before."""
+    """Return whether a directory has the registry of an earlier run."""
     return any(directory.glob("registry.*"))
 
 
 def new_group(mode: Mode, members: int) -> GroupConfig:
-    """A group of this many members, as it is configured if nobody says anything else."""
+    """Return the default configuration of a new group with this number of members."""
     slave = BrokerPermission.READ if mode is Mode.SLAVE_CONSUME else BrokerPermission.FULL
     others = (GroupMember(number, Role.SLAVE, slave) for number in range(1, members))
     return GroupConfig(mode, (GroupMember(MASTER_ID, Role.MASTER), *others))
@@ -54,17 +54,18 @@ def configure(
     cluster: str = CLUSTER,
     secret_file: str | Path = "",
 ) -> Mode:
-    """Write the groups' configurations into the registry; returns the mode that holds for them.
+    """Write the configurations of groups to the registry, and return their mode.
 
     Args:
-        address: of the registry, "namesrv://host:port".
-        names: of the groups.
-        mode: of all of them; None: the one they have, `elect` for new ones.
-        members: brokers of each group; those that are configured and not among them stay configured.
-        secret_file: haSecretFile of the name server, if it has one.
+        address: the registry, "namesrv://host:port".
+        names: names of the groups.
+        mode: mode of all groups; None: their present mode, `elect` for new groups.
+        members: number of brokers per group; further configured members stay configured.
+        cluster: cluster of the groups.
+        secret_file: haSecretFile of the name server, "" if it has none.
 
     Raises:
-        ConfigError: a group cannot go over to the mode as it stands, or the groups have different ones.
+        ConfigError: a group cannot change to the mode now, or the groups have different modes.
         NetworkError: the registry does not answer.
         RemoteError: the registry refuses.
     """
@@ -74,7 +75,7 @@ def configure(
             modes[name] = _configure_group(registry, cluster, name, mode, members)
     if len(set(modes.values())) > 1:
         listed = ", ".join(f"{name}: {found.value}" for name, found in modes.items())
-        raise ConfigError(f"the groups have different modes ({listed})", hint="say which one all shall have")
+        raise ConfigError(f"the groups have different modes ({listed})", hint="give one mode for all of them")
     return next(iter(modes.values()))
 
 
@@ -94,42 +95,45 @@ def _configure_group(registry: RegistryClient, cluster: str, name: str, mode: Mo
 
 
 def _config(before: GroupConfig | None, mode: Mode, members: int) -> GroupConfig:
-    """What was configured stays; what the mode says of roles and permissions holds anew when the mode is another."""
+    """Return the new configuration: unchanged members if the mode is unchanged, else the new mode's roles and
+    permissions with the members' weights and priorities."""
     fresh = new_group(mode, members)
     if before is None:
         return fresh
     if before.mode is mode:
         known = {member.broker_id for member in before.members}
         return replace(before, members=before.members + tuple(m for m in fresh.members if m.broker_id not in known))
-    told = {member.broker_id: member for member in before.members}
-    others = max((members, *(broker_id + 1 for broker_id in told)))
+    configured = {member.broker_id: member for member in before.members}
+    others = max((members, *(broker_id + 1 for broker_id in configured)))
     kept = tuple(
-        replace(member, weight=told[member.broker_id].weight, priority=told[member.broker_id].priority)
-        if member.broker_id in told
+        replace(member, weight=configured[member.broker_id].weight, priority=configured[member.broker_id].priority)
+        if member.broker_id in configured
         else member
         for member in new_group(mode, others).members
-        if member.broker_id < members or member.broker_id in told
+        if member.broker_id < members or member.broker_id in configured
     )
     return GroupConfig(mode, kept)
 
 
 def _leave_mode(registry: RegistryClient, path: str, name: str, before: GroupConfig | None, after: GroupConfig) -> None:
-    """Refuse what would lose something, and forget who was in sync if the new mode must not believe it. No broker of
-    the group runs, so those that the registry still lists as living are gone."""
+    """Check that a mode change loses no data, and reset the in-sync set if the new mode cannot rely on it.
+
+    No broker of the group runs, so brokers that the registry still lists as live are ignored.
+    """
     node = _read(registry, path)
     if node is None:
         return
     state = state_from_json(name, node.data)
-    trouble = objection(state, (), before, after)
-    if trouble is not None:
+    refusal = objection(state, (), before, after)
+    if refusal is not None:
         first = "" if before is None else f"start it in mode {before.mode.value}, "
         raise ConfigError(
-            f"group {name} cannot go over to mode {after.mode.value}: {trouble.why}",
-            hint=first + trouble.what_to_do,
+            f"group {name} cannot change to mode {after.mode.value}: {refusal.why}",
+            hint=first + refusal.what_to_do,
         )
-    begun = forgotten(state, before, after)
-    if begun is not None:
-        _do(registry, Write(path, state_to_json(begun), node.version), path)
+    reset = with_reset_in_sync(state, before, after)
+    if reset is not None:
+        _do(registry, Write(path, state_to_json(reset), node.version), path)
 
 
 def _read(registry: RegistryClient, path: str) -> NodeFound | None:
@@ -139,12 +143,12 @@ def _read(registry: RegistryClient, path: str) -> NodeFound | None:
         case NodeMissing():
             return None
         case outcome:
-            raise RemoteError(f"the registry does not tell {path}: {outcome}")
+            raise RemoteError(f"the registry does not return {path}: {outcome}")
 
 
 def _do(registry: RegistryClient, operation: Operation, path: str) -> None:
     outcome = registry.do(operation)
     if isinstance(outcome, Unknown):
-        raise OutcomeUnknown(f"the registry did not answer for {path}", hint="start again: nothing is done twice")
+        raise OutcomeUnknown(f"the registry did not answer for {path}", hint="start again: this is safe to repeat")
     if not isinstance(outcome, Done):
         raise RemoteError(f"the registry did not write {path}: {outcome}")

@@ -1,15 +1,15 @@
-"""A cluster inside this process: a name server and broker groups, each node with its loop in a thread of its own.
+"""A cluster inside this process: a name server and broker groups, each node with an event loop in its own thread.
 
     LocalCluster ─┬─ NameServerProcess                       thread
                   ├─ LocalBroker broker-a 0 (the master)     thread, store directory
                   ├─ LocalBroker broker-a 1 (its slave)      thread, store directory
                   └─ LocalBroker broker-b 0 …
 
-For tests, ours and those of users (`pytest_plugin`): everything listens on free ports of 127.0.0.1, files are small,
-brokers register at once and slaves copy settings several times a second. `start` returns when every broker is
-registered and every slave in sync. In the modes `slave-consume` and `elect` the name server hosts the registry, and the
-groups are configured there before brokers start. Threads share one interpreter; where the speed of a whole cluster or
-a real kill matters, `run.children` starts the same nodes as processes.
+For tests of TandemQ and of users (`pytest_plugin`): all nodes listen on free ports of 127.0.0.1, files are small,
+brokers register at once and slaves copy metadata several times a second. `start` returns when every broker is
+registered and every slave is in sync. In the modes `slave-consume` and `elect` the name server hosts the registry, and
+the groups are configured there before brokers start. All threads share one interpreter; for the full speed of a cluster
+or a real kill, `run.children` starts the same nodes as processes.
 """
 
 import threading
@@ -35,7 +35,7 @@ from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 Setting = str | int | float | bool
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 10.0
-_LOOK_SECONDS = 0.001
+_POLL_SECONDS = 0.001
 _SMALL: dict[str, Setting] = {
     "bindAddress": LOOPBACK,
     "brokerIP1": LOOPBACK,
@@ -51,7 +51,7 @@ _SMALL: dict[str, Setting] = {
     "flushConsumerOffsetInterval": 500,
     "haReconnectInterval": 100,
     "metadataSyncInterval": 200,
-    # The disk of a machine that runs tests may be as full as it likes.
+    # Tests must also run on machines with a nearly full disk.
     "diskMaxUsedSpaceRatio": 95,
     "diskSpaceCleanForciblyRatio": 1.0,
     "diskSpaceWarningLevelRatio": 1.0,
@@ -59,10 +59,10 @@ _SMALL: dict[str, Setting] = {
 
 
 class LocalBroker:
-    """One broker of a local cluster: started, stopped, killed, started again on the same ports and store."""
+    """One broker of a local cluster. It can be stopped, killed and restarted on the same ports and store."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        """Nothing runs yet."""
+        """Create the broker without starting it."""
         self._config = config
         self._process: BrokerProcess | None = None
         self._thread: threading.Thread | None = None
@@ -74,7 +74,7 @@ class LocalBroker:
 
     @property
     def broker_id(self) -> int:
-        """Within its group. 0: the master, unless masters are elected."""
+        """Its id within the group. 0: the master, except in mode elect."""
         return self._config.broker_id
 
     @property
@@ -84,51 +84,51 @@ class LocalBroker:
 
     @property
     def is_running(self) -> bool:
-        """Whether its loop turns."""
+        """Whether its event loop is running."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
     def address(self) -> str:
-        """Where clients reach it, "ip:port". Only while it runs."""
+        """Address for clients, "ip:port"; only while it runs."""
         return self._running().address
 
     @property
     def ha_address(self) -> str:
-        """Where slaves reach it, "ip:port". Only while it runs."""
+        """Address for slaves, "ip:port"; only while it runs."""
         return self._running().ha_address
 
     @property
     def node(self) -> Broker:
-        """The broker as a plain object, to look at and not to touch: its thread owns it."""
+        """The broker object. Its thread owns it: read it, but do not modify it."""
         return self._running().node
 
     def _running(self) -> BrokerProcess:
         if self._process is None:
-            raise LocalError(f"broker {self.name}/{self.broker_id} does not run", hint="start it first")
+            raise LocalError(f"broker {self.name}/{self.broker_id} is not running", hint="start it first")
         return self._process
 
     def start(self) -> None:
-        """Open the store, listen, turn the loop; returns before it is registered.
+        """Open the store, bind the ports and run the event loop; returns before the broker is registered.
 
         Raises:
-            StoreError, ConfigError: as `BrokerProcess.open`.
-            LocalError: it runs already.
+            StoreError, ConfigError: see `BrokerProcess.open`.
+            LocalError: it is running already.
         """
         if self._process is not None:
-            raise LocalError(f"broker {self.name}/{self.broker_id} runs already")
+            raise LocalError(f"broker {self.name}/{self.broker_id} is running already")
         process = BrokerProcess(self._config)
         process.open()
-        # The next start listens where others know this broker.
+        # A restart uses the ports that others know.
         self._config = replace(self._config, listen_port=process.port, ha_port=process.ha_port)
         self._process = process
         self._thread = _run(process.run, f"{self.name}-{self.broker_id}")
 
     def stop(self) -> None:
-        """Stop it as SIGTERM does: it says goodbye and closes its store. Harmless if it does not run."""
+        """Stop it as SIGTERM does: it unregisters and closes its store. Does nothing if it is not running."""
         self._end(clean=True)
 
     def kill(self) -> None:
-        """Stop it as SIGKILL does: connections are cut, nothing is saved. Harmless if it does not run."""
+        """Stop it as SIGKILL does: connections are cut, nothing is saved. Does nothing if it is not running."""
         self._end(clean=False)
 
     def _end(self, *, clean: bool) -> None:
@@ -140,40 +140,42 @@ class LocalBroker:
             process.close(clean=clean)
 
     def is_registered(self) -> bool:
-        """Whether every name server it knows has taken its registration. Never while its group lets nobody use it."""
+        """Return whether all its name servers have accepted its registration; False while it has no permissions."""
         registration = self.node.registration
         return registration.broker_id is not None and registration.registered == set(self._config.name_servers)
 
     def is_master(self) -> bool:
-        """Whether it runs and takes messages for its group now: by its settings, or because the group says so."""
+        """Return whether it is running as the active master, by its settings or by its group's record."""
         if not self.is_running:
             return False
         node = self.node
         return node.is_master and (node.failover is None or node.failover.member.stage is MemberStage.SERVING)
 
     def members_in_sync(self) -> int:
-        """How many members the group's record lists as in sync, as this broker knows it."""
+        """Return the size of the in-sync set in the group's record, as this broker knows it."""
         failover = self.node.failover
         state = None if failover is None else failover.member.view.state
         return 0 if state is None else len(state.in_sync)
 
     def slaves_in_sync(self) -> int:
-        """How many slaves hold all that this broker's log holds."""
+        """Return the number of slaves that have all data of this broker's log."""
         node = self.node
         return sum(offset >= node.store.log.written_end for offset in list(node.replication.masters.acked_offsets()))
 
     def __repr__(self) -> str:
-        """Name, id, and where it listens."""
+        """Show name, id and address."""
         return f"<LocalBroker {self.name}/{self.broker_id} {self.address if self._process else 'stopped'}>"
 
 
 class LocalCluster:
-    """A name server and `groups` broker groups of one master and `slaves` slaves each; use it with `with`.
+    """A name server and broker groups of one master and its slaves; a context manager.
 
     Args:
-        directory: stores and tables go here; those of an earlier run are opened again.
-        mode: what happens when a master dies: "static", "slave-consume" or "elect" (docs/guides/failover.md).
-        settings: broker settings under RocketMQ's names, for all brokers, above those of this module.
+        directory: directory of the stores; those of an earlier run are opened again.
+        groups: number of broker groups.
+        slaves: number of slaves per group.
+        mode: failover mode: "static", "slave-consume" or "elect" (docs/guides/failover.md).
+        settings: broker settings by RocketMQ's keys, for all brokers; they override those of this module.
     Raises:
         ConfigError: a setting is unknown or malformed.
     """
@@ -187,7 +189,7 @@ class LocalCluster:
         mode: str = "static",
         settings: Mapping[str, Setting] | None = None,
     ) -> None:
-        """Nothing runs yet."""
+        """Create the cluster without starting it."""
         self.directory = Path(directory)
         self.mode = mode_of(mode)
         self._shape = (groups, slaves)
@@ -195,54 +197,54 @@ class LocalCluster:
         self._name_server: NameServerProcess | None = None
         self._name_server_thread: threading.Thread | None = None
         self.brokers: list[LocalBroker] = []
-        """Masters first, then slaves, each by group."""
-        # A setting that cannot be is told before anything starts.
+        """Masters first, then slaves, each sorted by group."""
+        # Invalid settings are reported before anything starts.
         self._config_of(group_name(0), 0)
 
     @property
     def name_servers(self) -> str:
-        """What clients want, "ip:port"."""
+        """Name server address for clients, "ip:port"."""
         if self._name_server is None:
-            raise LocalError("the cluster does not run", hint="start it, or use it with `with`")
+            raise LocalError("the cluster is not running", hint="start it, or use it in a `with` statement")
         return self._name_server.address
 
     def broker(self, name: str = "broker-a", broker_id: int = 0) -> LocalBroker:
-        """One of its brokers; the first group's master if nothing is said."""
+        """Return one of its brokers; by default broker 0 of the first group."""
         for found in self.brokers:
             if (found.name, found.broker_id) == (name, broker_id):
                 return found
-        raise LocalError(f"there is no broker {name}/{broker_id}", hint=f"there are {self.brokers}")
+        raise LocalError(f"broker {name}/{broker_id} does not exist", hint=f"brokers: {self.brokers}")
 
     def master(self, name: str = "broker-a") -> LocalBroker:
-        """The broker of a group that is its master now; waits until there is one.
+        """Wait for the active master of a group, and return it.
 
         Raises:
-            NetworkError: there is none in time.
+            NetworkError: there was none in time.
         """
         self.wait_until(lambda: any(broker.name == name and broker.is_master() for broker in self.brokers))
         return next(broker for broker in self.brokers if broker.name == name and broker.is_master())
 
     @property
     def address(self) -> str:
-        """The "ip:port" of the first group's master."""
+        """Address of the first group's master, "ip:port"."""
         return self.master().address
 
     @property
     def registry(self) -> str:
-        """Where the registry is, "namesrv://ip:port"; "" in mode static."""
+        """Address of the registry, "namesrv://ip:port"; "" in mode static."""
         return "" if self.mode is Mode.STATIC else f"namesrv://{self.name_servers}"
 
     @property
     def secret_file(self) -> str:
-        """What the brokers and the name server prove to each other, and tools to the registry."""
+        """Secret file for authentication between brokers and name server, and of tools at the registry."""
         return str(self._settings.get("haSecretFile", self.directory / SECRET_FILE_NAME))
 
     def start(self) -> None:
-        """Start everything; return when all brokers are registered and all slaves in sync.
+        """Start all nodes, and return when all brokers are registered and all slaves are in sync.
 
         Raises:
-            NetworkError: that took longer than START_SECONDS.
-            StoreError, ConfigError: a broker cannot be started; nothing runs then.
+            NetworkError: the cluster was not ready within START_SECONDS.
+            StoreError, ConfigError: a broker cannot be started; all others are stopped.
         """
         try:
             self._start()
@@ -271,7 +273,7 @@ class LocalCluster:
             self.brokers += members
             for member in members:
                 member.start()
-            if self.mode is Mode.STATIC:  # a slave learns from its first registration where its master is
+            if self.mode is Mode.STATIC:  # a slave gets its master's address from its first registration
                 self._wait_registered()
         self._wait_registered()
         self.wait_in_sync()
@@ -298,12 +300,12 @@ class LocalCluster:
         return load_broker_config("", path="settings", warn=_ignore, overrides=texts)
 
     def wait_in_sync(self, seconds: float = START_SECONDS) -> None:
-        """Wait until every running master's slaves hold what it holds and know its topics, groups and offsets.
+        """Wait until all running slaves have all data and metadata (topics, groups, offsets) of their masters.
 
-        With a registry the group's record lists them as in sync as well; with elected masters every group has one.
+        With a registry, the group's record must list them as in sync; in mode elect every group must have a master.
 
         Raises:
-            NetworkError: that did not happen in time.
+            NetworkError: they were not in sync in time.
         """
         self.wait_until(self._is_in_sync, seconds)
 
@@ -316,7 +318,7 @@ class LocalCluster:
 
     def _is_group_in_sync(self, running: list[LocalBroker]) -> bool:
         master = next((broker for broker in running if broker.is_master()), None)
-        if master is None:  # fixed roles: the slaves of a master that is away have nothing to catch up with
+        if master is None:  # fixed roles: without a master, its slaves have nothing to copy
             return self.mode is not Mode.ELECT and all(broker.broker_id for broker in running)
         if self.mode is not Mode.STATIC and master.members_in_sync() < len(running):
             return False
@@ -324,19 +326,19 @@ class LocalCluster:
         return master.slaves_in_sync() >= len(slaves) and all(map(_has_tables, slaves))
 
     def wait_until(self, condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
-        """Wait for a state of the cluster.
+        """Wait until a condition is true.
 
         Raises:
-            NetworkError: it did not come in time.
+            NetworkError: it was not in time.
         """
         until = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > until:
-                raise NetworkError(f"the cluster did not get there within {seconds:g} s: {self.brokers}")
-            time.sleep(_LOOK_SECONDS)
+                raise NetworkError(f"the condition was not met within {seconds:g} s: {self.brokers}")
+            time.sleep(_POLL_SECONDS)
 
     def close(self) -> None:
-        """Stop everything cleanly, slaves first; the files stay. Harmless a second time."""
+        """Stop all nodes cleanly, slaves first; files are kept. Calling it again does nothing."""
         for broker in reversed(self.brokers):
             broker.stop()
         self.brokers.clear()
@@ -348,19 +350,19 @@ class LocalCluster:
             server.close()
 
     def __enter__(self) -> Self:
-        """Start."""
+        """Start the cluster."""
         self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop."""
+        """Stop the cluster."""
         self.close()
 
 
 def mode_of(name: str) -> Mode:
-    """The mode of this name.
+    """Return the mode with this name.
 
     Raises:
         ConfigError: there is none.
@@ -368,7 +370,7 @@ def mode_of(name: str) -> Mode:
     try:
         return Mode(name)
     except ValueError:
-        raise ConfigError(f"{name!r} is no mode", hint=f"use one of {', '.join(m.value for m in Mode)}") from None
+        raise ConfigError(f"{name!r} is not a mode", hint=f"use one of {', '.join(m.value for m in Mode)}") from None
 
 
 def _has_tables(slave: LocalBroker) -> bool:
@@ -383,4 +385,4 @@ def _run(target: Callable[[], None], name: str) -> threading.Thread:
 
 
 def _ignore(_text: str) -> None:
-    """Warnings of a file are for whoever wrote one."""
+    """Ignore warnings, which concern configuration files."""

@@ -1,4 +1,4 @@
-"""A name server in the real world."""
+"""A name server process: its data directory, its port, its event loop."""
 
 import logging
 from dataclasses import replace
@@ -19,7 +19,7 @@ class NameServerProcess:
     """One name server: `open`, then `run` until `stop`, then `close`."""
 
     def __init__(self, config: NameServerConfig) -> None:
-        """Nothing is touched yet."""
+        """Create the process without opening anything."""
         self.config = config
         self._loop: Loop | None = None
         self._node: NameServer | None = None
@@ -28,17 +28,17 @@ class NameServerProcess:
 
     @property
     def address(self) -> str:
-        """Where clients on this machine reach it, "ip:port"."""
+        """Address for clients on this machine, "ip:port"."""
         host = self.config.bind_address
         return f"{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{self.port}"
 
     def open(self) -> None:
-        """Listen.
+        """Lock the data directory and bind the port.
 
         Raises:
-            ConfigError: the port cannot be used, or the file of secrets.
+            ConfigError: the port or the secret file cannot be used.
             DiskFailed: the data directory cannot be used.
-            StoreLocked: another process has the directory.
+            StoreLocked: another process uses the directory.
             StoreDamaged: a file in it cannot be read.
         """
         disk = RealDisk(Path(self.config.data_path).expanduser(), setting="kvConfigPath")
@@ -58,20 +58,20 @@ class NameServerProcess:
         except BaseException:
             self.close()
             raise
-        say_what_is_open(self.config, self.port)
+        log_open_access(self.config, self.port)
 
     @property
     def _present(self) -> NameServerConfig:
-        """Settings may change while it runs."""
+        """The present settings, which may change while the name server runs."""
         return self.config if self._node is None else self._node.config
 
     def run(self) -> None:
-        """Serve until `stop`."""
+        """Serve until `stop` is called."""
         assert self._loop is not None and self._node is not None, "open first"
         self._loop.run(self._node)
 
     def stop(self) -> None:
-        """End `run`; from any thread or signal handler."""
+        """Make `run` return. Callable from any thread or signal handler."""
         if self._loop is not None:
             self._loop.stop()
 
@@ -86,10 +86,10 @@ class NameServerProcess:
         self._loop = self._node = self._disk = None
 
 
-def say_what_is_open(config: NameServerConfig, port: int) -> None:
-    """A line if whoever reaches the port can write into the registry."""
+def log_open_access(config: NameServerConfig, port: int) -> None:
+    """Log a warning if unauthenticated peers can write to the registry."""
     is_open = config.registry_enable and not config.ha_secret_file
     if is_open and not ip_address(config.bind_address).is_loopback:
         log.warning(
-            "registry: no haSecretFile: whoever reaches port %d can write into the registry, and stop brokers", port
+            "registry: no haSecretFile: any peer that reaches port %d can write to the registry and stop brokers", port
         )

@@ -1,10 +1,10 @@
-"""A session at a registry for whoever is not a broker: a command line tool, a task. One operation at a time, answered.
+"""Registry sessions for programs that are not brokers, such as command line tools: one blocking operation at a time.
 
     with RegistryClient(parse_address("namesrv://127.0.0.1:9876")) as registry:
         outcome = registry.do(Read(path))
 
-The embedded registry is spoken by the brokers' own machine (`coordination.registry.embedded`) on a loop and a thread of
-its own.
+A session at a name server's registry uses the same state machine as the brokers (`coordination.registry.embedded`),
+with its own event loop and thread.
 """
 
 import logging
@@ -37,25 +37,25 @@ from tandemq.registry import (
 from tandemq.run.secret import open_keyring
 
 TIMEOUT_MS = 5_000
-"""Of the session; such a client owns no ephemeral nodes, so nothing depends on it."""
+"""Session timeout. Such a client owns no ephemeral nodes, so nothing depends on the value."""
 ANSWER_SECONDS = 10.0
 CLOSE_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
 
 class ClosableSession(RegistrySession, Protocol):
-    """A session that somebody ends."""
+    """A session that its owner closes."""
 
     @property
     def refusal(self) -> str:
-        """Why the registry does not let us in; empty if it does, or nobody answered."""
+        """Why the registry refuses the session; "" if it does not, or did not answer."""
 
     def close(self) -> None:
-        """End it; its ephemeral nodes go at once."""
+        """End the session; its ephemeral nodes are deleted at once."""
 
 
 class EmbeddedSession:
-    """A session at the registry in a name server, on a thread of its own; a `boundary.Node` that does nothing else."""
+    """A session at a name server's registry, run as a `boundary.Node` in its own thread."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class EmbeddedSession:
         wake: "threading.Event | None" = None,
         keyring: Keyring | None = None,
     ) -> None:
-        """Begin to connect. `wake` is set when there are events, or we are refused."""
+        """Start to connect. `wake` is set when there are events, or when the session is refused."""
         self._links = 0
         self._machine = EmbeddedRegistry(address, client, timeout_ms, self._next_link, keyring)
         self._wake = wake
         self._asks: deque[RegistryRequest] = deque()
-        self._told: deque[RegistryEvent] = deque()
+        self._events: deque[RegistryEvent] = deque()
         self._is_closing = False
         self._is_over = threading.Event()
         self._loop = Loop()
@@ -107,9 +107,9 @@ class EmbeddedSession:
         if self._is_closing and machine.state is not RegistrySessionState.CLOSED:
             machine.close(turn, now)
         machine.tick(turn, now)
-        told = machine.take_events()
-        self._told.extend(told)
-        if (told or machine.refusal) and self._wake is not None:
+        fresh = machine.take_events()
+        self._events.extend(fresh)
+        if (fresh or machine.refusal) and self._wake is not None:
             self._wake.set()
         if machine.state is RegistrySessionState.CLOSED and not machine.owns(self._links):
             self._is_over.set()
@@ -127,12 +127,12 @@ class EmbeddedSession:
     def take_events(self) -> list[RegistryEvent]:
         """See `RegistrySession`; from one thread."""
         events = []
-        while self._told:
-            events.append(self._told.popleft())
+        while self._events:
+            events.append(self._events.popleft())
         return events
 
     def close(self) -> None:
-        """End the session, and the thread; waits at most twice CLOSE_SECONDS."""
+        """End the session and the thread; waits at most 2 * CLOSE_SECONDS."""
         self._is_closing = True
         self._loop.wake()
         if not self._is_over.wait(CLOSE_SECONDS):
@@ -142,13 +142,13 @@ class EmbeddedSession:
         self._loop.close()
 
 
-def begin_session(
+def start_session(
     address: RegistryAddress, timeout_ms: int, wake: threading.Event, keyring: Keyring | None = None
 ) -> ClosableSession:
-    """Begin a session; its events come later.
+    """Start a session; its events follow later.
 
     Raises:
-        ConfigError: ZooKeeper is asked for, and its client is not installed.
+        ConfigError: the address is ZooKeeper's, and its client is not installed.
     """
     if address.kind != ZOOKEEPER:
         return EmbeddedSession(address.hosts, f"tool-{secrets.token_hex(8)}", timeout_ms, wake, keyring)
@@ -156,7 +156,7 @@ def begin_session(
 
 
 def open_zookeeper(address: RegistryAddress, timeout_ms: int, wake: Callable[[], None]) -> ClosableSession:
-    """Begin a session at ZooKeeper; `wake` is called, from other threads, when there are events.
+    """Start a session at ZooKeeper; `wake` is called from other threads when there are events.
 
     Raises:
         ConfigError: ZooKeeper's client is not installed.
@@ -173,26 +173,26 @@ def open_zookeeper(address: RegistryAddress, timeout_ms: int, wake: Callable[[],
 
 
 class RegistryClient:
-    """A registry that is asked, and waited for."""
+    """A blocking client of a registry."""
 
     def __init__(
         self, address: RegistryAddress, *, seconds: float = ANSWER_SECONDS, secret_file: str | Path = ""
     ) -> None:
-        """Connect.
+        """Connect and wait for a session.
 
         Args:
-            address: of the registry.
-            seconds: longest wait for the session, and for each answer.
-            secret_file: what the session is proven with at a name server that asks for it: its haSecretFile.
+            address: the registry.
+            seconds: timeout for the session and for each answer.
+            secret_file: secret file for authentication at a name server, the same as its haSecretFile.
 
         Raises:
-            NotConnected: there is no session in time.
-            RemoteError: the name server asks for a proof, and does not take ours.
-            ConfigError: ZooKeeper's client is not installed, or the file of secrets cannot be used.
+            NotConnected: there was no session in time.
+            RemoteError: the name server refused the authentication.
+            ConfigError: ZooKeeper's client is not installed, or the secret file cannot be used.
         """
         self._seconds = seconds
         self._wake = threading.Event()
-        self._session = begin_session(address, TIMEOUT_MS, self._wake, open_keyring(str(secret_file)))
+        self._session = start_session(address, TIMEOUT_MS, self._wake, open_keyring(str(secret_file)))
         self._token = 0
         if self._wait_for(SessionUp) is None:
             reason, refusal = self._session.problem, self._session.refusal
@@ -202,14 +202,14 @@ class RegistryClient:
             raise NotConnected(f"the registry {address} does not answer within {seconds:g} s: {reason}")
 
     def do(self, operation: Operation) -> Outcome:
-        """Carry out one operation; Unknown if no answer comes in time."""
+        """Execute one operation; returns Unknown if no answer arrives in time."""
         self._token += 1
         self._session.ask(RegistryRequest(self._token, operation))
         answer = self._wait_for(RegistryResponse)
         return answer.outcome if isinstance(answer, RegistryResponse) else Unknown()
 
     def _wait_for(self, kind: type[RegistryEvent]) -> RegistryEvent | None:
-        """The next event of a kind; an answer must be the last one asked for."""
+        """Wait for the next event of a kind (a response must be that of the last request); None after the timeout."""
         until_ms = read_clock().mono_ms + int(self._seconds * 1000)
         while True:
             self._wake.clear()

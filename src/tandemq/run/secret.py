@@ -1,7 +1,7 @@
-"""The file with the secrets of replication: one per line, the first is proven with, all are taken.
+"""Secret file of replication: one secret per line; a broker proves the first one and accepts all of them.
 
-It is read again when it has changed, so that a secret is exchanged for another one while everything runs. White space
-around a line, empty lines and lines that begin with # do not count.
+The file is read again when it changes, so that secrets can be rotated while brokers run. White space around a line,
+empty lines and lines that start with # are ignored.
 Source: docs/guides/operations.md, "the secret of replication".
 """
 
@@ -20,35 +20,35 @@ from tandemq.replication.authentication import SECRET_BYTES_MIN, Keyring
 log = logging.getLogger(__name__)
 FILE_BYTES_MAX = 64 * 1024
 SECRETS_MAX = 8
-SECRET_FILE_NAME = "replication.secret"  # noqa: S105  # no secret, but where it is
-"""In the directory of a cluster on one machine."""
-SAY_EVERY_S = 60.0
-MAKE_ONE = "make one with: umask 077; head -c 32 /dev/urandom | base64 > FILE"
+SECRET_FILE_NAME = "replication.secret"  # noqa: S105  # a file name, not a secret
+"""Secret file in the directory of a local cluster."""
+LOG_EVERY_S = 60.0
+CREATE_HINT = "create one with: umask 077; head -c 32 /dev/urandom | base64 > FILE"
 
 
 class SecretFile:
-    """The secrets as they stand in a file now."""
+    """The present secrets of a file."""
 
     def __init__(self, path: str) -> None:
-        """Read them for the first time.
+        """Read the file for the first time.
 
         Raises:
-            ConfigError: the file cannot be read, others may read it, or there is no good secret in it.
+            ConfigError: the file cannot be read, is accessible to other users, or has no valid secret.
         """
         self._path = Path(path).expanduser()
         self._state: tuple[int, ...] = ()
-        self._said_s = -SAY_EVERY_S
+        self._logged_s = -LOG_EVERY_S
         self._secrets: tuple[bytes, ...] = ()
         self._read()
 
     def secrets(self) -> tuple[bytes, ...]:
-        """The secrets, read again if the file has changed; those before if it cannot be used now."""
+        """Return the secrets, read again if the file has changed; the previous ones if it cannot be used now."""
         try:
             self._read()
         except ConfigError as error:
-            if time.monotonic() - self._said_s >= SAY_EVERY_S:
-                self._said_s = time.monotonic()
-                log.error("replication: the secrets read before are used on: %s", error)
+            if time.monotonic() - self._logged_s >= LOG_EVERY_S:
+                self._logged_s = time.monotonic()
+                log.error("replication: still using the previous secrets: %s", error)
         return self._secrets
 
     def _read(self) -> None:
@@ -60,7 +60,7 @@ class SecretFile:
                     return
                 data = file.read(FILE_BYTES_MAX + 1)
         except OSError as error:
-            raise self._wrong(os.strerror(error.errno or 0), MAKE_ONE) from error
+            raise self._wrong(os.strerror(error.errno or 0), CREATE_HINT) from error
         _check_mode(f"haSecretFile {self._path}", found.st_mode)
         self._secrets = self._parse(data)
         if self._state:
@@ -69,15 +69,15 @@ class SecretFile:
 
     def _parse(self, data: bytes) -> tuple[bytes, ...]:
         if len(data) > FILE_BYTES_MAX:
-            raise self._wrong(f"it is larger than {FILE_BYTES_MAX} bytes", MAKE_ONE)
+            raise self._wrong(f"it is larger than {FILE_BYTES_MAX} bytes", CREATE_HINT)
         lines = [line.strip() for line in data.splitlines()]
         found = tuple(line for line in lines if line and not line.startswith(b"#"))
         if not found:
-            raise self._wrong("there is no secret in it", MAKE_ONE)
+            raise self._wrong("there is no secret in it", CREATE_HINT)
         if len(found) > SECRETS_MAX:
-            raise self._wrong(f"it has {len(found)} lines; {SECRETS_MAX} secrets are allowed", "remove old ones")
+            raise self._wrong(f"it has {len(found)} secrets; the maximum is {SECRETS_MAX}", "remove old ones")
         if any(len(secret) < SECRET_BYTES_MIN for secret in found):
-            raise self._wrong(f"a secret of less than {SECRET_BYTES_MIN} bytes could be found by trying", MAKE_ONE)
+            raise self._wrong(f"a secret has less than {SECRET_BYTES_MIN} bytes and could be guessed", CREATE_HINT)
         return found
 
     def _wrong(self, what: str, hint: str) -> ConfigError:
@@ -85,10 +85,10 @@ class SecretFile:
 
 
 def check_private(key: str, path: str) -> None:
-    """Whether a file is for its owner alone; that its group may use it is said.
+    """Check that a file is accessible to its owner only; log a warning if its group has access.
 
     Raises:
-        ConfigError: it is not, or it cannot be looked at.
+        ConfigError: other users have access, or the file does not exist.
     """
     try:
         mode = Path(path).expanduser().stat().st_mode
@@ -99,26 +99,26 @@ def check_private(key: str, path: str) -> None:
 
 def _check_mode(what: str, mode: int) -> None:
     if not stat.S_ISREG(mode):
-        raise ConfigError(f"{what}: it is no file")
+        raise ConfigError(f"{what}: it is not a regular file")
     if mode & stat.S_IRWXO:
         raise ConfigError(
-            f"{what}: everybody here may use it (mode {mode & 0o777:o})", hint="chmod 600 makes it private"
+            f"{what}: all users have access to it (mode {mode & 0o777:o})", hint="chmod 600 makes it private"
         )
     if mode & stat.S_IRWXG:
-        log.warning("replication: %s: its group may use it (mode %o)", what, mode & 0o777)
+        log.warning("replication: %s: its group has access to it (mode %o)", what, mode & 0o777)
 
 
 def open_keyring(path: str) -> Keyring | None:
-    """What a broker with this `haSecretFile` proves itself with; None if it is empty.
+    """Open the keyring of a `haSecretFile`; None if the setting is empty.
 
     Raises:
-        ConfigError: as `SecretFile`.
+        ConfigError: see `SecretFile`.
     """
     return Keyring(SecretFile(path).secrets, SystemRandom()) if path else None
 
 
 def make_secret_file(path: Path) -> Path:
-    """Put a fresh secret into a file of mode 600, unless there is a file already; the path."""
+    """Create a file of mode 600 with a random secret, unless the file exists; returns the path."""
     if not path.exists():
         draft = path.with_name(f"{path.name}.{os.getpid()}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -1,8 +1,8 @@
-"""Whose store a directory is: written at the first start, checked at every other one.
+"""Identity file of a store: the broker that owns it, written at the first start and checked at every later one.
 
-A broker that opened another one's store by mistake would register that one's topics as its own and hand out its
-messages; a slave's store under a master's name may lack what was acknowledged. RocketMQ does not write this file and
-does not mind it; a directory without it (RocketMQ's, or one from a backup) is taken over.
+A broker that opened another broker's store by mistake would register its topics and deliver its messages; a slave's
+store used as a master's may lack acknowledged messages. RocketMQ neither writes nor reads this file; a store without it
+(RocketMQ's, or one from a backup) is accepted and gets one.
 """
 
 import json
@@ -15,10 +15,10 @@ FILE = "tandemq.identity"
 
 
 def claim(disk: RealDisk, config: BrokerConfig) -> None:
-    """Check that a store is this broker's, or make it so if it is nobody's.
+    """Check that a store belongs to this broker; write the identity file if there is none.
 
     Raises:
-        ConfigError: it is another broker's.
+        ConfigError: the store belongs to another broker, or the file is malformed.
         DiskFull, DiskFailed: the file cannot be read or written.
     """
     own = {
@@ -34,15 +34,15 @@ def claim(disk: RealDisk, config: BrokerConfig) -> None:
             found = None
         if not isinstance(found, dict):
             raise ConfigError(
-                f"{disk.root / FILE} cannot be read, so it is unknown whose store this is",
-                hint=f"if it is {config.broker_name}/{config.broker_id}'s, delete the file",
+                f"{disk.root / FILE} is malformed, so the owner of this store is unknown",
+                hint=f"if the store belongs to {config.broker_name}/{config.broker_id}, delete the file",
             )
         if found == own:
             return
-        whose = f"{found.get('brokerClusterName')}/{found.get('brokerName')}/{found.get('brokerId')}"
+        owner = f"{found.get('brokerClusterName')}/{found.get('brokerName')}/{found.get('brokerId')}"
         raise ConfigError(
-            f"{disk.root} is the store of {whose}, this broker is "
+            f"{disk.root} is the store of {owner}, this broker is "
             f"{config.cluster}/{config.broker_name}/{config.broker_id}",
-            hint=f"set storePathRootDir to its own directory; to give it this store for good, delete {FILE} there",
+            hint=f"set storePathRootDir to its own directory; to assign this store to it, delete {FILE} there",
         )
     disk.replace(FILE, json.dumps(own).encode() + b"\n")

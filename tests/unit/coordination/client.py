@@ -1,4 +1,4 @@
-"""A registry client of the box: what a shell does with a real registry, on a virtual clock."""
+"""Registry client of the simulated group: the I/O shell's part, on a virtual clock."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ SESSION_MS = 2_000
 
 @dataclass(slots=True)
 class Connection:
-    """From a member to the registry; requests and answers in order."""
+    """A connection from a member to the registry; requests and answers are in order."""
 
     is_open: bool = True
     out_at: float = 0
@@ -33,7 +33,7 @@ class Connection:
 
 
 class RegistryClient:
-    """What a shell does: keeps a session, pings, tells what it hears."""
+    """Keeps a session, sends pings, and passes events to the member."""
 
     def __init__(self, world: "World", node: "Node") -> None:
         self.world, self.node = world, node

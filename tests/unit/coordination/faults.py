@@ -1,9 +1,9 @@
-"""Schedules of faults, each from one seed, and what must be so in the end.
+"""Schedules of faults, one per seed, and the conditions that must hold in the end.
 
     seed ─► mode, size, clocks ─► traffic and faults for some seconds ─► all healed ─► the group serves again
 
 Every fault ends by itself or when all is healed. A disk is lost at most once per schedule, and only while another
-member in sync holds everything, for no set of copies survives the loss of all of them.
+member in sync has all messages.
 """
 
 from functools import partial
@@ -18,12 +18,12 @@ Key = TypeVar("Key")
 FAULTY_MS = 14_000
 RECOVERY_MS = 25_000
 REGISTRY_LOST = 0.2
-"""The part of the schedules in which the registry loses the group's record, by dice of their own; never a disk too: a
-member without anything takes a registry without anything for a new group's."""
+"""Share of schedules in which the registry loses the group's record, drawn by a separate generator. No disk is lost in
+these, because a member with an empty store takes an empty registry for a new group's."""
 
 
 class Schedule:
-    """One seed's life of a group."""
+    """The schedule of one seed."""
 
     def __init__(self, seed: int, *, say: bool = False) -> None:
         mode = Mode.ELECT if seed % 2 else Mode.SLAVE_CONSUME
@@ -35,7 +35,7 @@ class Schedule:
         self._is_faulty = True
 
     def run(self) -> World:
-        """Live through it; raises Violation."""
+        """Run the schedule. Raises Violation."""
         world = self.world
         world.after(100, self._traffic)
         world.after(self.random.uniform(100, 4_000), self._fault)

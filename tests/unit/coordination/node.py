@@ -1,4 +1,4 @@
-"""A broker of the box: the real member, and the least of everything else around it."""
+"""A broker of the simulated group: the real member, with minimal other parts."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +26,7 @@ CLUSTER, GROUP = "c", "g"
 
 
 class Link:
-    """A replication link from a slave to its master; messages in order, each way."""
+    """A replication connection from a slave to its master; messages are in order in each direction."""
 
     def __init__(self, world: "World", master: "Node", slave: "Node") -> None:
         self.world, self.master, self.slave = world, master, slave
@@ -36,7 +36,7 @@ class Link:
         self._at = {master.id: 0.0, slave.id: 0.0}
 
     def send(self, sender: "Node", deliver: Callable[[], None]) -> None:
-        """Deliver at the other end, later; what is cut or stalled meanwhile does not arrive."""
+        """Deliver at the other end, with a delay; messages that are cut or stalled meanwhile do not arrive."""
         world = self.world
         other = self.slave if sender is self.master else self.master
         if not self.is_open:
@@ -68,7 +68,7 @@ class Link:
 
 
 class Node:
-    """A broker reduced to its member, a log and a counter of what consumers have read."""
+    """A broker reduced to its member, a log and a consumer offset."""
 
     def __init__(self, world: "World", node_id: int) -> None:
         self.world, self.id = world, node_id
@@ -77,7 +77,7 @@ class Node:
         self.flushed = 0
         self._inbox: list[Callable[..., Any]] = []
         self.is_whole = True
-        """Remembered on its disk."""
+        """Stored on its disk."""
         self.epochs: list[tuple[int, int]] = []
         self.offset = 0
         self.member: MemberMachine | None = None

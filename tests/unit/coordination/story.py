@@ -1,4 +1,4 @@
-"""Runs a story: commands above a `----`, what followed below; blocks are separated by empty lines.
+"""Runs a script: commands above a `----`, the events that followed below; blocks are separated by empty lines.
 
     kill 0
     pass 4000
@@ -7,7 +7,7 @@
 
 Commands: `begin MODE [size=N] [started=0,1] [key=value …]`, `start ID`, `kill ID`, `cut ID registry|ID`,
 `join ID registry|ID`, `registry stop|start`, `pass MS`, `allow ID PERMISSION`, `switch ID`, `force ID`, `send N`,
-`consume N`, `flap ID MS TIMES` (its registry gone and back), `show`. Times count from the beginning of the command.
+`consume N`, `flap ID MS TIMES` (its registry is cut and joined), `show`. Times count from the start of the command.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from tests.unit.coordination.world import World
 
 
 class Story:
-    """One group and what was told of it."""
+    """Runs the commands of a script on one group."""
 
     def __init__(self) -> None:
         self._world: World | None = None
@@ -27,11 +27,11 @@ class Story:
 
     @property
     def world(self) -> World:
-        assert self._world is not None, "a story begins with `begin`"
+        assert self._world is not None, "a script starts with `begin`"
         return self._world
 
     def run(self, line: str) -> list[str]:
-        """One command; what the members said, and what it says itself."""
+        """Run one command; returns the lines of the members, and those of the command."""
         name, plain, pairs = parse(line)
         command: Callable[..., list[str] | None] = getattr(self, f"_do_{name}")
         answers = command(*plain, **pairs) or []
@@ -39,7 +39,7 @@ class Story:
         return answers if name == "begin" else news + answers  # how a group begins is always the same
 
     def _news(self) -> list[str]:
-        """What the members said since the last call."""
+        """Return the lines of the members since the last call."""
         if self._world is None:
             return []
         lines = []

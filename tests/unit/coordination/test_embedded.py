@@ -1,4 +1,4 @@
-"""The broker's side of the embedded registry, against a name server on a link that the test holds in its hands."""
+"""Client of the embedded registry, connected to a name server by a connection that the test controls."""
 
 from random import Random
 
@@ -41,7 +41,7 @@ def keyring(secrets: tuple[bytes, ...], seed: int) -> Keyring | None:
 
 
 class Pair:
-    """A machine and a name server; bytes and events pass at the end of each step, if the link lets them."""
+    """A client and a name server; bytes and events are passed on at the end of each step, unless blocked."""
 
     def __init__(
         self, *, hosts_registry: bool = True, ours: tuple[bytes, ...] = (), theirs: tuple[bytes, ...] = ()
@@ -145,7 +145,7 @@ class Pair:
         self._to_machine.append((self._links, data))
 
 
-def test_a_session_is_up_and_confirmed_from_when_the_request_left() -> None:
+def test_session_is_confirmed_from_the_send_time_of_the_request() -> None:
     pair = Pair()
     pair.until(SessionUp)
     connected_ms = pair.now.mono_ms
@@ -160,7 +160,7 @@ def test_a_session_is_up_and_confirmed_from_when_the_request_left() -> None:
     assert confirmed[-1] >= pair.now.mono_ms - TIMEOUT_MS // module.PINGS_PER_TIMEOUT - 4 * STEP_MS
 
 
-def test_operations_and_watches_pass() -> None:
+def test_operations_and_watches_work() -> None:
     pair = Pair().up()
     pair.step(
         RegistryRequest(1, Create("/a", b"x")),
@@ -177,7 +177,7 @@ def test_operations_and_watches_pass() -> None:
     assert Changed("/a") in pair.told
 
 
-def test_a_silent_registry_suspends_and_what_was_under_way_is_unknown() -> None:
+def test_silent_registry_suspends_the_session_and_operations_in_flight_are_unknown() -> None:
     pair = Pair().up()
     pair.is_silent = True
     silent_ms = pair.now.mono_ms
@@ -188,14 +188,14 @@ def test_a_silent_registry_suspends_and_what_was_under_way_is_unknown() -> None:
     assert pair.told.index(pair.answers()[0]) < pair.told.index(SessionSuspended())
     pair.step(RegistryRequest(8, Read("/a")))
     assert pair.answers()[-1].outcome == Unknown()
-    assert "nothing was answered" in pair.machine.problem
+    assert "no response for" in pair.machine.problem
     pair.is_silent = False
     pair.until(SessionSuspended, SessionUp)
     assert pair.machine.session == 1
     assert pair.machine.problem == ""
 
 
-def test_a_session_that_ended_meanwhile_is_lost_and_another_begins() -> None:
+def test_session_that_expired_is_lost_and_a_new_one_is_opened() -> None:
     pair = Pair().up()
     pair.is_silent = True
     pair.until(SessionSuspended)
@@ -205,7 +205,7 @@ def test_a_session_that_ended_meanwhile_is_lost_and_another_begins() -> None:
     assert pair.machine.session == 2
 
 
-def test_a_session_that_ended_while_the_link_stayed_is_lost_and_another_begins_on_it() -> None:
+def test_session_that_expired_on_an_open_connection_is_replaced_on_it() -> None:
     pair = Pair().up()
     links = pair._links
     pair._turn_server()
@@ -216,7 +216,7 @@ def test_a_session_that_ended_while_the_link_stayed_is_lost_and_another_begins_o
     assert pair._links == links
 
 
-def test_a_cut_link_is_replaced_at_once_and_refusals_are_backed_off() -> None:
+def test_cut_connection_is_replaced_at_once_and_refusals_are_backed_off() -> None:
     pair = Pair().up()
     pair.cut()
     pair.until(SessionSuspended, SessionUp, ms=500)
@@ -231,17 +231,17 @@ def test_a_cut_link_is_replaced_at_once_and_refusals_are_backed_off() -> None:
     assert pair.machine.problem == "connection refused"
 
 
-def test_a_name_server_without_the_registry_is_asked_again_and_said_to_have_none() -> None:
+def test_name_server_without_a_registry_is_retried_and_reported() -> None:
     pair = Pair(hosts_registry=False)
     for _ in range(500):
         pair.step()
     assert pair.machine.state is not RegistrySessionState.UP
     assert not pair.told
-    assert "refused the registry" in pair.machine.problem
+    assert "refused a registry request" in pair.machine.problem
     assert 3 <= pair.connects <= 10
 
 
-def test_a_closed_session_takes_its_nodes_along_and_nothing_follows() -> None:
+def test_closed_session_deletes_its_nodes_and_reports_nothing_more() -> None:
     pair = Pair().up()
     pair.step(RegistryRequest(1, Create("/live", b"", ephemeral=True)))
     turn = Turn()
@@ -266,15 +266,15 @@ def test_a_closed_session_takes_its_nodes_along_and_nothing_follows() -> None:
         encode_command(Command(ResponseCode.SYSTEM_ERROR, 2, FLAG_RESPONSE, "disk failed")),
     ],
 )
-def test_nonsense_from_a_name_server_costs_the_link_only(answer: bytes) -> None:
+def test_malformed_response_only_closes_the_connection(answer: bytes) -> None:
     pair = Pair().up()
     pair.forge(answer)  # number 2 is the request for events
     pair.until(SessionSuspended, SessionUp)
     assert pair.machine.session == 1
 
 
-def test_operations_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "UNDER_WAY_MAX", 4)
+def test_operations_in_flight_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IN_FLIGHT_MAX", 4)
     pair = Pair().up()
     pair.step(*(RegistryRequest(n, Read("/a")) for n in range(10)))
     assert {a.outcome for a in pair.answers()} == {Unknown()}
@@ -286,7 +286,7 @@ def test_operations_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 SECRET, OTHER = b"s" * 32, b"o" * 32
 
 
-def test_session_is_proven_both_ways_and_again_on_each_connection() -> None:
+def test_session_is_authenticated_both_ways_on_each_connection() -> None:
     pair = Pair(ours=(SECRET,), theirs=(OTHER, SECRET)).up()
     pair.step(RegistryRequest(1, Create("/a", b"x")))
     pair.step(ms=20)
@@ -304,7 +304,7 @@ def test_session_is_proven_both_ways_and_again_on_each_connection() -> None:
 
 
 @pytest.mark.parametrize(("ours", "said"), [((), "got no proof"), ((OTHER,), "got a wrong proof")])
-def test_session_without_the_secret_is_refused_and_hears_which_file_to_give(
+def test_session_without_the_secret_is_refused_with_the_setting_to_use(
     caplog: pytest.LogCaptureFixture, ours: tuple[bytes, ...], said: str
 ) -> None:
     pair = Pair(ours=ours, theirs=(SECRET,))
@@ -322,11 +322,11 @@ def test_session_without_the_secret_is_refused_and_hears_which_file_to_give(
     assert pair.machine.refusal == ""
 
 
-def test_name_server_that_asks_for_no_proof_is_used_with_a_warning_until_it_has_proven_itself(
+def test_unauthenticated_name_server_is_used_with_a_warning_until_it_has_authenticated_itself(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     pair = Pair(ours=(SECRET,)).up()
-    assert len([line for line in caplog.messages if "does not prove that it knows haSecretFile" in line]) == 1
+    assert len([line for line in caplog.messages if "does not authenticate with haSecretFile" in line]) == 1
     pair.start_server((SECRET,))
     pair.cut()
     pair.until(SessionSuspended, SessionUp)
@@ -336,10 +336,10 @@ def test_name_server_that_asks_for_no_proof_is_used_with_a_warning_until_it_has_
     for _ in range(500):
         pair.step()
     assert not any(isinstance(event, SessionUp) for event in pair.told)
-    assert "does not prove" in pair.machine.refusal
+    assert "does not authenticate" in pair.machine.refusal
 
 
-def test_answer_of_a_session_that_is_not_proven_is_none() -> None:
+def test_unauthenticated_response_to_connect_is_rejected() -> None:
     pair = Pair(ours=(SECRET,), theirs=(SECRET,))
     while not pair.machine._proven_with:
         pair.step()
@@ -350,10 +350,10 @@ def test_answer_of_a_session_that_is_not_proven_is_none() -> None:
     pair.forge(encode_command(Command(0, request.opaque, FLAG_RESPONSE, fields=fields)))
     pair.step()
     assert pair.machine.session == 0
-    assert "proves another haSecretFile than ours, or none" in pair.machine.refusal
+    assert "has another haSecretFile than this broker, or none" in pair.machine.refusal
 
 
-def test_name_server_without_a_registry_is_said_to_be_one() -> None:
+def test_name_server_without_a_registry_is_reported() -> None:
     pair = Pair(hosts_registry=False, ours=(SECRET,))
     for _ in range(20):
         pair.step()

@@ -1,4 +1,4 @@
-"""The registry loses a group's record: nobody serves what it must not, nothing acknowledged is lost, and it is said."""
+"""The registry loses a group's record: it is reported, no member serves wrongly, no acknowledged message is lost."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.unit.coordination.world import World
 
 
 def served(mode: Mode, size: int = 2, seed: int = 5) -> World:
-    """A group that has acknowledged messages, all in sync."""
+    """Return a group with acknowledged messages and all members in sync."""
     world = World(seed, mode, size=size)
     assert world.run_until(lambda: is_well(world), 8_000)
     offer(world, 20)
@@ -40,7 +40,7 @@ def trouble(node: Node) -> str:
 
 @spec("F09")
 @pytest.mark.parametrize("mode", [Mode.ELECT, Mode.SLAVE_CONSUME])
-def test_group_whose_record_is_lost_begins_anew_with_everything_when_all_are_there(mode: Mode) -> None:
+def test_lost_record_is_created_again_when_all_members_are_connected(mode: Mode) -> None:
     world = served(mode)
     known = dict(world.acked)
     epoch = world.record.epoch
@@ -53,7 +53,7 @@ def test_group_whose_record_is_lost_begins_anew_with_everything_when_all_are_the
 
 
 @spec("F09", "R11")
-def test_member_that_was_away_does_not_begin_the_group_without_those_who_know_more() -> None:
+def test_returning_member_does_not_create_the_record_without_members_with_longer_logs() -> None:
     world = served(Mode.ELECT, size=3)
     old = world.nodes[world.record.master]
     old.crash()
@@ -77,7 +77,7 @@ def test_member_that_was_away_does_not_begin_the_group_without_those_who_know_mo
 
 
 @spec("F09")
-def test_those_who_served_stop_when_the_registry_has_an_older_record() -> None:
+def test_members_stop_serving_when_the_registry_has_an_older_record() -> None:
     world = served(Mode.ELECT, size=3)
     early = world.record
     old = world.nodes[early.master]
@@ -89,11 +89,11 @@ def test_those_who_served_stop_when_the_registry_has_an_older_record() -> None:
     assert world.readers() == world.writers() == []
     for node in world.nodes.values():
         if node is not old:
-            assert "an older copy of its data was restored" in trouble(node)
+            assert "an older copy of the registry's data was restored" in trouble(node)
 
 
 @spec("F30")
-def test_operator_begins_anew_with_one_member_when_the_others_are_gone() -> None:
+def test_operator_creates_a_lost_record_with_one_member() -> None:
     world = served(Mode.ELECT, size=3)
     left, *gone = list(world.nodes.values())
     for node in gone:
@@ -129,7 +129,7 @@ def test_reader_hands_over_its_offsets_after_the_record_was_lost() -> None:
 
 
 @spec("F09")
-def test_first_start_of_a_group_waits_for_nobody() -> None:
+def test_first_start_of_a_group_does_not_wait() -> None:
     world = World(3, Mode.ELECT, size=3, started=False)
     world.nodes[1].start()
     assert world.run_until(lambda: world.writers() == [1], 3_000)

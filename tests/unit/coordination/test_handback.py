@@ -1,4 +1,4 @@
-"""The hand-back of reading, step by step: a crash, a cut or a delay at each step, and what the other one may not do."""
+"""Offset handover in slave-consume, with a crash, a cut or a delay at each step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.member.service import ServiceState
 from tandemq.coordination.registry.records import GroupMode, Mode
-from tandemq.coordination.slave_consume import HandStep
+from tandemq.coordination.slave_consume import HandoverStep
 from tests.mutations.coordination import claim_by_reading
 from tests.spec import spec
 from tests.unit.coordination.world import Violation, World
@@ -18,7 +18,7 @@ Moment = Callable[[World], bool]
 
 
 def reading_slave(seed: int, **settings: Any) -> World:
-    """The master is down, its slave is read from and ahead with its offsets."""
+    """Return a group whose master is down and whose slave serves reads with newer offsets."""
     world = World(seed, Mode.SLAVE_CONSUME, **settings)
     world.run(2_500)
     for message in range(60):
@@ -32,7 +32,7 @@ def reading_slave(seed: int, **settings: Any) -> World:
     return world
 
 
-def step_of(world: World) -> HandStep | None:
+def step_of(world: World) -> HandoverStep | None:
     member = world.nodes[SLAVE].member
     hand = None if member is None else member._handover.progress
     return None if hand is None else hand.step
@@ -57,10 +57,10 @@ STEPS: dict[str, Moment] = {
     "a: the master has registered": is_live,
     "b: it has seen the state": lambda world: world.stage(MASTER) is MemberStage.AWAITING,
     "c: the slave is connected": lambda world: bool(world.nodes[SLAVE].links),
-    "d: the slave refuses pulls": lambda world: step_of(world) is HandStep.DRAIN,
-    "d: the offsets are on their way": lambda world: step_of(world) is HandStep.OFFSETS,
+    "d: the slave refuses pulls": lambda world: step_of(world) is HandoverStep.DRAIN,
+    "d: the offsets are on their way": lambda world: step_of(world) is HandoverStep.OFFSETS,
     "e: the master has stored them": lambda world: has_taken(world) or is_proposed(world),
-    "e: the slave knows it": lambda world: step_of(world) is HandStep.WAIT,
+    "e: the slave knows it": lambda world: step_of(world) is HandoverStep.WAIT,
     "f: the record says normal": lambda world: world.record.mode is GroupMode.NORMAL,
     "f: the master serves": lambda world: world.readers() == [MASTER],
 }
@@ -94,7 +94,7 @@ def test_crash_at_each_step_loses_no_offset_and_ends_normal(step: str, victim: i
 @spec("F25", "F26")
 @pytest.mark.parametrize("what", ["link", "master's registry", "slave's registry", "both registries"])
 @pytest.mark.parametrize("step", STEPS)
-def test_cut_at_each_step_gives_reading_to_one_at_a_time(step: str, what: str) -> None:
+def test_cut_at_each_step_leaves_at_most_one_reader(step: str, what: str) -> None:
     world = reading_slave(4)
     world.nodes[MASTER].start()
     assert world.step_until(lambda: STEPS[step](world), 12_000), "the step is never reached"
@@ -112,21 +112,21 @@ def test_cut_at_each_step_gives_reading_to_one_at_a_time(step: str, what: str) -
 
 
 @spec("F26")
-def test_master_does_not_read_on_the_records_word_alone() -> None:
-    """The offsets never arrive: whatever the registry says, the master refuses, and the slave reads again."""
+def test_master_does_not_serve_reads_before_it_has_the_offsets() -> None:
+    """The offsets never arrive: the master refuses reads whatever the record says, and the slave serves them again."""
     world = reading_slave(5)
     world.nodes[MASTER].start()
-    assert world.step_until(lambda: step_of(world) is HandStep.DRAIN, 12_000)
+    assert world.step_until(lambda: step_of(world) is HandoverStep.DRAIN, 12_000)
     world.cut_links.add(frozenset((MASTER, SLAVE)))  # calls are lost, the open link stays
     assert world.run_until(lambda: world.readers() == [SLAVE], 6_000)
     assert world.stage(MASTER) is MemberStage.AWAITING
 
 
 def hand_over_with_a_late_master(seed: int) -> World:
-    """The master's write is on its way for longer than the slave waits for it."""
+    """The master's write is in flight for longer than the slave waits for it."""
     world = reading_slave(seed, hand_over_ms=400, drain_ms=100, hand_back_wait_ms=3_000)
     world.nodes[MASTER].start()
-    assert world.step_until(lambda: step_of(world) is HandStep.OFFSETS, 12_000)
+    assert world.step_until(lambda: step_of(world) is HandoverStep.OFFSETS, 12_000)
     world.registry_delay_ms[MASTER] = 900
     for _ in range(40):
         world.traffic()
@@ -136,12 +136,12 @@ def hand_over_with_a_late_master(seed: int) -> World:
 
 
 @spec("F26", "F09")
-def test_slave_that_gave_up_waiting_writes_the_record_before_it_reads_again() -> None:
+def test_slave_that_gave_up_the_handover_writes_the_record_before_it_serves_reads() -> None:
     world = hand_over_with_a_late_master(6)
     assert world.run_until(lambda: is_well(world), 12_000)
 
 
-def test_without_that_write_both_would_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_that_write_both_would_serve_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ServiceState, "reclaim", claim_by_reading)
     with pytest.raises(Violation):
         hand_over_with_a_late_master(6)
@@ -151,7 +151,7 @@ def hand_over_while_master_has_no_registry(seed: int) -> World:
     """The master stores the offsets and cannot write; meanwhile the slave reads on."""
     world = reading_slave(seed, hand_over_ms=2_500, drain_ms=1_500, hand_back_wait_ms=60_000)
     world.nodes[MASTER].start()
-    assert world.step_until(lambda: step_of(world) is HandStep.DRAIN, 12_000)
+    assert world.step_until(lambda: step_of(world) is HandoverStep.DRAIN, 12_000)
     world.cut_registry(MASTER)
     assert world.step_until(lambda: has_taken(world), 2_000)
     assert world.run_until(lambda: world.readers() == [SLAVE], 6_000)
@@ -162,17 +162,17 @@ def hand_over_while_master_has_no_registry(seed: int) -> World:
 
 
 @spec("F26", "M07")
-def test_offsets_of_a_hand_over_that_was_given_up_end_nothing() -> None:
+def test_offsets_of_an_abandoned_handover_are_ignored() -> None:
     world = hand_over_while_master_has_no_registry(7)
     assert world.record.mode is GroupMode.SLAVE_CONSUME
     assert world.readers() == [SLAVE]
 
 
 @spec("F26")
-def test_slave_reads_on_if_the_registry_goes_away_before_it_sends_its_offsets() -> None:
+def test_slave_continues_to_serve_reads_if_the_registry_is_lost_before_it_sends_its_offsets() -> None:
     world = reading_slave(9, hand_over_ms=4_000, drain_ms=2_500)
     world.nodes[MASTER].start()
-    assert world.step_until(lambda: step_of(world) is HandStep.DRAIN, 12_000)
+    assert world.step_until(lambda: step_of(world) is HandoverStep.DRAIN, 12_000)
     world.cut_registry(MASTER)
     world.cut_registry(SLAVE)
     assert world.run_until(lambda: world.readers() == [SLAVE], 3_000)
@@ -183,13 +183,13 @@ def test_slave_reads_on_if_the_registry_goes_away_before_it_sends_its_offsets() 
 
 
 @spec("F10", "F25")
-def test_commits_are_taken_until_the_offsets_leave() -> None:
+def test_commits_are_accepted_until_the_offsets_are_sent() -> None:
     world = reading_slave(8)
     world.nodes[MASTER].start()
     slave = world.nodes[SLAVE]
     assert slave.member is not None
-    assert world.step_until(lambda: step_of(world) is HandStep.DRAIN, 12_000)
+    assert world.step_until(lambda: step_of(world) is HandoverStep.DRAIN, 12_000)
     now_ms = slave.clock().mono_ms
     assert not slave.member.may_read(now_ms) and slave.member.may_commit(now_ms)
-    assert world.step_until(lambda: step_of(world) is HandStep.OFFSETS, 2_000)
+    assert world.step_until(lambda: step_of(world) is HandoverStep.OFFSETS, 2_000)
     assert not slave.member.may_commit(slave.clock().mono_ms)

@@ -50,7 +50,7 @@ def beat(world: World, number: int, sender: int, epoch: int) -> int:
 
 
 @spec("F09")
-def test_member_promises_only_the_one_who_serves_in_the_epoch_it_knows() -> None:
+def test_member_grants_leases_only_to_the_holder_of_its_known_epoch() -> None:
     world = group(Mode.ELECT, 3)
     assert beat(world, 2, 1, epoch=1) == 77
     assert beat(world, 2, 3, epoch=1) == 0, "another slave"
@@ -58,7 +58,7 @@ def test_member_promises_only_the_one_who_serves_in_the_epoch_it_knows() -> None
 
 
 @spec("F09")
-def test_member_that_is_taking_over_promises_nothing() -> None:
+def test_member_that_is_taking_over_grants_no_lease() -> None:
     world = group(Mode.ELECT)
     world.cut_registry(1)
     world.cut_link(1, 2)
@@ -66,7 +66,7 @@ def test_member_that_is_taking_over_promises_nothing() -> None:
     assert beat(world, 2, 1, epoch=1) == 0
 
 
-def test_member_that_has_read_nothing_promises_nothing_and_serves_nothing() -> None:
+def test_member_that_has_not_read_the_record_grants_no_lease_and_does_not_serve() -> None:
     world = World(1, Mode.ELECT, started=False)
     world.stop_registry()
     world.nodes[1].start()
@@ -79,7 +79,7 @@ def test_member_that_has_read_nothing_promises_nothing_and_serves_nothing() -> N
 # Times.
 
 
-def test_longer_session_of_the_registry_makes_a_longer_lease() -> None:
+def test_longer_session_makes_a_longer_lease() -> None:
     world = group(Mode.ELECT)
     status = member_of(world, 1).status(world.nodes[1].clock())
     assert (status.session_ms, status.lease_ms, status.checks) == (2_000, 1_300, 2)
@@ -88,7 +88,7 @@ def test_longer_session_of_the_registry_makes_a_longer_lease() -> None:
 
 @spec("F14")
 @pytest.mark.parametrize("mode", [Mode.ELECT, Mode.SLAVE_CONSUME])
-def test_reading_goes_on_within_4_seconds_of_a_kill(mode: Mode) -> None:
+def test_reads_continue_within_4_seconds_of_a_kill(mode: Mode) -> None:
     world = group(mode)
     world.nodes[world.record.master].crash()
     killed = world.now
@@ -96,7 +96,7 @@ def test_reading_goes_on_within_4_seconds_of_a_kill(mode: Mode) -> None:
     assert world.now - killed <= 4_000
 
 
-def test_right_that_ended_unnoticed_is_told_with_the_end_of_its_lease() -> None:
+def test_expired_permission_is_reported_with_the_end_of_its_lease() -> None:
     member = member_of(group(Mode.ELECT), 1)
     until = member._lease.until_ms()
     member.permit(Now(until + 4_000, 0))
@@ -106,7 +106,7 @@ def test_right_that_ended_unnoticed_is_told_with_the_end_of_its_lease() -> None:
 
 
 @spec("V18")
-def test_switch_writes_again_within_half_a_second() -> None:
+def test_writes_continue_within_half_a_second_of_a_switch() -> None:
     world = group(Mode.ELECT)
     node = world.nodes[1]
     assert member_of(world, 1).switch(2, node.clock()).is_accepted
@@ -117,7 +117,7 @@ def test_switch_writes_again_within_half_a_second() -> None:
 
 
 @spec("F25")
-def test_hand_back_takes_at_most_3_seconds() -> None:
+def test_offset_handover_takes_at_most_3_seconds() -> None:
     world = group(Mode.SLAVE_CONSUME)
     world.nodes[0].crash()
     assert world.run_until(lambda: world.readers() == [1], 10_000)
@@ -149,7 +149,7 @@ def test_switch_is_refused_with_the_reason() -> None:
 
 
 @spec("V18")
-def test_switch_that_comes_to_nothing_leaves_the_master_as_it_was() -> None:
+def test_failed_switch_leaves_the_master_unchanged() -> None:
     world = group(Mode.ELECT)
     world.stalled.add((1, 2))
     world.nodes[1].log += [1, 2, 3]
@@ -165,7 +165,7 @@ def test_switch_that_comes_to_nothing_leaves_the_master_as_it_was() -> None:
 
 
 @spec("V18")
-def test_switch_that_was_not_written_ends_with_the_master_serving_also_without_a_registry() -> None:
+def test_master_serves_again_after_an_unwritten_switch_even_without_a_registry() -> None:
     world = group(Mode.ELECT)
     world.cut_links.add(frozenset((1, 2)))  # calls are lost, the open link stays
     node = world.nodes[1]
@@ -186,7 +186,7 @@ def test_roles_of_slave_consume_are_not_switched() -> None:
 
 
 @spec("F30")
-def test_force_is_refused_while_the_other_lives_or_nothing_is_to_be_forced() -> None:
+def test_force_is_refused_while_the_holder_is_live_or_not_needed() -> None:
     world = group(Mode.ELECT)
     verdict = member_of(world, 2).force_master(world.nodes[2].clock())
     assert not verdict.is_accepted and "broker 1 is alive" in verdict.text
@@ -198,7 +198,7 @@ def test_force_is_refused_while_the_other_lives_or_nothing_is_to_be_forced() -> 
 
 @spec("F30")
 @pytest.mark.parametrize(("after_ms", "expected"), [(0, []), (5_000, [0])])
-def test_master_takes_reading_back_by_itself_only_if_told_to(after_ms: int, expected: list[int]) -> None:
+def test_master_takes_reading_back_automatically_only_if_configured(after_ms: int, expected: list[int]) -> None:
     world = group(Mode.SLAVE_CONSUME, unclean_hand_back_after_ms=after_ms)
     world.nodes[0].crash()
     assert world.run_until(lambda: world.readers() == [1], 10_000)
@@ -220,7 +220,7 @@ def lose(node: Node, keep: int) -> None:
 
 
 @spec("R11")
-def test_master_that_lost_the_end_of_its_log_leaves_the_mastership_to_one_in_sync() -> None:
+def test_master_that_lost_the_end_of_its_log_resigns_to_a_member_in_sync() -> None:
     world = group(Mode.ELECT)
     for message in range(5):
         world.nodes[1].take_message(message)
@@ -247,7 +247,7 @@ def emptied_slave_alone() -> World:
 
 
 def test_without_that_rule_a_slave_with_an_emptied_store_would_lose_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(takeover, "may_stand", lambda **facts: facts["is_in_sync"])
+    monkeypatch.setattr(takeover, "may_become_master", lambda **facts: facts["is_in_sync"])
     monkeypatch.setattr(RecordFollower, "_may_lead", lambda _: True)
     world = emptied_slave_alone()
     with pytest.raises(Violation):
@@ -265,7 +265,7 @@ def test_slave_with_an_emptied_store_is_not_elected() -> None:
 
 
 @spec("R11")
-def test_master_whose_flush_failed_leaves_the_mastership_to_one_in_sync() -> None:
+def test_master_with_a_failed_flush_resigns_to_a_member_in_sync() -> None:
     world = group(Mode.ELECT)
     node = world.nodes[1]
     member_of(world, 1).doubt_log("fdatasync failed", node.clock())
@@ -276,7 +276,7 @@ def test_master_whose_flush_failed_leaves_the_mastership_to_one_in_sync() -> Non
 
 
 @spec("R11")
-def test_member_that_may_not_be_written_to_is_not_elected() -> None:
+def test_member_without_write_permission_is_not_elected() -> None:
     world = group(Mode.ELECT)
     world.configure(with_member(world.config, GroupMember(2, Role.SLAVE, BrokerPermission.READ)))
     world.run(world.now + 500)
@@ -286,7 +286,7 @@ def test_member_that_may_not_be_written_to_is_not_elected() -> None:
     assert world.record.master == 1
 
 
-def test_only_an_operator_accepts_the_loss_when_nobody_else_is_in_sync() -> None:
+def test_only_an_operator_accepts_the_loss_if_no_other_member_is_in_sync() -> None:
     world = group(Mode.ELECT)
     world.nodes[2].crash()
     assert world.run_until(lambda: world.record.in_sync == (1,), 20_000)
@@ -321,7 +321,7 @@ def test_role_comes_from_the_registry_at_the_start_and_on_change() -> None:
 
 
 @spec("F10")
-def test_permission_that_is_taken_away_ends_at_once() -> None:
+def test_removed_permission_ends_at_once() -> None:
     world = group(Mode.SLAVE_CONSUME)
     world.configure(with_member(world.config, GroupMember(0, Role.MASTER, BrokerPermission.NONE)))
     assert world.run_until(lambda: world.readers() == world.writers() == [], 500)
@@ -330,7 +330,7 @@ def test_permission_that_is_taken_away_ends_at_once() -> None:
     assert world.readers() == [] and world.record.mode is GroupMode.NORMAL
 
 
-def test_changed_mode_waits_for_the_next_start_and_is_told() -> None:
+def test_changed_mode_takes_effect_at_the_next_start_and_is_reported() -> None:
     world = group(Mode.ELECT)
     members = (GroupMember(0, Role.MASTER), GroupMember(1, Role.SLAVE), GroupMember(2, Role.SLAVE))
     world.configure(replace(world.config, mode=Mode.SLAVE_CONSUME, members=members))
@@ -339,7 +339,7 @@ def test_changed_mode_waits_for_the_next_start_and_is_told() -> None:
     assert status.mode is Mode.ELECT and "restart them to change the mode" in status.trouble
 
 
-def test_broker_that_is_not_configured_serves_nothing_and_says_so() -> None:
+def test_broker_that_is_not_a_member_does_not_serve_and_reports_it() -> None:
     world = group(Mode.ELECT)
     world.configure(replace(world.config, members=tuple(m for m in world.config.members if m.broker_id != 1)))
     assert world.run_until(lambda: world.stage(1) is MemberStage.UNREAD, 1_000)
@@ -358,12 +358,12 @@ def test_both_dead_and_only_the_slave_returns() -> None:
 
 
 def dropped(world: World, number: int) -> None:
-    """The configuration without one member."""
+    """Remove one member from the configuration."""
     world.configure(replace(world.config, members=tuple(m for m in world.config.members if m.broker_id != number)))
 
 
 @spec("R11", "V18")
-def test_member_that_is_dropped_from_the_configuration_leaves_the_set_in_sync() -> None:
+def test_member_removed_from_the_configuration_leaves_the_in_sync_set() -> None:
     world = group(Mode.ELECT, size=3)
     assert world.run_until(lambda: world.record.in_sync == (1, 2, 3), 5_000)
     dropped(world, 3)
@@ -374,7 +374,7 @@ def test_member_that_is_dropped_from_the_configuration_leaves_the_set_in_sync() 
 
 
 @spec("R11")
-def test_mastership_is_left_to_a_member_that_may_be_written_to() -> None:
+def test_master_resigns_to_a_member_with_write_permission() -> None:
     world = group(Mode.ELECT, size=3)
     assert world.run_until(lambda: world.record.in_sync == (1, 2, 3), 5_000)
     rights = {1: BrokerPermission.FULL, 2: BrokerPermission.READ, 3: BrokerPermission.FULL}
@@ -387,7 +387,7 @@ def test_mastership_is_left_to_a_member_that_may_be_written_to() -> None:
 
 
 @spec("R11")
-def test_members_that_may_not_be_written_to_let_nobody_wait_in_an_election() -> None:
+def test_members_without_write_permission_do_not_delay_an_election() -> None:
     world = group(Mode.ELECT, size=3)
     members = tuple(
         replace(
@@ -406,6 +406,6 @@ def test_members_that_may_not_be_written_to_let_nobody_wait_in_an_election() -> 
     assert world.run_until(lambda: world.writers() == [3], 6_000)
 
 
-def test_write_of_the_record_as_it_stood_is_no_claim_of_a_master_that_lost_the_end_of_its_log() -> None:
-    """A schedule that once was: its proposal of an heir had an unknown outcome, and the record was written again."""
+def test_unchanged_write_of_the_record_is_not_a_claim_of_a_master_with_a_lost_log_end() -> None:
+    """Regression: the proposal of a successor had an unknown outcome, and the record was written again."""
     Schedule(2109).run()

@@ -1,4 +1,4 @@
-"""A group whose configuration changes while something else is under way."""
+"""The configuration of a group changes during other operations."""
 
 from dataclasses import replace
 
@@ -9,19 +9,19 @@ from tests.unit.coordination.world import World
 
 
 def without(world: World, number: int) -> None:
-    """An administrator takes a member out."""
+    """Remove a member, as an administrator."""
     world.configure(replace(world.config, members=tuple(m for m in world.config.members if m.broker_id != number)))
 
 
 def permit(world: World, number: int, permission: BrokerPermission) -> None:
-    """An administrator changes what a member may do."""
+    """Change a member's permission, as an administrator."""
     member = world.config.member(number)
     assert member is not None
     world.configure(with_member(world.config, replace(member, permission=permission)))
 
 
 def switching(world: World, target: int) -> None:
-    """A switch that waits for its target, which hears nothing."""
+    """Start a switch that waits for its target, which receives nothing."""
     world.stalled.add((1, target))
     world.nodes[1].log += [1, 2, 3]
     node = world.nodes[1]
@@ -32,7 +32,7 @@ def switching(world: World, target: int) -> None:
 
 
 @spec("V18")
-def test_switch_is_given_up_when_its_target_is_no_member_any_more() -> None:
+def test_switch_is_given_up_when_its_target_is_removed() -> None:
     world = group(Mode.ELECT)
     switching(world, 2)
     without(world, 2)
@@ -44,7 +44,7 @@ def test_switch_is_given_up_when_its_target_is_no_member_any_more() -> None:
 
 
 @spec("V18")
-def test_switch_is_given_up_when_its_target_may_not_be_written_any_more() -> None:
+def test_switch_is_given_up_when_its_target_loses_write_permission() -> None:
     world = group(Mode.ELECT)
     switching(world, 2)
     permit(world, 2, BrokerPermission.READ)
@@ -55,7 +55,7 @@ def test_switch_is_given_up_when_its_target_may_not_be_written_any_more() -> Non
 
 
 @spec("R11")
-def test_member_that_was_taken_out_does_not_count_although_the_record_still_names_it() -> None:
+def test_removed_member_does_not_count_while_the_record_still_names_it() -> None:
     world = group(Mode.ELECT, 3)
     assert member_of(world, 1).in_sync_count == 3
     without(world, 3)
@@ -67,7 +67,7 @@ def test_member_that_was_taken_out_does_not_count_although_the_record_still_name
 
 
 @spec("F09")
-def test_group_without_a_configured_master_begins_with_a_member_that_may_be_written() -> None:
+def test_group_without_a_configured_master_starts_with_a_writable_member() -> None:
     world = World(11, Mode.ELECT, say=True)
     rights = {1: BrokerPermission.READ, 2: BrokerPermission.FULL}
     members = tuple(GroupMember(number, Role.SLAVE, right) for number, right in rights.items())
@@ -76,7 +76,7 @@ def test_group_without_a_configured_master_begins_with_a_member_that_may_be_writ
 
 
 @spec("F25")
-def test_link_of_a_member_that_was_taken_out_and_put_in_again_still_counts() -> None:
+def test_connection_of_a_removed_and_added_member_still_counts() -> None:
     world = group(Mode.SLAVE_CONSUME)
     assert member_of(world, 1).peer(0).is_linked
     without(world, 1)

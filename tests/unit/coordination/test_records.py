@@ -22,14 +22,14 @@ PAIR = GroupConfig(Mode.SLAVE_CONSUME, (MASTER, SLAVE))
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-def test_a_pair_is_allowed_in_every_mode_and_comes_back_from_json(mode: Mode) -> None:
+def test_pair_is_valid_in_every_mode_and_its_json_round_trips(mode: Mode) -> None:
     config = replace(PAIR, mode=mode)
     data = records.config_to_json(config)
     assert records.config_from_json("broker-a", data) == config
     assert records.config_to_json(replace(config, members=(SLAVE, MASTER))) == data
 
 
-def test_a_state_and_a_live_broker_come_back_from_json() -> None:
+def test_json_of_a_state_and_a_live_broker_round_trips() -> None:
     state = GroupState(7, 1, (1, 2), GroupMode.SLAVE_CONSUME, 2, 1_700_000_000_000, "master gone", 2)
     assert records.state_from_json("broker-a", records.state_to_json(state)) == state
     live = LiveBroker(1, "10.0.0.1:10911", "10.0.0.1:10912", 7, 4711)
@@ -42,7 +42,7 @@ def test_a_state_and_a_live_broker_come_back_from_json() -> None:
         (GroupConfig(Mode.ELECT, ()), "0 members"),
         (GroupConfig(Mode.ELECT, tuple(GroupMember(i, Role.SLAVE) for i in range(17))), "17 members"),
         (GroupConfig(Mode.ELECT, (MASTER, GroupMember(1, Role.MASTER))), "brokers 0, 1 are all master"),
-        (GroupConfig(Mode.ELECT, (MASTER, SLAVE, SLAVE)), "broker 1 is there 2 times"),
+        (GroupConfig(Mode.ELECT, (MASTER, SLAVE, SLAVE)), "broker 1 is listed 2 times"),
         (GroupConfig(Mode.STATIC, (SLAVE,)), "no master"),
         (GroupConfig(Mode.SLAVE_CONSUME, (GroupMember(0, Role.SLAVE), GroupMember(1, Role.MASTER))), "broker id 0"),
         (
@@ -55,10 +55,10 @@ def test_a_state_and_a_live_broker_come_back_from_json() -> None:
         ),
         (
             GroupConfig(Mode.ELECT, (replace(MASTER, permission=BrokerPermission.READ), SLAVE)),
-            "broker 0 begins as master",
+            "broker 0 is the first master",
         ),
-        (GroupConfig(Mode.ELECT, (replace(SLAVE, permission=BrokerPermission.READ),)), "no member may be written to"),
-        (GroupConfig(Mode.ELECT, (GroupMember(-1, Role.SLAVE),)), "-1 is no broker id"),
+        (GroupConfig(Mode.ELECT, (replace(SLAVE, permission=BrokerPermission.READ),)), "no member is writable"),
+        (GroupConfig(Mode.ELECT, (GroupMember(-1, Role.SLAVE),)), "-1 is not a broker id"),
         (GroupConfig(Mode.ELECT, (replace(MASTER, weight=-1),)), "weight -1"),
         (GroupConfig(Mode.ELECT, (replace(MASTER, priority=1 << 31),)), "priority"),
     ],
@@ -71,16 +71,16 @@ def test_contradictory_configuration_is_refused_with_the_reason(config: GroupCon
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "a b", "x" * 128, "ü"])
-def test_a_name_that_is_no_name_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="is no broker name"):
+def test_invalid_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="is not a valid broker name"):
         records.check_config(name, PAIR)
 
 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "no JSON"),
-        (b"\xff", "no JSON"),
+        (b"", "not JSON"),
+        (b"\xff", "not JSON"),
         (b"[]", "JSON object"),
         (b'{"mode":"static"}', "members must be a list"),
         (b'{"mode":"other","members":[]}', "use one of static, slave-consume, elect"),
@@ -102,14 +102,14 @@ def test_malformed_state_is_refused(data: bytes) -> None:
         records.state_from_json("broker-a", data)
 
 
-def test_permissions_meet_as_their_rights_do() -> None:
+def test_intersection_of_permissions() -> None:
     for left, right in product(BrokerPermission, BrokerPermission):
         both = left & right
         assert both.may_read == (left.may_read and right.may_read)
         assert both.may_write == (left.may_write and right.may_write)
 
 
-def test_a_member_is_added_or_replaced() -> None:
+def test_member_is_added_or_replaced() -> None:
     third = GroupMember(2, Role.SLAVE, BrokerPermission.READ)
     assert records.with_member(PAIR, third).members == (MASTER, SLAVE, third)
     changed = replace(SLAVE, weight=5)

@@ -1,4 +1,4 @@
-"""Members under random faults, thousands of schedules a minute; and each safety switched off must be noticed."""
+"""Members under random faults, thousands of schedules a minute; each disabled safety check must be detected."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_group_survives_random_faults(first: int) -> None:
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_safety_switched_off_is_noticed(mutation: Mutation) -> None:
+def test_disabled_safety_check_is_detected(mutation: Mutation) -> None:
     with mutation.applied():
         for seed in range(mutation.first_seed, mutation.first_seed + SEEDS_OF_A_MUTATION):
             try:

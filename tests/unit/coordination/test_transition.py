@@ -1,4 +1,4 @@
-"""What a group's record and its living brokers allow a new configuration, over all pairs of modes."""
+"""Configuration changes permitted by a group's record and its live brokers, for all pairs of modes."""
 
 from dataclasses import replace
 from itertools import product
@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from tandemq.coordination.registry.records import NOBODY, GroupConfig, GroupMember, GroupMode, GroupState, Mode, Role
-from tandemq.coordination.registry.transition import forgotten, objection
+from tandemq.coordination.registry.transition import objection, with_reset_in_sync
 from tests.spec import spec
 
 NORMAL = GroupState(3, 0, (0, 1), reader=0)
@@ -28,16 +28,16 @@ def test_each_pair_of_modes(before: Mode | None, after: Mode) -> None:
     taken = objection(READ_FROM_SLAVE, (), known, config(after))
     assert (taken is None) is (not is_other or after is Mode.SLAVE_CONSUME)
     assert (objection(NORMAL, (0,), known, config(after)) is None) is (before is None or not is_other)
-    begun = forgotten(NORMAL, known, config(after))
+    begun = with_reset_in_sync(NORMAL, known, config(after))
     is_forgotten = is_other and (after is Mode.ELECT or (after is Mode.SLAVE_CONSUME and before in (None, Mode.STATIC)))
     assert (begun is not None) is is_forgotten
     if begun is not None:
         assert (begun.in_sync, begun.epoch, begun.by) == ((0,), 3, NOBODY)
 
 
-def test_whoever_serves_stays_a_member() -> None:
+def test_serving_broker_must_stay_a_member() -> None:
     alone = replace(config(Mode.ELECT), members=(GroupMember(0, Role.MASTER),))
     found = objection(ELECTED, (), config(Mode.ELECT), alone)
-    assert str(found) == "broker 1 is master at present, and is unknown in this configuration: switch first"
+    assert str(found) == "broker 1 is the master at present, but is not in this configuration: switch first"
     assert objection(GroupState(3, NOBODY, ()), (), config(Mode.ELECT), alone) is None
-    assert forgotten(GroupState(3, NOBODY, ()), config(Mode.STATIC), alone) is None
+    assert with_reset_in_sync(GroupState(3, NOBODY, ()), config(Mode.STATIC), alone) is None

@@ -1,4 +1,4 @@
-"""What the conformance suite (tests/unit/boundary/test_registry.py) cannot see: changes, limits, exact times."""
+"""Changes, limits and exact times of the tree, which tests/unit/boundary/test_registry.py does not cover."""
 
 from random import Random
 
@@ -24,7 +24,7 @@ from tandemq.errors import RemoteError
 
 
 def a_life(seed: int, steps: int) -> tuple[Tree, list[module.Change]]:
-    """A tree to which much happened, and all its changes."""
+    """Return a tree after random operations, and all its changes."""
     random, tree, now_ms = Random(seed), Tree(), 0
     changes: list[module.Change] = []
     for _ in range(steps):
@@ -53,7 +53,7 @@ def a_life(seed: int, steps: int) -> tuple[Tree, list[module.Change]]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_same_changes_make_the_same_tree(seed: int) -> None:
+def test_same_changes_give_the_same_tree(seed: int) -> None:
     tree, changes = a_life(seed, 400)
     assert len(changes) > 50
     replayed, copied = Tree(), Tree()
@@ -68,12 +68,12 @@ def test_the_same_changes_make_the_same_tree(seed: int) -> None:
 @pytest.mark.parametrize(
     "change", [NodeDeleted("/a"), NodeCreated("/a/b", b""), SessionEnded(1), NodeCreated("/a", b"", 9)]
 )
-def test_a_change_that_does_not_fit_is_an_error(change: module.Change) -> None:
-    with pytest.raises(ValueError, match="does not fit"):
+def test_inapplicable_change_is_an_error(change: module.Change) -> None:
+    with pytest.raises(ValueError, match="cannot be applied"):
         Tree().restore([change])
 
 
-def test_a_session_expires_when_its_timeout_is_over_and_not_before() -> None:
+def test_session_expires_exactly_after_its_timeout() -> None:
     tree = Tree()
     session = tree.open_session(1_000, "me", 5_000)
     tree.execute(session, Create("/live", b"", ephemeral=True))
@@ -89,7 +89,7 @@ def test_a_session_expires_when_its_timeout_is_over_and_not_before() -> None:
     assert tree.execute(other, Read("/live")) == NodeMissing()
 
 
-def test_a_restored_session_has_its_whole_timeout_and_its_nodes() -> None:
+def test_restored_session_has_its_full_timeout_and_its_nodes() -> None:
     before = Tree()
     session = before.open_session(1_000, "me", 0)
     before.execute(session, Create("/live", b"x", ephemeral=True))
@@ -100,7 +100,7 @@ def test_a_restored_session_has_its_whole_timeout_and_its_nodes() -> None:
     assert tree.expire(901_001) == [session]
 
 
-def test_a_session_is_resumed_by_the_name_it_was_given_only() -> None:
+def test_session_is_only_resumed_by_its_client_name() -> None:
     tree = Tree()
     session = tree.open_session(1_000, "me", 0)
     tree.execute(session, Read("/a", watch=True))
@@ -111,13 +111,13 @@ def test_a_session_is_resumed_by_the_name_it_was_given_only() -> None:
     assert tree.take_fired() == [], "watches are void after a session was resumed"
 
 
-def test_timeouts_are_brought_into_bounds() -> None:
+def test_timeouts_are_limited() -> None:
     tree = Tree()
     assert tree.timeout_ms(tree.open_session(1, "a", 0)) == module.TIMEOUT_MS_MIN
     assert tree.timeout_ms(tree.open_session(1 << 40, "b", 0)) == module.TIMEOUT_MS_MAX
 
 
-def test_the_tree_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tree_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, limit in (("NODES_MAX", 4), ("BYTES_MAX", 100), ("SESSIONS_MAX", 1), ("WATCHES_MAX", 2)):
         monkeypatch.setattr(module, name, limit)
     tree = Tree()

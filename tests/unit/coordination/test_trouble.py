@@ -1,4 +1,4 @@
-"""What a member says of the registry: away, empty, without this broker, slow; and what to do about it."""
+"""A member's reports of registry problems (unreachable, empty, without this broker, slow) and what to do."""
 
 import pytest
 
@@ -70,7 +70,7 @@ class Box:
         return trouble
 
 
-def test_empty_registry_is_told_with_what_to_do() -> None:
+def test_empty_registry_is_reported_with_what_to_do() -> None:
     box = Box()
     box.connect()
     assert "the group's configuration is not in the registry" in box.trouble
@@ -79,7 +79,7 @@ def test_empty_registry_is_told_with_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("has_record", [True, False])
-def test_broker_that_the_configuration_does_not_name_is_told_so(has_record: bool) -> None:
+def test_broker_that_is_not_configured_is_reported(has_record: bool) -> None:
     box = Box(0, 2, has_record=has_record)
     box.connect()
     assert box.member.stage is MemberStage.UNREAD
@@ -88,23 +88,23 @@ def test_broker_that_the_configuration_does_not_name_is_told_so(has_record: bool
     assert box.member.why == box.trouble
 
 
-def test_member_that_runs_twice_is_told_what_to_do() -> None:
+def test_member_that_runs_twice_is_reported_with_what_to_do() -> None:
     box = Box(0, 1)
     other = box.tree.open_session(60_000, "other", 0)
     box.tree.execute(other, Create(live_broker_path("c", "g", 1), b"{}", ephemeral=True))
     box.connect()
-    assert "broker 1 is still listed as living by an earlier session, or runs twice" in box.trouble
+    assert "broker 1 is still listed as live by an earlier session, or runs twice" in box.trouble
     assert "stop the other process" in box.trouble
 
 
-def test_member_of_a_group_in_order_has_no_trouble() -> None:
+def test_member_of_a_healthy_group_has_no_problem() -> None:
     box = Box(0, 1, has_record=True)
     box.connect()
     box.pass_time(5_000)
     assert (box.member.stage, box.trouble) == (MemberStage.SLAVE, "")
 
 
-def test_registry_that_answers_nothing_for_longer_than_the_session_is_slow_until_it_does() -> None:
+def test_registry_without_answers_for_a_session_timeout_is_reported_as_slow() -> None:
     box = Box(0, 1, has_record=True)
     box.connect()
     box.pass_time(SESSION_MS, answers=False)

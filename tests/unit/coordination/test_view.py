@@ -1,4 +1,4 @@
-"""A group through the registry: what is read, and when a write of the state counts as decided."""
+"""A group's view through the registry: reads, and when a write of the state is decided."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ PATH = state_path("c", "g")
 
 
 class Desk:
-    """A view of broker 2 and a registry that answers when told to."""
+    """A view of broker 2, and a registry that answers on demand."""
 
     def __init__(self) -> None:
         self.tree = Tree()
@@ -94,15 +94,15 @@ def desk() -> Desk:
     return desk
 
 
-def test_session_brings_live_node_configuration_state_and_neighbours(desk: Desk) -> None:
+def test_session_up_creates_the_live_node_and_reads_the_group(desk: Desk) -> None:
     view = desk.view
     assert view.is_live and view.is_state_read and view.state == STATE and view.config is not None
     assert view.live == {2: LiveBroker(2, "h:1", "h:2")}
     assert isinstance(desk.do(Read(live_broker_path("c", "g", 2))), NodeFound)
 
 
-def test_what_was_to_be_told_is_told_when_the_session_goes_on(desk: Desk) -> None:
-    """Found by schedule 20060: two members waited for each other for ever, for one of them seemed not to wait."""
+def test_live_node_is_updated_when_the_session_resumes(desk: Desk) -> None:
+    """Found by schedule 20060: two members waited for each other forever, because one was not listed as waiting."""
     told = LiveBroker(2, "h:1", "h:2", is_waiting=True)
     desk.view.publish(told)
     desk.answer(desk.ask(), Unknown())
@@ -114,7 +114,7 @@ def test_what_was_to_be_told_is_told_when_the_session_goes_on(desk: Desk) -> Non
     assert found.data == live_to_json(told)
 
 
-def test_live_node_of_an_earlier_session_must_vanish_first() -> None:
+def test_live_node_of_an_earlier_session_must_expire_first() -> None:
     desk = Desk()
     old = Create(live_broker_path("c", "g", 2), live_to_json(LiveBroker(2, "", "")), ephemeral=True)
     assert isinstance(desk.do(old), Done)
@@ -123,7 +123,7 @@ def test_live_node_of_an_earlier_session_must_vanish_first() -> None:
     assert "earlier session, or runs twice" in desk.view.problem
 
 
-def test_answered_write_is_decided_and_ours(desk: Desk) -> None:
+def test_answered_write_is_decided(desk: Desk) -> None:
     desk.view.propose(NEXT)
     assert desk.view.pending is not None and not desk.view.may_propose
     desk.settle()
@@ -131,7 +131,7 @@ def test_answered_write_is_decided_and_ours(desk: Desk) -> None:
     assert desk.view.written_session == desk.session and desk.view.written_version == desk.view.version == 1
 
 
-def test_conflict_is_decided_by_what_is_read_then(desk: Desk) -> None:
+def test_conflict_is_decided_by_the_next_read(desk: Desk) -> None:
     theirs = replace(STATE, in_sync=(1,))
     desk.do(Write(PATH, state_to_json(theirs), 0))
     desk.view.propose(NEXT)
@@ -140,7 +140,7 @@ def test_conflict_is_decided_by_what_is_read_then(desk: Desk) -> None:
     assert desk.view.written_session == 0, "not ours"
 
 
-def test_unknown_write_that_happened_is_found_by_reading(desk: Desk) -> None:
+def test_successful_unknown_write_is_found_by_reading(desk: Desk) -> None:
     desk.view.propose(NEXT)
     ask = desk.ask()
     desk.tree.execute(desk.session, ask.operation)
@@ -151,7 +151,7 @@ def test_unknown_write_that_happened_is_found_by_reading(desk: Desk) -> None:
     assert desk.view.pending is None and desk.view.state == NEXT
 
 
-def test_unknown_write_that_did_not_happen_is_fenced_before_it_is_forgotten(desk: Desk) -> None:
+def test_failed_unknown_write_is_fenced_before_it_is_dropped(desk: Desk) -> None:
     desk.view.propose(NEXT)
     late = desk.ask()
     desk.answer(late, Unknown())
@@ -180,7 +180,7 @@ def test_refused_fence_decides_nothing(desk: Desk) -> None:
     assert isinstance(desk.tree.execute(desk.session, late.operation), Conflict), "now it cannot"
 
 
-def test_late_write_that_comes_before_the_fence_wins(desk: Desk) -> None:
+def test_late_write_before_the_fence_wins(desk: Desk) -> None:
     desk.view.propose(NEXT)
     late = desk.ask()
     desk.answer(late, Unknown())
@@ -194,38 +194,38 @@ def test_late_write_that_comes_before_the_fence_wins(desk: Desk) -> None:
     assert desk.view.pending is None and desk.view.state == NEXT
 
 
-def test_look_counts_only_if_the_state_was_read_before_the_neighbours(desk: Desk) -> None:
-    desk.view.look([1])
+def test_poll_counts_only_if_the_state_was_read_before_the_live_brokers(desk: Desk) -> None:
+    desk.view.poll([1])
     asks = desk.view.next_requests()
     assert [type(ask.operation) for ask in asks] == [Read, ReadChildren], "state first"
     for ask in asks:
         desk.answer(ask)
-    assert desk.view.looks == [True]
+    assert desk.view.polls == [True]
 
 
-def test_look_is_void_if_the_state_changed_under_it(desk: Desk) -> None:
-    desk.view.look([])
+def test_poll_is_void_if_the_state_changed_meanwhile(desk: Desk) -> None:
+    desk.view.poll([])
     state, names = desk.view.next_requests()
     desk.answer(state)
     desk.do(Write(PATH, state_to_json(NEXT), 0))
     desk.view.read_state()
     desk.answer(desk.ask())
     desk.answer(names)
-    assert desk.view.looks == [False]
+    assert desk.view.polls == [False]
 
 
-def test_lost_session_and_unanswered_look(desk: Desk) -> None:
-    desk.view.look([])
+def test_lost_session_and_unanswered_poll(desk: Desk) -> None:
+    desk.view.poll([])
     _, names = desk.view.next_requests()
     desk.answer(names, Unknown())
-    assert desk.view.looks == [False]
+    assert desk.view.polls == [False]
     desk.view.receive(SessionSuspended(), 0)
     assert not desk.view.is_up and desk.view.live is not None, "suspended is not lost"
     desk.view.receive(SessionLost(), 0)
     assert desk.view.live is None and not desk.view.is_live
 
 
-def test_older_answer_does_not_take_the_view_back(desk: Desk) -> None:
+def test_outdated_answer_is_ignored(desk: Desk) -> None:
     desk.view.read_state()
     slow = desk.ask()
     stale = desk.tree.execute(desk.session, slow.operation)
@@ -235,27 +235,27 @@ def test_older_answer_does_not_take_the_view_back(desk: Desk) -> None:
     assert desk.view.state == NEXT and desk.view.version == 1
 
 
-def test_unreadable_records_are_told_and_do_no_harm(desk: Desk) -> None:
+def test_malformed_records_are_reported_and_ignored(desk: Desk) -> None:
     desk.do(Write(config_path("c", "g"), b"{", 0))
     desk.hear()
     assert desk.view.config is not None, "the last usable one holds"
-    assert "no JSON" in desk.view.problem
+    assert "not JSON" in desk.view.problem
 
 
-def test_trouble_is_told_until_it_is_over_whatever_else_was() -> None:
+def test_problem_is_reported_until_it_is_over() -> None:
     restarted = Desk()
     old = Create(live_broker_path("c", "g", 2), live_to_json(LiveBroker(2, "", "")), ephemeral=True)
     restarted.do(old)
     restarted.do(Write(config_path("c", "g"), b"{", 0))
     restarted.settle()
-    assert "no JSON" in restarted.view.problem and "earlier session, or runs twice" in restarted.view.problem
+    assert "not JSON" in restarted.view.problem and "earlier session, or runs twice" in restarted.view.problem
     restarted.tree.close_session(restarted.other)
     restarted.hear()
     assert restarted.view.is_live
-    assert "no JSON" in restarted.view.problem and "earlier session" not in restarted.view.problem
+    assert "not JSON" in restarted.view.problem and "earlier session" not in restarted.view.problem
 
 
-def test_record_of_a_living_broker_that_cannot_be_read_is_told_until_it_goes(desk: Desk) -> None:
+def test_malformed_record_of_a_live_broker_is_reported_until_it_is_deleted(desk: Desk) -> None:
     third = desk.tree.open_session(60_000, "third", 0)
     for broker_id, data in ((3, b"{"), (4, live_to_json(LiveBroker(4, "", "")))):
         desk.tree.execute(third, Create(live_broker_path("c", "g", broker_id), data, ephemeral=True))

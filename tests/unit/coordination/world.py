@@ -1,7 +1,7 @@
-"""A broker group in a box: members, a registry, links between them, clients, faults, and what must never happen.
+"""A simulated broker group: real members, a registry, connections, clients, faults, and invariants.
 
-Time is one virtual clock in milliseconds; each member has its own, which begins elsewhere and is up to 2 % off.
-Logs are lists of numbers; a number is one message. The members are the real ones, all else is as small as it can be.
+Time is one virtual clock in milliseconds; each member's own clock has an offset and up to 2 % drift. Logs are lists of
+numbers, one per message. Only the members are real code; all other parts are minimal.
 """
 
 import heapq
@@ -29,11 +29,11 @@ from tests.unit.coordination.node import CLUSTER, GROUP, Node
 
 
 class Violation(AssertionError):
-    """Something happened that must never happen."""
+    """An invariant was violated."""
 
 
 class World:
-    """Everything, and the one clock."""
+    """All parts of the group, and the virtual clock."""
 
     def __init__(
         self,

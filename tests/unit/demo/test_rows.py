@@ -1,4 +1,4 @@
-"""What the demo sends: the real departures, and users' own files."""
+"""Input of the demo: the real departures, and users' own files."""
 
 import importlib.util
 import json
@@ -14,7 +14,7 @@ DEPARTURES = 336_776
 CANCELLED = 8_255
 
 
-def test_departures_are_all_there_with_carrier_key_and_delay() -> None:
+def test_departures_are_complete_with_carrier_key_and_delay() -> None:
     source = rows.departures()
     values = list(source.values())
     assert len(values) == DEPARTURES
@@ -56,7 +56,7 @@ def test_named_columns_make_tag_key_and_value(tmp_path: Path) -> None:
         ("a.csv", "a,b\n1,2\n", ColumnChoice(tag="c"), "has no column 'c'"),
         ("a.csv", "a,b\nx,y\n", ColumnChoice(), "no column of the first row is a number"),
         ("a.jsonl", "{}\n[1]\n", ColumnChoice(), "no column of the first row"),
-        ("a.jsonl", "{nonsense\n", ColumnChoice(), "line 1 is no JSON"),
+        ("a.jsonl", "{nonsense\n", ColumnChoice(), "line 1 is not JSON"),
         ("a.zip", "no archive", ColumnChoice(), "cannot be read"),
     ],
 )
@@ -70,12 +70,12 @@ def test_unusable_file_is_an_error(tmp_path: Path, name: str, text: str, columns
 def test_line_with_another_number_of_fields_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("a,b\nx,1\ny\n")
-    with pytest.raises(LocalError, match="line 3 has 1 fields, the heading 2"):
+    with pytest.raises(LocalError, match="line 3 has 1 fields, the header row 2"):
         list(rows.from_file(path, ColumnChoice()).read())
     with pytest.raises(LocalError, match="cannot be read"):
         rows.from_file(tmp_path / "none.csv", ColumnChoice())
 
 
-def test_value_that_is_no_number_is_an_error() -> None:
+def test_value_that_is_not_a_number_is_an_error() -> None:
     with pytest.raises(LocalError, match="--value"):
         rows.number_of("soon")

@@ -25,7 +25,7 @@ def small(path: Path) -> Path:
 
 
 def means_of(rows: int) -> dict[str, float]:
-    """What `small` says, counted by hand."""
+    """Return the means of `small`, computed independently."""
     found: dict[str, list[int]] = {}
     for i in range(rows):
         found.setdefault(f"C{i % 7}", []).extend([i % 50 - 5] if i % 11 else [])
@@ -53,7 +53,7 @@ def test_demo_on_a_small_file_has_no_faults(tmp_path: Path) -> None:
     assert not any(count for counts in pipeline["divergences"].values() for count in counts.values())
     for line in (
         "SIGKILL to the master of broker-a",
-        "reading goes on from its slave",
+        "reads continue from its slave",
         "is back",
         "byte by byte",
         "archived the logs of 2 masters",

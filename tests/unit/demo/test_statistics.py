@@ -1,4 +1,4 @@
-"""Figures per tag are exact, whatever their order."""
+"""Figures per tag are exact in any order of messages."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ def test_figures_from_messages_equal_those_from_the_file_in_any_order() -> None:
     assert from_file.by_tag["b"].mean == 7.0
 
 
-def test_no_value_no_mean() -> None:
+def test_mean_without_values_is_none() -> None:
     assert Figures(rows=3).mean is None
 
 

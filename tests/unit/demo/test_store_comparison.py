@@ -19,7 +19,7 @@ def stores(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "master", tmp_path / "slave"
 
 
-def test_equal_stores_are_equal_and_index_files_do_not_count(stores: tuple[Path, Path]) -> None:
+def test_equal_stores_compare_equal_without_index_files(stores: tuple[Path, Path]) -> None:
     found = compare_stores(*stores)
     assert (found.files, found.bytes, found.differences) == (2, 3_000_040, [])
 

@@ -1,4 +1,4 @@
-"""The ledger of the demo: what is acknowledged, delivered, unread, missing, twice."""
+"""The ledger of the demo: acknowledged, delivered, unread, missing and duplicate messages."""
 
 from tandemq.demo.traffic import Ledger
 
@@ -20,7 +20,7 @@ def test_message_delivered_before_its_acknowledgement_is_never_unread() -> None:
     assert ledger.missing == 1
 
 
-def test_message_that_comes_again_counts_once() -> None:
+def test_duplicate_message_counts_once() -> None:
     ledger = Ledger()
     ledger.acknowledged(["k1"], "a")
     assert [ledger.deliver("k1"), ledger.deliver("k1")] == [True, False]

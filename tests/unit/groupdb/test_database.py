@@ -79,9 +79,9 @@ def test_an_inconsistent_configuration_is_refused_and_changes_nothing(database: 
     two = replace(PAIR, members=(PAIR.members[0], GroupMember(1, Role.MASTER)))
     with pytest.raises(ConfigError, match="all master"):
         put(database, two)
-    with pytest.raises(ConfigError, match="is no broker name"):
+    with pytest.raises(ConfigError, match="is not a valid broker name"):
         put(database, PAIR, "a/b")
-    with pytest.raises(ConfigError, match="is no cluster name"):
+    with pytest.raises(ConfigError, match="is not a valid cluster name"):
         put(database, PAIR, cluster="")
     (kept,) = database.groups()
     assert (kept.config, kept.revision) == (PAIR, 1)

@@ -258,7 +258,7 @@ def test_a_node_that_others_write_all_the_time_is_an_error(database: GroupDataba
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
-        (GroupState(3, 1, (0, 1), reader=0), "broker 1 is master at present"),
+        (GroupState(3, 1, (0, 1), reader=0), "broker 1 is the master at present"),
         (GroupState(3, 0, (0, 1), reader=1), "broker 1 serves reads at present"),
     ],
 )
@@ -404,7 +404,7 @@ def test_group_with_running_brokers_is_not_removed(database: GroupDatabase) -> N
     put(database, "broker-a", None)
     (refused,) = apply_groups(database, registry.do)
     assert refused.what is ApplyOutcome.REFUSED
-    assert "brokers 1 of the group run" in refused.reason
+    assert "brokers 1 of the group are running" in refused.reason
     assert "stop them first" in refused.reason
     assert registry.config("broker-a") == config_to_json(PAIR)
     registry.tree.execute(registry.session, Delete(live, 0))

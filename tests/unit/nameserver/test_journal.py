@@ -1,4 +1,4 @@
-"""The registry's files: what a crash may leave is read back; what no crash leaves is refused."""
+"""Files of the registry: the result of any crash is replayed; other damage is refused."""
 
 from random import Random
 
@@ -13,7 +13,7 @@ from tandemq.sim.world.disk import PowerLoss, SimDisk
 
 
 def grow(journal: Journal, tree: Tree, batches: int) -> list[list[Change]]:
-    """Write batches; returns what a snapshot is after each, the beginning first."""
+    """Write batches; returns the snapshot before the first batch and after each."""
     states = [tree.snapshot()]
     session = tree.open_session(5_000, "me", 0)
     for number in range(batches):
@@ -24,7 +24,7 @@ def grow(journal: Journal, tree: Tree, batches: int) -> list[list[Change]]:
     return states
 
 
-def test_batches_are_read_back_and_a_torn_end_is_cut_at_every_byte() -> None:
+def test_batches_are_replayed_and_a_torn_end_is_truncated_at_every_byte() -> None:
     disk = SimDisk(Random(1))
     journal = Journal(disk)
     states = grow(journal, journal.load(), 4)
@@ -42,7 +42,7 @@ def test_batches_are_read_back_and_a_torn_end_is_cut_at_every_byte() -> None:
     assert seen == set(range(5))
 
 
-def test_damage_before_the_last_batch_is_refused_and_not_cut() -> None:
+def test_damage_before_the_last_batch_is_refused_and_not_truncated() -> None:
     disk = SimDisk(Random(1))
     journal = Journal(disk)
     grow(journal, journal.load(), 3)
@@ -59,23 +59,23 @@ def test_damage_before_the_last_batch_is_refused_and_not_cut() -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"{", b'{"journal":1}', b'{"journal":1,"lastSession":0,"changes":[{"type":"end","session":3}]}']
 )
-def test_a_damaged_snapshot_is_refused(content: bytes) -> None:
+def test_damaged_snapshot_is_refused(content: bytes) -> None:
     disk = SimDisk(Random(1))
     disk.replace(SNAPSHOT, content)
     with pytest.raises(StoreDamaged, match=r"registry.snapshot.*restore it from a backup"):
         Journal(disk).load()
 
 
-def test_a_batch_that_does_not_fit_what_is_there_is_refused() -> None:
+def test_inapplicable_batch_is_refused() -> None:
     disk = SimDisk(Random(1))
     journal = Journal(disk)
     journal.load()
     journal.write([NodeCreated("/a/b", b"")]).datasync()
-    with pytest.raises(StoreDamaged, match="does not fit"):
+    with pytest.raises(StoreDamaged, match="cannot be applied"):
         Journal(disk).load()
 
 
-def test_a_fold_keeps_everything_and_session_ids_do_not_come_again() -> None:
+def test_fold_keeps_the_tree_and_session_ids_are_not_reused() -> None:
     disk = SimDisk(Random(1))
     journal = Journal(disk)
     tree = journal.load()
@@ -90,7 +90,7 @@ def test_a_fold_keeps_everything_and_session_ids_do_not_come_again() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_power_loss_at_any_step_of_a_fold_loses_nothing(seed: int) -> None:
+def test_power_loss_at_any_step_of_a_fold_loses_nothing(seed: int) -> None:
     step = 0
     while True:
         step += 1
@@ -111,7 +111,7 @@ def test_a_power_loss_at_any_step_of_a_fold_loses_nothing(seed: int) -> None:
     assert step == 4, "two files put in place, one removed"
 
 
-def test_a_fold_that_fails_leaves_the_journal_in_use() -> None:
+def test_failed_fold_leaves_the_journal_in_use() -> None:
     disk = SimDisk(Random(1))
     journal = Journal(disk)
     tree = journal.load()
@@ -127,5 +127,5 @@ def test_a_fold_that_fails_leaves_the_journal_in_use() -> None:
     assert Journal(disk).load().snapshot() == tree.snapshot()
 
 
-def test_the_bound_of_a_journal_is_larger_than_what_one_operation_writes() -> None:
+def test_journal_limit_exceeds_the_size_of_one_operation() -> None:
     assert module.JOURNAL_BYTES_MAX > 2 * (256 << 10)

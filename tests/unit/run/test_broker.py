@@ -1,11 +1,11 @@
-"""What a broker says of itself when it starts."""
+"""Warnings that a broker logs when it starts."""
 
 import logging
 
 import pytest
 
 from tandemq.config.settings import BrokerConfig
-from tandemq.run.broker import say_what_is_open
+from tandemq.run.broker import log_open_access
 from tests.spec import spec
 
 
@@ -23,10 +23,10 @@ from tests.spec import spec
         ({"role": "SYNC_MASTER", "bind_address": "0.0.0.0"}, ["no haSecretFile"]),
     ],
 )
-def test_each_way_in_which_replication_trusts_the_unproven_is_said_at_the_start(
+def test_unauthenticated_replication_is_logged_at_the_start(
     settings: dict[str, str], said: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    say_what_is_open(BrokerConfig(**{"bind_address": "127.0.0.1", **settings}))  # type: ignore[arg-type]
+    log_open_access(BrokerConfig(**{"bind_address": "127.0.0.1", **settings}))  # type: ignore[arg-type]
     assert {record.levelno for record in caplog.records} <= {logging.WARNING}
     assert len(caplog.records) == len(said)
     for record, part in zip(caplog.records, said, strict=True):

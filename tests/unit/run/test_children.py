@@ -1,4 +1,4 @@
-"""A cluster of child processes: starts, survives a kill, stops cleanly, and outlives nobody."""
+"""A cluster of child processes starts, survives a kill, stops cleanly, and stops with its parent."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from tandemq.errors import ConfigError
 from tandemq.run.children import ChildCluster
 
 
-def test_pair_of_processes_starts_comes_back_after_sigkill_and_stops_cleanly(tmp_path: Path) -> None:
+def test_pair_of_processes_starts_restarts_after_sigkill_and_stops_cleanly(tmp_path: Path) -> None:
     with ChildCluster(tmp_path, groups=1, slaves=1) as cluster:
         master, slave = cluster.brokers
         address, pid = master.address, master.pid
@@ -31,15 +31,15 @@ def test_pair_of_processes_starts_comes_back_after_sigkill_and_stops_cleanly(tmp
 
 
 @pytest.mark.parametrize("mode", [Mode.SLAVE_CONSUME, Mode.ELECT])
-def test_pair_with_a_registry_comes_back_into_its_part_after_sigkill(tmp_path: Path, mode: Mode) -> None:
+def test_pair_with_a_registry_gets_its_roles_back_after_sigkill(tmp_path: Path, mode: Mode) -> None:
     with ChildCluster(tmp_path, groups=1, slaves=1, mode=mode) as cluster:
         first, second = cluster.brokers
         assert cluster.masters() == [first]
         assert cluster.registry == f"namesrv://{cluster.name_servers}"
         first.kill()
         takes = {Mode.SLAVE_CONSUME: "mayRead", Mode.ELECT: "mayWrite"}[mode]
-        cluster.wait_until(lambda: bool(second.standing().get(takes)))
-        assert first.standing() == {}
+        cluster.wait_until(lambda: bool(second.failover_status().get(takes)))
+        assert first.failover_status() == {}
         assert cluster.master_of("broker-a") is (second if mode is Mode.ELECT else None)
         first.start()
         cluster.wait_until(cluster.in_sync)
@@ -52,14 +52,14 @@ def test_pair_with_a_registry_comes_back_into_its_part_after_sigkill(tmp_path: P
         assert [broker.broker_id for broker in cluster.masters()] == [1 if mode is Mode.ELECT else 0]
 
 
-def test_child_that_cannot_start_tells_why(tmp_path: Path) -> None:
+def test_child_that_cannot_start_reports_the_reason(tmp_path: Path) -> None:
     cluster = ChildCluster(tmp_path, groups=1, slaves=0, settings={"listenPrt": 1})
     with pytest.raises(ConfigError, match=r"broker-a-0 did not start: .*did you mean listenPort"):
         cluster.start()
     assert not cluster.name_server.is_running
 
 
-def test_children_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+def test_children_stop_when_their_parent_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys; from tandemq.run.children import Child; from pathlib import Path; "
         "child = Child('namesrv', Path(sys.argv[1]), lambda told: ['namesrv', '--port', '0', '--set', "

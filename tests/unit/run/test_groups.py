@@ -1,4 +1,4 @@
-"""Groups of a cluster on one machine: configured before brokers start, kept, and not led into losing something."""
+"""Group configurations of a local cluster: written before brokers start, kept, and changed only without data loss."""
 
 import threading
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from tandemq.run.registry_session import RegistryClient
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[str]:
-    """A registry without brokers."""
+    """Start a registry without brokers, and yield its address."""
     config = NameServerConfig(bind_address="127.0.0.1", listen_port=0, data_path=str(tmp_path), registry_enable=True)
     server = NameServerProcess(config)
     server.open()
@@ -60,13 +60,13 @@ def in_sync(address: str) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("members", [1, 2, 3])
-def test_new_group_does_not_contradict_itself(mode: Mode, members: int) -> None:
+def test_default_configuration_of_a_new_group_is_valid(mode: Mode, members: int) -> None:
     config = records.check_config("broker-a", new_group(mode, members))
     assert config.master is not None
     assert (config.master.broker_id, len(config.members)) == (0, members)
 
 
-def test_new_groups_are_elected_unless_said_otherwise(registry: str) -> None:
+def test_default_mode_of_new_groups_is_elect(registry: str) -> None:
     assert configure(registry, ["broker-a", "broker-b"], None, 2) is Mode.ELECT
     assert configure(registry, ["broker-c"], Mode.SLAVE_CONSUME, 2) is Mode.SLAVE_CONSUME
     assert stored(registry, "broker-b") == new_group(Mode.ELECT, 2)
@@ -74,7 +74,7 @@ def test_new_groups_are_elected_unless_said_otherwise(registry: str) -> None:
         configure(registry, ["broker-b", "broker-c"], None, 2)
 
 
-def test_what_was_configured_stays_and_new_members_are_added(registry: str) -> None:
+def test_existing_configuration_is_kept_and_new_members_are_added(registry: str) -> None:
     members = (GroupMember(0, Role.MASTER, weight=7), GroupMember(1, Role.SLAVE, BrokerPermission.FULL, priority=5))
     config = GroupConfig(Mode.ELECT, members)
     with RegistryClient(parse_address(registry)) as client:
@@ -95,7 +95,7 @@ def test_what_was_configured_stays_and_new_members_are_added(registry: str) -> N
 
 
 @pytest.mark.parametrize("after", [Mode.STATIC, Mode.SLAVE_CONSUME])
-def test_group_with_another_master_than_broker_0_does_not_get_fixed_roles(registry: str, after: Mode) -> None:
+def test_fixed_roles_are_refused_while_another_broker_than_0_is_master(registry: str, after: Mode) -> None:
     configure(registry, ["broker-a"], Mode.ELECT, 2)
     put_state(registry, GroupState(4, 1, (0, 1), reader=1))
     with pytest.raises(ConfigError, match=r"broker 1 is its master.*tandemq ha switch"):
@@ -104,14 +104,14 @@ def test_group_with_another_master_than_broker_0_does_not_get_fixed_roles(regist
 
 
 @pytest.mark.parametrize("after", [Mode.STATIC, Mode.ELECT])
-def test_group_whose_slave_has_offsets_stays_until_they_are_handed_back(registry: str, after: Mode) -> None:
+def test_mode_change_is_refused_until_the_offset_handover(registry: str, after: Mode) -> None:
     configure(registry, ["broker-a"], Mode.SLAVE_CONSUME, 2)
     put_state(registry, GroupState(1, 0, (0, 1), GroupMode.SLAVE_CONSUME, 1))
     with pytest.raises(ConfigError, match="broker 1 still has consumers' offsets"):
         configure(registry, ["broker-a"], after, 2)
 
 
-def test_nobody_but_the_master_is_in_sync_for_certain_after_static(registry: str) -> None:
+def test_only_the_master_is_in_sync_after_mode_static(registry: str) -> None:
     configure(registry, ["broker-a"], Mode.STATIC, 2)
     put_state(registry, GroupState(2, 0, (0, 1), reader=0))
     configure(registry, ["broker-a"], Mode.STATIC, 2)
@@ -120,17 +120,17 @@ def test_nobody_but_the_master_is_in_sync_for_certain_after_static(registry: str
     assert in_sync(registry) == (0,)
 
 
-def test_group_whose_configuration_was_removed_is_not_led_into_losing_anything(registry: str) -> None:
+def test_group_with_removed_configuration_does_not_lose_data(registry: str) -> None:
     put_state(registry, GroupState(4, 1, (0, 1), reader=1))
     with pytest.raises(ConfigError, match=r"broker 1 is its master"):
         configure(registry, ["broker-a"], Mode.SLAVE_CONSUME, 2)
-    with pytest.raises(ConfigError, match=r"broker 1 is master at present"):
+    with pytest.raises(ConfigError, match=r"broker 1 is the master at present"):
         configure(registry, ["broker-a"], Mode.ELECT, 1)
     configure(registry, ["broker-a"], Mode.ELECT, 2)
     assert in_sync(registry) == (1,)
 
 
-def test_configuration_that_cannot_be_read_is_not_written_over(registry: str) -> None:
+def test_unreadable_configuration_is_not_overwritten(registry: str) -> None:
     configure(registry, ["broker-a"], Mode.ELECT, 2)
     with RegistryClient(parse_address(registry)) as client:
         client.do(Write(records.config_path(CLUSTER, "broker-a"), b"rubbish", 0))
@@ -138,12 +138,12 @@ def test_configuration_that_cannot_be_read_is_not_written_over(registry: str) ->
         configure(registry, ["broker-a"], Mode.ELECT, 2)
 
 
-def test_group_of_a_name_the_registry_refuses_is_told(registry: str) -> None:
-    with pytest.raises(RemoteError, match="the registry does not tell"):
+def test_refused_group_name_is_an_error(registry: str) -> None:
+    with pytest.raises(RemoteError, match="the registry does not return"):
         configure(registry, ["x" * 5_000], Mode.ELECT, 2)
 
 
-def test_registry_of_an_earlier_run_is_found(tmp_path: Path) -> None:
+def test_registry_of_an_earlier_run_is_detected(tmp_path: Path) -> None:
     assert not has_registry(tmp_path / "namesrv")
     with LocalCluster(tmp_path, slaves=1, mode="elect"):
         pass

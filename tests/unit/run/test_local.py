@@ -1,4 +1,4 @@
-"""A cluster in this process: starts in sync, is stopped, killed and started again, and keeps its data."""
+"""A cluster in this process starts in sync, can be stopped, killed and restarted, and keeps its data."""
 
 import socket
 import time
@@ -28,7 +28,7 @@ def test_pair_starts_in_sync_and_acknowledges_on_both(tmp_path: Path) -> None:
         assert ends[0] == ends[1] > 0
 
 
-def test_same_directory_continues_with_what_it_holds(tmp_path: Path) -> None:
+def test_same_directory_keeps_its_data(tmp_path: Path) -> None:
     with LocalCluster(tmp_path) as cluster:
         send(cluster, b"x")
         end = cluster.broker().node.store.log.written_end
@@ -37,14 +37,14 @@ def test_same_directory_continues_with_what_it_holds(tmp_path: Path) -> None:
         assert cluster.broker().node.recovered.clean
 
 
-def test_killed_master_comes_back_at_its_address_with_its_data(tmp_path: Path) -> None:
+def test_killed_master_restarts_at_its_address_with_its_data(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, slaves=1) as cluster:
         send(cluster, b"x")
         master = cluster.broker()
         before = (master.address, master.ha_address, master.node.store.log.written_end)
         master.kill()
         assert not master.is_running
-        with pytest.raises(LocalError, match="does not run"):
+        with pytest.raises(LocalError, match="is not running"):
             _ = master.address
         master.start()
         assert (master.address, master.ha_address, master.node.store.log.written_end) == before
@@ -53,17 +53,17 @@ def test_killed_master_comes_back_at_its_address_with_its_data(tmp_path: Path) -
         assert send(cluster, b"y") == "SEND_OK"
 
 
-def test_unknown_broker_setting_or_state_is_told(tmp_path: Path) -> None:
+def test_unknown_broker_setting_or_state_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean"):
         LocalCluster(tmp_path, settings={"listenPrt": 1})
     with LocalCluster(tmp_path) as cluster:
-        with pytest.raises(LocalError, match="there is no broker broker-z/0"):
+        with pytest.raises(LocalError, match="broker broker-z/0 does not exist"):
             cluster.broker("broker-z")
-        with pytest.raises(NetworkError, match="did not get there"):
+        with pytest.raises(NetworkError, match="was not met"):
             cluster.wait_until(lambda: False, seconds=0.01)
-        with pytest.raises(LocalError, match="runs already"):
+        with pytest.raises(LocalError, match="is running already"):
             cluster.broker().start()
-    with pytest.raises(LocalError, match="does not run"):
+    with pytest.raises(LocalError, match="is not running"):
         _ = cluster.name_servers
 
 
@@ -86,7 +86,7 @@ def test_groups_with_a_registry_start_in_sync_and_continue(tmp_path: Path, mode:
             assert send(cluster, b"%d" % run) == "SEND_OK"
 
 
-def test_slave_that_was_in_sync_for_a_moment_only_is_elected(tmp_path: Path) -> None:
+def test_slave_that_was_in_sync_only_briefly_is_elected(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, slaves=1, mode="elect") as cluster:
         master = cluster.master()
         assert send(cluster, b"x") == "SEND_OK"
@@ -104,7 +104,7 @@ def test_slave_that_was_in_sync_for_a_moment_only_is_elected(tmp_path: Path) -> 
         pass
 
 
-def test_reader_of_a_group_hands_back_before_it_is_in_sync(tmp_path: Path) -> None:
+def test_offset_handover_precedes_the_in_sync_state(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, slaves=1, mode="slave-consume") as cluster:
         master, slave = cluster.master(), cluster.broker(broker_id=1).node
         master.kill()
@@ -116,12 +116,12 @@ def test_reader_of_a_group_hands_back_before_it_is_in_sync(tmp_path: Path) -> No
         cluster.wait_until(lambda: slave.failover is not None and not slave.failover.is_holder)
 
 
-def test_mode_that_is_none_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"'vote' is no mode.*use one of static, slave-consume, elect"):
+def test_unknown_mode_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'vote' is not a mode.*use one of static, slave-consume, elect"):
         LocalCluster(tmp_path, mode="vote")
 
 
-def test_group_with_a_new_master_is_written_to_again_at_once_beside_another(tmp_path: Path) -> None:
+def test_producer_uses_a_group_again_as_soon_as_it_has_a_new_master(tmp_path: Path) -> None:
     with (
         LocalCluster(tmp_path, groups=2, slaves=1, mode="elect") as cluster,
         BlockingProducer(cluster.name_servers, group="g") as producer,
@@ -135,7 +135,7 @@ def test_group_with_a_new_master_is_written_to_again_at_once_beside_another(tmp_
         assert time.monotonic() - since < 15
 
 
-def test_free_port_is_one_whose_fast_port_is_free_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_port_has_a_free_fast_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, taken = Loop.listen, list[int]()
 
     def listen(loop: Loop, address: str, port: int, kind: LinkKind, what: str = "") -> int:

@@ -1,4 +1,4 @@
-"""A cluster whose name server has the secret: brokers and tools that know it use the registry, nobody else does."""
+"""A cluster whose name server requires a secret: only brokers and tools that know it can use the registry."""
 
 import time
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tandemq.errors import ConfigError, RemoteError
 from tandemq.registry import Done, NodeFound, Read, Write, parse_address
 from tandemq.run.groups import CLUSTER
 from tandemq.run.local import LocalCluster
-from tandemq.run.nameserver import NameServerProcess, say_what_is_open
+from tandemq.run.nameserver import NameServerProcess, log_open_access
 from tandemq.run.registry_session import ANSWER_SECONDS, RegistryClient
 from tandemq.run.secret import make_secret_file
 
@@ -48,7 +48,7 @@ def test_tool_with_the_secret_reads_and_writes(cluster: LocalCluster) -> None:
         assert isinstance(client.do(Write(STATE, records.state_to_json(state), found.version)), Done)
 
 
-def test_file_that_is_not_there_is_a_mistake_of_the_caller(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_missing_secret_file_is_a_configuration_error(cluster: LocalCluster, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         RegistryClient(parse_address(cluster.registry), secret_file=tmp_path / "none")
     config = NameServerConfig(listen_port=0, data_path=str(tmp_path), ha_secret_file=str(tmp_path / "none"))
@@ -63,10 +63,10 @@ def test_cluster_without_a_secret_works_as_before(tmp_path: Path) -> None:
             assert isinstance(client.do(Read(STATE)), NodeFound)
 
 
-def test_open_registry_that_others_reach_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_reachable_unauthenticated_registry_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     config = NameServerConfig(registry_enable=True)
     for quiet in (replace(config, bind_address="127.0.0.1"), replace(config, ha_secret_file="s"), NameServerConfig()):
-        say_what_is_open(quiet, 9876)
+        log_open_access(quiet, 9876)
     assert caplog.messages == []
-    say_what_is_open(config, 9876)
+    log_open_access(config, 9876)
     assert "no haSecretFile" in caplog.text

@@ -1,4 +1,4 @@
-"""The file with the secrets: what is read, what is refused, and how it changes while a broker runs."""
+"""The secret file: parsing, refused files, and changes while a broker runs."""
 
 import logging
 import stat
@@ -30,31 +30,31 @@ def test_lines_are_secrets_the_first_one_first(tmp_path: Path) -> None:
         ("# only a comment that is long enough\n\n", "no secret"),
         ("short\n", "less than 16 bytes"),
         (f"{SECRET}\nshort\n", "less than 16 bytes"),
-        ("\n".join(f"{SECRET}{n}" for n in range(9)), "9 lines"),
+        ("\n".join(f"{SECRET}{n}" for n in range(9)), "9 secrets"),
         (b"x" * 70_000, "larger than"),
     ],
 )
-def test_file_without_good_secrets_is_refused(tmp_path: Path, text: str | bytes, what: str) -> None:
+def test_file_without_valid_secrets_is_refused(tmp_path: Path, text: str | bytes, what: str) -> None:
     with pytest.raises(ConfigError, match=what) as caught:
         SecretFile(write(tmp_path / "s", text))
     assert "haSecretFile" in str(caught.value)
 
 
-def test_file_that_is_not_there_and_directory_are_refused(tmp_path: Path) -> None:
+def test_missing_file_and_directory_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(ConfigError, match="haSecretFile"):
             SecretFile(str(path))
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o602, 0o606, 0o644, 0o777])
-def test_file_that_everybody_may_use_is_refused(tmp_path: Path, mode: int) -> None:
+def test_file_accessible_to_all_users_is_refused(tmp_path: Path, mode: int) -> None:
     with pytest.raises(ConfigError, match="chmod 600"):
         SecretFile(write(tmp_path / "s", SECRET, mode))
 
 
-def test_file_that_its_group_may_use_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_file_accessible_to_its_group_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert SecretFile(write(tmp_path / "s", SECRET, 0o640)).secrets() == (SECRET.encode(),)
-    assert "its group may use it" in caplog.text
+    assert "its group has access to it" in caplog.text
 
 
 def test_changed_file_is_read_again(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_changed_file_is_read_again(tmp_path: Path) -> None:
     assert file.secrets() == (OTHER.encode(), SECRET.encode())
 
 
-def test_secrets_stay_when_the_file_goes_bad_and_that_is_said_once_a_minute(
+def test_previous_secrets_are_used_if_the_file_becomes_invalid_with_a_log_line_per_minute(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write(tmp_path / "s", SECRET)
@@ -77,7 +77,7 @@ def test_secrets_stay_when_the_file_goes_bad_and_that_is_said_once_a_minute(
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 
-def test_made_file_is_for_its_owner_alone_and_made_once(tmp_path: Path) -> None:
+def test_created_file_is_private_and_created_once(tmp_path: Path) -> None:
     path = make_secret_file(tmp_path / "s")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     before = path.read_bytes()
@@ -87,7 +87,7 @@ def test_made_file_is_for_its_owner_alone_and_made_once(tmp_path: Path) -> None:
     assert sorted(found.name for found in tmp_path.iterdir()) == ["s", "t"]
 
 
-def test_keyring_makes_nonces_that_differ(tmp_path: Path) -> None:
+def test_keyring_creates_different_nonces(tmp_path: Path) -> None:
     assert open_keyring("") is None
     keyring = open_keyring(str(make_secret_file(tmp_path / "s")))
     assert keyring is not None

@@ -216,7 +216,7 @@ def _show_group(group: Group) -> None:
 def _record_text(failover: Mapping[str, Any]) -> str:
     if failover["mode"] is None:
         return "the group's configuration has not been read from the registry"
-    in_sync = ", ".join(map(str, failover["inSync"])) or "nobody"
+    in_sync = ", ".join(map(str, failover["inSync"])) or "none"
     sets, reason = [f"in sync {in_sync}"], failover["reason"]
     if failover["askedInSync"] is not None:
         sets.append(f"being changed to {', '.join(map(str, failover['askedInSync']))}")

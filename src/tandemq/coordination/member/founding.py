@@ -15,7 +15,7 @@ Owner: the member. Source: docs/internals/failover.md, "When the registry loses 
 """
 
 from tandemq.boundary import Now
-from tandemq.coordination.election import place_of
+from tandemq.coordination.election import rank_of
 from tandemq.coordination.member.facts import LogState, Membership, member_with_longer_log
 from tandemq.coordination.member.orders import CommandResult
 from tandemq.coordination.member.outputs import RegistryWriter
@@ -32,7 +32,7 @@ class Founding:
         self._membership = membership
         self._log = log
         self._writer = writer
-        self._next_look_ms = 0
+        self._next_poll_ms = 0
         self._is_forced = False
         self.reason = ""
         """Why a lost record is not created again yet; "" if that is not the case."""
@@ -44,9 +44,9 @@ class Founding:
             self._is_forced, self.reason = False, ""
             return
         self._writer.publish_live_node()
-        if view.is_up and now.mono_ms >= self._next_look_ms:
-            self._next_look_ms = now.mono_ms + membership.settings.check_ms
-            view.look(other for other in sorted(view.live or ()) if other != membership.id)
+        if view.is_up and now.mono_ms >= self._next_poll_ms:
+            self._next_poll_ms = now.mono_ms + membership.settings.check_ms
+            view.poll(other for other in sorted(view.live or ()) if other != membership.id)
 
     def propose(self, now: Now) -> None:
         """Write the record if that is this broker's task and no acknowledged message can be lost by it."""
@@ -114,7 +114,7 @@ class Founding:
         candidates = [membership.candidate(membership.id, log.epoch, log.end)]
         candidates += [membership.candidate(number, record.epoch, record.log_end) for number, record in others.items()]
         candidates = [one for one in candidates if membership.permission_of(one.broker_id).may_write]
-        return min((one.broker_id for one in candidates), key=lambda one: place_of(one, candidates), default=None)
+        return min((one.broker_id for one in candidates), key=lambda one: rank_of(one, candidates), default=None)
 
     def _create_again(self, others: dict[int, LiveBroker], why: str, now: Now) -> None:
         membership, own_id = self._membership, self._membership.id

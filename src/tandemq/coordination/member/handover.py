@@ -23,7 +23,7 @@ from tandemq.coordination.member.service import ServiceState
 from tandemq.coordination.permission import holder_of
 from tandemq.coordination.registry.records import GroupMode
 from tandemq.coordination.registry.view import RegistryView
-from tandemq.coordination.slave_consume import HandStep
+from tandemq.coordination.slave_consume import HandoverStep
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class HandoverProgress:
     begun_ms: int
     token: int
     """Version of the record that the offsets belong to."""
-    step: HandStep = HandStep.DRAIN
+    step: HandoverStep = HandoverStep.DRAIN
     is_proposed: bool = False
     """In a switch: the record that names the target is written, or its outcome unknown."""
 
@@ -128,10 +128,10 @@ class Handover:
         if self._is_forbidden(progress):
             self.give_up(f"by its configuration broker {progress.to} may not be written to any more", now)
             return
-        if progress.step is HandStep.DRAIN and now.mono_ms >= progress.begun_ms + self._drain_ms(progress):
+        if progress.step is HandoverStep.DRAIN and now.mono_ms >= progress.begun_ms + self._drain_ms(progress):
             self._send_offsets(progress, now)
             return
-        is_ready = progress.step is HandStep.WAIT and progress.is_switch and not progress.is_proposed
+        is_ready = progress.step is HandoverStep.WAIT and progress.is_switch and not progress.is_proposed
         if is_ready and self._view.may_propose:
             self._propose_switch(progress, now)
         if self._view.pending is None and progress.is_proposed:
@@ -166,30 +166,30 @@ class Handover:
         progress = self.progress
         if progress is None:
             return None
-        if progress.step is HandStep.DRAIN:
+        if progress.step is HandoverStep.DRAIN:
             return progress.begun_ms + self._drain_ms(progress)
         return progress.begun_ms + self._membership.settings.hand_over_ms
 
     def drained(self, now: Now) -> None:
         """Consumers have committed what they had pulled."""
-        if self.progress is not None and self.progress.step is HandStep.DRAIN:
+        if self.progress is not None and self.progress.step is HandoverStep.DRAIN:
             self._send_offsets(self.progress, now)
 
     def _send_offsets(self, progress: HandoverProgress, now: Now) -> None:
         if not self._view.may_propose:
             self.give_up("the registry does not answer", now)
             return
-        progress.step = HandStep.OFFSETS
+        progress.step = HandoverStep.OFFSETS
         self._service.takes_commits = False
         self._effects.add(HandOffsets(progress.to, progress.token))
 
     def handed(self, token: int, now: Now, *, is_stored: bool) -> None:
         """The other member answered whether it has stored the offsets."""
         progress = self.progress
-        if progress is None or progress.token != token or progress.step is not HandStep.OFFSETS:
+        if progress is None or progress.token != token or progress.step is not HandoverStep.OFFSETS:
             return
         if is_stored:
-            progress.step = HandStep.WAIT
+            progress.step = HandoverStep.WAIT
         else:
             self.give_up(f"broker {progress.to} did not take the offsets", now)
 
@@ -209,7 +209,7 @@ class Handover:
         assert progress is not None, "no handover is in progress"
         self._next_ms = now.mono_ms + self._membership.settings.hand_back_wait_ms
         text = f"the handover to broker {progress.to} was given up: {why}"
-        if progress.step is HandStep.DRAIN or (progress.is_switch and not progress.is_proposed):
+        if progress.step is HandoverStep.DRAIN or (progress.is_switch and not progress.is_proposed):
             self._service.become(MemberStage.SERVING, text, now)
         else:
             self._service.reclaim(text, now)

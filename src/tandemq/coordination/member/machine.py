@@ -108,7 +108,7 @@ class MemberMachine:
         return now_ms < self._service.permitted_until.commit
 
     def permit(self, now: Now) -> None:
-        """Compute the permissions anew; call it when one of `permitted_until` has passed."""
+        """Recompute the permissions; call it when one of `permitted_until` has passed."""
         self._service.update(now)
 
     @property
@@ -337,7 +337,7 @@ class MemberMachine:
         return self._effects.take()
 
     def _decide(self, now: Now) -> None:
-        """Make all decisions anew from what is known now."""
+        """Make all decisions from the present state."""
         self._decided_ms = now.mono_ms
         self._peers.watch(self.view, self._in_sync.decided, now)
         self._follower.follow(now)

@@ -1,4 +1,4 @@
-"""The words between a member and the broker that drives it: settings in, orders and notes out.
+"""Messages between a member and the broker that drives it: settings in, orders and notes out.
 
 Source: docs/internals/failover.md, "A broker and its member".
 """
@@ -14,53 +14,54 @@ from tandemq.coordination.registry.records import GroupMode, Mode
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """Who this broker is and how patient its group is; times in milliseconds, sizes in bytes."""
+    """Identity of this broker, and timeouts of its group; times in milliseconds, sizes in bytes."""
 
     cluster: str
     broker_name: str
     broker_id: int
     address: str = ""
-    """"ip:port" for clients, told to the others through the registry."""
+    """"ip:port" for clients, published through the registry."""
     ha_address: str = ""
-    """"ip:port" for slaves, likewise."""
+    """"ip:port" for slaves, published through the registry."""
     lease_ms: int = LEASE_MS
     checks: int = CHECKS
     check_ms: int = CHECK_MS
     lag_ms_max: int = 15_000
     """A slave not caught up for longer leaves the in-sync set (haMaxTimeSlaveNotCatchup)."""
     drain_ms: int = 1_000
-    """How long consumers may still commit after pulls have stopped, in a hand-back."""
+    """How long consumers may still commit after pulls have stopped, in an offset handover."""
     switch_drain_ms: int = 100
     """The same in a planned switch."""
     hand_over_ms: int = 3_000
-    """A hand-back or switch that takes longer is given up."""
+    """An offset handover or switch that takes longer is given up."""
     hand_back_wait_ms: int = 5_000
-    """After a hand-back that was given up, the next one is tried."""
+    """Wait between an offset handover that was given up and the next attempt."""
     switch_lag_bytes_max: int = 4 << 20
-    """A switch to a target that lags more is refused."""
+    """A switch to a target that lags further behind is refused."""
     force_ms: int = 15_000
-    """A forced take-over that is not possible within this time is given up."""
+    """A forced takeover that is not possible within this time is given up."""
     unclean_hand_back_after_ms: int = 0
-    """A master takes reading back from a reader gone for this long; 0: never, an operator does (F30)."""
+    """A master takes reading back without offsets from a reader that was missing for this long; 0: only an operator
+    does (F30)."""
 
 
 class MemberStage(Enum):
-    """Where a member stands."""
+    """Stage of a member."""
 
     UNREAD = "unread"
-    """Nothing is known of the group since the start, or we are no member: serves nothing."""
+    """The record was not read since the start, or this broker is not a member: serves no clients."""
     SLAVE = "slave"
-    """Somebody else serves; we copy."""
+    """Another member serves; this one copies."""
     CLAIMING = "claiming"
-    """The record names us; we must write it ourselves before we serve."""
+    """The record names this member, which must write it before it serves."""
     PREPARING = "preparing"
-    """Claimed; the broker recovers its log and begins the epoch."""
+    """Claimed; the broker recovers its log and starts the epoch."""
     SERVING = "serving"
     """May serve while the lease holds."""
     HANDING = "handing over"
-    """Giving up what we serve, in order."""
+    """Hands over to another member."""
     AWAITING = "awaiting hand-back"
-    """We are the master, the slave has READ until it has handed the offsets back."""
+    """The master, while the slave serves reads until it has handed its offsets over."""
 
 
 # Orders.
@@ -74,8 +75,8 @@ class BecomeMaster(NamedTuple):
 
 
 class BecomeSlave(NamedTuple):
-    """Copy from this master and no other, refusing what is of a lower epoch. `ha_address` "": not known yet; the order
-    comes again when it is."""
+    """Copy only from this master, and refuse lower epochs. `ha_address` is "" while unknown; the order is repeated when
+    it is known."""
 
     master: int
     epoch: int
@@ -84,19 +85,19 @@ class BecomeSlave(NamedTuple):
 
 
 class PermissionChanged(NamedTuple):
-    """What clients may do from now on. On a loss: answer held pulls with NO_PERMISSION, drop consumers; on a gain:
-    register at the name servers."""
+    """Permissions of clients have changed. On a loss, answer held pulls with NO_PERMISSION and drop consumers; on a
+    gain, register at the name servers."""
 
     may_read: bool
     may_write: bool
     why: str
     at_ms: int
-    """Since when, by the monotonic clock: a lease may have been over before anybody looked."""
+    """Since when, monotonic: a lease may have ended before this was noticed."""
 
 
 class HandOffsets(NamedTuple):
-    """Send all consumer offsets to this member, with the token; call `on_handed` with its answer. Commits are refused
-    from now on."""
+    """Send all consumer offsets to this member, with the token; call `on_handed` with its answer. From now on commits
+    are refused."""
 
     to: int
     token: int
@@ -115,7 +116,7 @@ class PermittedUntil(NamedTuple):
 
 
 class CommandDone(NamedTuple):
-    """A switch or a forced take-over that was accepted came to its end."""
+    """An accepted switch or forced takeover has ended."""
 
     is_done: bool
     text: str
@@ -132,7 +133,7 @@ Effect = RegistryRequest | BecomeMaster | BecomeSlave | PermissionChanged | Hand
 
 
 class CommandResult(NamedTuple):
-    """Answer to an operator's command. Accepted ones that are not done at once end with CommandDone."""
+    """Answer to an operator's command. An accepted command that is not done at once ends with CommandDone."""
 
     is_accepted: bool
     is_done: bool
@@ -141,7 +142,7 @@ class CommandResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What `ha status` shows of one member, at one moment."""
+    """Status of one member at one moment, for `ha status`."""
 
     mode: Mode | None
     stage: MemberStage
@@ -151,24 +152,24 @@ class Status:
     group_mode: GroupMode | None
     in_sync: tuple[int, ...]
     asked_in_sync: tuple[int, ...] | None
-    """The set of a change that is not decided."""
+    """The requested in-sync set of a change with an unknown outcome."""
     may_read: bool
     may_write: bool
     why: str
-    """Why it may or may not."""
+    """Reason for the permissions."""
     since_ms: int
     """Monotonic time of the last change of `may_read` or `may_write`."""
     lease_left_ms: int | None
-    """None: nobody can take over, so no lease is needed."""
+    """None: no other member can take over, so no lease is needed."""
     is_lonely: bool
     registry: str
-    """"up", "suspended" or "none", and what is wrong with what is in it."""
+    """State of the session: "up", "suspended" or "none"."""
     live: tuple[int, ...] | None
-    """Brokers with a live node; None while not known."""
+    """Brokers with a live node; None while unknown."""
     session_ms: int
     lease_ms: int
     checks: int
     confirm_offset: int
     reason: str
-    """Why the record is as it is, by whoever changed it last."""
+    """Reason given with the last change of the record."""
     trouble: str

@@ -6,7 +6,7 @@ Source: docs/internals/failover.md, "Leases", "In-sync set"; requirements F09, F
 from dataclasses import replace
 
 from tandemq.boundary import Now
-from tandemq.coordination.election import place_of
+from tandemq.coordination.election import rank_of
 from tandemq.coordination.in_sync import InSync
 from tandemq.coordination.member.facts import LogState, Membership, PeerTable
 from tandemq.coordination.member.founding import Founding
@@ -87,7 +87,7 @@ class RecordProposals:
             if membership.permission_of(one).may_write and (record := live.get(one)) is not None
         ]
         if candidates:
-            heir = min(candidates, key=lambda one: place_of(one.broker_id, candidates)).broker_id
+            heir = min(candidates, key=lambda one: rank_of(one.broker_id, candidates)).broker_id
             new = replace(state, epoch=state.epoch + 1, master=heir, reader=heir, in_sync=tuple(others))
             self._writer.propose(new, f"broker {membership.id} may have lost the end of its log", now)
 
@@ -103,7 +103,7 @@ class RecordProposals:
     def _wanted_in_sync(self, state: GroupState, config: GroupConfig, now: Now) -> frozenset[int] | None:
         membership = self._membership
         if membership.is_elect:
-            return self._in_sync.wish(
+            return self._in_sync.next_members(
                 now.mono_ms,
                 self._peers.known,
                 gone=self._peers.gone(now, self._lease.timing.silence_ms),

@@ -19,7 +19,7 @@ from tandemq.coordination.member.facts import LogState, Membership
 from tandemq.coordination.member.held_lease import HeldLease
 from tandemq.coordination.member.orders import MemberStage, PermissionChanged, PermittedUntil
 from tandemq.coordination.member.outputs import EffectQueue
-from tandemq.coordination.permission import right_of
+from tandemq.coordination.permission import granted_permission
 from tandemq.coordination.registry.view import NO_NODE, RegistryView
 
 _TRANSITIONS: dict[MemberStage, frozenset[MemberStage]] = {
@@ -75,7 +75,7 @@ class ServiceState:
 
     @property
     def is_serving_clients(self) -> bool:
-        """Whether the broker was last told that it may read or write."""
+        """Whether the last reported permissions include reads or writes."""
         return self._may_read or self._may_write
 
     @property
@@ -110,7 +110,7 @@ class ServiceState:
         self.become(MemberStage.CLAIMING, reason, now)
 
     def update(self, now: Now) -> None:
-        """Compute the permissions anew; also to be called when the lease may have ended."""
+        """Recompute the permissions; also to be called when the lease may have ended."""
         ended_ms = min(now.mono_ms, max(self.permitted_until[:2]))
         self.permitted_until = until = self._compute()
         may_read, may_write = now.mono_ms < until.read, now.mono_ms < until.write
@@ -123,7 +123,7 @@ class ServiceState:
         if self.stage not in (MemberStage.SERVING, MemberStage.HANDING):
             return PermittedUntil(NEVER, NEVER, NEVER)
         own_id = self._membership.id
-        right = right_of(self._membership.permission_of(own_id), own_id, self._view.state)
+        right = granted_permission(self._membership.permission_of(own_id), own_id, self._view.state)
         until_ms = self._lease.until_ms()
         readable_ms = until_ms if right.may_read else NEVER
         if self.stage is MemberStage.HANDING:

@@ -7,7 +7,7 @@ a row. Source: docs/internals/failover.md, "When another takes over"; requiremen
 from dataclasses import replace
 
 from tandemq.boundary import Now
-from tandemq.coordination.election import may_stand, place_of
+from tandemq.coordination.election import may_become_master, rank_of
 from tandemq.coordination.lease import drift_of
 from tandemq.coordination.liveness import AbsenceChecks
 from tandemq.coordination.member.facts import LogState, Membership, PeerTable, member_with_longer_log
@@ -88,7 +88,7 @@ class Takeover:
         view, membership = self._view, self._membership
         if self._forced_until_ms is not None and now.mono_ms >= self._forced_until_ms:
             self.settled("given up: the other broker could not be shown to be gone in time", is_done=False)
-        if self._evaluate_looks(now):
+        if self._evaluate_polls(now):
             return
         if self._suspect(now) is None:
             self.checks.reset()
@@ -96,12 +96,12 @@ class Takeover:
         self.checks.begin(now.mono_ms)
         if self.checks.is_due(now.mono_ms, membership.settings.check_ms):
             self._writer.publish_live_node()
-            view.look(other for other in sorted(view.live or ()) if other != membership.id)
+            view.poll(other for other in sorted(view.live or ()) if other != membership.id)
 
-    def _evaluate_looks(self, now: Now) -> bool:
+    def _evaluate_polls(self, now: Now) -> bool:
         """Count the answered checks; True if they led to a takeover."""
-        looks, self._view.looks = self._view.looks, []
-        for is_fresh in looks:
+        polls, self._view.polls = self._view.polls, []
+        for is_fresh in polls:
             holder = self._suspect(now)
             self.checks.found(holds=is_fresh and holder is not None)
             if holder is not None and self.checks.count >= self._lease.timing.checks + self._place(holder):
@@ -129,7 +129,7 @@ class Takeover:
         membership, own_id = self._membership, self._membership.id
         if membership.is_elect:
             is_in_sync = own_id in state.in_sync and membership.permission_of(own_id).may_write
-            return may_stand(is_in_sync=is_in_sync, is_log_whole=self._log.is_whole, is_forced=self.is_forced)
+            return may_become_master(is_in_sync=is_in_sync, is_log_whole=self._log.is_whole, is_forced=self.is_forced)
         if state.mode is GroupMode.SLAVE_CONSUME:
             return state.master == own_id and (self.is_forced or self._may_end_unclean(holder, now))
         own, masters = membership.permission_of(own_id), membership.permission_of(state.master)
@@ -149,7 +149,7 @@ class Takeover:
             is_in_line = other in view.state.in_sync and other not in (membership.id, holder)
             if is_in_line and record is not None and membership.permission_of(other).may_write:
                 candidates.append(membership.candidate(other, record.epoch, record.log_end))
-        return place_of(membership.id, candidates)
+        return rank_of(membership.id, candidates)
 
     def _take_over(self, holder: int, now: Now) -> None:
         """Propose the record that makes this member the holder."""

@@ -1,1 +1,1 @@
-"""The registry as members use it: nodes, records, the embedded registry, the view of a group."""
+"""The registry as members use it: nodes and records, the embedded registry, a group's view."""

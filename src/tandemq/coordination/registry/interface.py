@@ -1,6 +1,6 @@
-"""The registry as the machines of this package see it: the words of `tandemq.registry`, under the package's own name.
+"""The registry interface for this package: the types of `tandemq.registry`, re-exported.
 
-They stand on the ground floor because the shells (`tandemq.real.zookeeper`) speak them too.
+They are defined in the lowest layer because the I/O shell (`tandemq.real.zookeeper`) uses them too.
 """
 
 from tandemq.registry import (

@@ -1,15 +1,15 @@
-"""What is in the registry: one table of nodes, and the JSON records in them.
+"""Contents of the registry: the nodes, and their JSON records.
 
-    node                                              record        written by                      lives
+    node                                              record        written by                      lifetime
     /tandemq/<cluster>/groups                         -             -                               persistent
     /tandemq/<cluster>/groups/<brokerName>/config     GroupConfig   the task behind the database    persistent
     /tandemq/<cluster>/groups/<brokerName>/state      GroupState    the brokers, by compare-and-set persistent
     /tandemq/<cluster>/groups/<brokerName>/live/<id>  LiveBroker    that broker                     ephemeral
 
-A record is read strictly: what is missing or of the wrong kind is an error that names the field. Fields this version
-does not know are dropped, so that a later version may add some.
+Records are parsed strictly: a missing or malformed field is an error that names it. Unknown fields are ignored, so that
+later versions can add some.
 
-Limits: `MEMBERS_MAX` members; names as `config` allows them for brokers.
+Limits: `MEMBERS_MAX` members; names follow the rules of `config` for broker names.
 Source: docs/internals/failover.md, "Nodes in the registry".
 """
 
@@ -31,25 +31,25 @@ _Choice = TypeVar("_Choice", bound=Enum)
 
 
 class Mode(Enum):
-    """What happens to a group when its master dies."""
+    """Failover mode of a group: what happens when its master dies."""
 
     STATIC = "static"
-    """Roles as the brokers' own settings say; nothing is taken over."""
+    """Roles are fixed by the brokers' settings; no takeover."""
     SLAVE_CONSUME = "slave-consume"
-    """The slave serves reads until the master is back."""
+    """A slave serves reads until the master returns."""
     ELECT = "elect"
     """A member in sync becomes master."""
 
 
 class Role(Enum):
-    """What a member is by configuration. In `elect` only the master of the group's first epoch comes from it."""
+    """Configured role of a member. In `elect` it only determines the master of the first epoch."""
 
     MASTER = "master"
     SLAVE = "slave"
 
 
 class BrokerPermission(Enum):
-    """What clients may do at a broker. Clients try brokers in this order."""
+    """Permission of clients at a broker. Clients try brokers in this order."""
 
     FULL = "FULL"
     WRITE = "WRITE"
@@ -58,21 +58,21 @@ class BrokerPermission(Enum):
 
     @property
     def may_read(self) -> bool:
-        """Pulls, acknowledgements, commits."""
+        """Whether pulls, acknowledgements and commits are allowed."""
         return self in (BrokerPermission.FULL, BrokerPermission.READ)
 
     @property
     def may_write(self) -> bool:
-        """Sends."""
+        """Whether sends are allowed."""
         return self in (BrokerPermission.FULL, BrokerPermission.WRITE)
 
     def __and__(self, other: "BrokerPermission") -> "BrokerPermission":
-        """What both allow."""
+        """Return the rights that both permissions have."""
         return permission(read=self.may_read and other.may_read, write=self.may_write and other.may_write)
 
 
 def permission(*, read: bool, write: bool) -> BrokerPermission:
-    """The permission with these two rights."""
+    """Return the permission with these rights."""
     if read:
         return BrokerPermission.FULL if write else BrokerPermission.READ
     return BrokerPermission.WRITE if write else BrokerPermission.NONE
@@ -86,64 +86,64 @@ class GroupMember:
     role: Role
     permission: BrokerPermission = BrokerPermission.FULL
     weight: int = 100
-    """Share of the writes among groups; 0: none while another group takes them."""
+    """Share of the writes among groups; 0: none while another group accepts them."""
     priority: int = 0
-    """In elections, among equally long logs: higher first."""
+    """In elections, among logs of equal length, higher values win."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """A broker group, as its administrator wants it."""
+    """Configuration of a broker group."""
 
     mode: Mode
     members: tuple[GroupMember, ...]
 
     def member(self, broker_id: int) -> GroupMember | None:
-        """A member by its id."""
+        """Return a member by its id, None if there is none."""
         return next((member for member in self.members if member.broker_id == broker_id), None)
 
     @property
     def master(self) -> GroupMember | None:
-        """The configured master."""
+        """The configured master, None if there is none."""
         return next((member for member in self.members if member.role is Role.MASTER), None)
 
 
 class GroupMode(Enum):
-    """Where a group stands; in `elect` always NORMAL."""
+    """State of a group; always NORMAL in `elect`."""
 
     NORMAL = "normal"
     SLAVE_CONSUME = "slave-consume"
-    """The slave `reader` has READ, the master nothing, until the offsets are handed back."""
+    """The slave `reader` has READ and the master has no permission, until the offset handover."""
 
 
 NOBODY = -1
-"""In place of a broker id."""
+"""Broker id that stands for no broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """What a group has agreed on; changed by compare-and-set only."""
+    """Record of a group: its master, reader and in-sync set; only changed by compare-and-set."""
 
     epoch: int
-    """Of the mastership; one more with each change of master."""
+    """Epoch of the mastership; increases by one with each change of the master."""
     master: int
-    """Broker id; NOBODY if there is none."""
+    """Broker id of the master; NOBODY if there is none."""
     in_sync: tuple[int, ...]
-    """Broker ids whose copy counts, the master's included; sorted."""
+    """Ids of the brokers in sync, sorted, the master's included."""
     mode: GroupMode = GroupMode.NORMAL
     reader: int = NOBODY
-    """Broker id that serves reads; the master's when the mode is normal."""
+    """Id of the broker that serves reads; the master's in mode normal."""
     since_ms: int = 0
-    """Calendar time of the change that led here."""
+    """Calendar time of the last change."""
     reason: str = ""
-    """Why, for operators."""
+    """Reason of the last change, for operators."""
     by: int = NOBODY
-    """Broker id that made the change; NOBODY for an operator's tool."""
+    """Id of the broker that made the last change; NOBODY for an operator's tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveBroker:
-    """A broker that is there, as it tells itself. The node's owner is its session."""
+    """Record of a live broker, written by itself. The node belongs to its session."""
 
     broker_id: int
     address: str
@@ -151,67 +151,67 @@ class LiveBroker:
     ha_address: str
     """"ip:port" for slaves."""
     epoch: int = 0
-    """The last epoch in its epoch file when it told."""
+    """The last epoch in its epoch file when it wrote the record."""
     log_end: int = 0
-    """End of its log when it told; orders the attempts in an election."""
+    """End of its log when it wrote the record; orders the candidates of an election."""
     is_waiting: bool = False
-    """Whether it has seen that the registry has no record of the group; it serves nobody until there is one."""
+    """Whether it waits for a missing record of the group; until then it serves no clients."""
 
 
 # Paths.
 
 
 def groups_path(cluster: str) -> str:
-    """Below it: one node per group."""
+    """Return the parent path of the groups."""
     return f"{ROOT}/{cluster}/groups"
 
 
 def group_path(cluster: str, broker_name: str) -> str:
-    """Below it: config, state, live."""
+    """Return the parent path of a group's nodes: config, state, live."""
     return f"{groups_path(cluster)}/{broker_name}"
 
 
 def config_path(cluster: str, broker_name: str) -> str:
-    """Of the GroupConfig."""
+    """Return the path of a GroupConfig."""
     return f"{group_path(cluster, broker_name)}/config"
 
 
 def state_path(cluster: str, broker_name: str) -> str:
-    """Of the GroupState."""
+    """Return the path of a GroupState."""
     return f"{group_path(cluster, broker_name)}/state"
 
 
 def live_path(cluster: str, broker_name: str) -> str:
-    """Below it: one ephemeral node per living broker."""
+    """Return the parent path of the ephemeral nodes of live brokers."""
     return f"{group_path(cluster, broker_name)}/live"
 
 
 def live_broker_path(cluster: str, broker_name: str, broker_id: int) -> str:
-    """Of one LiveBroker."""
+    """Return the path of a LiveBroker."""
     return f"{live_path(cluster, broker_name)}/{broker_id}"
 
 
-# What is contradictory.
+# Validation.
 
 
 def check_name(what: str, name: str) -> None:
-    """Refuse what cannot be the name of a cluster or a broker.
+    """Check the name of a cluster or broker.
 
     Raises:
-        ConfigError: says why.
+        ConfigError: the name is invalid.
     """
     if not _NAME.match(name):
         raise ConfigError(
-            f"{name[:64]!r} is no {what}",
-            hint="1 to 127 letters, digits and _-.%| are allowed, and no dot at the start",
+            f"{name[:64]!r} is not a valid {what}",
+            hint="use 1 to 127 letters, digits and _-.%|, and no dot at the start",
         )
 
 
 def check_config(broker_name: str, config: GroupConfig) -> GroupConfig:
-    """Give a group's configuration back if it does not contradict itself.
+    """Return a group's configuration if it is valid.
 
     Raises:
-        ConfigError: it does; the text names all that is wrong.
+        ConfigError: it is not; the text names all problems.
     """
     check_name("broker name", broker_name)
     found = list(contradictions(config))
@@ -221,16 +221,16 @@ def check_config(broker_name: str, config: GroupConfig) -> GroupConfig:
 
 
 def contradictions(config: GroupConfig) -> Iterator[str]:
-    """All that is wrong with a group's configuration, and what to do about it."""
+    """Yield all problems of a group's configuration, and what to do."""
     ids = [member.broker_id for member in config.members]
     masters = [member.broker_id for member in config.members if member.role is Role.MASTER]
     if not 1 <= len(ids) <= MEMBERS_MAX:
         yield f"it has {len(ids)} members; 1 to {MEMBERS_MAX} are allowed"
     for broker_id in sorted({broker_id for broker_id in ids if ids.count(broker_id) > 1}):
-        yield f"broker {broker_id} is there {ids.count(broker_id)} times; once is right"
+        yield f"broker {broker_id} is listed {ids.count(broker_id)} times; list it once"
     if len(masters) > 1:
         listed = ", ".join(map(str, masters))
-        yield f"brokers {listed} are all master; one can be: make the others slaves"
+        yield f"brokers {listed} are all master; make all but one slaves"
     for member in config.members:
         yield from _contradictions_of(member)
     if config.mode is Mode.ELECT:
@@ -248,17 +248,17 @@ def contradictions(config: GroupConfig) -> Iterator[str]:
 
 def _elect_contradictions(config: GroupConfig) -> Iterator[str]:
     if config.members and not any(member.permission.may_write for member in config.members):
-        yield "no member may be written to, so none could be elected: give one WRITE or FULL"
+        yield "no member is writable, so none can be elected: give one WRITE or FULL"
     elif config.master is not None and not config.master.permission.may_write:
         yield (
-            f"broker {config.master.broker_id} begins as master with permission {config.master.permission.value}: give "
-            "it WRITE or FULL, or make another one the master"
+            f"broker {config.master.broker_id} is the first master, with permission {config.master.permission.value}: "
+            "give it WRITE or FULL, or make another one the master"
         )
 
 
 def _contradictions_of(member: GroupMember) -> Iterator[str]:
     if not 0 <= member.broker_id <= JAVA_INT_MAX:
-        yield f"{member.broker_id} is no broker id; 0 to {JAVA_INT_MAX} are"
+        yield f"{member.broker_id} is not a broker id; use 0 to {JAVA_INT_MAX}"
     if not 0 <= member.weight <= WEIGHT_MAX:
         yield f"broker {member.broker_id}: weight {member.weight} is outside 0 to {WEIGHT_MAX}"
     if not -JAVA_INT_MAX <= member.priority <= JAVA_INT_MAX:
@@ -272,7 +272,7 @@ def _fixed_role_contradictions(config: GroupConfig, masters: list[int]) -> Itera
         if (member.role is Role.MASTER) != (member.broker_id == 0):
             yield (
                 f"broker {member.broker_id} is a {member.role.value}; in mode {config.mode.value} "
-                "the master has broker id 0, and nobody else has"
+                "the master must have broker id 0, and the slaves others"
             )
 
 
@@ -280,7 +280,7 @@ def _fixed_role_contradictions(config: GroupConfig, masters: list[int]) -> Itera
 
 
 def config_to_json(config: GroupConfig) -> bytes:
-    """The record of a `config` node; the same configuration gives the same bytes."""
+    """Encode the record of a `config` node; equal configurations give equal bytes."""
     members = [
         {
             "brokerId": member.broker_id,
@@ -295,10 +295,10 @@ def config_to_json(config: GroupConfig) -> bytes:
 
 
 def config_from_json(broker_name: str, data: bytes) -> GroupConfig:
-    """The record of a `config` node, checked.
+    """Decode and validate the record of a `config` node.
 
     Raises:
-        ConfigError: it is malformed or contradicts itself.
+        ConfigError: it is malformed or invalid.
     """
     what = f"the configuration of group {broker_name}"
     fields = _decode(what, data)
@@ -324,7 +324,7 @@ def _member(what: str, entry: Any) -> GroupMember:
 
 
 def state_to_json(state: GroupState) -> bytes:
-    """The record of a `state` node."""
+    """Encode the record of a `state` node."""
     return _encode(
         {
             "epoch": state.epoch,
@@ -340,7 +340,7 @@ def state_to_json(state: GroupState) -> bytes:
 
 
 def state_from_json(broker_name: str, data: bytes) -> GroupState:
-    """The record of a `state` node.
+    """Decode the record of a `state` node.
 
     Raises:
         ConfigError: it is malformed.
@@ -363,7 +363,7 @@ def state_from_json(broker_name: str, data: bytes) -> GroupState:
 
 
 def live_to_json(live: LiveBroker) -> bytes:
-    """The record of a node below `live`."""
+    """Encode the record of a node below `live`."""
     return _encode(
         {
             "brokerId": live.broker_id,
@@ -377,7 +377,7 @@ def live_to_json(live: LiveBroker) -> bytes:
 
 
 def live_from_json(data: bytes) -> LiveBroker:
-    """The record of a node below `live`.
+    """Decode the record of a node below `live`.
 
     Raises:
         ConfigError: it is malformed.
@@ -395,7 +395,7 @@ def live_from_json(data: bytes) -> LiveBroker:
 
 
 def with_member(config: GroupConfig, member: GroupMember) -> GroupConfig:
-    """The configuration with one member added, or put in place of the one with its id."""
+    """Return the configuration with a member added or replaced, by its id."""
     others = [other for other in config.members if other.broker_id != member.broker_id]
     return replace(config, members=tuple(sorted([*others, member], key=lambda each: each.broker_id)))
 
@@ -408,7 +408,7 @@ def _decode(what: str, data: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(data)
     except ValueError as error:
-        raise ConfigError(f"{what} is no JSON: {error}") from error
+        raise ConfigError(f"{what} is not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise ConfigError(f"{what} must be a JSON object")
     return fields

@@ -1,14 +1,14 @@
-"""From one configuration of a group to the next: what would lose something, and what must be forgotten first.
+"""Changes of a group's configuration: changes that could lose data, and resets of the in-sync set that they need.
 
-Whoever writes a configuration into the registry asks here (`groupdb.publisher`, `run.groups`): the record of the group
-and the brokers that live must allow it. What contradicts itself is refused before (`records.contradictions`).
+Writers of configurations (`groupdb.publisher`, `run.groups`) check here whether the group's record and its live brokers
+permit a change. Contradictory configurations are refused earlier (`records.contradictions`).
 
-    mode before       after                          in-sync set of the record
-    static            slave-consume, elect           the master alone: nobody noted who fell behind
-    slave-consume     elect                          the master alone: there it says who was ever connected
-    unknown           slave-consume, elect           the master alone
+    mode before       mode after                     in-sync set of the record
+    static            slave-consume, elect           only the master: lags were not recorded
+    slave-consume     elect                          only the master: the set lists members that were ever connected
+    unknown           slave-consume, elect           only the master
 
-Owner: nobody; plain functions. Source: docs/guides/failover.md, "Group configuration".
+Stateless functions. Source: docs/guides/failover.md, "Group configuration".
 """
 
 from collections.abc import Collection
@@ -18,36 +18,34 @@ from typing import NamedTuple
 from tandemq.coordination.registry.records import NOBODY, GroupConfig, GroupMode, GroupState, Mode
 
 MASTER_ID = 0
-"""Of the master where roles are fixed."""
+"""Broker id of the master in modes with fixed roles."""
 
 
 class Objection(NamedTuple):
-    """Why a configuration may not follow the present one, and what to do about it."""
+    """Why a change of the configuration is refused, and what to do."""
 
     why: str
     what_to_do: str
 
     def __str__(self) -> str:
-        """Both, for a line."""
+        """Return both in one line."""
         return f"{self.why}: {self.what_to_do}"
 
 
 def objection(
-    state: GroupState, living: Collection[int], before: GroupConfig | None, after: GroupConfig
+    state: GroupState, live: Collection[int], before: GroupConfig | None, after: GroupConfig
 ) -> Objection | None:
-    """Why this configuration would lose something as the group stands now; None if it may be written.
+    """Return why a new configuration is refused in the group's present state; None if it may be written.
 
     Args:
         state: the group's record.
-        living: ids of the brokers that have a live node.
-        before: the configuration it takes the place of; None: there is none, or it cannot be read.
-        after: the new one.
+        live: ids of the brokers that have a live node.
+        before: the present configuration; None if there is none, or it is malformed.
+        after: the new configuration.
     """
-    for broker_id, does in ((state.master, "is master"), (state.reader, "serves reads")):
+    for broker_id, part in ((state.master, "is the master"), (state.reader, "serves reads")):
         if broker_id != NOBODY and after.member(broker_id) is None:
-            return Objection(
-                f"broker {broker_id} {does} at present, and is unknown in this configuration", "switch first"
-            )
+            return Objection(f"broker {broker_id} {part} at present, but is not in this configuration", "switch first")
     if before is not None and before.mode is after.mode:
         return None
     if after.mode is not Mode.ELECT and state.master not in (MASTER_ID, NOBODY):
@@ -56,30 +54,30 @@ def objection(
         )
     if after.mode is not Mode.SLAVE_CONSUME and state.mode is GroupMode.SLAVE_CONSUME:
         return Objection(
-            f"broker {state.reader} still has consumers' offsets", "wait until it has handed them back, stop it"
+            f"broker {state.reader} still has consumers' offsets", "wait until it has handed them over, stop it"
         )
-    if before is not None and living:
-        listed = ", ".join(map(str, sorted(living)))
+    if before is not None and live:
+        listed = ", ".join(map(str, sorted(live)))
         return Objection(
-            f"brokers {listed} run in mode {before.mode.value}, and members of two modes would not "
-            "understand each other",
+            f"brokers {listed} run in mode {before.mode.value}, and members in different modes cannot work together",
             "stop all brokers of the group",
         )
     return None
 
 
-def removal_objection(living: Collection[int]) -> Objection:
-    """Why a group whose brokers live may not lose its configuration: they would serve nobody from then on."""
-    listed = ", ".join(map(str, sorted(living)))
+def removal_objection(live: Collection[int]) -> Objection:
+    """Return why the configuration of a group with live brokers may not be removed: they would stop serving."""
+    listed = ", ".join(map(str, sorted(live)))
     return Objection(
-        f"brokers {listed} of the group run, and would serve nobody without a configuration", "stop them first"
+        f"brokers {listed} of the group are running, and would serve no clients without a configuration",
+        "stop them first",
     )
 
 
-def forgotten(state: GroupState, before: GroupConfig | None, after: GroupConfig) -> GroupState | None:
-    """The record as it must be before this configuration is; None: as it is.
+def with_reset_in_sync(state: GroupState, before: GroupConfig | None, after: GroupConfig) -> GroupState | None:
+    """Return the record to write before the new configuration; None if it needs no change.
 
-    Whom the mode before counted as in sync may lack what was acknowledged, and could be elected.
+    A member that the previous mode counted as in sync may lack acknowledged messages, and must not be elected.
     """
     if before is not None and before.mode is after.mode:
         return None

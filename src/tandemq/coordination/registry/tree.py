@@ -1,16 +1,15 @@
-"""A registry as a plain object: nodes, sessions, watches. Inside a name server it is the embedded registry; the
-simulation uses it is.
+"""A registry as a plain object: nodes, sessions, watches. Used by the name server and the simulation.
 
     execute(session, operation, now) ─► decide ─► changes ─► apply ─► outcome
                                                     │          └────► watches that fire
-                                                    └► whoever keeps a journal
+                                                    └► journal
 
-Everything that happens to nodes and sessions is a *change*; a tree to which the same changes were applied in the same
-order is the same tree (`restore`). Watches and times are not part of it: a session gets its whole timeout after a
-restart, and whoever resumes one has no watches.
+Every modification of nodes and sessions is a *change*; applying the same changes in the same order gives the same tree
+(`restore`). Watches and times are not part of it: after a restart a session gets its full timeout, and a resumed
+session has no watches.
 
-Limits: `NODES_MAX` nodes, `BYTES_MAX` of data in all, `SESSIONS_MAX` sessions, `WATCHES_MAX` watches of one session.
-Owner: one; no locks. Does not know: links, disks, the time (it is passed in).
+Limits: `NODES_MAX` nodes, `BYTES_MAX` of data in total, `SESSIONS_MAX` sessions, `WATCHES_MAX` watches per session.
+Single owner, no locks. Uses no connections, no disk and no clock (the time is passed in).
 Source: docs/internals/failover.md, "The registry".
 """
 
@@ -50,11 +49,11 @@ TIMEOUT_MS_MAX = 60_000
 _log = logging.getLogger(__name__)
 
 
-# Changes: what a journal keeps.
+# Changes, the records of a journal.
 
 
 class NodeCreated(msgspec.Struct, frozen=True, tag="create"):
-    """A node is there. `version` is above 0 in snapshots only."""
+    """A node was created. `version` is above 0 only in snapshots."""
 
     path: str
     data: bytes
@@ -63,20 +62,20 @@ class NodeCreated(msgspec.Struct, frozen=True, tag="create"):
 
 
 class NodeWritten(msgspec.Struct, frozen=True, tag="write"):
-    """A node has new data, and a version one higher."""
+    """A node's data were replaced, and its version increased by one."""
 
     path: str
     data: bytes
 
 
 class NodeDeleted(msgspec.Struct, frozen=True, tag="delete"):
-    """A node is gone."""
+    """A node was deleted."""
 
     path: str
 
 
 class SessionOpened(msgspec.Struct, frozen=True, tag="open"):
-    """A session begins. `client` is the name its owner gave, without which nobody resumes it."""
+    """A session was opened. `client`: unique name of its owner, required to resume it."""
 
     session: int
     timeout_ms: int
@@ -84,7 +83,7 @@ class SessionOpened(msgspec.Struct, frozen=True, tag="open"):
 
 
 class SessionEnded(msgspec.Struct, frozen=True, tag="end"):
-    """A session is over, and so are its ephemeral nodes."""
+    """A session ended, and its ephemeral nodes were deleted."""
 
     session: int
 
@@ -114,10 +113,10 @@ class _Session:
 
 
 class Tree:
-    """All nodes and sessions. Times are monotonic milliseconds of one clock."""
+    """All nodes and sessions. Times are milliseconds of one monotonic clock."""
 
     def __init__(self) -> None:
-        """Nothing but the root, which has no data and cannot be written."""
+        """Create a tree with only the root, which has no data and cannot be written."""
         self._nodes: dict[str, _Node] = {"": _Node(b"", 0, PERSISTENT)}
         self._sessions: dict[int, _Session] = {}
         self._watchers: dict[tuple[str, bool], set[int]] = {}
@@ -126,26 +125,30 @@ class Tree:
         self._changes: list[Change] = []
         self._fired: list[tuple[int, str]] = []
         self.last_session = 0
-        """The highest session id ever given; ids do not come again."""
+        """The highest session id ever used; ids are not reused."""
 
     # Sessions.
 
     def open_session(self, timeout_ms: int, client: str, now_ms: int, *, before: int = 0) -> int:
-        """Begin a session; the timeout is brought within TIMEOUT_MS_MIN and TIMEOUT_MS_MAX. Returns its id, which is no
-        other's, nor `before`: of the session that the client had, perhaps at a registry whose data are lost.
+        """Open a session and return its id, which is new and above `before`.
 
+        Args:
+            timeout_ms: requested timeout; limited to TIMEOUT_MS_MIN to TIMEOUT_MS_MAX.
+            client: unique name of the owner.
+            now_ms: monotonic time.
+            before: id of the client's previous session, maybe at a registry whose data are lost.
         Raises:
-            RemoteError: there are SESSIONS_MAX already.
+            RemoteError: there are already SESSIONS_MAX sessions.
         """
         if len(self._sessions) >= SESSIONS_MAX:
-            raise RemoteError(f"the registry has {SESSIONS_MAX} sessions, more are not allowed")
+            raise RemoteError(f"the registry has {SESSIONS_MAX} sessions, the maximum")
         session = max(self.last_session, before) + 1
         self._change(SessionOpened(session, max(TIMEOUT_MS_MIN, min(timeout_ms, TIMEOUT_MS_MAX)), client))
         self._sessions[session].heard_ms = now_ms
         return session
 
     def resume_session(self, session: int, client: str, now_ms: int) -> bool:
-        """Take a session up again after its connection was lost; its watches are void. False if it is over."""
+        """Resume a session after its connection was lost, without its watches. False if the session has ended."""
         found = self._sessions.get(session)
         if found is None or found.client != client:
             return False
@@ -155,12 +158,12 @@ class Tree:
         return True
 
     def close_session(self, session: int) -> None:
-        """End a session at its owner's wish; harmless if it is over."""
+        """End a session by its owner's request; does nothing if it has ended."""
         if session in self._sessions:
             self._change(SessionEnded(session))
 
     def touch(self, session: int, now_ms: int) -> bool:
-        """Its owner gave a sign of life. False if the session is over."""
+        """Record a sign of life of a session's owner. False if the session has ended."""
         found = self._sessions.get(session)
         if found is None:
             return False
@@ -168,11 +171,11 @@ class Tree:
         return True
 
     def timeout_ms(self, session: int) -> int:
-        """The timeout agreed on with a living session."""
+        """Return the timeout of an active session."""
         return self._sessions[session].timeout_ms
 
     def expire(self, now_ms: int) -> list[int]:
-        """End the sessions that were silent too long. Those just restored count from now."""
+        """End the sessions whose timeout has passed, and return their ids. Restored sessions get their full timeout."""
         silent = []
         for session, found in self._sessions.items():
             if found.heard_ms is None:
@@ -185,7 +188,7 @@ class Tree:
         return silent
 
     def deadline_ms(self) -> int | None:
-        """When `expire` is needed next; None without sessions."""
+        """Return when `expire` is needed next; None without sessions."""
         return (
             min(
                 (0 if found.heard_ms is None else found.heard_ms + found.timeout_ms + 1)
@@ -197,14 +200,14 @@ class Tree:
 
     @property
     def session_count(self) -> int:
-        """Living sessions."""
+        """Number of active sessions."""
         return len(self._sessions)
 
     # Operations.
 
     def execute(self, session: int, operation: Operation) -> Outcome:
-        """Carry out an operation of a living session."""
-        assert session in self._sessions, f"session {session} is over"
+        """Execute an operation of an active session."""
+        assert session in self._sessions, f"session {session} has ended"
         reason = refusal(operation)
         if reason is not None:
             return RegistryRefused(reason)
@@ -239,7 +242,7 @@ class Tree:
             missing.append(parent)
             parent = parent_of(parent)
         if self._nodes[parent].owner != PERSISTENT:
-            return RegistryRefused(f"{parent} is ephemeral and has no children")
+            return RegistryRefused(f"{parent} is ephemeral and cannot have children")
         full = self._full(len(missing) + 1, len(operation.data))
         if full is not None:
             return full
@@ -279,15 +282,15 @@ class Tree:
 
     def _full(self, nodes: int, size: int) -> RegistryRefused | None:
         if len(self._nodes) + nodes > NODES_MAX:
-            return RegistryRefused(f"the registry has {len(self._nodes)} nodes; {NODES_MAX} are allowed")
+            return RegistryRefused(f"the registry has {len(self._nodes)} nodes; the maximum is {NODES_MAX}")
         if self._bytes + size > BYTES_MAX:
-            return RegistryRefused(f"the registry holds {self._bytes} bytes; {BYTES_MAX} are allowed")
+            return RegistryRefused(f"the registry has {self._bytes} bytes of data; the maximum is {BYTES_MAX}")
         return None
 
     # Watches.
 
     def take_fired(self) -> list[tuple[int, str]]:
-        """Watches that fired since the last call: (session, path), in order."""
+        """Return the watches that fired since the last call, as (session, path) in order."""
         fired, self._fired = self._fired, []
         return fired
 
@@ -315,25 +318,25 @@ class Tree:
     # Changes.
 
     def take_changes(self) -> list[Change]:
-        """What happened since the last call, for a journal."""
+        """Return the changes since the last call, for a journal."""
         changes, self._changes = self._changes, []
         return changes
 
     def restore(self, changes: Sequence[Change]) -> None:
-        """Apply changes of a journal or a snapshot; they are not reported again.
+        """Apply changes of a journal or a snapshot, without reporting them again.
 
         Raises:
-            ValueError: a change does not fit what is there.
+            ValueError: a change refers to a missing node or session.
         """
         for change in changes:
             try:
                 self._apply(change)
             except KeyError as error:
-                raise ValueError(f"{change} does not fit: there is no {error}") from error
+                raise ValueError(f"{change} cannot be applied: there is no {error}") from error
         self._fired.clear()
 
     def snapshot(self) -> list[Change]:
-        """The changes that make an empty tree into this one."""
+        """Return the changes that create this tree from an empty one."""
         return [*self._session_changes(), *self._node_changes()]
 
     def _session_changes(self) -> Iterator[Change]:
@@ -341,7 +344,7 @@ class Tree:
             yield SessionOpened(session, found.timeout_ms, found.client)
 
     def _node_changes(self) -> Iterator[Change]:
-        for path, node in sorted(self._nodes.items()):  # a parent's path is shorter, and sorts before
+        for path, node in sorted(self._nodes.items()):  # a parent's path sorts before those of its children
             if path:
                 yield NodeCreated(path, node.data, node.owner, node.version)
 

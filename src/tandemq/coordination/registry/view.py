@@ -1,17 +1,17 @@
-"""A group as one broker sees it through the registry: configuration, state, who lives; and its own writes of the state.
+"""A group in the registry as seen by one broker (configuration, state, live brokers), and its writes of the state.
 
     SessionUp ─► live/<own id> created ─► config, state, live read, watches set ─► Changed ─► read again
 
-Writes of the state go one at a time. A write whose outcome is unknown is *undecided* until the record has another
-version than the one it was meant for. If a later read still shows the old version, the record is written as it stands:
-after that the first write can no longer happen. Until then `pending` says what may have come true.
+There is one write of the state at a time. A write with an unknown outcome is *undecided* until the record has another
+version than the write expects. If a later read still shows the expected version, the record is written unchanged, after
+which the first write can no longer succeed. Until then `pending` is the state that the record may have.
 
-    idle ──propose──► pending ──Done──► idle (ours)
-                        │ ├───Conflict──► read ──────────────► idle (somebody else's)
-                        │ └───Unknown──► read ─ newer version ─► idle (whatever it says)
-                        │                 └─ same version ─► written as it stands ─ Done, or as above
+    idle ──propose──► pending ──Done──► idle (own state)
+                        │ ├───Conflict──► read ──────────────► idle (another member's state)
+                        │ └───Unknown──► read ─ newer version ─► idle (the state that was read)
+                        │                 └─ same version ─► written unchanged ─ Done, or as above
 
-Owner: one `Member`, which looks at the fields after every event. Knows nothing of roles.
+Owner: one `MemberMachine`, which reads the fields after every event. Independent of roles.
 Source: docs/internals/failover.md, "The registry".
 """
 
@@ -58,30 +58,28 @@ from tandemq.coordination.registry.records import (
 from tandemq.errors import ConfigError
 
 RETRY_MS = 200
-"""What was not answered is asked again after this, if the session is up."""
+"""Delay before a request without an answer is repeated while the session is up."""
 NO_NODE = -1
-"""In place of the version of a node that does not exist."""
-NO_CONFIG = (
-    "the group's configuration is not in the registry: tandemq ha config set, then tandemq ha config apply, bring it"
-)
+"""Stands for the version of a missing node."""
+NO_CONFIG = "the group's configuration is not in the registry: tandemq ha config set, then tandemq ha config apply"
 
 
 @dataclass(slots=True)
 class Pending:
-    """A write of the state that is not decided."""
+    """A write of the state without a known outcome."""
 
     state: GroupState
     version: int
-    """It was meant for."""
+    """Expected version."""
     is_undecided: bool = False
-    """Its answer was Unknown."""
+    """Whether its outcome was Unknown."""
 
 
 class RegistryView:
-    """Nodes of one group, through one session after the other."""
+    """Nodes of one group, across sessions."""
 
     def __init__(self, cluster: str, broker_name: str, broker_id: int) -> None:
-        """Nothing known."""
+        """Create a view that has read nothing."""
         self._cluster, self._name, self._broker_id = cluster, broker_name, broker_id
         self._config_path = config_path(cluster, broker_name)
         self._state_path = state_path(cluster, broker_name)
@@ -91,43 +89,43 @@ class RegistryView:
         self.session_id = 0
         self.session_ms = 0
         self.confirmed_ms = 0
-        """The latest moment at which something left, or the session began, that the registry has answered since."""
+        """Send time of the latest request that the registry has answered, or start of the session if later."""
         self.is_live = False
-        """Our live node is there, made by the present session."""
+        """Whether this broker's live node exists and belongs to the present session."""
         self.config: GroupConfig | None = None
         self.state: GroupState | None = None
         self.version = NO_NODE
         self.is_state_read = False
-        """The state was read since we started; it may be missing."""
+        """Whether the state was read since the start; it may be missing."""
         self.last_epoch = 0
-        """The highest that the state had since we started: no state of a lower one is news."""
+        """Highest epoch of the state seen since the start; a state with a lower epoch is outdated."""
         self.live: dict[int, LiveBroker | None] | None = None
-        """Who has a live node, with its record once read; None: not read in this session."""
+        """Brokers with a live node, with their records once read; None: not read in this session."""
         self.pending: Pending | None = None
         self.written_session = 0
-        """Session in which the state was last written by us, our live node being there."""
+        """Session in which this broker last wrote the state while its live node existed."""
         self.written_version = NO_NODE
         """Version of that write."""
-        self.looks: list[bool] = []
-        """Answers to looks, oldest first: True if `live` is as fresh as `version`. The owner takes them at once."""
+        self.polls: list[bool] = []
+        """Results of polls, oldest first: True if `live` is as recent as `version`. The owner takes them at once."""
         self._problems: dict[str, str] = {}
-        """By what was read or asked: why that cannot be used."""
+        """Problems, by what was read or requested."""
         self._own_record: LiveBroker | None = None
         self._own_version = NO_NODE
         self._asks: list[RegistryRequest] = []
         self._kinds: dict[int, tuple[str, int]] = {}
         self._token = 0
         self._retry: dict[str, int] = {}
-        self._look_version = NO_NODE
+        self._poll_version = NO_NODE
         self._was_live = False
         self._known_in = 0
-        """Session in which the state was last found, or written, at its version."""
+        """Session in which the state was last read or written at its version."""
 
-    # The owner's part.
+    # Interface for the owner.
 
     @property
     def may_propose(self) -> bool:
-        """Whether the state may be written: it is known, we are known to live, and nothing is undecided."""
+        """Whether the state may be written: it was read, the own live node exists, and no write is pending."""
         return self.is_up and self.is_live and self.is_state_read and self.pending is None
 
     @property
@@ -137,21 +135,21 @@ class RegistryView:
 
     @property
     def problem(self) -> str:
-        """What in the registry cannot be used, and why; "" if everything can."""
+        """Problems with the contents of the registry; "" if there are none."""
         return "; ".join(self._problems.values())
 
     @property
     def is_elsewhere(self) -> bool:
-        """Our live node is another session's."""
+        """Whether this broker's live node belongs to another session."""
         return "own" in self._problems
 
     def next_requests(self) -> list[RegistryRequest]:
-        """Operations for the registry, in order."""
+        """Return the requests for the registry, in order."""
         asks, self._asks = self._asks, []
         return asks
 
     def publish(self, record: LiveBroker) -> None:
-        """What our live node says; an existing one is brought up to date."""
+        """Set the record of this broker's live node, and update an existing node."""
         if record == self._own_record:
             return
         self._own_record = record
@@ -161,27 +159,27 @@ class RegistryView:
             self._create_own()
 
     def propose(self, state: GroupState) -> None:
-        """Write the state, if it is still as we know it. One proposal at a time."""
-        assert self.may_propose, "not now"
+        """Write the state if its version is still the known one. One proposal at a time."""
+        assert self.may_propose, "see may_propose"
         self.pending = Pending(state, self.version)
         self._write(state)
 
-    def look(self, others: Iterable[int]) -> None:
-        """Read state and living brokers afresh, in this order; the outcome goes to `looks`."""
+    def poll(self, others: Iterable[int]) -> None:
+        """Read these brokers' records, the state and the list of live brokers; the result is added to `polls`."""
         for broker_id in others:
             if self.live is not None and broker_id in self.live:
                 self._ask(f"live:{broker_id}", Read(live_broker_path(self._cluster, self._name, broker_id)))
-        self._look_version = NO_NODE
-        self._ask("look-state", Read(self._state_path))
-        self._ask("look", ReadChildren(self._live_path))
+        self._poll_version = NO_NODE
+        self._ask("poll-state", Read(self._state_path))
+        self._ask("poll", ReadChildren(self._live_path))
 
     def read_state(self) -> None:
-        """Read the state again, for somebody says that it changed."""
+        """Read the state again, because another member reported a change."""
         if self.is_up:
             self._ask("state", Read(self._state_path))
 
     def tick(self, now_ms: int) -> None:
-        """Ask again what was not answered."""
+        """Repeat requests without an answer, when due."""
         due = [kind for kind, at_ms in self._retry.items() if now_ms >= at_ms]
         for kind in due:
             del self._retry[kind]
@@ -189,13 +187,13 @@ class RegistryView:
                 self._ask_again(kind)
 
     def deadline_ms(self) -> int | None:
-        """When `tick` is needed."""
+        """Return when `tick` is needed next."""
         return min(self._retry.values(), default=None) if self.is_up else None
 
     # Events.
 
     def receive(self, event: RegistryEvent, now_ms: int) -> None:
-        """What the registry says."""
+        """Take an event of the registry."""
         if isinstance(event, RegistryResponse):
             self._answered(event, now_ms)
         elif isinstance(event, SessionUp):
@@ -207,7 +205,7 @@ class RegistryView:
             self.is_up = False
         elif isinstance(event, SessionLost):
             self.is_up, self.is_live, self.live = False, False, None
-            self.session_id = self.written_session = self._known_in = 0  # an emptied registry may give the id anew
+            self.session_id = self.written_session = self._known_in = 0  # an emptied registry may reuse the id
         elif isinstance(event, Changed):
             self._changed(event.path)
 
@@ -220,7 +218,7 @@ class RegistryView:
         if not self.is_live:
             self._create_own()
         else:
-            self._ask_again("own-read")  # what it was last to say may not have come through
+            self._ask_again("own-read")  # the last write of it may not have succeeded
         for kind in ("config", "state-watch", "children"):
             self._ask_again(kind)
 
@@ -269,17 +267,17 @@ class RegistryView:
         self._note(f"asked {kind}", refusal)
         if kind in ("write", "fence"):
             self._written(kind, outcome, session_id, now_ms)
-        elif kind == "look":
-            self._looked(outcome, session_id)
+        elif kind == "poll":
+            self._polled(outcome, session_id)
         elif isinstance(outcome, Unknown | RegistryRefused):
-            if kind != "look-state":
+            if kind != "poll-state":
                 self._retry.setdefault("state-watch" if kind == "state" else kind, now_ms + RETRY_MS)
         elif kind == "config":
             self._config_read(outcome)
-        elif kind in ("state", "look-state"):
+        elif kind in ("state", "poll-state"):
             self._state_read(outcome, session_id)
-            if kind == "look-state" and isinstance(outcome, NodeFound):
-                self._look_version = outcome.version
+            if kind == "poll-state" and isinstance(outcome, NodeFound):
+                self._poll_version = outcome.version
         elif session_id == self.session_id:
             if kind == "children" and isinstance(outcome, Names | NodeMissing):
                 self._children_read(outcome)
@@ -288,17 +286,17 @@ class RegistryView:
             else:
                 self._own_answered(outcome)
 
-    def _note(self, what: str, trouble: str) -> None:
-        """Why something cannot be used; "": it can."""
+    def _note(self, what: str, problem: str) -> None:
+        """Set the problem with something that was read or requested; "" clears it."""
         self._problems.pop(what, None)
-        if trouble:
-            self._problems[what] = trouble
+        if problem:
+            self._problems[what] = problem
 
     def _config_read(self, outcome: object) -> None:
         try:
             self.config = config_from_json(self._name, outcome.data) if isinstance(outcome, NodeFound) else None
             self._note("config", "" if self.config else NO_CONFIG)
-        except ConfigError as error:  # the last usable one holds
+        except ConfigError as error:  # keep the last valid one
             self._note("config", str(error))
 
     def _state_read(self, outcome: object, session_id: int) -> None:
@@ -315,7 +313,7 @@ class RegistryView:
                 return
             self._know(state, outcome.version, session_id)
         elif self.version != NO_NODE and session_id == self._known_in:
-            return  # nobody deletes it: an older answer
+            return  # an outdated answer, as the state is never deleted
         else:
             self.state, self.version, self.pending = None, NO_NODE, None
             self._note("state", "")
@@ -328,19 +326,22 @@ class RegistryView:
         self._note("state", "")
 
     def _older_read(self, epoch: int, session_id: int) -> None:
-        """In the session that showed a newer state it is an older answer; in another one the registry may have lost
-        what came since, and whoever served by that must not go on."""
+        """Handle a state older than the known one.
+
+        In the session that showed the newer state this is an outdated answer. In another session the registry may have
+        lost data, and a member that serves by the newer state must stop.
+        """
         if session_id == self._known_in:
             return
         self.state, self.pending, self.is_state_read = None, None, False
         self._note(
             "state",
-            f"the registry has the group's record of epoch {epoch}, and {self.last_epoch} was known here: an "
-            "older copy of its data was restored; bring the newer one, or remove the record",
+            f"the registry has the group's record of epoch {epoch}, but this broker has seen epoch {self.last_epoch}: "
+            "an older copy of the registry's data was restored; restore the newer one, or remove the record",
         )
 
     def _settle(self) -> None:
-        """The record was read: is the pending write decided?"""
+        """Decide the pending write by the record that was read."""
         pending = self.pending
         if pending is None:
             return
@@ -388,13 +389,13 @@ class RegistryView:
             if self.live[broker_id] is None:
                 self._ask(f"live:{broker_id}", Read(live_broker_path(self._cluster, self._name, broker_id)))
 
-    def _looked(self, outcome: object, session_id: int) -> None:
-        is_fresh = session_id == self.session_id and self._look_version == self.version
+    def _polled(self, outcome: object, session_id: int) -> None:
+        is_fresh = session_id == self.session_id and self._poll_version == self.version
         if isinstance(outcome, Names | NodeMissing) and session_id == self.session_id:
             self._children_read(outcome)
-            self.looks.append(is_fresh)
+            self.polls.append(is_fresh)
         else:
-            self.looks.append(False)
+            self.polls.append(False)
 
     def _live_read(self, broker_id: int, outcome: object) -> None:
         if self.live is not None and broker_id in self.live and isinstance(outcome, NodeFound):
@@ -405,14 +406,14 @@ class RegistryView:
                 self._note(f"live {broker_id}", f"broker {broker_id}: {error}")
 
     def _own_answered(self, outcome: object) -> None:
-        """Our live node; one that another session made (our own before a restart) must vanish first."""
+        """Handle the own live node; a node of another session (this broker's before a restart) must expire first."""
         if isinstance(outcome, Done):
             self.is_live, self._own_version = True, outcome.version
         elif isinstance(outcome, NodeFound):
             self.is_live, self._own_version = outcome.owner == self.session_id, outcome.version
             if not self.is_live:
                 who = f"broker {self._broker_id}"
-                self._note("own", f"{who} is still listed as living by an earlier session, or runs twice")
+                self._note("own", f"{who} is still listed as live by an earlier session, or runs twice")
             elif self._own_record is not None and outcome.data != live_to_json(self._own_record):
                 self._write_own(self._own_record, outcome.version)
         elif isinstance(outcome, Exists | Conflict):

@@ -16,7 +16,7 @@ from tandemq.broker.state.persistence import Saver
 from tandemq.coordination.member.machine import MemberMachine
 from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.records import GroupMode, Mode
-from tandemq.coordination.slave_consume import HandStep
+from tandemq.coordination.slave_consume import HandoverStep
 from tandemq.model.codes import RequestCode as Code
 from tests.spec import spec
 from tests.unit.broker.failover.crashing_group import KILL, MASTER, POWER, SLAVE, CrashingGroup, Point, Traffic
@@ -36,7 +36,7 @@ def stands(number: int, stage: MemberStage) -> Moment:
     return lambda group, at: at.number == number and group.brokers[number].failover.member.stage is stage
 
 
-def gives(number: int, step: HandStep) -> Moment:
+def gives(number: int, step: HandoverStep) -> Moment:
     """Return the moment at which a member that hands over is at a step."""
 
     def is_there(group: CrashingGroup, at: Point) -> bool:
@@ -56,21 +56,21 @@ HANDOVER: dict[str, Moment] = {
     "a: registered, unknowing": is_at(MASTER, "answered Create", "/live/0"),
     "b: the state seen": stands(MASTER, MemberStage.AWAITING),
     "c: the slave connected": lambda group, _: group.brokers[SLAVE].failover.member.peer(MASTER).is_linked,
-    "d: pulls refused": gives(SLAVE, HandStep.DRAIN),
-    "d: offsets sent": gives(SLAVE, HandStep.OFFSETS),
+    "d: pulls refused": gives(SLAVE, HandoverStep.DRAIN),
+    "d: offsets sent": gives(SLAVE, HandoverStep.OFFSETS),
     "e: offsets arrived": is_at(MASTER, "disk replace", "consumerOffset.json"),
     "e: offsets saved": has_taken,
-    "e: the slave knows": gives(SLAVE, HandStep.WAIT),
+    "e: the slave knows": gives(SLAVE, HandoverStep.WAIT),
     "f: about to write the record": is_at(MASTER, "asked Write", "/state"),
     "f: written, unknowing": is_at(MASTER, "answered Write", "/state"),
     "f: the master serves": lambda group, _: group.brokers[MASTER].may == "RW",
     "f: the slave follows": stands(SLAVE, MemberStage.SLAVE),
 }
 SWITCH: dict[str, Moment] = {
-    "pulls refused": gives(MASTER, HandStep.DRAIN),
-    "offsets sent": gives(MASTER, HandStep.OFFSETS),
+    "pulls refused": gives(MASTER, HandoverStep.DRAIN),
+    "offsets sent": gives(MASTER, HandoverStep.OFFSETS),
     "offsets arrived": is_at(SLAVE, "disk replace", "consumerOffset.json"),
-    "the giver knows": gives(MASTER, HandStep.WAIT),
+    "the giver knows": gives(MASTER, HandoverStep.WAIT),
     "about to write the record": is_at(MASTER, "asked Write", "/state"),
     "written, unknowing": is_at(MASTER, "answered Write", "/state"),
     "the target prepares": stands(SLAVE, MemberStage.PREPARING),
