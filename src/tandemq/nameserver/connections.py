@@ -139,7 +139,7 @@ class ConnectionTable:
         """Yield the requests that are complete with these bytes; stops when the connection is removed.
 
         Raises:
-            ProtocolError: the bytes are no frames of the protocol; to be raised after the requests before them.
+            ProtocolError: the bytes are malformed; raised after the requests before them.
         """
         connection = self._connections.get(link)
         if connection is None:

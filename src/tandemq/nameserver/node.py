@@ -4,7 +4,7 @@
                 ConnectionTable
 
 Every request is answered in the turn it arrives in, in order, in the encoding (JSON or binary) it came in; one-way
-requests are never answered. Bytes that are no frame close their connection. Responses of the registry
+requests are never answered. Malformed bytes close their connection. Responses of the registry
 (`registry_enable`) leave when the changes they rest on are on disk.
 
 Timers: a connection on which nothing arrived for `connection_idle_ms` is closed; a broker silent for `broker_expiry_ms`

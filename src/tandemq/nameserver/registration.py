@@ -73,7 +73,7 @@ def name_field(request: Command, name: str) -> str:
     value = required(request, name)
     if not _is_name(value):
         raise ProtocolError(
-            f"request {request.code}: the header field {name} is no valid name: at most "
+            f"request {request.code}: the header field {name} is not a valid name: at most "
             f"{NAME_CHARACTERS_MAX} printable characters are allowed, it has {len(value)}"
         )
     return value
@@ -90,7 +90,7 @@ def integer_field(request: Command, name: str, default: int | None = None) -> in
     value = required(request, name)
     number = int(value) if _INTEGER.match(value) else None
     if number is None or not -(1 << 63) <= number < 1 << 63:
-        raise ProtocolError(f"request {request.code}: the header field {name} is no integer: {value[:32]!r}")
+        raise ProtocolError(f"request {request.code}: the header field {name} is not an integer: {value[:32]!r}")
     return number
 
 
@@ -183,7 +183,7 @@ def _read_body(request: Command) -> _Body:
     if request.body[0] == 0x78:  # the first byte of every zlib stream Java writes; JSON begins with { or white space
         return _Compressed(_inflate(request.body)).read(with_mappings=request.version >= _VERSION_WITH_MAPPINGS)
     if boolean_field(request, "compressed"):
-        raise ProtocolError("the header says the body is compressed, but it is no zlib stream")
+        raise ProtocolError("the header says the body is compressed, but it is not a zlib stream")
     outer = _table(loads(request.body), "the body")
     bare = request.version < _VERSION_WITH_FULL_BODY and "topicConfigTable" in outer
     wrapper = outer if bare else _table(outer.get("topicConfigSerializeWrapper") or {}, "topicConfigSerializeWrapper")

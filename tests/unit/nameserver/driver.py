@@ -1,4 +1,4 @@
-"""A name server driven by hand: one link per caller, a clock that moves when told."""
+"""A name server driven by a test: one connection per caller, a clock that the test advances."""
 
 import json
 import zlib
@@ -18,7 +18,7 @@ GOLDEN_FRAMES = Path(__file__).resolve().parents[2] / "golden" / "frames"
 
 
 class Driver:
-    """Asks a name server over numbered links and checks that each answer belongs to its question."""
+    """Sends requests to a name server over numbered connections, and checks that each response matches its request."""
 
     def __init__(self, path: Path, config: NameServerConfig | None = None, outbox: Outbox | None = None) -> None:
         self.now = Now(1_000, 1_700_000_000_000)
@@ -108,7 +108,7 @@ def registration(
     mappings: dict[str, Any] | None = None,
     **fields: str,
 ) -> Command:
-    """REGISTER_BROKER, as a Java broker sends it."""
+    """Return a REGISTER_BROKER request as a Java broker sends it."""
     data_version = {"counter": counter, "stateVersion": state_version, "timestamp": 1_700_000_000_000}
     if compress:
         body = compressed_body(data_version, topics, filter_servers, mappings, version)

@@ -12,13 +12,13 @@ from tandemq.real.disk import RealDisk
 
 
 class FullDisk(RealDisk):
-    """A disk on which nothing more fits."""
+    """A full disk."""
 
     def replace(self, path: str, data: bytes) -> None:
         raise DiskFull(f"{path}: {len(data)} bytes do not fit")
 
 
-def test_values_are_there_after_a_restart(tmp_path: Path) -> None:
+def test_values_survive_a_restart(tmp_path: Path) -> None:
     values = KeyValues(RealDisk(tmp_path))
     values.put("space", "key", "ä value")
     values.put("space", "other", "x")
@@ -31,7 +31,7 @@ def test_values_are_there_after_a_restart(tmp_path: Path) -> None:
     assert json.loads((tmp_path / FILE).read_text()) == {"configTable": {"space": {"key": "ä value"}}}
 
 
-def test_file_of_java_is_read(tmp_path: Path) -> None:
+def test_file_of_rocketmq_is_read(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text('{"configTable":{"ORDER_TOPIC_CONFIG":{"T":"broker-a:4"}}}')
     assert KeyValues(RealDisk(tmp_path)).get("ORDER_TOPIC_CONFIG", "T") == "broker-a:4"
 
@@ -43,7 +43,7 @@ def test_damaged_file_stops_the_start_and_says_what_to_do(tmp_path: Path, conten
         KeyValues(RealDisk(tmp_path))
 
 
-def test_change_that_cannot_be_written_is_not_made(tmp_path: Path) -> None:
+def test_change_that_cannot_be_written_is_not_applied(tmp_path: Path) -> None:
     KeyValues(RealDisk(tmp_path)).put("space", "key", "old")
     values = KeyValues(FullDisk(tmp_path))
     with pytest.raises(DiskFull):
@@ -53,7 +53,9 @@ def test_change_that_cannot_be_written_is_not_made(tmp_path: Path) -> None:
     assert values.get("space", "key") == "old"
 
 
-def test_too_much_is_refused_until_something_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_beyond_the_limit_is_refused_until_another_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kv_config, "CHARACTERS_MAX", 20)
     values = KeyValues(RealDisk(tmp_path))
     values.put("s", "a", "12345678")

@@ -59,7 +59,7 @@ def test_double_id_is_refused_with_a_remark_that_names_both(server: Driver) -> N
     assert server.route(CLIENT, "TopicA")["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.1:10911"}
 
 
-def test_killed_broker_registers_elsewhere_in_the_turn_its_link_closes(server: Driver) -> None:
+def test_killed_broker_registers_elsewhere_in_the_turn_its_connection_closes(server: Driver) -> None:
     server.register(BROKER)
     again = encode_command(registration(address="10.0.0.1:20911"))
     opened = Opened(9, LinkKind.REMOTING, "10.0.0.1:9")
@@ -68,13 +68,13 @@ def test_killed_broker_registers_elsewhere_in_the_turn_its_link_closes(server: D
     assert server.route(CLIENT, "TopicA")["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.1:20911"}
 
 
-def test_close_of_a_brokers_link_takes_it_from_the_routes_at_once(server: Driver) -> None:
+def test_closed_connection_of_a_broker_removes_it_from_the_routes_at_once(server: Driver) -> None:
     server.register(BROKER)
     server.close(BROKER)
     assert server.route(CLIENT, "TopicA") is None
 
 
-def test_what_a_link_sent_before_it_closed_is_carried_out(server: Driver) -> None:
+def test_requests_sent_before_a_close_are_executed(server: Driver) -> None:
     put = Command(RequestCode.PUT_KV_CONFIG, flag=FLAG_ONEWAY, fields={"namespace": "n", "key": "k", "value": "v"})
     turn = server.node.turn([(BROKER, encode_command(put))], [Closed(BROKER, "done")], server.now)
     assert not turn.sends
@@ -91,7 +91,7 @@ def test_what_a_link_sent_before_it_closed_is_carried_out(server: Driver) -> Non
         (479, "false", b'{"0":"'),
     ],
 )
-def test_dialect_of_a_route_follows_the_version_of_the_asker(
+def test_dialect_of_a_route_follows_the_version_of_the_client(
     server: Driver, version: int, strict_only: str, key: bytes
 ) -> None:
     server.register(BROKER)
@@ -101,7 +101,7 @@ def test_dialect_of_a_route_follows_the_version_of_the_asker(
     assert loads(answer.body)["queueDatas"][0]["writeQueueNums"] == 4
 
 
-def test_order_configuration_is_in_routes_when_asked_for_and_in_answers_to_brokers(tmp_path: Path) -> None:
+def test_order_configuration_is_in_routes_if_enabled_and_in_responses_to_brokers(tmp_path: Path) -> None:
     server = Driver(tmp_path, NameServerConfig(order_message_enable=True))
     server.open(BROKER)
     server.call(BROKER, RequestCode.PUT_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="TopicA", value="broker-a:4")
@@ -132,7 +132,9 @@ def test_filter_servers_zone_and_static_topics_are_passed_on(server: Driver) -> 
 
 
 @pytest.mark.parametrize(("broker", "client"), [("4.9.7", "4.9.8"), ("5.3.3", "5.3.3")])
-def test_java_broker_registers_and_java_client_gets_what_java_answers(server: Driver, broker: str, client: str) -> None:
+def test_java_broker_registers_and_java_client_gets_the_route_of_javas_name_server(
+    server: Driver, broker: str, client: str
+) -> None:
     (answer,), _ = server.raw(BROKER, golden(f"broker-{broker}-103-register_broker"))
     assert answer.code == ResponseCode.SUCCESS
     for name in ("105-get_routeinfo_by_topic", "106-get_broker_cluster_info"):
@@ -166,14 +168,14 @@ def test_route_for_old_clients_is_java_s_byte_for_byte(server: Driver, version: 
 
 
 def _with_acting_master(body: object) -> object:
-    """4.9 leaves enableActingMaster out; some clients need it, none minds it."""
+    """4.9 omits enableActingMaster; some clients need it, and the others ignore it."""
     if isinstance(body, dict):
         told = {key: _with_acting_master(value) for key, value in body.items()}
         return {"enableActingMaster": False} | told if "brokerAddrs" in body else told
     return [_with_acting_master(item) for item in body] if isinstance(body, list) else body
 
 
-def test_binary_request_gets_a_binary_answer(server: Driver) -> None:
+def test_binary_request_gets_a_binary_response(server: Driver) -> None:
     server.register(BROKER)
     (answer,), _ = server.raw(CLIENT, golden("client-4.9.8-binary-105-get_routeinfo_by_topic"))
     assert answer.binary
@@ -183,7 +185,7 @@ def test_binary_request_gets_a_binary_answer(server: Driver) -> None:
 # --- brokers
 
 
-def test_unregistered_broker_is_gone_and_unregistering_twice_is_harmless(server: Driver) -> None:
+def test_unregistered_broker_is_removed_and_unregistering_again_does_nothing(server: Driver) -> None:
     server.register(BROKER)
     fields = {"brokerName": "broker-a", "brokerAddr": "10.0.0.1:10911", "clusterName": "c", "brokerId": "0"}
     for _ in range(2):
@@ -214,7 +216,7 @@ def test_data_version_query_says_whether_to_register_and_keeps_the_broker_alive(
 
 
 @spec("G03")
-def test_silent_broker_is_dropped_and_its_link_closed_at_120_s_and_not_before(tmp_path: Path) -> None:
+def test_silent_broker_is_removed_and_its_connection_closed_after_exactly_120_s(tmp_path: Path) -> None:
     server = Driver(tmp_path, NameServerConfig(connection_idle_ms=600_000))
     server.open(BROKER)
     server.open(CLIENT)
@@ -237,7 +239,7 @@ def test_heartbeat_keeps_a_broker_with_its_own_timeout(server: Driver) -> None:
     assert server.node.broker_count == 0
 
 
-def test_member_group_names_the_living(server: Driver) -> None:
+def test_member_group_lists_the_live_members(server: Driver) -> None:
     server.register(BROKER)
     answer = server.call(CLIENT, 901, clusterName="DefaultCluster", brokerName="broker-a")
     assert answer.body == (
@@ -281,7 +283,7 @@ def test_single_topic_is_registered(server: Driver) -> None:
     assert server.route(CLIENT, "One")["queueDatas"] == [queues]
 
 
-def test_wiped_write_permission_is_seen_by_clients_and_given_back(server: Driver) -> None:
+def test_wiped_write_permission_is_visible_to_clients_and_can_be_restored(server: Driver) -> None:
     server.register(BROKER)
     assert server.call(CLIENT, 205, brokerName="broker-a").fields == {"wipeTopicCount": "2"}
     assert server.route(CLIENT, "TopicA")["queueDatas"][0]["perm"] == 4
@@ -302,7 +304,7 @@ def test_key_values_over_the_wire(server: Driver) -> None:
     assert server.call(CLIENT, 101, namespace="n", key="k").code == ResponseCode.QUERY_NOT_FOUND
 
 
-def test_full_disk_is_told_to_the_operator(server: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_to_the_operator(server: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: str, data: bytes) -> None:
         raise DiskFull(f"{path}: no space for {len(data)} bytes")
 
@@ -343,7 +345,7 @@ def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
         b"waitSecondsForService=1",
     ],
 )
-def test_settings_that_cannot_change_are_refused(server: Driver, body: bytes) -> None:
+def test_settings_that_cannot_be_changed_are_refused(server: Driver, body: bytes) -> None:
     answer = server.call(CLIENT, 318, body)
     assert answer.code == ResponseCode.NO_PERMISSION
     assert body.split(b"=")[0].decode() in (answer.remark or "")
@@ -360,13 +362,13 @@ def test_unknown_code_is_answered_with_its_number(server: Driver) -> None:
 
 
 @pytest.mark.parametrize("code", [100, 101, 102, 103, 104, 105, 205, 216, 217, 219, 224, 322, 327, 901, 904])
-def test_request_without_its_fields_is_answered_with_what_is_missing(server: Driver, code: int) -> None:
+def test_request_with_missing_fields_is_answered_with_their_names(server: Driver, code: int) -> None:
     answer = server.ask(CLIENT, Command(code))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "is missing" in (answer.remark or "")
 
 
-def test_one_way_requests_and_answers_are_not_answered(server: Driver) -> None:
+def test_one_way_requests_and_responses_are_not_answered(server: Driver) -> None:
     for flag in (FLAG_ONEWAY, FLAG_RESPONSE):
         for code in (105, 4711):
             answers, turn = server.raw(CLIENT, encode_command(Command(code, flag=flag)))
@@ -374,13 +376,13 @@ def test_one_way_requests_and_answers_are_not_answered(server: Driver) -> None:
             assert not turn.closes
 
 
-def test_many_requests_in_one_piece_are_answered_in_order(server: Driver) -> None:
+def test_many_requests_in_one_read_are_answered_in_order(server: Driver) -> None:
     data = b"".join(encode_command(Command(206, opaque=number)) for number in range(50))
     answers, _ = server.raw(CLIENT, data)
     assert [answer.opaque for answer in answers] == list(range(50))
 
 
-def test_garbage_closes_its_link_and_no_other(server: Driver) -> None:
+def test_garbage_closes_only_its_connection(server: Driver) -> None:
     server.register(BROKER)
     good = encode_command(Command(206, opaque=1))
     answers, turn = server.raw(CLIENT, good + b"GET / HTTP/1.1\r\n\r\n" + good)
@@ -393,14 +395,14 @@ def test_garbage_closes_its_link_and_no_other(server: Driver) -> None:
     assert server.route(BROKER, "TopicA") is not None
 
 
-def test_broker_that_sends_garbage_loses_its_place(server: Driver) -> None:
+def test_broker_that_sends_garbage_is_removed(server: Driver) -> None:
     server.register(BROKER)
     server.raw(BROKER, b"\xff" * 100)
     assert server.route(CLIENT, "TopicA") is None
 
 
 @spec("G03")
-def test_idle_link_is_closed_after_120_s_and_a_busy_one_is_not(server: Driver) -> None:
+def test_only_idle_connections_are_closed_after_120_s(server: Driver) -> None:
     for _ in range(4):
         server.pass_time(30_000)
         server.call(BROKER, 206)
@@ -412,7 +414,7 @@ def test_idle_link_is_closed_after_120_s_and_a_busy_one_is_not(server: Driver) -
     assert server.node.deadline_ms() is None
 
 
-def test_links_beyond_the_limit_are_closed(tmp_path: Path) -> None:
+def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
     server = Driver(tmp_path, NameServerConfig(connections_max=2))
     assert not server.open(1).closes
     assert not server.open(2).closes
@@ -421,7 +423,7 @@ def test_links_beyond_the_limit_are_closed(tmp_path: Path) -> None:
     assert not server.open(4).closes
 
 
-def test_link_that_asks_for_more_than_it_reads_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_that_does_not_read_its_responses_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Outbox:
         waiting = 0
 
@@ -442,13 +444,13 @@ def test_link_that_asks_for_more_than_it_reads_is_closed(tmp_path: Path, monkeyp
     assert [link for link, _ in turn.closes] == [BROKER]
 
 
-def test_link_that_reads_its_answers_may_ask_for_ever(server: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_that_reads_its_responses_is_never_closed(server: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BACKLOG_BYTES_MAX", 1_000)
     for _ in range(50):
         assert server.call(CLIENT, 206).code == ResponseCode.SUCCESS
 
 
-def test_frame_over_the_limit_is_never_kept(tmp_path: Path) -> None:
+def test_frame_over_the_limit_is_never_buffered(tmp_path: Path) -> None:
     server = Driver(tmp_path, NameServerConfig(frame_bytes_max=1_024))
     server.open(CLIENT)
     _, turn = server.raw(CLIENT, (2_000).to_bytes(4, "big") + (10).to_bytes(4, "big"))
@@ -486,9 +488,7 @@ REQUESTS = [
     ),
     cut=st.integers(1, 500),
 )
-def test_any_bytes_are_answered_or_close_their_link_and_harm_nobody(
-    tmp_path: Path, pieces: list[bytes], cut: int
-) -> None:
+def test_any_bytes_are_answered_or_close_only_their_connection(tmp_path: Path, pieces: list[bytes], cut: int) -> None:
     server = Driver(tmp_path)
     server.open(1)
     server.open(2)
@@ -542,7 +542,7 @@ def test_any_request_is_answered(
     assert answer.code == ResponseCode.SUCCESS or answer.remark
 
 
-def test_text_that_is_no_unicode_does_not_stop_the_server(server: Driver) -> None:
+def test_invalid_unicode_does_not_stop_the_server(server: Driver) -> None:
     header = b'{"code":105,"opaque":1,"extFields":{"topic":"\\ud800"}}'
     frame = (4 + len(header)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header
     answers, turn = server.raw(CLIENT, frame)
@@ -563,7 +563,7 @@ def told_min_ids(turn: Turn, link: int) -> list[dict[str, str]]:
     return [c.fields for c in found if c.code == RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE and c.is_oneway]
 
 
-def test_members_are_told_who_has_the_smallest_id_when_one_goes_and_when_one_comes(tmp_path: Path) -> None:
+def test_members_are_notified_of_the_smallest_id_when_a_member_joins_or_leaves(tmp_path: Path) -> None:
     server = Driver(tmp_path, NameServerConfig(notify_min_id=True))
     for broker_id in (0, 1, 2):
         server.open(10 + broker_id)
@@ -590,7 +590,7 @@ def test_members_are_told_who_has_the_smallest_id_when_one_goes_and_when_one_com
     assert not turn.sends
 
 
-def test_nobody_is_told_of_smallest_ids_unless_configured(server: Driver) -> None:
+def test_smallest_ids_are_not_notified_by_default(server: Driver) -> None:
     server.register(BROKER)
     server.open(3)
     server.register(3, broker_id=1, address="10.0.0.9:10911")

@@ -1,5 +1,5 @@
-"""Registrations in several pieces, as RocketMQ 5 sends them with enableSplitRegistration, and registrations that are
-refused: what was good before stays, and the broker hears what was not taken."""
+"""Registrations in several parts, as RocketMQ 5 sends them with enableSplitRegistration, and refused registrations: the
+previous one stays valid, and the broker gets the reason."""
 
 import json
 import zlib
@@ -31,7 +31,7 @@ def server(tmp_path: Path) -> Driver:
 
 
 def pieces(server: Driver, *, counter: int, queues: int = 4, **fields: Any) -> None:
-    """Four topics in two pieces of one version."""
+    """Return two parts of one registration: four topics, one version."""
     for names in (("a1", "a2"), ("b1", "b2")):
         told = tuple(topic(name, queues) for name in names)
         assert server.register(1, topics=told, counter=counter, **fields).code == ResponseCode.SUCCESS
@@ -41,14 +41,14 @@ def permission(server: Driver, name: str) -> Any:
     return server.route(1, name)["queueDatas"][0]["perm"]
 
 
-def test_pieces_of_one_version_are_all_taken(server: Driver) -> None:
+def test_parts_of_one_version_are_all_accepted(server: Driver) -> None:
     pieces(server, counter=1)
     assert all(server.route(1, name) for name in ("a1", "a2", "b1", "b2"))
     pieces(server, counter=2, queues=7)
     assert {server.route(1, name)["queueDatas"][0]["writeQueueNums"] for name in ("a1", "b2")} == {7}
 
 
-def test_permission_wiped_by_an_operator_comes_back_with_all_pieces_of_a_new_version(server: Driver) -> None:
+def test_permission_wiped_by_an_operator_is_restored_by_all_parts_of_a_new_version(server: Driver) -> None:
     pieces(server, counter=1)
     server.call(1, Code.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a")
     pieces(server, counter=1)
@@ -57,8 +57,8 @@ def test_permission_wiped_by_an_operator_comes_back_with_all_pieces_of_a_new_ver
     assert [permission(server, name) for name in ("a1", "b1")] == [6, 6]
 
 
-def test_pieces_of_a_tandemq_broker_are_one_version(server: Driver) -> None:
-    """Each piece has a data version of its own for RocketMQ's name servers; that of the table counts here."""
+def test_parts_of_a_tandemq_registration_are_one_version(server: Driver) -> None:
+    """Each part has its own data version for RocketMQ's name servers; TandemQ uses the version of the table."""
 
     def register(counter: int) -> None:
         for following, names in ((1, ("a1", "a2")), (0, ("b1", "b2"))):
@@ -81,7 +81,7 @@ def test_pieces_of_a_tandemq_broker_are_one_version(server: Driver) -> None:
     assert [permission(server, name) for name in ("a1", "b1")] == [6, 6]
 
 
-def test_master_that_comes_back_in_pieces_takes_messages_again_in_all_of_its_topics(server: Driver) -> None:
+def test_master_that_registers_again_in_parts_accepts_messages_in_all_its_topics(server: Driver) -> None:
     server.open(2)
     pieces(server, counter=1, enableActingMaster="true")
     slave = registration(broker_id=1, address="10.0.0.2:10911", counter=1, enableActingMaster="true")
@@ -93,13 +93,13 @@ def test_master_that_comes_back_in_pieces_takes_messages_again_in_all_of_its_top
     assert [permission(server, name) for name in ("a1", "b1")] == [6, 6]
 
 
-def test_mappings_that_come_with_the_last_piece_are_taken(server: Driver) -> None:
+def test_mappings_in_the_last_part_are_accepted(server: Driver) -> None:
     server.register(1, topics=(topic("a1"), topic("a2")))
     server.register(1, topics=(topic("b1"),), mappings={"b1": MAPPING})
     assert server.route(1, "b1")["topicQueueMappingByBroker"]["broker-a"]["totalQueues"] == 4
 
 
-def test_registration_that_cannot_be_read_leaves_the_one_before_in_place(
+def test_malformed_registration_leaves_the_previous_one_in_place(
     server: Driver, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.register(1)
@@ -119,9 +119,7 @@ def test_registration_that_cannot_be_read_leaves_the_one_before_in_place(
     assert server.route(2, "TopicA") is None
 
 
-def test_broker_with_too_many_topics_has_its_place_with_those_known_before(
-    server: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broker_with_too_many_topics_keeps_its_previous_topics(server: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "GROUP_TOPICS_MAX", 3)
     server.register(1, topics=(topic("a"), topic("b")))
     for _ in range(10):
@@ -136,9 +134,7 @@ def test_broker_with_too_many_topics_has_its_place_with_those_known_before(
     assert server.route(1, "c") is not None
 
 
-def test_new_broker_with_too_many_topics_is_in_the_cluster_all_the_same(
-    server: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_broker_with_too_many_topics_is_still_registered(server: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "TOPIC_PLACES_MAX", 1)
     assert server.register(1).code == ResponseCode.SYSTEM_ERROR
     info = json.loads(server.call(1, Code.GET_BROKER_CLUSTER_INFO).body.replace(b"{0:", b'{"0":'))

@@ -1,4 +1,4 @@
-"""What brokers say of themselves, in every dialect, and what is no registration."""
+"""Decoding of broker registrations in every dialect, and malformed ones."""
 
 import zlib
 from struct import pack
@@ -33,7 +33,7 @@ def with_body(body: bytes, **fields: str) -> Command:
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
-def test_registration_of_a_java_broker_is_read(version: str) -> None:
+def test_registration_of_a_java_broker_is_decoded(version: str) -> None:
     (frame,) = FrameDecoder().feed(golden(f"broker-{version}-103-register_broker"))
     told = read_registration(decode_command(frame))
     assert (told.cluster, told.broker_name, told.broker_id) == ("DefaultCluster", "broker-a", 0)
@@ -45,7 +45,7 @@ def test_registration_of_a_java_broker_is_read(version: str) -> None:
 
 @pytest.mark.parametrize("version", [409, 479])
 @pytest.mark.parametrize("honest", [True, False])
-def test_compressed_body_tells_the_same_as_the_plain_one(version: int, honest: bool) -> None:
+def test_compressed_body_equals_the_plain_one(version: int, honest: bool) -> None:
     mapping = {"topic": "TopicA", "bname": "broker-a", "totalQueues": 4, "epoch": 1, "currIdMap": {"0": 1}}
     told: dict[str, Any] = {"version": version, "filter_servers": ("f:1",), "mappings": {"TopicA": mapping}}
     plain = read_registration(registration(**told))
@@ -71,7 +71,7 @@ def test_empty_body_is_a_broker_without_topics() -> None:
     assert told.version == Version()
 
 
-def test_java_dialect_and_numbers_as_text_are_taken() -> None:
+def test_java_dialect_and_numbers_as_text_are_accepted() -> None:
     body = (
         b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"perm":"6","readQueueNums":4,"writeQueueNums":4}},'
         b'"topicQueueMappingInfoMap":{"T":{"topic":"T","bname":"b","currIdMap":{0:7}}}}}'
@@ -91,7 +91,9 @@ def test_java_dialect_and_numbers_as_text_are_taken() -> None:
         {"topicSysFlag": True},
     ],
 )
-def test_odd_topic_is_left_out_and_the_others_stay(odd: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_topic_is_skipped_and_the_others_are_kept(
+    odd: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     told = read_registration(registration(topics=(topic("Good"), topic("Odd") | odd, topic("\n"))))
     assert list(told.topics) == ["Good"]
     assert "count=2" in caplog.text
@@ -104,17 +106,17 @@ def test_odd_topic_is_left_out_and_the_others_stay(odd: dict[str, Any], caplog: 
         ("brokerAddr", "", "brokerAddr is missing"),
         ("clusterName", "", "clusterName is missing"),
         ("brokerId", "", "brokerId is missing"),
-        ("brokerId", "one", "no integer"),
+        ("brokerId", "one", "not an integer"),
         ("brokerId", "-1", "slaves count from 1"),
-        ("brokerId", "99999999999999999999", "no integer"),
-        ("brokerId", "9999999999999999999", "no integer"),
-        ("brokerName", "x" * 256, "no valid name"),
-        ("brokerName", "a\nb", "no valid name"),
+        ("brokerId", "99999999999999999999", "not an integer"),
+        ("brokerId", "9999999999999999999", "not an integer"),
+        ("brokerName", "x" * 256, "not a valid name"),
+        ("brokerName", "a\nb", "not a valid name"),
         ("bodyCrc32", "1", "crc32 not match"),
         ("heartbeatTimeoutMillis", "-5", "heartbeatTimeoutMillis"),
         ("heartbeatTimeoutMillis", "99999999999", "heartbeatTimeoutMillis"),
         ("brokerWeight", "1000001", "brokerWeight"),
-        ("brokerWeight", "much", "no integer"),
+        ("brokerWeight", "much", "not an integer"),
     ],
 )
 def test_bad_header_fields_are_named(field: str, value: str, what: str) -> None:
@@ -152,8 +154,8 @@ def test_bad_bodies_are_errors_of_the_sender(body: bytes) -> None:
         read_registration(with_body(body))
 
 
-def test_body_that_is_not_compressed_though_it_says_so_is_an_error() -> None:
-    with pytest.raises(ProtocolError, match="no zlib stream"):
+def test_uncompressed_body_marked_as_compressed_is_an_error() -> None:
+    with pytest.raises(ProtocolError, match="not a zlib stream"):
         read_registration(with_body(b"{}", compressed="true"))
 
 
@@ -171,7 +173,7 @@ def test_more_topics_than_a_broker_may_have_are_refused(monkeypatch: pytest.Monk
             read_registration(registration(topics=tuple(topic(name) for name in "abc"), compress=compress))
 
 
-def test_data_version_equality_is_of_all_parts() -> None:
+def test_data_versions_are_compared_as_a_whole() -> None:
     assert read_version(DATA_VERSION) == Version(1, 0, 5)
     assert read_version({"counter": 1, "timestamp": 5}) == Version(1, 0, 5)
     assert read_version({"counter": 1, "stateVersion": 2, "timestamp": 5}) != Version(1, 0, 5)
@@ -213,7 +215,7 @@ json_values = st.recursive(
         ]
     ),
 )
-def test_any_json_in_any_place_is_read_or_refused(value: object, place: str) -> None:
+def test_any_json_in_any_place_is_decoded_or_refused(value: object, place: str) -> None:
     wrapper: dict[str, object] = {"topicConfigTable": {"T": topic("T")}}
     body: dict[str, object] = {"topicConfigSerializeWrapper": wrapper}
     (body if place in ("filterServerList", "topicConfigSerializeWrapper") else wrapper)[place] = value
@@ -225,7 +227,7 @@ def test_any_json_in_any_place_is_read_or_refused(value: object, place: str) -> 
 
 
 @given(st.binary(max_size=200))
-def test_any_compressed_bytes_are_read_or_refused(data: bytes) -> None:
+def test_any_compressed_bytes_are_decoded_or_refused(data: bytes) -> None:
     try:
         told = read_registration(with_body(zlib.compress(data)))
     except ProtocolError:
@@ -233,7 +235,7 @@ def test_any_compressed_bytes_are_read_or_refused(data: bytes) -> None:
     assert all(isinstance(queues, TopicQueues) for queues in told.topics.values())
 
 
-def test_weight_zone_and_mode_are_read() -> None:
+def test_weight_zone_and_mode_are_decoded() -> None:
     request = registration()
     request.fields |= {"brokerWeight": "0", "__ZONE_NAME": "east", "failoverMode": "elect"}
     told = read_registration(request)

@@ -1,4 +1,4 @@
-"""The registry inside a name server: nothing is told before it is safe, and what a disk can do to that."""
+"""The registry inside a name server: no response before its change is durable, and disk faults."""
 
 import json
 from random import Random
@@ -24,7 +24,7 @@ TIMEOUT_MS = 1_000
 
 
 class Host:
-    """A name server that hosts a registry; its fdatasync jobs run when told."""
+    """A name server that hosts a registry; the test runs its fdatasync jobs."""
 
     def __init__(self, disk: SimDisk | None = None, *secrets: bytes) -> None:
         self.disk = disk or SimDisk(Random(1))
@@ -83,7 +83,7 @@ class Host:
         self.tell(link, Command(code, fields={"sessionId": str(session)}))
 
 
-def test_nothing_is_told_before_it_is_on_the_device() -> None:
+def test_no_response_is_sent_before_its_change_is_durable() -> None:
     host = Host()
     one, other = host.connect(1), host.connect(2, "other")
     host.do(2, other, Read("/a", watch=True))
@@ -99,7 +99,7 @@ def test_nothing_is_told_before_it_is_on_the_device() -> None:
     assert host.outcomes(2) == ["events", "found"]
 
 
-def test_what_arrives_during_one_sync_shares_the_next() -> None:
+def test_requests_during_an_fdatasync_share_the_next_one() -> None:
     host = Host()
     session = host.connect(1)
     for number in range(20):
@@ -115,7 +115,7 @@ def test_what_arrives_during_one_sync_shares_the_next() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_was_told_is_there_after_a_power_loss(seed: int) -> None:
+def test_answered_changes_survive_a_power_loss(seed: int) -> None:
     host = Host(SimDisk(Random(seed)))
     session = host.connect(1)
     host.do(1, session, Create("/told", b"1"))
@@ -132,7 +132,7 @@ def test_what_was_told_is_there_after_a_power_loss(seed: int) -> None:
     assert found["version"] in ("0", "1")
 
 
-def test_after_a_failed_sync_nothing_is_told_any_more() -> None:
+def test_no_response_is_sent_after_a_failed_fdatasync() -> None:
     host = Host()
     session = host.connect(1)
     host.disk.fail("datasync")
@@ -168,7 +168,7 @@ def test_changes_wait_while_the_disk_is_full() -> None:
     assert Host(host.disk).connect(1, session=session) == session
 
 
-def test_a_session_moves_to_the_link_it_was_last_connected_on() -> None:
+def test_session_moves_to_the_connection_of_its_last_connect() -> None:
     host = Host()
     session = host.connect(1)
     assert host.connect(2, session=session) == session
@@ -181,20 +181,20 @@ def test_a_session_moves_to_the_link_it_was_last_connected_on() -> None:
     assert host.outcomes(2) == ["alive"]
 
 
-def test_nobody_else_resumes_a_session() -> None:
+def test_session_is_not_resumed_by_another_client() -> None:
     host = Host()
     session = host.connect(1)
     assert host.connect(2, "stranger", session) != session
 
 
-def test_session_at_a_registry_whose_data_are_lost_is_told_to_be_another() -> None:
+def test_session_at_a_registry_with_lost_data_gets_a_new_id() -> None:
     before = Host().connect(1)
     emptied = Host()
     assert emptied.connect(1, session=before) != before
     assert emptied.connect(2, "other", session=before) != before
 
 
-def test_a_silent_session_ends_and_who_listens_hears_of_it() -> None:
+def test_silent_session_expires_and_its_events_request_is_answered() -> None:
     host = Host()
     silent, listening = host.connect(1), host.connect(2, "other")
     host.do(1, silent, Create("/live", b"", ephemeral=True))
@@ -217,7 +217,7 @@ def test_a_silent_session_ends_and_who_listens_hears_of_it() -> None:
     assert host.node.registry.session_count == 1
 
 
-def test_a_session_that_is_closed_takes_its_nodes_along() -> None:
+def test_closed_session_deletes_its_nodes() -> None:
     host = Host()
     closing, other = host.connect(1), host.connect(2, "other")
     host.do(1, closing, Create("/live", b"", ephemeral=True))
@@ -228,7 +228,7 @@ def test_a_session_that_is_closed_takes_its_nodes_along() -> None:
     assert host.outcomes(2) == ["missing"]
 
 
-def test_a_long_journal_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_journal_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "JOURNAL_BYTES_MAX", 2_000)
     host = Host()
     session = host.connect(1)
@@ -263,7 +263,7 @@ def test_malformed_requests_are_refused_with_the_reason(fields: dict[str, str], 
 
 
 @pytest.mark.parametrize("client", ["", "x" * 256, "a\nb"])
-def test_a_client_without_a_proper_name_is_refused(client: str) -> None:
+def test_client_without_a_valid_name_is_refused(client: str) -> None:
     host = Host()
     host.turn([], Opened(1, LinkKind.REMOTING, "10.0.0.1:1"))
     header = json.dumps(
@@ -275,7 +275,7 @@ def test_a_client_without_a_proper_name_is_refused(client: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whatever_strangers_ask_is_answered_and_the_journal_can_be_read(seed: int) -> None:
+def test_any_request_is_answered_and_the_journal_stays_readable(seed: int) -> None:
     random, host = Random(seed), Host()
     host.connect(1)
     values = (
@@ -313,7 +313,7 @@ def test_whatever_strangers_ask_is_answered_and_the_journal_can_be_read(seed: in
     assert Host(host.disk).node.registry is not None
 
 
-def test_answers_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_responses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAITING_MAX", 5)
     host = Host()
     session = host.connect(1)
@@ -325,7 +325,7 @@ def test_answers_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert host.outcomes(1) == ["done"] * 5
 
 
-def test_a_name_server_without_the_registry_says_so() -> None:
+def test_name_server_without_the_registry_answers_so() -> None:
     node = NameServer(tiny_name_server(), SimDisk(Random(1)))
     now = Now(0, 0)
     node.turn([], [Opened(1, LinkKind.REMOTING, "a:1")], now)

@@ -1,4 +1,4 @@
-"""The registry of a name server with a secret: who has not proven it reads nothing and writes nothing."""
+"""The registry of a name server with a secret: unauthenticated peers can neither read nor write."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ SECRET, OTHER = b"s" * 32, b"o" * 32
 
 @pytest.fixture
 def host() -> Host:
-    """A registry with a node, and links 1 to 3."""
+    """Return a registry with a node, and connections 1 to 3."""
     host = Host(None, SECRET)
     for link in (1, 2, 3):
         host.turn([], Opened(link, LinkKind.REMOTING, f"10.0.0.{link}:1"))
@@ -41,7 +41,7 @@ def challenge(host: Host, link: int) -> str:
 
 
 def connecting(nonce: str, *, secret: bytes = SECRET, session: int = 0, client: str = "me") -> Command:
-    """A proven CONNECT."""
+    """Return an authenticated CONNECT."""
     fields = {"client": client, "timeoutMs": str(TIMEOUT_MS), "sessionId": str(session)}
     request = Command(RequestCode.TANDEM_REGISTRY_CONNECT, fields=fields | {CHALLENGE: nonce, NONCE: "bm9uY2U="})
     request.fields[PROOF] = to_text(request_proof(ROLES, secret, request))
@@ -58,7 +58,7 @@ def refused(answer: Command) -> bool:
     return answer.code == ResponseCode.NO_PERMISSION and "haSecretFile" in (answer.remark or "")
 
 
-def test_session_that_is_proven_gets_a_proven_answer_and_may_do_everything(host: Host) -> None:
+def test_authenticated_session_gets_an_authenticated_response_and_full_access(host: Host) -> None:
     request = connecting(challenge(host, 2))
     answer = ask(host, 2, request)
     assert from_text(answer.fields[PROOF]) == answer_proof(ROLES, SECRET, request, answer)
@@ -77,9 +77,7 @@ def test_session_that_is_proven_gets_a_proven_answer_and_may_do_everything(host:
         Delete("/group/state", 0),
     ],
 )
-def test_unproven_connection_reads_and_writes_nothing_whatever_session_it_names(
-    host: Host, operation: Operation
-) -> None:
+def test_unauthenticated_connection_cannot_read_or_write_in_any_session(host: Host, operation: Operation) -> None:
     for session in (0, 1, 2):
         assert refused(ask(host, 2, encode_operation(session, operation)))
     for code in (
@@ -146,7 +144,7 @@ def test_changed_connect_is_refused(host: Host, change: Callable[[Command], None
 
 
 @spec("H24")
-def test_recorded_connect_proves_nothing_again_and_nothing_on_another_connection(host: Host) -> None:
+def test_replayed_connect_is_refused_on_the_same_and_on_another_connection(host: Host) -> None:
     nonce = challenge(host, 2)
     recorded = connecting(nonce)
     assert ask(host, 2, recorded).code == ResponseCode.SUCCESS
@@ -160,13 +158,13 @@ def test_recorded_connect_proves_nothing_again_and_nothing_on_another_connection
     assert refused(ask(host, 3, connecting(nonce))), "a proof for one connection is none on another"
 
 
-def test_nonce_of_a_wrong_proof_is_used_too(host: Host) -> None:
+def test_nonce_of_a_wrong_proof_cannot_be_reused(host: Host) -> None:
     nonce = challenge(host, 2)
     assert refused(ask(host, 2, connecting(nonce, secret=OTHER)))
     assert refused(ask(host, 2, connecting(nonce)))
 
 
-def test_closed_connection_leaves_nothing_proven_behind(host: Host) -> None:
+def test_closed_connection_loses_its_authentication(host: Host) -> None:
     session = connect(host, 2)
     host.turn([], Closed(2, "gone"))
     host.turn([], Opened(2, LinkKind.REMOTING, "10.0.0.9:1"))
@@ -177,7 +175,7 @@ def test_closed_connection_leaves_nothing_proven_behind(host: Host) -> None:
     assert (registry._nonces, registry._proven) == ({}, set())
 
 
-def test_name_server_without_a_secret_has_no_challenge_and_asks_for_no_proof() -> None:
+def test_name_server_without_a_secret_requires_no_authentication() -> None:
     host = Host()
     host.turn([], Opened(1, LinkKind.REMOTING, "10.0.0.1:1"))
     answer = ask(host, 1, Command(RequestCode.TANDEM_REGISTRY_CHALLENGE))

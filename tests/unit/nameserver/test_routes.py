@@ -1,4 +1,4 @@
-"""The route table alone."""
+"""Unit tests of the route table."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_brokers_of_one_name_form_one_group() -> None:
     assert found.clusters()["clusterAddrTable"] == {"c": ["b"]}
 
 
-def test_slave_is_told_where_its_master_is_and_master_is_not() -> None:
+def test_only_slaves_get_the_address_of_their_master() -> None:
     found = table()
     assert found.register(told(broker_id=1, address="h:2"), 2, 0).address == ""
     assert found.register(told(), 1, 0).address == ""
@@ -69,7 +69,7 @@ def test_slave_is_told_where_its_master_is_and_master_is_not() -> None:
 
 
 @spec("R01")
-def test_second_broker_on_a_taken_place_is_refused_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_second_broker_with_the_same_id_is_refused_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     found = table()
     found.register(told(), 1, 0)
     with pytest.raises(RemoteError, match=r"id 0 at h:9 is refused.*registered at h:1"):
@@ -79,7 +79,7 @@ def test_second_broker_on_a_taken_place_is_refused_and_changes_nothing(caplog: p
     assert any(record.levelname == "ERROR" and "h:9" in record.getMessage() for record in caplog.records)
 
 
-def test_broker_comes_back_elsewhere_once_its_link_is_closed() -> None:
+def test_broker_can_register_elsewhere_once_its_connection_is_closed() -> None:
     found = table()
     found.register(told(), 1, 0)
     found.link_closed(1, "killed")
@@ -87,7 +87,7 @@ def test_broker_comes_back_elsewhere_once_its_link_is_closed() -> None:
     assert found.addresses("c", "b") == {0: "h:9"}
 
 
-def test_broker_comes_back_elsewhere_when_the_old_one_was_silent_for_long() -> None:
+def test_broker_can_register_elsewhere_when_the_old_one_was_silent() -> None:
     found = table()
     found.register(told(), 1, 0)
     with pytest.raises(RemoteError):
@@ -97,14 +97,14 @@ def test_broker_comes_back_elsewhere_when_the_old_one_was_silent_for_long() -> N
     assert found.broker_count == 1
 
 
-def test_broker_changes_its_address_on_its_own_link() -> None:
+def test_broker_can_change_its_address_on_its_own_connection() -> None:
     found = table()
     found.register(told(), 1, 0)
     found.register(told(address="h:9"), 1, 1)
     assert found.addresses("c", "b") == {0: "h:9"}
 
 
-def test_larger_state_version_takes_the_place_and_smaller_never_does() -> None:
+def test_larger_state_version_wins_and_a_smaller_one_never_does() -> None:
     found = table()
     found.register(told(version=Version(1, 5)), 1, 0)
     found.register(told(address="h:9", version=Version(1, 6)), 2, 1)
@@ -113,7 +113,7 @@ def test_larger_state_version_takes_the_place_and_smaller_never_does() -> None:
         found.register(told(version=Version(1, 5)), 3, EXPIRY_MS)
 
 
-def test_slave_that_becomes_master_has_one_place_only() -> None:
+def test_slave_that_becomes_master_has_only_one_entry() -> None:
     found = table()
     found.register(told(broker_id=1, address="h:2"), 2, 0)
     found.register(told(broker_id=0, address="h:2"), 2, 1)
@@ -121,7 +121,7 @@ def test_slave_that_becomes_master_has_one_place_only() -> None:
     assert found.broker_count == 1
 
 
-def test_address_of_a_present_broker_is_not_taken_by_another_name() -> None:
+def test_address_of_a_present_broker_cannot_be_used_by_another_name() -> None:
     found = table()
     found.register(told(), 1, 0)
     with pytest.raises(RemoteError, match="is registered at h:1"):
@@ -131,7 +131,7 @@ def test_address_of_a_present_broker_is_not_taken_by_another_name() -> None:
     assert found.clusters()["clusterAddrTable"] == {"c": ["other"]}
 
 
-def test_group_does_not_stand_in_two_clusters() -> None:
+def test_group_cannot_be_in_two_clusters() -> None:
     found = table()
     found.register(told(), 1, 0)
     with pytest.raises(RemoteError, match="belongs to cluster c"):
@@ -147,14 +147,14 @@ def test_topics_are_merged_not_replaced() -> None:
     assert found.topics() == ["a", "b", "c"]
 
 
-def test_topics_that_came_late_are_taken_over_though_the_version_is_known() -> None:
+def test_late_topics_are_accepted_with_a_known_version() -> None:
     found = table()
     found.register(told(topics={"new": QUEUES}, version=Version(2)), 1, 0)
     found.register(told(topics={"new": QUEUES, "old": QUEUES}, version=Version(2)), 1, 1)
     assert found.topics() == ["new", "old"]
 
 
-def test_change_of_a_topic_that_was_missed_is_taken_over_though_the_version_is_known() -> None:
+def test_missed_change_of_a_topic_is_accepted_with_a_known_version() -> None:
     found = table()
     found.register(told(topics={"a": QUEUES, "b": QUEUES}), 1, 0)
     found.register(told(topics={"b": TopicQueues(6, 9, 9)}, version=Version(3)), 1, 1)
@@ -174,7 +174,7 @@ def test_topics_of_a_slave_count_only_while_there_is_no_master() -> None:
     assert found.topics() == ["a", "b"]
 
 
-def test_route_lasts_until_the_last_member_is_gone() -> None:
+def test_route_exists_until_the_last_member_is_removed() -> None:
     found = table()
     found.register(told(), 1, 0)
     found.register(told(broker_id=1, address="h:2"), 2, 0)
@@ -188,7 +188,7 @@ def test_route_lasts_until_the_last_member_is_gone() -> None:
     assert found.clusters() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
 
 
-def test_close_of_a_link_left_before_takes_nobody_along() -> None:
+def test_close_of_a_former_connection_removes_no_broker() -> None:
     found = table()
     found.register(told(), 1, 0)
     found.register(told(), 2, 1)
@@ -198,7 +198,7 @@ def test_close_of_a_link_left_before_takes_nobody_along() -> None:
     assert found.broker_count == 0
 
 
-def test_silent_broker_is_dropped_after_its_own_timeout_or_the_common_one() -> None:
+def test_silent_broker_is_removed_after_its_own_or_the_default_timeout() -> None:
     found = table()
     found.register(told(), 1, 0)
     found.register(told(name="quick", address="h:2", timeout_ms=10_000), 2, 0)
@@ -210,7 +210,7 @@ def test_silent_broker_is_dropped_after_its_own_timeout_or_the_common_one() -> N
     assert found.broker_count == 0
 
 
-def test_heartbeat_of_a_stranger_or_for_another_cluster_says_nothing() -> None:
+def test_heartbeat_of_an_unregistered_broker_or_another_cluster_is_ignored() -> None:
     found = table()
     found.register(told(), 1, 0)
     assert found.touch("c", "h:9", 1) is None
@@ -232,7 +232,7 @@ def test_wiped_permission_lasts_until_a_changed_registration() -> None:
     assert found.wipe_write_permission("nobody") == found.add_write_permission("nobody") == 0
 
 
-def test_group_with_acting_master_is_not_written_to_without_its_master() -> None:
+def test_group_with_acting_master_is_not_writable_without_its_master() -> None:
     found = table()
     found.register(told(acting_master=True), 1, 0)
     found.register(told(broker_id=1, address="h:2", acting_master=True), 2, 0)
@@ -246,7 +246,7 @@ def test_group_with_acting_master_is_not_written_to_without_its_master() -> None
     assert b'"perm":6' in (permissions(found) or b"")
 
 
-def test_deleted_topic_is_gone_in_one_cluster_or_everywhere() -> None:
+def test_topic_is_deleted_in_one_cluster_or_in_all() -> None:
     found = table()
     found.register(told(), 1, 0)
     found.register(told(name="x", address="h:2", cluster="other"), 2, 0)
@@ -268,7 +268,7 @@ def test_topic_is_added_on_known_brokers_only() -> None:
     assert b"stranger" not in route
 
 
-def test_topics_by_flag_follow_the_system_flag() -> None:
+def test_topics_are_listed_by_system_flag() -> None:
     found = table()
     flags = {"none": 0, "unit": 1, "sub": 2, "both": 3}
     found.register(told(topics={name: TopicQueues(6, 4, 4, flag) for name, flag in flags.items()}), 1, 0)
@@ -277,7 +277,7 @@ def test_topics_by_flag_follow_the_system_flag() -> None:
     assert found.topics_with_flag(2, 1) == ["sub"]
 
 
-def test_same_route_is_encoded_once_until_something_changes() -> None:
+def test_route_is_encoded_once_until_it_changes() -> None:
     found = table()
     found.register(told(), 1, 0)
     first = found.route("t", strict=True)
@@ -287,7 +287,7 @@ def test_same_route_is_encoded_once_until_something_changes() -> None:
     assert found.route("t", strict=True) != first
 
 
-def test_route_dialects_differ_in_keys_only() -> None:
+def test_route_dialects_differ_only_in_keys() -> None:
     found = table()
     found.register(told(topics={"t": QUEUES}), 1, 0)
     found.register(told(name="b2", address="höst:2"), 2, 0)
@@ -299,7 +299,7 @@ def test_route_dialects_differ_in_keys_only() -> None:
     assert b" " not in strict + java
 
 
-def test_full_table_refuses_more_and_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_table_refuses_new_entries_and_keeps_the_old_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "TOPIC_PLACES_MAX", 3)
     monkeypatch.setattr(brokers, "BROKERS_MAX", 2)
     found = table()
@@ -323,7 +323,7 @@ def brokers_told(found: RouteTable) -> list[dict[str, object]]:
     return list(loads(body)["brokerDatas"])
 
 
-def test_route_tells_weight_zone_and_mode_of_the_master() -> None:
+def test_route_has_weight_zone_and_mode_of_the_master() -> None:
     found = table()
     found.register(told(weight=300, zone="east", mode="elect"), 1, 0)
     found.register(told(broker_id=1, address="h:2", weight=7, zone="west"), 2, 0)
@@ -331,7 +331,7 @@ def test_route_tells_weight_zone_and_mode_of_the_master() -> None:
     assert (group["weight"], group["zoneName"], group["failoverMode"]) == (300, "east", "elect")
 
 
-def test_new_master_brings_its_own_weight() -> None:
+def test_weight_of_a_new_master_is_used() -> None:
     found = table()
     found.register(told(weight=300), 1, 0)
     found.register(told(weight=200), 1, 0)
@@ -340,7 +340,7 @@ def test_new_master_brings_its_own_weight() -> None:
     assert brokers_told(found)[0]["weight"] == 50
 
 
-def test_route_of_a_broker_that_says_nothing_is_as_before() -> None:
+def test_route_of_a_broker_without_attributes_is_unchanged() -> None:
     found = table()
     found.register(told(), 1, 0)
     assert set(brokers_told(found)[0]) == {"brokerAddrs", "brokerName", "cluster", "enableActingMaster"}

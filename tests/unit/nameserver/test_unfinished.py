@@ -1,4 +1,4 @@
-"""Requests that are begun and not ended, and answers of one turn: bounded together, the former also by their age."""
+"""Limits of partial frames (total size and age) and of the responses of one turn."""
 
 from pathlib import Path
 
@@ -13,7 +13,9 @@ from tests.unit.nameserver.driver import Driver
 BROKER, CLIENT = 1, 2
 
 
-def test_frames_begun_on_many_links_are_bounded_together(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_partial_frames_on_many_connections_are_bounded_together(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     server = Driver(tmp_path, NameServerConfig(frame_bytes_max=200_000, unfinished_bytes_max=1_000_000))
     begun = (200_000 - 4).to_bytes(4, "big") + bytes(99_996)
     closed = []
@@ -29,7 +31,7 @@ def test_frames_begun_on_many_links_are_bounded_together(tmp_path: Path, caplog:
     assert server.route(BROKER, "TopicA") is not None
 
 
-def test_frame_that_does_not_end_closes_its_link_though_bytes_still_come(tmp_path: Path) -> None:
+def test_overdue_partial_frame_closes_its_connection_although_bytes_still_arrive(tmp_path: Path) -> None:
     server = Driver(tmp_path)
     server.open(BROKER)
     server.open(CLIENT)
@@ -42,7 +44,7 @@ def test_frame_that_does_not_end_closes_its_link_though_bytes_still_come(tmp_pat
     assert server.pass_time(6_000).closes == [(CLIENT, "frame not completed")]
 
 
-def test_answers_of_one_turn_are_bounded(tmp_path: Path) -> None:
+def test_responses_of_one_turn_are_bounded(tmp_path: Path) -> None:
     server = Driver(tmp_path)
     server.open(BROKER)
     server.open(CLIENT)
