@@ -16,7 +16,7 @@ TYPED   := src/tandemq tests chaos $(sort $(dir $(wildcard bench/*.py examples/*
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: all help setup fmt check docs reference test demo sim interop bench bench-spark bench-failover chaos soak spec blackbox cov wheel lock clean
+.PHONY: all help setup fmt check docs reference test test-fast demo sim interop bench bench-spark bench-failover chaos soak spec blackbox cov wheel lock clean
 
 all: check test  ## check + test (the default)
 
@@ -64,6 +64,11 @@ test: $(READY)  ## the tests, without Java peers and real-time waits; k=name sel
 	$(PYTEST) $(WHERE) -n 3 --dist worksteal --ignore=tests/interop --ignore=tests/test_tidy.py --ignore=tests/test_docs.py \
 		-m "not slow and not interop" $(if $(k),-k "$(k)")
 
+# One worker per core: these tests wait for nothing.
+test-fast: $(READY)  ## the tests that start no process and no Spark, after each change; k=name picks
+	$(PYTEST) tests/unit tests/sim tests/scripts tests/chaos tests/bench -n 2 --dist worksteal \
+		-m "not slow and not system" $(if $(k),-k "$(k)")
+
 demo: $(READY)  ## a cluster under load that loses a master, with checks of the result
 	$(TANDEMQ) demo
 
@@ -85,9 +90,9 @@ bench-failover: $(READY)  ## interruptions of reads and writes in each mode, wit
 chaos: $(READY)  ## real brokers, real registries, real faults, 200 runs: about two hours
 	$(PY) -m chaos.run
 
-soak: $(READY)  ## tests that wait in real time, half an hour or more, then seeds until stopped
+soak: $(READY)  ## long searches and real-time waits, an hour or more, then seeds until stopped (seeds=10000: so many)
 	$(PYTEST) tests --ignore=tests/interop -m slow -o faulthandler_timeout=0
-	$(TANDEMQ) sim --forever
+	$(TANDEMQ) sim $(if $(seeds),--seeds $(seeds) --jobs 2,--forever)
 
 spec: $(READY)  ## each row of docs/internals/requirements.md with its tests, and the rows without tests
 	$(PY) -m tests.spec

@@ -1,10 +1,14 @@
 """What every test gets: a Hypothesis profile that does not depend on the machine, and nothing left open unnoticed."""
 
+import functools
 import gc
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -19,20 +23,32 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-SLOWEST = Path(__file__).parent / "spark"
+ROOT = Path(__file__).parent
+SLOWEST = ROOT / "spark"
+OF_SYSTEMS = [ROOT / name for name in ("blackbox", "interop", "spark")]
+"""Directories whose tests start processes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two of the processes begin with the tests of Spark, half each: they are slow, and none is left for the end.
+    """Mark the tests of processes and of Spark, and let two workers begin with the tests of Spark, half each.
 
-    Each process begins with its part of the list, all parts of one length.
+    These are slow, so that none is left for the end. Each worker begins with its part of the list; all have one length.
     """
+    for item in items:
+        if item.path.parent == ROOT or any(item.path.is_relative_to(directory) for directory in OF_SYSTEMS):
+            item.add_marker(pytest.mark.system)
     slow = [item for item in items if item.path.is_relative_to(SLOWEST)]
     quick = [item for item in items if not item.path.is_relative_to(SLOWEST)]
     half = len(slow) // 2
     part = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     rest = max(0, part - half)
     items[:] = slow[:half] + quick[:rest] + slow[half:] + quick[rest:]
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the imported modules from garbage collection, which each file ends with: it takes 0.1 s otherwise."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,3 +66,34 @@ def _leave_nothing_open() -> Iterator[None]:
     """Collect garbage after each file, so that a socket or file left open is reported there and not somewhere later."""
     yield
     gc.collect()
+
+
+_starts: list[str] = []
+"""Processes started since the present test began."""
+
+
+def _recorded(start: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(start)
+    def record(*arguments: Any, **named: Any) -> Any:
+        _starts.append(str(named.get("args", arguments[1] if len(arguments) > 1 else arguments[0])))
+        return start(*arguments, **named)
+
+    return record
+
+
+subprocess.Popen.__init__ = _recorded(subprocess.Popen.__init__)  # type: ignore[method-assign]
+BaseProcess.start = _recorded(BaseProcess.start)  # type: ignore[method-assign]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Iterator[None]:
+    _starts.clear()
+    return (yield)
+
+
+@pytest.fixture(autouse=True)
+def _start_processes_only_if_marked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that starts a process and would be part of `make test-fast`."""
+    yield
+    if _starts and not request.node.get_closest_marker("system"):
+        pytest.fail(f"a test without the marker `system` started {_starts}")

@@ -25,6 +25,12 @@ def test_workflow_runs_make_targets_that_exist_and_nothing_else(path: Path) -> N
         assert (make, target in TARGETS) == ("make", True), f"{path.name}: {step}"
 
 
+def test_nightly_workflow_runs_what_make_test_leaves_out() -> None:
+    steps = steps_of(ROOT / ".github" / "workflows" / "nightly.yml")
+    assert [step for step in steps if step.startswith("make soak seeds=")], "without seeds it would not end"
+    assert "make chaos" in steps
+
+
 def test_pre_commit_hooks_use_the_tools_of_the_environment() -> None:
     text = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
     entries = re.findall(r"^ +entry: (.+)$", text, re.MULTILINE)

@@ -18,6 +18,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.system
 def test_logs_of_a_cluster_that_fails_to_start_are_kept_and_their_ends_shown(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -34,6 +35,7 @@ def test_logs_of_a_cluster_that_fails_to_start_are_kept_and_their_ends_shown(
     shutil.rmtree(directory)
 
 
+@pytest.mark.system
 def test_directory_is_removed_after_success(place: Path) -> None:
     with running_pair(Mode.STATIC, "namesrv") as pair:
         assert pair.master.is_running

@@ -35,6 +35,7 @@ for name, call in calls.items():
         (["eread", "enospc"], ["pwrite ENOSPC", "write ENOSPC", "pread EIO"]),
     ],
 )
+@pytest.mark.system
 def test_calls_that_fail(kinds: list[str], found: list[str], tmp_path: Path) -> None:
     faults = tmp_path / "faults"
     faults.mkdir()

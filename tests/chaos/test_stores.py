@@ -81,6 +81,7 @@ def test_byte_that_differs_is_found(at: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.tandemq(maxHashSlotNum=5_000_000, maxIndexNum=20_000_000)
+@pytest.mark.system
 def test_stores_of_a_pair_pass_until_bytes_are_changed(tandemq_pair: LocalCluster) -> None:
     master, slave = tandemq_pair.broker(), tandemq_pair.broker(broker_id=1)
     body = asyncio.run(_send(tandemq_pair.name_servers))
@@ -98,6 +99,7 @@ def test_stores_of_a_pair_pass_until_bytes_are_changed(tandemq_pair: LocalCluste
     assert sorted(text.partition(":")[0] for text in found) == ["I10", "I8", "I9"], found
 
 
+@pytest.mark.system
 def test_directory_without_a_store_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match=r"tandemq log verify .* ended with"):
         check([tmp_path])

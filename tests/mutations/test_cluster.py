@@ -12,6 +12,8 @@ from tandemq.sim.simulation import quiet
 from tests.mutations.cluster import MUTATIONS
 from tests.mutations.groups import GROUP_MUTATIONS
 from tests.mutations.patch import Mutation
+from tests.mutations.test_groups import RARE as RARE_OF_GROUPS
+from tests.samples import slow
 
 SEEDS_MAX = 30
 FIRST = {
@@ -24,11 +26,25 @@ FIRST = {
     "copies-never-compared": 5,
 }
 """First seed to run, for mutations that need a rare fault."""
+RARE = {
+    "flush-covers-later-writes",
+    "failed-write-is-acked",
+    "no-checksums",
+    "queues-not-cut",
+    "refused-and-stored",
+    "slave-never-returns",
+    "client-denies-the-unknown",
+    "client-commits-ahead",
+    "client-drops-rejected",
+    "client-skips-messages",
+    "client-waits-for-its-master",
+}
+"""Mutations that need several seeds or long ones: they run in `make soak`."""
 OF_GROUPS = {"I6", "I19"}
 """Rules that apply to groups with a registry only."""
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize("name", [slow(name) if name in RARE else name for name in MUTATIONS])
 def test_mutation_is_caught(name: str) -> None:
     patch, rules = MUTATIONS[name]
     with quiet(), patch():
@@ -50,6 +66,8 @@ def test_every_rule_alone_notices_some_mutation() -> None:
     assert len(raised) > 15
     assert alone(MUTATIONS) == raised - OF_GROUPS
     assert alone(MUTATIONS | GROUP_MUTATIONS) == raised
+    frequent = (MUTATIONS | GROUP_MUTATIONS).items()
+    assert alone({name: mutation for name, mutation in frequent if name not in RARE | RARE_OF_GROUPS}) == raised
 
 
 def alone(mutations: Mapping[str, Mutation]) -> set[str]:

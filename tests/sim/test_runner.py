@@ -7,6 +7,8 @@ import pytest
 
 from tandemq.sim.runner import run_many
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(autouse=True)
 def _small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:

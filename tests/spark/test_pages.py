@@ -100,6 +100,7 @@ def test_every_command_of_the_page_is_run_by_a_test_of_this_file() -> None:
     assert {shlex.split(line)[2] for line in lines if line not in others} == {*COMMANDS, *JOBS}
 
 
+@pytest.mark.slow
 def test_jobs_of_the_page_do_what_the_page_says(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +202,7 @@ def test_python_of_the_page_reads_a_log_and_a_lake(spark: SparkSession, tmp_path
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_pipeline_is_created_run_and_updated(
     spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

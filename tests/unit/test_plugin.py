@@ -113,6 +113,7 @@ def test_settings(tandemq_broker):
     result.stdout.fnmatch_lines(["*did you mean fileReservedTime?*"])
 
 
+@pytest.mark.system
 def test_plugin_does_not_load_the_broker_before_a_fixture_is_used(users: pytest.Pytester) -> None:
     users.makepyfile(
         """

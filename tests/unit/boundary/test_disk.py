@@ -1,6 +1,5 @@
 """One suite for every disk: the same calls, the same results, the same classes of errors."""
 
-import gc
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -208,7 +207,6 @@ def test_both_disks_hold_the_same_after_any_calls(
         assert real.list(directory) == sim.list(directory)
         for name_ in real.list(directory):
             assert real.read(f"{directory}/{name_}") == sim.read(f"{directory}/{name_}")
-    gc.collect()
 
 
 def test_sim_disk_full_leaves_no_more_than_fits_and_goes_on_when_there_is_space() -> None:

@@ -38,7 +38,10 @@ pytestmark = pytest.mark.timeout(240)  # the first run fetches ZooKeeper
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(kind, marks=() if kind == "tree" else pytest.mark.system) for kind in KINDS],
+)
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     opened = open_place(request.param, tmp_path_factory.mktemp(request.param))
     yield opened

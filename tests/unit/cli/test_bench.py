@@ -10,6 +10,7 @@ from tests.unit.cli.conftest import Run
 SHORT = ("--seconds", 0.3, "--warmup", 0.1, "--json")
 
 
+@pytest.mark.system
 def test_produce_then_consume(run: Run, tandemq_broker: LocalCluster) -> None:
     words = ("bench", "produce", tandemq_broker.address, "--connections", 2, "--window", 4, "--body", 100)
     sent = json.loads(run(*words, *SHORT).stdout)
@@ -19,6 +20,7 @@ def test_produce_then_consume(run: Run, tandemq_broker: LocalCluster) -> None:
     assert got["messages"] > 0
 
 
+@pytest.mark.system
 def test_text_shows_rate_histogram_progress_and_the_generators_share(run: Run, tandemq_broker: LocalCluster) -> None:
     printed = run("bench", "produce", tandemq_broker.address, "--seconds", 0.7, "--warmup", 0.1)
     assert "per second" in printed.stdout
@@ -28,11 +30,13 @@ def test_text_shows_rate_histogram_progress_and_the_generators_share(run: Run, t
     assert "done" in printed.stderr
 
 
+@pytest.mark.system
 def test_missing_broker_is_reported(run: Run) -> None:
     assert "127.0.0.1:1" in run("bench", "produce", "127.0.0.1:1", *SHORT, code=1).stderr
 
 
 @pytest.mark.tandemq(haClassicPeers="127.0.0.1")
+@pytest.mark.system
 def test_replicate_copies_the_log_to_its_end(run: Run, tandemq_broker: LocalCluster) -> None:
     run("bench", "produce", tandemq_broker.address, "--count", 50, *SHORT)
     master = tandemq_broker.broker()
@@ -47,6 +51,7 @@ def test_replicate_copies_the_log_to_its_end(run: Run, tandemq_broker: LocalClus
     assert "of one core" in printed
 
 
+@pytest.mark.system
 def test_replicate_is_refused_from_an_address_that_is_not_in_haClassicPeers(
     run: Run, tandemq_broker: LocalCluster
 ) -> None:

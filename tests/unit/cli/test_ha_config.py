@@ -111,6 +111,7 @@ def test_contradictory_configuration_is_refused_when_entered(
 
 
 @spec("F02")
+@pytest.mark.system
 def test_stored_configuration_is_published_and_publishing_again_changes_nothing(
     config: Config, place: NameServerPlace, cluster: str
 ) -> None:
@@ -133,6 +134,7 @@ def test_stored_configuration_is_published_and_publishing_again_changes_nothing(
     assert config("list") == []
 
 
+@pytest.mark.system
 def test_serving_broker_cannot_be_removed(config: Config, place: NameServerPlace, cluster: str) -> None:
     config("set", "broker-a", *PAIR, "--cluster", cluster)
     with RegistryClient(parse_address(address(place))) as client:
@@ -165,6 +167,7 @@ def test_error_is_one_line_and_an_exit_code(
 
 
 @pytest.mark.parametrize("verbose", [False, True])
+@pytest.mark.system
 def test_unreachable_zookeeper_is_one_line_unless_verbose(tmp_path: Path, verbose: bool) -> None:
     done = subprocess.run(
         [
@@ -188,6 +191,7 @@ def test_unreachable_zookeeper_is_one_line_unless_verbose(tmp_path: Path, verbos
     assert (len(lines) > 1) is verbose, done.stderr
 
 
+@pytest.mark.system
 def test_the_default_database_is_in_the_home_directory(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tandemq", "ha", "config", "set", "broker-a", "--member", "0,role=master"],
@@ -218,6 +222,7 @@ class Follower:
 
 
 @spec("F02")
+@pytest.mark.system
 def test_registry_is_correct_after_apply_follow_is_killed_repeatedly(
     config: Config, place: NameServerPlace, cluster: str, tmp_path: Path
 ) -> None:

@@ -15,6 +15,8 @@ from tandemq.run.local import LocalCluster
 from tests.spec import spec
 from tests.unit.cli.conftest import Run
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def elected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:

@@ -16,6 +16,8 @@ from tests.blackbox.programs import Program, wait_until
 from tests.unit.boundary.registries import NameServerPlace
 from tests.unit.cli.conftest import Run
 
+pytestmark = pytest.mark.system
+
 NOBODY = "127.0.0.1:1"
 Start = Callable[..., Program]
 

@@ -54,6 +54,7 @@ def test_valid_store_verifies(run: Run, store: Path) -> None:
     assert "valid" in run("log", "verify", store, "--jobs", 1).output
 
 
+@pytest.mark.system
 def test_result_does_not_depend_on_the_number_of_processes(run: Run, store: Path) -> None:
     assert verified(run, store, jobs=2)["records"] == COUNT
 
@@ -163,7 +164,7 @@ def test_wrong_queue_entry_is_reported_for_record_and_entry(run: Run, store: Pat
     }
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.system)])
 @pytest.mark.parametrize(
     "wrong", [bytes(20), b"\xff" * 20, b"\x40", b"\0" * 8 + b"\x80"], ids=["zeroed", "ones", "offset", "size"]
 )
@@ -279,6 +280,7 @@ def ask_key() -> Callable[[Path, str], int]:
     return found
 
 
+@pytest.mark.system
 def test_index_of_a_store_in_use_is_not_rebuilt(run: Run, tandemq_broker: LocalCluster) -> None:
     import subprocess
     import sys

@@ -42,6 +42,7 @@ def test_every_command_that_prints_data_has_json() -> None:
             assert "--json" in [option for parameter in command.params for option in parameter.opts], words
 
 
+@pytest.mark.system
 def test_help_loads_neither_numpy_nor_rich_nor_the_client() -> None:
     code = (
         "import sys; from tandemq.cli import main; main(['--help'], standalone_mode=False); "
@@ -65,6 +66,7 @@ def test_malformed_address_is_wrong_configuration(run: Run) -> None:
     assert "host:port" in run("topic", "list", "--namesrv", "nonsense", code=2).stderr
 
 
+@pytest.mark.system
 def test_closed_output_pipe_is_not_an_error(tmp_path: Path) -> None:
     words = f"{sys.executable} -m tandemq --help | head -c 10"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", words], capture_output=True, text=True, check=False)

@@ -44,6 +44,7 @@ def test_lines_of_standard_input_are_messages(run: Run, cluster: LocalCluster, r
     assert sorted(json.loads(line)["body"] for line in printed.stdout.splitlines()) == ["a", "b", "c"]
 
 
+@pytest.mark.system
 def test_interrupted_tail_has_printed_its_messages(cluster: LocalCluster, run_json: RunJson) -> None:
     run_json("topic", "create", "Followed", "--queues", 1)
     run_json("message", "send", "Followed", "one")

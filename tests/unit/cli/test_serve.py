@@ -19,6 +19,8 @@ from tests.blackbox.ports import Reserved
 from tests.spec import spec
 from tests.unit.cli.conftest import Run
 
+pytestmark = pytest.mark.system
+
 ANY_PORTS = ("--set", "listenPort=0", "--set", "haListenPort=0", "--set", "bindAddress=127.0.0.1")
 
 

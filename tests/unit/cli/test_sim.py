@@ -62,6 +62,7 @@ def test_forever_stops_at_the_first_failed_seed(run: Run) -> None:
     assert (found["seeds"], [failed["seed"] for failed in found["failed"]]) == (1, [1])
 
 
+@pytest.mark.system
 def test_forever_prints_progress_and_a_summary_when_interrupted() -> None:
     command = [sys.executable, "-m", "tandemq", "sim", "--forever", "--jobs", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:

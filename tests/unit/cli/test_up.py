@@ -22,6 +22,8 @@ from tandemq.model.command import Command
 from tandemq.run.request import try_request
 from tests.unit.cli.conftest import Run
 
+pytestmark = pytest.mark.system
+
 
 @contextmanager
 def started(data: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:

@@ -33,6 +33,7 @@ def means_of(rows: int) -> dict[str, float]:
 
 
 @pytest.mark.timeout(SPARK_SECONDS_MAX)
+@pytest.mark.slow
 def test_demo_on_a_small_file_has_no_faults(tmp_path: Path) -> None:
     words = ["demo", "--input", str(small(tmp_path / "small.csv")), "--value", "delay", "--key", "flight", "--json"]
     done = subprocess.run([sys.executable, "-m", "tandemq", *words], capture_output=True, text=True, check=False)
@@ -64,6 +65,7 @@ def test_demo_on_a_small_file_has_no_faults(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", Mode)
+@pytest.mark.system
 def test_demo_has_no_faults_in_each_mode_and_without_pipeline_needs_no_spark(tmp_path: Path, mode: Mode) -> None:
     source = rows.from_file(small(tmp_path / "small.csv"), rows.ColumnChoice(value="delay"))
     options = scenario.DemoOptions(source, tmp_path / "data", has_pipeline=False, mode=mode)
@@ -86,6 +88,7 @@ def test_demo_does_not_start_without_spark_for_its_pipeline(tmp_path: Path, monk
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.system
 def test_unreadable_input_is_an_error_with_exit_code_1(tmp_path: Path) -> None:
     words = ["demo", "--input", str(tmp_path / "none.csv")]
     done = subprocess.run([sys.executable, "-m", "tandemq", *words], capture_output=True, text=True, check=False)

@@ -45,6 +45,7 @@ def test_every_request_of_a_run_has_its_own_key_over_all_connections() -> None:
     assert len(keys) == len(broker.requests) == 2000
 
 
+@pytest.mark.system
 def test_timed_run_measures_rate_latency_and_cpu_share() -> None:
     seen: list[LoadProgress] = []
     with echo_server() as address:
@@ -58,6 +59,7 @@ def test_timed_run_measures_rate_latency_and_cpu_share() -> None:
     assert seen[-1].done > 0
 
 
+@pytest.mark.system
 def test_run_with_only_refusals_ends_with_their_reason() -> None:
     with echo_server(14) as address, pytest.raises(LoadError, match="every send is refused; code 14"):
         produce(ProduceOptions(address, SendShape("t"), 4, 32, seconds=30))
@@ -77,6 +79,7 @@ def test_refused_connection_is_an_error() -> None:
         produce(ProduceOptions(address, SendShape("t"), 1, 1, seconds=0.1))
 
 
+@pytest.mark.system
 def test_batch_counts_messages_not_frames() -> None:
     with echo_server() as address:
         result = produce(ProduceOptions(address, SendShape("t", batch=32), 2, 2, count=3200))

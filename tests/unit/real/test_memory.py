@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import resource, sys
 from tandemq.real.memory import keep_blocks
@@ -29,6 +31,7 @@ def faults_of(how: str) -> int:
     return int(faults)
 
 
+@pytest.mark.system
 def test_kept_blocks_cost_no_page_faults() -> None:
     assert faults_of("kept") < 100
     assert faults_of("as it is") > 2_000, (

@@ -12,6 +12,8 @@ from tandemq.coordination.registry.records import Mode
 from tandemq.errors import ConfigError
 from tandemq.run.children import ChildCluster
 
+pytestmark = pytest.mark.system
+
 
 def test_pair_of_processes_starts_restarts_after_sigkill_and_stops_cleanly(tmp_path: Path) -> None:
     with ChildCluster(tmp_path, groups=1, slaves=1) as cluster:

@@ -15,6 +15,8 @@ from tandemq.real.loop import Loop
 from tandemq.run.broker import BrokerProcess
 from tandemq.run.local import LocalCluster
 
+pytestmark = pytest.mark.system
+
 
 def send(cluster: LocalCluster, body: bytes) -> str:
     with BlockingProducer(cluster.name_servers, group="g") as producer:

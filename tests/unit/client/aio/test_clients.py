@@ -24,6 +24,8 @@ from tandemq.errors import ClosedError, ConfigError, LocalError, NetworkError, N
 from tandemq.run.local import LocalCluster
 from tests.spec import spec
 
+pytestmark = pytest.mark.system
+
 FIRST = ConsumeFrom.FIRST
 
 

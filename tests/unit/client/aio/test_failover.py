@@ -14,6 +14,8 @@ from tandemq.errors import TandemError
 from tandemq.run.local import LocalBroker, LocalCluster
 from tests.spec import spec
 
+pytestmark = pytest.mark.system
+
 KEPT_UNDER_WAY = 4
 OUTAGE_S_MAX = 8.0
 SENDS_AFTER = 200
