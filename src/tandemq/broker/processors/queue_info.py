@@ -242,8 +242,11 @@ class QueueInfoProcessor:
             return command.answer(
                 ResponseCode.SYSTEM_ERROR, remark=f"The stats <{fields.stats_name}> <{fields.stats_key}> not exist"
             )
-        minute, hour, day = map(_summary, found)
-        body = {"statsDay": day, "statsHour": hour, "statsMinute": minute}
+        body = {
+            "statsDay": _summary(found.day),
+            "statsHour": _summary(found.hour),
+            "statsMinute": _summary(found.minute),
+        }
         return command.answer(ResponseCode.SUCCESS, body=dumps(body))
 
 

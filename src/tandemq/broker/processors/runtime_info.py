@@ -4,6 +4,8 @@ Tools split the texts, so their form is part of the protocol; keys that tools re
 Source: docs/reference/requests.md, "runtime figures"; RocketMQ StoreStatsService, AdminBrokerProcessor, HARuntimeInfo.
 """
 
+from operator import add
+
 from tandemq.boundary import Disk, DiskUsage, Now
 from tandemq.broker.connections.connection import Link
 from tandemq.broker.context import BrokerRole, CurrentConfig, Handler
@@ -13,7 +15,7 @@ from tandemq.broker.integrity.scrubber import Scrubber
 from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.schedule import Schedule
-from tandemq.broker.state.stats import Stats
+from tandemq.broker.state.stats import Rates, Stats
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.metrics import LARGEST_MS, Histogram
 from tandemq.model.codes import RequestCode as Code
@@ -144,7 +146,7 @@ class RuntimeInfoProcessor:
             "putTps": _three(rates("puts")),
             "getFoundTps": _three(found),
             "getMissTps": _three(missed),
-            "getTotalTps": _three((found[0] + missed[0], found[1] + missed[1], found[2] + missed[2])),
+            "getTotalTps": _three(Rates(*map(add, found, missed))),
             "getTransferedTps": given,
             "getTransferredTps": given,
         }
@@ -290,7 +292,7 @@ def _idle() -> dict[str, str]:
     return found | {"timerEnqueueTps": "0.0", "timerDequeueTps": "0.0"}
 
 
-def _three(rates: tuple[float, float, float]) -> str:
+def _three(rates: Rates) -> str:
     return " ".join(f"{rate:.4f}" for rate in rates)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tandemq.boundary import Turn
+from tandemq.broker.send.send_state import Ack
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.model.codes import ResponseCode
 
@@ -13,7 +14,7 @@ def doubtful(answers: bytes, error: Exception) -> bytes:
     return recode(answers, ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
 
 
-def doubt_acks(acks: Iterable[tuple[int, bytes | None, int, bool, int]], error: Exception, turn: Turn) -> None:
+def doubt_acks(acks: Iterable[Ack], error: Exception, turn: Turn) -> None:
     """Send the acks of a turn; those of stored messages (log offset not 0) with an unknown outcome."""
     for link, answers, end, _, _ in acks:
         if answers:

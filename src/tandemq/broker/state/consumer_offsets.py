@@ -5,7 +5,7 @@ Source: docs/internals/storage.md, "consumerOffset.json"; RocketMQ ConsumerOffse
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from tandemq.broker.state.offset_journal import OffsetJournal
 from tandemq.broker.state.pending_resets import PendingResets
@@ -33,6 +33,16 @@ _OFFSET_BYTES = 100
 """Memory of one queue of such a pair."""
 
 
+class OffsetCorrection(NamedTuple):
+    """A committed offset beyond the end of its queue, set to that end."""
+
+    key: str
+    """Topic and group: "topic@group"."""
+    queue_id: int
+    before: int
+    now: int
+
+
 class ConsumerOffsets:
     """Offsets by "topic@group" and queue id; saved periodically by the owner."""
 
@@ -48,7 +58,7 @@ class ConsumerOffsets:
         self.resets: dict[str, dict[int, int]] = {}
         self.changed: dict[str, set[int]] | None = None
         """Queue ids by "topic@group" that changed since `changes` was called; None: changes are not recorded."""
-        self.corrected: list[tuple[str, int, int, int]] = []
+        self.corrected: list[OffsetCorrection] = []
         """Changes made by the last call of `correct`."""
         self.pending = PendingResets()
         self._commits = 0
@@ -231,11 +241,10 @@ class ConsumerOffsets:
                         self.resets.setdefault(key, {})[queue_id] = count
         self._dirty = True
 
-    def correct(self, ends: Mapping[tuple[str, int], int]) -> list[tuple[str, int, int, int]]:
+    def correct(self, ends: Mapping[tuple[str, int], int]) -> list[OffsetCorrection]:
         """Set every offset beyond the end of its queue to that end.
 
-        `ends`: queue ends by topic and queue id; a missing queue ends at 0. Returns ("topic@group", queue id, offset
-        before, offset now) of each that was changed.
+        `ends`: queue ends by topic and queue id; a missing queue ends at 0. Returns the changed offsets.
         """
         self.corrected = corrected = []
         for key, queues in self.table.items():
@@ -243,7 +252,7 @@ class ConsumerOffsets:
             for queue_id, offset in queues.items():
                 end = ends.get((topic, queue_id), 0)
                 if offset > end:
-                    corrected.append((key, queue_id, offset, end))
+                    corrected.append(OffsetCorrection(key, queue_id, offset, end))
                     queues[queue_id] = end
         if corrected:
             self._dirty = True

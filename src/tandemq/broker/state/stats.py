@@ -50,6 +50,22 @@ class Totals(NamedTuple):
     """Messages sent to consumers."""
 
 
+class Rates(NamedTuple):
+    """Growth per second over three spans, or since the start if that is shorter."""
+
+    last_10_s: float
+    last_60_s: float
+    last_600_s: float
+
+
+class CounterSummaries(NamedTuple):
+    """Sum and rates of a counter in its last minute, hour and day."""
+
+    minute: StatsSnapshot
+    hour: StatsSnapshot
+    day: StatsSnapshot
+
+
 class Day(NamedTuple):
     """Messages in and out from the broker's start until the last two midnights."""
 
@@ -121,10 +137,10 @@ class Stats:
             series = self._series[name, key] = Series(self._sampled_ms)
         series.add(amount, times)
 
-    def summaries(self, name: str, key: str) -> tuple[StatsSnapshot, StatsSnapshot, StatsSnapshot] | None:
+    def summaries(self, name: str, key: str) -> CounterSummaries | None:
         """Return the last minute, hour and day of a counter; None if there is no such counter."""
         series = self._series.get((name, key))
-        return None if series is None else (series.summary(0), series.summary(1), series.summary(2))
+        return None if series is None else CounterSummaries(*map(series.summary, range(3)))
 
     def per_second(self, name: str, key: str) -> float:
         """Return the rate of a counter over the last minute."""
@@ -200,8 +216,8 @@ class Stats:
         pull = self._pull.counters
         return Totals(self._send.count, pull.finds, pull.misses, pull.messages)
 
-    def rates(self, field: str) -> tuple[float, float, float]:
-        """Return the growth per second of a total over 10, 60 and 600 s, or since the start if that is shorter."""
+    def rates(self, field: str) -> Rates:
+        """Return the rates of one of the totals, by its field name."""
         last_ms, last = self._seconds[-1]
         found: list[float] = []
         for span in RATE_SPANS_S:
@@ -209,7 +225,7 @@ class Stats:
             elapsed_ms = last_ms - first_ms
             grown = getattr(last, field) - getattr(first, field)
             found.append(grown * 1000 / elapsed_ms if elapsed_ms else 0.0)
-        return found[0], found[1], found[2]
+        return Rates(*found)
 
     def _each_second(self, now: Now) -> None:
         totals = self.totals()
