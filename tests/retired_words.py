@@ -43,9 +43,19 @@ class Retired(NamedTuple):
 
 
 RETIRED_WORDS = (
+    Retired(
+        r"(?<!awaiting )\bhand-?backs?\b|\bhand(?:s|ed)? back\b",
+        "offset handover, hand over",
+        "The hand-back of offsets.",
+    ),
+    Retired(r"\bhand-overs?\b", "handover, offset handover", "The hand-over ends."),
     Retired(r"\blikeness\b", "same layout, pattern, batch", "Headers are read by likeness."),
     Retired(r"\bsets? aside\b", "quarantine", "The tail is set aside."),
+    Retired(r"\bin doubt\b", "unknown outcome", "An answer in doubt."),
+    Retired(r"\bcomes? twice\b(?! in a row)", "is delivered twice, duplicate delivery", "A message comes twice."),
+    Retired(r"\blooks? in a row\b", "consecutive polls, checks", "Two looks in a row."),
     Retired(r"\bby dice\b|\bthe dice\b", "random numbers", "Drawn by dice."),
     Retired(r"\bloudly\b", "how: at CRITICAL, with a warning", "It says so loudly."),
+    Retired(r"\bserves? nobody\b", "serves no client", "It serves nobody."),
     Retired(r"\bis there no more\b|\bis no more\b", "no longer exists", "The record is no more."),
 )

@@ -1,4 +1,4 @@
-"""One broker as a member of its group: the state machine that decides who serves, takes over and hands over.
+"""One broker as a member of its group: the state machine of serving, takeover and handover.
 
     registry responses, events ─► receive ─┐
     connections, reports, heartbeats ─► on_… ──► MemberMachine ─► next_effects: RegistryRequest, BecomeMaster, …
@@ -286,7 +286,7 @@ class MemberMachine:
         if self._membership.is_elect:
             self._log.ready_epoch = 0
             if self.stage in (MemberStage.PREPARING, MemberStage.SERVING):
-                self._service.reclaim(f"the log is in doubt: {why}", now)
+                self._service.reclaim(f"the log may lack bytes: {why}", now)
             self._service.claim_above = self.view.version + (self.view.pending is not None)  # one in flight is no claim
         self._decide(now)
 

@@ -9,7 +9,7 @@ several frames at once:
     chunk.join([ head | …"opaque": | 003…body + next head | …"opaque": | 004…body ])
                      ^chunk        ^chunk                  ^chunk        ^chunk
 
-Timestamps are in the heads, which are rendered anew every few milliseconds. All frames of a source have the same
+Timestamps are in the heads, which are rendered again every few milliseconds. All frames of a source have the same
 length, because every changing number has a fixed number of digits.
 
 The header is what a Java 5.x producer writes: one-letter names, JSON, properties with UNIQ_KEY, WAIT and TAGS.
