@@ -25,11 +25,11 @@ these, because a member with an empty store takes an empty registry for a new gr
 class Schedule:
     """The schedule of one seed."""
 
-    def __init__(self, seed: int, *, say: bool = False) -> None:
+    def __init__(self, seed: int, *, traced: bool = False) -> None:
         mode = Mode.ELECT if seed % 2 else Mode.SLAVE_CONSUME
         size = 3 if seed % 4 == 3 else 2
         self.seed = seed
-        self.world = World(seed, mode, size=size, say=say)
+        self.world = World(seed, mode, size=size, traced=traced)
         self.random = self.world.random
         self._may_lose_disk = self.world.loses_disks = seed % 3 == 0
         self._is_faulty = True
@@ -45,8 +45,8 @@ class Schedule:
         world.run(FAULTY_MS)
         self._is_faulty = False
         world.heal()
-        if not world.run_until(self._is_well, RECOVERY_MS) and not self._ask_operator():
-            raise Violation(f"seed {self.seed}: not well after {RECOVERY_MS} ms: {self._show()}")
+        if not world.run_until(self._is_healthy, RECOVERY_MS) and not self._ask_operator():
+            raise Violation(f"seed {self.seed}: not healthy after {RECOVERY_MS} ms: {self._show()}")
         world.run(world.now + 1_500)
         if world.mode is Mode.ELECT:
             world.check_history(world.nodes[world.record.master])
@@ -56,7 +56,7 @@ class Schedule:
         self.world.traffic()
         self.world.after(self.random.uniform(20, 120), self._traffic)
 
-    def _is_well(self) -> bool:
+    def _is_healthy(self) -> bool:
         world, record = self.world, self.world.record
         if record is None or record.mode is not GroupMode.NORMAL or len(record.in_sync) < len(world.nodes):
             return False
@@ -72,7 +72,7 @@ class Schedule:
             return False
         world.is_unclean = True
         master.input(lambda m, now: m.force_master(now))
-        return world.run_until(self._is_well, RECOVERY_MS)
+        return world.run_until(self._is_healthy, RECOVERY_MS)
 
     def _show(self) -> str:
         world = self.world

@@ -203,10 +203,10 @@ class Node:
             self.done.append(effect)
         elif isinstance(effect, Note):
             self.notes.append(effect.text)
-            world.say(f"{self.id} {effect.text}")
+            world.note(f"{self.id} {effect.text}")
         elif isinstance(effect, PermissionChanged):
             what = ("READ " if effect.may_read else "") + ("WRITE" if effect.may_write else "")
-            world.say(f"{self.id} may {what.strip() or 'NOTHING'}")
+            world.note(f"{self.id} may {what.strip() or 'NOTHING'}")
 
     def _ready(self, order: BecomeMaster, life: int) -> None:
         if self.life != life or self.role != order or self.member is None:

@@ -303,15 +303,15 @@ def test_session_is_authenticated_both_ways_on_each_connection() -> None:
     pair.until(SessionLost, SessionUp)
 
 
-@pytest.mark.parametrize(("ours", "said"), [((), "got no proof"), ((OTHER,), "got a wrong proof")])
+@pytest.mark.parametrize(("ours", "problem"), [((), "got no proof"), ((OTHER,), "got a wrong proof")])
 def test_session_without_the_secret_is_refused_with_the_setting_to_use(
-    caplog: pytest.LogCaptureFixture, ours: tuple[bytes, ...], said: str
+    caplog: pytest.LogCaptureFixture, ours: tuple[bytes, ...], problem: str
 ) -> None:
     pair = Pair(ours=ours, theirs=(SECRET,))
     for _ in range(1_000):
         pair.step()
     assert [event for event in pair.told if isinstance(event, SessionUp)] == []
-    assert said in pair.machine.refusal
+    assert problem in pair.machine.refusal
     assert "haSecretFile" in pair.machine.problem
     assert "--secret-file" in pair.machine.problem
     assert pair.server.registry is not None

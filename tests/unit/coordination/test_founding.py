@@ -12,12 +12,12 @@ from tests.unit.coordination.world import World
 def served(mode: Mode, size: int = 2, seed: int = 5) -> World:
     """Return a group with acknowledged messages and all members in sync."""
     world = World(seed, mode, size=size)
-    assert world.run_until(lambda: is_well(world), 8_000)
+    assert world.run_until(lambda: is_healthy(world), 8_000)
     offer(world, 20)
     return world
 
 
-def is_well(world: World) -> bool:
+def is_healthy(world: World) -> bool:
     record = world.record
     return (
         record is not None
@@ -33,7 +33,7 @@ def offer(world: World, count: int) -> None:
         world.run(world.now + 50)
 
 
-def trouble(node: Node) -> str:
+def problem(node: Node) -> str:
     assert node.member is not None
     return node.member.problem(node.clock().mono_ms)
 
@@ -45,7 +45,7 @@ def test_lost_record_is_created_again_when_all_members_are_connected(mode: Mode)
     known = dict(world.acked)
     epoch = world.record.epoch
     world.lose_registry()
-    assert world.run_until(lambda: is_well(world), 15_000)
+    assert world.run_until(lambda: is_healthy(world), 15_000)
     assert world.record.epoch > epoch
     master = world.nodes[world.record.master]
     assert known
@@ -67,13 +67,13 @@ def test_returning_member_does_not_create_the_record_without_members_with_longer
     world.run(world.now + 10_000)
     assert world.readers() == world.writers() == []
     others = [number for number in world.nodes if number != old.id]
-    assert f"missing: broker {others[0]}, {others[1]}; if" in trouble(old)
+    assert f"missing: broker {others[0]}, {others[1]}; if" in problem(old)
     for number in others:
         world.nodes[number].start()
-    assert world.run_until(lambda: is_well(world), 15_000)
+    assert world.run_until(lambda: is_healthy(world), 15_000)
     world.check_history(world.nodes[world.record.master])
     assert world.record.master in others
-    assert trouble(old) == ""
+    assert problem(old) == ""
 
 
 @spec("F09")
@@ -89,7 +89,7 @@ def test_members_stop_serving_when_the_registry_has_an_older_record() -> None:
     assert world.readers() == world.writers() == []
     for node in world.nodes.values():
         if node is not old:
-            assert "an older copy of the registry's data was restored" in trouble(node)
+            assert "an older copy of the registry's data was restored" in problem(node)
 
 
 @spec("F30")
@@ -124,7 +124,7 @@ def test_reader_hands_over_its_offsets_after_the_record_was_lost() -> None:
     world.run(world.now + 5_000)
     assert world.readers() == []
     world.nodes[0].start()
-    assert world.run_until(lambda: is_well(world), 20_000)
+    assert world.run_until(lambda: is_healthy(world), 20_000)
     assert world.nodes[0].offset >= offset
 
 

@@ -28,7 +28,7 @@ from tests.unit.coordination.world import Violation, World
 
 def group(mode: Mode, size: int = 2, **settings: int) -> World:
     """A group in sync that serves, its clocks exact."""
-    world = World(11, mode, size=size, drift_scale=0, say=True, **settings)  # type: ignore[arg-type]
+    world = World(11, mode, size=size, drift_scale=0, traced=True, **settings)  # type: ignore[arg-type]
     world.run(3_000)
     assert len(world.record.in_sync) == size and world.readers() == [world.record.master]
     return world

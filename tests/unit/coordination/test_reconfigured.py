@@ -68,7 +68,7 @@ def test_removed_member_does_not_count_while_the_record_still_names_it() -> None
 
 @spec("F09")
 def test_group_without_a_configured_master_starts_with_a_writable_member() -> None:
-    world = World(11, Mode.ELECT, say=True)
+    world = World(11, Mode.ELECT, traced=True)
     rights = {1: BrokerPermission.READ, 2: BrokerPermission.FULL}
     members = tuple(GroupMember(number, Role.SLAVE, right) for number, right in rights.items())
     world.configure(GroupConfig(Mode.ELECT, members))

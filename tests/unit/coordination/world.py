@@ -42,7 +42,7 @@ class World:
         *,
         size: int = 2,
         drift_scale: float = 1.0,
-        say: bool = False,
+        traced: bool = False,
         started: bool = True,
         **settings: Any,
     ) -> None:
@@ -69,8 +69,8 @@ class World:
         self.loses_disks = False
         """What one member alone acknowledged may be lost then."""
         self.last_reader = -1
-        self.says = say
-        self.said: list[str] = []
+        self.is_traced = traced
+        self.trace: list[str] = []
         self.message = 0
         ids = range(size) if mode is Mode.SLAVE_CONSUME else range(1, size + 1)
         self.nodes = {number: Node(self, number) for number in ids}
@@ -237,9 +237,9 @@ class World:
     def writers(self) -> list[int]:
         return [n.id for n in self.nodes.values() if n.member is not None and n.member.may_write(n.clock().mono_ms)]
 
-    def say(self, text: str) -> None:
-        if self.says:
-            self.said.append(f"{self.now:9.0f} {text}")
+    def note(self, text: str) -> None:
+        if self.is_traced:
+            self.trace.append(f"{self.now:9.0f} {text}")
 
     # What must hold.
 

@@ -1,5 +1,5 @@
 """Truth tables of `slave-consume` with brokers: requests allowed by permission and state of the group, and the
-conditions under which a master is isolated. The rules alone: `tests/unit/coordination/test_tables.py`.
+conditions under which a master is isolated. The rules alone: `tests/unit/coordination/test_rules.py`.
 """
 
 import itertools

@@ -66,7 +66,7 @@ STEPS: dict[str, Moment] = {
 }
 
 
-def is_well(world: World) -> bool:
+def is_healthy(world: World) -> bool:
     return (
         world.record.mode is GroupMode.NORMAL
         and world.readers() == world.writers() == [MASTER]
@@ -87,7 +87,7 @@ def test_crash_at_each_step_loses_no_offset_and_ends_normal(step: str, victim: i
     world.nodes[victim].crash()
     world.after(back_ms, world.nodes[victim].start)
     world.run(world.now + back_ms)
-    assert world.run_until(lambda: is_well(world), 15_000), world.record
+    assert world.run_until(lambda: is_healthy(world), 15_000), world.record
     assert world.nodes[MASTER].offset >= read_to
 
 
@@ -108,7 +108,7 @@ def test_cut_at_each_step_leaves_at_most_one_reader(step: str, what: str) -> Non
         world.traffic()
         world.run(world.now + 100)
     world.heal()
-    assert world.run_until(lambda: is_well(world), 15_000), world.record
+    assert world.run_until(lambda: is_healthy(world), 15_000), world.record
 
 
 @spec("F26")
@@ -138,7 +138,7 @@ def hand_over_with_a_late_master(seed: int) -> World:
 @spec("F26", "F09")
 def test_slave_that_gave_up_the_handover_writes_the_record_before_it_serves_reads() -> None:
     world = hand_over_with_a_late_master(6)
-    assert world.run_until(lambda: is_well(world), 12_000)
+    assert world.run_until(lambda: is_healthy(world), 12_000)
 
 
 def test_without_that_write_both_would_serve_reads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_slave_continues_to_serve_reads_if_the_registry_is_lost_before_it_sends_
     world.run(world.now + 5_000)
     assert world.readers() == [SLAVE]
     world.heal()
-    assert world.run_until(lambda: is_well(world), 15_000), world.record
+    assert world.run_until(lambda: is_healthy(world), 15_000), world.record
 
 
 @spec("F10", "F25")

@@ -18,7 +18,7 @@ from tests.scripts.transcript import parse
 from tests.unit.coordination.world import World
 
 
-class Story:
+class Script:
     """Runs the commands of a script on one group."""
 
     def __init__(self) -> None:
@@ -43,16 +43,16 @@ class Story:
         if self._world is None:
             return []
         lines = []
-        for line in self.world.said:
+        for line in self.world.trace:
             at, text = line.split(maxsplit=1)
             lines.append(f"{(float(at) - self._began) / 1000:4.1f} s  {text}")
-        self.world.said.clear()
+        self.world.trace.clear()
         self._began = self.world.now
         return lines
 
     def _do_begin(self, mode: str, size: str = "2", started: str = "", **settings: str) -> None:
         numbers = {key: int(value) for key, value in settings.items()}
-        self._world = World(7, Mode(mode), size=int(size), drift_scale=0, say=True, started=False, **numbers)
+        self._world = World(7, Mode(mode), size=int(size), drift_scale=0, traced=True, started=False, **numbers)
         self.world.delay_ms_max = 1
         for node in self.world.nodes.values():
             if not started or str(node.id) in started.split(","):
@@ -123,7 +123,7 @@ class Story:
                     self.world.message += 1
                     taken[node.id] = taken.get(node.id, 0) + 1
         self.world.run(self.world.now + 10)
-        return [f"sent {number} to {node}" for node, number in taken.items()] or ["nobody takes messages"]
+        return [f"sent {number} to {node}" for node, number in taken.items()] or ["no member accepts messages"]
 
     def _do_consume(self, count: str) -> list[str]:
         lines = []
@@ -131,9 +131,9 @@ class Story:
             before = node.offset
             if node.consume(int(count)):
                 lines.append(
-                    f"{node.id} gave {before}..{node.offset - 1}" if node.offset > before else f"{node.id} empty"
+                    f"{node.id} delivered {before}..{node.offset - 1}" if node.offset > before else f"{node.id} empty"
                 )
-        return lines or ["nobody can be read from"]
+        return lines or ["no member serves reads"]
 
     def _do_show(self) -> list[str]:
         record = self.world.record

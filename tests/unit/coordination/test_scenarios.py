@@ -1,6 +1,6 @@
 """Failover scenarios with real members: the scripts beside this file contain commands and expected events.
 
-`pytest tests/unit/coordination/test_stories.py --rewrite` updates the transcripts; then review the diff.
+`pytest tests/unit/coordination/test_scenarios.py --rewrite` updates the transcripts; then review the diff.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import pytest
 
 from tests.scripts.transcript import check
 from tests.spec import spec
-from tests.unit.coordination.story import Story
+from tests.unit.coordination.script import Script
 
 SCRIPTS = Path(__file__).parent / "scripts"
 RunScript = Callable[[str], None]
@@ -18,7 +18,7 @@ RunScript = Callable[[str], None]
 
 @pytest.fixture
 def run_script(rewrites: bool) -> RunScript:
-    return lambda name: check(SCRIPTS / f"{name}.txt", Story().run, rewrites=rewrites)
+    return lambda name: check(SCRIPTS / f"{name}.txt", Script().run, rewrites=rewrites)
 
 
 @spec("F14", "F20", "F22", "F25")

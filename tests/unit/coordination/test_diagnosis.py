@@ -64,7 +64,7 @@ class Box:
             self.member.tick(Now(self.now_ms, 0))
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         trouble = self.member.problem(self.now_ms)
         assert self.member.status(Now(self.now_ms, 0)).trouble == trouble, "ha status tells it"
         return trouble
@@ -73,9 +73,9 @@ class Box:
 def test_empty_registry_is_reported_with_what_to_do() -> None:
     box = Box()
     box.connect()
-    assert "the group's configuration is not in the registry" in box.trouble
-    assert "tandemq ha config apply" in box.trouble
-    assert box.member.why == box.trouble
+    assert "the group's configuration is not in the registry" in box.problem
+    assert "tandemq ha config apply" in box.problem
+    assert box.member.why == box.problem
 
 
 @pytest.mark.parametrize("has_record", [True, False])
@@ -83,9 +83,9 @@ def test_broker_that_is_not_configured_is_reported(has_record: bool) -> None:
     box = Box(0, 2, has_record=has_record)
     box.connect()
     assert box.member.stage is MemberStage.UNREAD
-    assert "broker 1 is not a member of group g" in box.trouble
-    assert "tandemq ha config set g --member 1,role=slave" in box.trouble
-    assert box.member.why == box.trouble
+    assert "broker 1 is not a member of group g" in box.problem
+    assert "tandemq ha config set g --member 1,role=slave" in box.problem
+    assert box.member.why == box.problem
 
 
 def test_member_that_runs_twice_is_reported_with_what_to_do() -> None:
@@ -93,26 +93,26 @@ def test_member_that_runs_twice_is_reported_with_what_to_do() -> None:
     other = box.tree.open_session(60_000, "other", 0)
     box.tree.execute(other, Create(live_broker_path("c", "g", 1), b"{}", ephemeral=True))
     box.connect()
-    assert "broker 1 is still listed as live by an earlier session, or runs twice" in box.trouble
-    assert "stop the other process" in box.trouble
+    assert "broker 1 is still listed as live by an earlier session, or runs twice" in box.problem
+    assert "stop the other process" in box.problem
 
 
 def test_member_of_a_healthy_group_has_no_problem() -> None:
     box = Box(0, 1, has_record=True)
     box.connect()
     box.pass_time(5_000)
-    assert (box.member.stage, box.trouble) == (MemberStage.SLAVE, "")
+    assert (box.member.stage, box.problem) == (MemberStage.SLAVE, "")
 
 
 def test_registry_without_answers_for_a_session_timeout_is_reported_as_slow() -> None:
     box = Box(0, 1, has_record=True)
     box.connect()
     box.pass_time(SESSION_MS, answers=False)
-    assert box.trouble == ""
+    assert box.problem == ""
     box.pass_time(100, answers=False)
-    assert "the registry is slow: it has not answered any request of the last 2 s" in box.trouble
+    assert "the registry is slow: it has not answered any request of the last 2 s" in box.problem
     box.pass_time(100)
-    assert box.trouble == ""
+    assert box.problem == ""
     box.member.receive(SessionSuspended(), Now(box.now_ms, 0))
     box.pass_time(5_000, answers=False)
-    assert box.trouble == "", "it is away, and not slow"
+    assert box.problem == "", "it is away, and not slow"
