@@ -376,21 +376,6 @@ def test_package_init_of_the_core_holds_design_and_names_only() -> None:
 # --- the house, as a whole
 
 
-STILL_HOLD_THE_BROKER = {
-    "tandemq.broker.failover.member_requests",
-    "tandemq.broker.failover.metadata_stream",
-    "tandemq.broker.failover.processor",
-    "tandemq.broker.failover.service",
-    "tandemq.broker.ha.master",
-    "tandemq.broker.ha.service",
-    "tandemq.broker.ha.slave",
-    "tandemq.broker.integrity.entry_repair",
-    "tandemq.broker.integrity.repair",
-    "tandemq.broker.integrity.scrubber",
-    "tandemq.broker.processors.table",
-    "tandemq.broker.send.delay",
-}
-"""Parts of a broker that take the whole broker, for typing at least. No other may; one that no longer does leaves."""
 FORMAT_SKIPS_MAX = 35
 
 
@@ -428,15 +413,34 @@ def source_graph() -> dict[str, set[str]]:
     return import_graph({module_of(path): tree_of(path) for path in files})
 
 
-def test_no_part_of_a_broker_holds_the_broker_but_those_that_still_do() -> None:
-    holders = {module for module, following in source_graph().items() if "tandemq.broker.node" in following}
-    assert {module for module in holders if module.startswith("tandemq.broker.")} == STILL_HOLD_THE_BROKER
+def test_no_part_of_a_broker_knows_the_broker() -> None:
+    above = {"tandemq.broker.node", "tandemq.broker.parts"}
+    parts = {name: found for name, found in source_graph().items() if name.startswith("tandemq.broker.")}
+    holders = {module for module, following in parts.items() if following & above}
+    assert holders == {"tandemq.broker.node"}
 
 
-def test_imports_run_in_no_circles_but_through_the_broker() -> None:
-    allowed = STILL_HOLD_THE_BROKER | {"tandemq.broker.node"}
-    rest = {module: following - allowed for module, following in source_graph().items() if module not in allowed}
-    assert not circles_in(rest)
+def test_imports_run_in_no_circles() -> None:
+    assert not circles_in(source_graph())
+
+
+def rooms_of(graph: dict[str, set[str]], package: str) -> dict[str, set[str]]:
+    """Return which direct parts of a package (folders and modules) import which others."""
+    inside = f"{package}."
+    rooms: dict[str, set[str]] = {}
+    for module, following in graph.items():
+        if module.startswith(inside):
+            room = module.removeprefix(inside).split(".")[0]
+            found = {name.removeprefix(inside).split(".")[0] for name in following if name.startswith(inside)}
+            rooms.setdefault(room, set()).update(found - {room})
+    return rooms
+
+
+def test_imports_inside_a_package_run_one_way() -> None:
+    splits = [module.split(".") for module in source_graph()]
+    packages = {".".join(parts[:depth]) for parts in splits for depth in range(2, len(parts))}
+    circles = {package: circles_in(rooms_of(source_graph(), package)) for package in packages}
+    assert not {package: circle for package, circle in circles.items() if circle}
 
 
 def test_circle_check_sees_imports_for_typing_and_in_functions() -> None:

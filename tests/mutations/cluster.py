@@ -10,15 +10,17 @@ from dataclasses import replace
 from typing import Any
 
 from tandemq.boundary import Buffer, Turn
-from tandemq.broker import node
+from tandemq.broker import parts
+from tandemq.broker.ha import admission
 from tandemq.broker.ha import master as masterside
 from tandemq.broker.ha import slave as slaveside
 from tandemq.broker.integrity import repair
 from tandemq.broker.integrity import verify_job as scrubwork
+from tandemq.broker.processors import dispatcher
+from tandemq.broker.processors import send_back as retry
 from tandemq.broker.pull import hold_service as longpoll
 from tandemq.broker.pull import message_reader
-from tandemq.broker.send import delay
-from tandemq.broker.send import send_back as retry
+from tandemq.broker.send import acknowledgements, delay
 from tandemq.broker.send.response import recode
 from tandemq.broker.state import consumer_offsets as offsets
 from tandemq.client.consumer import push_machine as consuming
@@ -58,7 +60,7 @@ def flush_covers_later_writes() -> AbstractContextManager[Any]:
 
 def ack_without_replica() -> AbstractContextManager[Any]:
     """SYNC_MASTER acknowledges without replication."""
-    return patched(node.Broker, "copied_offset", lambda self: 1 << 62)
+    return patched(masterside.MasterSide, "copied_offset", lambda self: 1 << 62)
 
 
 def slave_counts_twice() -> AbstractContextManager[Any]:
@@ -91,12 +93,12 @@ def report_before_store() -> AbstractContextManager[Any]:
 def failed_write_is_acked() -> AbstractContextManager[Any]:
     """A failed write is acknowledged."""
 
-    def commit_failed(self: node.Broker, acks: Any, _error: Exception, turn: Turn, *rest: Any) -> None:
+    def failed(self: acknowledgements.Acknowledgements, acks: Any, _error: Exception, turn: Turn) -> None:
         for link, answers, *_ in acks:
             if answers:
                 turn.send(link, answers)
 
-    return patched(node.Broker, "_commit_failed", commit_failed)
+    return patched(acknowledgements.Acknowledgements, "failed", failed)
 
 
 def no_checksums() -> AbstractContextManager[Any]:
@@ -169,7 +171,7 @@ def queue_offset_reused() -> AbstractContextManager[Any]:
             queue.next_offset = max(queue.next_offset - 1, 0)
         return opened, found
 
-    return patched(node, "open_store", reopened)
+    return patched(parts, "open_store", reopened)
 
 
 def delayed_share_offsets() -> AbstractContextManager[Any]:
@@ -218,7 +220,7 @@ def _records_of(buffers: Sequence[Buffer]) -> list[bytes]:
 
 def junk_ends_process() -> AbstractContextManager[Any]:
     """The exception for an unreadable header is not caught."""
-    decode = vars(node)["decode_command"]
+    decode = vars(dispatcher)["decode_command"]
 
     def strict(frame: Any) -> Any:
         try:
@@ -226,7 +228,7 @@ def junk_ends_process() -> AbstractContextManager[Any]:
         except ProtocolError as error:
             raise LookupError("unreadable") from error
 
-    return patched(node, "decode_command", strict)
+    return patched(dispatcher, "decode_command", strict)
 
 
 def body_changed() -> AbstractContextManager[Any]:
@@ -252,15 +254,15 @@ def stored_twice() -> AbstractContextManager[Any]:
 
 def refused_and_stored() -> AbstractContextManager[Any]:
     """Some stored messages are answered with an error."""
-    acknowledge = node.Broker._acknowledge
+    acknowledge = acknowledgements.Acknowledgements._acknowledge
 
-    def refuse(self: node.Broker, acks: Any, turn: Turn, now: Any) -> None:
+    def refuse(self: acknowledgements.Acknowledgements, acks: Any, turn: Turn, now: Any) -> None:
         for at, (link, answers, end, *rest) in enumerate(acks):
             if answers and end and end % 5 == 0:
                 acks[at] = (link, recode(answers, ResponseCode.SYSTEM_ERROR), end, *rest)
         acknowledge(self, acks, turn, now)
 
-    return patched(node.Broker, "_acknowledge", refuse)
+    return patched(acknowledgements.Acknowledgements, "_acknowledge", refuse)
 
 
 def rejected_lost() -> AbstractContextManager[Any]:
@@ -328,14 +330,14 @@ def copies_never_compared() -> AbstractContextManager[Any]:
 
     A bit of every dead letter is flipped in flight.
     """
-    keep = slaveside.SlaveSide._store
+    keep = slaveside.SlaveSide._append
 
     def believed(self: slaveside.SlaveSide, pieces: list[records.Piece], turn: Turn) -> bool:
         return keep(self, [piece._replace(data=_dead_letters_turned(piece)) for piece in pieces], turn)
 
     return both(
-        patched(slaveside.SlaveSide, "_store", believed),
-        patched(masterside.MasterSide, "_tail_difference", lambda self, hello: None),
+        patched(slaveside.SlaveSide, "_append", believed),
+        patched(admission.SlaveAdmission, "_tail_difference", lambda self, hello: None),
     )
 
 

@@ -10,12 +10,12 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from tandemq.boundary import Turn
-from tandemq.broker.failover import metadata_stream as tablestream
-from tandemq.broker.failover import service as failover
+from tandemq.broker.failover import access, metadata_stream, registry_role
 from tandemq.broker.ha import master as masterside
 from tandemq.broker.ha import service as replicate
 from tandemq.broker.ha import slave as slaveside
 from tandemq.broker.pull import processor as pull
+from tandemq.broker.send import acknowledgements
 from tandemq.broker.send import processor as send
 from tandemq.broker.state import consumer_offsets as offsets
 from tandemq.client.core import availability, routes
@@ -55,7 +55,7 @@ def tail_not_cut() -> AbstractContextManager[Any]:
     """A slave keeps what its master asks it to truncate."""
 
     def keep(self: slaveside.SlaveSide, hello: Any, turn: Turn) -> bool:
-        self._owner.set_generations(hello.generations)
+        self._generations.set(hello.generations)
         return True
 
     return patched(slaveside.SlaveSide, "_welcomed", keep)
@@ -63,13 +63,13 @@ def tail_not_cut() -> AbstractContextManager[Any]:
 
 def promise_always() -> AbstractContextManager[Any]:
     """Heartbeats are echoed by a member that is about to take over."""
-    beaten = failover.Failover.beaten
+    beaten = registry_role.RegistryRole.beaten
 
-    def echo(self: failover.Failover, peer: int, heartbeat: Any, now: Any) -> int:
+    def echo(self: registry_role.RegistryRole, peer: int, heartbeat: Any, now: Any) -> int:
         beaten(self, peer, heartbeat, now)
         return int(heartbeat.number)
 
-    return patched(failover.Failover, "beaten", echo)
+    return patched(registry_role.RegistryRole, "beaten", echo)
 
 
 def unsafe_is_shown() -> AbstractContextManager[Any]:
@@ -79,12 +79,12 @@ def unsafe_is_shown() -> AbstractContextManager[Any]:
 
 def ack_alone() -> AbstractContextManager[Any]:
     """A message is acknowledged when only the master has it."""
-    return patched(failover.Failover, "copied_offset", lambda self: 1 << 62)
+    return patched(registry_role.RegistryRole, "copied_offset", lambda self: 1 << 62)
 
 
 def ack_when_copies_leave() -> AbstractContextManager[Any]:
     """A waiting send is acknowledged when the members it waited for have left."""
-    return patched(failover.Failover, "copied_offset", lambda self: self.confirm_offset)
+    return patched(registry_role.RegistryRole, "copied_offset", lambda self: self.confirm_offset)
 
 
 def sent_counts_as_copied() -> AbstractContextManager[Any]:
@@ -92,22 +92,22 @@ def sent_counts_as_copied() -> AbstractContextManager[Any]:
     reported = masterside.MasterSide._reported
 
     def ahead(self: Any, link: int, session: master.MasterSession, _acked: int, number: int, now: Any) -> None:
-        reported(self, link, session, self._broker.store.log.written_end, number, now)
+        reported(self, link, session, self._store.log.written_end, number, now)
 
     return patched(masterside.MasterSide, "_reported", ahead)
 
 
 def slave_reports_unsynced() -> AbstractContextManager[Any]:
     """A slave with SYNC_FLUSH reports bytes that are not on its device."""
-    return patched(slaveside.SlaveSide, "_safe_end", lambda self: self._broker.store.log.written_end)
+    return patched(slaveside.SlaveSide, "_safe_end", lambda self: self._store.log.written_end)
 
 
 def hand_over_not_merged() -> AbstractContextManager[Any]:
     """Offsets of a handover are acknowledged and dropped."""
     return both(
         patched(offsets.ConsumerOffsets, "merge_positions", lambda self, raw: None),
-        patched(tablestream.TableStream, "_everything", lambda self: []),
-        patched(tablestream.TableStream, "_news", lambda self: []),
+        patched(metadata_stream.MetadataStream, "_whole_progress", lambda self: []),
+        patched(metadata_stream.MetadataStream, "_changed_progress", lambda self: []),
     )
 
 
@@ -132,7 +132,7 @@ def refused_sends_served() -> AbstractContextManager[Any]:
     refuse = send.SendPath.refuse
 
     def take_all(self: send.SendPath, reason: str, *rest: Any) -> None:
-        if reason != failover.REASON:
+        if reason != access.REASON:
             refuse(self, reason, *rest)
 
     return patched(send.SendPath, "refuse", take_all)
@@ -140,7 +140,7 @@ def refused_sends_served() -> AbstractContextManager[Any]:
 
 def refused_commits_served() -> AbstractContextManager[Any]:
     """A member without permission accepts commits."""
-    return patched(failover.Failover, "refusal", lambda self, code: None)
+    return patched(registry_role.RegistryRole, "refusal", lambda self, code: None)
 
 
 def held_pulls_kept() -> AbstractContextManager[Any]:
@@ -185,11 +185,11 @@ def never_gives_back() -> AbstractContextManager[Any]:
 def waiting_is_stored() -> AbstractContextManager[Any]:
     """A former master acknowledges the sends that wait for slaves."""
 
-    def tell(self: failover.Failover, turn: Turn) -> None:
-        for link, answers in self._broker.waiters.take_all():
+    def tell(self: acknowledgements.Acknowledgements, _error: Exception, turn: Turn) -> None:
+        for link, answers in self.waiters.take_all():
             turn.send(link, answers)
 
-    return patched(failover.Failover, "_drop_waiting", tell)
+    return patched(acknowledgements.Acknowledgements, "drop", tell)
 
 
 def permission_not_looked_up() -> AbstractContextManager[Any]:
@@ -251,7 +251,7 @@ def too_few_are_enough() -> AbstractContextManager[Any]:
     refuse = send.SendPath.refuse
 
     def take_all(self: send.SendPath, reason: str, *rest: Any) -> None:
-        if reason != failover.TOO_FEW:
+        if reason != access.TOO_FEW:
             refuse(self, reason, *rest)
 
     return patched(send.SendPath, "refuse", take_all)

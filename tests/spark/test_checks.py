@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from tandemq.errors import ConfigError, LocalError
 from tandemq.spark.jobs.audit import audit, audit_range
 from tandemq.spark.jobs.scrub import scrub
-from tandemq.spark.runtime.tasks import RangeJob, Result, run_tasks
+from tandemq.spark.jobs.tasks import RangeJob, Result, run_tasks
 from tandemq.spark.sources.log.files import open_log
 from tandemq.spark.sources.log.ranges import LogRange, split
 from tests.spark.logs import HOST_V6, LogWriter

@@ -11,9 +11,9 @@ import pytest
 
 from tandemq.errors import StoreLocked
 from tandemq.spark.lake.delta import DataFile, DeltaLake
-from tandemq.spark.lake.parquet_writer import write_ranges
 from tandemq.spark.sources.log.files import open_log
 from tandemq.spark.sources.log.options import read_options
+from tandemq.spark.sources.log.parquet_writer import write_ranges
 from tandemq.spark.sources.log.ranges import split
 from tests.spark.logs import LogWriter
 from tests.spec import spec

@@ -16,7 +16,7 @@ from tandemq.spark.jobs.audit import audit, audit_range
 from tandemq.spark.jobs.entries import Scan
 from tandemq.spark.jobs.scrub import scrub, scrub_range
 from tandemq.spark.jobs.stats import count_range, gather
-from tandemq.spark.runtime.tasks import merge_losses
+from tandemq.spark.jobs.tasks import merge_losses
 from tandemq.spark.sources.log.files import open_log
 from tandemq.spark.sources.log.ranges import split
 from tests.spark.logs import SEGMENT_BYTES, LogWriter

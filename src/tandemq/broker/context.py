@@ -1,21 +1,13 @@
-"""What the parts of a broker share: the settings in force, the output of the current turn, and the broker's role.
+"""What the parts of a broker share: the settings in force, the output of the current turn. `role.py` has the third.
 
-A part gets these and its own collaborators in its constructor. The parts that still take the whole broker are listed in
-`tests/test_tidy.py`.
+A part gets these and its own collaborators in its constructor; `parts.py` says who gets what.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-from tandemq.boundary import Now, Turn
-from tandemq.broker.connections.connection import Link
+from tandemq.boundary import Turn
 from tandemq.config.settings import BrokerConfig
-from tandemq.model.command import Command
 from tandemq.storage.json_tables import DataVersion
-
-Handler = Callable[[Link, Command, Now], Command | None]
-"""Handles a request. Returns the response, or None if it comes later, or never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +39,3 @@ class CurrentTurn:
     def __init__(self) -> None:
         """Nothing is to be done yet."""
         self.out = Turn()
-
-
-class BrokerRole(Protocol):
-    """The broker's role in its group at this moment."""
-
-    @property
-    def is_master(self) -> bool:
-        """Whether this broker's log is the one that is replicated."""
-
-    @property
-    def is_elect(self) -> bool:
-        """Whether masters of the group are elected, so that messages wait for every member in sync."""

@@ -10,13 +10,13 @@ from tandemq.sim.checkers.final_groups import GroupFinalChecks
 from tandemq.sim.checkers.groups import GroupChecks
 from tandemq.sim.checkers.model import BrokerRef
 from tandemq.sim.faults.groups import GroupFaults
+from tandemq.sim.history import History
 from tandemq.sim.workload.application import Application, ApplicationContext
 from tandemq.sim.workload.group_applications import FOUND_US, GroupConsuming, GroupProducing
 from tandemq.sim.workload.group_clients import GroupConsumer, GroupProducer, MemberPicker
+from tandemq.sim.workload.host import ClientHost
 from tandemq.sim.workload.raw_client import RawClient
 from tandemq.sim.world.groups import GroupCluster, draw_groups, mode_of, with_secret
-from tandemq.sim.world.history import History
-from tandemq.sim.world.host import ClientHost
 from tandemq.sim.world.plan import client_ip
 from tandemq.sim.world.world import MS, SECOND, Violation
 

@@ -16,17 +16,17 @@ from tandemq.sim.checkers.final import FinalChecks
 from tandemq.sim.checkers.model import BrokerRef
 from tandemq.sim.faults.cluster import Faults
 from tandemq.sim.group_simulation import GroupSimulation
+from tandemq.sim.history import History
 from tandemq.sim.result import Result
 from tandemq.sim.workload.application import Application, ApplicationContext
 from tandemq.sim.workload.client_consumer import ConsumingApplication
 from tandemq.sim.workload.client_producer import ProducingApplication
 from tandemq.sim.workload.consumer import Consumer
+from tandemq.sim.workload.host import ClientHost
 from tandemq.sim.workload.malformed_peer import MalformedPeer
 from tandemq.sim.workload.producer import SimProducer
 from tandemq.sim.workload.raw_client import RawClient
 from tandemq.sim.world.cluster import Cluster
-from tandemq.sim.world.history import History
-from tandemq.sim.world.host import ClientHost
 from tandemq.sim.world.plan import MALFORMED_PEER_IP, client_ip, draw
 from tandemq.sim.world.world import SECOND, Violation
 

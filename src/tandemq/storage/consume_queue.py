@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tandemq.boundary import Disk, File
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import RECORD_BYTES_MIN
-from tandemq.storage.log.segmented_file import FileCache, SegmentLog
+from tandemq.storage.segmented_file import FileCache, SegmentLog
 
 PREFILL_SIZE = 0x7FFFFFFF
 AHEAD_ENTRIES = 256

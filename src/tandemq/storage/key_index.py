@@ -25,7 +25,7 @@ from tandemq.codec.record.entries import (
 )
 from tandemq.errors import StoreError
 from tandemq.model.java_hash import cached_java_hash, hash_ascii_rows, java_hash
-from tandemq.storage.log.segmented_file import write_zeroes
+from tandemq.storage.segmented_file import write_zeroes
 
 PENDING_MAX = 512
 CHAIN_MAX = 100_000

@@ -1,15 +1,17 @@
 """A client connection of the broker."""
 
+from collections.abc import Callable
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from tandemq.boundary import LinkKind
+from tandemq.boundary import LinkKind, Now
 from tandemq.broker.state.topics import Topic
 from tandemq.codec.record.layout import Layout
 from tandemq.codec.record.record import encode_host
 from tandemq.codec.remoting.frame import FrameDecoder
 from tandemq.codec.remoting.partial_frames import PartialFrames
 from tandemq.codec.remoting.send_header import Match
+from tandemq.model.command import Command
 from tandemq.model.topic import TopicConfig
 from tandemq.storage.consume_queue import ConsumeQueue
 
@@ -100,3 +102,7 @@ def pack_host(text: str) -> bytes:
         return encode_host(bytes(4), int(port))
     mapped = getattr(address, "ipv4_mapped", None)
     return encode_host((mapped or address).packed, int(port))
+
+
+Handler = Callable[[Link, Command, Now], Command | None]
+"""Handles a request. Returns the response, or None if it comes later, or never."""

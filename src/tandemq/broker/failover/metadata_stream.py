@@ -1,170 +1,196 @@
-"""In a group with a registry the tables of whoever serves follow its log to the slaves, over the replication links: any
-slave may have to go on with them the next moment.
+"""Metadata of an elected group follows the master's log to the slaves, on the replication connections: any slave may
+have to continue with it the next moment.
 
-    link new to us ─► all topics, all consumer groups ─► log bytes ─► all offsets, all delays
+    new connection ─► all topics, all consumer groups ─► log bytes ─► all offsets, all delays
     each turn      ─► topics and groups that changed  ─► log bytes ─► offsets and delays that changed
 
-Topics and groups go before the log bytes of their turn: whoever has acknowledged a message knows its topic, with the
-queues that clients were told of. What consumers committed and the progress of delayed messages come behind: a
-slave that knew of a delivery whose message it does not have would never deliver it. A link on which log bytes have to
-wait is told of these two nothing, and everything once they are on their way. No link waits for another.
+Topics and groups precede the log bytes of their turn: a slave that has acknowledged a message knows its topic, with the
+queues that clients know of. Consumer offsets and the progress of delayed messages follow the log bytes: a slave that
+knew of a delivery without its message would never deliver it. On a connection whose log bytes have to wait, these two
+are withheld, and sent whole once the log bytes are in flight. No connection waits for another.
 
-What is told whole takes the place of all the slave has: what was removed while it was away is gone there as well.
-Only who serves tells, only who does not takes. Owner: `Failover`. Source: docs/internals/failover.md, "Metadata".
+A whole table replaces the slave's: what was removed while it was away is removed there too.
+Only the active member publishes metadata; the others apply it. Source: docs/internals/failover.md, "Metadata".
 """
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-from tandemq.boundary import Now, Turn
-from tandemq.broker.state.consumer_offsets import WHOLE
-from tandemq.broker.state.groups import parse_groups
-from tandemq.broker.state.topics import parse_topics
+from tandemq.boundary import Now, Outbox, Turn
+from tandemq.broker.ha.master import MasterSide
+from tandemq.broker.send.delay import DelayedMessages
+from tandemq.broker.state.consumer_offsets import WHOLE, ConsumerOffsets
+from tandemq.broker.state.groups import Groups, parse_groups
+from tandemq.broker.state.topics import Topics, parse_topics
 from tandemq.codec.ha import KIND_DELAYS, KIND_GROUPS, KIND_OFFSETS, KIND_TOPICS
 from tandemq.codec.remoting.fastjson import dumps, dumps_java, loads
 from tandemq.errors import ProtocolError, StoreDamaged
 from tandemq.model.text import brief
 from tandemq.replication.master import MasterSession, MasterSessionState
 from tandemq.storage.json_tables import DataVersion
-
-if TYPE_CHECKING:
-    from tandemq.broker.node import Broker
+from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 NOTE_AGAIN_MS = 100
-"""Changes of offsets that the disk did not take are tried again after this."""
+"""Retry interval for changes of offsets that the disk did not take."""
 BACKLOG_BYTES_MAX = 4 << 20
-"""A link that has so much to send is told nothing more meanwhile."""
+"""Maximum number of bytes that wait to leave on a connection before metadata is withheld from it."""
 REMOVED = "tandemRemoved"
-"""In a table of what changed: names that are not there any more."""
+"""In a table of changes: names that no longer exist."""
 WHOLE_KINDS = frozenset({KIND_TOPICS, KIND_GROUPS, KIND_OFFSETS})
-"""What a link is told whole at its beginning, and a slave needs before it can go on as the master."""
+"""Tables that a slave has to have received whole before it can continue as the master."""
 
 
-class TableStream:
-    """Tells slaves, or takes what the master tells."""
+class Metadata(NamedTuple):
+    """One frame of metadata: its kind, and a table or a change of one as JSON."""
 
-    def __init__(self, broker: "Broker") -> None:
-        """Nobody has been told anything."""
-        self._broker = broker
-        self._acquainted: set[int] = set()
-        """Links that have got all topics and groups since we serve."""
+    kind: int
+    payload: bytes
+
+
+class MetadataStream:
+    """Publishes metadata to slaves, or applies what the master publishes."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        delay: DelayedMessages,
+        masters: MasterSide,
+        outbox: Outbox,
+    ) -> None:
+        """Take the collaborators, and begin to collect changes."""
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._delay = delay
+        self._masters = masters
+        self._outbox = outbox
+        self._introduced: set[int] = set()
+        """Connections that were sent all topics and groups since we are the master."""
         self.told: set[int] = set()
-        """Links that have got all offsets and delays since we serve, offsets up to `version`."""
+        """Connections that were sent all offsets and delays since we are the master, offsets up to `version`."""
         self.version = 0
-        """How often offsets changed."""
+        """Counts changes of offsets."""
         self.noted = 0
-        """The version that our disk has, if ours are the offsets that count."""
+        """The version that is on our disk, if ours are the offsets that count."""
         self._again_ms = 0
-        self._untold: list[tuple[int, bytes]] = []
-        """Changes of offsets that no link has got yet."""
-        self._delays = -1
+        self._unsent: list[Metadata] = []
+        """Changes of offsets that were sent on no connection yet."""
+        self._delays_version = -1
         self._versions = (-1, -1)
-        self._taken: set[int] = set()
-        """Kinds of which we have got all there was."""
-        broker.offsets.changed, broker.topics.news, broker.groups.news = {}, {}, {}
+        """Versions of topics and groups whose changes were collected last."""
+        self._received: set[int] = set()
+        """Kinds of which a whole table was received."""
+        offsets.changed, topics.news, groups.news = {}, {}, {}
 
     @property
     def is_whole(self) -> bool:
-        """Whether a master told us every table."""
-        return self._taken >= WHOLE_KINDS
+        """Whether a master has sent every table whole."""
+        return self._received >= WHOLE_KINDS
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether offsets changed since the last publication."""
+        return bool(self._offsets.changed)
 
     def end(self) -> None:
-        """Nobody is told any more."""
-        broker = self._broker
-        broker.offsets.changed, broker.topics.news, broker.groups.news = None, None, None
+        """Stop collecting changes."""
+        self._offsets.changed, self._topics.news, self._groups.news = None, None, None
 
     # Before the log bytes of a turn.
 
     def announce(self, now: Now, *, is_leading: bool) -> None:
-        """Tell slaves of topics and groups before they get messages of them. `is_leading`: our tables count, and our
-        log is the one that is copied."""
-        broker = self._broker
-        news = self._named_news()
+        """Send slaves topics and groups ahead of messages in them.
+
+        `is_leading`: our tables count, and our log is the one that is replicated.
+        """
+        news = self._changed_names()
         if not is_leading:
-            self._acquainted.clear()
+            self._introduced.clear()
             return
         sessions = self._sessions()
-        self._acquainted &= sessions.keys()
-        fresh = sessions.keys() - self._acquainted
+        self._introduced &= sessions.keys()
+        fresh = sessions.keys() - self._introduced
         if not news and not fresh:
             return
-        whole = self._named_whole() if fresh else []
+        whole = self._whole_names() if fresh else []
         for link, session in sessions.items():
-            if link not in fresh and broker.outbox.backlog(link) > BACKLOG_BYTES_MAX:
-                session.end("it takes nothing, and has to be told of topics or groups")
+            if link not in fresh and self._outbox.backlog(link) > BACKLOG_BYTES_MAX:
+                session.end("it takes no bytes, and topics or groups have to be sent")
                 continue
             for kind, payload in whole if link in fresh else news:
                 session.send_metadata(kind, payload, now.mono_ms)
-        self._acquainted |= fresh
+        self._introduced |= fresh
 
     def _sessions(self) -> dict[int, MasterSession]:
-        """Links of slaves that copy."""
+        """Sessions of slaves that copy, by connection."""
         return {
             link: session
-            for link, session in self._broker.replication.masters.sessions.items()
+            for link, session in self._masters.sessions.items()
             if session.state is MasterSessionState.TRANSFER and not session.is_classic
         }
 
-    def _named_whole(self) -> list[tuple[int, bytes]]:
-        broker = self._broker
+    def _whole_names(self) -> list[Metadata]:
         return [
-            (KIND_TOPICS, dumps(broker.topics.as_json() | {WHOLE: True})),
-            (KIND_GROUPS, dumps(broker.groups.as_json() | {WHOLE: True})),
+            Metadata(KIND_TOPICS, dumps(self._topics.as_json() | {WHOLE: True})),
+            Metadata(KIND_GROUPS, dumps(self._groups.as_json() | {WHOLE: True})),
         ]
 
-    def _named_news(self) -> list[tuple[int, bytes]]:
-        """Topics and groups that changed since this was called last."""
-        topics, groups = self._broker.topics, self._broker.groups
+    def _changed_names(self) -> list[Metadata]:
+        """Topics and groups that changed since the last call."""
+        topics, groups = self._topics, self._groups
         versions = (topics.version.counter, groups.version.counter)
         if versions == self._versions:
             return []
-        found: list[tuple[int, bytes]] = []
+        found: list[Metadata] = []
         for at, kind, table in ((0, KIND_TOPICS, topics), (1, KIND_GROUPS, groups)):
             names, table.news = table.news or {}, {}
             if versions[at] != self._versions[at]:
                 removed = [name for name in names if name not in table.table]
-                found.append((kind, dumps(table.as_json(names) | {REMOVED: removed})))
+                found.append(Metadata(kind, dumps(table.as_json(names) | {REMOVED: removed})))
         self._versions = versions
         return found
 
-    # Behind them.
+    # Behind the log bytes of a turn.
 
     def pump(self, turn: Turn, now: Now, *, is_holder: bool, is_leading: bool) -> None:
-        """Keep what consumers committed here, and tell every slave what is news.
+        """Save the offsets that consumers committed here, and send slaves what changed.
 
         Args:
-            turn: of the broker.
-            now: this moment.
-            is_holder: our tables count; a slave that is read from has nobody to tell.
-            is_leading: they count, and our log is the one that is copied.
+            turn: the output of the turn.
+            now: the current time.
+            is_holder: our tables count. A slave that serves reads has no slaves of its own.
+            is_leading: they count, and our log is the one that is replicated.
         """
-        broker = self._broker
-        if broker.offsets.is_unnoted and now.mono_ms >= self._again_ms:
+        if self._offsets.is_unnoted and now.mono_ms >= self._again_ms:
             self._again_ms = now.mono_ms + NOTE_AGAIN_MS
-            broker.offsets.note_all()
-        if broker.offsets.changed:
+            self._offsets.note_all()
+        if self._offsets.changed:
             self.version += 1
-            changes = dumps_java(broker.offsets.changes())
+            changes = dumps_java(self._offsets.changes())
             if is_holder:
-                broker.offsets.note(changes)
-                self._untold.append((KIND_OFFSETS, changes))
-        if not (is_holder and broker.offsets.is_unnoted):
+                self._offsets.note(changes)
+                self._unsent.append(Metadata(KIND_OFFSETS, changes))
+        if not (is_holder and self._offsets.is_unnoted):
             self.noted = self.version
         if not is_leading:
             self.told.clear()
-            self._untold.clear()
+            self._unsent.clear()
             return
         sessions = self._sessions()
         self.told &= sessions.keys()
-        news = self._news()
+        news = self._changed_progress()
         if not news and len(self.told) == len(sessions):
             return
-        end = broker.store.log.written_end
+        end = self._store.log.written_end
         ready = {
             link
             for link, session in sessions.items()
-            if session.next_offset >= end and broker.outbox.backlog(link) <= BACKLOG_BYTES_MAX
+            if session.next_offset >= end and self._outbox.backlog(link) <= BACKLOG_BYTES_MAX
         }
         if news:
             self.told &= ready
@@ -172,32 +198,29 @@ class TableStream:
         if not news and not fresh:
             return
         self.told |= fresh
-        everything = self._everything() if fresh else []
+        everything = self._whole_progress() if fresh else []
         for link in ready:
             for kind, payload in everything if link in fresh else news:
                 sessions[link].send_metadata(kind, payload, now.mono_ms)
-        broker.replication.masters.pump(turn, now)
+        self._masters.pump(turn, now)
 
-    def _everything(self) -> list[tuple[int, bytes]]:
-        broker = self._broker
+    def _whole_progress(self) -> list[Metadata]:
         return [
-            (KIND_OFFSETS, dumps_java(broker.offsets.as_json() | {WHOLE: True})),
-            (KIND_DELAYS, dumps_java(broker.delay.as_json())),
+            Metadata(KIND_OFFSETS, dumps_java(self._offsets.as_json() | {WHOLE: True})),
+            Metadata(KIND_DELAYS, dumps_java(self._delay.as_json())),
         ]
 
-    def _news(self) -> list[tuple[int, bytes]]:
-        broker = self._broker
-        found, self._untold = self._untold, []
-        if broker.delay.version.counter != self._delays:
-            self._delays = broker.delay.version.counter
-            found.append((KIND_DELAYS, dumps_java(broker.delay.as_json())))
+    def _changed_progress(self) -> list[Metadata]:
+        found, self._unsent = self._unsent, []
+        if self._delay.version.counter != self._delays_version:
+            self._delays_version = self._delay.version.counter
+            found.append(Metadata(KIND_DELAYS, dumps_java(self._delay.as_json())))
         return found
 
-    # The other side.
+    # A slave.
 
     def take(self, kind: int, payload: bytes) -> None:
-        """The master told something; what cannot be read is said and left, the next whole table mends it."""
-        broker = self._broker
+        """Apply what the master sent. What cannot be read is logged and ignored: the next whole table replaces it."""
         try:
             table = loads(payload, is_trusted=True)
             if not isinstance(table, dict):
@@ -207,16 +230,16 @@ class TableStream:
             elif kind == KIND_GROUPS:
                 self._take_groups(table)
             elif kind == KIND_OFFSETS:
-                broker.offsets.follow(table, payload)
+                self._offsets.follow(table, payload)
             else:
-                broker.delay.adopt(table)
+                self._delay.adopt(table)
             if table.get(WHOLE):
-                self._taken.add(kind)
+                self._received.add(kind)
         except (ProtocolError, StoreDamaged) as error:
-            log.warning("replication: tables that the master told are unusable: %s", brief(error, 1_000))
+            log.warning("replication: metadata of the master cannot be used: %s", brief(error, 1_000))
 
     def _take_topics(self, table: dict[str, Any]) -> None:
-        topics, version = self._broker.topics, DataVersion.from_json(table.get("dataVersion"))
+        topics, version = self._topics, DataVersion.from_json(table.get("dataVersion"))
         if not table.get(WHOLE):
             topics.follow(parse_topics(table), _removed(table), version)
         elif version != topics.version:
@@ -224,7 +247,7 @@ class TableStream:
             log.info("replication: took over %d topics", len(topics.table))
 
     def _take_groups(self, table: dict[str, Any]) -> None:
-        groups, version = self._broker.groups, DataVersion.from_json(table.get("dataVersion"))
+        groups, version = self._groups, DataVersion.from_json(table.get("dataVersion"))
         if not table.get(WHOLE):
             groups.follow(parse_groups(table), _removed(table), version)
         elif version != groups.version:

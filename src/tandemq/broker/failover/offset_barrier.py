@@ -1,13 +1,13 @@
-"""An offset is reported to a consumer when it cannot go back any more: when the disk of the broker that reports it has
-taken it, so that this broker has it after a kill, and in `elect` when every member that could be the next master has it
-too. Answers to commits and queries wait until then; a full disk makes them wait until there is room. A member becomes
-one of those in sync when it has what was answered before that.
+"""A consumer offset is reported to a consumer only when it cannot go back: when the disk of this broker has it, so that
+it survives a kill, and in `elect` when every member that could be the next master has it too. Responses to commits and
+queries wait until then; while the disk is full they wait until there is room. A slave joins the members in sync once it
+has the offsets that were reported before that.
 
-    commit ─► table ─► disk ─► slaves, and behind it a heartbeat ─► echoed by each: all before it was taken ─► answer
-                                                          └► not the master any more: refused, so that the
-                                                             consumer commits it at the next one
+    commit ─► table ─► disk ─► slaves, and behind it a heartbeat ─► echoed by each: all before it was taken ─► response
+                                                          └► no longer the master: refused, so that the consumer
+                                                             commits at the next one
 
-Owner: `Failover`. Source: docs/internals/failover.md, "Metadata"; invariant: offsets never go back.
+Source: docs/internals/failover.md, "Metadata"; invariant: offsets never go back.
 """
 
 from collections.abc import Collection
@@ -21,9 +21,9 @@ from tandemq.model.command import Command
 
 GATED = frozenset({Code.UPDATE_CONSUMER_OFFSET, Code.QUERY_CONSUMER_OFFSET})
 WAITING_MAX = 10_000
-"""Answers that wait; beyond it the oldest requests are refused."""
+"""Maximum number of responses that wait; beyond it the oldest requests are refused."""
 BEATS_KEPT = 2_048
-"""Twenty seconds of heartbeats, one in 10 ms: an echo that comes later than that counts for nothing."""
+"""Heartbeats remembered: 20 s at one per 10 ms. Echoes of older ones are ignored."""
 
 
 class _Waiting(NamedTuple):
@@ -33,54 +33,55 @@ class _Waiting(NamedTuple):
     answer: Command
 
 
-class OffsetGate:
-    """Which version of the table which slave has, and the answers that wait. Versions count what slaves were told."""
+class OffsetBarrier:
+    """The version of the offsets that each slave has, and the responses that wait. Versions count published changes."""
 
     def __init__(self) -> None:
-        """Nobody has anything."""
+        """No slave has anything yet."""
         self._beats: dict[int, tuple[int, Collection[int]]] = {}
-        """By number of a heartbeat: the version told before it, and the links it was told on."""
+        """By number of a heartbeat: the version published before it, and the connections it was sent on."""
         self._has: dict[int, int] = {}
-        """By link of a slave: the version it has."""
+        """By connection of a slave: the version it has."""
         self._waiting: list[_Waiting] = []
         self._beaten = -1
-        """The version the last heartbeat followed."""
+        """The version that precedes the last heartbeat."""
         self.noted = 0
         """The version that the disk of this broker has; set by the owner."""
 
     @property
     def is_waited_at(self) -> bool:
-        """Whether answers wait here."""
+        """Whether responses wait."""
         return bool(self._waiting)
 
     @property
     def needs_beat(self) -> bool:
-        """Whether something waits that no heartbeat has followed yet."""
+        """Whether a response waits whose version no heartbeat has followed yet."""
         return bool(self._waiting) and self._beaten < self._waiting[-1].version <= self.noted
 
     def beat(self, number: int, version: int, links: Collection[int]) -> None:
-        """A heartbeat leaves behind this version of the table, which was told on these links."""
+        """Take note of a heartbeat that follows this version, which was published on these connections."""
         self._beats[number] = (version, frozenset(links))
         self._beats.pop(number - BEATS_KEPT, None)
         self._has = {link: has for link, has in self._has.items() if link in links}
         self._beaten = version
 
     def echoed(self, link: int | None, number: int) -> None:
-        """A slave has taken all that came before a heartbeat."""
+        """Take note that a slave has received all that precedes a heartbeat."""
         version, links = self._beats.get(number, (-1, ()))
         if link is not None and link in links:
             self._has[link] = max(self._has.get(link, -1), version)
 
     def has(self, link: int | None, version: int) -> bool:
-        """Whether the slave on a link has this version."""
+        """Whether the slave on a connection has this version."""
         return link is not None and self._has.get(link, -1) >= version
 
     def _is_known(self, version: int, links: Collection[int | None]) -> bool:
         return all(self.has(link, version) for link in links)
 
     def holds(self, version: int, links: Collection[int | None], link: int, request: Command, answer: Command) -> bool:
-        """Keep an answer to one of `GATED` that tells of this version until the disk and the slaves on `links` have it;
-        False if they have. A slave without a link has nothing.
+        """Keep a response to a request of `GATED` until the disk and the slaves on `links` have this version.
+
+        Returns False if they have it. A slave without a connection has nothing.
         """
         if version <= self.noted and self._is_known(version, links):
             return False
@@ -88,7 +89,7 @@ class OffsetGate:
         return True
 
     def release(self, links: Collection[int | None], turn: Turn) -> None:
-        """Send the answers that all slaves on `links` have the offsets of."""
+        """Send the responses whose offsets all slaves on `links` have."""
         kept: list[_Waiting] = []
         for waiting in self._waiting:
             if waiting.version <= self.noted and self._is_known(waiting.version, links):
@@ -101,7 +102,7 @@ class OffsetGate:
         self._waiting = kept[-WAITING_MAX:]
 
     def refuse(self, why: str, turn: Turn) -> None:
-        """Another member serves, or nobody: whoever waits is to ask there. What slaves have is to be learned anew."""
+        """Refuse all waiting responses: another member serves, or none. What slaves have is learned anew."""
         for waiting in self._waiting:
             turn.send(waiting.link, encode_command(waiting.request.answer(ResponseCode.NO_PERMISSION, remark=why)))
         self._waiting.clear()
@@ -110,5 +111,5 @@ class OffsetGate:
         self._beaten = -1
 
     def drop_link(self, link: int) -> None:
-        """Whoever asked there is gone."""
+        """Forget the responses for a closed connection."""
         self._waiting = [waiting for waiting in self._waiting if waiting.link != link]

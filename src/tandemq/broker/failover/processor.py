@@ -1,21 +1,24 @@
-"""What operators and other members ask a broker whose group has a registry.
+"""Requests of operators and other members to a broker whose group has a registry.
 
-    TANDEM_FAILOVER_STATUS   {}                 everything that is known, and the timeline of role changes
-    TANDEM_SWITCH            target             asked of the master; answered when it is done, or was given up
-    TANDEM_FORCE_MASTER      preview            asked of the broker that is to serve; answered in the same way
-    TANDEM_HAND_OFFSETS      from, token, body  asked by a member that hands over; answered when it is saved
+    TANDEM_FAILOVER_STATUS   {}                 status, and the timeline of role changes
+    TANDEM_SWITCH            target             sent to the master; answered when it is done, or was given up
+    TANDEM_FORCE_MASTER      preview            sent to the broker that is to serve; answered likewise
+    TANDEM_HAND_OFFSETS      from, token, body  sent by a member that hands over; answered when it is saved
 
 Source: docs/reference/requests.md, "groups with a registry".
 """
 
 from dataclasses import fields
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Link
+from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.context import CurrentConfig
+from tandemq.broker.failover.registry_role import RegistryRole
+from tandemq.broker.role import CurrentRole
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.codec.remoting.requests import read_fields
 from tandemq.coordination.member.orders import CommandResult, Status
@@ -24,92 +27,81 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 
-if TYPE_CHECKING:
-    from tandemq.broker.context import Handler
-    from tandemq.broker.failover.service import Failover
-    from tandemq.broker.node import Broker
-
 NO_REGISTRY = "this broker's role is fixed by its settings: its group has no registry"
 
 
 class SwitchFields(msgspec.Struct):
-    """TANDEM_SWITCH: the member that is to be the master."""
+    """TANDEM_SWITCH: the broker id of the next master."""
 
     target: int
 
 
 class ForceFields(msgspec.Struct):
-    """TANDEM_FORCE_MASTER: whether only to say what it may lose or repeat."""
+    """TANDEM_FORCE_MASTER: whether only to report what may be lost or delivered twice."""
 
     preview: bool = False
 
 
 class HandFields(msgspec.Struct, rename={"giver": "from"}):
-    """TANDEM_HAND_OFFSETS: who hands over, and the version of the record it belongs to."""
+    """TANDEM_HAND_OFFSETS: the broker id that hands over, and the version of the record it belongs to."""
 
     giver: int
     token: int
 
 
-def handlers(broker: "Broker") -> "dict[Code, Handler]":
-    """The handlers of this module, bound to a broker."""
-    on = _GroupCalls(broker)
-    return {
-        Code.TANDEM_FAILOVER_STATUS: on.status,
-        Code.TANDEM_SWITCH: on.switch,
-        Code.TANDEM_FORCE_MASTER: on.force_master,
-        Code.TANDEM_HAND_OFFSETS: on.take_offsets,
-    }
+class FailoverProcessor:
+    """Status, commands and handed offsets."""
 
+    def __init__(self, role: CurrentRole, current: CurrentConfig) -> None:
+        """Take the collaborators."""
+        self._role = role
+        self._current = current
 
-class _GroupCalls:
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def handlers(self) -> dict[Code, Handler]:
+        """Return the handlers by request code."""
+        return {
+            Code.TANDEM_FAILOVER_STATUS: self._on_status,
+            Code.TANDEM_SWITCH: self._on_switch,
+            Code.TANDEM_FORCE_MASTER: self._on_force_master,
+            Code.TANDEM_HAND_OFFSETS: self._on_offsets,
+        }
 
-    def status(self, _link: Link, command: Command, now: Now) -> Command | None:
-        broker, failover = self._broker, self._broker.failover
-        table: dict[str, Any] = {"brokerName": broker.config.broker_name, "brokerId": broker.config.broker_id}
-        if failover is None:
-            table |= {"mode": "static", "isMaster": broker.is_master}
-        else:
-            table |= _status_table(failover.member.status(now), now) | {
-                "isMaster": failover.is_master,
-                "timeline": failover.timeline,
-                "members": _members(failover, now),
-                "registryAddress": f"{failover.registry.address.kind}://{failover.registry.address.hosts}",
+    def _on_status(self, _link: Link, command: Command, now: Now) -> Command | None:
+        config, role = self._current.config, self._role.role
+        table: dict[str, Any] = {"brokerName": config.broker_name, "brokerId": config.broker_id}
+        if isinstance(role, RegistryRole):
+            table |= _status_table(role.member.status(now), now) | {
+                "isMaster": role.is_master,
+                "timeline": role.timeline,
+                "members": _members(role, now),
+                "registryAddress": f"{role.registry.address.kind}://{role.registry.address.hosts}",
             }
+        else:
+            table |= {"mode": "static", "isMaster": role.is_master}
         return command.answer(ResponseCode.SUCCESS, body=dumps(table))
 
-    def switch(self, link: Link, command: Command, now: Now) -> Command | None:
-        fields = read_fields(SwitchFields, command.fields)
-        failover = self._broker.failover
-        if failover is None:
+    def _on_switch(self, link: Link, command: Command, now: Now) -> Command | None:
+        fields, role = read_fields(SwitchFields, command.fields), self._role.role
+        if not isinstance(role, RegistryRole):
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=NO_REGISTRY)
-        return self._decided(link, command, failover.member.switch(fields.target, now))
+        return _decided(role, link, command, role.member.switch(fields.target, now))
 
-    def force_master(self, link: Link, command: Command, now: Now) -> Command | None:
-        fields = read_fields(ForceFields, command.fields)
-        failover = self._broker.failover
-        if failover is None:
+    def _on_force_master(self, link: Link, command: Command, now: Now) -> Command | None:
+        fields, role = read_fields(ForceFields, command.fields), self._role.role
+        if not isinstance(role, RegistryRole):
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=NO_REGISTRY)
-        verdict = failover.member.force_master(now, is_preview=fields.preview)
-        return self._decided(link, command, verdict._replace(is_done=True) if fields.preview else verdict)
+        verdict = role.member.force_master(now, is_preview=fields.preview)
+        return _decided(role, link, command, verdict._replace(is_done=True) if fields.preview else verdict)
 
-    def _decided(self, link: Link, command: Command, verdict: CommandResult) -> Command | None:
-        if not verdict.is_accepted or verdict.is_done:
-            code = ResponseCode.SUCCESS if verdict.is_accepted else ResponseCode.SYSTEM_ERROR
-            return command.answer(code, remark=verdict.text)
-        assert self._broker.failover is not None, "it gave the verdict"
-        self._broker.failover.commands.append((link.number, command))
-        return None
-
-    def take_offsets(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_offsets(self, _link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(HandFields, command.fields)
-        failover, table = self._broker.failover, loads(command.body)
-        if failover is None or not isinstance(table, dict):
-            return command.answer(ResponseCode.SYSTEM_ERROR, remark=NO_REGISTRY if failover is None else "no table")
+        role, table = self._role.role, loads(command.body)
+        if not isinstance(role, RegistryRole):
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=NO_REGISTRY)
+        if not isinstance(table, dict):
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark="the body is not a table of offsets")
         try:
-            refusal = failover.take_offsets(fields.giver, fields.token, table)
+            refusal = role.take_offsets(fields.giver, fields.token, table)
         except StoreDamaged as error:
             raise ProtocolError(str(error)) from error
         if refusal is not None:
@@ -117,9 +109,18 @@ class _GroupCalls:
         return command.answer(ResponseCode.SUCCESS)
 
 
-def _members(failover: "Failover", now: Now) -> list[dict[str, Any]]:
-    """The configured members: their addresses if they live, and how far behind they are if we are their master."""
-    member, found = failover.member, []
+def _decided(role: RegistryRole, link: Link, command: Command, verdict: CommandResult) -> Command | None:
+    """Answer a command whose outcome is known; None if the response comes later."""
+    if not verdict.is_accepted or verdict.is_done:
+        code = ResponseCode.SUCCESS if verdict.is_accepted else ResponseCode.SYSTEM_ERROR
+        return command.answer(code, remark=verdict.text)
+    role.commands.append((link.number, command))
+    return None
+
+
+def _members(role: RegistryRole, now: Now) -> list[dict[str, Any]]:
+    """Return the configured members: addresses of those that live, and how far behind they are if we are the master."""
+    member, found = role.member, []
     for one in member.view.config.members if member.view.config is not None else ():
         record = (member.view.live or {}).get(one.broker_id)
         row: dict[str, Any] = {
@@ -133,7 +134,7 @@ def _members(failover: "Failover", now: Now) -> list[dict[str, Any]]:
             "lagMs": None,
         }
         peer = member.peer(one.broker_id)
-        if failover.is_master and one.broker_id != member.id and peer.is_linked and peer.acked >= 0:
+        if role.is_master and one.broker_id != member.id and peer.is_linked and peer.acked >= 0:
             lag = max(0, member.log_end - peer.acked)
             row |= {"lagBytes": lag, "lagMs": min(now.mono_ms - peer.caught_up_ms, now.mono_ms) if lag else 0}
         found.append(row)
@@ -141,7 +142,7 @@ def _members(failover: "Failover", now: Now) -> list[dict[str, Any]]:
 
 
 def _status_table(status: Status, now: Now) -> dict[str, Any]:
-    """A status under names as JSON has them; times are calendar ones."""
+    """Return a status with JSON names; times are calendar ms."""
     table: dict[str, Any] = {}
     for item in fields(Status):
         head, *rest = item.name.split("_")

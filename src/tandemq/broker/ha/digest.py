@@ -12,8 +12,7 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Link
-from tandemq.broker.context import Handler
+from tandemq.broker.connections.connection import Handler, Link
 from tandemq.codec.remoting.requests import read_fields
 from tandemq.errors import OffsetGone
 from tandemq.model.codes import RequestCode as Code

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Link
-from tandemq.broker.context import BrokerRole, CurrentConfig, Handler
+from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.context import CurrentConfig
+from tandemq.broker.role import CurrentRole
 from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.groups import Groups
@@ -40,7 +41,7 @@ class MetadataTablesProcessor:
         groups: Groups,
         offsets: ConsumerOffsets,
         delay: DelayedMessages,
-        role: BrokerRole,
+        role: CurrentRole,
         current: CurrentConfig,
     ) -> None:
         """Take the collaborators; nothing is read yet."""
@@ -101,7 +102,7 @@ def _answer(command: Command, body: bytes) -> Command:
     return command.answer(ResponseCode.SUCCESS, body=body)
 
 
-def role_name(role: BrokerRole, config: BrokerConfig) -> str:
+def role_name(role: CurrentRole, config: BrokerConfig) -> str:
     """Return the role at this moment, in the words of the setting `brokerRole`."""
     if not role.is_master:
         return "SLAVE"

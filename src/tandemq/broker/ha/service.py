@@ -1,96 +1,113 @@
-"""Replication tied to the broker's links, store and tables.
+"""Replication: sessions of slaves on a master, the session to a master on a slave.
 
-`Replication` is what the node talks to; `MasterSide` (masterside) keeps the sessions of slaves, `SlaveSide` (slaveside)
-the one to a master.
+`Replication` is what the node calls; `MasterSide` (ha.master) keeps the sessions of slaves, `SlaveSide` (ha.slave) the
+one to a master.
 """
 
-import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from tandemq.boundary import HandshakeFailed, LinkKind, Now, Opened, Turn
+from tandemq.boundary import Disk, HandshakeFailed, LinkKind, Now, Opened, Turn
+from tandemq.broker.ha.lost_tail import LostTail
 from tandemq.broker.ha.master import MasterSide
 from tandemq.broker.ha.slave import SlaveSide
-from tandemq.broker.ha.truncation import correct_progress
+from tandemq.broker.role import CurrentRole
+from tandemq.broker.state.generations import Generations
+from tandemq.broker.state.schedule import Schedule
 from tandemq.codec.ha import Heartbeat
 from tandemq.config.settings import BrokerConfig
-from tandemq.errors import StoreError
-from tandemq.refusals import Refusals
-from tandemq.storage.log.epochs import EpochTable, load_epochs, restore_epoch_copies, save_epochs
+from tandemq.storage.log.epochs import EpochTable
 from tandemq.storage.recovery import clear_loss_flag
+from tandemq.storage.store import Store
 
-if TYPE_CHECKING:
-    from tandemq.broker.node import Broker
-
-log = logging.getLogger(__name__)
 OFFSETS_SAVED_MS = 60_000
 
 
 class Replication:
-    """Both sides; a broker is on one of them by its role: by its settings, or as the registry has it.
+    """Both sides. The role of the broker decides which one is in use.
 
     In a group with a registry the generations are the epochs of an `elect` group.
     """
 
-    def __init__(self, broker: "Broker", now: Now, *, accept_loss: bool) -> None:
-        """Sessions begin when links open; in a group with a registry once our role is known."""
-        self._broker = broker
-        self._accept_loss = accept_loss
-        self.generations: EpochTable = load_epochs(broker.disk)
-        try:
-            restore_epoch_copies(broker.disk, self.generations)
-        except StoreError as error:
-            log.warning("replication: there is one copy only of the table of generations: %s", error)
-        self.masters = MasterSide(broker, self)
-        if accept_loss:
-            self.masters.give_up_absent()
-        broker.schedule.every(
-            OFFSETS_SAVED_MS, lambda _: self.masters.save_offsets(), first_ms=now.mono_ms + OFFSETS_SAVED_MS
-        )
-        self.slave: SlaveSide | None = None
-        self.unproven = Refusals()
-        """Members whose answers were not proven, by address."""
-        if broker.failover is None:
-            self.begin_by_settings(now)
+    def __init__(
+        self,
+        store: Store,
+        disk: Disk,
+        masters: MasterSide,
+        lost_tail: LostTail,
+        make_slave: Callable[[Now], SlaveSide],
+        generations: Generations,
+        correct_progress: Callable[[], None],
+        schedule: Schedule,
+        role: CurrentRole,
+        now: Now,
+        *,
+        accept_loss: bool,
+    ) -> None:
+        """Take the collaborators; sessions begin once the role is known.
 
-    def begin_by_settings(self, now: Now) -> None:
-        """Our settings say whether we are the master."""
-        if self._broker.config.role == "SLAVE":
-            self.slave = SlaveSide(self._broker, self, now)
+        Args:
+            make_slave: makes the slave's side when it is needed.
+            correct_progress: sets offsets that point beyond the end of their queue to that end.
+            accept_loss: whether the operator accepts what a crash of the machine took from the log.
+        """
+        self._store = store
+        self._disk = disk
+        self.masters = masters
+        self._lost_tail = lost_tail
+        self._make_slave = make_slave
+        self._generations = generations
+        self._correct_progress = correct_progress
+        self._role = role
+        self._accept_loss = accept_loss
+        self.slave: SlaveSide | None = None
+        if accept_loss:
+            masters.give_up_absent()
+        schedule.every(OFFSETS_SAVED_MS, lambda _: masters.save_offsets(), first_ms=now.mono_ms + OFFSETS_SAVED_MS)
+
+    def begin_by_settings(self, now: Now, *, is_slave: bool) -> None:
+        """Begin as the settings say.
+
+        Raises:
+            StoreError: something could not be saved.
+        """
+        if is_slave:
+            self.slave = self._make_slave(now)
         else:
-            self.masters.begin(now, accept_loss=self._accept_loss)
-        clear_loss_flag(self._broker.disk)
+            self._lost_tail.begin(now, accept_loss=self._accept_loss)
+        clear_loss_flag(self._disk)
 
     # In a group with a registry.
 
     def lead(self, now: Now, *, epoch: int | None) -> None:
-        """Our log is the one that counts: serve slaves. `epoch`: begin it at our log's end, if it is a new one.
+        """Become the master. `epoch`: begin it at our log's end, if it is a new one; None: roles are not elected.
 
         Raises:
             StoreError: that could not be saved.
         """
         if epoch is None:
-            self.masters.begin(now, accept_loss=self._accept_loss)
+            self._lost_tail.begin(now, accept_loss=self._accept_loss)
+            clear_loss_flag(self._disk)
             return
-        end = self._broker.store.log.written_end
+        end = self._store.log.written_end
         pairs = [pair for pair in self.generations if pair[1] <= end]
         if not pairs or pairs[-1][0] < epoch:
-            self.set_generations([*pairs, (epoch, end)])
-        correct_progress(self._broker.store, self._broker.offsets, self._broker.delay)
+            self._generations.set([*pairs, (epoch, end)])
+        self._correct_progress()
 
     def follow(self, master: int, epoch: int, address: str, ha_address: str, turn: Turn, now: Now) -> None:
-        """Copy the log of this member, "ip:port" or "" if that is not known yet, for as long as the epoch lasts."""
+        """Copy the log of this member as long as the epoch lasts. Addresses: "ip:port", "" while unknown."""
         if self.slave is None:
-            self.slave = SlaveSide(self._broker, self, now)
+            self.slave = self._make_slave(now)
         self.slave.follow(master, epoch, address, ha_address, turn, now)
 
     def let_go(self, turn: Turn, reason: str) -> None:
-        """Another epoch: all links of the one before are closed."""
+        """Close the connections of an epoch that is over."""
         self.masters.let_go(reason)
         if self.slave is not None:
             self.slave.let_go(turn, reason)
 
     def beat(self, heartbeat: Heartbeat, turn: Turn, now: Now) -> None:
-        """Send a heartbeat on every link, behind what is on its way there."""
+        """Send a heartbeat on every connection, behind what is in flight there."""
         for session in self.masters.sessions.values():
             session.send_heartbeat(heartbeat, now.mono_ms)
         self.masters.pump(turn, now)
@@ -105,76 +122,69 @@ class Replication:
         return found
 
     @property
+    def generations(self) -> EpochTable:
+        """The history of the log: (generation or epoch, first log offset)."""
+        return self._generations.pairs
+
+    @property
     def log_epoch(self) -> int:
         """The last epoch of which our log has anything, or the one that begins at its end; 0: none."""
-        end = self._broker.store.log.written_end
-        return next((epoch for epoch, start in reversed(self.generations) if start <= end), 0)
+        return self._generations.at(self._store.log.written_end)
 
-    # Generations and links.
-
-    def set_generations(self, pairs: EpochTable) -> None:
-        """Take over a history once it is saved.
-
-        Raises:
-            StoreError: it could not be saved; the history is as it was.
-        """
-        if pairs != self.generations:
-            save_epochs(self._broker.disk, pairs)
-            self.generations = list(pairs)
+    # Connections.
 
     def owns(self, link: int) -> bool:
-        """Whether a link is a replication link."""
+        """Whether a connection is one of replication."""
         return link in self.masters.sessions or (self.slave is not None and self.slave.owns(link))
 
     def opened(self, event: Opened, now: Now) -> None:
-        """A replication link is open."""
+        """A replication connection is open."""
         if event.kind is LinkKind.HA_MASTER:
             self.masters.opened(event, now)
         elif self.slave is not None:
             self.slave.opened(event, now)
 
     def turned_away(self, event: HandshakeFailed, now: Now) -> None:
-        """TLS failed on a replication link."""
+        """TLS failed on a replication connection."""
         if event.kind is LinkKind.HA_MASTER:
-            self.masters.refused(event.peer, event.reason, now)
+            self.masters.refusals.note(event.peer, event.reason, now)
         elif self.slave is not None:
             self.slave.is_refused = True
 
     def closed(self, link: int, reason: str, now: Now) -> None:
-        """A replication link is gone."""
+        """A replication connection is closed."""
         if link in self.masters.sessions:
             self.masters.closed(link, reason, now)
         elif self.slave is not None:
             self.slave.closed(link, reason, now)
 
     def received(self, link: int, data: bytes, turn: Turn, now: Now) -> None:
-        """Bytes on a replication link."""
+        """Take bytes of a replication connection."""
         if link in self.masters.sessions:
             self.masters.received(link, data, turn, now)
         elif self.slave is not None:
             self.slave.received(link, data, turn, now)
 
     def tick(self, turn: Turn, now: Now) -> None:
-        """Time passed."""
+        """Connect, send heartbeats, close silent connections."""
         self.masters.tick(turn, now)
         if self.slave is not None:
             self.slave.tick(turn, now)
 
     def after_commit(self, turn: Turn, now: Now) -> None:
-        """What was written can be copied, and what was copied to us can be reported."""
-        if self._broker.failover is not None:
-            self._broker.failover.before_copy(now)
+        """Send slaves what was written; acknowledge to the master what was copied."""
+        self._role.role.before_copy(now)
         self.masters.pump(turn, now)
         if self.slave is not None:
             self.slave.report(turn, now)
 
     def adopt_config(self, config: BrokerConfig) -> None:
-        """The settings changed: the rate at which each slave may copy holds for open links too."""
+        """Apply changed settings: the rate limit per slave, on open connections too."""
         for session in self.masters.sessions.values():
             session.limit_rate(config.ha_bytes_per_second)
 
     def deadline_ms(self) -> int | None:
-        """When `tick` is needed."""
+        """Return when `tick` is needed."""
         ours = self.masters.deadline_ms()
         copying = self.slave.deadline_ms() if self.slave is not None else None
         return copying if ours is None or (copying is not None and copying < ours) else ours

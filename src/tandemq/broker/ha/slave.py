@@ -1,84 +1,116 @@
-"""The slave's side of replication: finding the master, the session to it, storing and reporting what comes."""
+"""The slave's side of replication: finding the master, the session to it, storing and acknowledging what it sends."""
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from isal.isal_zlib import crc32
 
-from tandemq.boundary import Connect, LinkKind, Now, Opened, Turn
+from tandemq.boundary import Connect, LinkKind, Now, Opened, Outbox, Turn
+from tandemq.broker.connections.member_requests import MemberRequests
+from tandemq.broker.connections.outbound import Peers
+from tandemq.broker.context import CurrentConfig, CurrentTurn
 from tandemq.broker.ha.metadata_sync import MetadataSync
+from tandemq.broker.maintenance.registration import Registration
+from tandemq.broker.role import CurrentRole
+from tandemq.broker.send.processor import SendPath
+from tandemq.broker.state.generations import Generations
+from tandemq.broker.state.persistence import Saver
+from tandemq.broker.state.schedule import Schedule
 from tandemq.codec.ha import TAIL_CHECK_BYTES, Heartbeat, MasterHello, SlaveHello, page_crcs
 from tandemq.errors import OffsetGone, StoreDamaged, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.text import brief
 from tandemq.refusals import Refusals
 from tandemq.replication import slave
-from tandemq.replication.authentication import SlaveProver
+from tandemq.replication.authentication import Keyring, SlaveProver
 from tandemq.replication.record_stream import Piece
 from tandemq.storage.quarantine import quarantine_tail
-
-if TYPE_CHECKING:
-    from tandemq.broker.ha.service import Replication
-    from tandemq.broker.node import Broker
+from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
-PROBE_TIMEOUT_MS = 3_000
+REQUEST_TIMEOUT_MS = 3_000
 SUSPECT_AFTER = 3
+"""Times that the same record has to arrive damaged before the master's copy is suspect."""
+SUSPECT_TIMEOUT_MS = 10_000
 RECONNECT_MS = 200
-"""In a group with a registry, whose members find each other again as soon as they agree on the epoch."""
+"""In a group with a registry, whose members connect as soon as they agree on the epoch."""
 
 
 class SlaveSide:
-    """What a slave knows of its master."""
+    """The connection to the master, and what is known of it."""
 
-    def __init__(self, broker: "Broker", owner: "Replication", now: Now) -> None:
-        self._broker = broker
-        self._owner = owner
+    def __init__(
+        self,
+        store: Store,
+        outbox: Outbox,
+        peers: Peers,
+        members: MemberRequests,
+        metadata: MetadataSync,
+        generations: Generations,
+        registration: Registration,
+        saver: Saver,
+        send: SendPath,
+        schedule: Schedule,
+        role: CurrentRole,
+        current: CurrentConfig,
+        turn: CurrentTurn,
+        keyring: Keyring | None,
+        next_link: Callable[[], int],
+        run_id: int,
+        now: Now,
+    ) -> None:
+        """Take the collaborators. `run_id`: a random number of this process' life."""
+        self._store = store
+        self._outbox = outbox
+        self._peers = peers
+        self._members = members
+        self.metadata = metadata
+        self._generations = generations
+        self._registration = registration
+        self._saver = saver
+        self._role = role
+        self._current = current
+        self._turn = turn
+        self._keyring = keyring
+        self._next_link = next_link
+        self._run_id = run_id
         self.link = 0
         self.session: slave.SlaveSession | None = None
         self.master_address = ""
         self._told_address = ""
-        """Where the master takes requests, as it said when it answered our introduction."""
-        self.ha_address = broker.config.ha_master_address
-        self.protocol = broker.config.ha_protocol
+        """Where the master takes requests, from its answer to our introduction."""
+        self.ha_address = current.config.ha_master_address
+        self.protocol = current.config.ha_protocol
         self._probing = False
         self._connect_at_ms = now.mono_ms
         self._give_up_ms = 0
-        self._run_id = broker.random.getrandbits(48)
         self._bad: tuple[int, int] = (-1, 0)
+        """Log offset of the record that arrived damaged last, and how many times in a row."""
         self.refusals = Refusals()
         self.is_refused = False
-        """Whether the present link ended with a refusal, or with a master that did not prove itself."""
-        self.metadata = MetadataSync(
-            broker.topics,
-            broker.groups,
-            broker.offsets,
-            broker.delay,
-            broker.peers,
-            broker.current_turn,
-            lambda: self.is_accepted,
-        )
+        """Whether the present connection ended with a refusal, or with a master that did not prove itself."""
         self.epoch = 0
         self.master: int | None = None
-        """Its broker id, in a group with a registry; None: nobody is to be copied."""
+        """Broker id of the master, in a group with a registry; None: there is none to copy from."""
         self._is_linked = False
         self._classic_at = ""
-        """The master of whom it was said that it speaks the classic protocol: each new link asks again."""
+        """The master that was logged as speaking the classic protocol: each new connection asks again."""
         self._failed = ""
-        """Why the link closed last: the same again is not said again."""
+        """Why the connection closed last; the same reason is not logged twice."""
         self._dropped: set[int] = set()
-        """Links given up that are not closed yet."""
-        if broker.failover is not None:  # tables follow the log (`failover.metadata_stream`)
+        """Connections given up that are not closed yet."""
+        if role.role.uses_registry:  # metadata follows the log (`failover.metadata_stream`)
             self.protocol, self.ha_address = "tandemq", ""
             return
-        broker.send.refuse("slave", "this broker is a slave: messages go to its master")
-        tables_ms = broker.config.metadata_sync_ms
-        broker.schedule.every(tables_ms, self.sync_metadata, first_ms=now.mono_ms + min(3_000, tables_ms))
+        send.refuse("slave", "this broker is a slave: messages go to its master")
+        period_ms = current.config.metadata_sync_ms
+        schedule.every(period_ms, self.sync_metadata, first_ms=now.mono_ms + min(3_000, period_ms))
 
     # In a group with a registry.
 
     def follow(self, master: int, epoch: int, address: str, ha_address: str, turn: Turn, now: Now) -> None:
-        """Copy from this member as long as the epoch lasts; called again when its addresses become known."""
+        """Copy from this member as long as the epoch lasts. Called again when its addresses become known."""
         if (master, epoch) != (self.master, self.epoch):
             self.let_go(turn, f"broker {master} is the master of epoch {epoch}")
             self.master, self.epoch = master, epoch
@@ -86,7 +118,7 @@ class SlaveSide:
         self._connect_at_ms = now.mono_ms
 
     def let_go(self, turn: Turn, reason: str) -> None:
-        """Copy from nobody."""
+        """Stop copying."""
         self.master, self.master_address, self.ha_address = None, "", ""
         if self.link:
             turn.closes.append((self.link, reason))
@@ -94,61 +126,61 @@ class SlaveSide:
         self.link, self.session, self._is_linked = 0, None, False
 
     def owns(self, link: int) -> bool:
-        """Whether it is a link to a master, of now or of before."""
+        """Whether a connection leads to the master, or to an earlier one."""
         return link == self.link or link in self._dropped
 
     def _heard(self, now: Now) -> None:
-        failover, session = self._broker.failover, self.session
-        if failover is None or session is None or self.master is None:
+        session = self.session
+        if session is None or self.master is None:
             return
-        if self._broker.keyring is not None and not session.is_authenticated:
+        if self._keyring is not None and not session.is_authenticated:
             return
         if not self._is_linked and session.state is slave.SlaveSessionState.TRANSFER:
             self._is_linked = True
-            failover.linked(self.master, now, is_up=True)
-        failover.heard(self.master, now)
+            self._role.role.linked(self.master, now, is_up=True)
+        self._role.role.heard(self.master, now)
 
     def _unlinked(self, now: Now) -> None:
-        if self._is_linked and self._broker.failover is not None and self.master is not None:
+        if self._is_linked and self.master is not None:
             self._is_linked = False
-            self._broker.failover.linked(self.master, now, is_up=False)
+            self._role.role.linked(self.master, now, is_up=False)
 
     def _beaten(self, heartbeat: Heartbeat, now: Now) -> None:
-        failover, session = self._broker.failover, self.session
-        if failover is not None and session is not None and self.master is not None and self._is_linked:
-            number = failover.beaten(self.master, heartbeat, now)
+        session = self.session
+        if session is not None and self.master is not None and self._is_linked:
+            number = self._role.role.beaten(self.master, heartbeat, now)
             if number:
                 self._stored(session, now)
                 session.send_promise(number, now.mono_ms)
 
     def sync_metadata(self, now: Now) -> None:
         """Ask the master for its tables."""
-        if self.master_address not in ("", self._broker.registration.address):
+        if self.master_address not in ("", self._registration.address):
             self.metadata.sync(self.master_address, now)
 
     def master_found(self, address: str, ha_address: str, now: Now) -> None:
-        """A name server told where the master is; "" means it knows none."""
-        if self._broker.failover is not None:
+        """Take the master's addresses from a name server; "" if it knows none."""
+        if self._role.role.uses_registry:
             return
         is_news = bool(address) and address != self.master_address
         self.master_address = address
-        if ha_address and not self._broker.config.ha_master_address:
+        if ha_address and not self._current.config.ha_master_address:
             if ha_address != self.ha_address:
                 self._connect_at_ms = now.mono_ms
             self.ha_address = ha_address
         if is_news:
-            if self.protocol != self._broker.config.ha_protocol:
-                self.protocol = self._broker.config.ha_protocol
+            if self.protocol != self._current.config.ha_protocol:
+                self.protocol = self._current.config.ha_protocol
             self.sync_metadata(now)
 
     def asked_at(self) -> str:
-        """Where the master takes requests; "" while that is unknown."""
+        """Return where the master takes requests; "" while that is unknown."""
         return self.master_address or self._told_address
 
-    # The link.
+    # The connection.
 
     def deadline_ms(self) -> int | None:
-        """When `tick` is needed."""
+        """Return when `tick` is needed."""
         if self.session is not None:
             return self.session.deadline_ms()
         if self.link:
@@ -156,34 +188,34 @@ class SlaveSide:
         return self._connect_at_ms if self._may_connect() else None
 
     def _may_connect(self) -> bool:
-        """Whether a master is known and our log is as safe as we report it."""
-        store_log = self._broker.store.log
-        is_safe = self._broker.config.flush_type != "SYNC_FLUSH" or store_log.flushed_offset >= store_log.written_end
+        """Whether a master is known, and our log is as safe as we will report it."""
+        store_log = self._store.log
+        is_safe = self._current.config.flush_type != "SYNC_FLUSH" or store_log.flushed_offset >= store_log.written_end
         return bool(self.ha_address) and not self._probing and is_safe
 
     def tick(self, turn: Turn, now: Now) -> None:
-        """Time passed: connect, beat, or give up."""
+        """Connect, send a heartbeat, or give up a connection that is not answered."""
         if self.session is not None:
-            self.session.tick(now.mono_ms, self._broker.outbox.backlog(self.link))
+            self.session.tick(now.mono_ms, self._outbox.backlog(self.link))
             self._events(turn, now)
         elif self.link:
             if now.mono_ms >= self._give_up_ms:
-                self._give_up_ms = now.mono_ms + self._broker.config.ha_housekeeping_ms
+                self._give_up_ms = now.mono_ms + self._current.config.ha_housekeeping_ms
                 turn.closes.append((self.link, "the master does not answer"))
         elif self._may_connect() and now.mono_ms >= self._connect_at_ms:
             self._connect(turn, now)
 
     def _connect(self, turn: Turn, now: Now) -> None:
-        if self.protocol == "auto" and self._broker.keyring is not None:
-            # Who answers the question whether the master is Java's has proven nothing.
+        if self.protocol == "auto" and self._keyring is not None:
+            # The answer to the question whether the master is Java's would not be authenticated.
             self.protocol = "tandemq"
         if self.protocol == "auto":
             if self.master_address:
                 self._probing = True
-                self._broker.peers.call(
+                self._peers.call(
                     self.master_address,
                     Command(RequestCode.TANDEM_PEER_INFO),
-                    PROBE_TIMEOUT_MS,
+                    REQUEST_TIMEOUT_MS,
                     self._probed,
                     turn,
                     now,
@@ -194,14 +226,14 @@ class SlaveSide:
                 "set haProtocol = classic if it is Java's"
             )
             self.protocol = "tandemq"
-        self.link = self._broker.next_link()
-        self._give_up_ms = now.mono_ms + self._broker.config.ha_housekeeping_ms
+        self.link = self._next_link()
+        self._give_up_ms = now.mono_ms + self._current.config.ha_housekeeping_ms
         turn.connects.append(Connect(self.link, LinkKind.HA_SLAVE, self.ha_address))
 
     def _probed(self, answer: Command | None, now: Now) -> None:
         self._probing = False
         if answer is None:
-            self._connect_at_ms = now.mono_ms + self._broker.config.ha_reconnect_ms
+            self._connect_at_ms = now.mono_ms + self._current.config.ha_reconnect_ms
             return
         self.protocol = "tandemq" if answer.code == ResponseCode.SUCCESS else "classic"
         if self.protocol == "classic" and self._classic_at != self.master_address:
@@ -216,20 +248,20 @@ class SlaveSide:
         self._connect_at_ms = now.mono_ms
 
     def opened(self, event: Opened, now: Now) -> None:
-        """The link to the master is open."""
+        """The connection to the master is open."""
         if event.link != self.link:
             return
         self.is_refused = False
-        config, keyring = self._broker.config, self._broker.keyring
+        config, keyring = self._current.config, self._keyring
         is_classic = self.protocol == "classic"
         try:
             hello = None if is_classic else self._hello()
         except StoreError as error:
             log.error("replication: our own last bytes cannot be read: %s", error)
-            self._broker.turn_out.closes.append((event.link, f"our log cannot be read: {error}"))
+            self._turn.out.closes.append((event.link, f"our log cannot be read: {error}"))
             return
         self.session = slave.SlaveSession(
-            self._broker.store.log,
+            self._store.log,
             now.mono_ms,
             safe_end=self._safe_end(),
             hello=hello,
@@ -240,10 +272,10 @@ class SlaveSide:
             else SlaveProver(keyring, config.cluster, config.broker_name, config.broker_id),
         )
         self.session.tls = event.tls
-        log.info("replication: connected to master=%s log_end=%d", self.ha_address, self._broker.store.log.written_end)
+        log.info("replication: connected to master=%s log_end=%d", self.ha_address, self._store.log.written_end)
 
     def _hello(self) -> SlaveHello:
-        config, store_log = self._broker.config, self._broker.store.log
+        config, store_log = self._current.config, self._store.log
         end = store_log.written_end
         start = max(store_log.start, end - TAIL_CHECK_BYTES, end - end % config.segment_bytes)
         try:
@@ -258,16 +290,16 @@ class SlaveSide:
             store_log.start,
             end,
             config.segment_bytes,
-            list(self._owner.generations),
+            list(self._generations.pairs),
             start,
             crc32(tail),
             page_crcs(tail),
             self.epoch,
-            self._broker.registration.address,
+            self._registration.address,
         )
 
     def closed(self, link: int, reason: str, now: Now) -> None:
-        """The link is gone; try again soon if it was copying."""
+        """The connection is closed; connect again soon if it was copying."""
         if link in self._dropped:
             self._dropped.discard(link)
             return
@@ -276,15 +308,15 @@ class SlaveSide:
         self._say_closed(reason, now)
         self.link = 0
         self.session = None
-        wait = self._broker.config.ha_reconnect_ms
-        if self._broker.failover is not None:
+        wait = self._current.config.ha_reconnect_ms
+        if self._role.role.uses_registry:
             wait = min(wait, RECONNECT_MS)
         self._connect_at_ms = now.mono_ms + (min(wait, 100) if was_copying else wait)
-        if self._broker.config.ha_protocol == "auto" and self._broker.failover is None:
+        if self._current.config.ha_protocol == "auto" and not self._role.role.uses_registry:
             self.protocol = "auto"
 
     def _say_closed(self, reason: str, now: Now) -> None:
-        """A refusal comes again with every attempt: a warning, once a minute. What else repeats is said once."""
+        """Log the end of a connection: a refusal, which every attempt repeats, once a minute; other reasons once."""
         if not self.is_refused:
             is_news = self.session is not None or reason != self._failed
             log.log(
@@ -303,7 +335,7 @@ class SlaveSide:
     # What arrives.
 
     def received(self, link: int, data: bytes, turn: Turn, now: Now) -> None:
-        """Bytes of the master."""
+        """Take bytes of the master."""
         if self.session is not None and link == self.link:
             self.session.receive_data(data, now.mono_ms)
             self._events(turn, now)
@@ -314,7 +346,7 @@ class SlaveSide:
         assert session is not None, "events come from a session"
         while (event := session.next_event()) is not None:
             if isinstance(event, slave.RecordsReceived):
-                if not self._store(event.pieces, turn):
+                if not self._append(event.pieces, turn):
                     return
             elif isinstance(event, slave.MasterHelloReceived):
                 if not self._welcomed(event.hello, turn):
@@ -322,16 +354,15 @@ class SlaveSide:
                 session.proceed(event.hello, self._safe_end())
                 self._heard(now)
             elif isinstance(event, slave.LogBegins):
-                self._broker.store.log.begin_at(event.log_offset)
+                self._store.log.begin_at(event.log_offset)
             elif isinstance(event, slave.MasterHeartbeat):
                 self._beaten(event.heartbeat, now)
             elif isinstance(event, slave.MetadataReceived):
-                if self._broker.failover is not None:
-                    self._broker.failover.told(event.kind, event.payload)
+                self._role.role.told(event.kind, event.payload)
             elif isinstance(event, slave.MasterPromise):
                 self._promised(event, now)
             elif isinstance(event, slave.CorruptRecordReceived):
-                self._damaged(event)
+                self._damaged(event, turn, now)
             elif isinstance(event, slave.SlaveSessionClosed):
                 self.is_refused = event.is_refusal
                 turn.closes.append((self.link, event.reason))
@@ -340,11 +371,11 @@ class SlaveSide:
             turn.send(self.link, *out)
 
     def _promised(self, event: slave.MasterPromise, now: Now) -> None:
-        if self._broker.failover is not None and self.master is not None and self._is_linked:
-            self._broker.failover.reported(self.master, event.log_end, event.number, now)
+        if self.master is not None and self._is_linked:
+            self._role.role.reported(self.master, event.log_end, event.number, now)
 
-    def _store(self, pieces: list[Piece], turn: Turn) -> bool:
-        store = self._broker.store
+    def _append(self, pieces: list[Piece], turn: Turn) -> bool:
+        store = self._store
         try:
             for piece in pieces:
                 store.append_copy(piece.data, piece.run)
@@ -359,7 +390,7 @@ class SlaveSide:
         return True
 
     def _welcomed(self, hello: MasterHello, turn: Turn) -> bool:
-        store_log = self._broker.store.log
+        store_log = self._store.log
         to = hello.truncate_to
         if hello.epoch != self.epoch:
             turn.closes.append((self.link, f"it acts by epoch {hello.epoch} of the group, we by {self.epoch}"))
@@ -372,10 +403,9 @@ class SlaveSide:
                     "empty this store if that stays so"
                 )
             if to is not None:
-                quarantine_tail(self._broker.store, to)
-                if self._broker.failover is not None:
-                    self._broker.failover.log_changed()
-            self._owner.set_generations(hello.generations)
+                quarantine_tail(self._store, to)
+                self._role.role.log_changed()
+            self._generations.set(hello.generations)
             self._told_address = hello.address
         except StoreError as error:
             log.error("replication: cannot do what the master asks for: %s", error)
@@ -384,7 +414,7 @@ class SlaveSide:
             return False
         return True
 
-    def _damaged(self, event: slave.CorruptRecordReceived) -> None:
+    def _damaged(self, event: slave.CorruptRecordReceived, turn: Turn, now: Now) -> None:
         offset, times = self._bad
         self._bad = (event.log_offset, times + 1 if offset == event.log_offset else 1)
         level = logging.CRITICAL if self._bad[1] >= SUSPECT_AFTER else logging.ERROR
@@ -398,38 +428,54 @@ class SlaveSide:
             "; the master's copy is suspect" if self._bad[1] >= SUSPECT_AFTER else "",
         )
         if self._bad[1] >= SUSPECT_AFTER:
-            repairs, (offset, reason) = self._broker.scrubber.repairs, event
-            self._broker.schedule.at(0, lambda now: repairs.tell_suspect(offset, reason, now))
+            self._report_suspect(event, turn, now)
+
+    def _report_suspect(self, record: slave.CorruptRecordReceived, turn: Turn, now: Now) -> None:
+        """Report to the master that its record at an offset arrived damaged again and again."""
+        address = self.asked_at()
+        if address:
+            broker_id = self._current.config.broker_id
+            fields = {"offset": str(record.log_offset), "brokerId": str(broker_id), "reason": record.reason}
+            command = Command(RequestCode.TANDEM_LOG_SUSPECT, fields=fields)
+            self._members.call(address, command, SUSPECT_TIMEOUT_MS, _suspect_reported, turn, now)
 
     def _safe_end(self) -> int:
         """Log offset below which everything is stored as safely as this broker is configured."""
-        store_log = self._broker.store.log
-        is_sync = self._broker.config.flush_type == "SYNC_FLUSH"
+        store_log = self._store.log
+        is_sync = self._current.config.flush_type == "SYNC_FLUSH"
         return store_log.flushed_offset if is_sync else store_log.written_end
 
     def _stored(self, session: slave.SlaveSession, now: Now) -> None:
-        """What may be reported now. In a group with a registry topics count as well: their tables come before their
+        """Acknowledge what is stored. In a group with a registry topics count as well: their tables come before their
         messages, and are saved first."""
-        if self._broker.failover is None or not self._broker.saver.is_behind:
+        if not self._role.role.uses_registry or not self._saver.is_behind:
             session.stored(self._safe_end(), now.mono_ms)
 
     @property
     def has_tables(self) -> bool:
-        """Whether every table of the master was taken over once."""
-        failover = self._broker.failover
-        return self.metadata.is_complete() if failover is None else failover.has_tables
+        """Whether every table of the master was received once."""
+        role = self._role.role
+        return role.has_tables if role.uses_registry else self.metadata.is_complete()
 
     @property
     def is_accepted(self) -> bool:
-        """Whether a TandemQ master has found our log to be of its own history, and copies it."""
+        """Whether a TandemQ master has found that our log shares its history."""
         session = self.session
         return session is not None and session.state is slave.SlaveSessionState.TRANSFER and not session.is_classic
 
     def report(self, turn: Turn, now: Now) -> None:
-        """Tell the master what is stored, as safely as this broker is configured."""
+        """Acknowledge to the master what is stored, as safely as this broker is configured."""
         if self.session is None:
             return
         self._stored(self.session, now)
         out = self.session.data_to_send()
         if out:
             turn.send(self.link, *out)
+
+
+def _suspect_reported(answer: Command | None, _now: Now) -> None:
+    if answer is None or answer.code != ResponseCode.SUCCESS:
+        log.warning(
+            "replication: the master did not accept the report that its copy is suspect: %s",
+            "no answer" if answer is None else brief(answer.remark),
+        )

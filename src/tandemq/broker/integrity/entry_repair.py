@@ -1,17 +1,17 @@
 """Queue entries compared with the records of the log, and rebuilt from them.
 
-    compare(entries)     what a worker read of the log beside what the queues hold; differing entries are rewritten
-    suspect(queue, n)    an entry that cannot be right: its record is searched for, and its entry rebuilt, at once
-    next_range(now)      the part of the log that the scrubber is to read for the oldest suspect
+    compare(entries)     entries that a worker derived from the log, beside those of queues; wrong ones are rewritten
+    suspect(queue, n)    an entry that cannot be right: its record is searched for at once, and the entry rebuilt
+    next_range(now)      the part of the log that the scrubber has to read for the oldest suspect
     take_files()         files that were rewritten, to be synced by a worker
 
-Only a record that verified, checksums included, becomes an entry. All of it runs in turns of the broker, beside which
-nobody writes to queues; workers read the log and sync files.
+Only a record that verified, checksums included, becomes an entry. All of this runs in turns of the broker, the only
+writer of queues; workers read the log and sync files.
 
-The record of a suspect lies in the log between those of the sound entries around it, since entries are in the order of
-the log. What a search does not find (the record is damaged, or gone from the log) is not searched for again within
-`RETRY_MS`; repairs and passes of the scrubber go on to rebuild such an entry once its record is good. Consumers pass
-over the entry, unless damage that waits for its repair may hold the record.
+Entries are in the order of the log, so the record of a suspect lies between those of the sound entries around it. A
+search that did not find it (the record is damaged, or no longer in the log) is not repeated within `RETRY_MS`; repairs
+and passes of the scrubber still rebuild such an entry once its record is good. Consumers skip the entry, unless damage
+that waits for its repair may hold the record.
 
 Source: docs/internals/storage.md, "scrubbing".
 """
@@ -19,29 +19,27 @@ Source: docs/internals/storage.md, "scrubbing".
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tandemq.boundary import File, Now
-from tandemq.broker.integrity.damage_table import WAITS
 from tandemq.broker.integrity.verify_job import Entries
+from tandemq.broker.state.damage_table import WAITS, Damages
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import parse_record
 from tandemq.errors import StoreError
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.storage.consume_queue import ConsumeQueue, Entry, around
-
-if TYPE_CHECKING:
-    from tandemq.broker.node import Broker
+from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 SUSPECTS_MAX = 10_000
-"""Entries that wait for their search, and as many that were searched for in vain."""
+"""Maximum number of entries that wait for their search, and of searches without a result that are remembered."""
 RETRY_MS = 600_000
 LOGGED_MAX = 20
-"""Entries logged one by one within `LOGGED_MS`; of more only the number is logged."""
+"""Maximum number of entries logged one by one within `LOGGED_MS`; of the rest only the number is logged."""
 LOGGED_MS = 60_000
 DELAY_MAX_MS = 400 * 24 * 3_600_000
-"""A delivery later than that after the message was stored is damage, not a setting of delay levels."""
+"""A deliver time longer than this after the store time is damage, not a setting of delay levels."""
 _PLACE_BYTES = 12
 """Log offset and size of an entry; the tags code follows."""
 
@@ -56,7 +54,7 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class Search:
-    """The log that may hold a suspect's record: `position` moves on to `end`. Both are boundaries of records."""
+    """The part of the log that may hold a suspect's record. `position` moves to `end`; both are record boundaries."""
 
     key: Key
     queue: ConsumeQueue
@@ -76,11 +74,12 @@ class Missed(NamedTuple):
 class EntryRepairs:
     """Queue entries of one broker."""
 
-    def __init__(self, broker: "Broker") -> None:
-        """Nothing is suspect."""
-        self._broker = broker
+    def __init__(self, store: Store, damages: Damages) -> None:
+        """Take the collaborators; no entry is suspect."""
+        self._store = store
+        self._damages = damages
         self.rebuilt = 0
-        """Entries that were not what the log says, in the whole life of the store."""
+        """Entries rebuilt because they differed from the log, in the whole life of the store."""
         self._suspects: dict[Key, ConsumeQueue] = {}
         self._missed: dict[Key, Missed] = {}
         """Searches that ended without the record, oldest first."""
@@ -94,15 +93,15 @@ class EntryRepairs:
 
     @property
     def waiting(self) -> int:
-        """Entries that wait for their search."""
+        """Number of entries that wait for their search."""
         return len(self._suspects)
 
     def suspect(self, queue: ConsumeQueue, queue_offset: int, reason: str) -> bool:
-        """Queue an entry for its search; whether its message may still be found: then, or when damage is repaired."""
+        """Queue an entry for its search. Returns whether its message may still be found, then or after a repair."""
         key = Key(queue.topic, queue.queue_id, queue_offset)
         missed = self._missed.get(key)
         if missed is not None:
-            return self._broker.damages.fate_of(missed.start, missed.end - missed.start) == WAITS
+            return self._damages.fate_of(missed.start, missed.end - missed.start) == WAITS
         if key in self._suspects or not _holds(queue, queue_offset):
             return key in self._suspects
         if len(self._suspects) >= SUSPECTS_MAX:
@@ -119,7 +118,7 @@ class EntryRepairs:
         return True
 
     def forget_missed(self, now: Now) -> None:
-        """Let entries be suspected again whose last search is long ago; and log how many were not logged."""
+        """Let entries whose last search is long ago be suspected again, and log how many were not logged."""
         while self._missed and now.mono_ms - next(iter(self._missed.values())).mono_ms >= RETRY_MS:
             del self._missed[next(iter(self._missed))]
         if now.mono_ms - self._logged_since_ms >= LOGGED_MS:
@@ -129,20 +128,20 @@ class EntryRepairs:
                 self._unlogged = 0
 
     def next_range(self, now: Now) -> Search | None:
-        """The search to go on with, None if no entry waits for one. Suspects found right meanwhile are dropped."""
+        """Return the search to continue; None if no entry waits. Suspects that are right meanwhile are dropped."""
         while self._search is None and self._suspects:
             key, queue = next(iter(self._suspects.items()))
             try:
                 self._search = self._searched(key, queue)
             except StoreError as error:
                 log.error("scrub: entry of topic=%s queue=%d offset=%d cannot be looked at: %s", *key, error)
-                self._miss(key, Missed(now.mono_ms, 0, self._broker.store.log.written_end))
+                self._miss(key, Missed(now.mono_ms, 0, self._store.log.written_end))
             if self._search is None:
                 del self._suspects[key]
         return self._search
 
     def searched(self, position: int | None, now: Now) -> None:
-        """The log of the search was compared up to a position; None: it cannot go on, and begins anew."""
+        """Take note that the log was compared up to a position; None: the search has to begin again."""
         search, self._search = self._search, None
         assert search is not None, "a search was under way"
         if position is None:
@@ -167,10 +166,10 @@ class EntryRepairs:
         self._missed[key] = missed
 
     def _searched(self, key: Key, queue: ConsumeQueue) -> Search | None:
-        """Where to search for a suspect; None if there is no need."""
+        """Return where to search for the record of a suspect; None if there is no need."""
         if self.is_right(queue, key.queue_offset):
             return None
-        store = self._broker.store
+        store = self._store
         before, behind = self._around(queue, key.queue_offset, key.queue_offset + 1)
         start, end = max(before, store.log.start), min(behind, store.log.written_end)
         if start >= end:
@@ -178,8 +177,8 @@ class EntryRepairs:
         return Search(key, queue, start, start, end) if start < end else None
 
     def is_right(self, queue: ConsumeQueue, queue_offset: int) -> bool:
-        """Whether an entry names its record with the tags code the record has; also if the entry is gone."""
-        store = self._broker.store
+        """Whether an entry names its record, with the record's tags code; also if the entry no longer exists."""
+        store = self._store
         if store.queues.get((queue.topic, queue.queue_id)) is not queue or not _holds(queue, queue_offset):
             return True
         found = store.record_of(queue, queue_offset)
@@ -191,19 +190,19 @@ class EntryRepairs:
         return code == store.entry_code(queue.topic, record.properties, record.store_ms)
 
     def _around(self, queue: ConsumeQueue, first: int, end: int) -> tuple[int, int]:
-        """Where the last sound record before the entries `[first, end)` ends, and where the first behind them begins.
+        """Return the end of the last sound record before the entries `[first, end)`, and the start of the first after.
 
         The ends of the log if there is none. Entries at growing distances are tried: about 40 records are read.
         """
-        log_end = self._broker.store.log.written_end
+        log_end = self._store.log.written_end
         before = self._first_sound(queue, _away(first, queue.min_offset - 1))
         behind = self._first_sound(queue, _away(end - 1, queue.max_offset))
         return sum(before) if before is not None else 0, behind[0] if behind is not None else log_end
 
     def _first_sound(self, queue: ConsumeQueue, offsets: Iterable[int]) -> tuple[int, int] | None:
-        """Log offset and size of the first of some entries that names its record."""
+        """Return log offset and size of the record of the first of some entries that names its record."""
         for queue_offset in offsets:
-            found = self._broker.store.record_of(queue, queue_offset)
+            found = self._store.record_of(queue, queue_offset)
             if found is not None:
                 return found[0].log_offset, found[0].size
         return None
@@ -211,9 +210,9 @@ class EntryRepairs:
     # Comparing.
 
     def compare(self, entries: Entries, *, enters: bool = False) -> None:
-        """Rewrite queue entries that are not what the log says. `enters`: add those behind a queue's end too."""
+        """Rewrite queue entries that differ from the log. `enters`: also add those behind a queue's end."""
         topic = entries.topic.decode("utf-8", "replace")
-        queue = self._broker.store.queues.get((topic, entries.queue_id))
+        queue = self._store.queues.get((topic, entries.queue_id))
         if queue is None:
             return
         first = max(entries.queue_offset, queue.min_offset)
@@ -228,7 +227,7 @@ class EntryRepairs:
             log.error("scrub: entries of topic=%s queue=%d cannot be rebuilt: %s", topic, entries.queue_id, error)
 
     def _rewrite(self, queue: ConsumeQueue, first: int, held: bytes, wanted: bytes) -> None:
-        """`wanted`: what the log says of as many entries as are `held`, from `first` on."""
+        """Replace wrong entries of `held` by those of `wanted`, which the log has, from queue offset `first` on."""
         wrong = [
             at
             for at in range(0, len(held), QUEUE_ENTRY_BYTES)
@@ -256,22 +255,22 @@ class EntryRepairs:
             )
 
     def _is_current(self, queue: ConsumeQueue, first: int, wanted: bytes) -> bool:
-        """Whether records whose entries all differ are what the queue is to hold.
+        """Whether records whose entries all differ are those that the queue should hold.
 
-        If its topic was deleted and created again, the log has other, older records of the same queue offsets.
+        If its topic was deleted and created again, the log has other, older records with the same queue offsets.
         """
         end = first + len(wanted) // QUEUE_ENTRY_BYTES
         log_offsets: list[int] = [log_offset for log_offset, _, _ in QUEUE_ENTRY.iter_unpack(wanted)]
         for queue_offset in around(first, end):
-            found = self._broker.store.record_of(queue, queue_offset)
+            found = self._store.record_of(queue, queue_offset)
             if found is not None and found[0].log_offset >= log_offsets[queue_offset - first]:
                 return found[0].log_offset == log_offsets[queue_offset - first]
         before, behind = self._around(queue, first, end)
         return before <= log_offsets[0] and log_offsets[-1] < behind
 
     def _enter(self, queue: ConsumeQueue, first: int, wanted: bytes) -> None:
-        """Enter repaired records behind a queue's last entry."""
-        store = self._broker.store
+        """Add entries for repaired records behind a queue's last entry."""
+        store = self._store
         for number, entry in enumerate(map(Entry._make, QUEUE_ENTRY.iter_unpack(wanted))):
             if queue.topic == SCHEDULE_TOPIC:
                 entry = Entry._make(QUEUE_ENTRY.unpack(self._with_delay(entry)))
@@ -279,9 +278,9 @@ class EntryRepairs:
                 store.dirty_queues[queue] = None
 
     def _with_delay(self, entry: tuple[int, int, int]) -> bytes:
-        """An entry of the schedule topic with its time of delivery, which the settings decide."""
+        """Return an entry of the schedule topic with its deliver time, which the settings decide."""
         log_offset, size, code = entry
-        store = self._broker.store
+        store = self._store
         data = store.record_at(log_offset, size)
         record = parse_record(data, 0, len(data)) if data is not None else "gone"
         if not isinstance(record, str):
@@ -296,7 +295,7 @@ class EntryRepairs:
         return bool(self._files)
 
     def take_files(self) -> list[File]:
-        """Files rewritten since the last call; nobody else syncs entries of records so old."""
+        """Return the files rewritten since the last call; nothing else syncs entries of records this old."""
         files, self._files = list(self._files.values()), {}
         return files
 
@@ -313,7 +312,7 @@ def _holds(queue: ConsumeQueue, queue_offset: int) -> bool:
 
 
 def _away(start: int, limit: int) -> Iterable[int]:
-    """Numbers from `start` towards `limit`, both left out, at growing distances; the last one before it too."""
+    """Yield numbers from `start` towards `limit`, both excluded, at growing distances, and the last one before it."""
     sign, step = (1, 1) if limit > start else (-1, 1)
     while step < abs(limit - start):
         yield start + sign * step
@@ -329,7 +328,7 @@ def _is_same_delay(held: bytes, wanted: bytes, at: int) -> bool:
 
 
 def _runs(places: list[int]) -> list[tuple[int, int]]:
-    """Positions of entries as ranges of those that lie side by side."""
+    """Join positions of adjacent entries to ranges."""
     runs: list[tuple[int, int]] = []
     for at in places:
         start = runs.pop()[0] if runs and runs[-1][1] == at else at

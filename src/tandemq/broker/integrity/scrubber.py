@@ -1,29 +1,34 @@
-"""The scrubber: the commit log is read again from its files, at a limited rate, and every record verified.
+"""The scrubber: reads the commit log again from its files, at a limited rate, and verifies every record.
 
-    begin a pass ── step ── step ── … ── end of the log as it was then ── wait until the next pass is due
-                     │ a worker reads and verifies (scrubwork.CheckWork); what it found comes back to a turn
-                     ├─ damage: noted in `damages`, said once, handed to `repair`
-                     └─ queue entries that are not what the log says: rebuilt from it (`entry_repair`)
+    begin a pass ── step ── step ── … ── log end as it was then ── wait until the next pass is due
+                     │ a worker reads and verifies (verify_job.CheckWork); the result comes back to a turn
+                     ├─ damage: noted in the damage table, logged once, handed to `repair`
+                     └─ queue entries that differ from the log: rebuilt from it (`entry_repair`)
 
-A pass goes on where it stood after a restart. A slave that got the same bad record from us three times, and a pull that
-met what cannot be a record, have that place looked at before all else. So does the record of a queue entry that cannot
-be right (`suspect_entry`), whether or not passes are made.
+A pass continues after a restart. A place is checked before all else if a slave received the same bad record from us
+three times, or if a pull met something that cannot be a record; so is the record of a queue entry that cannot be right
+(`suspect_entry`), whether passes are made or not.
 
 Source: docs/internals/storage.md, "scrubbing".
 """
 
 import logging
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 
 from tandemq.boundary import Job, JobDone, Now, Turn
-from tandemq.broker.connections.connection import Link
+from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.context import CurrentConfig, CurrentTurn
 from tandemq.broker.integrity.entry_repair import EntryRepairs
 from tandemq.broker.integrity.repair import Repairs
 from tandemq.broker.integrity.verify_job import Checked, CheckWork, Entries, SyncWork
 from tandemq.broker.pull.message_reader import Mismatch
+from tandemq.broker.pull.processor import PullPath
+from tandemq.broker.state.damage_table import Damages
+from tandemq.broker.state.persistence import Saver
+from tandemq.broker.state.schedule import Schedule
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.codec.remoting.requests import is_true, read_fields
 from tandemq.errors import StoreDamaged
@@ -32,55 +37,36 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.json_tables import load_table
-
-if TYPE_CHECKING:
-    from tandemq.broker.context import Handler
-    from tandemq.broker.node import Broker
+from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 FILE = "scrub.json"
 FIRST_MS = 60_000
-"""A pass that is due at the start waits for so long: whoever starts has other things to do."""
+"""Delay of a pass that is due at the start, when the broker has other things to do."""
 IDLE_MS = 60_000
-"""How often it is looked whether a pass is due."""
+"""Interval of checks whether a pass is due."""
 STEPS_PER_SECOND = 64
-"""Messages wait while a step has the interpreter: for a third of a millisecond at the default rate."""
+"""Messages wait while a step holds the interpreter: a third of a millisecond at the default rate."""
 STEP_BYTES = (64 << 10, 4 << 20)
-"""The least and the most of one step."""
+"""Minimum and maximum size of one step."""
 SAVE_MS = 30_000
 A_PULL = "a pull"
 A_DELAY = "delivery after a delay"
 SUSPECTS_MAX = 16
 SEARCH_STEP_BYTES = 128 << 10
 SEARCH_BYTES_PER_SECOND = 16 << 20
-"""How fast the record of a damaged queue entry is searched for at least: consumers wait for it."""
+"""Minimum rate of the search for the record of a damaged queue entry: consumers wait for it."""
 
 
 class ScrubFields(msgspec.Struct, rename="camel"):
-    """TANDEM_SCRUB (7305): whether to begin a pass, and how fast it shall be."""
+    """TANDEM_SCRUB (7305): whether to begin a pass, and at which rate."""
 
     begin: str = "false"
     bytes_per_second: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)] = 0
 
 
-def handlers(broker: "Broker") -> "dict[Code, Handler]":
-    """The handlers of this module, bound to a broker."""
-
-    def scrub(_link: Link, command: Command, now: Now) -> Command | None:
-        fields, scrubber = read_fields(ScrubFields, command.fields), broker.scrubber
-        if is_true(fields.begin):
-            if not (fields.bytes_per_second or broker.config.scrub_bytes_per_second):
-                return command.answer(
-                    ResponseCode.INVALID_PARAMETER, remark="scrubBytesPerSecond is 0 here; say how fast it shall be"
-                )
-            scrubber.begin(now, fields.bytes_per_second)
-        return command.answer(ResponseCode.SUCCESS, body=dumps(scrubber.state(now)))
-
-    return {Code.TANDEM_SCRUB: scrub}
-
-
 class Pass(msgspec.Struct, rename="camel"):
-    """One pass over the log, up to where that ended when it began; `ended_ms` 0 while it runs. Times: ms."""
+    """One pass over the log, up to the log end at its beginning. Times: calendar ms; `ended_ms` 0 while it runs."""
 
     until: int = 0
     began_ms: int = 0
@@ -91,7 +77,7 @@ class Pass(msgspec.Struct, rename="camel"):
 
 
 class Suspicion(msgspec.Struct, rename="camel"):
-    """A place of our log that somebody found bad, and what we found there."""
+    """A place of our log that was reported as damaged, and what the check found there."""
 
     log_offset: int
     source: str
@@ -103,36 +89,66 @@ class Suspicion(msgspec.Struct, rename="camel"):
 class Scrubber:
     """The scrubber of one broker."""
 
-    def __init__(self, broker: "Broker", now: Now) -> None:
-        """Go on where the last run stood."""
-        self._broker = broker
-        self.damages = broker.damages
-        self.repairs = Repairs(broker, self.save, self._settled)
+    def __init__(
+        self,
+        store: Store,
+        saver: Saver,
+        pull: PullPath,
+        damages: Damages,
+        repairs: Repairs,
+        schedule: Schedule,
+        current: CurrentConfig,
+        turn: CurrentTurn,
+        now: Now,
+    ) -> None:
+        """Take the collaborators, and continue where the last run stopped."""
+        self._store = store
+        self._saver = saver
+        self._schedule = schedule
+        self._current = current
+        self._turn = turn
+        self.damages = damages
+        self.repairs = repairs
+        repairs.notify(changed=self.save, settled=self._settled)
         self.position = 0
         self.this = Pass()
         self.last = Pass()
-        self.entries = EntryRepairs(broker)
+        self.entries = EntryRepairs(store, damages)
         self.suspicion: Suspicion | None = None
         self._suspects: list[int] = []
         self._is_boundary = False
-        """Whether a record is known to begin at `position`; after a restart or a cut that must be seen first."""
+        """Whether a record is known to begin at `position`; after a restart or a truncation that is checked first."""
         self._job: Job | None = None
         self._asked_rate = 0
         self._saved_ms = now.mono_ms
         self._unsynced_from: int | None = None
-        """Where the step of a pass began whose rewritten queue entries are not on the device yet."""
+        """Start of the step of a pass whose rewritten queue entries are not on the device yet."""
         self._due_ms: int | None = None
         self._load(now)
-        broker.pull.suspects = self._suspected
-        self._plan(now.mono_ms + min(FIRST_MS, broker.config.scrub_interval_ms), now)
-        for queue, queue_offset in broker.store.suspect_entries:
+        pull.suspects = self._suspected
+        self._plan(now.mono_ms + min(FIRST_MS, current.config.scrub_interval_ms), now)
+        for queue, queue_offset in store.suspect_entries:
             self.suspect_entry(queue, queue_offset, "recovery found it so")
+
+    def handlers(self) -> dict[Code, Handler]:
+        """Return the handlers by request code."""
+        return {Code.TANDEM_SCRUB: self._on_scrub}
+
+    def _on_scrub(self, _link: Link, command: Command, now: Now) -> Command | None:
+        fields = read_fields(ScrubFields, command.fields)
+        if is_true(fields.begin):
+            if not (fields.bytes_per_second or self._current.config.scrub_bytes_per_second):
+                return command.answer(
+                    ResponseCode.INVALID_PARAMETER, remark="scrubBytesPerSecond is 0 here; give a rate"
+                )
+            self.begin(now, fields.bytes_per_second)
+        return command.answer(ResponseCode.SUCCESS, body=dumps(self.state(now)))
 
     # What is kept.
 
     def _load(self, now: Now) -> None:
         try:
-            table = load_table(self._broker.disk, FILE)
+            table = load_table(self._saver.disk, FILE)
         except StoreDamaged as error:
             log.warning("scrub: begins anew: %s", error)
             table = {}
@@ -146,26 +162,26 @@ class Scrubber:
         if self.damages.ranges:
             log.warning("scrub: %d damaged ranges of the log are known from before", len(self.damages.ranges))
             self.repairs.plan(now.mono_ms)
-        segment = self._broker.store.config.segment_bytes
-        for start, end, reason in self._broker.store.damaged:
+        segment = self._store.config.segment_bytes
+        for start, end, reason in self._store.damaged:
             cuts = [start, *range(start - start % segment + segment, end, segment), end]
-            for first, last in pairwise(cuts):  # a twin is asked file by file
+            for first, last in pairwise(cuts):  # a replica is asked file by file
                 self._note(first, last, reason, now)
 
     def as_json(self) -> dict[str, Any]:
-        """As the file has it."""
+        """Return the state as the file has it."""
         position = self.position if self._unsynced_from is None else min(self.position, self._unsynced_from)
         kept = _Kept(position, self.this, self.last, self.entries.rebuilt)
         return msgspec.to_builtins(kept) | self.damages.as_json()  # type: ignore[no-any-return]
 
     def save(self) -> None:
-        """Have the state saved after this turn."""
-        self._broker.saver.later(FILE, self.as_json, is_awaited=False)
+        """Save the state after this turn."""
+        self._saver.later(FILE, self.as_json, is_awaited=False)
 
     def state(self, now: Now) -> dict[str, Any]:
-        """What operators are shown."""
-        store_log, rate = self._broker.store.log, self._rate()
-        due = self.this.began_ms + self._broker.config.scrub_interval_ms
+        """Return the state for operators."""
+        store_log, rate = self._store.log, self._rate()
+        due = self.this.began_ms + self._current.config.scrub_interval_ms
         return self.as_json() | {
             "state": "running" if self._runs else "waiting" if rate else "off",
             "bytesPerSecond": rate,
@@ -183,66 +199,66 @@ class Scrubber:
         return self.this.began_ms > 0 and not self.this.ended_ms
 
     def _rate(self) -> int:
-        return self._asked_rate or self._broker.config.scrub_bytes_per_second
+        return self._asked_rate or self._current.config.scrub_bytes_per_second
 
     def _plan(self, due_ms: int, now: Now) -> None:
-        """Be called at a time, or earlier if that was planned already."""
+        """Plan the next step for a time, unless an earlier one is planned."""
         if self._due_ms is not None and now.mono_ms <= self._due_ms <= due_ms:
             return
         self._due_ms = due_ms
-        self._broker.schedule.at(due_ms, self._due)
+        self._schedule.at(due_ms, self._due)
 
     def _due(self, now: Now) -> None:
         if self._due_ms is None or now.mono_ms < self._due_ms:
             return
         self._due_ms = None
-        self._plan(now.mono_ms + min(IDLE_MS, self._broker.config.scrub_interval_ms), now)
+        self._plan(now.mono_ms + min(IDLE_MS, self._current.config.scrub_interval_ms), now)
         if self._job is None:
             self._next(now)
 
     def begin(self, now: Now, bytes_per_second: int = 0) -> None:
-        """Begin a pass now, unless one runs; `bytes_per_second` holds for this pass, 0: as configured."""
+        """Begin a pass now, unless one runs. `bytes_per_second`: the rate of this pass; 0: as configured."""
         self._asked_rate = bytes_per_second
         if not self._runs:
             self._begin_pass(now)
         self._plan(now.mono_ms, now)
 
     def look_at(self, log_offset: int, source: str, reason: str, now: Now) -> None:
-        """Somebody found a place bad: verify it before all else."""
+        """Verify a place that was reported as damaged, before all else."""
         self.suspicion = Suspicion(log_offset, source, reason, now.wall_ms)
         if log_offset not in self._suspects and len(self._suspects) < SUSPECTS_MAX:
             self._suspects.append(log_offset)
         self._plan(now.mono_ms, now)
 
     def suspect_entry(self, queue: ConsumeQueue, queue_offset: int, reason: str) -> bool:
-        """An entry of a queue cannot be right: search the log for its record and rebuild it, before all else.
+        """Search the log for the record of a queue entry that cannot be right, and rebuild the entry, before all else.
 
-        For whoever meets one: harmless if it is right, was suspected before, or does not exist. At most
-        `entryrepair.SUSPECTS_MAX` wait. Returns whether its message may still be found.
+        Harmless if the entry is right, was suspected before, or does not exist. At most `entry_repair.SUSPECTS_MAX`
+        wait. Returns whether its message may still be found.
         """
         is_new = not self.entries.waiting
         waits = self.entries.suspect(queue, queue_offset, reason)
         if waits and is_new:
-            self._broker.schedule.at(0, lambda now: self._plan(now.mono_ms, now))
+            self._schedule.at(0, lambda now: self._plan(now.mono_ms, now))
         return waits
 
     def _suspected(self, queue: ConsumeQueue, found: Mismatch) -> bool:
-        """A pull met an entry that names no record of its own: verify the log there, or search it for the record."""
+        """Handle an entry without a record of its own that a pull met: verify the log there, or search the record."""
         if queue.plausible_offset(found.queue_offset) is not None:
-            self._broker.schedule.at(0, lambda now: self.look_at(found.log_offset, A_PULL, found.reason, now))
+            self._schedule.at(0, lambda now: self.look_at(found.log_offset, A_PULL, found.reason, now))
         return self.suspect_entry(queue, found.queue_offset, f"{A_PULL} found {found.reason}")
 
     def adopt_config(self, now: Now) -> None:
-        """The settings changed: the rate, and when a pass is due."""
-        self._plan(now.mono_ms + min(IDLE_MS, self._broker.config.scrub_interval_ms), now)
+        """Apply changed settings: the rate, and when a pass is due."""
+        self._plan(now.mono_ms + min(IDLE_MS, self._current.config.scrub_interval_ms), now)
 
     def _begin_pass(self, now: Now) -> None:
-        self.this = Pass(self._broker.store.log.written_end, now.wall_ms)
-        self.position, self._is_boundary = self._broker.store.log.start, True
+        self.this = Pass(self._store.log.written_end, now.wall_ms)
+        self.position, self._is_boundary = self._store.log.start, True
 
     def _next(self, now: Now) -> None:
-        """Begin a step if there is one to make."""
-        store_log = self._broker.store.log
+        """Begin the next step if there is one."""
+        store_log = self._store.log
         self.entries.forget_missed(now)
         if self.entries.has_files:
             self._start(SyncWork(self.entries.take_files()))
@@ -271,20 +287,17 @@ class Scrubber:
 
     def _is_due(self, now: Now) -> bool:
         since = now.wall_ms - self.this.began_ms
-        return not 0 <= since < self._broker.config.scrub_interval_ms
+        return not 0 <= since < self._current.config.scrub_interval_ms
 
     def _check(self, position: int, limit: int, *, near: bool = False, searches: bool = False) -> None:
-        broker = self._broker
         least, most = STEP_BYTES
         size = min(max(self._rate() // STEPS_PER_SECOND, SEARCH_STEP_BYTES if searches else least), most)
-        segment = broker.store.config.segment_bytes
-        self._start(
-            CheckWork(broker.disk, segment, position, limit, size, broker.store.log.truncations, near, searches)
-        )
+        segment, disk = self._store.config.segment_bytes, self._saver.disk
+        self._start(CheckWork(disk, segment, position, limit, size, self._store.log.truncations, near, searches))
 
     def _start(self, work: CheckWork | SyncWork) -> None:
         self._job = Job("scrub" if isinstance(work, CheckWork) else "sync queue entries", work.run, work)
-        self._broker.turn_out.jobs.append(self._job)
+        self._turn.out.jobs.append(self._job)
 
     def _end_pass(self, now: Now) -> None:
         self.this.ended_ms = now.wall_ms
@@ -302,7 +315,7 @@ class Scrubber:
     # What was found.
 
     def job_done(self, event: JobDone, turn: Turn, now: Now) -> bool:
-        """A job ended; False if it is none of ours."""
+        """Take the result of a job; False if it is not one of ours."""
         if event.job is not self._job:
             return self.repairs.job_done(event, turn, now)
         self._job = None
@@ -311,11 +324,11 @@ class Scrubber:
             self._synced(event, now)
             return True
         assert isinstance(work, CheckWork), "our job carries our work"
-        if isinstance(event.result, Checked) and work.truncations == self._broker.store.log.truncations:
+        if isinstance(event.result, Checked) and work.truncations == self._store.log.truncations:
             self._take(work, event.result, now)
         elif event.error is not None:
             self._unread(work, event.error, now)
-        else:  # the log was cut meanwhile
+        else:  # the log was truncated meanwhile
             self._is_boundary = False
             if work.searches:
                 self.entries.searched(None, now)
@@ -343,19 +356,19 @@ class Scrubber:
         self._plan(now.mono_ms, now)
 
     def _unread(self, work: CheckWork, error: Exception, now: Now) -> None:
-        """A file could not be opened: retention took it, or the disk is not what it was."""
-        segment = self._broker.store.config.segment_bytes
+        """Handle a file that could not be opened: retention deleted it, or the disk failed."""
+        segment = self._store.config.segment_bytes
         file = work.position - work.position % segment
-        if file >= self._broker.store.log.start:
+        if file >= self._store.log.start:
             log.error("scrub: the log file %020d cannot be read: %s", file, error)
             self._note(file, min(file + segment, work.limit), f"it cannot be read: {error}", now, is_unread=True)
         if work.searches:
-            self.entries.searched(max(file + segment, self._broker.store.log.start), now)
+            self.entries.searched(max(file + segment, self._store.log.start), now)
         elif not work.near:
             self.position, self._is_boundary = file + segment, True
 
     def _take(self, work: CheckWork, found: Checked, now: Now) -> None:
-        segment = self._broker.store.config.segment_bytes
+        segment = self._store.config.segment_bytes
         is_pass = not work.near and not work.searches
         if found.fault and is_pass and not self._is_boundary and found.end == found.start:
             self.position, self._is_boundary = found.start - found.start % segment, True
@@ -381,7 +394,7 @@ class Scrubber:
         self.this.damaged += bool(found.fault)
 
     def _sound(self, start: int, end: int, now: Now) -> bool:
-        """Records there verify: what was damage, as long as the device could not read it, is none; whether any was."""
+        """Remove damage in a range whose records verify, because the device can read them again. Returns if any was."""
         known = [one for one in self.damages.ranges if start <= one.start < end and one is not self.repairs.under_way]
         for damage in known:
             sound_end = min(end, damage.end)
@@ -406,13 +419,13 @@ class Scrubber:
                 self.begin(now)
 
     def _note(self, start: int, end: int, reason: str, now: Now, *, is_unread: bool = False) -> None:
-        """A damaged range: said once, kept, handed to repair."""
+        """Note a damaged range: logged once, saved, handed to repair."""
         damage = self.damages.add(start, end, reason, now.wall_ms, is_unread=is_unread)
         if damage is None:
             return
         log.critical(
-            "scrub: DAMAGE in log=[%d,%d) %d bytes: %s; the bytes stay in place and are asked from a twin; "
-            "tandemq ha status tells what becomes of it",
+            "scrub: DAMAGE in log=[%d,%d) %d bytes: %s; the bytes stay in place until a replica has sent good ones; "
+            "tandemq ha status shows the repair",
             start,
             end,
             end - start,
@@ -422,15 +435,15 @@ class Scrubber:
         self.repairs.plan(now.mono_ms)
 
     def _settled(self, entries: list[Entries]) -> None:
-        """Records are good again: queues learn of them."""
+        """Add the queue entries of records that are good again."""
         for one in entries:
             self.entries.compare(one, enters=True)
         if self.entries.has_files:
-            self._broker.schedule.at(0, lambda now: self._plan(now.mono_ms, now))
+            self._schedule.at(0, lambda now: self._plan(now.mono_ms, now))
 
 
 class _Kept(msgspec.Struct, rename="camel"):
-    """What of the state is in the file, besides the ranges."""
+    """The state in the file, besides the ranges."""
 
     position: int = 0
     this: Pass = msgspec.field(default_factory=Pass)

@@ -1,8 +1,8 @@
 """What workers do for the scrubber: read the commit log from its files and verify it, elsewhere than in a turn.
 
     CheckWork    the next records of a pass: sound up to where, or damaged from where to where
-    ServeWork    records for a twin: whole ones that verify here, or why there are none
-    WeighWork    a twin's bytes for a damaged range: what of them is fit to be written, or why nothing is
+    ServeWork    records for a replica: whole ones that verify here, or why there are none
+    WeighWork    a replica's bytes for a damaged range: what of them is fit to be written, or why nothing is
     SettleWork   what was written in place: synced, read again, compared
     SyncWork     files of queues whose entries were rewritten: synced
 
@@ -27,7 +27,7 @@ from tandemq.storage.log.scan import boundary_before, find_next_record
 
 PAGE_BYTES = 4096
 CONTEXT_BYTES = 256
-"""So many bytes before and behind a damaged range must be the twin's as well."""
+"""So many bytes before and behind a damaged range must be the replica's as well."""
 _TRANSACTION_BITS = 0xC
 _UNQUEUED = (0x4, 0xC)
 """Prepared and rolled back: such records are in no queue."""
@@ -119,7 +119,7 @@ class Context(NamedTuple):
 
 
 class Served(NamedTuple):
-    """Verified records for a twin, or none and why; and what stands before and behind the range it asked for."""
+    """Verified records for a replica, or none and why; and what stands before and behind the range it asked for."""
 
     data: bytes
     before: Context
@@ -250,7 +250,7 @@ def context_of(reader: LogReader, start: int, end: int) -> Context:
 
 
 class ServeWork(NamedTuple):
-    """Records for a twin. `limit`: our log's end; `size`: the most bytes of an answer, one record at least."""
+    """Records for a replica. `limit`: our log's end; `size`: the most bytes of an answer, one record at least."""
 
     disk: Disk
     segment_bytes: int
@@ -283,7 +283,7 @@ class ServeWork(NamedTuple):
 
 
 class WeighWork(NamedTuple):
-    """Judge what a twin answered. `before` and `behind` are its bytes next to the range."""
+    """Judge what a replica answered. `before` and `behind` are its bytes next to the range."""
 
     disk: Disk
     segment_bytes: int
@@ -312,7 +312,7 @@ class WeighWork(NamedTuple):
             reader.close()
 
     def _beside_ours(self, reader: LogReader, pieces: list[Piece]) -> Weighed:
-        """What verifies here by itself is never overwritten, and must be the twin's too."""
+        """What verifies here by itself is never overwritten, and must be the replica's too."""
         start, data = self.wanted.start, self.data
         walked = _walk(reader, start, self.wanted.end, len(data), self.segment_bytes)
         if walked.corrupt is None:

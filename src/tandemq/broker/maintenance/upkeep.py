@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from tandemq.boundary import Disk, Job, Now
-from tandemq.broker.context import BrokerRole, CurrentConfig, CurrentTurn
+from tandemq.broker.context import CurrentConfig, CurrentTurn
+from tandemq.broker.role import CurrentRole
 from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.failure_log import Failures
@@ -57,7 +58,7 @@ class Upkeep:
         send: SendPath,
         delay: DelayedMessages,
         schedule: Schedule,
-        role: BrokerRole,
+        role: CurrentRole,
         current: CurrentConfig,
         turn: CurrentTurn,
         replicas_need: Callable[[], dict[str, int]],

@@ -14,13 +14,14 @@ from typing import Any
 import msgspec
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Link
-from tandemq.broker.context import BrokerRole, CurrentConfig, CurrentTurn, Handler
+from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.context import CurrentConfig, CurrentTurn
+from tandemq.broker.maintenance.stats import Stats
 from tandemq.broker.maintenance.upkeep import Upkeep
 from tandemq.broker.pull.processor import PullPath
+from tandemq.broker.role import CurrentRole
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.groups import Groups
-from tandemq.broker.state.stats import Stats
 from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.admin_requests import CreateTopicFields, DeleteGroupFields, GroupNameFields, TopicFields
 from tandemq.codec.remoting.bodies import convert, decode_body
@@ -60,7 +61,7 @@ class AdminProcessor:
         pull: PullPath,
         stats: Stats,
         upkeep: Upkeep,
-        role: BrokerRole,
+        role: CurrentRole,
         current: CurrentConfig,
         turn: CurrentTurn,
     ) -> None:

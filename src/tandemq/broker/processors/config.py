@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Link
-from tandemq.broker.context import CurrentConfig, Handler
+from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.context import CurrentConfig
 from tandemq.broker.state.config_overrides import ChangedSettings
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.config.files import as_properties, changed

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Link
-from tandemq.broker.context import Handler
+from tandemq.broker.connections.connection import Handler, Link
 from tandemq.broker.maintenance.registration import Registration
 from tandemq.broker.state.clients import Clients, Member
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets

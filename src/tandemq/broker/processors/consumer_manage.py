@@ -9,9 +9,10 @@ import msgspec
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.client_requests import MembershipNotifier
-from tandemq.broker.connections.connection import Link
-from tandemq.broker.context import BrokerRole, CurrentConfig, CurrentTurn, Handler
+from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.context import CurrentConfig, CurrentTurn
 from tandemq.broker.pull.processor import PullPath
+from tandemq.broker.role import CurrentRole
 from tandemq.broker.state.clients import CLIENT_ID_CHARACTERS_MAX, Clients, Member, QueueLocks
 from tandemq.broker.state.consumer_offsets import OFFSET_BYTES_MAX, ConsumerOffsets
 from tandemq.broker.state.groups import Groups
@@ -53,7 +54,7 @@ class ConsumerManageProcessor:
         pull: PullPath,
         membership: MembershipNotifier,
         memory_bytes: int,
-        role: BrokerRole,
+        role: CurrentRole,
         current: CurrentConfig,
         turn: CurrentTurn,
     ) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Link
-from tandemq.broker.context import CurrentConfig, Handler
+from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.context import CurrentConfig
 from tandemq.broker.maintenance.registration import Registration
+from tandemq.broker.maintenance.stats import Stats
 from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.state.clients import Clients
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.groups import Groups
-from tandemq.broker.state.stats import Stats
 from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.admin_requests import (
     BrokerConsumeStatsFields,

@@ -13,10 +13,11 @@ import logging
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.client_requests import notify
-from tandemq.broker.connections.connection import Link
-from tandemq.broker.context import BrokerRole, CurrentConfig, CurrentTurn, Handler
+from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.context import CurrentConfig, CurrentTurn
 from tandemq.broker.processors.queue_info import queue_key
 from tandemq.broker.pull.processor import PullPath
+from tandemq.broker.role import CurrentRole
 from tandemq.broker.state.clients import Clients, ConsumerGroup
 from tandemq.broker.state.consumer_offsets import OFFSET_BYTES_MAX, ConsumerOffsets
 from tandemq.broker.state.groups import Groups
@@ -48,7 +49,7 @@ class ResetOffsetProcessor:
         offsets: ConsumerOffsets,
         clients: Clients,
         pull: PullPath,
-        role: BrokerRole,
+        role: CurrentRole,
         current: CurrentConfig,
         turn: CurrentTurn,
     ) -> None:

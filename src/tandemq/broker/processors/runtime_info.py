@@ -7,15 +7,16 @@ Source: docs/reference/requests.md, "runtime figures"; RocketMQ StoreStatsServic
 from operator import add
 
 from tandemq.boundary import Disk, DiskUsage, Now
-from tandemq.broker.connections.connection import Link
-from tandemq.broker.context import BrokerRole, CurrentConfig, Handler
+from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.context import CurrentConfig
 from tandemq.broker.ha.service import Replication
-from tandemq.broker.integrity.damage_table import Damages
 from tandemq.broker.integrity.scrubber import Scrubber
+from tandemq.broker.maintenance.stats import Rates, Stats
+from tandemq.broker.role import CurrentRole
 from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.send.processor import SendPath
+from tandemq.broker.state.damage_table import Damages
 from tandemq.broker.state.schedule import Schedule
-from tandemq.broker.state.stats import Rates, Stats
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.metrics import LARGEST_MS, Histogram
 from tandemq.model.codes import RequestCode as Code
@@ -62,7 +63,7 @@ class RuntimeInfoProcessor:
         scrubber: Scrubber,
         damages: Damages,
         replication: Replication,
-        role: BrokerRole,
+        role: CurrentRole,
         current: CurrentConfig,
         started_ms: int,
     ) -> None:

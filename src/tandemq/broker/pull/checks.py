@@ -3,9 +3,9 @@
 Source: docs/reference/requests.md, "PULL_MESSAGE"; RocketMQ PullMessageProcessor.
 """
 
-from tandemq.broker.pull.subscriptions import Codes, TagExpressions
 from tandemq.broker.state.clients import Clients
 from tandemq.broker.state.groups import Groups
+from tandemq.broker.state.subscriptions import Codes, TagExpressions
 from tandemq.broker.state.topics import Topic, Topics
 from tandemq.codec.remoting.requests import PullFields
 from tandemq.config.settings import BrokerConfig

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from itertools import chain, islice
 
 from tandemq.broker.pull.pull_request import PullRequest
-from tandemq.broker.pull.subscriptions import CODE_BYTES
+from tandemq.broker.state.subscriptions import CODE_BYTES
 from tandemq.storage.consume_queue import ConsumeQueue
 
 HELD_MAX = 131_072

@@ -15,7 +15,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from tandemq.boundary import Buffer
-from tandemq.broker.integrity.damage_table import WAITS, Damages
+from tandemq.broker.state.damage_table import WAITS, Damages
 from tandemq.codec.record.entries import QUEUE_ENTRY
 from tandemq.codec.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, TOPIC_V1_BYTES_MAX
 from tandemq.errors import OffsetGone

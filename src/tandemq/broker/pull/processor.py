@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tandemq.boundary import Buffer, Now, Outbox, Turn
-from tandemq.broker.integrity.damage_table import Damages
 from tandemq.broker.pull.checks import SUBSCRIPTION, PullChecks, PullRefused
 from tandemq.broker.pull.counters import PullCounters
 from tandemq.broker.pull.hold_service import HeldPulls
@@ -22,6 +21,7 @@ from tandemq.broker.pull.message_reader import MessageReader, Messages, Mismatch
 from tandemq.broker.pull.pull_request import PullRequest
 from tandemq.broker.state.clients import Clients
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
+from tandemq.broker.state.damage_table import Damages
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.frame import encode_command

@@ -6,7 +6,7 @@ RebalanceLockManager.
 
 from dataclasses import dataclass, field
 
-from tandemq.broker.pull.subscriptions import TAGS_MAX, check_expression
+from tandemq.broker.state.subscriptions import TAGS_MAX, check_expression
 from tandemq.errors import ProtocolError
 from tandemq.model.group import ConsumerData, HeartbeatData, SubscriptionData
 from tandemq.model.topic import group_name_error

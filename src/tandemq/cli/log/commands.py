@@ -149,7 +149,7 @@ def _derived_facts(
 
 def _noted(store: Path) -> dict[str, int]:
     """Return the number of ranges that the broker itself recorded as damaged, and of those repaired from a replica."""
-    from tandemq.broker.integrity.damage_table import Damages  # noqa: PLC0415  # see verify
+    from tandemq.broker.state.damage_table import Damages  # noqa: PLC0415  # see verify
     from tandemq.real.disk import RealDisk  # noqa: PLC0415
     from tandemq.storage.json_tables import load_table  # noqa: PLC0415
 

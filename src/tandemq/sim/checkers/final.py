@@ -20,8 +20,7 @@ from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from tandemq.sim.checkers.always import ContinuousChecks, says_flushed
 from tandemq.sim.checkers.deliveries import RECONSUME_MAX, REJECTING_GROUP
 from tandemq.sim.checkers.logs import InvalidRange, LoggedMessage, read_log, walk, without_filler
-from tandemq.sim.checkers.model import Attempt, ExpectedState, QueuePlace, SentMessage
-from tandemq.sim.workload.messages import TOPICS
+from tandemq.sim.checkers.model import TOPICS, Attempt, ExpectedState, QueuePlace, SentMessage
 from tandemq.sim.world.cluster import Cluster, Host
 from tandemq.sim.world.plan import DELAYS, GroupPlan
 from tandemq.sim.world.world import MS, SECOND, Violation, World
@@ -79,7 +78,7 @@ class FinalChecks:
         end = master.broker.store.log.written_end
         if master.broker.send.refusal is not None:
             return f"{master.name} refuses: {master.broker.send.refusal[1]}"
-        if len(master.broker.waiters):
+        if len(master.broker.acknowledgements.waiters):
             return f"{master.name}: answers wait"
         for slave in slaves:
             assert slave.broker is not None, "it runs"

@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 from tandemq.model.codes import ResponseCode
 
+TOPICS = ("Orders", "Late")
+"""Topics of the workload; the second gets messages later."""
+
 
 class BrokerRef(NamedTuple):
     """A broker: its group and its id there."""

@@ -17,8 +17,8 @@ from random import Random
 
 from tandemq.boundary import LinkKind
 from tandemq.errors import DiskFailed
+from tandemq.sim.workload.host import ClientHost
 from tandemq.sim.world.cluster import Cluster, Host
-from tandemq.sim.world.host import ClientHost
 from tandemq.sim.world.network import Network, SimConnection
 from tandemq.sim.world.world import MS, SECOND, World
 

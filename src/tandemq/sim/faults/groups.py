@@ -20,9 +20,9 @@ from tandemq.sim.checkers.groups import GroupChecks
 from tandemq.sim.faults.cluster import Faults
 from tandemq.sim.faults.configuration import ConfigurationFaults
 from tandemq.sim.workload.administrator import Administrator
+from tandemq.sim.workload.host import ClientHost
 from tandemq.sim.world.cluster import Host
 from tandemq.sim.world.groups import GroupCluster, mode_of, stage_of, state_of
-from tandemq.sim.world.host import ClientHost
 from tandemq.sim.world.network import Network
 from tandemq.sim.world.plan import GroupPlan
 from tandemq.sim.world.simulated_registry import REGISTRY_IP

@@ -45,9 +45,9 @@ from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.registry import NAME_SERVER
+from tandemq.sim.workload.host import ClientHost
 from tandemq.sim.workload.raw_client import RawClient
 from tandemq.sim.world.groups import GroupCluster
-from tandemq.sim.world.host import ClientHost
 from tandemq.sim.world.network import Network
 from tandemq.sim.world.plan import CLUSTER
 from tandemq.sim.world.simulated_registry import SimRegistry

@@ -6,7 +6,7 @@
 A producing application compares the result of each message with the frames on the wire. A consuming one finishes
 messages at once or a little later, sends some back, and checks that commits do not pass unfinished messages.
 
-An application can be killed, stopped cleanly, and started again: see `world.host`.
+An application can be killed, stopped cleanly, and started again: see `host`.
 """
 
 from collections.abc import Callable, Sequence

@@ -18,9 +18,8 @@ from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions
 from tandemq.client.node import ClientNode
 from tandemq.model.message import MessageQueue
 from tandemq.sim.checkers.deliveries import RECONSUME_MAX, Deliveries
-from tandemq.sim.checkers.model import BrokerQueue, QueuePlace
+from tandemq.sim.checkers.model import TOPICS, BrokerQueue, QueuePlace
 from tandemq.sim.workload.application import Application, ApplicationContext
-from tandemq.sim.workload.messages import TOPICS
 from tandemq.sim.world.world import Violation
 
 MOVE_MS = 1_500

@@ -19,9 +19,9 @@ from tandemq.client.producer.machine import by_hash
 from tandemq.errors import OutcomeUnknown, TandemError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import Message, SendResult, SendStatus
-from tandemq.sim.checkers.model import Attempt, SentMessage
+from tandemq.sim.checkers.model import TOPICS, Attempt, SentMessage
 from tandemq.sim.workload.application import Application, ApplicationContext
-from tandemq.sim.workload.messages import BATCH_COUNTS, TOPICS, MessageFactory
+from tandemq.sim.workload.messages import BATCH_COUNTS, MessageFactory
 from tandemq.sim.world.world import MS, Violation
 
 IN_FLIGHT_MAX = 40

@@ -21,8 +21,7 @@ from tandemq.model.java_hash import java_hash
 from tandemq.model.message import StoredMessage
 from tandemq.model.topic import retry_topic
 from tandemq.sim.checkers.deliveries import RECONSUME_MAX, Deliveries, records_in
-from tandemq.sim.checkers.model import BrokerQueue, ExpectedState
-from tandemq.sim.workload.messages import TOPICS
+from tandemq.sim.checkers.model import TOPICS, BrokerQueue, ExpectedState
 from tandemq.sim.workload.raw_client import RawClient, RawConnection
 from tandemq.sim.world.world import Violation, World
 

@@ -12,9 +12,8 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.topic import retry_topic
-from tandemq.sim.checkers.model import STORED, BrokerQueue, ExpectedState
+from tandemq.sim.checkers.model import STORED, TOPICS, BrokerQueue, ExpectedState
 from tandemq.sim.workload.consumer import Consumer, QueueCursor
-from tandemq.sim.workload.messages import TOPICS
 from tandemq.sim.workload.producer import RawSendTarget, SimProducer
 from tandemq.sim.workload.raw_client import Then
 from tandemq.sim.world.world import World

@@ -6,11 +6,10 @@ key a client gave it.
 
 from random import Random
 
-from tandemq.sim.checkers.model import SentMessage
+from tandemq.sim.checkers.model import TOPICS, SentMessage
 from tandemq.sim.world.world import World
 
 TAGS = ("A", "B", "C", "")
-TOPICS = ("Orders", "Late")
 LATE_US = 25_000_000
 """Time from which messages go to the second topic too."""
 BATCH_COUNTS = (1, 2, 4, 8, 12)

@@ -15,8 +15,8 @@ from tandemq.codec.record.record import BatchPart, encode_batch
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.topic import AUTO_CREATE_TOPIC
-from tandemq.sim.checkers.model import Attempt, ExpectedState, SentMessage
-from tandemq.sim.workload.messages import BATCH_COUNTS, TOPICS, MessageFactory
+from tandemq.sim.checkers.model import TOPICS, Attempt, ExpectedState, SentMessage
+from tandemq.sim.workload.messages import BATCH_COUNTS, MessageFactory
 from tandemq.sim.workload.raw_client import RawClient
 from tandemq.sim.world.world import World
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 
 from tandemq.errors import LocalError, OffsetGone
-from tandemq.spark.runtime.tasks import LOST, ProgressCallback, RangeJob, Result, merge_losses, no_progress, run_tasks
+from tandemq.spark.jobs.tasks import LOST, ProgressCallback, RangeJob, Result, merge_losses, no_progress, run_tasks
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
 from tandemq.spark.sources.log.ranges import (
     DELETED,

@@ -25,7 +25,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tandemq.errors import LocalError
 from tandemq.spark.lake.delta import COLLECTED, VACUUM_HOURS, DataFile, DeltaLake, Lake
-from tandemq.spark.lake.parquet_writer import lake_schema, write_file
 from tandemq.spark.lake.streaming import (
     COMPACT_EVERY,
     LakeMaintenance,
@@ -36,6 +35,7 @@ from tandemq.spark.lake.streaming import (
 )
 from tandemq.spark.runtime.local_paths import local_path
 from tandemq.spark.sources.cluster.source import RocketMQDataSource
+from tandemq.spark.sources.log.parquet_writer import lake_schema, write_file
 from tandemq.spark.sources.log.source import FILES
 
 CHECKPOINT = "collect"

@@ -23,7 +23,7 @@ from tandemq.errors import OffsetGone
 from tandemq.model.java_hash import cached_java_hash
 from tandemq.model.message import TRANSACTION_MASK, SysFlag
 from tandemq.model.topic import SCHEDULE_TOPIC
-from tandemq.spark.runtime.tasks import Result
+from tandemq.spark.jobs.tasks import Result
 from tandemq.spark.sources.log.files import LogFiles
 from tandemq.spark.sources.log.ranges import BatchBuilder, DecodeOptions, LogRange, describe_loss, read_planned
 

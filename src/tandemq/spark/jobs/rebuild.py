@@ -28,8 +28,8 @@ from tandemq.errors import ConfigError
 from tandemq.model.topic import topic_name_error
 from tandemq.real.disk import RealDisk
 from tandemq.spark.jobs.entries import Scan
+from tandemq.spark.jobs.tasks import ProgressCallback, RangeJob, no_progress, run_tasks
 from tandemq.spark.runtime.local_paths import local_path
-from tandemq.spark.runtime.tasks import ProgressCallback, RangeJob, no_progress, run_tasks
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
 from tandemq.spark.sources.log.ranges import RANGE_BYTES, LogRange, split
 from tandemq.storage.consume_queue import ConsumeQueue, QueueFiles

@@ -12,7 +12,7 @@ from typing import Any
 
 from tandemq.spark.jobs.audit import AuditResult
 from tandemq.spark.jobs.stats import LogStatistics
-from tandemq.spark.runtime.tasks import Result
+from tandemq.spark.jobs.tasks import Result
 from tandemq.spark.sources.log.ranges import describe_loss
 
 POINTS_MAX = 240

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tandemq.spark.runtime.tasks import (
+from tandemq.spark.jobs.tasks import (
     LOST,
     ProgressCallback,
     RangeJob,

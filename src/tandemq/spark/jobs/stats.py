@@ -27,9 +27,7 @@ from pyspark.sql import SparkSession
 
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import ConfigError
-from tandemq.spark.lake.delta import DeltaLake
-from tandemq.spark.runtime.local_paths import local_path
-from tandemq.spark.runtime.tasks import (
+from tandemq.spark.jobs.tasks import (
     LOST,
     ProgressCallback,
     RangeJob,
@@ -39,6 +37,8 @@ from tandemq.spark.runtime.tasks import (
     read_range,
     run_tasks,
 )
+from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.runtime.local_paths import local_path
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
 from tandemq.spark.sources.log.ranges import RANGE_BYTES, BatchBuilder, DecodeOptions, LogRange, split
 

@@ -32,8 +32,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from tandemq.errors import ConfigError, LocalError, StoreLocked
-from tandemq.spark.lake.parquet_writer import lake_schema
 from tandemq.spark.runtime.local_paths import local_path
+from tandemq.spark.sources.log.parquet_writer import lake_schema
 from tandemq.spark.sources.schema import did_you_mean
 
 COLLECTED = "tandemq-collect"

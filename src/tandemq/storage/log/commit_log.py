@@ -28,7 +28,7 @@ from tandemq.codec.record.record import (
 from tandemq.errors import DiskFailed, DiskFull, RecordTooLarge, StoreError
 from tandemq.storage.log.message_rows import MessageRow
 from tandemq.storage.log.range_reader import RangeReader
-from tandemq.storage.log.segmented_file import FileCache, SegmentLog
+from tandemq.storage.segmented_file import FileCache, SegmentLog
 
 ZERO_AHEAD_BYTES = 4 << 20
 _PLAIN_OVERHEAD = 91 + CRC_PROPERTY_BYTES

@@ -14,7 +14,7 @@ from typing import Any
 
 from tandemq.boundary import Closed, Disk, LinkKind, Now, Turn
 from tandemq.broker.context import Machine
-from tandemq.broker.failover.service import Failover
+from tandemq.broker.failover.registry_role import RegistryRole
 from tandemq.config.samples import tiny
 from tandemq.coordination.registry import records
 from tandemq.coordination.registry.records import BrokerPermission, GroupConfig, GroupState, Mode, Role
@@ -80,7 +80,7 @@ class Broker(Member):
         return answer
 
     @property
-    def failover(self) -> Failover:
+    def failover(self) -> RegistryRole:
         assert self.node.failover is not None
         return self.node.failover
 

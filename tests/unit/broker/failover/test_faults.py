@@ -7,7 +7,7 @@ import pytest
 
 from tandemq.boundary import JobDone, LinkKind
 from tandemq.broker.failover import offset_barrier
-from tandemq.broker.ha import service
+from tandemq.broker.state import generations
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import DiskFailed, DiskFull, StoreDamaged
 from tandemq.model.codes import RequestCode as Code
@@ -86,7 +86,7 @@ def test_epoch_that_cannot_be_saved_on_a_full_disk_begins_when_there_is_room(
 ) -> None:
     group = RegistryGroup(tmp_path, mode, settles=False)
     with monkeypatch.context() as patch:
-        patch.setattr(service, "save_epochs", full)
+        patch.setattr(generations, "save_epochs", full)
         group.pass_time(6_000)
         assert [broker.may for broker in group.brokers.values()] == ["", ""]
     group.pass_time(3_000)
@@ -101,7 +101,7 @@ def test_elected_member_with_a_full_disk_serves_when_there_is_room(
     pair.send(pair.brokers[0])
     pair.kill(0)
     with monkeypatch.context() as patch:
-        patch.setattr(service, "save_epochs", full)
+        patch.setattr(generations, "save_epochs", full)
         pair.pass_time(6_000)
         assert pair.brokers[1].may == ""
     pair.pass_time(3_000)
@@ -111,7 +111,7 @@ def test_elected_member_with_a_full_disk_serves_when_there_is_room(
 def test_static_mode_begins_when_a_full_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     group = RegistryGroup(tmp_path, Mode.STATIC, settles=False)
     with monkeypatch.context() as patch:
-        patch.setattr(service, "save_epochs", full)
+        patch.setattr(generations, "save_epochs", full)
         group.settle()
         group.pass_time(3_000)
         assert group.brokers[0].send("TopicA").code == ResponseCode.NO_PERMISSION
@@ -154,7 +154,7 @@ def test_slave_whose_disk_failed_is_not_elected(pair: RegistryGroup) -> None:
     pair.send(pair.brokers[0])
     pair.pass_time(1_000)
     slave = pair.brokers[1]
-    slave.node.disk_failed(DiskFailed("commitlog: input/output error"), slave.node.turn_out, pair.now)
+    slave.node.flush.failed(DiskFailed("commitlog: input/output error"), slave.node.current_turn.out, pair.now)
     pair.pass_time(3_000)
     assert not slave.failover.member.is_log_whole
     pair.kill(0)

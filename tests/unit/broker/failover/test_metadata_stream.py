@@ -149,7 +149,7 @@ def test_connection_with_a_full_backlog_is_closed_before_it_misses_a_topic(
     master.outbox.waiting[link] = 1_001
     master.create_topic("Fresh")
     assert [reason for number, reason in master.closes if number == link] == [
-        "it takes nothing, and has to be told of topics or groups"
+        "it takes no bytes, and topics or groups have to be sent"
     ]
     pair.pass_time(1_000)
     assert "Fresh" in slave.node.topics.table
@@ -179,7 +179,7 @@ def test_tables_that_cannot_be_read_change_nothing(
     before = (node.topics.as_json(), node.groups.as_json(), node.offsets.as_json())
     pair.brokers[1].failover.told(kind, payload)
     assert (node.topics.as_json(), node.groups.as_json(), node.offsets.as_json()) == before
-    assert "tables that the master told are unusable" in caplog.text
+    assert "metadata of the master cannot be used" in caplog.text
 
 
 # What was removed while a slave was away.

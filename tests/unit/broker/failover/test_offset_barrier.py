@@ -1,7 +1,7 @@
 """Responses with offsets, which wait until every slave has them."""
 
 from tandemq.boundary import Turn
-from tandemq.broker.failover.offset_barrier import OffsetGate
+from tandemq.broker.failover.offset_barrier import OffsetBarrier
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -11,13 +11,13 @@ BEATS_BEHIND = 1_000
 """Ten seconds of heartbeats, one in 10 ms."""
 
 
-def held(gate: OffsetGate, version: int) -> bool:
+def held(gate: OffsetBarrier, version: int) -> bool:
     request = Command(Code.UPDATE_CONSUMER_OFFSET)
     return gate.holds(version, [SLAVE], CLIENT, request, request.answer(ResponseCode.SUCCESS))
 
 
 def test_responses_are_sent_although_a_slave_is_seconds_behind() -> None:
-    gate = OffsetGate()
+    gate = OffsetBarrier()
     for number in range(1, 2 * BEATS_BEHIND):
         gate.noted = number
         assert held(gate, number)
@@ -30,7 +30,7 @@ def test_responses_are_sent_although_a_slave_is_seconds_behind() -> None:
 
 
 def test_closed_connections_are_dropped() -> None:
-    gate = OffsetGate()
+    gate = OffsetBarrier()
     for link in range(SLAVE, SLAVE + 100):
         gate.beat(link, 1, {link})
         gate.echoed(link, link)

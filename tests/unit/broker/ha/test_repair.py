@@ -225,7 +225,7 @@ def test_record_that_no_replica_has_is_logged_and_skipped(
 ) -> None:
     group = filled(tmp_path)
     doubts: list[str] = []
-    monkeypatch.setattr(group.master.node, "doubt", lambda why, _now, **_: doubts.append(why))
+    monkeypatch.setattr(group.master.node.role.role, "doubt_log", lambda why, _now, **_: doubts.append(why))
     at, size = places(group.master)[9]
     for path in paths(group).values():
         flip(path, at + 300)
@@ -252,7 +252,7 @@ def test_damage_without_any_replica_is_remembered_over_restarts(tmp_path: Path) 
     master = group.restart_master()
     (damage,) = state(master)["damaged"]
     assert (damage["start"], damage["end"], damage["isLost"]) == (at, at + size, True)
-    assert "no twin is known" in damage["trouble"]
+    assert "no replica is known" in damage["trouble"]
 
 
 @pytest.mark.parametrize("side", ["master", "slave"])
@@ -462,7 +462,7 @@ def test_a_replica_with_other_records_next_to_the_damage_is_refused(tmp_path: Pa
     at, _ = places(group.master)[40]
     flip(paths(group)["master"], at + 100)
     group.slaves[0].node.store.log = other.slave.node.store.log
-    group.slaves[0].node.disk = other.slave.node.disk
+    group.slaves[0].node.store.disk = other.slave.node.store.disk
     before = log_files(paths(group)["master"])
     scrub(group.master)
     group.pass_time(12_000)

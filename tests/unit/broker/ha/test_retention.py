@@ -129,7 +129,7 @@ def test_offset_of_a_slave_in_a_truncated_tail_does_not_count(tmp_path: Path) ->
     masters = group.master.node.replication.masters
     cut = group.master.log_end - 100
     group.stop(group.slave)
-    group.master.node.replication.set_generations([(1, 0), (2, cut)])
+    group.master.node.generations.set([(1, 0), (2, cut)])
     assert list(masters.needed().values()) == [cut]
 
 

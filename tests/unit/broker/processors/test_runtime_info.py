@@ -232,7 +232,7 @@ def test_slave_reports_its_connection_to_the_master(tmp_path: Path) -> None:
 def test_generations_of_the_log_are_reported_with_their_bounds(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     assert broker.json(Code.GET_BROKER_EPOCH_CACHE)["epochList"] == [{"epoch": 1, "startOffset": 0, "endOffset": 0}]
-    broker.node.replication.set_generations([(1, 0), (3, 77)])
+    broker.node.generations.set([(1, 0), (3, 77)])
     broker.send("TopicA")
     answer = broker.json(Code.GET_BROKER_EPOCH_CACHE)
     assert answer["epochList"] == [

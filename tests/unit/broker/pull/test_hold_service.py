@@ -8,7 +8,7 @@ from tandemq.boundary import Closed, LinkKind
 from tandemq.broker.pull import hold_service
 from tandemq.broker.pull.hold_service import HELD_PER_LINK_MAX, PART
 from tandemq.broker.pull.processor import RELEASED_PER_TURN_MAX
-from tandemq.broker.pull.subscriptions import CODE_BYTES
+from tandemq.broker.state.subscriptions import CODE_BYTES
 from tandemq.codec.remoting.frame import FrameDecoder, encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

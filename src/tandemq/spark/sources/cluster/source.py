@@ -46,10 +46,10 @@ from tandemq.spark.sources.cluster.options import (
     source_options,
 )
 from tandemq.spark.sources.cluster.plan import QueueRange, limit_rows, make_ranges, make_tasks
+from tandemq.spark.sources.cluster.pushdown import OffsetBounds, PushedFilters
 from tandemq.spark.sources.cluster.reader import PullSettings, read_ranges
 from tandemq.spark.sources.cluster.resolve import Epochs, QueueEnd, QueueLayout
 from tandemq.spark.sources.cluster.sink import BatchWriter, StreamWriter
-from tandemq.spark.sources.pushdown import OffsetBounds, PushedFilters
 from tandemq.spark.sources.schema import check_columns, message_schema
 
 log = logging.getLogger(__name__)

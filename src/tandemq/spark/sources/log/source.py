@@ -170,7 +170,7 @@ class _Query:
     def _batches(self, ranges: Sequence[LogRange]) -> Iterator[Any]:
         files = self._open()
         if self._options.write_to is not None:
-            from tandemq.spark.lake.parquet_writer import write_ranges  # noqa: PLC0415  # needed only with writeTo
+            from tandemq.spark.sources.log.parquet_writer import write_ranges  # noqa: PLC0415  # needed only with writeTo
 
             yield write_ranges(files, self._options, ranges, self._lost_range)
             return

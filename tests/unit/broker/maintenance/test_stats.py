@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.broker.state import stats
+from tandemq.broker.maintenance import stats
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tests.unit.broker.harness import Harness, messages_in

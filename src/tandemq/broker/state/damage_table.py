@@ -1,8 +1,8 @@
 """Ranges of the commit log known to be damaged, and those that were repaired; kept in `config/scrub.json`.
 
-Their bytes are left in place until good ones are there. While a range waits for its repair, messages in it are not
-given to consumers; once every twin has said that it has not got the good bytes either, consumers pass over them. What
-the device could not read is waited for until it can, or until a twin has it: nobody knows yet that it is damaged.
+Their bytes stay in place until good ones arrive. While a range waits for its repair, its messages are not delivered to
+consumers; once every replica has answered that it lacks the good bytes too, consumers skip them. A range that the
+device could not read waits until it can be read, or until a replica has it: it may not be damaged.
 
 Source: docs/internals/storage.md, "scrubbing".
 """

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tandemq.broker.failover import member_requests
-from tandemq.broker.failover.member_requests import CHALLENGE, NONCE, NONCES_MAX, PROOF, PROVEN
+from tandemq.broker.connections import member_requests
+from tandemq.broker.connections.member_requests import CHALLENGE, NONCE, NONCES_MAX, PROOF, PROVEN
 from tandemq.codec.remoting.fastjson import dumps_java
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.coordination.registry.records import Mode
@@ -257,13 +257,12 @@ def test_response_without_a_proof_is_ignored(tmp_path: Path, caplog: pytest.LogC
         command = Command(Code.TANDEM_LOG_SUSPECT, fields=dict(REQUESTS[Code.TANDEM_LOG_SUSPECT]))
         asking.node.schedule.at(
             asking.now.mono_ms,
-            lambda now: member_requests.call(
-                asking.node,
+            lambda now: asking.node.members.call(
                 "10.0.0.9:10911",
                 command,
                 3_000,
                 lambda answer, _: responses.append(answer),
-                asking.node.turn_out,
+                asking.node.current_turn.out,
                 now,
             ),
         )
@@ -292,6 +291,6 @@ def test_response_without_a_proof_is_ignored(tmp_path: Path, caplog: pytest.LogC
     assert responses == [None] * 4
     assert len([line for line in caplog.messages if "does not prove that it knows haSecretFile" in line]) == 1
     request = asked()
-    true = member_requests.sealed(asking.node, request, request.answer(OK))
+    true = asking.node.members.sealed(request, request.answer(OK))
     asking.turn([(link, encode_command(true))])
     assert responses[-1] is not None

@@ -9,13 +9,14 @@ Source: docs/reference/requests.md, "retry"; RocketMQ SendMessageProcessor.
 from random import Random
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Link, pack_host
-from tandemq.broker.context import BrokerRole, CurrentConfig, Handler
+from tandemq.broker.connections.connection import Handler, Link, pack_host
+from tandemq.broker.context import CurrentConfig
 from tandemq.broker.maintenance.registration import Registration
+from tandemq.broker.maintenance.stats import Stats
+from tandemq.broker.role import CurrentRole
 from tandemq.broker.send.decoded_path import VERSION_3_4_9
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.groups import Groups
-from tandemq.broker.state.stats import Stats
 from tandemq.broker.state.topics import Topic, Topics
 from tandemq.codec.record.record import decode_message, parse_record
 from tandemq.codec.remoting.frame import encode_command
@@ -42,7 +43,7 @@ class SendBackProcessor:
         stats: Stats,
         registration: Registration,
         random: Random,
-        role: BrokerRole,
+        role: CurrentRole,
         current: CurrentConfig,
     ) -> None:
         """Take the collaborators; nothing is read yet."""

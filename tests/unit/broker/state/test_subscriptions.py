@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.broker.pull.subscriptions import EXPRESSION_BYTES_MAX, KEPT_BYTES_MAX, TAGS_MAX, TagExpressions
+from tandemq.broker.state.subscriptions import EXPRESSION_BYTES_MAX, KEPT_BYTES_MAX, TAGS_MAX, TagExpressions
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.java_hash import java_hash
 from tests.unit.broker.harness import Harness

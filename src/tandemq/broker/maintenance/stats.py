@@ -18,8 +18,10 @@ from functools import partial
 from typing import NamedTuple
 
 from tandemq.boundary import Now
-from tandemq.broker.context import BrokerRole, CurrentConfig
+from tandemq.broker.context import CurrentConfig
 from tandemq.broker.pull.processor import PullPath
+from tandemq.broker.role import CurrentRole
+from tandemq.broker.send.acknowledgements import Acknowledgements
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.schedule import Schedule
 from tandemq.errors import StoreError
@@ -83,8 +85,9 @@ class Stats:
         store: Store,
         send: SendPath,
         pull: PullPath,
+        acknowledgements: Acknowledgements,
         schedule: Schedule,
-        role: BrokerRole,
+        role: CurrentRole,
         current: CurrentConfig,
         replicated: Callable[[], dict[int, int]],
         utc_offset_s: int,
@@ -97,6 +100,7 @@ class Stats:
         self._store = store
         self._send = send
         self._pull = pull
+        self._acknowledgements = acknowledgements
         self._role = role
         self._current = current
         self._replicated = replicated
@@ -109,14 +113,10 @@ class Stats:
         """Time of the last sample of the minute; a new series counts from then on."""
         self._day_number = self._day_of(now)
         self.day = Day()
-        self.put_times = Histogram()
-        """Send times of the current minute."""
         self.last_put_times: Histogram | None = None
         """Send times of the last whole minute; None before the first has ended."""
         self.all_put_times = Histogram()
         """Send times of all whole minutes."""
-        self.failed_puts = 0
-        """Messages lost by a failed write; none of them was acknowledged."""
         self.ha_rates: dict[int, int] = {}
         """Bytes of the last second by replication connection: sent to a slave, or received from a master."""
         self._ha_bytes: dict[int, int] = {}
@@ -246,13 +246,18 @@ class Stats:
 
     # Send times.
 
+    @property
+    def failed_puts(self) -> int:
+        """Messages that could not be written; none of them was acknowledged."""
+        return self._acknowledgements.failed_puts
+
     def _each_minute(self, _now: Now) -> None:
-        self.last_put_times, self.put_times = self.put_times, Histogram()
+        self.last_put_times = self._acknowledgements.take_put_times()
         self.all_put_times.merge(self.last_put_times)
 
     def put_times_so_far(self) -> Histogram:
         """Return the send times since the start."""
         found = Histogram()
         found.merge(self.all_put_times)
-        found.merge(self.put_times)
+        found.merge(self._acknowledgements.put_times)
         return found

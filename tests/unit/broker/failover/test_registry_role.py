@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.broker.failover import service
+from tandemq.broker.failover import journal
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.persistence import Saver
 from tandemq.codec.remoting.fastjson import loads
@@ -268,12 +268,12 @@ def test_full_disk_while_the_state_of_the_log_is_saved_does_not_stop_the_broker(
         raise DiskFull("failover.json: no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(service, "save_table", full)
+        patch.setattr(journal, "save_table", full)
         master.failover.doubt_log("a check found damage", pair.now)
         pair.pass_time(6_000)
     assert pair.send(pair.brokers[1]) == ResponseCode.SUCCESS
     pair.pass_time(1_000)
-    assert load_table(master.node.disk, service.FILE) == {"isLogWhole": master.failover.member.is_log_whole}
+    assert load_table(master.node.disk, journal.FILE) == {"isLogWhole": master.failover.member.is_log_whole}
 
 
 def test_registration_at_name_servers_follows_the_roles(tmp_path: Path) -> None:
@@ -515,10 +515,10 @@ def test_offsets_from_before_the_connection_are_sent_when_it_opens(pair: Registr
 def test_invalid_tables_are_logged_and_ignored_by_a_slave(
     pair: RegistryGroup, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service = pair.brokers[1].failover
+    role = pair.brokers[1].failover
     for kind, payload in ((5, b"[1]"), (5, b"{"), (5, b'{"offsetTable":{"T@G":7}}'), (6, b'{"offsetTable":[1]}')):
-        service.told(kind, payload)
-    assert caplog.text.count("are unusable") == 4
+        role.told(kind, payload)
+    assert caplog.text.count("metadata of the master cannot be used") == 4
     assert pair.brokers[1].node.offsets.table == {}
 
 

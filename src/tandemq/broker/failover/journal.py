@@ -1,0 +1,67 @@
+"""What a member of a group keeps about itself on the disk.
+
+    config/failover.json    whether the log is whole, or may lack something that was acknowledged
+    config/timeline.json    the last changes of its role, for operators
+
+Source: docs/internals/failover.md, "A broker and its member".
+"""
+
+import logging
+from typing import Any
+
+from tandemq.boundary import Disk, Now
+from tandemq.broker.state.persistence import Saver
+from tandemq.errors import StoreError
+from tandemq.storage.json_tables import load_table, save_table
+from tandemq.storage.recovery import clear_loss_flag
+
+log = logging.getLogger(__name__)
+FILE = "failover.json"
+TIMELINE_FILE = "timeline.json"
+TIMELINE_MAX = 200
+"""Entries kept; the oldest are dropped first."""
+
+
+class FailoverJournal:
+    """The state of the log as other members may know it, and the timeline."""
+
+    def __init__(self, disk: Disk, saver: Saver, *, has_messages: bool, may_have_lost: bool) -> None:
+        """Load both files.
+
+        Args:
+            disk: the store.
+            saver: writes the timeline.
+            has_messages: whether the log has any; without a note an empty log is not known to be whole.
+            may_have_lost: whether the last stop may have lost bytes of the log.
+        """
+        self._disk = disk
+        self._saver = saver
+        saved = load_table(disk, FILE)
+        is_noted = bool(saved["isLogWhole"]) if "isLogWhole" in saved else has_messages
+        self.was_whole = is_noted and not may_have_lost
+        """Whether the log is whole, as far as is known at the start."""
+        self._noted: bool | None = None
+        self._is_failing = False
+        """Whether the disk did not take the note."""
+        self.timeline: list[dict[str, Any]] = list(load_table(disk, TIMELINE_FILE).get("entries", []))
+        """When (calendar ms), in which epoch, what; oldest first."""
+
+    def note_whole(self, *, is_whole: bool, is_elect: bool) -> None:
+        """Save whether the log is whole, before another member can know of it. A failure is tried again each turn."""
+        if is_whole == self._noted:
+            return
+        try:
+            save_table(self._disk, FILE, {"isLogWhole": is_whole})
+            self._noted, self._is_failing = is_whole, False
+            if is_elect:
+                clear_loss_flag(self._disk)
+        except StoreError as error:
+            if not self._is_failing:
+                log.error("failover: it cannot be noted that the log is%s whole: %s", "" if is_whole else " not", error)
+            self._is_failing = True
+
+    def add(self, now: Now, epoch: int, text: str, at_ms: int) -> None:
+        """Log a change of the role, and append it to the timeline. `at_ms`: when it happened, monotonic."""
+        log.warning("failover: epoch=%d mono_ms=%d %s", epoch, at_ms, text)
+        self.timeline = [*self.timeline[1 - TIMELINE_MAX :], {"ms": now.wall_ms, "epoch": epoch, "text": text}]
+        self._saver.later(TIMELINE_FILE, lambda: {"entries": self.timeline}, is_awaited=False)

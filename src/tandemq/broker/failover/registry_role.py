@@ -1,0 +1,582 @@
+"""The role of a broker in a group with a registry: its `MemberMachine` decides, this carries out.
+
+    registry    ──events──► MemberMachine ──orders──► replication (lead, follow), client access, registration
+    replication ──reports, heartbeats──► MemberMachine          journal: what happened when, and why
+
+Before the group's configuration is read, clients are refused. In mode `static` the broker continues by its settings,
+without a registry. What a broker may do ends with its lease, so permissions are checked at the start of every turn.
+
+Source: docs/internals/failover.md, "A broker and its member".
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tandemq.boundary import Event, Now, Turn
+from tandemq.broker.connections.connection import Link
+from tandemq.broker.context import CurrentConfig
+from tandemq.broker.failover.access import AccessRights, ClientAccess
+from tandemq.broker.failover.journal import FailoverJournal
+from tandemq.broker.failover.metadata_stream import MetadataStream
+from tandemq.broker.failover.offset_barrier import GATED, OffsetBarrier
+from tandemq.broker.failover.offset_handover import OffsetHandover
+from tandemq.broker.failover.registry_client import BrokerRegistry
+from tandemq.broker.ha.service import Replication
+from tandemq.broker.ha.static_role import StaticRole
+from tandemq.broker.maintenance.registration import Registration
+from tandemq.broker.pull.processor import NO_LIMIT, PullPath
+from tandemq.broker.role import BrokerRole, CurrentRole
+from tandemq.broker.state.clients import Clients
+from tandemq.codec.ha import Heartbeat
+from tandemq.codec.remoting.frame import encode_command
+from tandemq.coordination.member.machine import MemberMachine
+from tandemq.coordination.member.orders import (
+    BecomeMaster,
+    BecomeSlave,
+    CommandDone,
+    HandOffsets,
+    MemberSettings,
+    MemberStage,
+    Note,
+    PermissionChanged,
+)
+from tandemq.coordination.permission import holder_of
+from tandemq.coordination.registry.interface import RegistryRequest
+from tandemq.coordination.registry.records import Mode
+from tandemq.errors import StoreError
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.storage.log.epochs import EpochTable
+from tandemq.storage.store import Store
+
+log = logging.getLogger(__name__)
+MASTER_ID = 0
+HEARTBEAT_GAP_MS = 10
+"""Minimum interval of heartbeats that responses wait for."""
+AGAIN_MS = 1_000
+"""Retry interval for a role that could not begin because of the disk."""
+
+
+class RegistryRole(BrokerRole):
+    """What the group has decided for this broker, and what it does for the group."""
+
+    uses_registry = True
+
+    def __init__(
+        self,
+        store: Store,
+        replication: Replication,
+        registry: BrokerRegistry,
+        journal: FailoverJournal,
+        access: ClientAccess,
+        stream: MetadataStream,
+        barrier: OffsetBarrier,
+        handover: OffsetHandover,
+        pull: PullPath,
+        clients: Clients,
+        registration: Registration,
+        links: Mapping[int, Link],
+        drop_waiting: Callable[[Exception, Turn], None],
+        static: StaticRole,
+        role: CurrentRole,
+        current: CurrentConfig,
+    ) -> None:
+        """Take the collaborators. The session at the registry begins after `listening`.
+
+        `drop_waiting` answers sends that wait for replicas with an unknown outcome; `static` is the role that mode
+        `static` falls back to.
+        """
+        self._store = store
+        self._replication = replication
+        self.registry = registry
+        self._journal = journal
+        self._access = access
+        self._stream = stream
+        self._barrier = barrier
+        self._handover = handover
+        self._pull = pull
+        self._clients = clients
+        self._registration = registration
+        self._links = links
+        self._drop_waiting_sends = drop_waiting
+        self._static = static
+        self._role = role
+        self._current = current
+        self._member: MemberMachine | None = None
+        self._is_master = False
+        self.epoch = 0
+        self.commands: list[tuple[int, Command]] = []
+        """Operators' commands that wait for their outcome: connection and request."""
+        self._has_own_tables = False
+        """Whether our own tables were the ones that count when the record was read last."""
+        self._due_ms = 0
+        self._permitted_until_ms = 0
+        self._log_end = -1
+        self._generations: EpochTable | None = None
+        """Log end and epochs as the member knows them."""
+        self._copied = 0
+        self._beat_ms = 0
+        """When the next heartbeat is due."""
+        self._beaten_ms = 0
+        """When the last one was sent."""
+        self._greeted: set[int] = set()
+        """Members that got a heartbeat at once when they had caught up, and so know that their log is whole."""
+        self._answered: dict[int, int] = {}
+        """By member: version of the offsets that consumers may know from responses that did not wait for it yet."""
+        self._delayed_order: BecomeMaster | None = None
+        self._again_ms = 0
+        """What could not begin because of the disk, and when it is tried again."""
+        self._problem, self._problem_ms, self._logged_problem = "", 0, ""
+        """What is wrong with the registry or in it, since when, and what of it was logged last."""
+        registration.broker_id = None
+        pull.replica_limit = self.replica_limit
+
+    def listening(self, address: str, ha_address: str, now: Now) -> None:
+        """Record the advertised addresses, "ip:port", once the ports are bound."""
+        config = self._current.config
+        settings = MemberSettings(
+            config.cluster,
+            config.broker_name,
+            config.broker_id,
+            address=address,
+            ha_address=ha_address,
+            lag_ms_max=config.lag_ms_max,
+            unclean_hand_back_after_ms=config.unclean_hand_back_ms,
+        )
+        self._member = MemberMachine(
+            settings,
+            now,
+            log_end=self._store.log.written_end,
+            log_epoch=self._replication.log_epoch,
+            is_log_whole=self._journal.was_whole,
+        )
+        self._note_whole()
+
+    @property
+    def member(self) -> MemberMachine:
+        """The member's state machine; there after `listening`."""
+        assert self._member is not None, "listen first"
+        return self._member
+
+    @property
+    def is_master(self) -> bool:
+        """Whether this broker's log is the one that is replicated."""
+        return self._is_master
+
+    @property
+    def is_elect(self) -> bool:
+        """Whether masters are elected, so that messages wait for every member in sync."""
+        return self._member is not None and self._member.mode is Mode.ELECT
+
+    @property
+    def is_holder(self) -> bool:
+        """Whether the record names us as the serving member, whose tables count."""
+        state = self._member.view.state if self._member is not None else None
+        return state is not None and holder_of(state) == self._current.config.broker_id
+
+    @property
+    def timeline(self) -> list[dict[str, Any]]:
+        """The last changes of the role: when (calendar ms), in which epoch, what; oldest first."""
+        return self._journal.timeline
+
+    def is_member(self, broker_id: int) -> bool:
+        """Whether the group's configuration names a broker, so that its acknowledgements count."""
+        return self.member.own_of(broker_id) is not None
+
+    def other_members(self) -> set[int] | None:
+        """Return the ids of the other configured members; None if the configuration is not known."""
+        group = self.member.view.config
+        return None if group is None else {one.broker_id for one in group.members} - {self.member.id}
+
+    # A turn.
+
+    def begin_turn(self, turn: Turn, now: Now) -> None:
+        """Check permissions: a lease may be over."""
+        if now.mono_ms >= self._permitted_until_ms:
+            self.member.permit(now)
+            self._permit(turn, now)
+
+    def on_event(self, event: Event, turn: Turn, now: Now) -> bool:
+        """Handle an event of the registry; False if it is not one."""
+        return self.registry.on_event(event, turn, now)
+
+    def owns(self, link: int) -> bool:
+        """Whether a connection belongs to the registry's session."""
+        return self.registry.owns(link)
+
+    def received(self, link: int, data: bytes, turn: Turn, now: Now) -> None:
+        """Take bytes of a connection it owns."""
+        self.registry.received(link, data, turn, now)
+
+    def tick(self, turn: Turn, now: Now) -> None:
+        """Hand the registry's events to the member, and carry out its orders."""
+        member = self.member
+        if now.mono_ms < self._due_ms and not member.has_effects and not self.registry.has_events:
+            return
+        self.registry.tick(turn, now)
+        for event in self.registry.take_events():
+            member.receive(event, now)
+        if member.view.state is not None:
+            self._has_own_tables = self.is_holder
+        if now.mono_ms >= member.deadline_ms():
+            member.tick(now)
+        if member.mode is Mode.STATIC:
+            member.next_effects()  # decisions made before the mode was known no longer count
+            if now.mono_ms >= self._again_ms:
+                self._leave_to_settings(turn, now)
+            self._due_ms = self._again_ms
+            return
+        if self._delayed_order is not None and now.mono_ms >= self._again_ms:
+            self._lead(self._delayed_order, turn, now)
+        self._note_whole()
+        self._carry_out(turn, now)
+        self._log_problem(now)
+        registry_ms = self.registry.deadline_ms()
+        member_ms = member.deadline_ms()
+        self._due_ms = member_ms if registry_ms is None else min(member_ms, registry_ms)
+
+    def _leave_to_settings(self, turn: Turn, now: Now) -> None:
+        """Continue by the settings: mode `static` is configured."""
+        config = self._current.config
+        self._role.role = self._static
+        try:
+            self._replication.begin_by_settings(now, is_slave=config.role == "SLAVE")
+        except StoreError as error:
+            log.error("failover: the role of the settings cannot begin yet: %s", error)
+            self._role.role, self._again_ms = self, now.mono_ms + AGAIN_MS
+            return
+        log.info("failover: mode static is configured, so the settings say who is the master")
+        self.registry.close(turn, now)
+        self._stream.end()
+        self._access.leave_to_settings(is_master=config.broker_id == MASTER_ID)
+        self._registration.move(config.broker_id, 0, turn, now)
+
+    def _carry_out(self, turn: Turn, now: Now) -> None:
+        member = self.member
+        while effects := member.next_effects():
+            self._note_whole()
+            self.registry.ask([effect for effect in effects if isinstance(effect, RegistryRequest)], turn, now)
+            for effect in effects:
+                if isinstance(effect, BecomeMaster):
+                    self._lead(effect, turn, now)
+                elif isinstance(effect, BecomeSlave):
+                    self._follow(effect, turn, now)
+                elif isinstance(effect, PermissionChanged):
+                    self._record(now, _permission_text(effect), at_ms=effect.at_ms)
+                elif isinstance(effect, HandOffsets):
+                    self._hand_over(effect, turn, now)
+                elif isinstance(effect, CommandDone):
+                    self._command_done(effect, turn)
+                elif isinstance(effect, Note):
+                    self._record(now, effect.text, effect.epoch)
+            if member.stage is MemberStage.HANDING and not self._clients.consumers:
+                member.on_drained(now)  # no consumer is left that could commit offsets
+        self._permit(turn, now)
+        self._register(turn, now)
+
+    def _note_whole(self) -> None:
+        self._journal.note_whole(is_whole=self.member.is_log_whole, is_elect=self.is_elect)
+
+    def _record(self, now: Now, text: str, epoch: int | None = None, *, at_ms: int | None = None) -> None:
+        self._journal.add(now, self.epoch if epoch is None else epoch, text, now.mono_ms if at_ms is None else at_ms)
+
+    def _log_problem(self, now: Now) -> None:
+        """Log once what is wrong with the registry or in it, and once that it is over. What lasts no longer than a
+        session is not logged: after a restart, for instance, our own earlier one is still there."""
+        if self.registry.is_up:
+            found = self.member.problem(now.mono_ms)
+        else:
+            found = (
+                f"the registry {self.registry.address} does not answer: until it does, no member takes over, and a "
+                "broker that starts serves no client; see whether it runs and can be reached"
+            )
+        if found != self._problem:
+            self._problem, self._problem_ms = found, now.mono_ms
+        if found == self._logged_problem or now.mono_ms - self._problem_ms < self.member.timing.session_ms * 3 // 2:
+            return
+        log.warning("failover: %s %s", "trouble:" if found else "over:", found or self._logged_problem)
+        self._logged_problem = found
+
+    def _permit(self, turn: Turn, now: Now) -> None:
+        """Apply what clients may do from now on, and note until when that holds if nothing happens."""
+        member, at = self.member, now.mono_ms
+        may = AccessRights(member.may_read(at), member.may_write(at), member.may_commit(at))
+        is_refused = not (may.read and may.write)
+        why = f"broker {member.id} ({member.stage.value}) may not serve this: {member.why}" if is_refused else ""
+        self._access.permit(may, why, turn)
+        self._access.require_in_sync(member.in_sync_count, is_elect=self.is_elect)
+        self._pull.log_limit = self.confirm_offset if self.is_elect and self.is_master else NO_LIMIT
+        self._permitted_until_ms = member.permitted_until.next_end_ms(at)
+
+    def refusal(self, code: int) -> str | None:
+        """Return why requests with this code may not be answered now; None if they may."""
+        return self._access.refusal(code)
+
+    def deadline_ms(self) -> int:
+        """Return when the next turn is needed, monotonic ms."""
+        due_ms = min(self._due_ms, self._permitted_until_ms)
+        return min(due_ms, self._beat_ms) if self.member.stage in (MemberStage.SERVING, MemberStage.HANDING) else due_ms
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether a master has sent every table whole."""
+        return self._stream.is_whole
+
+    # After the commit.
+
+    def before_copy(self, now: Now) -> None:
+        """Send slaves the topics and groups that they need before the log bytes of this turn."""
+        self._stream.announce(now, is_leading=self.is_master and self.is_holder)
+
+    def log_changed(self) -> None:
+        """Report to the member that the log has grown, was truncated, or belongs to another epoch."""
+        end, generations = self._store.log.written_end, self._replication.generations
+        if end != self._log_end or generations is not self._generations:
+            self._log_end, self._generations = end, generations
+            self.member.on_log(end, self._replication.log_epoch)
+
+    def after_commit(self, turn: Turn, now: Now) -> None:
+        """Report what was written to the member, publish offsets, and send a heartbeat if one is due."""
+        self.log_changed()
+        is_holder = self.is_holder
+        # The holder may be forbidden to take commits; a member that hands over still takes some, and is not the holder.
+        is_leading = self.is_master and (is_holder or self._access.may.commit)
+        self._stream.pump(turn, now, is_holder=is_holder, is_leading=is_leading)
+        self._barrier.noted = self._stream.noted
+        if self._barrier.is_waited_at:
+            self._barrier.release(self._followers(), turn)
+        if self._barrier.needs_beat:
+            self._beat_ms = min(self._beat_ms, self._beaten_ms + HEARTBEAT_GAP_MS)
+        if now.mono_ms >= self._beat_ms:
+            heartbeat = self.member.heartbeat(now)
+            if heartbeat is not None:
+                self._replication.beat(heartbeat, turn, now)
+                self._barrier.beat(heartbeat.number, self._stream.version, self._stream.told)
+                self._beaten_ms, self._beat_ms = now.mono_ms, now.mono_ms + self.member.heartbeat_ms
+
+    def _followers(self) -> list[int | None]:
+        """Return the connections of members that could be the master next; None for one without a connection."""
+        if not self.is_elect:
+            return []
+        links = self._replication.masters.links
+        return [links.get(member) for member in self.member.must_ack if member != self.member.id]
+
+    def holds(self, link: int, request: Command, answer: Command) -> bool:
+        """Take over a response that reports offsets until they are safe; False if it may be sent now.
+
+        A refusal reports no offset and is sent at once.
+        """
+        if request.code not in GATED or self.refusal(request.code) is not None:
+            return False
+        if not (self.is_master or self.is_holder):
+            return False
+        return self._barrier.holds(self._next_version(), self._followers(), link, request, answer)
+
+    def _next_version(self) -> int:
+        """Return the version of the offsets as they are now, published or not."""
+        return self._stream.version + self._stream.has_changes
+
+    @property
+    def confirm_offset(self) -> int:
+        """Log offset below which a message of an `elect` group is safe."""
+        return self.member.confirm_offset
+
+    def replica_limit(self) -> int:
+        """Return the log offset up to which this member answers replica reads: what no election takes back.
+
+        0 while the group's mode is not known.
+        """
+        if self._member is None or self._member.view.config is None:
+            return 0
+        return self.confirm_offset if self.is_elect else NO_LIMIT
+
+    def copied_offset(self) -> int:
+        """Return the log offset up to which enough replicas hold the log.
+
+        In `elect` it does not grow while too few members are in sync, also for messages that waited before one left.
+        """
+        if not self.is_elect:
+            return self._replication.masters.copied_offset()
+        if self.replica_verdict() is None:
+            self._copied = max(self._copied, self.confirm_offset)
+        return self._copied
+
+    def replica_verdict(self) -> ResponseCode | None:
+        """Return the outcome of replicating a message stored now; None if that has to be waited for."""
+        if not self.is_elect:
+            return self._replication.masters.replica_verdict()
+        config = self.member.view.config
+        wanted = min(self._current.config.in_sync_replicas, len(config.members) if config is not None else 1)
+        return None if self.member.in_sync_count >= wanted else ResponseCode.SLAVE_NOT_AVAILABLE
+
+    def wake(self, woken: list[ConsumeQueue]) -> None:
+        """Answer held pulls as far as messages may be delivered."""
+        pull = self._pull
+        if self.is_elect and self.is_master:
+            pull.log_limit = self.confirm_offset
+        if not woken and not pull.unseen:
+            return
+        pull.unseen.update(dict.fromkeys(woken))
+        for queue in list(pull.unseen):
+            if queue.held is not None:
+                pull.wake(queue)
+            if pull.shows_all(queue):
+                del pull.unseen[queue]
+
+    # Roles.
+
+    def _lead(self, order: BecomeMaster, turn: Turn, now: Now) -> None:
+        member = self.member
+        if not self.is_master or self.epoch != order.epoch:
+            self._replication.let_go(turn, f"broker {member.id} is the master of epoch {order.epoch}")
+            was_master, self._is_master, self.epoch = self.is_master, True, order.epoch
+            self._copied = 0
+            try:
+                if self.is_elect:
+                    self._replication.lead(now, epoch=order.epoch)
+                elif not was_master:
+                    self._replication.lead(now, epoch=None)
+            except StoreError as error:
+                self._is_master = False
+                self._cannot_lead(order, error, now)
+                return
+        self._delayed_order = None
+        self.log_changed()
+        member.on_ready(order.epoch, self._store.log.written_end, now)
+
+    def _cannot_lead(self, order: BecomeMaster, error: StoreError, now: Now) -> None:
+        """Leave it to another member in sync; if there is none, or roles are fixed, try again."""
+        state = self.member.view.state
+        if self.is_elect and state is not None and len(state.in_sync) > 1:
+            self._record(now, f"the epoch cannot be begun: {error}")
+            self.member.doubt_log(f"the epoch could not be saved: {error}", now)
+            return
+        if self._delayed_order != order:
+            self._record(now, f"the epoch cannot be begun yet: {error}")
+        self._delayed_order, self._again_ms = order, now.mono_ms + AGAIN_MS
+
+    def _follow(self, order: BecomeSlave, turn: Turn, now: Now) -> None:
+        if self.is_master or self.epoch != order.epoch:
+            self._replication.let_go(turn, f"broker {order.master} is the master of epoch {order.epoch}")
+            self._drop_waiting(turn)
+        self._is_master, self.epoch, self._delayed_order = False, order.epoch, None
+        self._replication.follow(order.master, order.epoch, order.address, order.ha_address, turn, now)
+
+    def _drop_waiting(self, turn: Turn) -> None:
+        """Answer sends that wait for replicas: whether the new master has the messages is unknown."""
+        self._drop_waiting_sends(StoreError("another member of the group is the master now"), turn)
+        self._pull.unseen.clear()
+
+    def _register(self, turn: Turn, now: Now) -> None:
+        """Register at the name servers: the broker that may be written to has id 0; one that may not be used, none.
+
+        A slave with id 0 in its settings takes that of its master meanwhile.
+        """
+        member, registration = self.member, self._registration
+        state = member.view.state
+        if state is None or member.own is None or not registration.address:
+            return
+        broker_id: int | None
+        if state.master != member.id:
+            broker_id = member.id if member.id != MASTER_ID else state.master
+        elif member.stage in (MemberStage.SERVING, MemberStage.HANDING):
+            broker_id = MASTER_ID
+        else:
+            broker_id = registration.broker_id if registration.broker_id == MASTER_ID and self.is_master else None
+            broker_id = None if member.stage is MemberStage.AWAITING else broker_id
+        mode = "" if member.mode is None else member.mode.value
+        registration.move(broker_id, state.epoch, turn, now, weight=member.own.weight, mode=mode)
+
+    # What replication reports.
+
+    def linked(self, peer: int, now: Now, *, is_up: bool) -> None:
+        """A replication connection with a member is ready, or lost."""
+        self.log_changed()
+        self._due_ms = 0
+        self._greeted.discard(peer)
+        self.member.on_link(peer, now, is_up=is_up)
+
+    def heard(self, peer: int, now: Now) -> None:
+        """Bytes arrived from a member."""
+        self.member.on_heard(peer, now)
+
+    def reported(self, peer: int, acked: int, number: int, now: Now) -> None:
+        """A member reported its log end. `number`: of the heartbeat it promises by; 0: of none."""
+        if acked >= self.member.log_end and peer not in self._greeted:
+            self._greeted.add(peer)
+            self._beat_ms = now.mono_ms
+        link = self._replication.masters.links.get(peer)
+        self._barrier.echoed(link, number)
+        if peer not in self.member.must_ack:  # from then on responses wait for it
+            self._answered[peer] = self._next_version()
+        has_tables = self._barrier.has(link, self._answered.get(peer, 0))
+        self.member.on_report(peer, acked, number, now, has_tables=has_tables)
+
+    def beaten(self, peer: int, heartbeat: Heartbeat, now: Now) -> int:
+        """Take a heartbeat of the serving member. Returns the number to echo; 0: no promise."""
+        self.log_changed()
+        return self.member.on_heartbeat(peer, heartbeat, now)
+
+    def told(self, kind: int, payload: bytes) -> None:
+        """Apply metadata that the master published. The serving member's own counts, even if the record is lost."""
+        if not self._has_own_tables:
+            self._stream.take(kind, payload)
+
+    def doubt_log(self, why: str, now: Now, *, is_final: bool = False) -> None:
+        """Report that the log may lack acknowledged messages. `is_final`: until the next start."""
+        self.member.doubt_log(why, now, is_final=is_final)
+
+    # Handing over.
+
+    def _hand_over(self, order: HandOffsets, turn: Turn, now: Now) -> None:
+        member = self.member
+        record = (member.view.live or {}).get(order.to)
+        if record is None or not record.address:
+            member.on_handed(order.token, now, is_stored=False)
+            return
+
+        def on_stored(is_stored: bool, at: Now) -> None:
+            member.on_handed(order.token, at, is_stored=is_stored)
+
+        self._handover.send(record.address, member.id, order.token, on_stored, turn, now)
+
+    def take_offsets(self, giver: int, token: int, table: dict[str, Any]) -> str | None:
+        """Merge what a member hands over. Returns why that is refused; None if the response waits until it is saved.
+
+        Raises:
+            StoreDamaged, ProtocolError: it is not a table of offsets.
+        """
+        if not self.member.may_take_offsets(giver, token):
+            return f"broker {giver} does not hand anything over here now"
+        self._handover.receive(giver, token, table)
+        return None
+
+    def saved(self, settled: int, error: Exception | None, now: Now) -> None:
+        """Take note that changes of tables up to number `settled` are on the device, or failed."""
+        for received in self._handover.take_saved(settled):
+            if error is None:
+                self.member.on_taken(received.giver, received.token, now)
+
+    def _command_done(self, done: CommandDone, turn: Turn) -> None:
+        code = ResponseCode.SUCCESS if done.is_done else ResponseCode.SYSTEM_ERROR
+        for link, command in self.commands:
+            if link in self._links:
+                turn.send(link, encode_command(command.answer(code, remark=done.text)))
+        self.commands.clear()
+
+    def drop_link(self, link: int) -> None:
+        """Forget responses that wait for a closed connection."""
+        self._barrier.drop_link(link)
+        self.commands = [waiting for waiting in self.commands if waiting[0] != link]
+
+    def close(self, turn: Turn, now: Now) -> None:
+        """End the session at the registry, so that other members need not wait for it to expire."""
+        self.registry.close(turn, now)
+
+
+def _permission_text(change: PermissionChanged) -> str:
+    may = {(True, True): "be read and written", (True, False): "be read", (False, True): "be written"}
+    what = may.get((change.may_read, change.may_write))
+    return f"may {what}: {change.why}" if what else f"may neither be read nor written: {change.why}"

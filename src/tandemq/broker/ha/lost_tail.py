@@ -1,0 +1,155 @@
+"""The end of the log that a master may have lost in a crash of its machine, and the slaves that may hold it.
+
+    start after a crash ─► messages refused ─► every known slave has given back its tail ─► messages accepted
+                                       └─► ASYNC_MASTER waited long enough, or --accept-loss: a new generation begins
+
+Kept on the disk: `config/replicas.json`, the slaves known so far and those still awaited.
+Source: docs/internals/ha.md, "after a stop that may have lost bytes".
+"""
+
+import logging
+from collections.abc import Callable
+
+from tandemq.boundary import Disk, Now
+from tandemq.broker.context import CurrentConfig
+from tandemq.broker.pull.processor import PullPath
+from tandemq.broker.send.processor import SendPath
+from tandemq.broker.state.generations import Generations
+from tandemq.errors import StoreError
+from tandemq.storage.json_tables import load_table, save_table
+from tandemq.storage.store import Store
+
+log = logging.getLogger(__name__)
+REPLICAS_FILE = "replicas.json"
+ACCEPT_AGAIN_MS = 1_000
+"""Retry interval when a full disk could not take the note of an accepted loss."""
+LOST_TAIL = "lost tail"
+
+
+class LostTail:
+    """Which slaves are known, and which of them a master waits for before it accepts messages."""
+
+    def __init__(
+        self,
+        store: Store,
+        disk: Disk,
+        send: SendPath,
+        pull: PullPath,
+        generations: Generations,
+        correct_progress: Callable[[], None],
+        current: CurrentConfig,
+        *,
+        may_have_lost: bool,
+    ) -> None:
+        """Load the known slaves. `may_have_lost`: whether the last stop may have lost bytes of the log."""
+        self._store = store
+        self._disk = disk
+        self._send = send
+        self._pull = pull
+        self._generations = generations
+        self._correct_progress = correct_progress
+        self._current = current
+        self._may_have_lost = may_have_lost
+        self.on_new_generation: Callable[[str], None] = _ignore
+        """Called with the reason when a generation begins: slaves have to connect again."""
+        saved = load_table(disk, REPLICAS_FILE)
+        self.known: set[int] = {int(number) for number in saved.get("brokerIds", [])}
+        """Broker ids of slaves that have connected."""
+        self.awaited: set[int] = {int(number) for number in saved.get("awaitedIds", [])}
+        """Slaves that may hold what was lost here. Saved, so that a restart while they are awaited forgets none."""
+        self.waits_for_absent = True
+        """Whether slaves that are not connected may still come back."""
+        self.accept_at_ms: int | None = None
+        """When the loss is accepted, monotonic ms."""
+
+    def begin(self, now: Now, *, accept_loss: bool) -> None:
+        """Become the master, by settings or by the group's configuration; at most once per start."""
+        self.waits_for_absent = not accept_loss
+        if not self._generations.pairs:
+            self._generations.set([(1, self._store.log.start)])
+        if not self._may_have_lost and not self.awaited:
+            self._correct_progress()
+            return
+        if accept_loss or not self.known:
+            self._begin_generation("the loss is accepted" if accept_loss else "no slave is known")
+            return
+        if self._may_have_lost:
+            self.awaited = set(self.known)
+            self._save()
+        self._pull.is_tail_awaited = True
+        self._send.refuse(
+            LOST_TAIL,
+            f"the machine went down; waiting for slave {sorted(self.awaited)}, which may hold what was lost here",
+        )
+        log.warning(
+            "master: may have lost its tail behind log end %d; waiting for slaves %s",
+            self._store.log.end,
+            sorted(self.awaited),
+        )
+        if self._current.config.role == "ASYNC_MASTER":
+            self.accept_at_ms = now.mono_ms + self._current.config.accept_loss_ms
+
+    def tick(self, now: Now) -> bool:
+        """Accept the loss when an ASYNC_MASTER has waited long enough; whether it was tried."""
+        if self.accept_at_ms is None or now.mono_ms < self.accept_at_ms:
+            return False
+        try:
+            self._begin_generation("no slave answered in time, ASYNC_MASTER accepts the loss")
+        except StoreError as error:
+            log.error("master: the loss cannot be noted, tried again in %d ms: %s", ACCEPT_AGAIN_MS, error)
+            self.accept_at_ms = now.mono_ms + ACCEPT_AGAIN_MS
+        return True
+
+    def _begin_generation(self, why: str) -> None:
+        end, pairs = self._store.log.end, self._generations.pairs
+        number = pairs[-1][0] + 1
+        self._generations.set([*pairs, (number, end)])
+        self._accept_messages()
+        self.on_new_generation("a new generation of the log began here")
+        log.warning("master: generation %d begins at log offset %d: %s", number, end, why)
+
+    def _accept_messages(self) -> None:
+        self._correct_progress()
+        if self.awaited:
+            self.awaited.clear()
+            self._note_answers()
+        self.accept_at_ms = None
+        self._pull.is_tail_awaited = False
+        self._send.admit(LOST_TAIL)
+
+    def answered(self, broker_id: int) -> None:
+        """A slave has given back what it held of the tail, or held nothing of it."""
+        if broker_id in self.awaited:
+            self.awaited.discard(broker_id)
+            self._note_answers()
+            if not self.awaited:
+                # No slave holds bytes beyond our log end, so the generation continues.
+                self._accept_messages()
+                log.warning("master: every known slave has answered, messages are accepted again")
+
+    def _note_answers(self) -> None:
+        """Save who is still awaited. A failure is harmless: after a restart a slave is awaited once more."""
+        try:
+            self._save()
+        except StoreError as error:
+            log.warning("master: which slaves have answered could not be saved: %s", error)
+
+    def remember(self, broker_id: int) -> str | None:
+        """Save a slave's id before its acknowledgements count. Returns why that failed, None if it did not."""
+        if broker_id in self.known:
+            return None
+        self.known.add(broker_id)
+        try:
+            self._save()
+        except StoreError as error:
+            self.known.discard(broker_id)
+            return f"it cannot be noted here as a slave: {error}"
+        return None
+
+    def _save(self) -> None:
+        table = {"brokerIds": sorted(self.known), "awaitedIds": sorted(self.awaited)}
+        save_table(self._disk, REPLICAS_FILE, table)
+
+
+def _ignore(_reason: str) -> None:
+    """No slave is connected yet."""

@@ -1,0 +1,141 @@
+"""What other members of the group ask about this broker's log: records for a repair, and checks of suspect ones."""
+
+import logging
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from tandemq.boundary import Job, JobDone, Now, Turn
+from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.connections.member_requests import MemberRequests
+from tandemq.broker.context import CurrentConfig, CurrentTurn
+from tandemq.broker.integrity.repair import PIECE_BYTES, context_size, generations_text
+from tandemq.broker.integrity.scrubber import Scrubber
+from tandemq.broker.integrity.verify_job import Context, Served, ServeWork, Wanted
+from tandemq.broker.state.generations import Generations
+from tandemq.codec.remoting.frame import encode_command
+from tandemq.codec.remoting.requests import read_fields
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.java_types import Int64
+from tandemq.storage.store import Store
+
+log = logging.getLogger(__name__)
+HEAD_BYTES = 64 << 10
+"""Part of the frame limit kept for what a response has besides its records."""
+SERVING_MAX = 4
+"""Maximum number of requests for records that are read at the same time."""
+
+
+class RecordsFields(msgspec.Struct, rename="camel"):
+    """TANDEM_LOG_RECORDS (7303): a damaged range of the log, and how many bytes next to it to compare."""
+
+    offset: Int64
+    size: Int64
+    before: int = 0
+    behind: int = 0
+
+
+class SuspectFields(msgspec.Struct, rename="camel"):
+    """TANDEM_LOG_SUSPECT (7304): a record of ours that arrived damaged at a slave again and again."""
+
+    offset: Int64
+    broker_id: int
+    reason: str = ""
+
+
+class ReplicaRequests:
+    """Serves the requests of other members."""
+
+    def __init__(
+        self,
+        store: Store,
+        generations: Generations,
+        scrubber: Scrubber,
+        members: MemberRequests,
+        links: Mapping[int, Link],
+        current: CurrentConfig,
+        turn: CurrentTurn,
+    ) -> None:
+        """Take the collaborators."""
+        self._store = store
+        self._generations = generations
+        self._scrubber = scrubber
+        self._members = members
+        self._links = links
+        self._current = current
+        self._turn = turn
+        self._serving: dict[int, tuple[Job, Link, Callable[[Served], Command]]] = {}
+        """By id of the job: who asked, and how the result becomes a response."""
+
+    def handlers(self) -> dict[Code, Handler]:
+        """Return the handlers by request code."""
+        return {Code.TANDEM_LOG_RECORDS: self._on_records, Code.TANDEM_LOG_SUSPECT: self._on_suspect}
+
+    def _on_records(self, link: Link, command: Command, _now: Now) -> Command | None:
+        wanted = read_fields(RecordsFields, command.fields)
+        store_log, segment = self._store.log, self._store.config.segment_bytes
+        start, end = wanted.offset, wanted.offset + wanted.size
+        if start < 0 or wanted.size <= 0 or start % segment + wanted.size > segment:
+            return command.answer(ResponseCode.INVALID_PARAMETER, remark="a range of one log file is expected")
+        if not store_log.start <= start < end <= store_log.written_end:
+            held = f"[{store_log.start}, {store_log.written_end})"
+            return self._answer(command, Served(b"", Context(0, 0), Context(0, 0), f"held here are {held} only"))
+        if len(self._serving) >= SERVING_MAX:
+            return command.answer(ResponseCode.SYSTEM_BUSY, remark="other replicas are being served; ask again")
+        work = ServeWork(
+            self._store.disk,
+            segment,
+            Wanted(start, end, context_size(wanted.before), context_size(wanted.behind)),
+            store_log.start,
+            store_log.written_end,
+            PIECE_BYTES,
+            self._current.config.frame_bytes_max - HEAD_BYTES,
+        )
+        job = Job("serve records", work.run, work)
+        self._serving[id(job)] = job, link, lambda served: self._members.sealed(command, self._answer(command, served))
+        self._turn.out.jobs.append(job)
+        return None
+
+    def job_done(self, event: JobDone, turn: Turn) -> bool:
+        """Send the result of a job; False if it is not one of ours."""
+        found = self._serving.pop(id(event.job), None)
+        if found is None:
+            return False
+        _, link, respond = found
+        served = event.result
+        if not isinstance(served, Served):
+            served = Served(b"", Context(0, 0), Context(0, 0), f"it cannot be read here: {event.error}")
+        if link.number in self._links:
+            turn.send(link.number, encode_command(respond(served)))
+        return True
+
+    def _answer(self, command: Command, served: Served) -> Command:
+        config, store_log = self._current.config, self._store.log
+        fields = {
+            "cluster": config.cluster,
+            "brokerName": config.broker_name,
+            "logStart": str(store_log.start),
+            "logEnd": str(store_log.written_end),
+            "generations": generations_text(self._generations.pairs),
+            "beforeSize": str(served.before.size),
+            "beforeCrc": str(served.before.crc),
+            "behindSize": str(served.behind.size),
+            "behindCrc": str(served.behind.crc),
+            "fault": served.fault,
+        }
+        return command.answer(ResponseCode.SUCCESS, fields=fields, body=served.data)
+
+    def _on_suspect(self, link: Link, command: Command, now: Now) -> Command | None:
+        fields = read_fields(SuspectFields, command.fields)
+        reason = fields.reason[:200]
+        log.error(
+            "repair: slave %d at %s says that our record at log offset %d came damaged again and again: %s",
+            fields.broker_id,
+            link.peer,
+            fields.offset,
+            reason,
+        )
+        self._scrubber.look_at(fields.offset, f"broker {fields.broker_id}", reason, now)
+        return command.answer(ResponseCode.SUCCESS)

@@ -1,0 +1,75 @@
+"""Syncs of the commit log: one at a time; what is written meanwhile shares the next (group commit)."""
+
+import logging
+
+from tandemq.boundary import Job, JobDone, Now, Turn
+from tandemq.broker.context import CurrentConfig, CurrentTurn
+from tandemq.broker.role import CurrentRole
+from tandemq.broker.send.acknowledgements import Acknowledgements
+from tandemq.broker.send.processor import SendPath
+from tandemq.broker.state.schedule import Schedule
+from tandemq.config.settings import BrokerConfig
+from tandemq.storage.store import FlushJob, Store
+
+log = logging.getLogger(__name__)
+
+
+class LogFlush:
+    """Begins syncs, and handles their failure."""
+
+    def __init__(
+        self,
+        store: Store,
+        send: SendPath,
+        acknowledgements: Acknowledgements,
+        schedule: Schedule,
+        role: CurrentRole,
+        current: CurrentConfig,
+        turn: CurrentTurn,
+        now: Now,
+    ) -> None:
+        """Begin to sync every `flushIntervalCommitLog`."""
+        self._store = store
+        self._send = send
+        self._acknowledgements = acknowledgements
+        self._role = role
+        self._turn = turn
+        self._job: Job | None = None
+        self.adopt_config(current.config)
+        schedule.every(
+            lambda: current.config.flush_interval_ms,
+            self.begin,
+            first_ms=now.mono_ms + current.config.flush_interval_ms,
+        )
+
+    def adopt_config(self, config: BrokerConfig) -> None:
+        """Apply the flush type, at the start and when it changes."""
+        self.is_sync = self._store.log.zero_ahead = config.flush_type == "SYNC_FLUSH"
+
+    def begin(self, _now: Now) -> None:
+        """Start a sync unless one is under way."""
+        if self._job is None:
+            work = self._store.begin_flush()
+            if work is not None:
+                self._job = Job("flush", work.run, work, work.files)
+                self._turn.out.jobs.append(self._job)
+
+    def job_done(self, event: JobDone, turn: Turn, now: Now) -> bool:
+        """Take the result of a job; False if it is not one of ours."""
+        if event.job is not self._job:
+            return False
+        self._job = None
+        if event.error is not None:
+            self.failed(event.error, turn, now)
+        else:
+            assert isinstance(event.job.token, FlushJob)
+            self._store.end_flush(event.job.token)
+        return True
+
+    def failed(self, error: Exception, turn: Turn, now: Now) -> None:
+        """Stop writing after a failed sync or overwrite: the kernel may have dropped dirty pages."""
+        log.critical("store: a sync failed; nothing more is written or acknowledged until a restart: %s", error)
+        self._store.flush_failed(error)
+        self._send.refuse("disk failed", f"the disk failed: {error}")
+        self._acknowledgements.drop(error, turn)
+        self._role.role.doubt_log(f"the disk failed: {error}", now, is_final=True)

@@ -1,0 +1,478 @@
+"""The parts of a broker, built in the order of their dependencies; each gets the collaborators it uses.
+
+Where two parts need each other, one gets a function that looks the other up when it is called.
+"""
+
+from functools import partial
+from itertools import count
+from random import Random
+
+from tandemq.boundary import Disk, Now, Outbox
+from tandemq.broker.connections.client_requests import ClientCalls, MembershipNotifier
+from tandemq.broker.connections.connection import Handler, Link, pack_host
+from tandemq.broker.connections.member_requests import MemberRequests
+from tandemq.broker.connections.outbound import Peers
+from tandemq.broker.connections.refused_peers import RefusedPeers
+from tandemq.broker.context import CurrentConfig, CurrentTurn, Machine
+from tandemq.broker.failover.access import ClientAccess
+from tandemq.broker.failover.journal import FailoverJournal
+from tandemq.broker.failover.metadata_stream import MetadataStream
+from tandemq.broker.failover.offset_barrier import OffsetBarrier
+from tandemq.broker.failover.offset_handover import OffsetHandover
+from tandemq.broker.failover.processor import FailoverProcessor
+from tandemq.broker.failover.registry_client import BrokerRegistry
+from tandemq.broker.failover.registry_role import RegistryRole
+from tandemq.broker.ha.admission import SlaveAdmission
+from tandemq.broker.ha.digest import DigestProcessor
+from tandemq.broker.ha.lost_tail import LostTail
+from tandemq.broker.ha.master import MasterSide
+from tandemq.broker.ha.metadata_sync import MetadataSync
+from tandemq.broker.ha.metadata_tables import MetadataTablesProcessor
+from tandemq.broker.ha.replica_progress import SlaveOffsets
+from tandemq.broker.ha.service import Replication
+from tandemq.broker.ha.slave import SlaveSide
+from tandemq.broker.ha.static_role import StaticRole
+from tandemq.broker.ha.truncation import correct_progress
+from tandemq.broker.integrity.repair import Repairs, Replica
+from tandemq.broker.integrity.replica_requests import ReplicaRequests
+from tandemq.broker.integrity.scrubber import Scrubber
+from tandemq.broker.maintenance.housekeeping import Housekeeping
+from tandemq.broker.maintenance.log_flush import LogFlush
+from tandemq.broker.maintenance.registration import Registration
+from tandemq.broker.maintenance.stats import Stats
+from tandemq.broker.maintenance.upkeep import Upkeep
+from tandemq.broker.processors.admin import AdminProcessor
+from tandemq.broker.processors.broker_to_client import Broker2ClientProcessor
+from tandemq.broker.processors.config import ConfigProcessor
+from tandemq.broker.processors.connections import ConnectionsProcessor
+from tandemq.broker.processors.consumer_manage import ConsumerManageProcessor
+from tandemq.broker.processors.dispatcher import Dispatcher
+from tandemq.broker.processors.query_message import QueryMessageProcessor
+from tandemq.broker.processors.queue_info import QueueInfoProcessor
+from tandemq.broker.processors.reset_offset import ResetOffsetProcessor
+from tandemq.broker.processors.runtime_info import RuntimeInfoProcessor
+from tandemq.broker.processors.send_back import SendBackProcessor
+from tandemq.broker.pull.processor import PullPath
+from tandemq.broker.role import CurrentRole
+from tandemq.broker.send.acknowledgements import Acknowledgements
+from tandemq.broker.send.delay import DelayedMessages
+from tandemq.broker.send.processor import SendPath
+from tandemq.broker.state.clients import Clients, QueueLocks
+from tandemq.broker.state.config_overrides import ChangedSettings
+from tandemq.broker.state.consumer_offsets import ConsumerOffsets
+from tandemq.broker.state.damage_table import Damages
+from tandemq.broker.state.generations import Generations
+from tandemq.broker.state.groups import Groups
+from tandemq.broker.state.persistence import Saver
+from tandemq.broker.state.schedule import Schedule
+from tandemq.broker.state.topics import Topics, refuse_unsupported
+from tandemq.config.settings import BrokerConfig
+from tandemq.registry import parse_address
+from tandemq.replication.authentication import Keyring
+from tandemq.storage.recovery import Recovered, open_store
+from tandemq.storage.store import Store, StoreConfig
+
+
+class BrokerParts:
+    """What `node.Broker` runs turns over."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        disk: Disk,
+        outbox: Outbox,
+        random: Random,
+        machine: Machine,
+        now: Now,
+        delays_ms: tuple[int, ...],
+        *,
+        accept_loss: bool = False,
+        keyring: Keyring | None = None,
+    ) -> None:
+        """Open the store and load the tables; no port is bound yet.
+
+        Args:
+            config: the settings of the start; those that operators changed since are laid over them.
+            disk: the store directory.
+            outbox: how many bytes wait to leave on a connection.
+            random: source of random numbers.
+            machine: facts about the machine.
+            now: the current time.
+            delays_ms: delay of each level.
+            accept_loss: accept what a crash of the machine took from the log, without waiting for slaves.
+            keyring: secret of replication; with one, members of the group authenticate each other.
+
+        Raises:
+            StoreDamaged, DiskFailed, StoreError: the store directory cannot be used.
+        """
+        self.saver = Saver(disk)
+        self.changes = ChangedSettings(self.saver)
+        self.current = CurrentConfig(self.changes.laid_over(config))
+        self.current_turn = CurrentTurn()
+        self.role = CurrentRole()
+        self.disk = disk
+        self.outbox = outbox
+        self.random = random
+        self.machine = machine
+        self.keyring = keyring
+        self.started_ms = now.wall_ms
+        self.next_link = partial(next, count(-1, -1))
+        """Returns the id for a new outgoing connection."""
+        refuse_unsupported(disk)
+        self.store, self.recovered = _open(disk, self.current.config, machine, delays_ms)
+        self._build_tables(now)
+        self._build_paths(now)
+        self._build_integrity(now)
+        self._build_replication(now, accept_loss=accept_loss)
+        self._build_role(now)
+        self.upkeep = Upkeep(
+            self.store,
+            disk,
+            self.send,
+            self.delay,
+            self.schedule,
+            self.role,
+            self.current,
+            self.current_turn,
+            self.replication.masters.needed,
+            machine.utc_offset_s,
+            now,
+        )
+        self.handlers: dict[int, Handler] = {}
+        self._install_handlers()
+        self.dispatcher = Dispatcher(
+            self.send,
+            self.pull,
+            self.handlers,
+            self.housekeeping,
+            self.client_calls,
+            self.acknowledgements,
+            self.saver,
+            self.role,
+        )
+
+    def _build_tables(self, now: Now) -> None:
+        """What the broker knows of topics, groups, offsets and clients."""
+        config = self.current.config
+        self.topics = Topics(self.saver, self.store, config, now.wall_ms)
+        self.groups = Groups(self.saver, config, now.wall_ms)
+        self.offsets = ConsumerOffsets(self.saver, now.wall_ms)
+        self.clients = Clients()
+        self.client_calls = ClientCalls()
+        self.locks = QueueLocks(config.lock_live_ms)
+        self.membership = MembershipNotifier(self.clients, self.groups)
+        self.links: dict[int, Link] = {}
+        """Connections of clients."""
+        self.schedule = Schedule()
+        self.peers = Peers(self.next_link)
+        self.damages = Damages()
+        self.generations = Generations(self.disk)
+        self.schedule.every(
+            lambda: self.current.config.offsets_persist_ms,
+            lambda _: self.offsets.save(),
+            first_ms=now.mono_ms + config.offsets_persist_ms,
+        )
+
+    def _build_paths(self, now: Now) -> None:
+        """How messages come in and go out."""
+        config, store, schedule = self.current.config, self.store, self.schedule
+        self.send = SendPath(config, store, self.topics, self.groups, self.random, pack_host("127.0.0.1:0"))
+        self.pull = PullPath(
+            config,
+            store,
+            self.topics,
+            self.groups,
+            self.clients,
+            self.offsets,
+            self.machine.memory_bytes,
+            self.outbox,
+            self.damages,
+        )
+        self.housekeeping = Housekeeping(
+            self.links,
+            self.clients,
+            self.locks,
+            self.send.dead_letters,
+            schedule,
+            self.current,
+            self.current_turn,
+            lambda link: self.replication.masters.peers[link],
+            now,
+        )
+        self.registration = Registration(
+            config, self.topics, self.peers, schedule, self.current_turn, self._master_found
+        )
+        self.acknowledgements = Acknowledgements(store, self.send, self.saver, schedule, self.role, self.current)
+        self.stats = Stats(
+            store,
+            self.send,
+            self.pull,
+            self.acknowledgements,
+            schedule,
+            self.role,
+            self.current,
+            self._transferred,
+            self.machine.utc_offset_s,
+            now,
+        )
+        self.flush = LogFlush(
+            store, self.send, self.acknowledgements, schedule, self.role, self.current, self.current_turn, now
+        )
+
+    def _transferred(self) -> dict[int, int]:
+        return self.replication.transferred()
+
+    def _master_found(self, master: str, ha: str, now: Now) -> None:
+        if self.replication.slave is not None:
+            self.replication.slave.master_found(master, ha, now)
+
+    def _build_integrity(self, now: Now) -> None:
+        """Verification of the log, its repair, and delayed messages, which wait for both."""
+        self.refused_peers = RefusedPeers()
+        self.members = MemberRequests(self.peers, self.keyring, self.refused_peers, self.current_turn)
+        self.scrubber = Scrubber(
+            self.store,
+            self.saver,
+            self.pull,
+            self.damages,
+            Repairs(
+                self.store,
+                self.damages,
+                self.generations,
+                self.members,
+                self._replicas,
+                self.flush.failed,
+                self.schedule,
+                self.role,
+                self.current,
+                self.current_turn,
+            ),
+            self.schedule,
+            self.current,
+            self.current_turn,
+            now,
+        )
+        self.replica_requests = ReplicaRequests(
+            self.store, self.generations, self.scrubber, self.members, self.links, self.current, self.current_turn
+        )
+        self.delay = DelayedMessages(
+            self.store,
+            self.topics,
+            self.saver,
+            self.send,
+            self.damages,
+            self.scrubber,
+            self.schedule,
+            self.role,
+            self.current,
+            now,
+        )
+
+    def _replicas(self) -> list[Replica]:
+        """Return the other members that may have good bytes of the log."""
+        replication = self.replication
+        if not self.role.is_master:
+            return [Replica("master", replication.slave.asked_at() if replication.slave is not None else "")]
+        slaves = replication.masters.addresses()
+        return [Replica(f"slave {number}", address) for number, address in sorted(slaves.items())]
+
+    def _build_replication(self, now: Now, *, accept_loss: bool) -> None:
+        """Both sides of replication; the role decides which one is in use."""
+        correct = partial(correct_progress, self.store, self.offsets, self.delay)
+        lost_tail = LostTail(
+            self.store,
+            self.disk,
+            self.send,
+            self.pull,
+            self.generations,
+            correct,
+            self.current,
+            may_have_lost=self.recovered.may_have_lost,
+        )
+        masters = MasterSide(
+            self.store,
+            self.outbox,
+            self.generations,
+            lost_tail,
+            SlaveAdmission(self.store, self.generations, lost_tail, self.registration, self.role, self.current),
+            SlaveOffsets(self.saver),
+            self.refused_peers,
+            self.housekeeping,
+            self.role,
+            self.current,
+            self.current_turn,
+            self.keyring,
+        )
+        self.replication = Replication(
+            self.store,
+            self.disk,
+            masters,
+            lost_tail,
+            self._slave_side,
+            self.generations,
+            correct,
+            self.schedule,
+            self.role,
+            now,
+            accept_loss=accept_loss,
+        )
+
+    def _slave_side(self, now: Now) -> SlaveSide:
+        metadata = MetadataSync(
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.delay,
+            self.peers,
+            self.current_turn,
+            lambda: self.replication.slave is not None and self.replication.slave.is_accepted,
+        )
+        return SlaveSide(
+            self.store,
+            self.outbox,
+            self.peers,
+            self.members,
+            metadata,
+            self.generations,
+            self.registration,
+            self.saver,
+            self.send,
+            self.schedule,
+            self.role,
+            self.current,
+            self.current_turn,
+            self.keyring,
+            self.next_link,
+            self.random.getrandbits(48),
+            now,
+        )
+
+    def _build_role(self, now: Now) -> None:
+        """The role by the settings, or by the registry of the group."""
+        static = StaticRole(self.replication.masters, self.pull, self.current)
+        if self.current.config.registry_address:
+            self.role.role = self._registry_role(static)
+        else:
+            self.role.role = static
+            self.replication.begin_by_settings(now, is_slave=not static.is_master)
+
+    def _registry_role(self, static: StaticRole) -> RegistryRole:
+        config, barrier = self.current.config, OffsetBarrier()
+        client = f"{config.cluster}/{config.broker_name}/{config.broker_id}-{self.random.getrandbits(48):012x}"
+        address = parse_address(config.registry_address)
+        return RegistryRole(
+            self.store,
+            self.replication,
+            BrokerRegistry(address, client, config.registry_session_ms, self.next_link, self.keyring),
+            FailoverJournal(
+                self.disk,
+                self.saver,
+                has_messages=self.store.log.written_end > 0,
+                may_have_lost=self.recovered.may_have_lost,
+            ),
+            ClientAccess(self.send, self.pull, barrier, self.current),
+            MetadataStream(
+                self.store,
+                self.topics,
+                self.groups,
+                self.offsets,
+                self.delay,
+                self.replication.masters,
+                self.outbox,
+            ),
+            barrier,
+            OffsetHandover(self.offsets, self.delay, self.saver, self.members),
+            self.pull,
+            self.clients,
+            self.registration,
+            self.links,
+            self.acknowledgements.drop,
+            static,
+            self.role,
+            self.current,
+        )
+
+    def _install_handlers(self) -> None:
+        """Fill the table of handlers by request code; every processor brings its own."""
+        store, topics, groups, offsets, clients = self.store, self.topics, self.groups, self.offsets, self.clients
+        pull, stats, registration = self.pull, self.stats, self.registration
+        role, current, turn = self.role, self.current, self.current_turn
+        processors = (
+            ConsumerManageProcessor(
+                store,
+                topics,
+                groups,
+                offsets,
+                clients,
+                self.locks,
+                pull,
+                self.membership,
+                self.machine.memory_bytes,
+                role,
+                current,
+                turn,
+            ),
+            SendBackProcessor(store, topics, groups, self.send, stats, registration, self.random, role, current),
+            QueryMessageProcessor(store, current),
+            MetadataTablesProcessor(store, topics, groups, offsets, self.delay, role, current),
+            AdminProcessor(store, topics, groups, offsets, pull, stats, self.upkeep, role, current, turn),
+            ConnectionsProcessor(offsets, clients, registration),
+            QueueInfoProcessor(store, topics, groups, offsets, clients, pull, stats, registration, current),
+            Broker2ClientProcessor(store, topics, groups, clients, self.client_calls, self.links, current, turn),
+            ResetOffsetProcessor(store, topics, groups, offsets, clients, pull, role, current, turn),
+            RuntimeInfoProcessor(
+                store,
+                self.disk,
+                self.send,
+                self.delay,
+                stats,
+                self.schedule,
+                self.scrubber,
+                self.damages,
+                self.replication,
+                role,
+                current,
+                self.started_ms,
+            ),
+            ConfigProcessor(current, self.changes, self.reconfigure),
+            DigestProcessor(store),
+            FailoverProcessor(role, current),
+            self.replica_requests,
+            self.scrubber,
+            self.members,
+        )
+        for processor in processors:
+            for code, handler in processor.handlers().items():
+                assert code not in self.handlers, f"two handlers for {code}"
+                self.handlers[int(code)] = self.members.guarded(code, handler)
+
+    def reconfigure(self, config: BrokerConfig, now: Now) -> None:
+        """Apply new settings while running; a period holds from its next run."""
+        before, self.current.config = self.current.config, config
+        self.current.version.next(now.wall_ms)
+        self.flush.adopt_config(config)
+        self.topics.adopt_config(config, now.wall_ms)
+        self.groups.adopt_config(config)
+        self.send.adopt_config(config)
+        self.pull.adopt_config(config)
+        self.registration.adopt_config(config)
+        self.upkeep.adopt_config(config)
+        self.replication.adopt_config(config)
+        self.scrubber.adopt_config(now)
+        if (config.permission, config.weight) != (before.permission, before.weight):
+            self.topics.touch(now.wall_ms)
+
+
+def _open(disk: Disk, config: BrokerConfig, machine: Machine, delays_ms: tuple[int, ...]) -> tuple[Store, Recovered]:
+    return open_store(
+        disk,
+        StoreConfig(
+            config.segment_bytes,
+            config.queue_file_bytes,
+            config.index_enable,
+            config.index_slots,
+            config.index_entries,
+            delays_ms,
+            machine.boot_id,
+        ),
+    )

@@ -1,0 +1,112 @@
+"""Requests of clients: from the bytes of a connection to a response.
+
+Pulls and sends whose frames have the usual form skip the general decoder: `PullPath.take_frame`,
+`SendPath.take_alike`.
+"""
+
+from collections.abc import Mapping
+
+from tandemq.boundary import LinkKind, Now, Turn
+from tandemq.broker.connections.client_requests import ClientCalls
+from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.maintenance.housekeeping import Housekeeping
+from tandemq.broker.pull.processor import PULLS, PullPath
+from tandemq.broker.role import CurrentRole
+from tandemq.broker.send.acknowledgements import Acknowledgements
+from tandemq.broker.send.processor import SendPath
+from tandemq.broker.state.persistence import SAVED_FIRST, Saver
+from tandemq.codec.remoting.frame import RawFrame, decode_command, encode_command
+from tandemq.codec.remoting.header import FORM_JSON
+from tandemq.errors import ProtocolError, StoreError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+
+SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+
+
+class Dispatcher:
+    """Hands each request to its handler."""
+
+    def __init__(
+        self,
+        send: SendPath,
+        pull: PullPath,
+        handlers: Mapping[int, Handler],
+        housekeeping: Housekeeping,
+        client_calls: ClientCalls,
+        acknowledgements: Acknowledgements,
+        saver: Saver,
+        role: CurrentRole,
+    ) -> None:
+        """Take the collaborators. `handlers`: by request code, for all but sends and pulls."""
+        self._send = send
+        self._pull = pull
+        self._handlers = handlers
+        self._housekeeping = housekeeping
+        self._client_calls = client_calls
+        self._acknowledgements = acknowledgements
+        self._saver = saver
+        self._role = role
+
+    def receive(self, link: Link, data: bytes, turn: Turn, now: Now) -> None:
+        """Handle the bytes that a client sent."""
+        link.seen_ms = now.mono_ms
+        data = self._send.together.take(link, data)
+        at, frames = 0, link.decoder.feed(data) if data else []
+        while at < len(frames):
+            form, header, _ = frame = frames[at]
+            is_pull = form == FORM_JSON and b'"code":11,' in header and link.kind is LinkKind.REMOTING
+            if is_pull and self._pull.take_frame(link.number, header, turn, now):
+                at += 1
+            elif (stop := self._send.take_alike(link, frames, at, now)) > at:
+                at = stop
+            elif self._handle(link, frame, turn, now):
+                at += 1
+            else:
+                break
+        if link.decoder.error is not None:
+            self._housekeeping.close(link, str(link.decoder.error), turn, now)
+
+    def _handle(self, link: Link, frame: RawFrame, turn: Turn, now: Now) -> bool:
+        """Answer any request; False if the connection has to be closed."""
+        self._send.store_waiting(now)
+        try:
+            command = decode_command(frame)
+        except ProtocolError as error:
+            self._housekeeping.close(link, str(error), turn, now)
+            return False
+        if command.is_response:
+            self._client_calls.answered(link.number, command, now)
+            return True
+        asked = self._saver.asked
+        answer = self._answer(link, command, turn, now)
+        if answer is not None and not command.is_oneway:
+            data = encode_command(answer)
+            self._housekeeping.answered.note(link.number, len(data))
+            if self._saver.asked > asked or (self._saver.is_behind and command.code in SAVED_FIRST):
+                self._acknowledgements.hold_until_saved(link.number, data)
+            elif not self._role.role.holds(link.number, command, answer):
+                turn.send(link.number, data)
+        return True
+
+    def _answer(self, link: Link, command: Command, turn: Turn, now: Now) -> Command | None:
+        refusal = self._role.role.refusal(command.code)
+        if refusal is not None:
+            return command.answer(ResponseCode.NO_PERMISSION, remark=refusal)
+        busy = None if command.is_oneway else self._housekeeping.answered.refusal(link.number)
+        if busy is not None:
+            return command.answer(ResponseCode.SYSTEM_BUSY, remark=busy)
+        try:
+            if command.code in SENDS:
+                self._send.take(link, command, now)
+                return None
+            if command.code in PULLS:
+                if link.kind is LinkKind.REMOTING:
+                    return self._pull.take(link.number, command, turn, now)
+            elif command.code in self._handlers:
+                return self._handlers[command.code](link, command, now)
+        except (ProtocolError, StoreError) as error:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        return command.answer(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {command.code} not supported"
+        )

@@ -1,0 +1,172 @@
+"""Responses to sends, from the commit of their messages until they may leave.
+
+    committed ─► tables saved (new topics) ─► log flushed, replicas hold it ─► response
+                                                     └► a deadline is over: response with the code that says so
+
+    disk failed, or no longer the master: the outcome is unknown, and the response says so
+
+Also responses to requests that change tables: they wait until the tables are saved.
+Source: docs/internals/ha.md, "synchronous wait"; requirements W04-W08, W11, W12, V11.
+"""
+
+import logging
+from typing import NamedTuple
+
+from tandemq.boundary import Now, Turn
+from tandemq.broker.context import CurrentConfig
+from tandemq.broker.role import CurrentRole
+from tandemq.broker.send.processor import SendPath
+from tandemq.broker.send.response import doubt_acks, doubtful, recode
+from tandemq.broker.send.send_state import Ack
+from tandemq.broker.state.persistence import Saver
+from tandemq.broker.state.schedule import Schedule
+from tandemq.errors import StoreError
+from tandemq.metrics import Histogram
+from tandemq.model.codes import ResponseCode
+from tandemq.replication.waiters import Waiters
+from tandemq.storage.store import Store
+
+log = logging.getLogger(__name__)
+SAVE_AGAIN_MS = 5_000
+"""Retry interval for tables that could not be saved."""
+NEVER = 1 << 62
+
+
+class _UnsavedResponse(NamedTuple):
+    """A response that waits until a change of tables is saved."""
+
+    change: int
+    """Number of the change; see `Saver.asked`."""
+    link: int
+    data: bytes
+
+
+class Acknowledgements:
+    """The responses that wait."""
+
+    def __init__(
+        self,
+        store: Store,
+        send: SendPath,
+        saver: Saver,
+        schedule: Schedule,
+        role: CurrentRole,
+        current: CurrentConfig,
+    ) -> None:
+        """Take the collaborators; no response waits."""
+        self._store = store
+        self._send = send
+        self._saver = saver
+        self._schedule = schedule
+        self._role = role
+        self._current = current
+        self.waiters = Waiters()
+        self._unsaved_acks: list[tuple[list[Ack], Now]] = []
+        """Responses of a turn whose messages need tables that are not saved yet, and when they were stored."""
+        self._unsaved: list[_UnsavedResponse] = []
+        self._puts_seen = 0
+        self.put_times = Histogram()
+        """Send times since the last `take_put_times`, ms."""
+        self.failed_puts = 0
+        """Messages that could not be written; none of them was acknowledged."""
+
+    # Responses to sends.
+
+    def committed(self, acks: list[Ack], turn: Turn, now: Now) -> None:
+        """Acknowledge messages that were written to the log."""
+        if self._saver.is_behind:
+            self._unsaved_acks.append((acks, Now(now.mono_ms, now.wall_ms)))
+        else:
+            self._acknowledge(acks, turn, now)
+
+    def failed(self, acks: list[Ack], error: StoreError, turn: Turn) -> None:
+        """Answer messages that could not be written."""
+        for link, answers, end, _, count in acks:
+            self.failed_puts += count if end else 0
+            if answers:
+                failed = recode(answers, ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error)) if end else answers
+                turn.send(link, failed)
+
+    def _acknowledge(self, acks: list[Ack], turn: Turn, now: Now) -> None:
+        taken, self._puts_seen = self._send.count - self._puts_seen, self._send.count
+        config, is_elect = self._current.config, self._role.is_elect
+        if is_elect and not self._role.is_master:
+            doubt_acks(acks, StoreError("another member of the group is the master now"), turn)
+            return
+        if config.flush_type == "SYNC_FLUSH" or config.role == "SYNC_MASTER" or is_elect:
+            self._wait(acks, turn, now)
+            return
+        for link, answers, _, _, _ in acks:
+            if answers:
+                turn.send(link, answers)
+        self.put_times.add(0, taken)
+
+    def _wait(self, acks: list[Ack], turn: Turn, now: Now) -> None:
+        replica_code = self._role.role.replica_verdict()
+        flush_due_ms = now.mono_ms + self._current.config.sync_flush_timeout_ms
+        replica_due_ms = now.mono_ms + self._current.config.slave_timeout_ms
+        for link, answers, end, waits, count in acks:
+            if not answers:
+                continue
+            if waits and end:
+                self.waiters.add((link, answers, end, flush_due_ms, replica_due_ms, replica_code, count))
+            else:
+                turn.send(link, answers)
+
+    def release(self, turn: Turn, now: Now) -> None:
+        """Send the responses whose wait is over."""
+        if not len(self.waiters):
+            return
+        config = self._current.config
+        flushed = self._store.log.flushed_offset if config.flush_type == "SYNC_FLUSH" else NEVER
+        sends = turn.sends
+        for link, answer, code in self.waiters.release(flushed, self._role.role.copied_offset(), now.mono_ms):
+            if code is not ResponseCode.SUCCESS:
+                answer = recode(answer, code)
+            if link in sends:
+                sends[link].append(answer)
+            else:
+                sends[link] = [answer]
+        for flush_due_ms, count in self.waiters.released:
+            self.put_times.add(now.mono_ms - flush_due_ms + config.sync_flush_timeout_ms, count)
+
+    def drop(self, error: Exception, turn: Turn) -> None:
+        """Answer all sends that wait with an unknown outcome: their messages may or may not stay in the log."""
+        for link, answer in self.waiters.take_all():
+            turn.send(link, doubtful(answer, error))
+        for acks, _ in self._unsaved_acks:
+            doubt_acks(acks, error, turn)
+        self._unsaved_acks.clear()
+
+    def take_put_times(self) -> Histogram:
+        """Return the send times since the last call, ms."""
+        taken, self.put_times = self.put_times, Histogram()
+        return taken
+
+    # Responses that wait for tables.
+
+    def hold_until_saved(self, link: int, data: bytes) -> None:
+        """Keep a response until the changes of tables so far are saved."""
+        self._unsaved.append(_UnsavedResponse(self._saver.asked, link, data))
+
+    def saved(self, error: Exception | None, turn: Turn, now: Now) -> None:
+        """Send the responses whose tables are saved, or could not be."""
+        settled = self._saver.settled
+        self._role.role.saved(settled, error, now)
+        for waiting in self._unsaved:
+            if waiting.change <= settled:
+                answer = waiting.data
+                if error is not None:
+                    answer = recode(answer, ResponseCode.SYSTEM_ERROR, remark=f"in effect, but not saved yet: {error}")
+                turn.send(waiting.link, answer)
+        self._unsaved = [waiting for waiting in self._unsaved if waiting.change > settled]
+        if error is not None:
+            log.error("tables: could not be saved, and are tried again: %s", error)
+            self._schedule.at(now.mono_ms + SAVE_AGAIN_MS, lambda _: self._saver.again())
+        if not self._saver.is_behind:
+            for acks, stored in self._unsaved_acks:
+                if self._store.log.refused is None:
+                    self._acknowledge(acks, turn, stored)
+                else:
+                    doubt_acks(acks, self._store.log.refused, turn)
+            self._unsaved_acks.clear()
