@@ -1,13 +1,15 @@
-"""One broker as a plain object.
+"""One broker as a plain object: connections and requests in, one commit per turn, responses out.
 
-    node          links in, commands by code, one commit per turn, answers out
-    send, pull    the two hot paths · longpoll: pulls that wait
-    topics, groups, offsets, clients   what is configured, how far each group is, who is connected
-    delay, retry, query, admin         scheduled and returned messages; look-ups; operators' requests
-    deadletters                        warnings of messages that no consumer could process
-    registration, peers                telling name servers; our own requests to others
-    replicate, masterside, slaveside   replication sessions tied to links and store
+    node            builds the parts and runs a turn
+    send/, pull/    the two hot paths; delayed messages, messages sent back, held pulls
+    processors/     all other requests, by family of request codes
+    state/          topics, groups, offsets, online clients, statistics, and how they are saved
+    connections/    clients' connections and their limits, requests to clients and to other brokers
+    maintenance/    registration at name servers, retention, periodic syncs
+    ha/             replication sessions, tied to connections and store
+    failover/       the broker's part in a group with a registry
+    integrity/      scrubbing and repair
 
-A turn: events, then what arrived, then what is due; then `store.commit()`; then acknowledgements; then replication.
-Nothing that depends on a write leaves before that write returned.
+A turn handles events, then received bytes, then due tasks; then it commits (`store.commit()`), acknowledges, and
+replicates. Nothing that depends on a write is sent before that write has returned.
 """
