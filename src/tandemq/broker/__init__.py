@@ -1,6 +1,7 @@
 """One broker as a plain object: connections and requests in, one commit per turn, responses out.
 
-    node            builds the parts and runs a turn
+    node            runs a turn over the parts; parts builds them
+    role            the broker's role: fixed by settings (ha/) or by a registry (failover/)
     send/, pull/    the two hot paths; delayed messages, messages sent back, held pulls
     processors/     all other requests, by family of request codes
     state/          topics, groups, offsets, online clients, statistics, and how they are saved

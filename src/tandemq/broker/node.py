@@ -104,7 +104,7 @@ class Broker(BrokerParts):
         return min([time for time in times if time is not None], default=None)
 
     def _receive(self, received: Sequence[tuple[int, bytes]], turn: Turn, now: Now) -> None:
-        self.send.together.read(self.links, received)
+        self.send.read_ahead.read(self.links, received)
         for number, data in received:
             try:
                 self._take(number, data, turn, now)

@@ -1,7 +1,7 @@
 """Requests of clients: from the bytes of a connection to a response.
 
 Pulls and sends whose frames have the usual form skip the general decoder: `PullPath.take_frame`,
-`SendPath.take_alike`.
+`SendPath.take_frames`.
 """
 
 from collections.abc import Mapping
@@ -51,14 +51,14 @@ class Dispatcher:
     def receive(self, link: Link, data: bytes, turn: Turn, now: Now) -> None:
         """Handle the bytes that a client sent."""
         link.seen_ms = now.mono_ms
-        data = self._send.together.take(link, data)
+        data = self._send.read_ahead.take(link, data)
         at, frames = 0, link.decoder.feed(data) if data else []
         while at < len(frames):
             form, header, _ = frame = frames[at]
             is_pull = form == FORM_JSON and b'"code":11,' in header and link.kind is LinkKind.REMOTING
             if is_pull and self._pull.take_frame(link.number, header, turn, now):
                 at += 1
-            elif (stop := self._send.take_alike(link, frames, at, now)) > at:
+            elif (stop := self._send.take_frames(link, frames, at, now)) > at:
                 at = stop
             elif self._handle(link, frame, turn, now):
                 at += 1

@@ -16,7 +16,7 @@ from tandemq.boundary import Now, Turn
 from tandemq.broker.context import CurrentConfig
 from tandemq.broker.role import CurrentRole
 from tandemq.broker.send.processor import SendPath
-from tandemq.broker.send.response import doubt_acks, doubtful, recode
+from tandemq.broker.send.response import recode, send_unknown_outcomes, unknown_outcome
 from tandemq.broker.send.send_state import Ack
 from tandemq.broker.state.persistence import Saver
 from tandemq.broker.state.schedule import Schedule
@@ -91,7 +91,7 @@ class Acknowledgements:
         taken, self._puts_seen = self._send.count - self._puts_seen, self._send.count
         config, is_elect = self._current.config, self._role.is_elect
         if is_elect and not self._role.is_master:
-            doubt_acks(acks, StoreError("another member of the group is the master now"), turn)
+            send_unknown_outcomes(acks, StoreError("another member of the group is the master now"), turn)
             return
         if config.flush_type == "SYNC_FLUSH" or config.role == "SYNC_MASTER" or is_elect:
             self._wait(acks, turn, now)
@@ -133,9 +133,9 @@ class Acknowledgements:
     def drop(self, error: Exception, turn: Turn) -> None:
         """Answer all sends that wait with an unknown outcome: their messages may or may not stay in the log."""
         for link, answer in self.waiters.take_all():
-            turn.send(link, doubtful(answer, error))
+            turn.send(link, unknown_outcome(answer, error))
         for acks, _ in self._unsaved_acks:
-            doubt_acks(acks, error, turn)
+            send_unknown_outcomes(acks, error, turn)
         self._unsaved_acks.clear()
 
     def take_put_times(self) -> Histogram:
@@ -168,5 +168,5 @@ class Acknowledgements:
                 if self._store.log.refused is None:
                     self._acknowledge(acks, turn, stored)
                 else:
-                    doubt_acks(acks, self._store.log.refused, turn)
+                    send_unknown_outcomes(acks, self._store.log.refused, turn)
             self._unsaved_acks.clear()

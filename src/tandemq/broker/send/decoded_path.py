@@ -1,7 +1,7 @@
 """Sends that are decoded in full: every kind of message, with all checks.
 
 Delays, transactions, batches, retry topics, IPv6 hosts and binary headers come this way, as does everything that the
-fast paths (`SendPath.take_alike`, `BatchPath`) do not recognise.
+fast paths (`SendPath.take_frames`, `BatchPath`) do not recognise.
 
 Source: docs/reference/requests.md, "sending"; RocketMQ SendMessageProcessor.
 """

@@ -1,6 +1,6 @@
 """Sends: ordinary messages by a short path, many at once; all others decoded and checked in full.
 
-The hot path is `SendPath.take_alike`: one header match, one row and one prepared response per message; rows with the
+The hot path is `SendPath.take_frames`: one header match, one row and one prepared response per message; rows with the
 same layout are stored in one call. Everything else (delay, retry topic, transaction bits, IPv6, binary header) goes
 through `SendPath.take`.
 
@@ -46,7 +46,7 @@ class SendPath(SendState):
         self._templates: dict[Match, SendTemplate] = {}
         """By header pattern; cleared when it is full."""
         self.decoded = DecodedPath(self, groups, random)
-        self.together = ReadAhead(self)
+        self.read_ahead = ReadAhead(self)
         self.batches = BatchPath(self, self._store_rows, self.decoded.take)
 
     def take(self, link: Link, command: Command, now: Now) -> None:
@@ -55,7 +55,7 @@ class SendPath(SendState):
 
     # The hot path.
 
-    def take_alike(self, link: Link, frames: list[RawFrame], first: int, now: Now) -> int:
+    def take_frames(self, link: Link, frames: list[RawFrame], first: int, now: Now) -> int:
         """Accept ordinary sends and batches from `frames[first]` on; return the index of the first other frame.
 
         They are kept, with those of all other connections, until `store_waiting` stores them together.
@@ -102,7 +102,7 @@ class SendPath(SendState):
                 queue, topic, layout, unique, body, flag, sys_flag, int(born_ms), born_host, number, opaque,
                 command_flag,
             ))  # fmt: skip
-        self.together.learn(link, frames[-1])
+        self.read_ahead.learn(link, frames[-1])
         return len(frames)
 
     def _current_template(

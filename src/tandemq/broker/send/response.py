@@ -8,17 +8,17 @@ from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_co
 from tandemq.model.codes import ResponseCode
 
 
-def doubtful(answers: bytes, error: Exception) -> bytes:
+def unknown_outcome(answers: bytes, error: Exception) -> bytes:
     """Return responses to sends with an unknown outcome, on which the producer retries at another broker."""
     remark = f"whether the message is stored is unknown: {error}"
     return recode(answers, ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
 
 
-def doubt_acks(acks: Iterable[Ack], error: Exception, turn: Turn) -> None:
+def send_unknown_outcomes(acks: Iterable[Ack], error: Exception, turn: Turn) -> None:
     """Send the acks of a turn; those of stored messages (log offset not 0) with an unknown outcome."""
     for link, answers, end, _, _ in acks:
         if answers:
-            turn.send(link, doubtful(answers, error) if end else answers)
+            turn.send(link, unknown_outcome(answers, error) if end else answers)
 
 
 def recode(answers: bytes, code: ResponseCode, remark: str | None = None) -> bytes:

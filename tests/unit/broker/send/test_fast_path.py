@@ -253,7 +253,7 @@ def test_number_of_frame_lengths_is_limited(ways: list[str], monkeypatch: pytest
     ]
     broker = same([*learned(), *sizes])
     assert ways.count("frames") >= 30
-    assert 0 < len(broker.node.send.together._runs) <= 8
+    assert 0 < len(broker.node.send.read_ahead._runs) <= 8
     assert broker.node.links[CLIENT].template is broker.node.links[2].template
 
 
