@@ -219,4 +219,4 @@ def test_broker_without_epochs_is_named_before_spark_starts(tmp_path: Path) -> N
     arguments = [str(tmp_path), "--to-store", str(tmp_path / "d"), "--epochs-of", "127.0.0.1:1"]
     result = CliRunner().invoke(replay, arguments)
     assert isinstance(result.exception, ConfigError)
-    assert "--epochs-of: nobody answers at 127.0.0.1:1" in str(result.exception)
+    assert "--epochs-of: no process answers at 127.0.0.1:1" in str(result.exception)

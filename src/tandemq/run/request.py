@@ -31,7 +31,7 @@ class BlockingConnection:
         try:
             self._socket = socket.create_connection((host.strip("[]"), int(port)), seconds)
         except (OSError, ValueError, OverflowError) as error:
-            raise NotConnected(f"nobody answers at {address}: {error}", hint="is it running?") from error
+            raise NotConnected(f"no process answers at {address}: {error}", hint="is it running?") from error
 
     def request(self, command: Command) -> Command:
         """Send a request and wait for its response.

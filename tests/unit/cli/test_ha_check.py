@@ -85,7 +85,7 @@ def test_unknown_group_exits_with_3(run: Run, cluster: LocalCluster) -> None:
 
 def test_check_exits_with_1_if_nothing_answers(run: Run) -> None:
     done = run("ha", "check", "-n", NOBODY, code=1)
-    assert (done.stdout, f"nobody answers at {NOBODY}" in done.stderr) == ("", True)
+    assert (done.stdout, f"no process answers at {NOBODY}" in done.stderr) == ("", True)
     run("ha", "check", "--address", "nonsense", code=2)
     assert "Exit code 3" in run("ha", "check", "--help").stdout
 

@@ -178,7 +178,7 @@ def test_status_works_with_the_registry_alone(run: Run, elected: LocalCluster) -
     rows = json.loads(run("ha", *words).stdout)
     assert [row["id"] for row in rows] == [0, 1]
     assert not any(row["registered"] for row in rows)
-    assert "nobody answers at 127.0.0.1:1" in run("ha", "status", "-n", "127.0.0.1:1", code=1).output
+    assert "no process answers at 127.0.0.1:1" in run("ha", "status", "-n", "127.0.0.1:1", code=1).output
 
 
 @pytest.mark.parametrize("way", ["--registry", "--address"])
@@ -191,7 +191,7 @@ def test_roles_are_changed_with_the_registry_or_one_broker_alone(run: Run, elect
     words = [*found, "-n", NOBODY]
     done = run("ha", "switch", "--to", target, "--json", *words)
     assert json.loads(done.stdout)["to"] == target
-    assert f"nobody answers at {NOBODY}" in done.stderr
+    assert f"no process answers at {NOBODY}" in done.stderr
     assert elected.master().broker_id == target
     entries = json.loads(run("ha", "history", "--json", *words).stdout)
     assert {broker_id for entry in entries for broker_id in entry["brokers"]} == {0, 1}, "both were asked"
@@ -206,7 +206,7 @@ def test_roles_are_changed_with_the_registry_or_one_broker_alone(run: Run, elect
 def test_error_lists_all_ways_to_find_brokers(run: Run, command: list[object]) -> None:
     words = [] if command == ["verify"] else ["--broker", "broker-a"]
     failed = run("ha", *command, *words, "-n", NOBODY, code=1).output
-    assert f"nobody answers at {NOBODY}" in failed
+    assert f"no process answers at {NOBODY}" in failed
     assert all(option in failed for option in ("--namesrv", "--registry", "--address"))
 
 

@@ -100,13 +100,13 @@ def test_master_is_queried_directly_when_name_server_and_registry_died(
     wait_until(lambda: "may be read and written" in broker.log_text(), "it serves")
     place.kill()
     printed = run("ha", "status", "-n", names, code=1).stderr
-    assert f"nobody answers at {names}" in printed
+    assert f"no process answers at {names}" in printed
     assert "(--address HOST:PORT)" in printed
     wait_logged(broker, f"WARNING failover: trouble: the registry namesrv://{names} does not answer")
     done = run("ha", "status", "-n", names, "--address", at(broker))
     assert "read and write" in done.stdout
     assert f"broker 0: the registry namesrv://{names} does not answer" in done.stdout
-    assert f"nobody answers at {names}" in done.stderr
+    assert f"no process answers at {names}" in done.stderr
 
 
 def test_zookeeper_unreachable_at_the_start_is_reported(run: Run, start: Start) -> None:
@@ -152,10 +152,10 @@ def test_addresses_add_no_duplicates_and_show_only_their_groups(run: Run, cluste
 def test_status_exits_with_1_if_a_broker_does_not_answer_and_shows_the_others(run: Run, cluster: LocalCluster) -> None:
     words = ["ha", "status", "-n", cluster.name_servers, "--address", NOBODY]
     alone = run(*words, code=1)
-    assert (alone.stdout, f"nobody answers at {NOBODY}" in alone.stderr) == ("", True)
+    assert (alone.stdout, f"no process answers at {NOBODY}" in alone.stderr) == ("", True)
     beside = run(*words, "--address", cluster.broker("broker-a").address, code=1)
     assert "broker-a" in beside.stdout
-    assert f"nobody answers at {NOBODY}" in beside.stderr
+    assert f"no process answers at {NOBODY}" in beside.stderr
 
 
 @pytest.mark.parametrize("address", ["nonsense", "host:", "host:port", ":10911", "host:70000"])

@@ -34,7 +34,7 @@ def test_unreachable_name_server_is_named(run: Run, words: tuple[str, ...]) -> N
     free = Reserved()
     printed = run(*words, "-n", f"127.0.0.1:{free.port}", code=1).stderr
     free.close()
-    assert f"no name server answers: nobody answers at 127.0.0.1:{free.port}" in printed
+    assert f"no name server answers: no process answers at 127.0.0.1:{free.port}" in printed
     assert "--" in printed.partition("Connection refused")[2], "a hint follows"
 
 

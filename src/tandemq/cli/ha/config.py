@@ -243,7 +243,7 @@ def _bad_member(text: str, why: str) -> ConfigError:
 @database_option
 @json_option
 def remove(group: str, yes: bool, cluster: str, database_url: str | None, as_json: bool) -> None:
-    """Remove a group's configuration. The state of its brokers is kept, so that epochs do not start again at 0."""
+    """Remove a group's configuration. The state of its brokers is kept, so that its epochs continue."""
     if not yes:
         click.confirm(f"Remove the configuration of group {group} in cluster {cluster}?", abort=True, err=True)
     with _database(database_url) as database:
