@@ -16,28 +16,28 @@ from tandemq.storage.consume_queue import PREFILL_SIZE
 WAITS = "waits"
 LOST = "lost"
 REPAIRED_MAX = 50
-"""So many of the last repairs are remembered."""
+"""Maximum number of repairs that are remembered, the latest ones."""
 RANGES_MAX = 10_000
-"""A log with more damage than this is beyond repair range by range."""
+"""Maximum number of damaged ranges; a log with more cannot be repaired range by range."""
 
 
 class Damage(msgspec.Struct, rename="camel", eq=False):
-    """`[start, end)` lies in one file; both are boundaries of records. Times are the calendar's, ms."""
+    """A damaged range `[start, end)` within one file; both are boundaries of records. Times are wall-clock, ms."""
 
     start: int
     end: int
     reason: str
     found_ms: int
     trouble: str = ""
-    """Why it is not repaired yet, in the words of the last attempt."""
+    """Why the last attempt to repair it failed."""
     is_lost: bool = False
-    """Nobody has the good bytes."""
+    """Whether no replica has valid bytes for it."""
     is_unread: bool = False
-    """The device could not read it."""
+    """Whether the device could not read it."""
 
 
 class Repair(msgspec.Struct, rename="camel", frozen=True):
-    """A range that is good again, and from whom; "" if it was found sound by itself."""
+    """A repaired range. `source`: the member that had valid bytes; "": the range turned out to be valid."""
 
     start: int
     end: int
@@ -49,16 +49,16 @@ _Range = TypeVar("_Range", Damage, Repair)
 
 
 class Damages:
-    """The list."""
+    """The damaged and the repaired ranges of one log."""
 
     def __init__(self) -> None:
-        """Nothing is known to be damaged."""
+        """Begin without ranges."""
         self.ranges: list[Damage] = []
         self.repairs: list[Repair] = []
         self.repaired_total = 0
 
     def add(self, start: int, end: int, reason: str, wall_ms: int, *, is_unread: bool = False) -> Damage | None:
-        """Note a range; None if it is known, or there are too many. What overlaps it becomes one with it."""
+        """Add a range, merged with those that overlap it; return None if it is known, or there are too many."""
         touched = [known for known in self.ranges if known.start < end and start < known.end]
         for known in touched:
             if known.start <= start and end <= known.end:
@@ -76,7 +76,7 @@ class Damages:
         return found
 
     def shrink(self, damage: Damage, start: int, source: str, wall_ms: int) -> None:
-        """A range is good up to `start`; it is taken off the list if that is its end."""
+        """Record that a range is valid up to `start`; remove it if that is its end."""
         repair = Repair(damage.start, start, source, wall_ms)
         last = self.repairs[-1] if self.repairs else None
         if last is not None and (last.end, last.source) == (repair.start, source):
@@ -89,25 +89,27 @@ class Damages:
             self.ranges = [known for known in self.ranges if known is not damage]
 
     def fate_of(self, log_offset: int, size: int) -> str:
-        """What becomes of a message that is to be given: "" it is given, it WAITS, or is LOST and passed over.
+        """Return what to do with a message: "" deliver it, WAITS for its repair, or LOST and skipped.
 
-        A hole in a queue stands behind the message before it, so it may be of any range behind that.
+        A placeholder entry has the log offset of the message before it, so its record may lie in any later range.
         """
-        is_hole = size == PREFILL_SIZE
-        known = [one for one in self.ranges if one.end > log_offset and (is_hole or one.start < log_offset + size)]
+        is_placeholder = size == PREFILL_SIZE
+        known = [
+            one for one in self.ranges if one.end > log_offset and (is_placeholder or one.start < log_offset + size)
+        ]
         if any(not one.is_lost for one in known):
             return WAITS
-        return LOST if known and not is_hole else ""
+        return LOST if known and not is_placeholder else ""
 
     def forget_outside(self, start: int, end: int) -> bool:
-        """Drop ranges the log does not hold any more; whether there were such."""
+        """Remove ranges that are no longer in the log; return whether there were any."""
         kept = [known for known in self.ranges if known.start >= start and known.end <= end]
         changed = len(kept) < len(self.ranges)
         self.ranges = kept
         return changed
 
     def as_json(self) -> dict[str, Any]:
-        """As the file has it."""
+        """Return the table in the form of its file."""
         return {
             "damaged": msgspec.to_builtins(self.ranges),
             "repaired": msgspec.to_builtins(self.repairs),
@@ -115,7 +117,7 @@ class Damages:
         }
 
     def load(self, table: dict[str, Any]) -> None:
-        """Take what a file has; what cannot be is left out: a pass finds it again."""
+        """Load the table of a file; invalid ranges are ignored, since the next pass finds them again."""
         self.ranges = sorted(_read(Damage, table.get("damaged")), key=_start_of)[:RANGES_MAX]
         self.repairs = _read(Repair, table.get("repaired"))[-REPAIRED_MAX:]
         total = table.get("repairedTotal")
