@@ -1,1 +1,1 @@
-"""Failover: what a broker does as a member of a group whose roles come from a registry."""
+"""Failover: the broker as a member of a group whose roles come from a registry."""

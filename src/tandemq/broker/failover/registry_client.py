@@ -1,9 +1,9 @@
-"""The broker's registry, whichever it is: operations out, events in, once per turn.
+"""The broker's session at its registry, ZooKeeper or embedded: operations out, events in, once per turn.
 
     zookeeper://…   operations leave in `Turn.asks`, events come with the turn: the shell speaks to ZooKeeper
-    namesrv://…     `EmbeddedRegistry` speaks remoting on a link of the broker's own
+    namesrv://…     `EmbeddedRegistry` speaks remoting on a connection of the broker's own
 
-Owner: the broker's node. Give it all events, and the bytes of links it `owns`; then `tick`; then `take_events`.
+Give it all events, and the bytes of connections it `owns`; then call `tick`, then `take_events`.
 Source: docs/internals/failover.md, "The registry".
 """
 
@@ -28,7 +28,7 @@ _EVENTS = (RegistryResponse, Changed, Confirmed, SessionLost, SessionSuspended, 
 
 
 class BrokerRegistry:
-    """One session at the registry of a broker's group."""
+    """One session at the registry."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class BrokerRegistry:
         next_link: Callable[[], int],
         keyring: Keyring | None = None,
     ) -> None:
-        """A session that begins with the first `tick`, or that the shell begins.
+        """Prepare the session. It begins with the first `tick`, or is begun by the shell.
 
         Args:
             address: of the registry.
-            client: a name of this process' life that no other has.
-            timeout_ms: of the session, as asked for.
-            next_link: gives numbers for links the broker asks for.
-            keyring: what the session at a name server is proven with; ZooKeeper is not asked for it.
+            client: a unique name of this process' life.
+            timeout_ms: requested timeout of the session.
+            next_link: returns the id for a new outgoing connection.
+            keyring: authenticates the session at a name server; not used with ZooKeeper.
         """
         self.address = address
         self.is_up = False
@@ -57,7 +57,7 @@ class BrokerRegistry:
         self._events: list[RegistryEvent] = []
 
     def ask(self, asks: Iterable[RegistryRequest], turn: Turn, now: Now) -> None:
-        """Begin operations; answers come as events."""
+        """Begin operations; their results come as events."""
         if self._embedded is None:
             turn.asks.extend(asks)
             return
@@ -65,7 +65,7 @@ class BrokerRegistry:
             self._embedded.ask(ask, turn, now)
 
     def on_event(self, event: Event, turn: Turn, now: Now) -> bool:
-        """An event of the broker's turn; whether it was the registry's."""
+        """Take an event; False if it is not one of the registry."""
         if isinstance(event, _EVENTS):
             self._events.append(event)
             return True
@@ -79,30 +79,30 @@ class BrokerRegistry:
         return True
 
     def owns(self, link: int) -> bool:
-        """Whether a link is the registry's."""
+        """Whether a connection belongs to the session."""
         return self._embedded is not None and self._embedded.owns(link)
 
     def received(self, link: int, data: bytes, turn: Turn, now: Now) -> None:
-        """Bytes of a link it owns."""
+        """Take bytes of a connection it owns."""
         assert self._embedded is not None
         self._embedded.received(link, data, turn, now)
 
     def tick(self, turn: Turn, now: Now) -> None:
-        """Time passed."""
+        """Send keep-alives and reconnect, as due."""
         if self._embedded is not None:
             self._embedded.tick(turn, now)
 
     def deadline_ms(self) -> int | None:
-        """When `tick` is needed."""
+        """Return when `tick` is needed, monotonic ms; None: never."""
         return self._embedded.deadline_ms() if self._embedded is not None else None
 
     @property
     def has_events(self) -> bool:
-        """Whether something happened since the last call of `take_events`."""
+        """Whether there are events for `take_events`."""
         return bool(self._events) or (self._embedded is not None and self._embedded.has_events)
 
     def take_events(self) -> list[RegistryEvent]:
-        """What happened since the last call, in order."""
+        """Return the events since the last call, in order."""
         if self._embedded is not None:
             self._events += self._embedded.take_events()
         events, self._events = self._events, []
@@ -112,6 +112,6 @@ class BrokerRegistry:
         return events
 
     def close(self, turn: Turn, now: Now) -> None:
-        """The broker stops: its ephemeral nodes go at once. The shell ends a session it speaks itself."""
+        """End the session, so that its ephemeral nodes are removed at once. The shell ends a session of its own."""
         if self._embedded is not None:
             self._embedded.close(turn, now)

@@ -1,9 +1,9 @@
-"""Comparing twins while they run: a broker tells checksums of its log, and whoever asks both compares.
+"""Checksums of ranges of the commit log, for a tool that compares running replicas.
 
-    ask   offset 8, size                       answer   size really covered, CRC32, log start and end
+    request   offset, size                     response   size covered, CRC32, log start and log end
 
-An answer covers at most `DIGEST_BYTES_MAX` and never crosses a file's end or the log's, so that asking costs a broker a
-millisecond at a time whatever is asked. A range that is no longer held is answered with size 0 and the log's start.
+A response covers at most `DIGEST_BYTES_MAX` and never crosses the end of a file or of the log, so a request costs the
+broker about a millisecond. A range that was deleted is answered with size 0 and the log start.
 
 Source: docs/internals/ha.md, "comparing replicas".
 """
@@ -34,7 +34,7 @@ class DigestProcessor:
     """Answer checksums of ranges of the commit log."""
 
     def __init__(self, store: Store) -> None:
-        """`store`: whose log is compared."""
+        """Take the store whose log is compared."""
         self._store = store
 
     def handlers(self) -> dict[Code, Handler]:
@@ -48,7 +48,7 @@ class DigestProcessor:
         log = self._store.log
         size = min(wanted.size, DIGEST_BYTES_MAX, log.written_end - wanted.offset)
         try:
-            # From the files: what is still in memory from the last write is not what is compared.
+            # From the files: bytes of the last write that are still in memory are not what is compared.
             data = log.read_raw(wanted.offset, size) if size > 0 else b""
         except OffsetGone:
             data = b""

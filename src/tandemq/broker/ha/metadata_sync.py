@@ -1,10 +1,11 @@
-"""A slave's copy of its master's tables: topics, groups, consumer offsets, delay progress.
+"""A slave's copy of its master's metadata: topics, groups, consumer offsets, delay progress.
 
-Each table is asked for by itself; one that fails does not stop the others. In groups with a registry the master tells
-instead (`failover.metadata_stream`).
+Each table is requested by itself; one that fails does not stop the others. In groups with a registry the master
+publishes them instead (`failover.metadata_stream`).
 
-Offsets are merged: a consumer may have committed here while the master was away. Those of a topic go with it, once the
-master has neither. What a master says that lost its store, and so refuses our log, takes no offset away.
+Offsets are merged, because a consumer may have committed here while the master was down. Offsets of a topic are removed
+once the master has neither the topic nor offsets of it. A master that lost its store, and so refuses our log, removes
+no offset.
 Source: docs/internals/ha.md, "configuration"; RocketMQ SlaveSynchronize; requirements M01-M05.
 """
 
@@ -31,7 +32,7 @@ TIMEOUT_MS = 3_000
 
 
 class MetadataSync:
-    """Asks the master for its tables and takes them over."""
+    """Requests the master's tables and applies them."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class MetadataSync:
         turn: CurrentTurn,
         is_accepted: Callable[[], bool],
     ) -> None:
-        """Nothing was asked yet. `is_accepted` tells whether a master has found our log to be of its own history."""
+        """Take the collaborators. `is_accepted` returns whether a master has found that our log shares its history."""
         self._topic_table = topics
         self._group_table = groups
         self._offset_table = offsets
@@ -58,16 +59,16 @@ class MetadataSync:
             Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._groups,
         }
         self._told: tuple[str, frozenset[str]] = ("", frozenset())
-        """Which master told of its topics since the last offsets, and their names."""
+        """The master that sent its topics since the last offsets, and their names."""
         self.synced_ms: dict[Code, int] = {}
-        """When each table was last taken, calendar ms."""
+        """When each table was last applied, calendar ms."""
 
     def is_complete(self) -> bool:
-        """Whether every table was taken at least once."""
+        """Whether every table was applied at least once."""
         return len(self.synced_ms) == len(self._takers)
 
     def sync(self, master: str, now: Now) -> None:
-        """Ask for every table."""
+        """Request every table."""
         for code, take in self._takers.items():
             self._peers.call(
                 master, Command(code), TIMEOUT_MS, self._on_answer(master, code, take), self._turn.out, now
@@ -111,7 +112,7 @@ class MetadataSync:
         offsets.save()
 
     def _forget_topics(self, master: str, table: dict[str, dict[int, int]]) -> None:
-        """Offsets of topics that the master has deleted: it told of its topics first, and has no offsets of them."""
+        """Remove offsets of topics that the master has deleted: in neither its topics nor its offsets."""
         (asked, names), self._told = self._told, ("", frozenset())
         if not self._is_accepted() or asked != master:
             return
@@ -119,7 +120,7 @@ class MetadataSync:
         offsets = self._offset_table
         for topic in {key.rpartition(SEPARATOR)[0] for key in offsets.table} - known:
             offsets.remove_topic(topic)
-            log.info("metadata: offsets of topic=%s went, which the master has deleted", topic)
+            log.info("metadata: removed offsets of topic=%s, which the master has deleted", topic)
 
     def _delays(self, _master: str, body: bytes) -> None:
         self._delay.adopt_body(body)

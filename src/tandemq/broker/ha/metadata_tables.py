@@ -1,4 +1,4 @@
-"""The tables a slave copies from its master.
+"""The tables that a slave copies from its master.
 
 A table goes in one frame, as 4.9 asks for it. Topics and their attributes are limited so that theirs fits (`topics`);
 any table that does not is answered with an error, because a frame above the limit would end the slave's connection.
@@ -26,13 +26,13 @@ from tandemq.model.command import Command
 from tandemq.storage.store import Store
 
 ATTRIBUTE_DEFECT_VERSIONS = (477, 479)
-"""Java slaves 5.3.2 and 5.3.3 give up on the first topic or group with attributes: theirs are sent without."""
+"""Versions (5.3.2, 5.3.3) of Java slaves that fail on topics or groups with attributes: they get them without."""
 HEADER_BYTES = 64 * 1024
-"""Of a frame, kept for its header."""
+"""Part of a frame that is kept for its header."""
 
 
 class MetadataTablesProcessor:
-    """Answer the tables that slaves copy, and what peers ask to know this broker by."""
+    """Serve the tables that slaves copy, and the facts by which peers recognise this broker."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class MetadataTablesProcessor:
 
 def _answer(command: Command, body: bytes) -> Command:
     if len(body) > FRAME_BYTES_MAX - HEADER_BYTES:
-        remark = f"the table has {len(body)} bytes, more than the {FRAME_BYTES_MAX} of a frame; delete what nobody uses"
+        remark = f"the table has {len(body)} bytes, more than the {FRAME_BYTES_MAX} of a frame; delete what is not used"
         return command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
     return command.answer(ResponseCode.SUCCESS, body=body)
 

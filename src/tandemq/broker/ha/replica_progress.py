@@ -1,11 +1,11 @@
-"""How far each slave has copied, also of those that are not there: retention keeps what they lack.
+"""How far each slave has copied, connected or not: retention keeps what they lack.
 
     slave 1           → log offset 4800, in generation 2 of the log
     slave 10.0.0.5    → log offset 0, in generation 2                a classic slave, known by its address
 
-Of those that are there the sessions know more; here is what was seen last, in `config/slaveOffsets.json`. An older
-offset than the true one keeps more than is needed, never less: so it is saved when a slave comes or goes, at a clean
-stop, and now and then. A slave given up by the operator counts again once it is back.
+For connected slaves the sessions know more; this is what was seen last, in `config/slaveOffsets.json`. An offset that
+is too old keeps more than is needed, never less, so it is saved only when a slave connects or leaves, at a clean stop,
+and periodically. A slave given up by the operator counts again once it has connected.
 
 Owner: the master's side of replication. Source: docs/internals/storage.md, "retention".
 """
@@ -22,10 +22,10 @@ FILE = "slaveOffsets.json"
 
 
 class SlaveOffsets:
-    """Offsets by who the slave is."""
+    """Log offsets by name of the slave."""
 
     def __init__(self, saver: Saver) -> None:
-        """As they were saved last.
+        """Load the offsets.
 
         Raises:
             StoreDamaged: the file is there, and cannot be read.
@@ -43,22 +43,22 @@ class SlaveOffsets:
         self._saved = self._as_json()
 
     def note(self, who: str, log_offset: int, generation: int) -> None:
-        """A slave has this generation of the log up to here."""
+        """Note that a slave has this generation of the log up to an offset."""
         self._copied[who] = (log_offset, generation)
         self._given_up.discard(who)
 
     def give_up(self, known: Iterable[str]) -> None:
-        """Keep nothing for these slaves, nor for any that was noted, until they are back."""
+        """Keep nothing for these slaves, nor for any that was noted, until they connect again."""
         self._given_up.update(known, self._copied)
         self._copied.clear()
         self.save()
 
     def needed(self, who: str, generations: EpochTable) -> int | None:
-        """From which log offset a slave that is not there needs the log; None if it was given up.
+        """Return the log offset from which a disconnected slave needs the log; None if it was given up.
 
         Args:
-            who: if nothing is noted of it, it may lack everything: 0.
-            generations: of the log as it is now; what the slave has of a tail that was cut since counts no more.
+            who: name of the slave. If nothing is noted of it, it may lack everything: 0.
+            generations: of the log as it is now. What the slave has of a tail that was truncated since does not count.
         """
         if who in self._given_up:
             return None
@@ -66,11 +66,11 @@ class SlaveOffsets:
         return min([log_offset, *(start for number, start in generations if number > generation)])
 
     def noted(self) -> set[str]:
-        """Of whom something is noted."""
+        """Return the names of slaves with a noted offset."""
         return set(self._copied)
 
     def save(self) -> None:
-        """Have the file written if something changed."""
+        """Write the file if something changed."""
         table = self._as_json()
         if table != self._saved:
             self._saved = table

@@ -1,4 +1,4 @@
-"""What a master does when its log ends earlier than it did: nothing may point behind the end of a queue.
+"""Correction of progress on a master whose log ends earlier than before: nothing may point beyond the end of a queue.
 
 A consumer offset, or the progress of a delay level, that is kept beyond the end of its queue skips every message stored
 there later. So both are set to that end, and saved, before a message is acknowledged. Not while a slave may give the

@@ -1,13 +1,13 @@
-"""What workers do for the scrubber: read the commit log from its files and verify it, elsewhere than in a turn.
+"""Work of the scrubber on worker threads: read the commit log from its files and verify it.
 
-    CheckWork    the next records of a pass: sound up to where, or damaged from where to where
-    ServeWork    records for a replica: whole ones that verify here, or why there are none
-    WeighWork    a replica's bytes for a damaged range: what of them is fit to be written, or why nothing is
-    SettleWork   what was written in place: synced, read again, compared
-    SyncWork     files of queues whose entries were rewritten: synced
+    CheckWork    the next records of a pass: the end of the sound ones, or the damaged range
+    ServeWork    verified whole records for a replica, or why there are none
+    WeighWork    the part of a replica's bytes for a damaged range that may be written, or why none may
+    SettleWork   sync bytes that were written in place, read them again and compare
+    SyncWork     sync files of queues whose entries were rewritten
 
-Nothing is written here. Files are read by handles of their own; what lies between `start` and `limit` does not change
-meanwhile, but for a cut of the log, after which the owner drops the result.
+Nothing is written here. Files are read through handles of their own. The bytes between `start` and `limit` do not
+change meanwhile, except by a truncation of the log, after which the owner drops the result.
 
 Source: docs/internals/storage.md, "scrubbing".
 """
@@ -27,16 +27,16 @@ from tandemq.storage.log.scan import boundary_before, find_next_record
 
 PAGE_BYTES = 4096
 CONTEXT_BYTES = 256
-"""So many bytes before and behind a damaged range must be the replica's as well."""
+"""Maximum number of bytes before and behind a damaged range that are compared with those of the replica."""
 _TRANSACTION_BITS = 0xC
 _UNQUEUED = (0x4, 0xC)
-"""Prepared and rolled back: such records are in no queue."""
+"""Transaction bits of prepared and rolled back messages, which are in no queue."""
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _pack = QUEUE_ENTRY.pack
 
 
 class LogReader:
-    """Reads a row of log files as one byte space; what the device cannot read comes as zeroes, page by page."""
+    """Reader of the log files as one sequence of bytes. Pages that the device cannot read are returned as zeroes."""
 
     def __init__(self, disk: Disk, segment_bytes: int) -> None:
         """No file is open yet."""
@@ -44,13 +44,13 @@ class LogReader:
         self._segment_bytes = segment_bytes
         self._open: tuple[int, File] | None = None
         self.unreadable = ""
-        """What the device said last of bytes it could not read."""
+        """The last error of the device for bytes that it could not read."""
 
     def __call__(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes, not beyond the file that holds the offset.
+        """Return up to `size` bytes, not beyond the file that holds the offset.
 
         Raises:
-            DiskFailed: there is no such file.
+            DiskFailed: the file does not exist.
         """
         start = offset - offset % self._segment_bytes
         size = min(size, start + self._segment_bytes - offset)
@@ -71,14 +71,18 @@ class LogReader:
             return bytes(size)
 
     def file(self, start: int) -> File:
-        """The open file that begins at an offset. Raises DiskFailed."""
+        """Return the open file that begins at an offset.
+
+        Raises:
+            DiskFailed: it does not exist.
+        """
         if self._open is None or self._open[0] != start:
             self.close()
             self._open = start, self._disk.open(f"commitlog/{start:020d}")
         return self._open[1]
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._open is not None:
             self._open[1].close()
             self._open = None
@@ -90,7 +94,7 @@ def _page_starts(position: int, size: int) -> list[int]:
 
 
 class Entries(NamedTuple):
-    """What a queue must hold from an offset on, by the log: packed entries, one behind the other."""
+    """Queue entries derived from the log: packed, consecutive from `queue_offset`."""
 
     topic: bytes
     queue_id: int
@@ -99,7 +103,7 @@ class Entries(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """`[start, end)` is sound. With a fault what follows is not, up to `resumes`, where a record begins again."""
+    """Result of a check: `[start, end)` is sound; with a fault, `[end, resumes)` is damaged."""
 
     start: int
     end: int
@@ -108,18 +112,18 @@ class Checked(NamedTuple):
     fault: str = ""
     resumes: int = 0
     is_unread: bool = False
-    """The fault is that the device could not read it."""
+    """Whether the fault is that the device could not read the bytes."""
 
 
 class Context(NamedTuple):
-    """Bytes next to a range: how many were looked at, and their CRC."""
+    """Bytes next to a range: their number and their CRC."""
 
     size: int
     crc: int
 
 
 class Served(NamedTuple):
-    """Verified records for a replica, or none and why; and what stands before and behind the range it asked for."""
+    """Verified records for a replica, or b"" and a fault; and the bytes next to the range that it asked for."""
 
     data: bytes
     before: Context
@@ -128,9 +132,9 @@ class Served(NamedTuple):
 
 
 class Weighed(NamedTuple):
-    """What to write: `data` from `offset` on; b"" if nothing is to be: it is refused with a `reason`, or sound here.
+    """Bytes to write: `data` at `offset`; b"" if the replica's are refused with a `reason`, or ours are sound.
 
-    `end`: up to here the range is sound, or will be once `data` is there.
+    `end`: the range is sound up to here, or will be once `data` is written.
     """
 
     offset: int
@@ -142,7 +146,7 @@ class Weighed(NamedTuple):
 
 @dataclass(slots=True)
 class _Walked:
-    """Whole records from a place on: where they end, and what is wrong there if something is."""
+    """Verified whole records from an offset, their end, and the corrupt record there, if any."""
 
     end: int
     pieces: list[Piece] = field(default_factory=list)
@@ -150,7 +154,7 @@ class _Walked:
 
 
 def _walk(reader: LogReader, start: int, limit: int, size: int, segment_bytes: int) -> _Walked:
-    """Verify about `size` bytes of whole records, at least one; `limit` is a record boundary nothing may cross."""
+    """Verify about `size` bytes of whole records, at least one. `limit`: a record boundary that none may cross."""
     limit = min(limit, start - start % segment_bytes + segment_bytes)
     data = reader(start, min(max(size, BLANK_BYTES_MIN), limit - start))
     stream = RecordStream(start, segment_bytes)
@@ -168,7 +172,7 @@ def _walk(reader: LogReader, start: int, limit: int, size: int, segment_bytes: i
 
 
 def walk_bytes(data: bytes, start: int, segment_bytes: int) -> tuple[list[Piece], str | None]:
-    """The whole records that bytes consist of, or why they do not consist of such."""
+    """Return the whole records that bytes consist of, and a reason if they do not consist of whole records."""
     stream = RecordStream(start, segment_bytes)
     pieces, corrupt = stream.feed(data)
     if corrupt is not None:
@@ -179,7 +183,7 @@ def walk_bytes(data: bytes, start: int, segment_bytes: int) -> tuple[list[Piece]
 
 
 def entries_of(pieces: list[Piece]) -> list[Entries]:
-    """What queues must hold of some records; in the schedule topic with the store time as code: settings decide it."""
+    """Return the queue entries of records; in the schedule topic with the store time as tags code."""
     found: dict[tuple[bytes, int], tuple[int, list[bytes]]] = {}
     done: list[Entries] = []
     for piece in pieces:
@@ -201,7 +205,7 @@ def entries_of(pieces: list[Piece]) -> list[Entries]:
 
 
 class CheckWork(NamedTuple):
-    """Verify records from `position` on, a boundary; `near`: from a boundary at or before it, up to behind it."""
+    """Verify records from the record boundary `position`; `near`: from a boundary at or before any offset."""
 
     disk: Disk
     segment_bytes: int
@@ -211,10 +215,14 @@ class CheckWork(NamedTuple):
     truncations: int
     near: bool = False
     searches: bool = False
-    """Not a pass, but the search for the record of a damaged queue entry."""
+    """Whether this is the search for the record of a damaged queue entry, not part of a pass."""
 
     def run(self) -> Checked:
-        """Raises DiskFailed if there is no such file."""
+        """Do the work.
+
+        Raises:
+            DiskFailed: the file does not exist.
+        """
         reader = LogReader(self.disk, self.segment_bytes)
         try:
             start, size = self.position, self.size
@@ -235,7 +243,7 @@ class CheckWork(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """A damaged range `[start, end)` of one file, and how much next to it is known to be sound."""
+    """A damaged range `[start, end)` of one file, and the number of bytes next to it that are known to be sound."""
 
     start: int
     end: int
@@ -244,13 +252,13 @@ class Wanted(NamedTuple):
 
 
 def context_of(reader: LogReader, start: int, end: int) -> Context:
-    """What lies in a range."""
+    """Return the size and CRC of the bytes in a range."""
     data = reader(start, end - start) if end > start else b""
     return Context(len(data), crc32(data))
 
 
 class ServeWork(NamedTuple):
-    """Records for a replica. `limit`: our log's end; `size`: the most bytes of an answer, one record at least."""
+    """Read records for a replica. `limit`: our log end; `size`: maximum bytes of a response of several records."""
 
     disk: Disk
     segment_bytes: int
@@ -261,7 +269,11 @@ class ServeWork(NamedTuple):
     record_bytes_max: int
 
     def run(self) -> Served:
-        """Raises DiskFailed if there is no such file."""
+        """Do the work.
+
+        Raises:
+            DiskFailed: the file does not exist.
+        """
         reader = LogReader(self.disk, self.segment_bytes)
         start, end, before, behind = self.wanted
         try:
@@ -283,7 +295,7 @@ class ServeWork(NamedTuple):
 
 
 class WeighWork(NamedTuple):
-    """Judge what a replica answered. `before` and `behind` are its bytes next to the range."""
+    """Check the response of a replica. `before` and `behind`: its bytes next to the range."""
 
     disk: Disk
     segment_bytes: int
@@ -294,7 +306,11 @@ class WeighWork(NamedTuple):
     truncations: int
 
     def run(self) -> Weighed:
-        """Raises DiskFailed if there is no such file."""
+        """Do the work.
+
+        Raises:
+            DiskFailed: the file does not exist.
+        """
         start, end, data = self.wanted.start, self.wanted.end, self.data
         pieces, fault = walk_bytes(data, start, self.segment_bytes)
         if fault is not None:
@@ -312,7 +328,7 @@ class WeighWork(NamedTuple):
             reader.close()
 
     def _beside_ours(self, reader: LogReader, pieces: list[Piece]) -> Weighed:
-        """What verifies here by itself is never overwritten, and must be the replica's too."""
+        """Compare the records that verify here with the replica's; they are never overwritten."""
         start, data = self.wanted.start, self.data
         walked = _walk(reader, start, self.wanted.end, len(data), self.segment_bytes)
         if walked.corrupt is None:
@@ -324,7 +340,7 @@ class WeighWork(NamedTuple):
 
 
 class SettleWork(NamedTuple):
-    """Make what was written in place safe, and read it again."""
+    """Sync bytes that were written in place, and read them again."""
 
     disk: Disk
     segment_bytes: int
@@ -333,7 +349,11 @@ class SettleWork(NamedTuple):
     file: File
 
     def run(self) -> None:
-        """Raises DiskFailed if the device does, or gives other bytes than were written."""
+        """Do the work.
+
+        Raises:
+            DiskFailed: the device failed, or returned other bytes than were written.
+        """
         self.file.datasync()
         reader = LogReader(self.disk, self.segment_bytes)
         try:
@@ -345,11 +365,15 @@ class SettleWork(NamedTuple):
 
 
 class SyncWork(NamedTuple):
-    """Make rewritten queue entries safe."""
+    """Sync files of rewritten queue entries."""
 
     files: list[File]
 
     def run(self) -> None:
-        """Raises DiskFailed."""
+        """Do the work.
+
+        Raises:
+            DiskFailed: the device failed.
+        """
         for file in self.files:
             file.datasync()

@@ -1,1 +1,1 @@
-"""The broker's tables: topics, groups, offsets, clients, statistics, and how they are saved."""
+"""The broker's tables: topics, groups, offsets, clients, damaged ranges, and how they are saved."""
