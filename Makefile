@@ -64,9 +64,9 @@ test: $(READY)  ## the tests, without Java peers and real-time waits; k=name sel
 	$(PYTEST) $(WHERE) -n 3 --dist worksteal --ignore=tests/interop --ignore=tests/test_tidy.py --ignore=tests/test_docs.py \
 		-m "not slow and not interop" $(if $(k),-k "$(k)")
 
-# One worker per core: these tests wait for nothing.
+# Three at a time on two cores, because some of the tests wait for the disk and for sockets.
 test-fast: $(READY)  ## the tests that start no process and no Spark, after each change; k=name picks
-	$(PYTEST) tests/unit tests/sim tests/scripts tests/chaos tests/bench -n 2 --dist worksteal \
+	$(PYTEST) tests/unit tests/sim tests/scripts tests/chaos tests/bench -n 3 --dist worksteal \
 		-m "not slow and not system" $(if $(k),-k "$(k)")
 
 demo: $(READY)  ## a cluster under load that loses a master, with checks of the result

@@ -93,7 +93,7 @@ def test_wheel_metadata_names_python_licence_and_dependencies(wheel: Path) -> No
     assert metadata["Name"] == "tandemq"
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["License-Expression"] == "Apache-2.0"
-    assert "byte-for-byte twin" in metadata["Summary"]
+    assert "byte-for-byte replication" in metadata["Summary"]
     assert str(metadata.get_payload()).startswith("# TandemQ")
     needed = {r.split(">")[0] for r in metadata.get_all("Requires-Dist", []) if "extra ==" not in r}
     assert needed == {"click", "isal", "msgspec", "numpy", "rich"}
