@@ -63,13 +63,13 @@ def tail_not_cut() -> AbstractContextManager[Any]:
 
 def promise_always() -> AbstractContextManager[Any]:
     """Heartbeats are echoed by a member that is about to take over."""
-    beaten = registry_role.RegistryRole.beaten
+    beaten = registry_role.RegistryRole.heartbeat_received
 
     def echo(self: registry_role.RegistryRole, peer: int, heartbeat: Any, now: Any) -> int:
         beaten(self, peer, heartbeat, now)
         return int(heartbeat.number)
 
-    return patched(registry_role.RegistryRole, "beaten", echo)
+    return patched(registry_role.RegistryRole, "heartbeat_received", echo)
 
 
 def unsafe_is_shown() -> AbstractContextManager[Any]:

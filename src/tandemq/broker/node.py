@@ -167,7 +167,7 @@ class Broker(BrokerParts):
         elif isinstance(event, JobDone):
             self._on_job_done(event, turn, now)
         elif isinstance(event, HandshakeFailed):
-            self.replication.turned_away(event, now)
+            self.replication.handshake_failed(event, now)
 
     def _on_job_done(self, event: JobDone, turn: Turn, now: Now) -> None:
         if self.saver.job_done(event.job, event.error):
@@ -189,7 +189,7 @@ class Broker(BrokerParts):
         elif self.replication.owns(event.link):
             self.replication.closed(event.link, event.reason, now)
         elif self.links.pop(event.link, None) is not None:
-            self.housekeeping.unfinished.drop(event.link)
+            self.housekeeping.partial_frames.drop(event.link)
             self.pull.drop_link(event.link)
             self.client_calls.link_closed(event.link, now)
             self.role.role.drop_link(event.link)

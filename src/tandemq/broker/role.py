@@ -116,17 +116,17 @@ class BrokerRole:
     def linked(self, peer: int, now: Now, *, is_up: bool) -> None:
         """A replication connection with a member is ready, or lost."""
 
-    def heard(self, peer: int, now: Now) -> None:
+    def peer_seen(self, peer: int, now: Now) -> None:
         """Bytes arrived from a member."""
 
-    def reported(self, peer: int, acked: int, number: int, now: Now) -> None:
+    def report_received(self, peer: int, acked: int, number: int, now: Now) -> None:
         """A member reported its log end. `number`: of the heartbeat it promises by; 0: of none."""
 
-    def beaten(self, _peer: int, _heartbeat: Heartbeat, _now: Now) -> int:
+    def heartbeat_received(self, _peer: int, _heartbeat: Heartbeat, _now: Now) -> int:
         """Take a heartbeat of the serving member. Returns the number to echo; 0: no promise."""
         return 0
 
-    def told(self, kind: int, payload: bytes) -> None:
+    def metadata_received(self, kind: int, payload: bytes) -> None:
         """Apply metadata that the master published."""
 
     def log_changed(self) -> None:

@@ -71,7 +71,7 @@ class MetadataStream:
         self._outbox = outbox
         self._introduced: set[int] = set()
         """Connections that were sent all topics and groups since we are the master."""
-        self.told: set[int] = set()
+        self.published_to: set[int] = set()
         """Connections that were sent all offsets and delays since we are the master, offsets up to `version`."""
         self.version = 0
         """Counts changes of offsets."""
@@ -178,13 +178,13 @@ class MetadataStream:
         if not (is_holder and self._offsets.is_unnoted):
             self.noted = self.version
         if not is_leading:
-            self.told.clear()
+            self.published_to.clear()
             self._unsent.clear()
             return
         sessions = self._sessions()
-        self.told &= sessions.keys()
+        self.published_to &= sessions.keys()
         news = self._changed_progress()
-        if not news and len(self.told) == len(sessions):
+        if not news and len(self.published_to) == len(sessions):
             return
         end = self._store.log.written_end
         ready = {
@@ -193,11 +193,11 @@ class MetadataStream:
             if session.next_offset >= end and self._outbox.backlog(link) <= BACKLOG_BYTES_MAX
         }
         if news:
-            self.told &= ready
-        fresh = ready - self.told
+            self.published_to &= ready
+        fresh = ready - self.published_to
         if not news and not fresh:
             return
-        self.told |= fresh
+        self.published_to |= fresh
         everything = self._whole_progress() if fresh else []
         for link in ready:
             for kind, payload in everything if link in fresh else news:

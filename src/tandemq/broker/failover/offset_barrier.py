@@ -43,7 +43,7 @@ class OffsetBarrier:
         self._has: dict[int, int] = {}
         """By connection of a slave: the version it has."""
         self._waiting: list[_Waiting] = []
-        self._beaten = -1
+        self._last_sent = -1
         """The version that precedes the last heartbeat."""
         self.noted = 0
         """The version that the disk of this broker has; set by the owner."""
@@ -56,16 +56,16 @@ class OffsetBarrier:
     @property
     def needs_beat(self) -> bool:
         """Whether a response waits whose version no heartbeat has followed yet."""
-        return bool(self._waiting) and self._beaten < self._waiting[-1].version <= self.noted
+        return bool(self._waiting) and self._last_sent < self._waiting[-1].version <= self.noted
 
-    def beat(self, number: int, version: int, links: Collection[int]) -> None:
+    def heartbeat_sent(self, number: int, version: int, links: Collection[int]) -> None:
         """Take note of a heartbeat that follows this version, which was published on these connections."""
         self._beats[number] = (version, frozenset(links))
         self._beats.pop(number - BEATS_KEPT, None)
         self._has = {link: has for link, has in self._has.items() if link in links}
-        self._beaten = version
+        self._last_sent = version
 
-    def echoed(self, link: int | None, number: int) -> None:
+    def heartbeat_echoed(self, link: int | None, number: int) -> None:
         """Take note that a slave has received all that precedes a heartbeat."""
         version, links = self._beats.get(number, (-1, ()))
         if link is not None and link in links:
@@ -108,7 +108,7 @@ class OffsetBarrier:
         self._waiting.clear()
         self._beats.clear()
         self._has.clear()
-        self._beaten = -1
+        self._last_sent = -1
 
     def drop_link(self, link: int) -> None:
         """Forget the responses for a closed connection."""

@@ -119,7 +119,7 @@ class RegistryRole(BrokerRole):
         self._copied = 0
         self._beat_ms = 0
         """When the next heartbeat is due."""
-        self._beaten_ms = 0
+        self._last_beat_ms = 0
         """When the last one was sent."""
         self._greeted: set[int] = set()
         """Members that got a heartbeat at once when they had caught up, and so know that their log is whole."""
@@ -348,13 +348,13 @@ class RegistryRole(BrokerRole):
         if self._barrier.is_waited_at:
             self._barrier.release(self._followers(), turn)
         if self._barrier.needs_beat:
-            self._beat_ms = min(self._beat_ms, self._beaten_ms + HEARTBEAT_GAP_MS)
+            self._beat_ms = min(self._beat_ms, self._last_beat_ms + HEARTBEAT_GAP_MS)
         if now.mono_ms >= self._beat_ms:
             heartbeat = self.member.heartbeat(now)
             if heartbeat is not None:
-                self._replication.beat(heartbeat, turn, now)
-                self._barrier.beat(heartbeat.number, self._stream.version, self._stream.told)
-                self._beaten_ms, self._beat_ms = now.mono_ms, now.mono_ms + self.member.heartbeat_ms
+                self._replication.send_heartbeat(heartbeat, turn, now)
+                self._barrier.heartbeat_sent(heartbeat.number, self._stream.version, self._stream.published_to)
+                self._last_beat_ms, self._beat_ms = now.mono_ms, now.mono_ms + self.member.heartbeat_ms
 
     def _followers(self) -> list[int | None]:
         """Return the connections of members that could be the master next; None for one without a connection."""
@@ -430,7 +430,7 @@ class RegistryRole(BrokerRole):
     def _lead(self, order: BecomeMaster, turn: Turn, now: Now) -> None:
         member = self.member
         if not self.is_master or self.epoch != order.epoch:
-            self._replication.let_go(turn, f"broker {member.id} is the master of epoch {order.epoch}")
+            self._replication.close_connections(turn, f"broker {member.id} is the master of epoch {order.epoch}")
             was_master, self._is_master, self.epoch = self.is_master, True, order.epoch
             self._copied = 0
             try:
@@ -459,7 +459,7 @@ class RegistryRole(BrokerRole):
 
     def _follow(self, order: BecomeSlave, turn: Turn, now: Now) -> None:
         if self.is_master or self.epoch != order.epoch:
-            self._replication.let_go(turn, f"broker {order.master} is the master of epoch {order.epoch}")
+            self._replication.close_connections(turn, f"broker {order.master} is the master of epoch {order.epoch}")
             self._drop_waiting(turn)
         self._is_master, self.epoch, self._delayed_order = False, order.epoch, None
         self._replication.follow(order.master, order.epoch, order.address, order.ha_address, turn, now)
@@ -498,28 +498,28 @@ class RegistryRole(BrokerRole):
         self._greeted.discard(peer)
         self.member.on_link(peer, now, is_up=is_up)
 
-    def heard(self, peer: int, now: Now) -> None:
+    def peer_seen(self, peer: int, now: Now) -> None:
         """Bytes arrived from a member."""
         self.member.on_heard(peer, now)
 
-    def reported(self, peer: int, acked: int, number: int, now: Now) -> None:
+    def report_received(self, peer: int, acked: int, number: int, now: Now) -> None:
         """A member reported its log end. `number`: of the heartbeat it promises by; 0: of none."""
         if acked >= self.member.log_end and peer not in self._greeted:
             self._greeted.add(peer)
             self._beat_ms = now.mono_ms
         link = self._replication.masters.links.get(peer)
-        self._barrier.echoed(link, number)
+        self._barrier.heartbeat_echoed(link, number)
         if peer not in self.member.must_ack:  # from then on responses wait for it
             self._answered[peer] = self._next_version()
         has_tables = self._barrier.has(link, self._answered.get(peer, 0))
         self.member.on_report(peer, acked, number, now, has_tables=has_tables)
 
-    def beaten(self, peer: int, heartbeat: Heartbeat, now: Now) -> int:
+    def heartbeat_received(self, peer: int, heartbeat: Heartbeat, now: Now) -> int:
         """Take a heartbeat of the serving member. Returns the number to echo; 0: no promise."""
         self.log_changed()
         return self.member.on_heartbeat(peer, heartbeat, now)
 
-    def told(self, kind: int, payload: bytes) -> None:
+    def metadata_received(self, kind: int, payload: bytes) -> None:
         """Apply metadata that the master published. The serving member's own counts, even if the record is lost."""
         if not self._has_own_tables:
             self._stream.take(kind, payload)

@@ -95,7 +95,7 @@ class MasterSide:
         """It is gone, and its replica counts no more."""
         self.save_offsets()
         session = self.sessions.pop(link)
-        self._housekeeping.keeps(link, 0)
+        self._housekeeping.keep_partial(link, 0)
         self._unlinked(link, session, now)
         peer = self.peers.pop(link)
         for key in [key for key, number in self._speakers.items() if number == link]:
@@ -107,9 +107,9 @@ class MasterSide:
         """Reports, or a tail the master asked for."""
         session = self.sessions[link]
         session.receive_data(data, now.mono_ms)
-        self._housekeeping.keeps(link, session.unread_bytes)
+        self._housekeeping.keep_partial(link, session.unread_bytes)
         if session.hello is not None:
-            self._role.role.heard(session.hello.broker_id, now)
+            self._role.role.peer_seen(session.hello.broker_id, now)
         self._events(link, session, turn, now)
 
     def _linked(self, link: int, session: master.MasterSession, now: Now) -> None:
@@ -146,7 +146,7 @@ class MasterSide:
             elif isinstance(event, master.SlavePromise):
                 self._reported(link, session, event.log_offset, event.number, now)
             elif isinstance(event, master.SlaveHeartbeat):
-                self._beaten(link, session, event.heartbeat, now)
+                self._heartbeat_received(link, session, event.heartbeat, now)
             elif isinstance(event, master.TailReceived):
                 if not self._take_back(link, event, turn):
                     session.forget_events()
@@ -178,13 +178,13 @@ class MasterSide:
         """Report a slave's log end. `number`: of the heartbeat it promises by; 0: none. Only its newest link counts."""
         hello = session.hello
         if hello is not None and self.links.get(hello.broker_id) == link:
-            self._role.role.reported(hello.broker_id, acked, number, now)
+            self._role.role.report_received(hello.broker_id, acked, number, now)
 
-    def _beaten(self, link: int, session: master.MasterSession, heartbeat: Heartbeat, now: Now) -> None:
+    def _heartbeat_received(self, link: int, session: master.MasterSession, heartbeat: Heartbeat, now: Now) -> None:
         """Answer the heartbeat of a slave that serves reads."""
         hello = session.hello
         if hello is not None and self.links.get(hello.broker_id) == link:
-            number = self._role.role.beaten(hello.broker_id, heartbeat, now)
+            number = self._role.role.heartbeat_received(hello.broker_id, heartbeat, now)
             if number:
                 session.send_promise(self._store.log.written_end, number, now.mono_ms)
 
@@ -239,7 +239,7 @@ class MasterSide:
         absent = dict.fromkeys(self._lost_tail.known, "") if self._lost_tail.waits_for_absent else {}
         return absent | self._addresses
 
-    def let_go(self, reason: str) -> None:
+    def close_connections(self, reason: str) -> None:
         """End all sessions at the end of an epoch; how far the slaves came in it is saved."""
         self.save_offsets()
         self._speakers.clear()

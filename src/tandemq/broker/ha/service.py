@@ -100,13 +100,13 @@ class Replication:
             self.slave = self._make_slave(now)
         self.slave.follow(master, epoch, address, ha_address, turn, now)
 
-    def let_go(self, turn: Turn, reason: str) -> None:
+    def close_connections(self, turn: Turn, reason: str) -> None:
         """Close the connections of an epoch that is over."""
-        self.masters.let_go(reason)
+        self.masters.close_connections(reason)
         if self.slave is not None:
-            self.slave.let_go(turn, reason)
+            self.slave.close_connections(turn, reason)
 
-    def beat(self, heartbeat: Heartbeat, turn: Turn, now: Now) -> None:
+    def send_heartbeat(self, heartbeat: Heartbeat, turn: Turn, now: Now) -> None:
         """Send a heartbeat on every connection, behind what is in flight there."""
         for session in self.masters.sessions.values():
             session.send_heartbeat(heartbeat, now.mono_ms)
@@ -144,7 +144,7 @@ class Replication:
         elif self.slave is not None:
             self.slave.opened(event, now)
 
-    def turned_away(self, event: HandshakeFailed, now: Now) -> None:
+    def handshake_failed(self, event: HandshakeFailed, now: Now) -> None:
         """TLS failed on a replication connection."""
         if event.kind is LinkKind.HA_MASTER:
             self.masters.refusals.note(event.peer, event.reason, now)

@@ -112,12 +112,12 @@ class SlaveSide:
     def follow(self, master: int, epoch: int, address: str, ha_address: str, turn: Turn, now: Now) -> None:
         """Copy from this member as long as the epoch lasts. Called again when its addresses become known."""
         if (master, epoch) != (self.master, self.epoch):
-            self.let_go(turn, f"broker {master} is the master of epoch {epoch}")
+            self.close_connections(turn, f"broker {master} is the master of epoch {epoch}")
             self.master, self.epoch = master, epoch
         self.master_address, self.ha_address = address, ha_address
         self._connect_at_ms = now.mono_ms
 
-    def let_go(self, turn: Turn, reason: str) -> None:
+    def close_connections(self, turn: Turn, reason: str) -> None:
         """Stop copying."""
         self.master, self.master_address, self.ha_address = None, "", ""
         if self.link:
@@ -129,7 +129,7 @@ class SlaveSide:
         """Whether a connection leads to the master, or to an earlier one."""
         return link == self.link or link in self._dropped
 
-    def _heard(self, now: Now) -> None:
+    def _peer_seen(self, now: Now) -> None:
         session = self.session
         if session is None or self.master is None:
             return
@@ -138,17 +138,17 @@ class SlaveSide:
         if not self._is_linked and session.state is slave.SlaveSessionState.TRANSFER:
             self._is_linked = True
             self._role.role.linked(self.master, now, is_up=True)
-        self._role.role.heard(self.master, now)
+        self._role.role.peer_seen(self.master, now)
 
     def _unlinked(self, now: Now) -> None:
         if self._is_linked and self.master is not None:
             self._is_linked = False
             self._role.role.linked(self.master, now, is_up=False)
 
-    def _beaten(self, heartbeat: Heartbeat, now: Now) -> None:
+    def _heartbeat_received(self, heartbeat: Heartbeat, now: Now) -> None:
         session = self.session
         if session is not None and self.master is not None and self._is_linked:
-            number = self._role.role.beaten(self.master, heartbeat, now)
+            number = self._role.role.heartbeat_received(self.master, heartbeat, now)
             if number:
                 self._stored(session, now)
                 session.send_promise(number, now.mono_ms)
@@ -339,7 +339,7 @@ class SlaveSide:
         if self.session is not None and link == self.link:
             self.session.receive_data(data, now.mono_ms)
             self._events(turn, now)
-            self._heard(now)
+            self._peer_seen(now)
 
     def _events(self, turn: Turn, now: Now) -> None:
         session = self.session
@@ -352,13 +352,13 @@ class SlaveSide:
                 if not self._welcomed(event.hello, turn):
                     return
                 session.proceed(event.hello, self._safe_end())
-                self._heard(now)
+                self._peer_seen(now)
             elif isinstance(event, slave.LogBegins):
                 self._store.log.begin_at(event.log_offset)
             elif isinstance(event, slave.MasterHeartbeat):
-                self._beaten(event.heartbeat, now)
+                self._heartbeat_received(event.heartbeat, now)
             elif isinstance(event, slave.MetadataReceived):
-                self._role.role.told(event.kind, event.payload)
+                self._role.role.metadata_received(event.kind, event.payload)
             elif isinstance(event, slave.MasterPromise):
                 self._promised(event, now)
             elif isinstance(event, slave.CorruptRecordReceived):
@@ -372,7 +372,7 @@ class SlaveSide:
 
     def _promised(self, event: slave.MasterPromise, now: Now) -> None:
         if self.master is not None and self._is_linked:
-            self._role.role.reported(self.master, event.log_end, event.number, now)
+            self._role.role.report_received(self.master, event.log_end, event.number, now)
 
     def _append(self, pieces: list[Piece], turn: Turn) -> bool:
         store = self._store

@@ -328,7 +328,7 @@ class Repairs:
 
 
 def _ignore(*_: object) -> None:
-    """Nobody asked to be called."""
+    """No owner has registered."""
 
 
 def context_size(size: int) -> int:

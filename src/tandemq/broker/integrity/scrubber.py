@@ -150,13 +150,13 @@ class Scrubber:
         try:
             table = load_table(self._saver.disk, FILE)
         except StoreDamaged as error:
-            log.warning("scrub: begins anew: %s", error)
+            log.warning("scrub: the saved state is dropped: %s", error)
             table = {}
         self.damages.load(table)
         try:
             kept = msgspec.convert(table, _Kept)
         except msgspec.ValidationError as error:
-            log.warning("scrub: begins anew: config/%s: %s", FILE, error)
+            log.warning("scrub: the saved state is dropped: config/%s: %s", FILE, error)
             kept = _Kept()
         self.position, self.this, self.last, self.entries.rebuilt = kept.position, kept.this, kept.last, kept.corrected
         if self.damages.ranges:

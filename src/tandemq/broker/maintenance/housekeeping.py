@@ -46,37 +46,37 @@ class Housekeeping:
         self._current = current
         self._turn = turn
         self._replica_peer = replica_peer
-        self.unfinished = PartialFrames()
-        self.answered = ResponseBudget()
+        self.partial_frames = PartialFrames()
+        self.responses = ResponseBudget()
         self._refusals = Refusals()
         self._closings = Refusals()
         schedule.every(SCAN_MS, self._scan, first_ms=now.mono_ms + SCAN_MS)
 
     def begin_turn(self, now: Now) -> None:
         """Begin a turn, before anything is received."""
-        self.unfinished.now_ms = now.mono_ms
-        self.answered.begin_turn()
+        self.partial_frames.now_ms = now.mono_ms
+        self.responses.begin_turn()
 
     def opened(self, event: Opened, now: Now) -> Link:
         """Return the state of a new client connection."""
         limit = self._current.config.frame_bytes_max
-        return Link(event.link, event.kind, event.peer, now.mono_ms, limit, self.unfinished)
+        return Link(event.link, event.kind, event.peer, now.mono_ms, limit, self.partial_frames)
 
-    def keeps(self, link: int, size: int) -> None:
+    def keep_partial(self, link: int, size: int) -> None:
         """Record the bytes of a partial frame buffered for a connection that is not a client's."""
         if size:
-            self.unfinished.keep(link, size)
+            self.partial_frames.keep(link, size)
         else:
-            self.unfinished.drop(link)
+            self.partial_frames.drop(link)
 
     def make_room(self, turn: Turn, now: Now) -> None:
         """Close connections until at most `unfinishedFramesMax` bytes of partial frames are buffered.
 
         To be called once everything of a turn was received.
         """
-        if self.unfinished.total <= self._current.config.unfinished_bytes_max:
+        if self.partial_frames.total <= self._current.config.unfinished_bytes_max:
             return
-        for frame in self.unfinished.surplus(self._current.config.unfinished_bytes_max):
+        for frame in self.partial_frames.surplus(self._current.config.unfinished_bytes_max):
             self._close(frame, "partial frames of all connections exceed unfinishedFramesMax", turn, now)
 
     def _scan(self, now: Now) -> None:
@@ -88,8 +88,8 @@ class Housekeeping:
         for link in self._links.values():
             if now.mono_ms - link.seen_ms > idle_ms or link.number in expired:
                 self.close(link, "idle for too long", turn, now)
-                self.unfinished.drop(link.number)
-        for frame in self.unfinished.overdue(idle_ms):
+                self.partial_frames.drop(link.number)
+        for frame in self.partial_frames.overdue(idle_ms):
             self._close(frame, f"incomplete after {idle_ms} ms", turn, now)
 
     def close(self, link: Link, reason: str, turn: Turn, now: Now) -> None:

@@ -82,7 +82,7 @@ class Dispatcher:
         answer = self._answer(link, command, turn, now)
         if answer is not None and not command.is_oneway:
             data = encode_command(answer)
-            self._housekeeping.answered.note(link.number, len(data))
+            self._housekeeping.responses.note(link.number, len(data))
             if self._saver.asked > asked or (self._saver.is_behind and command.code in SAVED_FIRST):
                 self._acknowledgements.hold_until_saved(link.number, data)
             elif not self._role.role.holds(link.number, command, answer):
@@ -93,7 +93,7 @@ class Dispatcher:
         refusal = self._role.role.refusal(command.code)
         if refusal is not None:
             return command.answer(ResponseCode.NO_PERMISSION, remark=refusal)
-        busy = None if command.is_oneway else self._housekeeping.answered.refusal(link.number)
+        busy = None if command.is_oneway else self._housekeeping.responses.refusal(link.number)
         if busy is not None:
             return command.answer(ResponseCode.SYSTEM_BUSY, remark=busy)
         try:

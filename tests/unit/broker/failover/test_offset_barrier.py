@@ -21,10 +21,10 @@ def test_responses_are_sent_although_a_slave_is_seconds_behind() -> None:
     for number in range(1, 2 * BEATS_BEHIND):
         gate.noted = number
         assert held(gate, number)
-        gate.beat(number, number, {SLAVE})
+        gate.heartbeat_sent(number, number, {SLAVE})
         turn = Turn()
         if number > BEATS_BEHIND:
-            gate.echoed(SLAVE, number - BEATS_BEHIND)
+            gate.heartbeat_echoed(SLAVE, number - BEATS_BEHIND)
             gate.release([SLAVE], turn)
         assert len(turn.sends.get(CLIENT, [])) == (number > BEATS_BEHIND), f"heartbeat {number}"
 
@@ -32,6 +32,6 @@ def test_responses_are_sent_although_a_slave_is_seconds_behind() -> None:
 def test_closed_connections_are_dropped() -> None:
     gate = OffsetBarrier()
     for link in range(SLAVE, SLAVE + 100):
-        gate.beat(link, 1, {link})
-        gate.echoed(link, link)
+        gate.heartbeat_sent(link, 1, {link})
+        gate.heartbeat_echoed(link, link)
     assert len(gate._has) == 1

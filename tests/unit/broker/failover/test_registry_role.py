@@ -517,7 +517,7 @@ def test_invalid_tables_are_logged_and_ignored_by_a_slave(
 ) -> None:
     role = pair.brokers[1].failover
     for kind, payload in ((5, b"[1]"), (5, b"{"), (5, b'{"offsetTable":{"T@G":7}}'), (6, b'{"offsetTable":[1]}')):
-        role.told(kind, payload)
+        role.metadata_received(kind, payload)
     assert caplog.text.count("metadata of the master cannot be used") == 4
     assert pair.brokers[1].node.offsets.table == {}
 
