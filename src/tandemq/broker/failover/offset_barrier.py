@@ -102,7 +102,7 @@ class OffsetBarrier:
         self._waiting = kept[-WAITING_MAX:]
 
     def refuse(self, why: str, turn: Turn) -> None:
-        """Refuse all waiting responses: another member serves, or none. What slaves have is learned anew."""
+        """Refuse all waiting responses: another member serves, or none. Reports of slaves start over."""
         for waiting in self._waiting:
             turn.send(waiting.link, encode_command(waiting.request.answer(ResponseCode.NO_PERMISSION, remark=why)))
         self._waiting.clear()

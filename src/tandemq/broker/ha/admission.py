@@ -1,7 +1,7 @@
 """The master's answer to a slave that introduces itself: refused, or the log offset from which it copies.
 
 A slave's log is compared with the master's: the history of generations, then the last bytes that both hold. Where they
-differ, the slave truncates to the common end, gives back the tail its master lost, or is refused with what to do.
+differ, the slave truncates to the common end, returns the tail that its master lost, or is refused with advice.
 Source: docs/internals/ha.md; docs/internals/failover.md.
 """
 

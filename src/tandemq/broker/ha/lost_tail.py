@@ -1,6 +1,6 @@
 """The end of the log that a master may have lost in a crash of its machine, and the slaves that may hold it.
 
-    start after a crash ─► messages refused ─► every known slave has given back its tail ─► messages accepted
+    start after a crash ─► messages refused ─► every known slave has returned its tail   ─► messages accepted
                                        └─► ASYNC_MASTER waited long enough, or --accept-loss: a new generation begins
 
 Kept on the disk: `config/replicas.json`, the slaves known so far and those still awaited.
@@ -118,7 +118,7 @@ class LostTail:
         self._send.admit(LOST_TAIL)
 
     def answered(self, broker_id: int) -> None:
-        """A slave has given back what it held of the tail, or held nothing of it."""
+        """Note that a slave has returned its part of the tail, or has none of it."""
         if broker_id in self.awaited:
             self.awaited.discard(broker_id)
             self._note_answers()

@@ -124,7 +124,7 @@ class MasterSide:
             self._role.role.linked(session.hello.broker_id, now, is_up=False)
 
     def tick(self, turn: Turn, now: Now) -> None:
-        """Close connections of silent slaves; accept the loss of a tail that no slave gave back in time."""
+        """Close connections of silent slaves; accept the loss of a tail that no slave returned in time."""
         for link, session in list(self.sessions.items()):
             session.tick(now.mono_ms)
             self._events(link, session, turn, now)
@@ -172,7 +172,7 @@ class MasterSide:
         else:
             self.refusals.note(self.peers[link], reason, now)
 
-    # What members of the group are told.
+    # Reports to members of the group.
 
     def _reported(self, link: int, session: master.MasterSession, acked: int, number: int, now: Now) -> None:
         """Report a slave's log end. `number`: of the heartbeat it promises by; 0: none. Only its newest link counts."""

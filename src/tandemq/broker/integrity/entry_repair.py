@@ -143,7 +143,7 @@ class EntryRepairs:
     def searched(self, position: int | None, now: Now) -> None:
         """Take note that the log was compared up to a position; None: the search has to begin again."""
         search, self._search = self._search, None
-        assert search is not None, "a search was under way"
+        assert search is not None, "a search was in progress"
         if position is None:
             return
         if self.is_right(search.queue, search.key.queue_offset):

@@ -47,7 +47,7 @@ class LogFlush:
         self.is_sync = self._store.log.zero_ahead = config.flush_type == "SYNC_FLUSH"
 
     def begin(self, _now: Now) -> None:
-        """Start a sync unless one is under way."""
+        """Start a sync unless one is in progress."""
         if self._job is None:
             work = self._store.begin_flush()
             if work is not None:
