@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from tandemq.errors import ConfigError, LocalError, StoreDamaged
 from tandemq.spark.jobs.archive import Archive, ArchiveOptions, ArchiveResult
 from tandemq.spark.lake.delta import DataFile, DeltaLake
+from tests.samples import slow
 from tests.spark.logs import LogWriter
 from tests.spec import spec
 
@@ -115,7 +116,7 @@ def test_rewritten_log_is_refused_also_without_its_checkpoint(
 
 
 @spec("P04")
-@pytest.mark.parametrize("is_kept", [True, False])
+@pytest.mark.parametrize("is_kept", [True, slow(False)])
 def test_checkpoint_of_a_deleted_lake_is_refused(
     spark: SparkSession, writer: LogWriter, tmp_path: Path, is_kept: bool
 ) -> None:
@@ -147,7 +148,7 @@ def test_checkpoint_of_a_deleted_lake_is_refused(
 
 
 @spec("P04")
-@pytest.mark.parametrize("is_kept", [True, False])
+@pytest.mark.parametrize("is_kept", [slow(True), False])
 def test_archive_without_a_committed_batch_detects_deleted_records(
     spark: SparkSession, writer: LogWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool
 ) -> None:
@@ -175,7 +176,7 @@ def test_archive_without_a_committed_batch_detects_deleted_records(
     assert archive(spark, writer, lake).rows == 10
 
 
-@pytest.mark.parametrize("is_kept", [True, False])
+@pytest.mark.parametrize("is_kept", [True, slow(False)])
 def test_damage_right_after_the_archived_position_is_archived_with_its_verdict(
     spark: SparkSession, writer: LogWriter, tmp_path: Path, is_kept: bool
 ) -> None:

@@ -47,6 +47,7 @@ def bodies(spark: SparkSession, lake: Path) -> list[int]:
 
 
 @spec("P17")
+@pytest.mark.slow
 def test_driver_death_between_the_two_commits_duplicates_no_message(
     spark: SparkSession, tandemq_broker: LocalCluster, lake: Path
 ) -> None:

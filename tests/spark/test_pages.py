@@ -308,6 +308,7 @@ def refuse_until_dead(name_servers: str, topic: str, times: int) -> None:
 
 
 @spec("P03")
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.tandemq(messageDelayLevel="1s 1s 1s 1s 1s 1s 1s 1s")
 def test_project_of_a_store_keeps_damage_in_bronze_and_counts_retries_and_dead_letters(

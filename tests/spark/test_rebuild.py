@@ -18,6 +18,7 @@ from tandemq.run.local import LocalCluster
 from tandemq.spark.jobs.rebuild import WORK, RebuildOptions, rebuild
 from tandemq.storage.key_index import KeyIndex
 from tests.golden import GOLDEN, unpack
+from tests.samples import slow
 from tests.spark.logs import LogWriter
 from tests.spec import spec
 
@@ -92,7 +93,7 @@ class Stopped(Exception):
     """An interruption by the user."""
 
 
-@pytest.mark.parametrize("stopped_in", ["scan", "consume queues", "key index"])
+@pytest.mark.parametrize("stopped_in", ["scan", slow("consume queues"), "key index"])
 def test_interrupted_rebuild_resumes_with_the_same_result(spark: SparkSession, tmp_path: Path, stopped_in: str) -> None:
     made = LogWriter(tmp_path / "store", segment_bytes=1 << 20)
     made.write_many(3_000)

@@ -16,6 +16,7 @@ from tandemq.spark.runtime.client_pool import close_clients, cluster_client
 from tandemq.spark.sources.cluster.options import source_options
 from tandemq.spark.sources.cluster.source import StreamReader
 from tandemq.spark.sources.schema import message_schema
+from tests.samples import slow
 from tests.spark.messages import committed, make_topic, numbered, send
 from tests.spark.streams import Stream
 from tests.spark.test_source import SMALL_FILES, delete_old_files
@@ -153,7 +154,7 @@ def test_master_process_killed_within_a_micro_batch_loses_nothing(spark: SparkSe
 
 
 @spec("P04")
-@pytest.mark.parametrize("options", [{}, {"subExpression": "a"}])
+@pytest.mark.parametrize("options", [{}, slow({"subExpression": "a"})])
 @pytest.mark.tandemq(**SMALL_FILES)
 def test_messages_deleted_before_reading_fail_the_query_or_are_skipped(
     tandemq_broker: LocalCluster, stream: Stream, options: dict[str, str]
