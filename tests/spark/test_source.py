@@ -245,7 +245,7 @@ def test_lagging_slave_leaves_the_rest_to_the_master(tandemq_pair: LocalCluster,
         read(tandemq_pair, readFrom="slave", timeoutMs=1_000).count()
 
 
-SMALL_FILES = {"mappedFileSizeCommitLog": 65_536, "fileReservedTime": 1}
+SMALL_FILES = {"mappedFileSizeCommitLog": 65_536, "fileReservedTime": 1, "cleanResourceInterval": 100}
 
 
 def delete_old_files(cluster: LocalCluster) -> None:
