@@ -157,15 +157,8 @@ class MetadataStream:
 
     # Behind the log bytes of a turn.
 
-    def pump(self, turn: Turn, now: Now, *, is_holder: bool, is_leading: bool) -> None:
-        """Save the offsets that consumers committed here, and send slaves what changed.
-
-        Args:
-            turn: the output of the turn.
-            now: the current time.
-            is_holder: our tables count. A slave that serves reads has no slaves of its own.
-            is_leading: they count, and our log is the one that is replicated.
-        """
+    def save_changes(self, now: Now, *, is_holder: bool) -> None:
+        """Save the offsets that consumers committed in this turn. `is_holder`: our tables count."""
         if self._offsets.is_unnoted and now.mono_ms >= self._again_ms:
             self._again_ms = now.mono_ms + NOTE_AGAIN_MS
             self._offsets.note_all()
@@ -177,32 +170,42 @@ class MetadataStream:
                 self._unsent.append(Metadata(KIND_OFFSETS, changes))
         if not (is_holder and self._offsets.is_unnoted):
             self.noted = self.version
+
+    def publish(self, turn: Turn, now: Now, *, is_leading: bool) -> None:
+        """Send slaves the progress that changed, or all of it on new connections.
+
+        `is_leading`: our tables count, and our log is the one that is replicated.
+        """
         if not is_leading:
             self.published_to.clear()
             self._unsent.clear()
             return
         sessions = self._sessions()
         self.published_to &= sessions.keys()
-        news = self._changed_progress()
-        if not news and len(self.published_to) == len(sessions):
+        changed = self._changed_progress()
+        if not changed and len(self.published_to) == len(sessions):
             return
+        ready = self._ready(sessions)
+        if changed:
+            self.published_to &= ready
+        fresh = ready - self.published_to
+        if not changed and not fresh:
+            return
+        self.published_to |= fresh
+        whole = self._whole_progress() if fresh else []
+        for link in ready:
+            for kind, payload in whole if link in fresh else changed:
+                sessions[link].send_metadata(kind, payload, now.mono_ms)
+        self._masters.pump(turn, now)
+
+    def _ready(self, sessions: dict[int, MasterSession]) -> set[int]:
+        """Return the connections on which all log bytes are in flight and that take more bytes."""
         end = self._store.log.written_end
-        ready = {
+        return {
             link
             for link, session in sessions.items()
             if session.next_offset >= end and self._outbox.backlog(link) <= BACKLOG_BYTES_MAX
         }
-        if news:
-            self.published_to &= ready
-        fresh = ready - self.published_to
-        if not news and not fresh:
-            return
-        self.published_to |= fresh
-        everything = self._whole_progress() if fresh else []
-        for link in ready:
-            for kind, payload in everything if link in fresh else news:
-                sessions[link].send_metadata(kind, payload, now.mono_ms)
-        self._masters.pump(turn, now)
 
     def _whole_progress(self) -> list[Metadata]:
         return [

@@ -343,7 +343,8 @@ class RegistryRole(BrokerRole):
         is_holder = self.is_holder
         # The holder may be forbidden to take commits; a member that hands over still takes some, and is not the holder.
         is_leading = self.is_master and (is_holder or self._access.may.commit)
-        self._stream.pump(turn, now, is_holder=is_holder, is_leading=is_leading)
+        self._stream.save_changes(now, is_holder=is_holder)
+        self._stream.publish(turn, now, is_leading=is_leading)
         self._barrier.noted = self._stream.noted
         if self._barrier.is_waited_at:
             self._barrier.release(self._followers(), turn)

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from tandemq.cli.support.client_session import namesrv_option
-from tandemq.cli.support.members import ask_json, members_of
+from tandemq.cli.support.members import ListedBroker, ask_json, members_of
 from tandemq.cli.support.output import json_option, show_json, show_rows
 from tandemq.errors import NetworkError, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -99,19 +99,9 @@ def scrub(broker: str | None, rate: int | None, no_wait: bool, name_servers: str
     """
     members = [member for member in members_of(name_servers) if broker in (None, member.broker)]
     wanted = {"begin": True} | ({"bytesPerSecond": rate * MEBIBYTE} if rate else {})
-    states: dict[tuple[str, int], dict[str, Any] | None] = {}
-    for member in members:
-        states[member.broker, member.broker_id] = log_health(member.address, **wanted)
-    while not no_wait and not all(map(_is_done, states.values())):
-        time.sleep(POLL_S)
-        for member in members:
-            key = member.broker, member.broker_id
-            if not _is_done(states[key]):
-                states[key] = log_health(member.address)
-        if not as_json:
-            _print_progress(list(states.values()))
-    if not as_json and sys.stderr.isatty() and not no_wait:
-        click.echo(err=True)
+    states = {(member.broker, member.broker_id): log_health(member.address, **wanted) for member in members}
+    if not no_wait:
+        _wait_until_done(members, states, silent=as_json)
     rows = [_row(name, number, found) for (name, number), found in states.items()]
     damages = [row for (name, number), found in states.items() for row in damage_rows(name, number, found)]
     if as_json:
@@ -121,6 +111,22 @@ def scrub(broker: str | None, rate: int | None, no_wait: bool, name_servers: str
         show_damages(damages)
     if not no_wait and any(row["damaged"] for row in rows):
         raise click.exceptions.Exit(EXIT_FAULTS)
+
+
+def _wait_until_done(
+    members: list[ListedBroker], states: dict[tuple[str, int], dict[str, Any] | None], *, silent: bool
+) -> None:
+    """Poll the brokers until every pass has ended, and print the progress."""
+    while not all(map(_is_done, states.values())):
+        time.sleep(POLL_S)
+        for member in members:
+            key = member.broker, member.broker_id
+            if not _is_done(states[key]):
+                states[key] = log_health(member.address)
+        if not silent:
+            _print_progress(list(states.values()))
+    if not silent and sys.stderr.isatty():
+        click.echo(err=True)
 
 
 def show_damages(rows: list[dict[str, Any]]) -> None:

@@ -94,18 +94,7 @@ def verify(store: Path, jobs: int | None, queues: bool, derived: bool, slots: in
             _print_segment(report)
     damaged = [(damage.start, damage.end) for report in reports for damage in report.damages]
     entered = _judge_queues(segments, asked, damaged) if asked is not None else None
-    seconds = seconds_since(began)
-    damages = sum(not damage.is_tail for report in reports for damage in report.damages)
-    size = sum(report.bytes for report in reports)
-    facts = {
-        "segments": len(reports),
-        "records": sum(report.records for report in reports),
-        "bytes": size,
-        "damages": damages,
-        "seconds": round(seconds, 3),
-        "MB/s": round(size / 1e6 / seconds, 1),
-    }
-    facts |= _noted(store)
+    facts = _log_facts(reports, seconds_since(began)) | _noted(store)
     indexed = _check_index(store, segments, damaged, slots, entries, silent=as_json) if derived else None
     derived_facts, findings, notes = _derived_facts(entered, indexed)
     facts |= derived_facts
@@ -117,8 +106,21 @@ def verify(store: Path, jobs: int | None, queues: bool, derived: bool, slots: in
             click.echo(line)
         click.echo()
         show_facts(facts, as_json=False)
-    if damages or facts.get("derivedFaults"):
+    if facts["damages"] or facts.get("derivedFaults"):
         raise click.exceptions.Exit(EXIT_FAULTS)
+
+
+def _log_facts(reports: "list[SegmentReport]", seconds: float) -> dict[str, Any]:
+    """Return the totals of the commit log's files."""
+    size = sum(report.bytes for report in reports)
+    return {
+        "segments": len(reports),
+        "records": sum(report.records for report in reports),
+        "bytes": size,
+        "damages": sum(not damage.is_tail for report in reports for damage in report.damages),
+        "seconds": round(seconds, 3),
+        "MB/s": round(size / 1e6 / seconds, 1),
+    }
 
 
 def _judge_queues(
