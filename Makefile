@@ -61,7 +61,7 @@ reference: $(READY)  ## write the reference pages made from the code, and the ar
 
 # Three workers, because tests spend half of their time waiting for processes; an idle worker takes tests from the others.
 test: $(READY)  ## the tests, without Java peers and real-time waits; k=name selects
-	$(PYTEST) $(WHERE) -n 4 --dist worksteal --ignore=tests/interop --ignore=tests/test_tidy.py --ignore=tests/test_docs.py \
+	$(PYTEST) $(WHERE) -n 3 --dist worksteal --ignore=tests/interop --ignore=tests/test_tidy.py --ignore=tests/test_docs.py \
 		-m "not slow and not interop" $(if $(k),-k "$(k)")
 
 # Three at a time on two cores, because some of the tests wait for the disk and for sockets.
