@@ -52,12 +52,12 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite", action="store_true", help="write the transcripts of stories anew")
+    parser.addoption("--rewrite", action="store_true", help="write the transcripts of scripts again")
 
 
 @pytest.fixture
 def rewrites(request: pytest.FixtureRequest) -> bool:
-    """Whether the transcripts of stories are written anew; the diff is then read by somebody."""
+    """Whether the transcripts of scripts are written again; read the diff."""
     return bool(request.config.getoption("--rewrite"))
 
 
@@ -95,5 +95,6 @@ def pytest_runtest_protocol() -> Iterator[None]:
 def _start_processes_only_if_marked(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that starts a process and would be part of `make test-fast`."""
     yield
-    if _starts and not request.node.get_closest_marker("system"):
+    excluded = any(request.node.get_closest_marker(name) for name in ("system", "slow"))
+    if _starts and not excluded:
         pytest.fail(f"a test without the marker `system` started {_starts}")

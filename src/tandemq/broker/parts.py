@@ -36,6 +36,7 @@ from tandemq.broker.ha.truncation import correct_progress
 from tandemq.broker.integrity.repair import Repairs, Replica
 from tandemq.broker.integrity.replica_requests import ReplicaRequests
 from tandemq.broker.integrity.scrubber import Scrubber
+from tandemq.broker.integrity.verify_job import Entries
 from tandemq.broker.maintenance.housekeeping import Housekeeping
 from tandemq.broker.maintenance.log_flush import LogFlush
 from tandemq.broker.maintenance.registration import Registration
@@ -242,6 +243,8 @@ class BrokerParts:
                 self.members,
                 self._replicas,
                 self.flush.failed,
+                self._save_scrubber,
+                self._settled,
                 self.schedule,
                 self.role,
                 self.current,
@@ -268,6 +271,12 @@ class BrokerParts:
             now,
         )
 
+    def _save_scrubber(self) -> None:
+        self.scrubber.save()
+
+    def _settled(self, entries: list[Entries]) -> None:
+        self.scrubber.settled(entries)
+
     def _replicas(self) -> list[Replica]:
         """Return the other members that may have good bytes of the log."""
         replication = self.replication
@@ -286,6 +295,7 @@ class BrokerParts:
             self.pull,
             self.generations,
             correct,
+            self._end_sessions,
             self.current,
             may_have_lost=self.recovered.may_have_lost,
         )
@@ -316,6 +326,9 @@ class BrokerParts:
             now,
             accept_loss=accept_loss,
         )
+
+    def _end_sessions(self, reason: str) -> None:
+        self.replication.masters.end_sessions(reason)
 
     def _slave_side(self, now: Now) -> SlaveSide:
         metadata = MetadataSync(

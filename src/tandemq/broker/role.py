@@ -1,10 +1,13 @@
-"""The role of a broker in its group: what it may do, when a message is replicated, what it reports to its group.
+"""The role of a broker in its group: permissions, replication of messages, reports to other members.
 
     settings (brokerRole)        `ha.static_role.StaticRole`
     group with a registry        `failover.registry_role.RegistryRole`; after mode `static` was read: `StaticRole`
 
 Parts of the broker hold `CurrentRole`, because the role object may be replaced once.
 """
+
+# ruff: noqa: B027  # empty methods are hooks that a role may leave out
+from abc import ABC, abstractmethod
 
 from tandemq.boundary import Event, Now, Turn
 from tandemq.codec.ha import Heartbeat
@@ -13,8 +16,8 @@ from tandemq.model.command import Command
 from tandemq.storage.consume_queue import ConsumeQueue
 
 
-class BrokerRole:
-    """What every role answers. The defaults are those of a broker that belongs to no group with a registry."""
+class BrokerRole(ABC):
+    """Interface of a role. The defaults are those of a broker in a group without a registry."""
 
     uses_registry = False
     """Whether the group's registry decides roles; the master's tables then follow its log to the slaves."""
@@ -22,9 +25,9 @@ class BrokerRole:
     """Epoch of the mastership in effect; 0: none."""
 
     @property
+    @abstractmethod
     def is_master(self) -> bool:
         """Whether this broker's log is the one that is replicated."""
-        raise NotImplementedError
 
     @property
     def is_elect(self) -> bool:
@@ -38,17 +41,17 @@ class BrokerRole:
 
     # Messages.
 
+    @abstractmethod
     def replica_verdict(self) -> ResponseCode | None:
         """Return the outcome of replicating a message stored now; None if that has to be waited for."""
-        raise NotImplementedError
 
+    @abstractmethod
     def copied_offset(self) -> int:
         """Return the log offset up to which enough replicas hold the log."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wake(self, woken: list[ConsumeQueue]) -> None:
         """Answer held pulls of queues that got messages."""
-        raise NotImplementedError
 
     # Requests.
 

@@ -8,7 +8,8 @@
 A change that makes acknowledgements stricter applies at once; one that relaxes them applies after the registry has
 stored it. The confirm offset never decreases within a mastership.
 
-Owner: the master's `Member`. Source: docs/internals/failover.md, "In-sync set"; RocketMQ SyncStateSet; requirement R11.
+Owner: the master's `MemberMachine`.
+Source: docs/internals/failover.md, "In-sync set"; RocketMQ SyncStateSet; requirement R11.
 """
 
 from collections.abc import Collection, Mapping

@@ -264,7 +264,7 @@ class _Demo:
             f"SIGKILL to the master of {KILLED} (process {pid}): {self._unread():,} of its messages are acknowledged "
             "and not yet consumed"
         )
-        self._note = f"master of {KILLED} is dead"
+        self._note = f"one broker of {KILLED} is down"
         receiver.resume()
         writing = asyncio.create_task(self._keep_writing(sender))
         try:

@@ -110,7 +110,7 @@ class ConnectionTable:
         """Connections to close because all partial frames together exceed their budget; logged."""
         frames = list(self._partial_frames.surplus(self._config.present.unfinished_bytes_max))
         for frame in frames:
-            self._log_partial_frame(frame, "more than unfinishedFramesMax begun on all connections")
+            self._log_partial_frame(frame, "partial frames of all connections exceed unfinishedFramesMax")
         return [frame.link for frame in frames]
 
     def with_overdue_frame(self) -> list[int]:

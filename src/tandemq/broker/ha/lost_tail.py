@@ -37,21 +37,33 @@ class LostTail:
         pull: PullPath,
         generations: Generations,
         correct_progress: Callable[[], None],
+        end_sessions: Callable[[str], None],
         current: CurrentConfig,
         *,
         may_have_lost: bool,
     ) -> None:
-        """Load the known slaves. `may_have_lost`: whether the last stop may have lost bytes of the log."""
+        """Load the known slaves.
+
+        Args:
+            store: the log.
+            disk: where the known slaves are saved.
+            send: refuses messages while slaves are awaited.
+            pull: answers no pulls beyond the log end while slaves are awaited.
+            generations: the history of the log.
+            correct_progress: sets offsets that point beyond the end of their queue to that end.
+            end_sessions: ends the sessions of slaves, with a reason: they have to connect again.
+            current: the settings in force.
+            may_have_lost: whether the last stop may have lost bytes of the log.
+        """
         self._store = store
         self._disk = disk
         self._send = send
         self._pull = pull
         self._generations = generations
         self._correct_progress = correct_progress
+        self._end_sessions = end_sessions
         self._current = current
         self._may_have_lost = may_have_lost
-        self.on_new_generation: Callable[[str], None] = _ignore
-        """Called with the reason when a generation begins: slaves have to connect again."""
         saved = load_table(disk, REPLICAS_FILE)
         self.known: set[int] = {int(number) for number in saved.get("brokerIds", [])}
         """Broker ids of slaves that have connected."""
@@ -105,7 +117,7 @@ class LostTail:
         number = pairs[-1][0] + 1
         self._generations.set([*pairs, (number, end)])
         self._accept_messages()
-        self.on_new_generation("a new generation of the log began here")
+        self._end_sessions("a new generation of the log began here")
         log.warning("master: generation %d begins at log offset %d: %s", number, end, why)
 
     def _accept_messages(self) -> None:
@@ -149,7 +161,3 @@ class LostTail:
     def _save(self) -> None:
         table = {"brokerIds": sorted(self.known), "awaitedIds": sorted(self.awaited)}
         save_table(self._disk, REPLICAS_FILE, table)
-
-
-def _ignore(_reason: str) -> None:
-    """No slave is connected yet."""

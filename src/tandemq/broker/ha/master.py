@@ -66,9 +66,9 @@ class MasterSide:
         """The connection whose acknowledgements count, by the slave's name."""
         self._addresses: dict[int, str] = {}
         """Where each slave takes requests, by broker id, from its introduction."""
-        lost_tail.on_new_generation = self._end_sessions
 
-    def _end_sessions(self, reason: str) -> None:
+    def end_sessions(self, reason: str) -> None:
+        """End all sessions, so that slaves connect again."""
         for session in self.sessions.values():
             session.end(reason)
 
@@ -243,7 +243,7 @@ class MasterSide:
         """End all sessions at the end of an epoch; how far the slaves came in it is saved."""
         self.save_offsets()
         self._speakers.clear()
-        self._end_sessions(reason)
+        self.end_sessions(reason)
 
     # Who needs the log.
 

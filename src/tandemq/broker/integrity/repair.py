@@ -88,12 +88,29 @@ class Repairs:
         members: MemberRequests,
         replicas: Callable[[], list[Replica]],
         disk_failed: Callable[[Exception, Turn, Now], None],
+        changed: Callable[[], None],
+        settled: Callable[[list[Entries]], None],
         schedule: Schedule,
         role: CurrentRole,
         current: CurrentConfig,
         turn: CurrentTurn,
     ) -> None:
-        """Take the collaborators. `replicas` returns the members that may have good bytes."""
+        """Take the collaborators.
+
+        Args:
+            store: the log.
+            damages: the damaged ranges.
+            generations: the history of the log.
+            members: sends requests to other members.
+            replicas: returns the members that may have good bytes.
+            disk_failed: called when repaired bytes could not be written or synced.
+            changed: called when the damage table has to be saved.
+            settled: called with the queue entries of records that are good again.
+            schedule: calls back at a time.
+            role: the role of the broker.
+            current: the settings in force.
+            turn: the output of the current turn.
+        """
         self._store = store
         self._damages = damages
         self._generations = generations
@@ -104,17 +121,13 @@ class Repairs:
         self._role = role
         self._current = current
         self._turn = turn
-        self._changed: Callable[[], None] = _ignore
-        self._settled: Callable[[list[Entries]], None] = _ignore
+        self._changed = changed
+        self._settled = settled
         self._attempt: _Attempt | None = None
         self._job: Job | None = None
         self._weighed: Weighed | None = None
         self._tried: dict[int, int] = {}
         """When a range was tried last, by its start."""
-
-    def notify(self, changed: Callable[[], None], settled: Callable[[list[Entries]], None]) -> None:
-        """Have the owner called. `changed`: the damage table has to be saved; `settled`: records are good again."""
-        self._changed, self._settled = changed, settled
 
     # One range at a time.
 
@@ -325,10 +338,6 @@ class Repairs:
         self._changed()
         self._settled(weighed.entries)
         self.plan(now.mono_ms)
-
-
-def _ignore(*_: object) -> None:
-    """No owner has registered."""
 
 
 def context_size(size: int) -> int:

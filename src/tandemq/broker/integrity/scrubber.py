@@ -109,7 +109,6 @@ class Scrubber:
         self._turn = turn
         self.damages = damages
         self.repairs = repairs
-        repairs.notify(changed=self.save, settled=self._settled)
         self.position = 0
         self.this = Pass()
         self.last = Pass()
@@ -434,7 +433,7 @@ class Scrubber:
         self.save()
         self.repairs.plan(now.mono_ms)
 
-    def _settled(self, entries: list[Entries]) -> None:
+    def settled(self, entries: list[Entries]) -> None:
         """Add the queue entries of records that are good again."""
         for one in entries:
             self.entries.compare(one, enters=True)

@@ -159,7 +159,7 @@ class SendPath(SendState):
     def _learn(
         self, link: Link, header: bytes, frame: PlainSendFrame, topic: Topic, queue: ConsumeQueue, layout: Layout
     ) -> None:
-        """Make a pattern of headers like this one, once a layout has come twice in a row on the connection."""
+        """Create a header pattern after two messages in a row with the same layout on the connection."""
         template, queue_id = link.template, b"%d" % queue.queue_id
         if template.topic is topic and template.layout is layout and template.matches(header) is not None:
             template.queues[queue_id] = queue

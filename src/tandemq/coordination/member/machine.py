@@ -18,7 +18,7 @@ Rules from which all others follow:
    and after a handover that was given up. Any older write in flight then fails.
 3. A member with a write in flight that could make it the holder grants no lease.
 
-Owner: the broker's failover service. Drive it with every event, then take `next_effects`; call `tick` by `deadline_ms`.
+Owner: the broker's `RegistryRole`. Drive it with every event, then take `next_effects`; call `tick` by `deadline_ms`.
 Source: docs/internals/failover.md; requirements F09-F33, V17-V19, R11.
 """
 
