@@ -273,5 +273,6 @@ def test_slave_starts_again_while_clients_hold_all_places_of_theirs(start: Start
         with pytest.raises(ConnectionError), Caller(master.port) as refused:
             refused.send(b"no place is left for a client")
         assert clients[0].send(b"meanwhile") == OK
+        end = int(clients[0].ask(RequestCode.TANDEM_PEER_INFO).fields["logEnd"])
         slave.start()
-        wait_for_copy(master, slave)
+        wait_until(lambda: slave.log_end() == end, "the slave has all")
