@@ -20,7 +20,8 @@ from tandemq.broker.processors import dispatcher
 from tandemq.broker.processors import send_back as retry
 from tandemq.broker.pull import hold_service as longpoll
 from tandemq.broker.pull import message_reader
-from tandemq.broker.send import acknowledgements, delay
+from tandemq.broker.send import acknowledgements, decoded_path, delay
+from tandemq.broker.send import processor as send
 from tandemq.broker.send.response import recode
 from tandemq.broker.state import consumer_offsets as offsets
 from tandemq.client.consumer import push_machine as consuming
@@ -29,7 +30,7 @@ from tandemq.client.core import connections as links
 from tandemq.client.core import routes
 from tandemq.client.producer import fault_strategy as targets
 from tandemq.client.producer import machine as sending
-from tandemq.codec.record.record_run import DispatchRequest
+from tandemq.codec.record.record import Record, parse_record
 from tandemq.errors import NotConnected, ProtocolError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.topic import DLQ_PREFIX, SCHEDULE_TOPIC
@@ -38,9 +39,7 @@ from tandemq.replication import record_stream as records
 from tandemq.storage import consume_queue as consumequeue
 from tandemq.storage import key_index as index
 from tandemq.storage import recovery, store
-from tandemq.storage.log import commit_log as commitlog
 from tandemq.storage.log import range_reader
-from tandemq.storage.log.message_rows import MessageRow
 from tests.mutations.patch import Mutation, both, patched
 
 
@@ -116,11 +115,11 @@ def queues_not_cut() -> AbstractContextManager[Any]:
 
 def queue_entries_wrong() -> AbstractContextManager[Any]:
     """Consume queue entries carry a wrong tag code."""
-    append = consumequeue.ConsumeQueue.append
+    stage = consumequeue.ConsumeQueue.stage
     return patched(
         consumequeue.ConsumeQueue,
-        "append",
-        lambda self, log_offset, size, code: append(self, log_offset, size, code + 1),
+        "stage",
+        lambda self, queue_offset, log_offset, size, code: stage(self, queue_offset, log_offset, size, code + 1),
     )
 
 
@@ -233,23 +232,28 @@ def junk_ends_process() -> AbstractContextManager[Any]:
 
 def body_changed() -> AbstractContextManager[Any]:
     """A message is stored with its body reversed."""
-    append = commitlog.CommitLog.append_run
+    take = decoded_path.DecodedPath.take
 
-    def changed(self: commitlog.CommitLog, rows: list[MessageRow], *rest: Any) -> Any:
-        return append(self, [(*row[:4], row[4][::-1], *row[5:]) for row in rows], *rest)
+    def changed(self: decoded_path.DecodedPath, link: Any, command: Any, now: Any) -> None:
+        command.body = command.body[::-1]
+        take(self, link, command, now)
 
-    return patched(commitlog.CommitLog, "append_run", changed)
+    return both(_engine_off(), patched(decoded_path.DecodedPath, "take", changed))
 
 
 def stored_twice() -> AbstractContextManager[Any]:
     """A message is stored twice."""
-    put = store.Store.put_run
+    store_one = decoded_path.DecodedPath._store_one
 
-    def twice(self: store.Store, *args: Any) -> Any:
-        put(self, *args)
-        return put(self, *args)
+    def twice(self: decoded_path.DecodedPath, *args: Any) -> Any:
+        store_one(self, *args)
+        return store_one(self, *args)
 
-    return patched(store.Store, "put_run", twice)
+    return both(_engine_off(), patched(decoded_path.DecodedPath, "_store_one", twice))
+
+
+def _engine_off() -> AbstractContextManager[Any]:
+    return patched(send.SendPath, "take_ordinary", lambda _self, _link, _data, at, _now: at)
 
 
 def refused_and_stored() -> AbstractContextManager[Any]:
@@ -343,10 +347,11 @@ def copies_never_compared() -> AbstractContextManager[Any]:
 
 def _dead_letters_turned(piece: records.Piece) -> bytes:
     data = bytearray(piece.data)
-    for part in piece.run.parts:
-        for row in [part] if isinstance(part, DispatchRequest) else part.rows():
-            if data[row.topic_start : row.topic_end].startswith(DLQ_PREFIX.encode()):
-                data[row.topic_start - 2] ^= 1  # the last byte of the body, before the topic's length
+    at = 0
+    while isinstance(record := parse_record(data, at, len(data)), Record):
+        if record.topic.startswith(DLQ_PREFIX.encode()):
+            data[record.body_end - 1] ^= 1
+        at += record.size
     return bytes(data)
 
 

@@ -69,7 +69,7 @@ class Broker(BrokerParts):
         self.housekeeping.begin_turn(now)
         self._receive(received, turn, now)
         self.housekeeping.make_room(turn, now)
-        self.send.store_waiting(now)
+        self.send.store_waiting()
         for event in events:
             if isinstance(event, Closed):
                 self._on_closed(event, turn, now)
@@ -104,7 +104,6 @@ class Broker(BrokerParts):
         return min([time for time in times if time is not None], default=None)
 
     def _receive(self, received: Sequence[tuple[int, bytes]], turn: Turn, now: Now) -> None:
-        self.send.read_ahead.read(self.links, received)
         for number, data in received:
             try:
                 self._take(number, data, turn, now)

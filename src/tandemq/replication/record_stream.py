@@ -20,19 +20,18 @@ from tandemq.codec.record.record import (
     record_fault,
     unfinished_record,
 )
-from tandemq.codec.record.record_run import Run, scan_run
+from tandemq.engine import verify_records
 
 RECORD_BYTES_MAX = 64 << 20
-SCAN_AGAIN_BYTES = 64 << 10
-"""Bytes parsed record by record before vectorized parsing is tried again, after it found no regular record."""
 
 
 class Piece(NamedTuple):
     """Contiguous complete records within one file of the log."""
 
     data: Buffer
-    run: Run
-    """The parsed records; their starts and ends are positions in `data`."""
+    """Perhaps with a blank at the end."""
+    records: int
+    """Number of records, without a blank."""
 
 
 class CorruptRecord(NamedTuple):
@@ -71,9 +70,9 @@ class RecordStream:
         corrupt: CorruptRecord | None = None
         file_ended = True
         while corrupt is None and file_ended and data:
-            stop, run, corrupt, file_ended = self._run(data)
+            stop, records, corrupt, file_ended = self._walk(data)
             if stop:
-                pieces.append(Piece(memoryview(data)[:stop] if stop < len(data) else data, run))
+                pieces.append(Piece(memoryview(data)[:stop] if stop < len(data) else data, records))
                 self.position += stop
                 data = data[stop:]
         if data:
@@ -81,47 +80,47 @@ class RecordStream:
             self._rest_bytes = len(data)
         return pieces, corrupt
 
-    def _run(self, data: bytes) -> tuple[int, Run, CorruptRecord | None, bool]:
-        """Parse complete records up to the end of the data or of the file.
+    def _walk(self, data: bytes) -> tuple[int, int, CorruptRecord | None, bool]:
+        """Verify complete records up to the end of the data or of the file.
 
-        Returns the position of their end, the records, a corrupt record if one follows, and whether the file ended.
+        Returns the position of their end, their number, a corrupt record if one follows, and whether the file ended.
         """
-        run = Run()
         base = self.position
         room = self._segment_bytes - base % self._segment_bytes
         end = min(len(data), room)
-        at = scan_from = 0
+        at = records = 0
         self._needed = BLANK_BYTES_MIN
-        while end - at >= BLANK_BYTES_MIN:
-            if at >= scan_from:
-                scanned = scan_run(data, at, end, base, run)
-                if scanned == at:
-                    scan_from = at + SCAN_AGAIN_BYTES
-                at = scanned
-                if end - at < BLANK_BYTES_MIN:
-                    break
+        while True:
+            at, count = verify_records(data, at, end, base)
+            records += count
+            if end - at < BLANK_BYTES_MIN:
+                break
             size, magic = peek(data, at)
             if magic == BLANK_MAGIC and size == room - at:
                 if end - at < size:
                     self._needed = size
                     break
-                return at + size, run, None, True
+                return at + size, records, None, True
             if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_BYTES_MIN <= size <= min(room - at, RECORD_BYTES_MAX):
-                return at, run, CorruptRecord(base + at, f"size {size} and magic {magic:#x} are not a record's"), False
+                return (
+                    at,
+                    records,
+                    CorruptRecord(base + at, f"size {size} and magic {magic:#x} are not a record's"),
+                    False,
+                )
             if end - at < size:
                 needed = unfinished_record(data, at, end)
                 if isinstance(needed, str):
-                    return at, run, CorruptRecord(base + at, needed), False
+                    return at, records, CorruptRecord(base + at, needed), False
                 self._needed = needed
                 break
             record = parse_record(data, at, at + size)
             fault = record if isinstance(record, str) else self._fault(data, at, base, record)
             if fault is not None:
-                return at, run, CorruptRecord(base + at, fault), False
-            assert not isinstance(record, str), "a text would have been the fault"
-            run.add(record, at)
+                return at, records, CorruptRecord(base + at, fault), False
             at += size
-        return at, run, None, False
+            records += 1
+        return at, records, None, False
 
     def _fault(self, data: bytes, at: int, base: int, record: Record) -> str | None:
         if record.log_offset != base + at:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from tandemq.boundary import Disk, File
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import RECORD_BYTES_MIN
+from tandemq.engine import QueueTail
 from tandemq.storage.segmented_file import FileCache, SegmentLog
 
 PREFILL_SIZE = 0x7FFFFFFF
@@ -63,25 +64,10 @@ class QueueFiles(FileCache):
             del self.ahead[next(iter(self.ahead))]
 
 
-class ConsumeQueue:
+class ConsumeQueue(QueueTail):
     """One consume queue. `[min_offset, max_offset)` are the queue offsets whose records may still be in the log."""
 
-    __slots__ = (
-        "_file_bytes",
-        "_files",
-        "_segments",
-        "_tail",
-        "_tail_start",
-        "held",
-        "last_log_end",
-        "max_offset",
-        "min_offset",
-        "next_offset",
-        "packed",
-        "queue_id",
-        "staged",
-        "topic",
-    )
+    __slots__ = ("_file_bytes", "_files", "_segments", "min_offset", "queue_id", "topic")
 
     def __init__(self, disk: Disk, files: QueueFiles, topic: str, queue_id: int, file_bytes: int) -> None:
         """Load the files and find `max_offset` by binary search in the last one.
@@ -89,25 +75,14 @@ class ConsumeQueue:
         Raises:
             StoreDamaged: a file has the wrong length.
         """
+        super().__init__()
         self.topic = topic
         self.queue_id = queue_id
         self._file_bytes = file_bytes
         self._files = files
         self._segments = SegmentLog(disk, files, f"consumequeue/{topic}/{queue_id}", file_bytes, is_derived=True)
-        self._tail = bytearray()
-        self._tail_start = self._written_entries()
-        self.max_offset = self._tail_start
-        self.next_offset = self.max_offset
-        """Queue offset of the next message; larger than `max_offset` only within a turn."""
+        self.start_tail(self._find_written_end())
         self.min_offset = self._segments.start // QUEUE_ENTRY_BYTES
-        self.staged: list[int] = []
-        """Entries of messages not yet written to the log, as a flat list: log offset, size, tags code of each."""
-        self.packed = b""
-        """Entries staged in batches, packed; they precede those in `staged`."""
-        self.last_log_end = 0
-        """Log offset of the end of the newest record in this queue."""
-        self.held: object | None = None
-        """Pulls waiting for this queue; owned by the broker's long polling service."""
         self.last_log_end = self.log_end_before(self.max_offset)
 
     def log_end_before(self, queue_offset: int) -> int:
@@ -119,7 +94,7 @@ class ConsumeQueue:
             step *= 2
         return 0
 
-    def _written_entries(self) -> int:
+    def _find_written_end(self) -> int:
         """Find the end of the written entries by binary search; entries zeroed by damage do not end them."""
         per_file = self._file_bytes // QUEUE_ENTRY_BYTES
         for start in reversed(self._segments.starts):
@@ -140,93 +115,37 @@ class ConsumeQueue:
             low, high = (middle + 1, high) if found != _EMPTY else (low, middle)
         return low
 
-    def append(self, log_offset: int, size: int, tags_code: int) -> None:
-        """Add the entry of the next message."""
-        self._tail += _pack(log_offset, size, tags_code)
-        self.max_offset += 1
-        self.last_log_end = log_offset + size
-
     def stage(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> bool:
-        """Stage a message of the master's log at its own queue offset; False if that entry exists already."""
-        self._restart_if_recreated(queue_offset, log_offset)
-        missing = queue_offset - self.next_offset
-        if missing < 0 or self._exceeds_log(missing, log_offset):
-            return False
-        if missing and self.next_offset == 0:
-            self.min_offset = queue_offset
-            self._start_at(queue_offset)
-            missing = queue_offset - self.max_offset
-        before = self.staged[-3] + self.staged[-2] if self.staged else self.last_log_end
-        self.staged += (before, PREFILL_SIZE, 0) * missing
-        self.staged += (log_offset, size, tags_code)
-        self.next_offset = queue_offset + 1
-        return True
-
-    def stage_packed(self, queue_offset: int, entries: bytes) -> bool:
-        """Stage packed entries that continue the queue; False, with no change, if they do not or `staged` is in use."""
-        if queue_offset != self.next_offset or self.staged:
-            return False
-        self.packed += entries
-        self.next_offset += len(entries) // QUEUE_ENTRY_BYTES
-        return True
-
-    def stage_next(self, entries: bytes) -> None:
-        """Stage packed entries of new messages at the queue's next offsets."""
-        count = len(entries) // QUEUE_ENTRY_BYTES
-        if self.staged:
-            self.staged += _packer(count).unpack(entries)
-        else:
-            self.packed += entries
-        self.next_offset += count
-
-    def enter_staged(self) -> None:
-        """Add the staged entries: their messages are in the log."""
-        if self.packed:
-            self._tail += self.packed
-            self.max_offset += len(self.packed) // QUEUE_ENTRY_BYTES
-            log_offset, size, _ = _unpack(self.packed, len(self.packed) - QUEUE_ENTRY_BYTES)
-            self.last_log_end = log_offset + size
-            self.packed = b""
-        staged = self.staged
-        if not staged:
-            return
-        self._tail += _packer(len(staged) // 3).pack(*staged)
-        self.max_offset += len(staged) // 3
-        self.last_log_end = staged[-3] + staged[-2]
-        staged.clear()
-
-    def drop_staged(self) -> None:
-        """Discard the staged entries: their messages could not be written to the log."""
-        self.staged.clear()
-        self.packed = b""
-        self.next_offset = self.max_offset
-
-    def enter(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> bool:
-        """Add a message found in the log at its own queue offset; False if that entry exists already.
+        """Stage the entry of a record at the queue offset that the record states; False if that entry exists already.
 
         Skipped queue offsets become holes: their messages were lost to damage. A hole has the log offset at which the
         preceding record ends, so that entries stay in log order. A queue's first message may have any offset.
         """
         self._restart_if_recreated(queue_offset, log_offset)
-        if queue_offset < self.max_offset or self._exceeds_log(queue_offset - self.max_offset, log_offset):
+        missing = queue_offset - self.next_offset
+        if missing < 0 or self._exceeds_log(missing, log_offset):
             return False
-        if queue_offset > self.max_offset:
-            if self.max_offset == 0:
+        if missing:
+            if self.next_offset == 0:
                 self.min_offset = queue_offset
                 self._start_at(queue_offset)
-            self._tail += _pack(self.last_log_end, PREFILL_SIZE, 0) * (queue_offset - self.max_offset)
-            self.max_offset = queue_offset
-        self.append(log_offset, size, tags_code)
-        self.next_offset = self.max_offset
+                missing = queue_offset - self.next_offset
+            self.stage_entry(self.staged_log_end(), PREFILL_SIZE, 0, missing)
+        self.stage_entry(log_offset, size, tags_code)
         return True
+
+    def enter(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> bool:
+        """Like `stage`, for a record that is in the log."""
+        is_new = self.stage(queue_offset, log_offset, size, tags_code)
+        self.commit_staged()
+        return is_new
 
     def reserve_offset(self, queue_offset: int) -> bool:
         """Add a hole for a damaged message, so that no new message gets its offset; False if it is not the next one."""
         if queue_offset != self.max_offset or not queue_offset:
             return False
-        self._tail += _pack(self.last_log_end, PREFILL_SIZE, 0)
-        self.max_offset += 1
-        self.next_offset = self.max_offset
+        self.stage_entry(self.last_log_end, PREFILL_SIZE, 0)
+        self.commit_staged()
         return True
 
     def correct(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> None:
@@ -244,16 +163,15 @@ class ConsumeQueue:
         """
         end = queue_offset + len(packed) // QUEUE_ENTRY_BYTES
         assert self.min_offset <= queue_offset and end <= self.max_offset, "only existing entries are rewritten"
-        start, stop = queue_offset * QUEUE_ENTRY_BYTES, min(end, self._tail_start) * QUEUE_ENTRY_BYTES
+        start, stop = queue_offset * QUEUE_ENTRY_BYTES, min(end, self.tail_start) * QUEUE_ENTRY_BYTES
         at = start
         self._files.ahead.pop(self, None)
         while at < stop:
             size = min(stop - at, self._file_bytes - at % self._file_bytes)
             self._segments.write(packed[at - start : at - start + size], at)
             at += size
-        if end > self._tail_start:
-            place = at - self._tail_start * QUEUE_ENTRY_BYTES
-            self._tail[place : place + len(packed) - (at - start)] = packed[at - start :]
+        if end > self.tail_start:
+            self.rewrite_tail(at // QUEUE_ENTRY_BYTES, packed[at - start :])
         if end == self.max_offset:
             log_offset, size, _ = _unpack(packed, len(packed) - QUEUE_ENTRY_BYTES)
             self.last_log_end = log_offset + size
@@ -264,7 +182,8 @@ class ConsumeQueue:
         if queue_offset or not self.next_offset or log_offset < self.last_log_end:
             return
         self.destroy()
-        self._tail_start = self.min_offset = self.max_offset = self.next_offset = self.last_log_end = 0
+        self.start_tail(0)
+        self.min_offset = self.last_log_end = 0
 
     def _exceeds_log(self, missing: int, log_offset: int) -> bool:
         """Whether the log has no room for so many missing messages: a damaged queue offset must not fill the memory."""
@@ -275,7 +194,7 @@ class ConsumeQueue:
             self._files.ahead.pop(self, None)
             self._segments.destroy()
         per_file = self._file_bytes // QUEUE_ENTRY_BYTES
-        self._tail_start = self.max_offset = queue_offset - queue_offset % per_file
+        self.start_tail(queue_offset - queue_offset % per_file)
 
     def entry(self, queue_offset: int) -> Entry:
         """Return one entry between `min_offset` and `max_offset`."""
@@ -284,13 +203,12 @@ class ConsumeQueue:
     def read(self, queue_offset: int, count: int) -> bytes:
         """Return up to `count` packed entries from `queue_offset` on, from files and memory."""
         end = min(queue_offset + count, self.max_offset)
-        written_end = min(end, self._tail_start)
+        written_end = min(end, self.tail_start)
         data = self._written(queue_offset, written_end) if queue_offset < written_end else b""
         queue_offset += len(data) // QUEUE_ENTRY_BYTES
         if not written_end <= queue_offset < end:
             return data
-        first = (queue_offset - self._tail_start) * QUEUE_ENTRY_BYTES
-        return data + bytes(self._tail[first : (end - self._tail_start) * QUEUE_ENTRY_BYTES])
+        return data + self.tail(queue_offset, end)
 
     def _written(self, start: int, end: int) -> bytes:
         """Return packed entries from the files, with read-ahead for sequential readers."""
@@ -300,7 +218,7 @@ class ConsumeQueue:
             if end - start <= _SEARCH_ENTRIES:
                 return self._from_files(start * QUEUE_ENTRY_BYTES, end * QUEUE_ENTRY_BYTES)
             if ahead_start <= start <= ahead_end:
-                stop = min(max(end, start + AHEAD_ENTRIES), self._tail_start)
+                stop = min(max(end, start + AHEAD_ENTRIES), self.tail_start)
             else:
                 stop = end
             ahead_start, ahead = start, self._from_files(start * QUEUE_ENTRY_BYTES, stop * QUEUE_ENTRY_BYTES)
@@ -318,7 +236,7 @@ class ConsumeQueue:
     @property
     def _held_from(self) -> int:
         """Queue offset of the first entry in the files, or in memory if there are no files."""
-        return self._segments.start // QUEUE_ENTRY_BYTES if self._segments.starts else self._tail_start
+        return self._segments.start // QUEUE_ENTRY_BYTES if self._segments.starts else self.tail_start
 
     def plausible_offset(self, queue_offset: int) -> int | None:
         """Return the log offset of an entry; None if the entry is implausible: no size, or overlap with a neighbour.
@@ -349,14 +267,9 @@ class ConsumeQueue:
         return low
 
     @property
-    def written_entries(self) -> int:
-        """Queue offset up to which entries are written to files."""
-        return self._tail_start
-
-    @property
     def dirty(self) -> bool:
         """Whether entries in memory are not written yet."""
-        return bool(self._tail)
+        return self.max_offset > self.tail_start
 
     def flush(self) -> None:
         """Write the entries in memory.
@@ -364,21 +277,19 @@ class ConsumeQueue:
         Raises:
             DiskFull, DiskFailed: the entries stay in memory; the next call writes them.
         """
-        while self._tail:
-            offset = self._tail_start * QUEUE_ENTRY_BYTES
-            room = self._file_bytes - offset % self._file_bytes
-            piece = bytes(self._tail[:room])
-            self._segments.write(piece, offset)
-            del self._tail[:room]
-            self._tail_start += len(piece) // QUEUE_ENTRY_BYTES
+        per_file = self._file_bytes // QUEUE_ENTRY_BYTES
+        while (first := self.tail_start) < self.max_offset:
+            stop = min(self.max_offset, first - first % per_file + per_file)
+            self._segments.write(self.tail(first, stop), first * QUEUE_ENTRY_BYTES)
+            self.advance_tail(stop - first)
 
     def paths_from(self, log_offset: int) -> list[str]:
         """Return the paths of the files with written entries of records at or after a log offset."""
-        low = self.first_at_or_after(log_offset, self._segments.start // QUEUE_ENTRY_BYTES, self._tail_start)
+        low = self.first_at_or_after(log_offset, self._segments.start // QUEUE_ENTRY_BYTES, self.tail_start)
         return [
             self._segments.path(start)
             for start in self._segments.starts
-            if start + self._file_bytes > low * QUEUE_ENTRY_BYTES and low < self._tail_start
+            if start + self._file_bytes > low * QUEUE_ENTRY_BYTES and low < self.tail_start
         ]
 
     def truncate_from(self, log_end: int, *, wipes: bool = False) -> None:
@@ -399,14 +310,12 @@ class ConsumeQueue:
             low -= 1
         self._files.ahead.pop(self, None)
         if wipes:
-            self._segments.wipe(min(low, self._tail_start) * QUEUE_ENTRY_BYTES)
-        if low >= self._tail_start:
-            del self._tail[(low - self._tail_start) * QUEUE_ENTRY_BYTES :]
+            self._segments.wipe(min(low, self.tail_start) * QUEUE_ENTRY_BYTES)
+        if low >= self.tail_start:
+            self.cut_tail(low)
         else:
-            self._tail.clear()
+            self.start_tail(low)
             self._segments.truncate(low * QUEUE_ENTRY_BYTES)
-            self._tail_start = low
-        self.max_offset = self.next_offset = low
         self.min_offset = min(self.min_offset, low)
         self.last_log_end = self.log_end_before(low)
 
@@ -432,8 +341,7 @@ class ConsumeQueue:
     def destroy(self) -> None:
         """Delete the files."""
         self._files.ahead.pop(self, None)
-        self._tail.clear()
-        self.drop_staged()
+        self.start_tail(self.max_offset)
         self._segments.destroy()
 
 

@@ -1,16 +1,14 @@
 """Key index: maps (topic, key, time) to log offsets.
 
 A file has a header, a table of slots and a list of entries; the entries of one slot form a chain, newest first.
-Keys are collected and hashed in numpy batches. `absorb` writes their entries to disk. The slot table of the newest
+Keys are collected as packed rows (`KeyRow`). `absorb` writes their entries to disk. The slot table of the newest
 file is kept in memory: it is written when the file is full or closed, and rebuilt from the entries after a crash.
 
 Source: docs/internals/storage.md, "index"; RocketMQ IndexFile, IndexService.
 """
 
 import logging
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,24 +21,16 @@ from tandemq.codec.record.entries import (
     INDEX_HEADER_BYTES,
     INDEX_SLOT_BYTES,
 )
-from tandemq.errors import StoreError
-from tandemq.model.java_hash import cached_java_hash, hash_ascii_rows, java_hash
+from tandemq.engine import KEY_ROW, KEY_ROW_BYTES, key_hash
 from tandemq.storage.segmented_file import write_zeroes
 
 PENDING_MAX = 512
 CHAIN_MAX = 100_000
-VECTORIZED_KEYS_MIN = 6
-"""Number of keys from which on numpy hashes them faster than a loop."""
 log = logging.getLogger(__name__)
 _ENTRY = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+_ROW = np.dtype([("hash", "<i4"), ("offset", "<i8"), ("ms", "<i8")])
+"""`engine.KEY_ROW` as a numpy dtype."""
 _Array = np.ndarray[Any, np.dtype[Any]]
-_MASK = 0xFFFFFFFF
-
-
-def key_hash(topic: str, key: str) -> int:
-    """Return |hashCode(topic#key)|; 0 for the minimum of an int32, which has no absolute value."""
-    value = java_hash(f"{topic}#{key}")
-    return 0 if value == -(1 << 31) else abs(value)
 
 
 class IndexEntry(NamedTuple):
@@ -132,8 +122,10 @@ class IndexFile:
             self._write_header()
             self._file.datasync()
 
-    def add(self, hashes: _Array, offsets: _Array, times: _Array) -> None:
-        """Add keys: positive int32 hashes, log offsets, store times in ms. The file must have room for them."""
+    def add(self, rows: bytes) -> None:
+        """Add packed keys (`engine.KEY_ROW`), in log order. The file must have room for them."""
+        keys = np.frombuffer(rows, dtype=_ROW)
+        hashes, offsets, times = keys["hash"], keys["offset"], keys["ms"]
         count = self.count + len(hashes)
         begin_ms, begin_offset = self.begin_ms, self.begin_offset
         if self.count == 1:
@@ -214,24 +206,6 @@ class IndexFile:
         self._file.datasync()
 
 
-class _Rows(NamedTuple):
-    """ASCII keys of one topic and one length, concatenated, with the log offsets and store times of their records."""
-
-    topic: str
-    keys: bytes
-    length: int
-    offsets: _Array
-    times: _Array
-
-    def singly(self) -> list[tuple[str, bytes, int, int]]:
-        """Return the keys in the form of `KeyIndex.pending`."""
-        pairs = zip(self.offsets.tolist(), self.times.tolist(), strict=True)
-        return [
-            (self.topic, self.keys[at * self.length : (at + 1) * self.length], offset, time_ms)
-            for at, (offset, time_ms) in enumerate(pairs)
-        ]
-
-
 class KeyIndex:
     """All index files, and the keys that are not in a file yet."""
 
@@ -249,10 +223,8 @@ class KeyIndex:
                 self.files.append(IndexFile(disk, f"index/{name}", slots, entries))
             else:
                 log.warning("index: index/%s has another size than configured and is not used", name)
-        self.pending: list[tuple[str, bytes, int, int]] = []
-        """(topic, key, log offset, store time in ms) in log order; plain tuples, as dispatch adds one per key."""
-        self._rows: list[_Rows] = []
-        """Keys added in batches, in log order; all precede those in `pending`."""
+        self.pending = bytearray()
+        """Keys that are not in a file yet, packed (`engine.KEY_ROW`), in log order."""
 
     @property
     def end_offset(self) -> int:
@@ -279,74 +251,27 @@ class KeyIndex:
     @property
     def waiting(self) -> int:
         """Number of keys that are not in a file yet."""
-        return len(self.pending) + sum(len(rows.offsets) for rows in self._rows)
+        return len(self.pending) // KEY_ROW_BYTES
 
     def discard_from(self, log_end: int) -> None:
         """Discard keys not in a file yet whose records are at or after `log_end`."""
-        self._rows_to_pending()
-        self.pending = [key for key in self.pending if key[2] < log_end]
+        rows = np.frombuffer(bytes(self.pending), dtype=_ROW)
+        self.pending = bytearray(rows[rows["offset"] < log_end].tobytes())
 
     def absorb(self) -> None:
-        """Hash the keys that are not in a file yet and write their entries.
+        """Write the entries of the keys that are not in a file yet.
 
         Raises:
             DiskFull, DiskFailed: the keys that could not be written are kept for the next call.
         """
-        if self._rows:
-            self._absorb_rows()
         while self.pending:
-            file = self._newest(self.pending[0][3])
-            batch = self.pending[: file.entries_max - file.count]
-            topics, keys, offsets, times = zip(*batch, strict=True)
-            file.add(hash_keys(topics, keys), np.array(offsets, dtype=np.int64), np.array(times, dtype=np.int64))
-            del self.pending[: len(batch)]
+            _, _, first_ms = KEY_ROW.unpack_from(self.pending)
+            file = self._newest(first_ms)
+            size = min(len(self.pending), (file.entries_max - file.count) * KEY_ROW_BYTES)
+            file.add(bytes(self.pending[:size]))
+            del self.pending[:size]
             if file.is_full:
                 file.release()
-
-    def add_rows(self, topic: str, keys: bytes, length: int, offsets: _Array, times: _Array) -> None:
-        """Add a batch of ASCII keys of one length and topic, concatenated; written once PENDING_MAX keys have gathered.
-
-        Raises:
-            DiskFull, DiskFailed: the keys that could not be written are kept for the next call.
-        """
-        rows = _Rows(topic, keys, length, offsets, times)
-        if self.pending:
-            try:
-                self.absorb()
-            except StoreError:
-                self.pending += rows.singly()
-                raise
-        self._rows.append(rows)
-        if self.waiting >= PENDING_MAX:
-            self._absorb_rows()
-
-    def _absorb_rows(self) -> None:
-        done = 0
-        found = [
-            _hash_rows(topic, b"".join([rows.keys for rows in group]), length)
-            for (topic, length), group in groupby(self._rows, lambda rows: (rows.topic, rows.length))
-        ]
-        hashes = _positive(np.concatenate(found))
-        offsets = np.concatenate([rows.offsets for rows in self._rows])
-        times = np.concatenate([rows.times for rows in self._rows])
-        try:
-            while done < len(hashes):
-                file = self._newest(int(times[done]))
-                stop = min(len(hashes), done + file.entries_max - file.count)
-                file.add(hashes[done:stop], offsets[done:stop], times[done:stop])
-                done = stop
-                if file.is_full:
-                    file.release()
-        except StoreError:
-            self._rows_to_pending()
-            del self.pending[:done]
-            raise
-        self._rows.clear()
-
-    def _rows_to_pending(self) -> None:
-        """Convert the batches to single keys in `pending`."""
-        self.pending = [key for rows in self._rows for key in rows.singly()] + self.pending
-        self._rows.clear()
 
     def _newest(self, wall_ms: int) -> IndexFile:
         if self.files and not self.files[-1].is_full:
@@ -367,7 +292,7 @@ class KeyIndex:
             DiskFull, DiskFailed: as `absorb`, which runs first.
         """
         self.absorb()
-        wanted = key_hash(topic, key)
+        wanted = key_hash(topic, key.encode("utf-8", "surrogatepass"))
         found: list[int] = []
         for file in reversed(self.files):
             if file.count > 1 and file.begin_ms <= end_ms:
@@ -393,53 +318,3 @@ class KeyIndex:
             file.sync()
         for file in self.files:
             file.close()
-
-
-def hash_keys(topics: Sequence[str], keys: Sequence[bytes]) -> _Array:
-    """Return positive int32 hashes of topic#key. Keys of the same length and topic are hashed in one numpy batch."""
-    if len(keys) < VECTORIZED_KEYS_MIN:
-        return _positive(np.array([_hash_one(*pair) for pair in zip(topics, keys, strict=True)], dtype=np.uint32))
-    rows = b"".join(keys)
-    if len(set(topics)) == 1 and len(set(map(len, keys))) == 1 and rows.isascii():
-        return _positive(_hash_rows(topics[0], rows, len(keys[0])))
-    return _positive(_hash_mixed(topics, keys))
-
-
-def _positive(hashes: _Array) -> _Array:
-    """Return |hash| as int32; 0 for the minimum of an int32, which has no absolute value."""
-    signed = hashes.view(np.int32)
-    result: _Array = np.abs(signed)
-    result[signed == np.int32(-(1 << 31))] = 0
-    return result
-
-
-def _hash_rows(topic: str, rows: bytes, length: int) -> _Array:
-    """Return unsigned hashes of topic#key for concatenated keys of one length."""
-    prefix = cached_java_hash(f"{topic}#") & _MASK
-    return hash_ascii_rows(rows, length) + np.uint32(prefix * pow(31, length, 1 << 32) & _MASK)
-
-
-def _hash_one(topic: str, key: bytes) -> int:
-    """Return the unsigned hash of one topic#key."""
-    if not key.isascii():
-        return java_hash(f"{topic}#{key.decode('utf-8', 'replace')}") & _MASK
-    value = cached_java_hash(f"{topic}#")
-    for unit in key:
-        value = 31 * value + unit & _MASK
-    return value
-
-
-def _hash_mixed(topics: Sequence[str], keys: Sequence[bytes]) -> _Array:
-    hashes = np.empty(len(keys), dtype=np.uint32)
-    groups: dict[tuple[str, int], list[int]] = {}
-    for position, (topic, key) in enumerate(zip(topics, keys, strict=True)):
-        if key.isascii():
-            groups.setdefault((topic, len(key)), []).append(position)
-        else:
-            hashes[position] = _hash_one(topic, key)
-    for (topic, length), positions in groups.items():
-        if len(positions) < VECTORIZED_KEYS_MIN:
-            hashes[positions] = [_hash_one(topic, keys[position]) for position in positions]
-            continue
-        hashes[positions] = _hash_rows(topic, b"".join([keys[position] for position in positions]), length)
-    return hashes

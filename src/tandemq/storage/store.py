@@ -7,18 +7,14 @@ A turn appends messages with `put`, then calls `commit()` once: one write, then 
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from struct import Struct
 from typing import NamedTuple
 
-import numpy as np
-
 from tandemq.boundary import Buffer, Disk, File
-from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.codec.record.layout import Layout, Layouts
-from tandemq.codec.record.record import Record, parse_record, property_value, record_keys, tags_code
-from tandemq.codec.record.record_run import Array, RecordColumns, Run, uniform_records
+from tandemq.codec.record.entries import QUEUE_ENTRY
+from tandemq.codec.record.record import Record, parse_record, property_value, tags_code
+from tandemq.engine import commit_staged, key_rows, stage_records
 from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.message import SysFlag
 from tandemq.model.topic import SCHEDULE_TOPIC, topic_name_error
@@ -26,15 +22,10 @@ from tandemq.storage.checkpoint import Checkpoint, Marks, open_marks, write_chec
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, QueueFiles, around
 from tandemq.storage.key_index import PENDING_MAX, KeyIndex
 from tandemq.storage.log.commit_log import AppendMessageResult, CommitLog, NewMessage
-from tandemq.storage.log.message_rows import MessageRow, UniformRows, encode_uniform
 from tandemq.storage.log.scan import DamagedRange
 
 log = logging.getLogger(__name__)
 _TRANSACTION_BITS = 0xC
-_STORED = Struct(">q8s")
-UNIFORM_MIN = 16
-"""Number of records copied from the master from which on `uniform_records` is tried."""
-_ENTRY = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _PREPARED = int(SysFlag.TRANSACTION_PREPARED)
 _ROLLBACK = int(SysFlag.TRANSACTION_ROLLBACK)
 
@@ -50,6 +41,18 @@ class StoreConfig:
     index_entries: int
     delays_ms: tuple[int, ...]
     boot_id: str = ""
+
+
+class RecordBatch(NamedTuple):
+    """Contiguous records for the log's end, within one file, and what was staged for them."""
+
+    data: Buffer
+    queues: list[ConsumeQueue]
+    """Queues of which these records staged the first entries since the last commit."""
+    keys: bytes
+    """Packed (`engine.KEY_ROW`)."""
+    store_ms: int
+    """Store time of the last record, 0 if there is none."""
 
 
 class FlushJob(NamedTuple):
@@ -92,11 +95,10 @@ class Store:
         """Ranges of the log that recovery found damaged and left in place."""
         self.suspect_entries: list[tuple[ConsumeQueue, int]] = []
         """Queue entries that recovery found damaged and left in place: queue and queue offset."""
-        self._layouts = Layouts()
         self._touched: list[ConsumeQueue] = []
-        self._staged_keys: list[tuple[str, bytes, int, int]] = []
-        self._staged_rows: list[tuple[str, bytes, int, Array, Array]] = []
-        """Unique keys staged in batches; they precede those in `_staged_keys`: topic, keys, length, offsets, times."""
+        """Queues with staged entries."""
+        self._staged_keys = bytearray()
+        """Keys of the appended records, packed (`engine.KEY_ROW`)."""
         self._staged_ms = 0
         self.woken: list[ConsumeQueue] = []
         """Queues with held pulls that got messages; the long polling service empties the list."""
@@ -124,78 +126,12 @@ class Store:
         for key in [key for key in self.queues if key[0] == topic]:
             queue = self.queues.pop(key)
             self.dirty_queues.pop(queue, None)
-            self.marks.entries -= queue.written_entries
+            self.marks.entries -= queue.tail_start
             queue.destroy()
         self.disk.remove(f"consumequeue/{topic}")
         self.save_marks()
 
     # Writing.
-
-    def put_run(self, rows: list[MessageRow], store_ms: int, store_host: bytes) -> list[tuple[int, int, int]]:
-        """Append ordinary messages, each small enough for a log file; return log offset, size and queue offset of each.
-
-        Plain tuples: this is the path of every send that `put_uniform` does not take, and a NamedTuple costs 0.2 µs.
-        """
-        placed = self.log.append_run(rows, _STORED.pack(store_ms, store_host))
-        self._staged_ms = store_ms
-        keys = self._staged_keys
-        for row, (log_offset, size, _) in zip(rows, placed, strict=True):
-            queue, _, layout, unique, _, _, _, _, _, _, _, _ = row
-            staged = queue.staged
-            if not staged:
-                self._touched.append(queue)
-            staged += (log_offset, size, layout.tags_code)
-            keys.append((queue.topic, unique, log_offset, store_ms))
-            if layout.keys:
-                self._stage_keys(queue.topic, layout.keys, log_offset, store_ms)
-        return placed
-
-    def put_uniform(self, rows: list[MessageRow], store_ms: int, store_host: bytes) -> UniformRows | None:
-        """Append many messages of the same layout; None, with no change, if they differ or do not fit this log file."""
-        same = encode_uniform(rows, self.log.end, self.log.room, store_ms, store_host)
-        if same is not None:
-            self.put_encoded(same.data, same.size, same.spans, same.layout, same.keys, store_ms, same.order)
-        return same
-
-    def put_encoded(
-        self,
-        data: bytes,
-        size: int,
-        spans: list[tuple[ConsumeQueue, int]],
-        layout: Layout,
-        keys: bytes,
-        store_ms: int,
-        order: Sequence[int] | None = None,
-    ) -> None:
-        """Append contiguous records of `size` bytes each, encoded for the log's end; the log file has room for them.
-
-        Args:
-            spans: (queue, number of records) in order; each record has the next offset of its queue.
-            keys: the unique keys of the records, concatenated; ASCII and of one length.
-            order: indexes of the records in the order of the spans, if that differs from log order.
-        """
-        offsets = np.arange(self.log.end, self.log.end + len(data), size, dtype=np.int64)
-        self.log.append_copy(data)
-        self._staged_ms = store_ms
-        entries = np.empty(len(offsets), dtype=_ENTRY)
-        entries["log_offset"] = offsets if order is None else offsets.take(order)
-        entries["size"] = size
-        entries["code"] = layout.tags_code
-        packed, at = entries.tobytes(), 0
-        for queue, count in spans:
-            if not queue.staged and not queue.packed:
-                self._touched.append(queue)
-            stop = at + count * QUEUE_ENTRY_BYTES
-            queue.stage_next(packed[at:stop])
-            at = stop
-        topic, length = spans[0][0].topic, len(keys) // len(offsets)
-        if not layout.keys and not self._staged_keys:
-            times = np.full(len(offsets), store_ms, dtype=np.int64)
-            self._staged_rows.append((topic, keys, length, offsets, times))
-            return
-        for number, offset in enumerate(offsets.tolist()):
-            self._staged_keys.append((topic, keys[number * length : (number + 1) * length], offset, store_ms))
-            self._stage_keys(topic, layout.keys or b"", offset, store_ms)
 
     def put(
         self,
@@ -215,35 +151,31 @@ class Store:
         """Append a message of any kind; tags and keys are taken from its properties.
 
         Raises:
-            RecordTooLarge: see `CommitLog.append_record`.
+            RecordTooLarge: see `CommitLog.encode`.
         """
         is_queued = sys_flag & _TRANSACTION_BITS not in (_PREPARED, _ROLLBACK)
         queue_offset = queue.next_offset if is_queued else 0
         message = NewMessage(
             body, properties, flag, sys_flag, born_ms, born_host, store_ms, store_host, reconsume_times, prepared_offset
         )
-        stored = self.log.append_record(queue.topic, queue.queue_id, queue_offset, message)
+        raw, log_offset = self.log.encode(queue.topic, queue.queue_id, queue_offset, message)
+        queues: list[ConsumeQueue] = []
         if is_queued:
             code = self.entry_code(queue.topic, properties, store_ms)
-            self._stage(queue, queue_offset, stored.log_offset, stored.size, code)
-        self._staged_ms = store_ms
+            if queue.stage_entry(log_offset, len(raw), code):
+                queues.append(queue)
+        keys = b""
         if sys_flag & _TRANSACTION_BITS != _ROLLBACK:
-            self._stage_all_keys(queue.topic, properties, stored.log_offset, store_ms)
-        return stored
+            keys = key_rows(queue.topic, properties, log_offset, store_ms)
+        self.append(RecordBatch(raw, queues, keys, store_ms))
+        return AppendMessageResult(queue_offset, log_offset, len(raw))
 
-    def _stage(self, queue: ConsumeQueue, queue_offset: int, log_offset: int, size: int, code: int) -> None:
-        is_first = not queue.staged
-        if queue.stage(queue_offset, log_offset, size, code) and is_first:
-            self._touched.append(queue)
-
-    def _stage_all_keys(self, topic: str, properties: bytes, log_offset: int, store_ms: int) -> None:
-        for key in record_keys(properties):
-            self._staged_keys.append((topic, key, log_offset, store_ms))
-
-    def _stage_keys(self, topic: str, keys: bytes, log_offset: int, store_ms: int) -> None:
-        for key in keys.split(b" "):
-            if key:
-                self._staged_keys.append((topic, key, log_offset, store_ms))
+    def append(self, batch: RecordBatch) -> None:
+        """Append records whose entries are staged in their queues; the only way into the log."""
+        self.log.append(batch.data)
+        self._touched += batch.queues
+        self._staged_keys += batch.keys
+        self._staged_ms = batch.store_ms or self._staged_ms
 
     def entry_code(self, topic: str, properties: bytes, store_ms: int) -> int:
         """Return the tags code of a queue entry: the tag's hash, or the delivery time (ms) on the delay topic."""
@@ -254,83 +186,18 @@ class Store:
                 return store_ms + (delays[min(int(level), len(delays)) - 1] if delays else 1000)
         return tags_code(properties)
 
-    def append_copy(self, data: Buffer, run: Run) -> None:
-        """Append a verified piece of the master's log: whole records or a blank, within one file.
+    def append_copy(self, data: Buffer) -> None:
+        """Append a verified piece of the master's log: whole records, perhaps with a blank at the end, in one file."""
+        found = stage_records(data, self._queue_for, self.entry_code)
+        self.append(RecordBatch(data, *found))
 
-        Args:
-            run: the parsed records of `data`. Cost: one step per record.
-        """
-        self.log.append_copy(data)
-        self._staged_ms = run.last_store_ms or self._staged_ms
-        columns = run.columns
-        if columns is not None and len(columns.sizes) >= UNIFORM_MIN and self._stage_uniform(data, columns):
-            return
-        topic_bytes, topic = b"", ""
-        data = bytes(data)
-        for size, queue_id, queue_offset, log_offset, sys_flag, store_ms, start, stop, properties, end in run.rows():
-            if data[start:stop] != topic_bytes:
-                topic_bytes = data[start:stop]
-                topic = topic_bytes.decode("utf-8", "replace")
-            transaction = sys_flag & _TRANSACTION_BITS
-            raw = data[properties:end]
-            unique, layout = self._layouts.of_stored(raw)
-            if transaction not in (_PREPARED, _ROLLBACK):
-                queue = self.queues.get((topic, queue_id))
-                if queue is None:
-                    if self._is_unfit(topic, queue_id):
-                        continue
-                    queue = self.queue(topic, queue_id)
-                code = layout.tags_code if topic != SCHEDULE_TOPIC else self.entry_code(topic, raw, store_ms)
-                if not queue.staged and not queue.packed:
-                    self._touched.append(queue)
-                if queue_offset == queue.next_offset:
-                    queue.staged += (log_offset, size, code)
-                    queue.next_offset = queue_offset + 1
-                else:
-                    queue.stage(queue_offset, log_offset, size, code)
-            if transaction != _ROLLBACK:
-                if unique:
-                    self._staged_keys.append((topic, unique, log_offset, store_ms))
-                if layout.keys:
-                    self._stage_keys(topic, layout.keys, log_offset, store_ms)
-
-    def _stage_uniform(self, data: Buffer, columns: RecordColumns) -> bool:
-        """Stage records of the same layout in one batch; False, with nothing staged, if they differ."""
-        same = None if self._staged_keys else uniform_records(data, columns)
-        if same is None:
-            return False
-        topic = same.topic.decode("utf-8", "replace")
-        _, layout = self._layouts.of_stored(same.properties)
-        if topic == SCHEDULE_TOPIC or layout.keys or not same.unique_keys.isascii():
-            return False
-        order = np.argsort(columns.queue_ids, kind="stable")
-        ids, queue_offsets = columns.queue_ids[order], columns.queue_offsets[order]
-        cuts = np.flatnonzero(np.diff(ids)) + 1
-        continues = np.diff(queue_offsets) == 1
-        continues[cuts - 1] = True
-        starts = [0, *cuts.tolist()]
-        queues = [self.queues.get((topic, queue_id)) for queue_id in ids[starts].tolist()]
-        firsts = queue_offsets[starts].tolist()
-        for queue, first in zip(queues, firsts, strict=True):
-            if queue is None or queue.staged or first != queue.next_offset:
-                return False
-        if not continues.all():
-            return False
-        entries = np.empty(len(order), dtype=_ENTRY)
-        entries["log_offset"] = columns.log_offsets[order]
-        entries["size"] = columns.sizes[order]
-        entries["code"] = layout.tags_code
-        packed = entries.tobytes()
-        for queue, start, stop, first in zip(queues, starts, [*starts[1:], len(order)], firsts, strict=True):
-            assert queue is not None, "checked above"
-            if not queue.packed:
-                self._touched.append(queue)
-            queue.stage_packed(first, packed[start * QUEUE_ENTRY_BYTES : stop * QUEUE_ENTRY_BYTES])
-        if same.unique_bytes:
-            self._staged_rows.append(
-                (topic, same.unique_keys, same.unique_bytes, columns.log_offsets, columns.store_ms)
-            )
-        return True
+    def _queue_for(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
+        """Return the queue that a record names; None if there can be no such queue."""
+        name = topic.decode("utf-8", "replace")
+        found = self.queues.get((name, queue_id))
+        if found is not None:
+            return found
+        return None if self._is_unfit(name, queue_id) else self.queue(name, queue_id)
 
     def commit(self) -> int:
         """Write the appended messages, then dispatch them to queues and index; return the number of bytes written.
@@ -345,40 +212,25 @@ class Store:
                 queue.drop_staged()
             self._touched.clear()
             self._staged_keys.clear()
-            self._staged_rows.clear()
             raise
         if self._touched:
-            for queue in self._touched:
-                queue.enter_staged()
-                if queue.held is not None:
-                    self.woken.append(queue)
+            commit_staged(self._touched, self.woken)
             self.dirty_queues.update(dict.fromkeys(self._touched))
             self._touched.clear()
             self.last_store_ms = self._staged_ms
-        if self._staged_rows:
-            self._index_rows()
         if self._staged_keys:
             self._index_staged()
         return written
-
-    def _index_rows(self) -> None:
-        for topic, rows, length, offsets, times in self._staged_rows:
-            if self.index is not None:
-                try:
-                    self.index.add_rows(topic, rows, length, offsets, times)
-                except StoreError as error:
-                    log.warning("index: %d keys wait for the disk: %s", self.index.waiting, error)
-        self._staged_rows.clear()
 
     def _index_staged(self) -> None:
         if self.index is not None:
             self.index.pending += self._staged_keys
         self._staged_keys.clear()
-        if self.index is not None and len(self.index.pending) >= PENDING_MAX:
+        if self.index is not None and self.index.waiting >= PENDING_MAX:
             try:
                 self.index.absorb()
             except StoreError as error:  # the messages are stored; only their keys stay in memory
-                log.warning("index: %d keys wait for the disk: %s", len(self.index.pending), error)
+                log.warning("index: %d keys wait for the disk: %s", self.index.waiting, error)
 
     def dispatch_found(self, record: Record) -> None:
         """Dispatch a record found in the log by recovery or repair; harmless if it was dispatched before."""
@@ -399,7 +251,7 @@ class Store:
             if queue.enter(record.queue_offset, record.log_offset, record.size, code):
                 self.dirty_queues[queue] = None
         if transaction != _ROLLBACK and self.index is not None and record.log_offset > self.index.end_offset:
-            self._stage_all_keys(topic, record.properties, record.log_offset, record.store_ms)
+            self._staged_keys += key_rows(topic, record.properties, record.log_offset, record.store_ms)
             self._index_staged()
 
     def _is_unfit(self, topic: str, queue_id: int) -> bool:

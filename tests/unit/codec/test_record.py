@@ -27,7 +27,6 @@ from tandemq.codec.record.record import (
     tags_code,
     unfinished_record,
 )
-from tandemq.codec.record.record_run import Run, scan_run
 from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.java_hash import java_hash
 from tandemq.model.message import SysFlag
@@ -138,14 +137,12 @@ def test_any_changed_byte_is_detected(fields: dict[str, Any], data: st.DataObjec
     assert fault_of(bytes(raw) + bytes(64)) is not None
 
 
-def test_every_flipped_bit_of_a_record_is_detected_one_by_one_and_in_a_run() -> None:
+def test_every_flipped_bit_of_a_record_is_detected() -> None:
     sound = encode_record(**PLAIN)
-    assert scan_run(sound, 0, len(sound), 4096, Run(), at_least=1) == len(sound)
     for bit in range(len(sound) * 8):
         raw = bytearray(sound)
         raw[bit // 8] ^= 1 << bit % 8
         assert fault_of(bytes(raw)) is not None, f"bit {bit}"
-        assert scan_run(bytes(raw), 0, len(raw), 4096, Run(), at_least=1) == 0, f"bit {bit}"
 
 
 def test_record_truncated_anywhere_is_invalid() -> None:
@@ -153,7 +150,6 @@ def test_record_truncated_anywhere_is_invalid() -> None:
     for end in range(len(raw)):
         assert isinstance(parse_record(raw, 0, end), str)
         assert isinstance(parse_record(raw[:end], 0, end), str)
-        assert scan_run(raw[:end], 0, end, 4096, Run(), at_least=1) == 0
 
 
 @given(RECORDS, st.integers(0, 9))
@@ -186,39 +182,6 @@ def test_garbage_is_not_a_record_and_raises_no_error(raw: bytes) -> None:
     magic = raw[:4] + bytes.fromhex("DAA320A7") + raw[8:]
     found = parse_record(magic, 0, len(magic))
     assert isinstance(found, str) or found.size <= len(magic)
-
-
-@given(st.lists(RECORDS, max_size=5), st.binary(max_size=40))
-def test_vectorized_and_single_parsing_give_the_same_records(fields: list[dict[str, Any]], garbage: bytes) -> None:
-    raw = b""
-    for one in fields:
-        raw += encode_record(**{**one, "log_offset": 4096 + len(raw)})
-    raw += garbage
-    run = Run()
-    stop = scan_run(raw, 0, len(raw), 4096, run, at_least=1)
-    at = 0
-    rows = list(run.rows())
-    assert len(rows) == len(run)
-    for row in rows:
-        record = parse_record(raw, at, len(raw))
-        assert not isinstance(record, str)
-        assert record_fault(raw, at, record.size, record.body_start, record.body_end, record.body_crc) is None
-        assert (record.size, record.queue_id, record.queue_offset, record.log_offset, record.sys_flag) == (
-            row.size,
-            row.queue_id,
-            row.queue_offset,
-            row.log_offset,
-            row.sys_flag,
-        )
-        assert raw[row.topic_start : row.topic_end] == record.topic
-        assert raw[row.properties_start : row.end] == record.properties
-        assert record.store_ms == row.store_ms
-        at += record.size
-    assert at == stop
-    if at < len(raw) - len(garbage):
-        irregular = parse_record(raw, at, len(raw))
-        assert not isinstance(irregular, str)
-        assert irregular.sys_flag & 0x30 or len(irregular.topic) > 127
 
 
 def test_topic_or_properties_too_long_are_refused() -> None:

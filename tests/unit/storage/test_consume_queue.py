@@ -158,7 +158,7 @@ def test_queue_restarts_at_0_when_its_topic_was_recreated() -> None:
     assert queue.enter(0, behind, 100, 7)
     assert (queue.min_offset, queue.max_offset, queue.entry(0)) == (0, 1, (behind, 100, 7))
     assert queue.stage(0, behind + 100, 100, 8)
-    queue.enter_staged()
+    queue.commit_staged()
     assert (queue.max_offset, queue.entry(0)) == (1, (behind + 100, 100, 8))
 
 

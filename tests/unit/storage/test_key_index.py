@@ -1,17 +1,16 @@
 """Key index: Java's hashes and file layout, lookups across files, recovery."""
 
 import struct
-from contextlib import suppress
 from random import Random
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tandemq.engine import KEY_ROW, key_hash
 from tandemq.errors import DiskFailed, DiskFull, StoreError
 from tandemq.sim.world.disk import SimDisk
-from tandemq.storage.key_index import KeyIndex, key_hash
+from tandemq.storage.key_index import KeyIndex
 from tests.unit.storage.harness import NOW_MS
 
 SLOTS, ENTRIES = 16, 64
@@ -21,14 +20,18 @@ KEYS = st.sampled_from(
 ADDS = st.lists(st.tuples(st.sampled_from(["T", "Topic2"]), KEYS), max_size=150)
 
 
+def add_key(index: KeyIndex, topic: str, key: bytes, log_offset: int, store_ms: int) -> None:
+    index.pending += KEY_ROW.pack(key_hash(topic, key), log_offset, store_ms)
+
+
 def add(index: KeyIndex, items: list[tuple[str, bytes]]) -> None:
     for number, (topic, key) in enumerate(items):
-        index.pending.append((topic, key, number * 100, NOW_MS + number * 700))
+        add_key(index, topic, key, number * 100, NOW_MS + number * 700)
 
 
 def expected(items: list[tuple[str, bytes]], topic: str, key: bytes) -> list[int]:
-    wanted = key_hash(topic, key.decode())
-    return [n * 100 for n, (t, k) in enumerate(items) if key_hash(t, k.decode()) == wanted]
+    wanted = key_hash(topic, key)
+    return [n * 100 for n, (t, k) in enumerate(items) if key_hash(t, k) == wanted]
 
 
 @given(ADDS, st.integers(1, 70))
@@ -38,7 +41,7 @@ def test_every_key_is_found_in_order_across_files(items: list[tuple[str, bytes]]
     for start in range(0, len(items), per_batch):
         for number in range(start, min(start + per_batch, len(items))):
             topic, key = items[number]
-            index.pending.append((topic, key, number * 100, NOW_MS + number * 700))
+            add_key(index, topic, key, number * 100, NOW_MS + number * 700)
         index.absorb()
     for topic, key in set(items):
         assert index.find(topic, key.decode(), 0, 1 << 60, 1000) == expected(items, topic, key)
@@ -60,7 +63,7 @@ def test_file_has_javas_layout(items: list[tuple[str, bytes]]) -> None:
         return
     slots, used, body = [0] * SLOTS, 0, b""
     for number, (topic, key) in enumerate(items, start=1):
-        hashed = key_hash(topic, key.decode())
+        hashed = key_hash(topic, key)
         used += slots[hashed % SLOTS] == 0
         time_ms = (number - 1) * 700
         body += struct.pack(">iqii", hashed, (number - 1) * 100, time_ms // 1000, slots[hashed % SLOTS])
@@ -75,44 +78,10 @@ def test_file_has_javas_layout(items: list[tuple[str, bytes]]) -> None:
     assert len(disk.list("index")[0]) == 17
 
 
-@given(
-    st.lists(st.tuples(st.booleans(), st.sampled_from(["T", "Topic2"]), st.integers(1, 300)), max_size=8),
-    st.integers(0, 9),
-)
-@settings(max_examples=60)
-def test_keys_added_in_batches_make_the_same_files_as_single_keys(
-    runs: list[tuple[bool, str, int]], failing: int
-) -> None:
-    """The same with full disks in between."""
-    disk, other_disk = SimDisk(Random(1)), SimDisk(Random(1))
-    index, other = KeyIndex(disk, SLOTS, ENTRIES), KeyIndex(other_disk, SLOTS, ENTRIES)
-    total = 0
-    for is_run, topic, count in runs:
-        keys = [b"k%05d" % number for number in range(total, total + count)]
-        offsets = np.arange(total, total + count) * 100
-        singly = [(topic, key, int(offset), NOW_MS) for key, offset in zip(keys, offsets, strict=True)]
-        other.pending += singly
-        if failing == total % 10:
-            disk.fail("pwrite", times=3, error=DiskFull, prefix="index")
-        if is_run:
-            with suppress(DiskFull):
-                index.add_rows(topic, b"".join(keys), 6, offsets, np.full(count, NOW_MS))
-        else:
-            index.pending += singly
-        total += count
-        disk.heal()
-    assert index.waiting <= total
-    index.close()
-    other.close()
-    assert disk.list("index") == other_disk.list("index")
-    for name in disk.list("index"):
-        assert disk.read(f"index/{name}") == other_disk.read(f"index/{name}")
-
-
 def test_pending_keys_after_a_truncation_are_discarded() -> None:
     index = KeyIndex(SimDisk(Random(1)), SLOTS, ENTRIES)
-    index.add_rows("T", b"aabbcc", 2, np.array([0, 100, 200]), np.full(3, NOW_MS))
-    index.pending.append(("T", b"dd", 300, NOW_MS))
+    for number, key in enumerate((b"aa", b"bb", b"cc", b"dd")):
+        add_key(index, "T", key, number * 100, NOW_MS)
     assert index.waiting == 4
     index.discard_from(200)
     assert index.waiting == 2
@@ -120,15 +89,10 @@ def test_pending_keys_after_a_truncation_are_discarded() -> None:
     assert index.find("T", "cc", 0, 1 << 60, 9) == []
 
 
-def test_hash_is_not_negative() -> None:
-    assert key_hash("polygenelubricants"[:0], "x") >= 0
-    assert key_hash("T", "a") == abs((84 * 31 + 35) * 31 + 97)
-
-
 def test_query_respects_time_range_and_limit() -> None:
     index = KeyIndex(SimDisk(Random(1)), SLOTS, ENTRIES)
     for number in range(200):
-        index.pending.append(("T", b"k", number, NOW_MS + number * 1000))
+        add_key(index, "T", b"k", number, NOW_MS + number * 1000)
     assert index.find("T", "k", 0, 1 << 60, 5) == [195, 196, 197, 198, 199]
     assert index.find("T", "k", NOW_MS + 50_000, NOW_MS + 60_000, 64) == list(range(50, 61))
     assert index.find("T", "k", NOW_MS + 500_000, 1 << 60, 64) == []
@@ -144,14 +108,14 @@ def test_failed_write_adds_no_entry_and_the_next_attempt_adds_each_once(error: t
         failures = 0
         for start in range(0, 150, 30):
             for number in range(start, start + 30):
-                index.pending.append((*items[number], number * 100, NOW_MS + number))
+                add_key(index, *items[number], number * 100, NOW_MS + number)
             try:
                 index.absorb()
             except error:
                 failures += 1
         index.absorb()
         for _, key in set(items):
-            wanted = key_hash("T", key.decode())
+            wanted = key_hash("T", key)
             found = [offset for file in index.files for hashed, offset in file.entries() if hashed == wanted]
             assert found == expected(items, "T", key), f"write {nth}: each is added once"
             assert index.find("T", key.decode(), 0, 1 << 60, 1000) == expected(items, "T", key)
@@ -187,7 +151,7 @@ def test_recovery_after_a_power_loss_finds_all_keys_or_reports_damage() -> None:
         disk = SimDisk(Random(seed))
         index = KeyIndex(disk, 2000, ENTRIES)
         for number in range(63):
-            index.pending.append((*items[number], number * 100, NOW_MS + number))
+            add_key(index, *items[number], number * 100, NOW_MS + number)
             if number % 5 == 0:
                 index.absorb()
         index.absorb()

@@ -22,7 +22,7 @@ def filled(disk: Disk, size: int, segment_bytes: int = SEGMENT_BYTES) -> tuple[C
     log.open_at(0, flushed=0)
     data = Random(1).randbytes(size)
     for at in range(0, size, segment_bytes):
-        log.append_copy(data[at : at + segment_bytes])
+        log.append(data[at : at + segment_bytes])
         log.write()
     log.last_write = (size, b"")  # so that reads go to the disk
     return log, data

@@ -1,18 +1,15 @@
-"""Replicated records: vectorized dispatch makes the same queues and index as dispatch one by one."""
-
-from typing import Any
+"""Replicated records: the same queues and index as recovery makes from the log, record by record."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandemq.codec.record.record import encode_record, parse_record
-from tandemq.codec.record.record_run import Run, scan_run
-from tandemq.storage.store import UNIFORM_MIN, Store, StoreConfig
+from tandemq.storage.store import Store, StoreConfig
 from tests.unit.storage.harness import HOST, NOW_MS, derived, new_disk, queue_entries, start
 
 CONFIG = StoreConfig(64 * 1024, 2000, True, 16, 64, (1000, 5000), "boot-1")
-COUNT = UNIFORM_MIN + 8
+COUNT = 24
 Fields = dict[str, int | bytes]
 
 
@@ -40,54 +37,36 @@ def log_of(messages: list[Fields], base: int = 0) -> bytes:
     return log
 
 
-def copy(store: Store, log: bytes, base: int, *, at_once: bool) -> None:
-    run = Run()
+def copy(store: Store, log: bytes, *, at_once: bool) -> None:
+    """Append a piece of the master's log, with a byte behind it that is not part of it; or dispatch each record."""
     if at_once:
-        assert scan_run(log, 0, len(log), base, run, at_least=1) == len(log)
-        assert run.columns is not None
-    else:
-        at = 0
-        while at < len(log):
-            record = parse_record(log, at, len(log))
-            assert not isinstance(record, str)
-            run.add(record, at)
-            at += record.size
-        assert run.columns is None
-    assert run.last_store_ms > 0
-    store.append_copy(memoryview(log + b"?")[:-1] if at_once else log, run)
+        store.append_copy(memoryview(log + b"?")[:-1])
+        store.commit()
+        return
+    store.log.append(log)
     store.commit()
+    at = 0
+    while at < len(log):
+        record = parse_record(log, at, len(log))
+        assert not isinstance(record, str)
+        store.dispatch_found(record)
+        at += record.size
 
 
-def same(pieces: list[list[Fields]]) -> Store:
+def same(pieces: list[list[Fields]]) -> None:
     disk, other_disk = new_disk(), new_disk()
     many, single = start(disk, CONFIG), start(other_disk, CONFIG)
     base = 0
     for messages in pieces:
         log = log_of(messages, base)
-        copy(many, log, base, at_once=True)
-        copy(single, log, base, at_once=False)
+        copy(many, log, at_once=True)
+        copy(single, log, at_once=False)
         base += len(log)
     assert queue_entries(many) == queue_entries(single)
-    assert many.last_store_ms == single.last_store_ms
     assert many.log.read(0, base) == single.log.read(0, base)
     many.close()
     single.close()
     assert derived(disk) == derived(other_disk)
-    return many
-
-
-def test_records_of_the_same_layout_are_staged_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[bool] = []
-    stage = Store._stage_uniform
-
-    def noting(*args: Any) -> bool:
-        taken.append(stage(*args))
-        return taken[-1]
-
-    monkeypatch.setattr(Store, "_stage_uniform", noting)
-    messages = [uniform(number) for number in range(4 * COUNT)]
-    same([messages[:COUNT], messages[COUNT : 3 * COUNT], messages[3 * COUNT :]])
-    assert taken == [False, True, True], "at the first one the queues do not exist yet"
 
 
 CHANGES: list[Fields] = [
@@ -118,7 +97,7 @@ CHANGES: list[Fields] = [
 def test_changed_records_are_dispatched_as_one_by_one(changes: list[tuple[int, Fields]]) -> None:
     messages = [uniform(number) for number in range(3 * COUNT)]
     for at, change in changes:
-        messages[at] |= change
+        messages[at] = uniform(at) | change
     same([messages[:COUNT], messages[COUNT : 2 * COUNT], messages[2 * COUNT :]])
 
 

@@ -287,7 +287,7 @@ class MasterSide:
             return False
         try:
             for piece in tail.pieces:
-                store.append_copy(piece.data, piece.run)
+                store.append_copy(piece.data)
             store.commit()
         except StoreError as error:
             log.error("master: cannot store its tail taken back from slave=%s: %s", self.peers[link], error)

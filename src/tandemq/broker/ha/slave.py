@@ -378,7 +378,7 @@ class SlaveSide:
         store = self._store
         try:
             for piece in pieces:
-                store.append_copy(piece.data, piece.run)
+                store.append_copy(piece.data)
             store.commit()
         except StoreError as error:
             log.error("replication: cannot store what the master sent: %s", error)

@@ -19,7 +19,8 @@ from isal.isal_zlib import crc32
 
 from tandemq.boundary import Disk, File
 from tandemq.codec.record.entries import BLANK_BYTES_MIN, QUEUE_ENTRY
-from tandemq.codec.record.record import peek, tags_code
+from tandemq.codec.record.record import peek
+from tandemq.engine import record_entries
 from tandemq.errors import DiskFailed
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.replication.record_stream import CorruptRecord, Piece, RecordStream
@@ -187,18 +188,12 @@ def entries_of(pieces: list[Piece]) -> list[Entries]:
     found: dict[tuple[bytes, int], tuple[int, list[bytes]]] = {}
     done: list[Entries] = []
     for piece in pieces:
-        data = bytes(piece.data)
-        rows = piece.run.rows()
-        for size, queue_id, queue_offset, log_offset, sys_flag, store_ms, start, stop, properties, end in rows:
-            if sys_flag & _TRANSACTION_BITS in _UNQUEUED:
-                continue
-            topic = data[start:stop]
+        for topic, queue_id, queue_offset, entry in record_entries(piece.data):
             first, packed = found.get((topic, queue_id), (queue_offset, []))
             if queue_offset != first + len(packed):
                 done.append(Entries(topic, queue_id, first, b"".join(packed)))
                 first, packed = queue_offset, []
-            code = store_ms if topic == _SCHEDULE else tags_code(data[properties:end])
-            packed.append(_pack(log_offset, size, code))
+            packed.append(entry)
             found[topic, queue_id] = first, packed
     done += [Entries(topic, number, first, b"".join(packed)) for (topic, number), (first, packed) in found.items()]
     return done
@@ -230,7 +225,7 @@ class CheckWork(NamedTuple):
                 start = boundary_before(reader, self.position, self.segment_bytes)
                 size += self.position - start
             walked = _walk(reader, start, self.limit, size, self.segment_bytes)
-            records, entries = sum(len(piece.run) for piece in walked.pieces), entries_of(walked.pieces)
+            records, entries = sum(piece.records for piece in walked.pieces), entries_of(walked.pieces)
             if walked.corrupt is None:
                 return Checked(start, walked.end, records, entries)
             file_end = walked.end - walked.end % self.segment_bytes + self.segment_bytes

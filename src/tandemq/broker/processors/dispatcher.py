@@ -1,7 +1,6 @@
 """Requests of clients: from the bytes of a connection to a response.
 
-Pulls and sends whose frames have the usual form skip the general decoder: `PullPath.take_frame`,
-`SendPath.take_frames`.
+Ordinary sends and pulls skip the general decoder: `SendPath.take_ordinary`, `PullPath.take_frame`.
 """
 
 from collections.abc import Mapping
@@ -51,25 +50,23 @@ class Dispatcher:
     def receive(self, link: Link, data: bytes, turn: Turn, now: Now) -> None:
         """Handle the bytes that a client sent."""
         link.seen_ms = now.mono_ms
-        data = self._send.read_ahead.take(link, data)
-        at, frames = 0, link.decoder.feed(data) if data else []
-        while at < len(frames):
-            form, header, _ = frame = frames[at]
+        decoder = link.decoder
+        data = decoder.join(data)
+        at = self._send.take_ordinary(link, data, 0, now)
+        while (frame := decoder.split(data, at)) is not None:
+            form, header, _ = frame
             is_pull = form == FORM_JSON and b'"code":11,' in header and link.kind is LinkKind.REMOTING
-            if is_pull and self._pull.take_frame(link.number, header, turn, now):
-                at += 1
-            elif (stop := self._send.take_frames(link, frames, at, now)) > at:
-                at = stop
-            elif self._handle(link, frame, turn, now):
-                at += 1
-            else:
+            if not (is_pull and self._pull.take_frame(link.number, header, turn, now)) and not self._handle(
+                link, frame, turn, now
+            ):
                 break
+            at = self._send.take_ordinary(link, data, decoder.position, now)
         if link.decoder.error is not None:
             self._housekeeping.close(link, str(link.decoder.error), turn, now)
 
     def _handle(self, link: Link, frame: RawFrame, turn: Turn, now: Now) -> bool:
         """Answer any request; False if the connection has to be closed."""
-        self._send.store_waiting(now)
+        self._send.store_waiting()
         try:
             command = decode_command(frame)
         except ProtocolError as error:

@@ -17,9 +17,9 @@ from tandemq.broker.context import CurrentConfig
 from tandemq.broker.role import CurrentRole
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.send.response import recode, send_unknown_outcomes, unknown_outcome
-from tandemq.broker.send.send_state import Ack
 from tandemq.broker.state.persistence import Saver
 from tandemq.broker.state.schedule import Schedule
+from tandemq.engine import Ack
 from tandemq.errors import StoreError
 from tandemq.metrics import Histogram
 from tandemq.model.codes import ResponseCode

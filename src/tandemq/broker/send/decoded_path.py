@@ -1,7 +1,6 @@
 """Sends that are decoded in full: every kind of message, with all checks.
 
-Delays, transactions, batches, retry topics, IPv6 hosts and binary headers come this way, as does everything that the
-fast paths (`SendPath.take_frames`, `BatchPath`) do not recognise.
+Retry topics and everything else that the engine does not take come this way; see `processor`.
 
 Source: docs/reference/requests.md, "sending"; RocketMQ SendMessageProcessor.
 """
@@ -13,7 +12,7 @@ from tandemq.broker.connections.connection import Link
 from tandemq.broker.send.send_state import SendState
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.topics import Topic, internal_topic
-from tandemq.codec.record.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, BatchPart, decode_batch
+from tandemq.codec.record.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, BatchPart, decode_batch, message_id
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.requests import SendFields, SendFieldsV1, is_true, read_fields
 from tandemq.errors import ProtocolError, RecordTooLarge
@@ -30,7 +29,6 @@ from tandemq.model.topic import (
     topic_name_error,
 )
 from tandemq.storage.consume_queue import ConsumeQueue
-from tandemq.storage.log.message_rows import MessageRow
 
 VERSION_3_4_9 = 121
 _WRITE = int(Permission.WRITE)
@@ -170,7 +168,7 @@ class DecodedPath:
         if group != topic.config.topic_name:
             origin = properties.get("RETRY_TOPIC", name)
             state.dead_letters.note(group, origin, properties, fields.reconsume_times, log_offset, now.mono_ms)
-        ids = f"{state.store_host.hex().upper()}{log_offset:016X}"
+        ids = message_id(state.store_host, log_offset)
         return self._ack(command, ids, requested_id, queue_offset, unique, log_offset + size, waits)
 
     def _after_retry(
@@ -221,48 +219,21 @@ class DecodedPath:
         _refuse_timed(common)
         parts = decode_batch(command.body)
         shared = encode_properties({key: value for key, value in common.items() if key != "UNIQ_KEY"}).encode()
-        shared += state.cluster
+        shared += f"CLUSTER\x01{state.config.cluster}\x02".encode()
         longest = max([len(part.properties) for part in parts]) + 1 + len(shared) + CRC_PROPERTY_BYTES
         if longest > PROPERTIES_BYTES_MAX:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, f"the properties of a message take {longest} bytes")
         queue = state.topics.queue(topic, queue_id)
-        rows = self._batch_rows(link, fields, topic, queue, parts) if shared == state.cluster else []
-        for part in parts if not rows else ():
+        for part in parts:
             if b"TIMER_" in part.properties:
                 _refuse_timed(decode_properties(part.properties.decode("utf-8", "replace")))
         # A batch lies in one file. Besides its body, a message needs at most 112 bytes, shared properties and topic.
         state.store.log.reserve(len(command.body) + len(parts) * (112 + len(shared) + len(topic.encoded)))
         first = queue.next_offset
-        if rows:
-            state.count += len(rows)
-            state.bytes += sum([len(part.body) for part in parts])
-            placed = [(place[0], place[1]) for place in state.store.put_run(rows, now.wall_ms, state.store_host)]
-        else:
-            placed = [self._store_part(link, fields, queue, part, shared, now) for part in parts]
-        ids = ",".join([state.message_id % offset for offset, _ in placed])
+        placed = [self._store_part(link, fields, queue, part, shared, now) for part in parts]
+        ids = ",".join([message_id(state.store_host, offset) for offset, _ in placed])
         end = placed[-1][0] + placed[-1][1]
         return self._ack(command, ids, queue_id, first, common.get("UNIQ_KEY", ""), end, waits, len(parts))
-
-    def _batch_rows(
-        self, link: Link, fields: SendFields, topic: Topic, queue: ConsumeQueue, parts: list[BatchPart]
-    ) -> list[MessageRow]:
-        """Return the messages of a batch as rows; none if one of them is not ordinary."""
-        if not topic.takes_plain or not link.is_v4 or not self._state.is_v4 or fields.reconsume_times:
-            return []
-        sys_flag, born_ms, cluster_bytes = fields.sys_flag & ~0x30, fields.born_timestamp, len(self._state.cluster)
-        encoded, born_host, find_layout, known = topic.encoded, link.born_host, self._state.part_layouts.of, None
-        rows: list[MessageRow] = []
-        for flag, body, raw in parts:
-            unique, layout = find_layout(raw)
-            if unique is None:
-                return []
-            if layout is not known:
-                stored = len(layout.before) + len(unique) + len(layout.after) - cluster_bytes
-                if not layout.is_usual or stored != len(raw) + (raw[-1] != 2):
-                    return []
-                known = layout
-            rows.append((queue, encoded, layout, unique, body, flag, sys_flag, born_ms, born_host, 0, b"", 0))
-        return rows
 
     def _store_part(
         self, link: Link, fields: SendFields, queue: ConsumeQueue, part: BatchPart, shared: bytes, now: Now

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from tandemq.boundary import Turn
-from tandemq.broker.send.send_state import Ack
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
+from tandemq.engine import Ack
 from tandemq.model.codes import ResponseCode
 
 

@@ -15,8 +15,10 @@ import msgspec
 
 from tandemq.boundary import Disk
 from tandemq.broker.state.persistence import Saver
+from tandemq.codec.record.record import TOPIC_V1_BYTES_MAX
 from tandemq.codec.remoting.bodies import convert
 from tandemq.config.settings import BrokerConfig
+from tandemq.engine import TopicRoute
 from tandemq.errors import ProtocolError, StoreDamaged, StoreError
 from tandemq.model.attributes import (
     ATTRIBUTES_BYTES_MAX,
@@ -40,6 +42,7 @@ from tandemq.model.topic import (
     Permission,
     TopicConfig,
     filter_type_error,
+    topic_name_error,
 )
 from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.json_tables import DataVersion, load_table
@@ -60,27 +63,18 @@ _ENTRY_BYTES = 180
 """Bytes of a topic in the table besides its name, which appears twice, and its attributes."""
 
 
-class Topic:
-    """One topic. `encoded` is its name in the form of records, length byte first; `queues` are opened on first use."""
+class Topic(TopicRoute):
+    """One topic. Its queues are opened on first use."""
 
-    __slots__ = ("bytes_in_table", "config", "encoded", "queues", "takes_plain", "write_queue_nums")
+    __slots__ = ("bytes_in_table", "config")
+    queues: dict[int, ConsumeQueue]  # type: ignore[assignment]  # only `Topics.queue` enters queues
 
     def __init__(self, config: TopicConfig) -> None:
-        """Derive the values for the hot paths; open no queue yet."""
-        name = config.topic_name.encode()
+        """Derive the values for the engine; open no queue yet."""
+        super().__init__(config.topic_name, config.write_queue_nums, takes_plain=_takes_plain(config))
         self.config = config
-        self.write_queue_nums = config.write_queue_nums
-        self.encoded = bytes([min(len(name), 255)]) + name
-        self.queues: dict[int, ConsumeQueue] = {}
         self.bytes_in_table = bytes_in_table(config)
         """Upper bound."""
-        self.takes_plain = (
-            0 < len(name) <= 127
-            and name[:1] != b"%"
-            and config.topic_name not in FORBIDDEN_FOR_SENDING
-            and bool(config.perm & Permission.WRITE)
-        )
-        """Whether an ordinary send needs no further check of the topic."""
 
 
 class Topics:
@@ -310,6 +304,18 @@ def refuse_unsupported(disk: Disk) -> None:
                 "batchconsumequeue/, which is not supported; nothing in this store was changed",
                 hint="let RocketMQ serve this store, or delete the topic there first",
             )
+
+
+def _takes_plain(config: TopicConfig) -> bool:
+    """Whether an ordinary send needs no further check of the topic."""
+    name = config.topic_name
+    return (
+        0 < len(name.encode()) <= TOPIC_V1_BYTES_MAX
+        and not name.startswith("%")
+        and name not in FORBIDDEN_FOR_SENDING
+        and topic_name_error(name) is None
+        and bool(config.perm & Permission.WRITE)
+    )
 
 
 def bytes_in_table(config: TopicConfig) -> int:

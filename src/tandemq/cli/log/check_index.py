@@ -19,7 +19,7 @@ import numpy as np
 from tandemq.cli.log.check_queues import Finding, Findings
 from tandemq.codec.record.entries import INDEX_ENTRY_BYTES, INDEX_HEADER, INDEX_HEADER_BYTES, INDEX_SLOT_BYTES
 from tandemq.codec.record.record import Record, record_keys
-from tandemq.storage.key_index import hash_keys
+from tandemq.engine import key_hash
 
 BATCH_RECORDS = 50_000
 _INDEX_ENTRY = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
@@ -119,10 +119,10 @@ class _Index:
             return
         rows = self._upto(log_end)
         real = Counter(row for row in rows if row[0] >= log_start and not _lies_in(row[0], self._damaged))
-        topics, keys, offsets = zip(*expected, strict=True) if expected else ((), (), ())
-        hashes = hash_keys(topics, keys).tolist() if keys else []
-        wanted = Counter(pair for pair in zip(offsets, hashes, strict=True) if self.begin <= pair[0] <= self.end)
-        late = len({offset for offset in offsets if offset > self.end})
+        wanted = Counter(
+            (offset, key_hash(topic, key)) for topic, key, offset in expected if self.begin <= offset <= self.end
+        )
+        late = len({offset for _, _, offset in expected if offset > self.end})
         if self._is_unclean:
             self._found.not_yet += late
         elif late:

@@ -5,9 +5,8 @@
 
 A worker starts at the first valid record of its range and stops after the record that reaches the range's end. The next
 range's first record must follow there; bytes in between are damage. Where no valid record follows at all, the log ends.
-Runs of records with the same layout are checked together (`codec.record.record_run`), others one by one: sizes, magic,
-log offset, CRC of the body, CRC of the whole record if it has one. Queue entries can be compared at the same time
-(`check_queues`).
+Sizes, magic, log offset, and the CRC of the whole record, or of the body if the record has none, are checked. Queue
+entries can be compared at the same time (`check_queues`).
 
 Source: docs/internals/storage.md, "recovery". Works on the stores of RocketMQ and TandemQ.
 """
@@ -332,7 +331,7 @@ class _Range:
             read += len(window)
             pieces, corrupt = stream.feed(window)
             for piece in pieces:
-                found.records += len(piece.run)
+                found.records += piece.records
                 found.bytes += len(piece.data)
             if self._queues is not None:
                 self._queues.take(pieces)

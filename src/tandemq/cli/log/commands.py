@@ -380,6 +380,7 @@ def rebuild_index(store: Path, slots: int, entries: int, as_json: bool) -> None:
 
 
 def _rebuild(disk: Any, segments: "list[Segment]", slots: int, entries: int, progress: Any) -> tuple[int, int, int]:
+    from tandemq.engine import KEY_ROW, key_hash  # noqa: PLC0415
     from tandemq.real.disk import RealDisk  # noqa: PLC0415
     from tandemq.storage.key_index import PENDING_MAX, KeyIndex  # noqa: PLC0415
 
@@ -390,10 +391,11 @@ def _rebuild(disk: Any, segments: "list[Segment]", slots: int, entries: int, pro
     records = keys = 0
     for record, _ in _records(segments, None):
         records += 1
+        topic = record.topic.decode("utf-8", "replace")
         for key in _keys_of(record):
-            index.pending.append((record.topic.decode("utf-8", "replace"), key, record.log_offset, record.store_ms))
+            index.pending += KEY_ROW.pack(key_hash(topic, key), record.log_offset, record.store_ms)
             keys += 1
-        if len(index.pending) >= PENDING_MAX:
+        if index.waiting >= PENDING_MAX:
             index.absorb()
             progress(record.log_offset - start, total)
     index.absorb()

@@ -33,7 +33,10 @@ class FrameDecoder:
     to `partial_frames`, if given, under the id of the connection.
     """
 
-    __slots__ = ("_buffered", "_frame_bytes_max", "_link", "_merged", "_needed", "_partial_frames", "_pieces", "error")
+    __slots__ = (
+        "_buffered", "_frame_bytes_max", "_link", "_merged", "_needed", "_partial_frames", "_pieces", "error",
+        "position",
+    )  # fmt: skip
 
     def __init__(
         self, frame_bytes_max: int = FRAME_BYTES_MAX, partial_frames: PartialFrames | None = None, link: int = 0
@@ -48,6 +51,8 @@ class FrameDecoder:
         self._needed = 8
         self._frame_bytes_max = frame_bytes_max
         self.error: FrameError | None = None
+        self.position = 0
+        """End of the frame that `split` returned last."""
 
     @property
     def is_between_frames(self) -> bool:
@@ -59,8 +64,18 @@ class FrameDecoder:
 
         At bytes that are not a valid frame `error` is set; the frames before them are returned, and none after them.
         """
+        data = self.join(data)
+        frames: list[RawFrame] = []
+        frame = self.split(data, 0)
+        while frame is not None:
+            frames.append(frame)
+            frame = self.split(data, self.position)
+        return frames
+
+    def join(self, data: bytes) -> bytes:
+        """Return the bytes to split next: the partial frame and the received bytes; b"" if they complete no frame."""
         if self.error is not None:
-            return []
+            return b""
         if self._pieces:
             self._pieces.append(data)
             self._buffered += len(data)
@@ -69,27 +84,33 @@ class FrameDecoder:
                     self._merge()
                 if self._partial_frames is not None:
                     self._partial_frames.keep(self._link, self._buffered)
-                return []
+                return b""
             data = b"".join(self._pieces)
             self._pieces.clear()
             self._merged = 0
             if self._partial_frames is not None:
                 self._partial_frames.drop(self._link)
-        frames: list[RawFrame] = []
-        position, end = 0, len(data)
-        while end - position >= 8:
-            length, word = _PREFIX.unpack_from(data, position)
-            header_end = position + 8 + (word & _HEADER_LENGTH_MASK)
-            stop = position + 4 + length
+        return data
+
+    def split(self, data: bytes, at: int) -> RawFrame | None:
+        """Return the frame at a position of what `join` returned, and set `position` to its end.
+
+        Returns None, and keeps the rest, if the frame is incomplete; None with `error` set if it is not a frame.
+        """
+        end = len(data)
+        if end - at >= 8:
+            length, word = _PREFIX.unpack_from(data, at)
+            header_end = at + 8 + (word & _HEADER_LENGTH_MASK)
+            stop = at + 4 + length
             if header_end > stop or length + 4 > self._frame_bytes_max:
                 self.error = FrameError(f"frame of {length} bytes with a header of {word & _HEADER_LENGTH_MASK} bytes")
-                return frames
-            if stop > end:
-                break
-            frames.append((word >> 24, data[position + 8 : header_end], data[header_end:stop]))
-            position = stop
-        self._keep(data, position, end)
-        return frames
+                return None
+            if stop <= end:
+                self.position = stop
+                return word >> 24, data[at + 8 : header_end], data[header_end:stop]
+        if at < end:
+            self._keep(data, at, end)
+        return None
 
     def _merge(self) -> None:
         recent = self._pieces[self._merged :]
@@ -100,12 +121,11 @@ class FrameDecoder:
     def _keep(self, data: bytes, position: int, end: int) -> None:
         self._buffered = end - position
         self._needed = 8
-        if position < end:
-            self._pieces.append(data[position:] if position else data)
-            if self._partial_frames is not None:
-                self._partial_frames.keep(self._link, self._buffered)
-            if self._buffered >= 8:
-                self._needed = 4 + int.from_bytes(data[position : position + 4], "big")
+        self._pieces.append(data[position:] if position else data)
+        if self._partial_frames is not None:
+            self._partial_frames.keep(self._link, self._buffered)
+        if self._buffered >= 8:
+            self._needed = 4 + int.from_bytes(data[position : position + 4], "big")
 
 
 def decode_command(frame: RawFrame) -> Command:

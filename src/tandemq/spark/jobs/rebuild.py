@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from tandemq.engine import KEY_ROW, key_hash
 from tandemq.errors import ConfigError
 from tandemq.model.topic import topic_name_error
 from tandemq.real.disk import RealDisk
@@ -201,12 +202,13 @@ def _enter(queue: ConsumeQueue, rows: Any) -> None:
     for name, at in (("log_offset", 3), ("size", 4), ("code", 5)):
         entries[name] = rows.column(at).to_numpy()
     follows = int(offsets[0]) == queue.next_offset and bool((np.diff(offsets) == 1).all())
-    if follows and queue.stage_packed(int(offsets[0]), entries.tobytes()):
-        queue.enter_staged()
+    if follows:
+        queue.stage_packed(entries.tobytes())
+        queue.commit_staged()
     else:
         for queue_offset, entry in zip(offsets.tolist(), entries.tolist(), strict=True):
             queue.enter(queue_offset, *entry)
-    if queue.max_offset - queue.written_entries > FLUSH_ENTRIES:
+    if queue.max_offset - queue.tail_start > FLUSH_ENTRIES:
         queue.flush()
 
 
@@ -234,7 +236,8 @@ def _write_index(scan: Scan, ranges: Sequence[LogRange], options: RebuildOptions
         with pq.ParquetFile(scan.path(one.start, one.end, "keys")) as file:
             for batch in file.iter_batches(PENDING_KEYS):
                 columns = (column.to_pylist() for column in batch.columns)
-                index.pending += [(topic, key.encode(), at, ms) for topic, key, at, ms in zip(*columns, strict=True)]
+                for topic, key, at, ms in zip(*columns, strict=True):
+                    index.pending += KEY_ROW.pack(key_hash(topic, key.encode()), at, ms)
                 index.absorb()
     made = len(index.files)
     index.close()

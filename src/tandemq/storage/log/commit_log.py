@@ -8,32 +8,18 @@ the turn's records is in the log: `end` is reset, and the caller rejects the mes
 Source: docs/internals/storage.md, "commit log"; RocketMQ CommitLog.
 """
 
-from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from isal.isal_zlib import crc32
-
 from tandemq.boundary import Buffer, Disk, File
 from tandemq.codec.record.entries import BLANK, BLANK_BYTES_MIN, BLANK_MAGIC
-from tandemq.codec.record.record import (
-    CRC_FIRST,
-    CRC_LAST,
-    CRC_MIDDLE,
-    CRC_PROPERTY_BYTES,
-    MAGIC_V1,
-    RUN_HEAD,
-    encode_record,
-)
+from tandemq.codec.record.record import CRC_PROPERTY_BYTES, encode_record
 from tandemq.errors import DiskFailed, DiskFull, RecordTooLarge, StoreError
-from tandemq.storage.log.message_rows import MessageRow
 from tandemq.storage.log.range_reader import RangeReader
 from tandemq.storage.segmented_file import FileCache, SegmentLog
 
 ZERO_AHEAD_BYTES = 4 << 20
 _PLAIN_OVERHEAD = 91 + CRC_PROPERTY_BYTES
-_CRC_MASK = 0x7FFFFFFF
-_run_head = RUN_HEAD.pack
 _size_at = Struct(">i").unpack_from
 
 
@@ -145,64 +131,8 @@ class CommitLog:
         """Bytes of records that the current file still has room for."""
         return max(0, self._segment_end - self.end - BLANK_BYTES_MIN)
 
-    def append_run(self, rows: Sequence[MessageRow], stored: bytes) -> list[tuple[int, int, int]]:
-        """Append ordinary messages. Hot path: no Python call and few objects per message, hence plain tuples.
-
-        Args:
-            rows: each takes the next offset of its queue, and is small enough for a log file.
-            stored: store time and host, 16 bytes.
-
-        Returns:
-            Log offset, size and queue offset of each.
-        """
-        pending, pack = self._pending, _run_head
-        offset, room_end = self.end, self._segment_end - BLANK_BYTES_MIN
-        topic, layout, key_bytes, fixed, middle, after = b"", None, -1, 0, b"", b""
-        placed: list[tuple[int, int, int]] = []
-        for place, row_topic, row_layout, key, body, flag, sys_flag, born_ms, born_host, _, _, _ in rows:
-            if row_layout is not layout or len(key) != key_bytes or row_topic is not topic:
-                topic, layout, key_bytes, after = row_topic, row_layout, len(key), row_layout.after
-                length = len(layout.before) + key_bytes + len(after) + CRC_PROPERTY_BYTES
-                middle = topic + length.to_bytes(2) + layout.before
-                fixed = _PLAIN_OVERHEAD - CRC_PROPERTY_BYTES - 1 + len(topic) + length
-            size = fixed + len(body)
-            if offset + size > room_end:
-                self.end = offset
-                offset = self.reserve(size)
-                room_end = self._segment_end - BLANK_BYTES_MIN
-            queue_offset = place.next_offset
-            place.next_offset = queue_offset + 1
-            raw = b"".join(
-                (
-                    pack(
-                        size,
-                        MAGIC_V1,
-                        crc32(body) & _CRC_MASK,
-                        place.queue_id,
-                        flag,
-                        queue_offset,
-                        offset,
-                        sys_flag,
-                        born_ms,
-                        born_host,
-                        stored,
-                        len(body),
-                    ),
-                    body,
-                    middle,
-                    key,
-                    after,
-                )
-            )
-            crc = crc32(raw) & _CRC_MASK
-            pending += (raw, CRC_FIRST[crc % 1000], CRC_MIDDLE[crc // 1000 % 1000], CRC_LAST[crc // 1_000_000])
-            placed.append((offset, size, queue_offset))
-            offset += size
-        self.end = offset
-        return placed
-
-    def append_record(self, topic: str, queue_id: int, queue_offset: int, message: NewMessage) -> AppendMessageResult:
-        """Append a message of any kind.
+    def encode(self, topic: str, queue_id: int, queue_offset: int, message: NewMessage) -> tuple[bytes, int]:
+        """Encode a message as the next record; return its bytes, for `append`, and its log offset.
 
         Raises:
             RecordTooLarge: see `reserve` and `encode_record`.
@@ -228,18 +158,16 @@ class CommitLog:
             prepared_offset=message.prepared_offset,
         )
         assert len(raw) == size, "the size computed before encoding must hold"
-        self._pending.append(raw)
-        self.end += size
-        return AppendMessageResult(queue_offset, offset, size)
+        return raw, offset
 
-    def append_copy(self, data: Buffer) -> None:
-        """Append encoded records or a blank, unchanged; they must not cross a file's end."""
+    def append(self, data: Buffer) -> None:
+        """Append encoded records, unchanged; they must not cross a file's end."""
         room = self._segment_end - self.end
         if not room:
             self._rolls.append(self.end)
             self._segment_end = self.end + self.segment_bytes
             room = self.segment_bytes
-        assert len(data) <= room, "a copy must not cross files"
+        assert len(data) <= room, "appended bytes must not cross files"
         self._pending.append(data)
         self.end += len(data)
 

@@ -384,7 +384,7 @@ def test_a_damaged_entry_in_memory_is_rebuilt_there() -> None:
     broker = filled()
     queue = queue_of(broker)
     broker.send("TopicA", b"in memory only")
-    assert queue.max_offset > queue.written_entries
+    assert queue.max_offset > queue.tail_start
     before = all_of(queue)
     queue.rewrite(COUNT - 1, bytes(40))
     broker.node.scrubber.suspect_entry(queue, COUNT, "a test says so")

@@ -1,0 +1,306 @@
+"""The engine in Python: what `engine.pyx` does, message by message.
+
+It takes no sends, so that all of them go through `DecodedPath`, which is the specification of what the compiled engine
+stores and answers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from struct import Struct
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from tandemq.codec.record.entries import BLANK_BYTES_MIN, BLANK_MAGIC, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.record import Buffer, Record, parse_record, peek, record_keys, tags_code
+from tandemq.model.java_hash import cached_java_hash, java_hash
+from tandemq.model.topic import SCHEDULE_TOPIC
+
+NAME = "python"
+KEY_ROW = Struct("<iqq")
+"""A key of a message for the index: hash of topic#key, log offset, store time (ms)."""
+KEY_ROW_BYTES = KEY_ROW.size
+_TRANSACTION_BITS = 0xC
+_PREPARED = 0x4
+_ROLLBACK = 0xC
+_MASK = 0xFFFFFFFF
+_SCHEDULE = SCHEDULE_TOPIC.encode()
+_pack = QUEUE_ENTRY.pack
+_unpack = QUEUE_ENTRY.unpack_from
+
+
+class QueueTail:
+    """The entries of a consume queue that are not in its files yet.
+
+    [tail_start, max_offset)     entries of messages in the log
+    [max_offset, next_offset)    staged entries: their messages are not written to the log yet
+    """
+
+    __slots__ = ("_entries", "held", "last_log_end", "max_offset", "next_offset", "tail_start")
+
+    def __init__(self) -> None:
+        """Begin without entries."""
+        self._entries = bytearray()
+        self.tail_start = 0
+        self.max_offset = 0
+        self.next_offset = 0
+        """Queue offset of the next message; larger than `max_offset` only within a turn."""
+        self.last_log_end = 0
+        """Log offset of the end of the newest record in this queue."""
+        self.held: object | None = None
+        """Pulls waiting for this queue; owned by the broker's long polling service."""
+
+    def start_tail(self, queue_offset: int) -> None:
+        """Drop all entries; the next one has this queue offset."""
+        self._entries.clear()
+        self.tail_start = self.max_offset = self.next_offset = queue_offset
+
+    def stage_entry(self, log_offset: int, size: int, tags_code: int, times: int = 1) -> bool:
+        """Stage the entry of the next queue offset, or of several; return whether it is the first staged one."""
+        is_first = self.next_offset == self.max_offset
+        self._entries += _pack(log_offset, size, tags_code) * times
+        self.next_offset += times
+        return is_first
+
+    def stage_packed(self, entries: bytes) -> None:
+        """Stage packed entries of the next queue offsets."""
+        self._entries += entries
+        self.next_offset += len(entries) // QUEUE_ENTRY_BYTES
+
+    def staged_log_end(self) -> int:
+        """Return the end of the record of the newest entry, staged or not."""
+        if self.next_offset == self.max_offset:
+            return self.last_log_end
+        log_offset, size, _ = _unpack(self._entries, len(self._entries) - QUEUE_ENTRY_BYTES)
+        return int(log_offset + size)
+
+    def commit_staged(self) -> None:
+        """Take the staged entries as those of messages in the log."""
+        self.last_log_end = self.staged_log_end()
+        self.max_offset = self.next_offset
+
+    def drop_staged(self) -> None:
+        """Drop the staged entries: their messages could not be written to the log."""
+        self.next_offset = self.max_offset
+        del self._entries[(self.max_offset - self.tail_start) * QUEUE_ENTRY_BYTES :]
+
+    def tail(self, queue_offset: int, stop: int) -> bytes:
+        """Return the packed entries `[queue_offset, stop)`, all of them at or after `tail_start`."""
+        at = self.tail_start
+        return bytes(self._entries[(queue_offset - at) * QUEUE_ENTRY_BYTES : (stop - at) * QUEUE_ENTRY_BYTES])
+
+    def rewrite_tail(self, queue_offset: int, packed: bytes) -> None:
+        """Replace entries at or after `tail_start`."""
+        at = (queue_offset - self.tail_start) * QUEUE_ENTRY_BYTES
+        self._entries[at : at + len(packed)] = packed
+
+    def advance_tail(self, count: int) -> None:
+        """Drop the first `count` entries, which are in the files now."""
+        del self._entries[: count * QUEUE_ENTRY_BYTES]
+        self.tail_start += count
+
+    def cut_tail(self, queue_offset: int) -> None:
+        """Drop the entries from a queue offset on, which is at or after `tail_start`; none is staged."""
+        del self._entries[(queue_offset - self.tail_start) * QUEUE_ENTRY_BYTES :]
+        self.max_offset = self.next_offset = queue_offset
+
+
+class TopicRoute:
+    """The values of a topic that its ordinary sends need."""
+
+    __slots__ = ("encoded", "queues", "takes_plain", "write_queue_nums")
+
+    def __init__(self, name: str, write_queue_nums: int, *, takes_plain: bool) -> None:
+        """Begin without a queue.
+
+        Args:
+            takes_plain: whether an ordinary send needs no further check of the topic.
+        """
+        raw = name.encode()
+        self.encoded = bytes([min(len(raw), 255)]) + raw
+        """The name in the form of records, length byte first."""
+        self.write_queue_nums = write_queue_nums
+        self.takes_plain = takes_plain
+        self.queues: dict[int, QueueTail] = {}
+        """Queues in use so far, by queue id."""
+
+
+Ack = tuple[int, bytes | None, int, bool, int]
+"""Responses of one connection that wait for the log: link, frames, log offset, waits, messages.
+
+The frames say SUCCESS; None or empty for one-way sends. They may be sent when the log is safe up to the log offset; 0:
+nothing was stored, at once. `waits`: whether flush and replicas count as safe. `messages`: how many they acknowledge. A
+plain tuple, since one is made per connection and turn.
+"""
+
+
+class TakenSends(NamedTuple):
+    """What `SendEngine.flush` returns."""
+
+    data: bytes
+    """Contiguous records for the log's end."""
+    queues: list[Any]
+    """Queues whose first entry since the last commit was staged."""
+    keys: bytes
+    """Packed (`KEY_ROW`)."""
+    store_ms: int
+    acks: list[Ack]
+    messages: int
+    body_bytes: int
+
+
+class SendEngine:
+    """Ordinary sends of one turn: from frames to records, queue entries, keys and responses."""
+
+    count = 0
+    """Messages taken since the last `flush`."""
+
+    def __init__(self, topics: Mapping[str, TopicRoute]) -> None:
+        """Take the table of topics, which the owner changes."""
+
+    def configure(
+        self,
+        *,
+        store_host: bytes,
+        region: str,
+        cluster: str,
+        frame_bytes_max: int,
+        body_bytes_max: int,
+        delays_ms: Sequence[int],
+    ) -> None:
+        """Set what responses and records have in common, and the limits of ordinary messages."""
+
+    def begin(self, log_end: int, room: int, store_ms: int) -> None:
+        """Begin with records for a log offset; `room`: bytes that the current file has for them."""
+
+    def take(self, link: int, born_host: bytes, data: bytes, at: int) -> int:  # noqa: ARG002  # takes none
+        """Take the ordinary sends from `data[at]` on; return the position of the first other or incomplete frame."""
+        return at
+
+    def flush(self) -> TakenSends:
+        """Return what was taken since `begin`, and forget it."""
+        return TakenSends(b"", [], b"", 0, [], 0, 0)
+
+
+class RecordQueue(Protocol):
+    """What `stage_records` needs of a consume queue."""
+
+    topic: str
+    next_offset: int
+    max_offset: int
+
+    def stage(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> bool:
+        """Stage the entry of a record at the queue offset that the record states; False if that entry exists."""
+
+
+_Tail = TypeVar("_Tail", bound=QueueTail)
+_Queue = TypeVar("_Queue", bound=RecordQueue)
+
+
+def commit_staged(queues: Sequence[_Tail], woken: list[_Tail]) -> None:
+    """Commit the staged entries of queues; add those with held pulls to `woken`."""
+    for queue in queues:
+        queue.commit_staged()
+        if queue.held is not None:
+            woken.append(queue)
+
+
+def key_hash(topic: str, key: bytes) -> int:
+    """Return |hashCode(topic#key)|; 0 for the minimum of an int32, which has no absolute value."""
+    if key.isascii():
+        value = cached_java_hash(f"{topic}#") & _MASK
+        for unit in key:
+            value = 31 * value + unit & _MASK
+    else:
+        value = java_hash(f"{topic}#{key.decode('utf-8', 'replace')}") & _MASK
+    value = value - 0x100000000 if value & 0x80000000 else value
+    return 0 if value == -(1 << 31) else abs(value)
+
+
+def key_rows(topic: str, properties: bytes, log_offset: int, store_ms: int) -> bytes:
+    """Return the rows (`KEY_ROW`) of a message's keys: its unique key, then each word of KEYS."""
+    return b"".join([KEY_ROW.pack(key_hash(topic, key), log_offset, store_ms) for key in record_keys(properties)])
+
+
+def verify_records(data: bytes, start: int, end: int, base: int) -> tuple[int, int]:  # noqa: ARG001  # verifies none
+    """Return the end of the valid whole records from `start` on, and their number.
+
+    There may be more, which the caller verifies itself.
+
+    Args:
+        base: log offset of `data[0]`; the log offset stated by each record must match.
+    """
+    return start, 0
+
+
+class RecordEntry(NamedTuple):
+    """The queue entry that a record must have."""
+
+    topic: bytes
+    queue_id: int
+    queue_offset: int
+    entry: bytes
+    """Packed; its tags code is the record's store time (ms) on the delay topic."""
+
+
+def record_entries(data: Buffer) -> list[RecordEntry]:
+    """Return the queue entries of valid records, perhaps with a blank at the end; messages in no queue have none."""
+    return [
+        RecordEntry(
+            record.topic,
+            record.queue_id,
+            record.queue_offset,
+            _pack(
+                record.log_offset,
+                record.size,
+                record.store_ms if record.topic == _SCHEDULE else tags_code(record.properties),
+            ),
+        )
+        for record in _records(bytes(data))
+        if record.sys_flag & _TRANSACTION_BITS not in (_PREPARED, _ROLLBACK)
+    ]
+
+
+def _records(data: bytes) -> Iterator[Record]:
+    position = 0
+    while len(data) - position >= BLANK_BYTES_MIN and peek(data, position)[1] != BLANK_MAGIC:
+        record = parse_record(data, position, len(data))
+        assert not isinstance(record, str), record
+        yield record
+        position += record.size
+
+
+def stage_records(
+    data: Buffer,
+    queue_for: Callable[[bytes, int], _Queue | None],
+    entry_code: Callable[[str, bytes, int], int],
+) -> tuple[list[_Queue], bytes, int]:
+    """Stage the entries of valid records at the queue offsets that they state.
+
+    Args:
+        data: whole records, perhaps with a blank at the end.
+        queue_for: returns the queue of a topic and queue id; None if the record is entered nowhere.
+        entry_code: returns the tags code of an entry of the delay topic, for topic, properties and store time.
+
+    Returns:
+        The queues whose first entry since the last commit was staged, the keys (`KEY_ROW`), and the store time of the
+        last record, 0 if there is none.
+    """
+    store_ms = 0
+    queues: list[_Queue] = []
+    keys: list[bytes] = []
+    for record in _records(bytes(data)):
+        store_ms = record.store_ms
+        topic = record.topic.decode("utf-8", "replace")
+        transaction = record.sys_flag & _TRANSACTION_BITS
+        if transaction not in (_PREPARED, _ROLLBACK):
+            queue = queue_for(record.topic, record.queue_id)
+            if queue is None:
+                continue
+            if topic == SCHEDULE_TOPIC:
+                code = entry_code(topic, record.properties, store_ms)
+            else:
+                code = tags_code(record.properties)
+            is_first = queue.next_offset == queue.max_offset
+            if queue.stage(record.queue_offset, record.log_offset, record.size, code) and is_first:
+                queues.append(queue)
+        if transaction != _ROLLBACK:
+            keys.append(key_rows(topic, record.properties, record.log_offset, store_ms))
+    return queues, b"".join(keys), store_ms
