@@ -179,7 +179,7 @@ class ConsumeQueue(QueueTail):
 
     def _restart_if_recreated(self, queue_offset: int, log_offset: int) -> None:
         """Restart the queue at 0 if its first message comes again: the master deleted and recreated the topic."""
-        if queue_offset or not self.next_offset or log_offset < self.last_log_end:
+        if queue_offset or not self.next_offset or log_offset < self.staged_log_end():
             return
         self.destroy()
         self.start_tail(0)
@@ -187,7 +187,7 @@ class ConsumeQueue(QueueTail):
 
     def _exceeds_log(self, missing: int, log_offset: int) -> bool:
         """Whether the log has no room for so many missing messages: a damaged queue offset must not fill the memory."""
-        return missing > 0 and missing * RECORD_BYTES_MIN > log_offset - self.last_log_end
+        return missing > 0 and missing * RECORD_BYTES_MIN > log_offset - self.staged_log_end()
 
     def _start_at(self, queue_offset: int) -> None:
         if self._segments.starts:
