@@ -11,6 +11,7 @@ TANDEMQ := $(VENV)/bin/tandemq
 PYTEST  := $(PY) -m pytest
 READY   := $(VENV)/.ready
 DOCS    := $(VENV)/.docs
+ENGINE  := src/tandemq/engine/engine.pyx src/tandemq/engine/crc32.h
 WHERE   ?= tests
 TYPED   := src/tandemq tests chaos $(sort $(dir $(wildcard bench/*.py examples/*.py tools/*.py)))
 
@@ -27,12 +28,13 @@ setup: $(READY)  ## the environment .venv from the lock files; .venv/bin/tandemq
 
 # The lock files are installed one after the other: the later ones have source archives (pyspark is 450 MB), which are built
 # with the setuptools of the first one instead of a downloaded one.
-$(READY): requirements.lock requirements-demo.lock requirements-spark.lock pyproject.toml tools/find_python.sh
+$(READY): requirements.lock requirements-demo.lock requirements-spark.lock pyproject.toml setup.py $(ENGINE) tools/find_python.sh
 	@test -x $(PY) || { python=$$(PYTHON='$(PYTHON)' sh tools/find_python.sh) && "$$python" -m venv --clear $(VENV); }
 	$(PY) -m pip install --quiet --no-compile --require-hashes -r requirements.lock
 	$(PY) -m pip install --quiet --require-hashes --no-deps --no-build-isolation -r requirements-demo.lock
 	$(PY) -m pip install --quiet --no-compile --require-hashes --no-deps --no-build-isolation -r requirements-spark.lock
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@$(TANDEMQ) --version
 	@touch $@
 
 # Only the site needs these.
