@@ -34,7 +34,25 @@ cdef extern from *:
     static inline void put_64(unsigned char *p, uint64_t v) { put_32(p, (uint32_t)(v >> 32)); put_32(p + 4, (uint32_t)v); }
     static inline void put_little(unsigned char *p, uint64_t v, int size)
     { for (int at = 0; at < size; at++) p[at] = (unsigned char)(v >> 8 * at); }
+
+    /* The first byte of a JSON string that needs a look: a quote, a backslash, a control character, or not ASCII. */
+    static inline const unsigned char *plain_end(const unsigned char *p, const unsigned char *end)
+    {
+        const uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u;
+        for (; end - p >= 8; p += 8) {
+            uint64_t word, quote, escape;
+            memcpy(&word, p, 8);
+            quote = word ^ 0x22 * ones;
+            escape = word ^ 0x5C * ones;
+            if (((quote - ones) | (escape - ones) | (word - 0x20 * ones) | word) & highs)
+                break;
+        }
+        while (p < end && *p >= 0x20 && *p < 0x80 && *p != 0x22 && *p != 0x5C)
+            p++;
+        return p;
+    }
     """
+    const unsigned char *plain_end(const unsigned char *p, const unsigned char *end) nogil
     uint16_t big_16(const unsigned char *p) nogil
     uint32_t big_32(const unsigned char *p) nogil
     uint64_t big_64(const unsigned char *p) nogil
@@ -737,7 +755,7 @@ cdef bint take_text(Cursor *cursor, Text *text, bint *has_escapes) noexcept:
     has_escapes[0] = False
     if not take_mark(cursor, 34):
         return False
-    at = cursor.at
+    at = plain_end(cursor.at, cursor.end)
     while at < cursor.end and at[0] != 34:
         if at[0] == 92:
             has_escapes[0] = True
@@ -747,7 +765,7 @@ cdef bint take_text(Cursor *cursor, Text *text, bint *has_escapes) noexcept:
         elif at[0] < 32:
             return False
         all_bits |= at[0]
-        at += 1
+        at = plain_end(at + 1, cursor.end)
     if at >= cursor.end:
         return False
     text.data = cursor.at
@@ -933,16 +951,20 @@ cdef int unescape(Text text, Buffer *to) except -1:
     """Append what a JSON string means, as UTF-8; return 0 if an escape is unusual."""
     cdef Bytes at = text.data
     cdef Bytes end = text.data + text.size
+    cdef Bytes next
     cdef unsigned char *out
     cdef int32_t unit, low
     reserve(to, text.size)
     out = to.data + to.size
     while at < end:
-        if at[0] != 92:
-            out[0] = at[0]
-            out += 1
-            at += 1
-            continue
+        next = <Bytes>memchr(at, 92, end - at)
+        if next == NULL:
+            next = end
+        memcpy(out, at, next - at)
+        out += next - at
+        at = next
+        if at == end:
+            break
         if end - at < 2:
             return 0
         at += 2
