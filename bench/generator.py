@@ -13,7 +13,7 @@ from typing import Any
 from bench.loads import run_load
 from tests.interop.java import REPOSITORY
 
-_ECHO = REPOSITORY / "tests" / "load" / "echo_server.py"
+_ECHO = REPOSITORY / "tests" / "unit" / "load" / "echo_server.py"
 
 
 def ceiling(connections: int = 16, window: int = 32, seconds: float = 2.0) -> dict[str, Any]:

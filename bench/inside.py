@@ -73,11 +73,11 @@ def _sends(
     links, window, batch = _SENDS[name]
     broker = broker or _Driven(path)
     shape = SendShape("bench", body_bytes=body_bytes, batch=batch)
-    sources = [SendFrames(shape, identity=link, slots=1000, wall_ms=broker.now.wall_ms) for link in range(links)]
+    sources = [SendFrames(shape, identity=link, wall_ms=broker.now.wall_ms, frames=1000) for link in range(links)]
     for link in range(links):
         broker.open(link + 1, LinkKind.REMOTING)
     for _ in range(turns):
-        received = [(link + 1, source.take(window, broker.now.wall_ms)) for link, source in enumerate(sources)]
+        received = [(link + 1, bytes(source.take(window, broker.now.wall_ms))) for link, source in enumerate(sources)]
         yield links * window * batch, lambda received=received: broker.turn(received)  # type: ignore[misc]
 
 

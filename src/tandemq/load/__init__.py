@@ -2,17 +2,18 @@
 
 Each kind of run is one function from options to a result, both plain values:
 
-    produce    SEND_MESSAGE_V2 or batches: connections × window          produce.py
+    produce    sends of each form, or batches: connections × window      produce.py
     consume    pull everything there is, several connections             consume.py
     latency    producer at a fixed rate, long-poll pulls, end to end     latency.py
     replicate  a classic slave that drains the commit log and reports    replicate.py
     idle       many idle connections                                     idle.py
     probe      single requests: first acknowledgement, runtime info      probe.py
 
-    options ─► frames (requests from prepared pieces) ─► wire (sockets, epoll) ─► broker
+    options ─► frames (thousands of prepared requests) ─► wire (sockets, epoll) ─► broker
     result  ◄─ report ◄─ histogram ◄─ responses (lengths and codes only) ◄────────────┘
 
-Frames are joined from constant pieces, several per send call; responses are counted by their lengths and one search per
+Frames are rendered before the run, thousands of different ones; during it the keys of some hundred at a time are
+rewritten in place, and a send call gets a view of several. Responses are counted by their lengths and one search per
 read, never decoded; records are walked by their size fields. Every result has the generator's share of one core,
 because a saturated generator measures itself.
 

@@ -30,11 +30,22 @@ from tandemq.load import (
     replicate,
 )
 from tandemq.load.results.report import to_json
+from tandemq.load.wire.frames import FORMS
 
 
 def _produce(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
     shape = SendShape(
-        args.topic, args.body, args.queues, args.batch, args.tag, args.group or "load_producer", args.broker_name
+        args.topic,
+        args.body,
+        args.queues,
+        args.batch,
+        args.tag,
+        args.group or "load_producer",
+        args.broker_name,
+        args.form,
+        args.lengths == "varied",
+        args.topics,
+        args.delay,
     )
     return produce(
         ProduceOptions(args.address, shape, args.connections, args.window, args.seconds, args.count, args.warmup),
@@ -95,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument(f"--{option.replace('_', '-')}", type=type(value), default=value)
         return sub
 
-    kind(
+    sends = kind(
         "produce",
         _produce,
         topic="load",
@@ -110,7 +121,11 @@ def _parser() -> argparse.ArgumentParser:
         seconds=5.0,
         count=0,
         warmup=1.0,
+        topics=1,
+        delay=0,
     )
+    sends.add_argument("--form", choices=FORMS, default="json", help="of the header and the request code")
+    sends.add_argument("--lengths", choices=("one", "varied"), default="one", help="varied: --body does not matter")
     kind("consume", _consume, topic="load", queues=8, connections=4, max_messages=32, seconds=5.0, warmup=1.0, group="")
     kind("latency", _latency, topic="latency", rate=1000.0, seconds=10.0, warmup=2.0, body=128, queues=4, group="")
     kind("replicate", _replicate, start=0, end=0, seconds=10.0)

@@ -57,7 +57,7 @@ class _Run:
         self.epoll = select.epoll()
         shape = SendShape(options.topic, options.body_bytes, options.queue_count)
         identity = random.getrandbits(32)
-        self.frames = SendFrames(shape, identity=identity, slots=64, wall_ms=_wall_ms(), body_start=_STAMP)
+        self.frames = SendFrames(shape, identity=identity, wall_ms=_wall_ms(), body_start=_STAMP)
         self.pulls = PullFrames(options.topic, group=options.group, suspend_ms=_SUSPEND_MS)
         self.responses = ResponseCounter()
         self.reader = PullReader()
@@ -89,13 +89,13 @@ class _Run:
 
     def send_due(self, due_ns: int, now_ns: int) -> None:
         """Send one message that is due."""
-        data = self.frames.take(1, _wall_ms())
+        data = bytes(self.frames.take(1, _wall_ms()))
         sent_at = time.perf_counter_ns()
         if due_ns >= self.warm_from_ns:
             self.measured_from_ns = min(self.measured_from_ns, sent_at)
             self.lag_max_ns = max(self.lag_max_ns, now_ns - due_ns)
         if not self.watched:
-            self.watched, self.watched_since = b'"opaque":' + self.frames.first_opaque(), sent_at
+            self.watched, self.watched_since = b'"opaque":%d' % self.frames.first_opaque(), sent_at
         self.producer.send(data.replace(_STAMP, b"%020d" % sent_at, 1))
         self.sent += 1
 

@@ -14,9 +14,11 @@ import random
 import select
 import time
 from dataclasses import dataclass
+from struct import pack
 
 from tandemq.load.results.report import OnProgress, ProduceResult, Stopwatch, Ticker, latency_histogram, summarize
 from tandemq.load.wire.frames import SendFrames, SendShape
+from tandemq.load.wire.probe import create_topics
 from tandemq.load.wire.responses import LoadError, ResponseCounter
 from tandemq.load.wire.sockets import LoadConnection
 
@@ -24,7 +26,8 @@ _DRAIN_S = 10.0
 _SILENCE_S = 30.0
 _REFUSED_MAX = 1_000
 _POLL_S = 0.1
-_SLOTS_MIN = 64
+_TAIL_BYTES = 24
+_RESPONSE_FLAG = 1
 _SAMPLED_MAX = 8
 
 
@@ -51,7 +54,7 @@ class _Sender:
         self.sampled = sampled  # Whether this connection measures latency.
         self.responses = ResponseCounter()
         self.open = 0
-        self.watched = b""  # `"opaque":` and nine digits.
+        self.watched: tuple[bytes, ...] = ()  # The opaque as the response may contain it.
         self.watched_since = 0
         self.tail = b""  # The end of the last read: the watched opaque may be split.
 
@@ -64,12 +67,10 @@ class _Run:
         self.ticker = Ticker(on_progress)
         self.epoll = select.epoll()
         self.senders: dict[int, _Sender] = {}
-        slots = max(options.window * 4, _SLOTS_MIN) if options.shape.batch == 1 else options.window
         self.wall_offset_ns = time.time_ns() - time.perf_counter_ns()
         self.frames = SendFrames(
             options.shape,
             identity=random.getrandbits(32),
-            slots=slots,
             wall_ms=self.wall_ms(time.perf_counter_ns()),
         )
         self.histogram = latency_histogram()
@@ -84,6 +85,7 @@ class _Run:
         return (now_ns + self.wall_offset_ns) // 1_000_000
 
     def connect(self) -> None:
+        create_topics(self.options.address, self.options.shape)
         every = -(-self.options.connections // _SAMPLED_MAX)
         for number in range(self.options.connections):
             link = LoadConnection(self.options.address, self.epoll)
@@ -98,20 +100,28 @@ class _Run:
         data = self.frames.take(count, wall_ms)
         sender.open += count
         if sender.sampled and not sender.watched:
-            sender.watched = b'"opaque":' + self.frames.first_opaque()
+            sender.watched = self.first_opaque()
             sender.tail = b""
             sender.watched_since = time.perf_counter_ns()
         sender.link.send(data)
+
+    def first_opaque(self) -> tuple[bytes, ...]:
+        """Return the first opaque of the last `take` as its response may contain it."""
+        opaque = self.frames.first_opaque()
+        json = b'"opaque":%d' % opaque
+        # A broker may answer a binary request in JSON; RocketMQ 5 does.
+        return (json, pack(">ii", opaque, _RESPONSE_FLAG)) if self.options.shape.form == "binary" else (json,)
 
     def receive(self, sender: _Sender, now_ns: int) -> int:
         """Count what has arrived; return the number of requests to replace."""
         data = sender.link.receive()
         if sender.watched:
-            if sender.watched in (sender.tail + data if sender.tail else data):
+            whole = sender.tail + data if sender.tail else data
+            if any(opaque in whole for opaque in sender.watched):
                 self.histogram.add(now_ns - sender.watched_since)
-                sender.watched = b""
+                sender.watched = ()
             else:
-                sender.tail = data[-len(sender.watched) :]
+                sender.tail = data[-_TAIL_BYTES:]
         count, good = sender.responses.feed(data)
         sender.open -= count
         self.acknowledged += good
@@ -219,7 +229,7 @@ def _result(run: _Run, frames: int, seconds: float, cpu_share: float, unanswered
         messages=messages,
         seconds=round(seconds, 3),
         messages_per_s=round(messages / seconds, 1),
-        mb_per_s=round(messages * shape.body_bytes / seconds / 1e6, 2),
+        mb_per_s=round(messages * run.frames.mean_body_bytes / seconds / 1e6, 2),
         latency=summarize(run.histogram),
         refused=run.statuses(),
         first_refusal=run.first_refusal(),

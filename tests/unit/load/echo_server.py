@@ -1,39 +1,40 @@
 """A server that answers every send with SUCCESS and stores nothing: the cheapest peer for a load generator.
 
-Run as a process; prints its port. The frames of one generator all have one length, so the frames and opaques of a read
-lie at a constant distance, and all responses are joined in one call.
+Run as a process; prints its port. It looks at the lengths of frames and at the first opaque of each read only, so the
+other responses of a read carry the wrong opaque.
 """
 
 from __future__ import annotations
 
+import re
 import select
 import socket
 import struct
 import sys
 
 _length_at = struct.Struct(">I").unpack_from
-_HEAD = (
-    b'{"code":%d,"extFields":{"queueId":"0","TRACE_ON":"true","MSG_REGION":"DefaultRegion",'
-    b'"msgId":"7F00000100002A9F0000000000000000","queueOffset":"1234567"},"flag":1,"language":"JAVA","opaque":'
-)
-_TAIL = b',"serializeTypeCurrentRPC":"JSON","version":479}'
+_OPAQUE = re.compile(rb'"opaque":(\d+)')
+_RECEIVE_BYTES = 1 << 18
 
 
-def responses(opaques: list[bytes], code: int = 0) -> bytes:
-    """Return one response per opaque, in order."""
-    head = _HEAD % code
-    size = len(head) + 9 + len(_TAIL)
-    before = struct.pack(">II", 4 + size, size) + head
-    return before + (_TAIL + before).join(opaques) + _TAIL if opaques else b""
+def responses(count: int, opaque: bytes = b"1", code: int = 0) -> bytes:
+    """Return that many equal responses."""
+    header = (
+        b'{"code":%d,"extFields":{"queueId":"0","TRACE_ON":"true","MSG_REGION":"DefaultRegion",'
+        b'"msgId":"7F00000100002A9F0000000000000000","queueOffset":"1234567"},"flag":1,"language":"JAVA","opaque":%b,'
+        b'"serializeTypeCurrentRPC":"JSON","version":479}' % (code, opaque)
+    )
+    return (struct.pack(">II", 4 + len(header), len(header)) + header) * count
 
 
-def take_opaques(data: bytes) -> tuple[list[bytes], int]:
-    """Return the opaques of the whole frames in `data`, which must have one length, and where they end."""
-    if len(data) < 4 or len(data) < (size := 4 + _length_at(data)[0]):
-        return [], 0
-    end = len(data) // size * size
-    first = data.index(b'"opaque":') + 9
-    return [data[at : at + 9] for at in range(first, end, size)], end
+def whole_frames(data: bytes) -> tuple[int, int]:
+    """Return the number of whole frames in `data`, and where they end."""
+    count = at = 0
+    end = len(data)
+    while at + 4 <= end and (stop := at + 4 + _length_at(data, at)[0]) <= end:
+        at = stop
+        count += 1
+    return count, at
 
 
 def serve(listener: socket.socket, code: int = 0) -> None:
@@ -52,23 +53,24 @@ def serve(listener: socket.socket, code: int = 0) -> None:
                 epoll.register(connection.fileno(), select.EPOLLIN)
                 continue
             try:
-                data = connections[fd].recv(1 << 16)
+                data = connections[fd].recv(_RECEIVE_BYTES)
             except ConnectionResetError:
                 data = b""
             if not data:
                 connections.pop(fd).close()
                 continue
             data = rests[fd] + data
-            opaques, end = take_opaques(data)
+            count, end = whole_frames(data)
             rests[fd] = data[end:]
-            connections[fd].sendall(responses(opaques, code))
+            found = _OPAQUE.search(data)
+            connections[fd].sendall(responses(count, found[1] if found else b"1", code))
 
 
 def listen() -> socket.socket:
     """Return a listening socket on a free port of the loopback."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    listener.listen(512)
+    listener.listen(1024)
     return listener
 
 

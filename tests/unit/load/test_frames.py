@@ -1,32 +1,52 @@
-"""Prepared frames: they equal those of a Java producer, and no two messages have the same key."""
+"""Prepared frames: they equal those of Java producers, and no two messages have the same key."""
 
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 
 import pytest
 
-from tandemq.load.wire.frames import PullFrames, SendFrames, SendShape, body_text
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command
+from tandemq.load.wire.frames import (
+    FORMS,
+    RARE_TAG,
+    TAGS,
+    Form,
+    PullFrames,
+    SendFrames,
+    SendShape,
+    body_text,
+)
+from tandemq.model.command import Command
 
 _WALL_MS = 1_700_000_000_000
+_CAPTURED = Path(__file__).parents[2] / "golden" / "frames"
+_CODES = {"json": 310, "v5": 310, "binary": 310, "v1": 10}
+_KEY = re.compile(r"7F000001[0-9A-F]{24}")
 
 
-def parse(data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Return header and body of every frame; the frames must fill the data exactly."""
-    position = 0
-    while position < len(data):
-        size, header_bytes = struct.unpack_from(">II", data, position)
-        header = data[position + 8 : position + 8 + header_bytes]
-        yield json.loads(header), data[position + 8 + header_bytes : position + 4 + size]
-        position += 4 + size
-    assert position == len(data)
+def parse(data: bytes | memoryview) -> list[Command]:
+    """Decode the frames; they must fill the data exactly."""
+    decoder = FrameDecoder()
+    commands = [decode_command(frame) for frame in decoder.feed(bytes(data))]
+    assert decoder.is_between_frames
+    return commands
+
+
+def fields(command: Command) -> dict[str, str]:
+    return command.fields
 
 
 def properties(text: str) -> dict[str, str]:
     return dict(pair.split("\x01") for pair in text.split("\x02") if pair)
+
+
+def properties_of(command: Command) -> dict[str, str]:
+    return properties(fields(command)["properties" if command.code == 10 else "i"])
 
 
 def sub_messages(body: bytes) -> Iterator[tuple[bytes, dict[str, str]]]:
@@ -42,82 +62,156 @@ def sub_messages(body: bytes) -> Iterator[tuple[bytes, dict[str, str]]]:
     assert position == len(body)
 
 
-def test_frame_carries_what_a_java_producer_sends() -> None:
-    frames = SendFrames(SendShape("orders", 128, 4, tag="t1"), identity=7, slots=8, wall_ms=_WALL_MS)
-    [(header, body)] = parse(frames.take(1, _WALL_MS))
-    assert header["code"] == 310
-    assert (header["flag"], header["language"], header["version"]) == (0, "JAVA", 479)
-    assert header["serializeTypeCurrentRPC"] == "JSON"
-    fields = header["extFields"]
-    assert (fields["a"], fields["b"], fields["c"], fields["d"]) == ("load_producer", "orders", "TBW102", "4")
-    assert (fields["e"], fields["f"], fields["h"], fields["j"]) == ("0", "0", "0", "0")
-    assert (fields["g"], fields["k"], fields["m"]) == (str(_WALL_MS), "false", "false")
-    assert all(isinstance(value, str) for value in fields.values())
-    assert properties(fields["i"]).keys() == {"UNIQ_KEY", "WAIT", "TAGS"}
-    assert properties(fields["i"])["WAIT"] == "true"
-    assert len(properties(fields["i"])["UNIQ_KEY"]) == 32
-    assert body == body_text(128)
+def first_of(shape: SendShape, count: int = 1) -> list[Command]:
+    return parse(SendFrames(shape, identity=7, wall_ms=_WALL_MS, frames=count).take(count, _WALL_MS))
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 30])
-def test_every_message_has_its_own_opaque_and_key_in_any_run_of_sends(count: int) -> None:
-    frames = SendFrames(SendShape("t", 10, 4), identity=1, slots=8, wall_ms=_WALL_MS)
-    opaques, keys, queues = [], [], []
+@pytest.mark.parametrize("form", ["json", "v5", "binary"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_frame_is_written_as_a_java_client_writes_it(form: Form, batch: int) -> None:
+    """The same bytes around the values, field by field in the same order, as in the captured frame."""
+    code = "320-send_batch_message" if batch > 1 else "310-send_message_v2"
+    client = {"json": "client-4.9.8", "v5": "client-5.3.3", "binary": "client-4.9.8-binary"}[form]
+    captured = (_CAPTURED / f"{client}-{code}.bin").read_bytes()
+    shape = SendShape("t", 6, 1, batch=batch, form=form, varied=True)
+    made = bytes(SendFrames(shape, identity=7, wall_ms=_WALL_MS, frames=1).take(1, _WALL_MS))
+    assert made[4] == captured[4]
+    [made_command], [captured_command] = parse(made), parse(captured)
+    assert list(fields(made_command)) == list(fields(captured_command))
+    assert (made_command.code, made_command.flag) == (captured_command.code, captured_command.flag)
+    assert (made_command.version, made_command.language) == (captured_command.version, captured_command.language)
+    made_text, captured_text = fields(made_command)["i"], fields(captured_command)["i"]
+    assert [*properties(made_text)][: len(properties(captured_text))] == [*properties(captured_text)]
+    assert made_text.endswith("\x02") is captured_text.endswith("\x02")
+    if form != "binary":
+        constant = re.compile(rb'":"[^"]*"|":\d+')
+        assert constant.sub(b"", header(made)) == constant.sub(b"", header(captured))
+
+
+def header(frame: bytes) -> bytes:
+    return frame[8 : 8 + (int.from_bytes(frame[4:8]) & 0xFFFFFF)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_fields_are_those_of_a_producer(form: Form) -> None:
+    [command] = first_of(SendShape("orders", 128, 4, tag="t1", form=form))
+    assert (command.code, command.flag, command.language) == (_CODES[form], 0, "JAVA")
+    names = "producerGroup topic defaultTopic defaultTopicQueueNums queueId sysFlag bornTimestamp flag properties"
+    names += " reconsumeTimes unitMode batch bname"
+    letters = dict(zip(names.split(), "abcdefghijkmn", strict=True))
+    values = {name: fields(command)[name if form == "v1" else letter] for name, letter in letters.items()}
+    text = values.pop("properties")
+    assert values == {
+        "producerGroup": "load_producer",
+        "topic": "orders",
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4",
+        "queueId": "0",
+        "sysFlag": "0",
+        "bornTimestamp": str(_WALL_MS),
+        "flag": "0",
+        "reconsumeTimes": "0",
+        "unitMode": "false",
+        "batch": "false",
+        "bname": "broker-a",
+    }
+    assert properties(text).keys() == {"UNIQ_KEY", "WAIT", "TAGS"}
+    assert _KEY.fullmatch(properties(text)["UNIQ_KEY"])
+    assert command.body == body_text(128)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_varied_messages_are_as_applications_send_them(form: Form) -> None:
+    commands = first_of(SendShape("t", queue_count=1024, topics=3, form=form, varied=True), 3000)
+    sizes = [len(command.body) for command in commands]
+    assert min(sizes) >= 128
+    assert max(sizes) <= 896
+    assert len(set(sizes)) > 500
+    found = [properties_of(command) for command in commands]
+    assert {tuple(sorted(one)) for one in found} == {("KEYS", "TAGS", "UNIQ_KEY", "WAIT", "customer")}
+    assert {len(one["KEYS"]) for one in found} == set(range(len("order-") + 1, len("order-") + 10))
+    assert {one["TAGS"] for one in found} == set(TAGS)
+    assert 0.005 < sum(one["TAGS"] == RARE_TAG for one in found) / len(found) < 0.02
+    queue, topic = ("queueId", "topic") if form == "v1" else ("e", "b")
+    assert {fields(command)[topic] for command in commands} == {"t-0", "t-1", "t-2"}
+    assert len({fields(command)[queue] for command in commands}) > 900
+    assert len({(command.body, one["customer"]) for command, one in zip(commands, found, strict=True)}) == 3000
+
+
+def test_varied_messages_get_fresh_keys_each_time() -> None:
+    frames = SendFrames(SendShape("t", varied=True), identity=7, wall_ms=_WALL_MS, frames=600)
+    rounds = [[properties_of(command) for command in parse(frames.take(600, _WALL_MS))] for _ in range(3)]
+    for before, after in ((rounds[0], rounds[1]), (rounds[1], rounds[2])):
+        pairs = list(zip(before, after, strict=True))
+        assert not any(one["UNIQ_KEY"] == other["UNIQ_KEY"] for one, other in pairs)
+        long = [(one["KEYS"], other["KEYS"]) for one, other in pairs if len(one["KEYS"]) > len("order-") + 6]
+        assert sum(one == other for one, other in long) < len(long) / 100
+        assert all(one["customer"] == other["customer"] for one, other in pairs)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 30, 700])
+def test_every_message_has_its_own_key_in_any_run_of_sends(count: int) -> None:
+    frames = SendFrames(SendShape("t", 10, 4), identity=1, wall_ms=_WALL_MS, frames=600)
+    keys, queues = [], []
     for _ in range(50):
-        data = frames.take(count, _WALL_MS)
-        parsed = list(parse(data))
-        assert len(parsed) == count
-        assert len(data) == count * frames.frame_bytes
-        assert parsed[0][0]["opaque"] == int(frames.first_opaque())
-        opaques += [header["opaque"] for header, _ in parsed]
-        keys += [properties(header["extFields"]["i"])["UNIQ_KEY"] for header, _ in parsed]
-        queues += [header["extFields"]["e"] for header, _ in parsed]
-    assert len(set(opaques)) == len(opaques)
-    assert all(0 < opaque < 2**31 for opaque in opaques)
+        commands = parse(frames.take(count, _WALL_MS))
+        assert len(commands) == count
+        assert commands[0].opaque == frames.first_opaque()
+        assert len({command.opaque for command in commands}) == min(count, 600)
+        keys += [properties_of(command)["UNIQ_KEY"] for command in commands]
+        queues += [fields(command)["e"] for command in commands]
     assert len(set(keys)) == len(keys)
     assert queues == [str(number % 4) for number in range(50 * count)]
 
 
-def test_messages_of_a_batch_have_different_keys() -> None:
-    frames = SendFrames(SendShape("t", 100, 2, batch=32), identity=1, slots=4, wall_ms=_WALL_MS)
+@pytest.mark.parametrize("form", ["json", "v5", "binary"])
+@pytest.mark.parametrize("varied", [False, True])
+def test_messages_of_a_batch_have_different_keys(form: Form, varied: bool) -> None:
+    shape = SendShape("t", 100, 2, batch=32, form=form, varied=varied)
+    frames = SendFrames(shape, identity=1, wall_ms=_WALL_MS, frames=4)
     keys: list[str] = []
     for _ in range(5):
-        for header, body in parse(frames.take(3, _WALL_MS)):
-            assert (header["code"], header["extFields"]["m"]) == (320, "true")
-            messages = list(sub_messages(body))
+        for command in parse(frames.take(3, _WALL_MS)):
+            assert (command.code, fields(command)["m"]) == (320, "true")
+            assert ("UNIQ_KEY" in properties_of(command)) is (form == "v5")
+            messages = list(sub_messages(command.body))
             assert len(messages) == 32
-            assert all(message == body_text(100) for message, _ in messages)
-            keys += [properties(header["extFields"]["i"])["UNIQ_KEY"], *(found["UNIQ_KEY"] for _, found in messages)]
-    assert len(set(keys)) == len(keys) == 5 * 3 * 33
+            if not varied:
+                assert all(message == body_text(100) for message, _ in messages)
+            keys += [found["UNIQ_KEY"] for _, found in messages]
+    assert len(set(keys)) == len(keys) == 5 * 3 * 32
 
 
-def test_born_timestamp_follows_the_clock() -> None:
-    frames = SendFrames(SendShape("t", 10, 4), identity=1, slots=8, wall_ms=_WALL_MS)
-    [(before, _)] = parse(frames.take(1, _WALL_MS + 1))
-    [(after, _)] = parse(frames.take(1, _WALL_MS + 1000))
-    assert before["extFields"]["g"] == str(_WALL_MS)
-    assert after["extFields"]["g"] == str(_WALL_MS + 1000)
+def test_message_with_a_delay_has_its_level() -> None:
+    [command] = first_of(SendShape("t", delay=3))
+    assert properties_of(command)["DELAY"] == "3"
 
 
-def test_keys_stay_different_when_the_chunk_numbers_run_out() -> None:
-    frames = SendFrames(SendShape("t", 10, 4), identity=1, slots=4, wall_ms=_WALL_MS)
-    keys = []
-    for start in (100_000, 999_999):
-        frames._chunk = start
-        for _ in range(3):
-            keys += [properties(h["extFields"]["i"])["UNIQ_KEY"] for h, _ in parse(frames.take(4, _WALL_MS))]
-    assert len(set(keys)) == len(keys)
+def test_born_timestamp_is_that_of_the_block() -> None:
+    frames = SendFrames(SendShape("t", 10, 4), identity=1, wall_ms=_WALL_MS, frames=4)
+    assert [fields(command)["g"] for command in parse(frames.take(4, _WALL_MS + 5))] == [str(_WALL_MS)] * 4
+    assert [fields(command)["g"] for command in parse(frames.take(4, _WALL_MS + 9))] == [str(_WALL_MS + 9)] * 4
+
+
+def test_pool_has_whole_rounds_of_queues_and_is_small_for_large_bodies() -> None:
+    assert SendFrames(SendShape("t", 10, 1024), identity=1, wall_ms=0).count % 1024 == 0
+    assert SendFrames(SendShape("t", 1 << 20, 4), identity=1, wall_ms=0).count <= 64
 
 
 def test_pull_frame_requests_one_queue_from_one_offset() -> None:
-    [(header, body)] = parse(PullFrames("%RETRY%g", group="g%").frame(3, 12345, 77))
-    assert (header["code"], header["opaque"], body) == (11, 77, b"")
-    fields = header["extFields"]
-    assert (fields["topic"], fields["consumerGroup"]) == ("%RETRY%g", "g%")
-    assert (fields["queueId"], fields["queueOffset"], fields["maxMsgNums"]) == ("3", "12345", "32")
-    assert fields["sysFlag"] == "4"
+    [command] = parse(PullFrames("%RETRY%g", group="g%").frame(3, 12345, 77))
+    assert (command.code, command.opaque, command.body) == (11, 77, b"")
+    assert (fields(command)["topic"], fields(command)["consumerGroup"]) == ("%RETRY%g", "g%")
+    assert json.loads(header(PullFrames("t").frame(3, 5, 7)))["extFields"]["sysFlag"] == "4"
+    assert (fields(command)["queueId"], fields(command)["queueOffset"]) == ("3", "12345")
+    assert (fields(command)["maxMsgNums"], fields(command)["subscription"]) == ("32", "*")
+
+
+def test_pull_frame_has_the_tag_expression() -> None:
+    [command] = parse(PullFrames("t", expression="a || b").frame(0, 0, 1))
+    assert fields(command)["subscription"] == "a || b"
 
 
 def test_long_poll_frame_has_the_suspend_flag_and_timeout() -> None:
-    [(header, _)] = parse(PullFrames("t", suspend_ms=15_000).frame(0, 0, 1))
-    assert (header["extFields"]["sysFlag"], header["extFields"]["suspendTimeoutMillis"]) == ("6", "15000")
+    [command] = parse(PullFrames("t", suspend_ms=15_000).frame(0, 0, 1))
+    assert (fields(command)["sysFlag"], fields(command)["suspendTimeoutMillis"]) == ("6", "15000")

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.load.wire.responses import LoadError, ResponseCounter, parse_response
+from tandemq.model.command import Command
 
 
 def response(code: int, opaque: int = 1, padding: str = "", body: bytes = b"") -> bytes:
@@ -36,6 +38,27 @@ def test_stream_in_any_split_counts_the_same(codes: list[tuple[int, str]], cuts:
     assert good == sum(code == 0 for code, _ in codes)
     for code in (2, 10, 14):
         assert counter.statuses.get(code, 0) == sum(one == code for one, _ in codes)
+
+
+def binary_response(code: int, padding: str = "") -> bytes:
+    fields = {"queueOffset": padding or "1"}
+    return encode_command(Command(code, fields=fields, flag=1, remark="no" if code else None, binary=True))
+
+
+@given(_streams, st.lists(st.integers(min_value=1, max_value=700)))
+def test_binary_responses_are_counted_too(codes: list[tuple[int, str]], cuts: list[int]) -> None:
+    """And those in JSON among them."""
+    stream = b"".join(
+        response(code, number, padding) if number % 3 == 2 else binary_response(code, padding)
+        for number, (code, padding) in enumerate(codes)
+    )
+    counter = ResponseCounter()
+    count = good = position = 0
+    for size in [*cuts, len(stream)]:
+        counted, of_these_good = counter.feed(stream[position : position + size])
+        count, good = count + counted, good + of_these_good
+        position += size
+    assert (count, good) == (len(codes), sum(code == 0 for code, _ in codes))
 
 
 @pytest.mark.parametrize("extra", [b"", response(0)[:3], response(0)[:30], response(0, padding="123456")])

@@ -12,15 +12,49 @@ from tandemq.load.wire.records import log_offset, record_size
 from tandemq.load.wire.responses import LoadError, ParsedResponse
 from tandemq.load.wire.sockets import ask, connect, exchange, parse_address
 
+_UPDATE_AND_CREATE_TOPIC = 17
 _GET_BROKER_RUNTIME_INFO = 28
 _GET_MAX_OFFSET = 30
 _TRY_EVERY_S = 0.005
+_QUEUES_BY_SENDING = 8
+_CREATE_S = 30.0
 
 
 def send_one(sock: socket.socket, shape: SendShape) -> ParsedResponse:
     """Send one message (or one batch) and return the response."""
-    frames = SendFrames(shape, identity=random.getrandbits(32), slots=1, wall_ms=time.time_ns() // 1_000_000)
-    return exchange(sock, frames.take(1, time.time_ns() // 1_000_000))
+    wall_ms = time.time_ns() // 1_000_000
+    frames = SendFrames(shape, identity=random.getrandbits(32), wall_ms=wall_ms, frames=1)
+    return exchange(sock, bytes(frames.take(1, wall_ms)))
+
+
+def create_topic(sock: socket.socket, topic: str, queue_count: int) -> None:
+    """Create a topic, or change its number of queues (UPDATE_AND_CREATE_TOPIC).
+
+    Raises:
+        LoadError: the broker refuses it.
+    """
+    fields = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": queue_count,
+        "writeQueueNums": queue_count,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": "false",
+    }
+    response = ask(sock, _UPDATE_AND_CREATE_TOPIC, fields)
+    if response.code != 0:
+        raise LoadError(f"topic {topic} was refused with code {response.code}: {response.remark}")
+
+
+def create_topics(address: str, shape: SendShape) -> None:
+    """Create the topics of a run that sends cannot create: a broker limits the queues of those."""
+    if shape.topics == 1 and shape.queue_count <= _QUEUES_BY_SENDING:
+        return
+    with connect(address, _CREATE_S) as sock:
+        for name in shape.topic_names():
+            create_topic(sock, name, shape.queue_count)
 
 
 def wait_for_port(address: str, deadline_s: float = 60.0) -> float:
@@ -104,6 +138,8 @@ def first_record_end(address: str, topic: str, queue_count: int) -> int:
 
 
 __all__ = [
+    "create_topic",
+    "create_topics",
     "first_acknowledgement",
     "first_record_end",
     "log_end",

@@ -1,10 +1,10 @@
 """Responses counted in a stream of bytes, with as little parsing as possible.
 
-    length(4) | type and header length(4) | header, JSON | body
+    length(4) | type and header length(4) | header | body
 
-A response to a send is complete when its length says so, and a success when its header holds `"code":0`. Both are found
-without decoding: the lengths are walked, and the successes of a whole read are counted by one search. Only when the two
-numbers differ are single responses parsed.
+A response to a send is complete when its length says so, and a success when its header holds `"code":0`, or begins with
+two zero bytes in binary form. Both are found without decoding: the lengths are walked, and the successes in JSON of a
+whole read are counted by one search. Only when the numbers differ are single responses parsed.
 
 Does not know: sockets, requests. Source: docs/internals/remoting.md 2, 3.
 """
@@ -14,10 +14,14 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tandemq.errors import TandemError
 
 _length_at = struct.Struct(">I").unpack_from
+_length_and_code_at = struct.Struct(">I4xh").unpack_from
+_HEAD_BYTES = 10
+_BINARY = 1
 _CODE = re.compile(rb'"code"\s*:\s*"?(-?\d+)')
 _REMARK = re.compile(rb'"remark"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _GOOD = b'"code":0,'
@@ -56,28 +60,37 @@ def parse_response(frame: bytes | bytearray | memoryview) -> ParsedResponse:
     """
     header_bytes = _length_at(frame, 4)[0] & 0xFFFFFF
     header = bytes(frame[8 : 8 + header_bytes])
+    if frame[4] == _BINARY:
+        return ParsedResponse(int.from_bytes(header[:2], signed=True), header, bytes(frame[8 + header_bytes :]))
     found = _CODE.search(header)
     if found is None:
         raise LoadError(f"a response without a code: {header[:200]!r}")
     return ParsedResponse(int(found.group(1)), header, bytes(frame[8 + header_bytes :]))
 
 
-def _whole_frames(data: bytes) -> tuple[int, int]:
-    """Return the end of the whole frames at the start of `data`, and their number.
+class _Frames(NamedTuple):
+    """Whole frames at the start of received bytes."""
 
-    The responses of one read mostly have one length: then the length fields lie at a constant distance and are compared
-    as four strided slices. Otherwise each length is checked. A tuple, as this runs once per read.
+    end: int
+    number: int
+    binary_successes: int
+
+
+def _whole_frames(data: bytes) -> _Frames:
+    """Find the whole frames at the start of `data`.
+
+    The responses of one read often have one length: then the length fields lie at a constant distance and are compared
+    as four strided slices. Otherwise each length is read.
     """
     end = len(data)
-    if end < 4:
-        return 0, 0
+    if end < _HEAD_BYTES:
+        return _Frames(0, 0, 0)
     size = 4 + _length_at(data)[0]
-    if size == end:
-        return end, 1
     count = end // size
     stop = count * size
     if (
         count > 2
+        and data[4] != _BINARY
         and data[3:stop:size] == data[3:4] * count
         and data[2:stop:size] == data[2:3] * count
         and data[1:stop:size] == data[1:2] * count
@@ -85,26 +98,30 @@ def _whole_frames(data: bytes) -> tuple[int, int]:
     ):
         rest = end - stop
         if rest < 4 or 4 + _length_at(data, stop)[0] > rest:
-            return stop, count
+            return _Frames(stop, count, 0)
     return _walk_frames(data, end)
 
 
-def _walk_frames(data: bytes, end: int) -> tuple[int, int]:
+def _walk_frames(data: bytes, end: int) -> _Frames:
     """Return the same as `_whole_frames`, one length field after the other.
 
     Raises:
         LoadError: a length that no response has.
     """
-    position = count = 0
-    while position + 4 <= end:
-        size = _length_at(data, position)[0]
+    position = count = good = 0
+    last = end - _HEAD_BYTES
+    while position <= last:
+        # The first two bytes of a JSON header are never zero.
+        size, code = _length_and_code_at(data, position)
         if position + 4 + size > end:
             if size > _FRAME_BYTES_MAX:
                 raise LoadError(f"a response of {size} bytes: not this protocol")
             break
         position += 4 + size
         count += 1
-    return position, count
+        if code == 0:
+            good += 1
+    return _Frames(position, count, good)
 
 
 class ResponseCounter:
@@ -130,10 +147,10 @@ class ResponseCounter:
             self._rest = b""
         elif len(data) > 4 and len(data) == 4 + _length_at(data)[0] and _GOOD in data:
             return 1, 1
-        position, count = _whole_frames(data)
+        position, count, good = _whole_frames(data)
         if position < len(data):
             self._rest = data[position:]
-        good = data.count(_GOOD, 0, position)
+        good += data.count(_GOOD, 0, position)
         if good != count:
             good = self._count_refusals(data, position)
         return count, good

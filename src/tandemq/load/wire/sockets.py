@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Mapping
 
-from tandemq.load.wire.frames import request_frame
+from tandemq.load.wire.headers import request_frame
 from tandemq.load.wire.responses import LoadError, ParsedResponse, parse_response
 
 RECEIVE_BYTES = 1 << 18
@@ -61,17 +61,17 @@ class LoadConnection:
         self._unsent = b""
         epoll.register(self.fd, _READ)
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         """Send; keep what does not fit until `ready` reports room."""
         if self._unsent:
             self._unsent += data
             return
         sent = self._send_some(data)
         if sent < len(data):
-            self._unsent = data[sent:]
+            self._unsent = bytes(data[sent:])
             self._epoll.modify(self.fd, _READ | _WRITE)
 
-    def _send_some(self, data: bytes) -> int:
+    def _send_some(self, data: bytes | memoryview) -> int:
         try:
             return self.sock.send(data)
         except BlockingIOError:
