@@ -121,8 +121,18 @@ def _say(error: Exception, code: int) -> int:
     return code
 
 
+def _show_version(context: click.Context, _parameter: click.Parameter, is_wanted: bool) -> None:
+    if is_wanted:
+        from tandemq.engine import NAME  # noqa: PLC0415  # not needed otherwise
+
+        click.echo(f"tandemq {__version__}, {NAME} engine")
+        context.exit()
+
+
 @click.group(cls=_Root, commands=_Commands(), context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="tandemq")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
+)
 @click.option("--verbose", "-v", is_flag=True, help="Log more.")
 def main(verbose: bool) -> None:
     """TandemQ: a message broker compatible with Apache RocketMQ, with byte-for-byte replication.

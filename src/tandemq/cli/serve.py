@@ -88,6 +88,7 @@ def broker(
 
     Without a file it is a master named broker-a on port 10911 with its store in ./store.
     """
+    from tandemq.engine import NAME  # noqa: PLC0415  # see below
     from tandemq.run.broker import BrokerProcess  # noqa: PLC0415  # numpy is not loaded for --help
 
     overrides = _overrides(pairs)
@@ -103,7 +104,7 @@ def broker(
     _stop_on_signal(process.stop, while_stdin=while_stdin)
     _print_ready(
         f"tandemq broker {config.broker_name}/{config.broker_id} ({config.role}) at {process.address}, "
-        f"fast port {process.fast_port}, replication {process.ha_address}, store {config.store_path}",
+        f"fast port {process.fast_port}, replication {process.ha_address}, store {config.store_path}, {NAME} engine",
         {
             "brokerName": config.broker_name,
             "brokerId": config.broker_id,
@@ -112,6 +113,7 @@ def broker(
             "fastPort": process.fast_port,
             "haAddress": process.ha_address,
             "store": config.store_path,
+            "engine": NAME,
         },
         as_json=as_json,
     )

@@ -577,7 +577,7 @@ def stage_records(data, queue_for, entry_code):
 
 # Sends: headers.
 
-cdef class TopicRoute:
+cdef class TopicTarget:
     cdef public bytes encoded
     cdef public int32_t write_queue_nums
     cdef public bint takes_plain
@@ -1254,7 +1254,7 @@ cdef class SendEngine:
     cdef int take_frame(self, int64_t link, bytes born_host, int form, Bytes header, Py_ssize_t header_bytes, Py_ssize_t body_bytes) except -1:
         """Take one send; return 0, with nothing changed, if it is something else or unusual."""
         cdef Send send
-        cdef TopicRoute route
+        cdef TopicTarget route
         cdef Text topic, raw
         cdef PyObject *found
         cdef object name
@@ -1265,7 +1265,7 @@ cdef class SendEngine:
         found = PyDict_GetItem(self.topics, name)
         if found == NULL:
             return 0
-        route = <TopicRoute?><object>found
+        route = <TopicTarget?><object>found
         if not route.takes_plain or send.queue_id >= route.write_queue_nums:
             return 0
         raw = send.fields.text[<int>PROPERTIES]
@@ -1279,9 +1279,9 @@ cdef class SendEngine:
             return self.take_batch(link, born_host, &send, route, raw, header + header_bytes, body_bytes)
         return self.take_single(link, born_host, &send, route, raw, header + header_bytes, body_bytes)
 
-    cdef int take_single(self, int64_t link, bytes born_host, Send *send, TopicRoute route, Text raw, Bytes body, Py_ssize_t body_bytes) except -1:
+    cdef int take_single(self, int64_t link, bytes born_host, Send *send, TopicTarget route, Text raw, Bytes body, Py_ssize_t body_bytes) except -1:
         cdef Properties found
-        cdef TopicRoute target = route
+        cdef TopicTarget target = route
         cdef QueueTail queue
         cdef PyObject *there
         cdef int64_t queue_id = send.queue_id, level = 0, code, log_offset, queue_offset
@@ -1297,7 +1297,7 @@ cdef class SendEngine:
             there = PyDict_GetItem(self.topics, SCHEDULE_NAME)
             if there == NULL:
                 return 0
-            target = <TopicRoute?><object>there
+            target = <TopicTarget?><object>there
             queue_id = level - 1
             append(&self.kept, b"REAL_TOPIC\x01", 11)
             append(&self.kept, PyBytes_AS_STRING(route.encoded) + 1, PyBytes_GET_SIZE(route.encoded) - 1)
@@ -1322,7 +1322,7 @@ cdef class SendEngine:
         self.acknowledge(link, send, queue_offset, found.named.unique, found.waits, 1)
         return 1
 
-    cdef int take_batch(self, int64_t link, bytes born_host, Send *send, TopicRoute route, Text raw, Bytes body, Py_ssize_t body_bytes) except -1:
+    cdef int take_batch(self, int64_t link, bytes born_host, Send *send, TopicTarget route, Text raw, Bytes body, Py_ssize_t body_bytes) except -1:
         cdef Properties found
         cdef Named named
         cdef QueueTail queue
@@ -1388,14 +1388,14 @@ cdef class SendEngine:
         self.acknowledge(link, send, first, found.named.unique, found.waits, parts)
         return 1
 
-    cdef inline Py_ssize_t record_bytes(self, bytes born_host, TopicRoute route, Py_ssize_t body_bytes, Py_ssize_t properties_bytes):
+    cdef inline Py_ssize_t record_bytes(self, bytes born_host, TopicTarget route, Py_ssize_t body_bytes, Py_ssize_t properties_bytes):
         return (
             74 + PyBytes_GET_SIZE(born_host) + PyBytes_GET_SIZE(self.store_host) + body_bytes
             + PyBytes_GET_SIZE(route.encoded) + properties_bytes + CRC_PROPERTY_BYTES
         )
 
     cdef int store(
-        self, bytes born_host, Send *send, TopicRoute route, QueueTail queue, int64_t queue_id, int32_t flag,
+        self, bytes born_host, Send *send, TopicTarget route, QueueTail queue, int64_t queue_id, int32_t flag,
         Bytes body, Py_ssize_t body_bytes, Bytes properties, Py_ssize_t properties_bytes, int64_t code,
     ) except -1:
         """Append a record and stage its queue entry."""

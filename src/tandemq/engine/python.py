@@ -102,7 +102,7 @@ class QueueTail:
         self.max_offset = self.next_offset = queue_offset
 
 
-class TopicRoute:
+class TopicTarget:
     """The values of a topic that its ordinary sends need."""
 
     __slots__ = ("encoded", "queues", "takes_plain", "write_queue_nums")
@@ -152,7 +152,7 @@ class SendEngine:
     count = 0
     """Messages taken since the last `flush`."""
 
-    def __init__(self, topics: Mapping[str, TopicRoute]) -> None:
+    def __init__(self, topics: Mapping[str, TopicTarget]) -> None:
         """Take the table of topics, which the owner changes."""
 
     def configure(

@@ -18,7 +18,7 @@ from tandemq.broker.state.persistence import Saver
 from tandemq.codec.record.record import TOPIC_V1_BYTES_MAX
 from tandemq.codec.remoting.bodies import convert
 from tandemq.config.settings import BrokerConfig
-from tandemq.engine import TopicRoute
+from tandemq.engine import TopicTarget
 from tandemq.errors import ProtocolError, StoreDamaged, StoreError
 from tandemq.model.attributes import (
     ATTRIBUTES_BYTES_MAX,
@@ -63,7 +63,7 @@ _ENTRY_BYTES = 180
 """Bytes of a topic in the table besides its name, which appears twice, and its attributes."""
 
 
-class Topic(TopicRoute):
+class Topic(TopicTarget):
     """One topic. Its queues are opened on first use."""
 
     __slots__ = ("bytes_in_table", "config")
