@@ -1,6 +1,6 @@
 """The message store: files on one disk, one owner. It uses no network and reads no clock; times are passed in.
 
-    commitlog/00000000000000000000     all messages of all topics, in order of arrival      log/, message_rows
+    commitlog/00000000000000000000     all messages of all topics, in order of arrival      log/
     consumequeue/<topic>/<id>/…        20-byte entries: place of a queue's n-th message     consume_queue
     index/<time>                       (topic, key, time) to log offsets                    key_index
     config/*.json                      topics, groups, consumer offsets, delay progress     json_tables
