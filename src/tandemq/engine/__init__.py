@@ -13,23 +13,26 @@ from tandemq.engine.choice import (
     SendEngine,
     TopicTarget,
     commit_staged,
+    gather_messages,
     key_hash,
     key_rows,
     record_entries,
     stage_records,
     verify_records,
 )
-from tandemq.engine.python import KEY_ROW, KEY_ROW_BYTES, Ack
+from tandemq.engine.python import KEY_ROW, KEY_ROW_BYTES, Ack, Gathered
 
 __all__ = [
     "KEY_ROW",
     "KEY_ROW_BYTES",
     "NAME",
     "Ack",
+    "Gathered",
     "QueueTail",
     "SendEngine",
     "TopicTarget",
     "commit_staged",
+    "gather_messages",
     "key_hash",
     "key_rows",
     "record_entries",

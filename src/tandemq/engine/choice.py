@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         SendEngine,
         TopicTarget,
         commit_staged,
+        gather_messages,
         key_hash,
         key_rows,
         record_entries,
@@ -46,6 +47,7 @@ else:
     SendEngine = _chosen.SendEngine
     TopicTarget = _chosen.TopicTarget
     commit_staged = _chosen.commit_staged
+    gather_messages = _chosen.gather_messages
     key_hash = _chosen.key_hash
     key_rows = _chosen.key_rows
     record_entries = _chosen.record_entries
@@ -58,6 +60,7 @@ __all__ = [
     "SendEngine",
     "TopicTarget",
     "commit_staged",
+    "gather_messages",
     "key_hash",
     "key_rows",
     "record_entries",

@@ -4,7 +4,7 @@ It takes no sends, so that all of them go through `DecodedPath`, which is the sp
 stores and answers.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -304,3 +304,43 @@ def stage_records(
         if transaction != _ROLLBACK:
             keys.append(key_rows(topic, record.properties, record.log_offset, store_ms))
     return queues, b"".join(keys), store_ms
+
+
+class Gathered(NamedTuple):
+    """Records of a pull, one behind the other."""
+
+    data: bytes
+    messages: int
+    next_offset: int
+    """Queue offset behind the last examined entry."""
+
+
+def gather_messages(
+    entries: bytes,  # noqa: ARG001
+    queue_offset: int,  # noqa: ARG001
+    queue_id: int,  # noqa: ARG001
+    topic: bytes,  # noqa: ARG001
+    codes: Container[int] | None,  # noqa: ARG001
+    most: int,  # noqa: ARG001
+    bytes_max: int,  # noqa: ARG001
+    limit: int,  # noqa: ARG001
+    written_end: int,  # noqa: ARG001
+    blocks: dict[int, bytes],  # noqa: ARG001
+    block_bytes: int,  # noqa: ARG001
+    latest: int,  # noqa: ARG001
+    latest_data: Buffer,  # noqa: ARG001
+) -> Gathered | None:
+    """Return the records of queue entries, if all that are wanted are in memory; None: the caller reads them.
+
+    Args:
+        entries: packed queue entries from `queue_offset` on.
+        queue_id, topic: of the queue; each record must state them, and its queue offset.
+        codes: tags codes that match; None: all.
+        most: maximum number of messages, at least 1.
+        bytes_max: maximum of their bytes; a single message may be larger.
+        limit: log offset from which on messages may not be shown yet.
+        written_end: end of the log.
+        blocks: bytes of the log by block number.
+        latest, latest_data: the latest write, offset and bytes.
+    """
+    return None

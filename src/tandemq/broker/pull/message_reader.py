@@ -95,6 +95,14 @@ class MessageReader:
         """
         entries = queue.read(offset, most if codes is None else EXAMINED_ENTRIES_MAX)
         selection = None
+        if not self._damages.ranges:
+            topic = queue.topic.encode()
+            found = self._log.reader.gather(
+                entries, offset, queue.queue_id, topic, codes, most=most, bytes_max=bytes_max, limit=limit
+            )
+            if found is not None:
+                data, count, next_offset = found
+                return Messages([data] if count else [], count, len(data), next_offset)
         if codes is None and not self._damages.ranges:
             selection = self._select_all(entries, offset, bytes_max, limit)
         if selection is None:

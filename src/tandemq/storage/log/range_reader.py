@@ -10,10 +10,11 @@ read the log once.
 Source: docs/internals/storage.md, "read rules".
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Protocol
 
 from tandemq.boundary import Buffer, File
+from tandemq.engine import Gathered, gather_messages
 from tandemq.errors import OffsetGone
 
 BLOCK_BYTES = 1 << 18
@@ -80,6 +81,33 @@ class RangeReader:
             self.forget()
         self._answered_before = self.bytes_answered
 
+    def gather(
+        self,
+        entries: bytes,
+        queue_offset: int,
+        queue_id: int,
+        topic: bytes,
+        codes: Container[int] | None,
+        *,
+        most: int,
+        bytes_max: int,
+        limit: int,
+    ) -> Gathered | None:
+        """Return the records of queue entries if all are cached, or were written last; see `engine.gather_messages`."""
+        log = self._log
+        latest, data = log.last_write
+        found = gather_messages(
+            entries, queue_offset, queue_id, topic, codes, most, bytes_max, limit, log.written_end, self._blocks,
+            BLOCK_BYTES, latest, data,
+        )  # fmt: skip
+        if found is not None:
+            self._account(len(found.data))
+        return found
+
+    def _account(self, size: int) -> None:
+        self.bytes_answered += size
+        self._credit = min(CREDIT_MAX, self._credit + 2 * size)
+
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Read ranges of log offsets (start, end), none empty, none across files.
 
@@ -110,9 +138,7 @@ class RangeReader:
                 data = self._read_exactly(start, ranges[stop - 1][1] - start)
                 found += [data[first - start : last - start] for first, last in ranges[at:stop]]
             at = stop
-        answered = sum(map(len, found))
-        self.bytes_answered += answered
-        self._credit = min(CREDIT_MAX, self._credit + 2 * answered)
+        self._account(sum(map(len, found)))
         while len(small_reads) > COUNTED_BLOCKS_MAX:
             del small_reads[next(iter(small_reads))]
         return found
