@@ -981,7 +981,7 @@ cdef bint read_binary(Bytes data, Py_ssize_t size, Header *header) noexcept:
     length = <int32_t>big_32(data + 17)
     at = 21
     end = at + length
-    if length <= 0 or end > size or not is_utf8(data + at, length):
+    if length <= 0 or end > size:
         return False
     while at < end:
         if at + 2 > end:
@@ -996,13 +996,10 @@ cdef bint read_binary(Bytes data, Py_ssize_t size, Header *header) noexcept:
         if value.size < 0 or value.size > end - at - 4:
             return False
         at += 4 + value.size
+        if not is_utf8(name.data, name.size) or not is_utf8(value.data, value.size):
+            return False
         if not name.size or not value.size:
             continue
-        # A length may split a character: then name or value are not UTF-8, though all of them together are.
-        if value.data[0] & 0xC0 == 0x80 or name.data[0] & 0xC0 == 0x80:
-            return False
-        if at < end and data[at] & 0xC0 == 0x80:
-            return False
         if not note_field(header, name.data, name.size, value, False):
             return False
     return True
@@ -1442,7 +1439,7 @@ cdef class SendEngine:
             parts += 1
         if longest + 1 + shared + CRC_PROPERTY_BYTES > PROPERTIES_BYTES_MAX:
             return 0
-        length = body_bytes + parts * (112 + shared + PyBytes_GET_SIZE(route.encoded))
+        length = body_bytes + parts * (113 + shared + PyBytes_GET_SIZE(route.encoded))
         if self.records.size + length > self.room:
             return 0
         self.ids.size = 0

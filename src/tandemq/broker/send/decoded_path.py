@@ -227,8 +227,8 @@ class DecodedPath:
         for part in parts:
             if b"TIMER_" in part.properties:
                 _refuse_timed(decode_properties(part.properties.decode("utf-8", "replace")))
-        # A batch lies in one file. Besides its body, a message needs at most 112 bytes, shared properties and topic.
-        state.store.log.reserve(len(command.body) + len(parts) * (112 + len(shared) + len(topic.encoded)))
+        # A batch lies in one file. Besides its body, a message needs at most 113 bytes, shared properties and topic.
+        state.store.log.reserve(len(command.body) + len(parts) * (113 + len(shared) + len(topic.encoded)))
         first = queue.next_offset
         placed = [self._store_part(link, fields, queue, part, shared, now) for part in parts]
         ids = ",".join([message_id(state.store_host, offset) for offset, _ in placed])
