@@ -129,6 +129,7 @@ class RealDisk:
             DiskFull, DiskFailed: the directory cannot be created or written.
         """
         self.root = Path(root)
+        self._prefix = f"{self.root}/"
         self._setting = setting
         with _store_errors(f"{setting}: the directory {self.root} cannot be made"):
             self.root.mkdir(parents=True, exist_ok=True)
@@ -177,18 +178,19 @@ class RealDisk:
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         """See `boundary.Disk`."""
-        full = self.root / path
-        with _store_errors(str(full)):
+        full = self._prefix + path
+        with _store_errors(full):
             if create:
-                full.parent.mkdir(parents=True, exist_ok=True)
+                os.makedirs(os.path.dirname(full), exist_ok=True)
             flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-            return RealFile(str(full), os.open(full, flags, 0o644))
+            return RealFile(full, os.open(full, flags, 0o644))
 
     def list(self, path: str) -> list[str]:
         """See `boundary.Disk`."""
-        with _store_errors(str(self.root / path)):
+        full = self._prefix + path
+        with _store_errors(full):
             try:
-                return sorted(os.listdir(self.root / path))
+                return sorted(os.listdir(full))
             except FileNotFoundError:
                 return []
 

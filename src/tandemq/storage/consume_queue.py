@@ -9,6 +9,7 @@ a damaged entry changes neither end of the queue. The scrubber rebuilds damaged 
 Source: docs/internals/storage.md, "consume queue"; RocketMQ ConsumeQueue.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
@@ -109,6 +110,13 @@ class ConsumeQueue(QueueTail):
         return self._segments.start // QUEUE_ENTRY_BYTES
 
     def _first_empty(self, start: int, low: int, high: int) -> int:
+        """Return the first empty entry of a file at or after `low`, `high` if none is. Cost: one read if it is near."""
+        chunk = self._segments.read(start + low * QUEUE_ENTRY_BYTES, GAP_ENTRIES_MAX * QUEUE_ENTRY_BYTES)
+        if chunk.endswith(_EMPTY):
+            size = QUEUE_ENTRY_BYTES
+            numbers = range(len(chunk) // size)
+            return low + bisect_left(numbers, True, key=lambda at: chunk[at * size : (at + 1) * size] == _EMPTY)
+        low += len(chunk) // QUEUE_ENTRY_BYTES
         while low < high:
             middle = (low + high) // 2
             found = self._segments.read(start + middle * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)
