@@ -129,6 +129,8 @@ class RangeReader:
                     small_reads[number] = reads = small_reads.get(number, 0) + 1
                     if reads >= SMALL_READS_MIN and (block := self._read_block(number)) is not None:
                         stop = at + 1
+                elif stop > at + 1 and (block := self._read_block(number)) is not None:
+                    stop = at + 1  # what lies between is probably wanted by the readers of other queues
             position = start - number * BLOCK_BYTES
             if block is not None and position + end - start <= BLOCK_BYTES:
                 found.append(block[position : position + end - start])
