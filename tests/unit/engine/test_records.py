@@ -1,0 +1,280 @@
+"""Records, keys and queue entries: the compiled engine computes what the one in Python does."""
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandemq.codec.record.record import parse_record, record_fault
+from tandemq.engine import python
+from tandemq.replication import record_stream
+from tandemq.replication.record_stream import RecordStream
+from tests.fuzz.records import damaged, log_of, without_crc
+from tests.unit.engine.modules import compiled_engine
+
+SEEDS = st.integers(0, 1 << 40)
+ODDNESS = st.sampled_from((0.0, 0.05, 0.3))
+
+
+@pytest.fixture(scope="module")
+def compiled() -> ModuleType:
+    return compiled_engine()
+
+
+def test_names(compiled: ModuleType) -> None:
+    assert compiled.NAME == "compiled" or compiled is python
+    assert python.NAME == "python"
+
+
+# Keys.
+
+
+@given(
+    st.text(max_size=40),
+    st.text(max_size=80).map(lambda text: text.encode("utf-8", "replace")) | st.binary(max_size=80),
+)
+def test_key_hash(compiled: ModuleType, topic: str, key: bytes) -> None:
+    assert compiled.key_hash(topic, key) == python.key_hash(topic, key)
+
+
+def test_key_hash_of_the_smallest_int32(compiled: ModuleType) -> None:
+    """The Java hash of "polygenelubricants" is -2**31, which has no absolute value."""
+    for engine in (compiled, python):
+        assert engine.key_hash("", b"") == 35
+        assert engine.key_hash("T", b"k") == 31 * (31 * 84 + 35) + 107
+    found = _keys_with_hash(compiled, "T", 0)
+    assert found
+    assert all(python.key_hash("T", key) == 0 for key in found)
+
+
+def _keys_with_hash(engine: ModuleType, topic: str, wanted: int) -> list[bytes]:
+    """Find keys of six characters whose hash has this absolute value, by computing the last characters."""
+    found = []
+    for first in range(33, 127):
+        for second in range(33, 127, 7):
+            prefix = bytes([first, second])
+            value = 0
+            for unit in f"{topic}#".encode() + prefix:
+                value = (31 * value + unit) & 0xFFFFFFFF
+            for target in (wanted, (1 << 31), (1 << 32) - wanted):
+                rest = _digits((target - value * 31**5) & 0xFFFFFFFF)
+                if rest is not None:
+                    found.append(prefix + rest)
+    return [key for key in found if engine.key_hash(topic, key) == wanted]
+
+
+def _digits(rest: int) -> bytes | None:
+    """Return five characters with 31**4 c0 + … + c4 == rest, if there are."""
+    for extra in range(3):
+        value, units = rest + (extra << 32), []
+        for power in (4, 3, 2, 1, 0):
+            unit = min(126, value // 31**power) if power else value
+            if power and unit > 40:
+                unit -= 2
+            units.append(unit)
+            value -= unit * 31**power
+        if value == 0 and all(1 <= unit < 128 for unit in units):
+            return bytes(units)
+    return None
+
+
+@given(st.text(max_size=9), st.binary(max_size=80), st.integers(0, 1 << 62), st.integers(0, 1 << 62))
+def test_key_rows_of_any_bytes(compiled: ModuleType, topic: str, properties: bytes, offset: int, store_ms: int) -> None:
+    assert compiled.key_rows(topic, properties, offset, store_ms) == python.key_rows(
+        topic, properties, offset, store_ms
+    )
+
+
+PIECES = st.lists(
+    st.sampled_from(
+        (
+            b"UNIQ_KEY",
+            b"KEYS",
+            b"TAGS",
+            b"\x01",
+            b"\x02",
+            b"\x01",
+            b"\x02",
+            b" ",
+            b"a",
+            b"\xc3\xa9",
+            b"\xf0\x9f\x98\x80",
+            b"\xff",
+            b"X",
+        )
+    )
+).map(b"".join)
+
+
+@given(PIECES)
+def test_key_rows_of_properties(compiled: ModuleType, properties: bytes) -> None:
+    assert compiled.key_rows("T", properties, 5, 7) == python.key_rows("T", properties, 5, 7)
+
+
+# Entries.
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """Return a result, or that the records are not valid."""
+    try:
+        return call()
+    except AssertionError:
+        return "not valid"
+
+
+@given(SEEDS, ODDNESS, st.booleans(), st.booleans())
+def test_record_entries(compiled: ModuleType, seed: int, oddness: float, has_blank: bool, is_damaged: bool) -> None:
+    random = Random(seed)
+    data = log_of(random, random.randrange(9), 1 << 20, oddness, has_blank=has_blank)
+    if is_damaged:
+        data = damaged(random, data)
+    for one in (data, memoryview(data), bytearray(data), data[: random.randrange(len(data) + 1)]):
+        found, expected = (outcome(partial(engine.record_entries, one)) for engine in (compiled, python))
+        assert found == expected
+
+
+def _queue_class(engine: ModuleType) -> type[Any]:
+    """Return a queue with the rules of `ConsumeQueue.stage` that matter here."""
+
+    class Queue(engine.QueueTail):  # type: ignore[name-defined,misc]
+        topic = ""
+
+        def stage(self, queue_offset: int, log_offset: int, size: int, tags_code: int) -> bool:
+            if queue_offset == 0 and self.next_offset and log_offset >= self.staged_log_end():
+                self.start_tail(0)
+                self.last_log_end = 0
+            missing = queue_offset - self.next_offset
+            if missing < 0 or missing * 91 > log_offset - self.staged_log_end():
+                return False
+            if missing and self.next_offset == 0:
+                self.start_tail(queue_offset)
+                missing = 0
+            if missing:
+                self.stage_entry(self.staged_log_end(), 0x7FFFFFFF, 0, missing)
+            self.stage_entry(log_offset, size, tags_code)
+            return True
+
+    return Queue
+
+
+def staged(engine: ModuleType, pieces: list[bytes], refused: frozenset[tuple[bytes, int]]) -> Any:
+    """Return all that staging pieces of a log does."""
+    kind = _queue_class(engine)
+    queues: dict[tuple[bytes, int], Any] = {}
+    asked: list[Any] = []
+
+    def queue_for(topic: bytes, queue_id: int) -> Any:
+        if (topic, queue_id) in refused:
+            return None
+        return queues.setdefault((topic, queue_id), kind())
+
+    def entry_code(topic: str, properties: bytes, store_ms: int) -> int:
+        asked.append((topic, properties, store_ms))
+        return store_ms + len(properties)
+
+    found = []
+    for number, piece in enumerate(pieces):
+        touched, keys, store_ms = engine.stage_records(piece, queue_for, entry_code)
+        names = {id(queue): key for key, queue in queues.items()}
+        found.append(([names[id(queue)] for queue in touched], keys, store_ms))
+        if number % 2:
+            for queue in touched:
+                queue.commit_staged()
+    ends = {
+        key: (queue.tail_start, queue.max_offset, queue.next_offset, queue.last_log_end, queue.staged_log_end(),
+              queue.tail(queue.tail_start, queue.next_offset))
+        for key, queue in queues.items()
+    }  # fmt: skip
+    return found, ends, asked
+
+
+@given(SEEDS, ODDNESS, st.booleans())
+def test_stage_records(compiled: ModuleType, seed: int, oddness: float, is_damaged: bool) -> None:
+    random = Random(seed)
+    pieces: list[bytes] = []
+    base = 1 << 20
+    for _ in range(random.randrange(1, 4)):
+        data = log_of(random, random.randrange(9), base, oddness, has_blank=random.random() < 0.2)
+        base += len(data)
+        pieces.append(damaged(random, data) if is_damaged and random.random() < 0.5 else data)
+    refused = frozenset({(b"T", 1), (b"x", 0)}) if random.random() < 0.3 else frozenset()
+    assert outcome(lambda: staged(compiled, pieces, refused)) == outcome(lambda: staged(python, pieces, refused))
+
+
+# Verification.
+
+
+def accepted(data: bytes, base: int) -> tuple[int, int]:
+    """Return the end of the records that the code in Python accepts, and their number."""
+    at = count = 0
+    while True:
+        record = parse_record(data, at, len(data))
+        if isinstance(record, str) or record.size < 91 or record.log_offset != base + at:
+            return at, count
+        if record_fault(data, at, record.size, record.body_start, record.body_end, record.body_crc) is not None:
+            return at, count
+        at += record.size
+        count += 1
+
+
+def stream_of(data: bytes, base: int, engine: ModuleType) -> Any:
+    """Return what a record stream makes of data that arrives in two parts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_stream, "verify_records", engine.verify_records)
+        stream = RecordStream(base, 1 << 30)
+        half = len(data) // 2
+        found = [stream.feed(data[:half])]
+        if found[0][1] is None:
+            found.append(stream.feed(data[half:]))
+        return [([(bytes(piece.data), piece.records) for piece in pieces], corrupt) for pieces, corrupt in found]
+
+
+@given(SEEDS, ODDNESS, st.booleans())
+def test_verify_records(compiled: ModuleType, seed: int, oddness: float, is_damaged: bool) -> None:
+    """The compiled engine verifies exactly the records that the code in Python accepts."""
+    random = Random(seed)
+    base = random.choice((0, 1 << 20))
+    data = log_of(random, random.randrange(9), base, oddness, has_blank=random.random() < 0.2)
+    if is_damaged:
+        data = damaged(random, data)
+    if compiled is not python:
+        assert compiled.verify_records(data, 0, len(data), base) == accepted(data, base)
+    assert compiled.verify_records(data, 0, len(data), base + 1) == (0, 0)
+    assert stream_of(data, base, compiled) == stream_of(data, base, python)
+
+
+def test_verify_records_within_bounds(compiled: ModuleType) -> None:
+    data = log_of(Random(3), 4, 0)
+    ends = [0]
+    while ends[-1] < len(data):
+        ends.append(ends[-1] + int.from_bytes(data[ends[-1] : ends[-1] + 4]))
+    if compiled is not python:
+        for end in range(len(data) + 1):
+            whole = [stop for stop in ends if stop <= end]
+            assert compiled.verify_records(data, 0, end, 0) == (whole[-1], len(whole) - 1)
+        assert compiled.verify_records(data, ends[1], len(data) + 1000, 0) == (len(data), len(ends) - 2)
+    for start, end in ((len(data), len(data)), (len(data) + 5, len(data)), (-1, 50), (0, -1), (50, 20)):
+        assert compiled.verify_records(data, start, end, 0) == (start, 0)
+
+
+@pytest.mark.parametrize("has_crc", [True, False])
+def test_every_changed_bit_is_detected_as_by_python(compiled: ModuleType, *, has_crc: bool) -> None:
+    """A record with a CRC property is protected whole; without it the body is."""
+    random = Random(5)
+    for _ in range(3):
+        record = log_of(random, 1, 0)
+        while (b"__CRC32#" in record) is not True:
+            record = log_of(random, 1, 0)
+        data = record if has_crc else without_crc(record)
+        for bit in range(8 * len(data)):
+            changed = bytearray(data)
+            changed[bit // 8] ^= 1 << bit % 8
+            found = compiled.verify_records(bytes(changed), 0, len(changed), 0)
+            if compiled is not python:
+                assert found == accepted(bytes(changed), 0), bit
+            assert not has_crc or found == (0, 0), bit
