@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         gather_messages,
         key_hash,
         key_rows,
+        link_keys,
         record_entries,
         stage_records,
         verify_records,
@@ -50,6 +51,7 @@ else:
     gather_messages = _chosen.gather_messages
     key_hash = _chosen.key_hash
     key_rows = _chosen.key_rows
+    link_keys = _chosen.link_keys
     record_entries = _chosen.record_entries
     stage_records = _chosen.stage_records
     verify_records = _chosen.verify_records
@@ -63,6 +65,7 @@ __all__ = [
     "gather_messages",
     "key_hash",
     "key_rows",
+    "link_keys",
     "record_entries",
     "stage_records",
     "verify_records",

@@ -32,6 +32,9 @@ cdef extern from *:
     static inline void put_32(unsigned char *p, uint32_t v)
     { p[0] = (unsigned char)(v >> 24); p[1] = (unsigned char)(v >> 16); p[2] = (unsigned char)(v >> 8); p[3] = (unsigned char)v; }
     static inline void put_64(unsigned char *p, uint64_t v) { put_32(p, (uint32_t)(v >> 32)); put_32(p + 4, (uint32_t)v); }
+    static inline uint32_t little_32(const unsigned char *p)
+    { return (uint32_t)p[3] << 24 | (uint32_t)p[2] << 16 | (uint32_t)p[1] << 8 | p[0]; }
+    static inline uint64_t little_64(const unsigned char *p) { return (uint64_t)little_32(p + 4) << 32 | little_32(p); }
     static inline void put_little(unsigned char *p, uint64_t v, int size)
     { for (int at = 0; at < size; at++) p[at] = (unsigned char)(v >> 8 * at); }
 
@@ -59,6 +62,8 @@ cdef extern from *:
     void put_16(unsigned char *p, uint32_t v) nogil
     void put_32(unsigned char *p, uint32_t v) nogil
     void put_64(unsigned char *p, uint64_t v) nogil
+    uint32_t little_32(const unsigned char *p) nogil
+    uint64_t little_64(const unsigned char *p) nogil
     void put_little(unsigned char *p, uint64_t v, int size) nogil
 
 ctypedef const unsigned char *Bytes
@@ -373,6 +378,34 @@ def key_rows(str topic, bytes properties, int64_t log_offset, int64_t store_ms):
         return taken(&keys, 0)
     finally:
         PyMem_Free(keys.data)
+
+
+def link_keys(bytes rows, int32_t[::1] table, int64_t begin_ms, int32_t number):
+    cdef Bytes row = <Bytes>PyBytes_AS_STRING(rows)
+    cdef Py_ssize_t count = PyBytes_GET_SIZE(rows) // KEY_BYTES, at
+    cdef int32_t slots = table.shape[0], hashed, slot, previous
+    cdef int64_t seconds, fresh = 0
+    cdef bytes entries = PyBytes_FromStringAndSize(NULL, count * ENTRY_BYTES)
+    cdef unsigned char *entry = <unsigned char *>PyBytes_AS_STRING(entries)
+    if slots <= 0:
+        raise ValueError("an index file has slots")
+    for at in range(count):
+        hashed = <int32_t>little_32(row)
+        slot = hashed % slots
+        if slot < 0:
+            raise ValueError("hashes are not negative")
+        previous = table[slot]
+        fresh += previous == 0
+        seconds = (<int64_t>little_64(row + 12) - begin_ms) // 1000
+        put_32(entry, <uint32_t>hashed)
+        put_64(entry + 4, little_64(row + 4))
+        put_32(entry + 12, <uint32_t>min(max(seconds, 0), INT32_MAX_VALUE))
+        put_32(entry + 16, <uint32_t>previous)
+        table[slot] = number
+        number += 1
+        row += KEY_BYTES
+        entry += ENTRY_BYTES
+    return entries, fresh
 
 
 # Records.

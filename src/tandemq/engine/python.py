@@ -6,12 +6,15 @@ stores and answers.
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from struct import Struct
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from tandemq.codec.record.entries import BLANK_BYTES_MIN, BLANK_MAGIC, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.entries import BLANK_BYTES_MIN, BLANK_MAGIC, INDEX_ENTRY, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import Buffer, Record, parse_record, peek, record_keys, tags_code
 from tandemq.model.java_hash import cached_java_hash, java_hash
 from tandemq.model.topic import SCHEDULE_TOPIC
+
+if TYPE_CHECKING:
+    import numpy as np
 
 NAME = "python"
 KEY_ROW = Struct("<iqq")
@@ -21,6 +24,7 @@ _TRANSACTION_BITS = 0xC
 _PREPARED = 0x4
 _ROLLBACK = 0xC
 _MASK = 0xFFFFFFFF
+_INT32_MAX = 0x7FFFFFFF
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _pack = QUEUE_ENTRY.pack
 _unpack = QUEUE_ENTRY.unpack_from
@@ -217,6 +221,30 @@ def key_hash(topic: str, key: bytes) -> int:
 def key_rows(topic: str, properties: bytes, log_offset: int, store_ms: int) -> bytes:
     """Return the rows (`KEY_ROW`) of a message's keys: its unique key, then each word of KEYS."""
     return b"".join([KEY_ROW.pack(key_hash(topic, key), log_offset, store_ms) for key in record_keys(properties)])
+
+
+def link_keys(
+    rows: bytes, table: "np.ndarray[Any, np.dtype[np.int32]]", begin_ms: int, number: int
+) -> tuple[bytes, int]:
+    """Return the index entries of keys, and how many slots they are the first entry of; enter them in the slots.
+
+    Args:
+        rows: packed keys (`KEY_ROW`), in log order.
+        table: number of the newest entry of each slot, 0 for none.
+        begin_ms: begin time of the index file.
+        number: number of the first entry.
+    """
+    entries: list[bytes] = []
+    fresh = 0
+    for hashed, log_offset, store_ms in KEY_ROW.iter_unpack(rows):
+        slot = hashed % len(table)
+        previous = int(table[slot])
+        fresh += previous == 0
+        seconds = min(max((store_ms - begin_ms) // 1000, 0), _INT32_MAX)
+        entries.append(INDEX_ENTRY.pack(hashed, log_offset, seconds, previous))
+        table[slot] = number
+        number += 1
+    return b"".join(entries), fresh
 
 
 def verify_records(data: bytes, start: int, end: int, base: int) -> tuple[int, int]:  # noqa: ARG001  # verifies none

@@ -21,7 +21,8 @@ from tandemq.codec.record.entries import (
     INDEX_HEADER_BYTES,
     INDEX_SLOT_BYTES,
 )
-from tandemq.engine import KEY_ROW, KEY_ROW_BYTES, key_hash
+from tandemq.engine import KEY_ROW, KEY_ROW_BYTES, key_hash, link_keys
+from tandemq.errors import StoreError
 from tandemq.storage.segmented_file import write_zeroes
 
 PENDING_MAX = 512
@@ -124,31 +125,22 @@ class IndexFile:
 
     def add(self, rows: bytes) -> None:
         """Add packed keys (`engine.KEY_ROW`), in log order. The file must have room for them."""
-        keys = np.frombuffer(rows, dtype=_ROW)
-        hashes, offsets, times = keys["hash"], keys["offset"], keys["ms"]
-        count = self.count + len(hashes)
         begin_ms, begin_offset = self.begin_ms, self.begin_offset
         if self.count == 1:
-            begin_ms, begin_offset = int(times[0]), int(offsets[0])
-        number = np.arange(self.count, count, dtype=np.int32)
+            _, begin_offset, begin_ms = KEY_ROW.unpack_from(rows)
+        _, end_offset, end_ms = KEY_ROW.unpack_from(rows, len(rows) - KEY_ROW_BYTES)
         table = self._slot_table()
-        slots = hashes.astype(np.int64) % self._slots
-        previous = table[slots]
-        order = np.argsort(slots, kind="stable")
-        again = slots[order][1:] == slots[order][:-1]
-        fresh = int(np.count_nonzero(previous == 0)) - int(np.count_nonzero(again & (previous[order[1:]] == 0)))
-        previous[order[1:][again]] = number[order[:-1][again]]
-        entries = np.empty(len(hashes), dtype=_ENTRY)
-        entries["hash"] = hashes
-        entries["offset"] = offsets
-        entries["seconds"] = np.minimum(np.maximum((times - begin_ms) // 1000, 0), 0x7FFFFFFF)
-        entries["previous"] = previous
-        header = (begin_ms, int(times[-1]), begin_offset, int(offsets[-1]), self.slots_used + fresh, count)
-        self._file.pwrite(entries.tobytes(), self._entries_at + self.count * INDEX_ENTRY_BYTES)
-        self._file.pwrite(INDEX_HEADER.pack(*header), 0)
-        # State in memory changes only after both writes: after DiskFull the whole batch is added again.
+        entries, fresh = link_keys(rows, table, begin_ms, self.count)
+        count = self.count + len(rows) // KEY_ROW_BYTES
+        header = (begin_ms, end_ms, begin_offset, end_offset, self.slots_used + fresh, count)
+        try:
+            self._file.pwrite(entries, self._entries_at + self.count * INDEX_ENTRY_BYTES)
+            self._file.pwrite(INDEX_HEADER.pack(*header), 0)
+        except StoreError:  # all of them are added again later
+            for hashed, _, _, previous in reversed(list(INDEX_ENTRY.iter_unpack(entries))):
+                table[hashed % self._slots] = previous
+            raise
         self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.count = header
-        table[slots] = number
 
     def _write_header(self) -> None:
         self._file.pwrite(

@@ -53,7 +53,7 @@ class Dispatcher:
         decoder = link.decoder
         data = decoder.join(data)
         at = self._send.take_ordinary(link, data, 0, now)
-        while (frame := decoder.split(data, at)) is not None:
+        while at < len(data) and (frame := decoder.split(data, at)) is not None:
             form, header, _ = frame
             is_pull = form == FORM_JSON and b'"code":11,' in header and link.kind is LinkKind.REMOTING
             if not (is_pull and self._pull.take_frame(link.number, header, turn, now)) and not self._handle(
