@@ -13,36 +13,7 @@ from tandemq.codec.record.record import BatchPart, encode_batch
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, Command
-
-BORN_MS = 1_700_000_000_123
-TOPICS = ("T", "Other", "Long" + 123 * "g", "Wide")
-ODD_TOPICS = (
-    "", "New1", "New2", "ReadOnly", "TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "%RETRY%group",
-    "%DLQ%group", "BenchmarkTest", "DefaultCluster", "Long" + 124 * "g", 300 * "x", "Größe", "a/b", "..", "T ", "t",
-    "\U0001f600", "T\x00", "OFFSET_MOVED_EVENT",
-)  # fmt: skip
-ODD_NUMBERS = (
-    "", "00", "01", "-0", "-1", "+1", " 1", "1 ", "1.0", "1e3", "2147483647", "2147483648", "-2147483648",
-    "9223372036854775807", "9223372036854775808", "99999999999999999999", "1152921504606846976",
-    "1152921504606846977", "0x1", "\uff11", "null", "true", "1_0", "None", "16", "12", "11", "4", "8", "256",
-)  # fmt: skip
-ODD_VALUES = (
-    b"0", b"7", b"-1", b"1.5", b"1e400", b"true", b"false", b"null", b"[]", b"{}", b'[1,{"a":"]"}]', b'"x"', b'""',
-    b"", b"00", b"12345678901234567890", b"nul", b'{"a":{"b":null}}', b'"\\u0041"',
-)  # fmt: skip
-ODD_TEXTS = (
-    b"\\ud800", b"\\udc00", b"\\ud83dx", b"\\ud83d\\u0041", b"\\ud83d\\ude00", b"\\uD83D\\uDE00", b"\\u00e9",
-    b"\\u0000", b"\\q", b"\\u12", b"\\", b"\x01", b"\n", b"\xff", b"\xed\xa0\x80", b"\xc3", b"\xc0\x80", b"\x7f",
-    b"\xf4\x90\x80\x80", b"\xf0\x9f\x98\x80", b"\\/", b"\\b\\f\\n\\r\\t", b'\\"', b"\\\\", b'"', b"\\u0001",
-    b"\\u0002",
-)  # fmt: skip
-WORDS = ("a", "tag", "order-77", "Größe", "\u4e2d\u6587", "\U0001f600", 'q"', "back\\slash", "\x7f", "\t", "x/y", "é")
-NAMES = {
-    "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId",
-    "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode",
-    "l": "maxReconsumeTimes", "m": "batch", "n": "brokerName",
-}  # fmt: skip
-STYLES = ("java", "cpp", "go", "shuffled", "spaced", "binary")
+from tests.fuzz.values import BORN_MS, NAMES, ODD_NUMBERS, ODD_TEXTS, ODD_TOPICS, ODD_VALUES, STYLES, TOPICS, WORDS
 
 
 class Sent(NamedTuple):
@@ -105,11 +76,18 @@ class Frames:
         topic = random.choice(ODD_TOPICS) if self.odd() else random.choice(TOPICS)
         values = {
             "a": random.choice(("producers", "p", "Größe", "%RETRY%group")) if self.odd() else "producers",
-            "b": topic, "c": random.choice(("TBW102", "T", "", "no")) if self.odd() else "TBW102", "d": "4",
-            "e": str(random.randrange(12 if topic == "T" else 4)), "f": random.choice(("0", "1", "2", "3", "769")),
-            "g": str(BORN_MS + random.randrange(1000)), "h": random.choice(("0", "0", "5", "2147483647")),
-            "i": self.properties(), "j": "0", "k": "false", "m": "true" if is_batch else "false",
-        }  # fmt: skip
+            "b": topic,
+            "c": random.choice(("TBW102", "T", "", "no")) if self.odd() else "TBW102",
+            "d": "4",
+            "e": str(random.randrange(12 if topic == "T" else 4)),
+            "f": random.choice(("0", "1", "2", "3", "769")),
+            "g": str(BORN_MS + random.randrange(1000)),
+            "h": random.choice(("0", "0", "5", "2147483647")),
+            "i": self.properties(),
+            "j": "0",
+            "k": "false",
+            "m": "true" if is_batch else "false",
+        }
         if random.random() < 0.3:
             values["l"] = random.choice(("0", "16"))
         if random.random() < 0.3:
@@ -281,10 +259,14 @@ class Frames:
         ext = self._object([(name, self._value(value, ascii_only=ascii_only)) for name, value in fields], style, 2)
         opaque = self.opaque()
         head: dict[str, bytes] = {
-            "code": b"%d" % code, "extFields": ext, "flag": b"%d" % flag, "language": b'"JAVA"',
-            "opaque": b"%d" % opaque, "serializeTypeCurrentRPC": b'"JSON"',
+            "code": b"%d" % code,
+            "extFields": ext,
+            "flag": b"%d" % flag,
+            "language": b'"JAVA"',
+            "opaque": b"%d" % opaque,
+            "serializeTypeCurrentRPC": b'"JSON"',
             "version": b"%d" % random.choice((407, 479)),
-        }  # fmt: skip
+        }
         if style == "cpp":
             del head["serializeTypeCurrentRPC"]
             head |= {"language": b'"CPP"', "version": b"333", "remark": b'""'}
@@ -396,12 +378,20 @@ class Frames:
         if self.odd(0.3):
             ext_bytes += random.choice((-1, 1, -5, 1 << 30, -(1 << 31)))
         language = random.choice((0, 1, 9, 12, 200))
-        return b"".join((
-            (code & 0xFFFF).to_bytes(2), language.to_bytes(1), (479).to_bytes(2),
-            self.opaque().to_bytes(4, signed=True), (flag & 0xFFFFFFFF).to_bytes(4),
-            (remark_bytes & 0xFFFFFFFF).to_bytes(4), remark, (ext_bytes & 0xFFFFFFFF).to_bytes(4), ext,
-            b"rest" if self.odd(0.3) else b"",
-        ))  # fmt: skip
+        return b"".join(
+            (
+                (code & 0xFFFF).to_bytes(2),
+                language.to_bytes(1),
+                (479).to_bytes(2),
+                self.opaque().to_bytes(4, signed=True),
+                (flag & 0xFFFFFFFF).to_bytes(4),
+                (remark_bytes & 0xFFFFFFFF).to_bytes(4),
+                remark,
+                (ext_bytes & 0xFFFFFFFF).to_bytes(4),
+                ext,
+                b"rest" if self.odd(0.3) else b"",
+            )
+        )
 
     def _framed(self, form: int, header: bytes, body: bytes) -> bytes:
         random = self.random
@@ -430,29 +420,51 @@ class Frames:
             code, fields = RequestCode.HEART_BEAT, {}
             body = dumps({"clientID": "c", "consumerDataSet": [], "producerDataSet": [{"groupName": "producers"}]})
         elif kind == 3:
-            code, fields = RequestCode.CONSUMER_SEND_MSG_BACK, {
-                "offset": str(random.randrange(2000)), "group": "group", "delayLevel": str(random.randrange(4)),
-                "originMsgId": "x", "originTopic": topic, "unitMode": "false", "maxReconsumeTimes": "3",
-            }  # fmt: skip
+            code, fields = (
+                RequestCode.CONSUMER_SEND_MSG_BACK,
+                {
+                    "offset": str(random.randrange(2000)),
+                    "group": "group",
+                    "delayLevel": str(random.randrange(4)),
+                    "originMsgId": "x",
+                    "originTopic": topic,
+                    "unitMode": "false",
+                    "maxReconsumeTimes": "3",
+                },
+            )
         elif kind == 4:
             code = RequestCode.UPDATE_CONSUMER_OFFSET
             fields |= {"consumerGroup": "group", "commitOffset": str(random.randrange(9))}
         elif kind == 5 and random.random() < 0.3:
             code, fields = RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": random.choice(("T", "Other", "New1"))}
         elif kind == 6:
-            code, fields = RequestCode.UPDATE_AND_CREATE_TOPIC, {
-                "topic": random.choice(("T", "Other")), "defaultTopic": "TBW102", "readQueueNums": "4",
-                "writeQueueNums": random.choice(("4", "2", "12")), "perm": random.choice(("6", "6", "4")),
-                "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": random.choice(("false", "true")),
-            }  # fmt: skip
+            code, fields = (
+                RequestCode.UPDATE_AND_CREATE_TOPIC,
+                {
+                    "topic": random.choice(("T", "Other")),
+                    "defaultTopic": "TBW102",
+                    "readQueueNums": "4",
+                    "writeQueueNums": random.choice(("4", "2", "12")),
+                    "perm": random.choice(("6", "6", "4")),
+                    "topicFilterType": "SINGLE_TAG",
+                    "topicSysFlag": "0",
+                    "order": random.choice(("false", "true")),
+                },
+            )
         elif kind == 7:
             code, fields = RequestCode.UPDATE_BROKER_CONFIG, {}
             body = f"maxMessageSize={random.choice((self.body_bytes_max, 1024, self.body_bytes_max))}".encode()
         elif kind == 8:
-            code, fields = RequestCode.QUERY_MESSAGE, {
-                "topic": topic, "key": random.choice(WORDS), "maxNum": "9", "beginTimestamp": "0",
-                "endTimestamp": str(2 * BORN_MS),
-            }  # fmt: skip
+            code, fields = (
+                RequestCode.QUERY_MESSAGE,
+                {
+                    "topic": topic,
+                    "key": random.choice(WORDS),
+                    "maxNum": "9",
+                    "beginTimestamp": "0",
+                    "endTimestamp": str(2 * BORN_MS),
+                },
+            )
         elif kind == 9:
             code, flag, fields = 0, FLAG_RESPONSE, {}
         elif kind == 10:
@@ -463,11 +475,18 @@ class Frames:
     def _pull_fields(self, topic: str, queue: str) -> dict[str, str]:
         random = self.random
         return {
-            "consumerGroup": "group", "topic": topic, "queueId": queue, "queueOffset": str(random.randrange(20)),
-            "maxMsgNums": str(random.choice((1, 32))), "sysFlag": str(random.choice((4, 6, 7))), "commitOffset": "0",
-            "suspendTimeoutMillis": "20000", "subscription": random.choice(("*", "tag", "a||tag")), "subVersion": "0",
+            "consumerGroup": "group",
+            "topic": topic,
+            "queueId": queue,
+            "queueOffset": str(random.randrange(20)),
+            "maxMsgNums": str(random.choice((1, 32))),
+            "sysFlag": str(random.choice((4, 6, 7))),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "20000",
+            "subscription": random.choice(("*", "tag", "a||tag")),
+            "subVersion": "0",
             "expressionType": "TAG",
-        }  # fmt: skip
+        }
 
     # Many.
 

@@ -4,7 +4,8 @@ from random import Random
 
 from tandemq.codec.record.entries import BLANK, BLANK_MAGIC
 from tandemq.codec.record.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, encode_host, encode_record
-from tests.fuzz.frames import BORN_MS, Frames
+from tests.fuzz.frames import Frames
+from tests.fuzz.values import BORN_MS
 
 TOPICS = ("T", "T", "Other", "SCHEDULE_TOPIC_XXXX", "Long" + 123 * "g", "Long" + 200 * "g", "Größe", "x")
 RAW_TOPICS = (b"\xff\xfe", b"a\xc3", b"", b"../etc")
@@ -22,12 +23,20 @@ def encoded(random: Random, frames: Frames, log_offset: int, queue_offset: int) 
         properties += b"\x02"
     properties = properties[: PROPERTIES_BYTES_MAX - CRC_PROPERTY_BYTES]
     raw = encode_record(
-        topic=topic, queue_id=random.choice((0, 1, 2, 3, 7)), queue_offset=queue_offset, log_offset=log_offset,
-        body=frames.body() if random.random() < 0.95 else b"", properties=properties, flag=random.randrange(3),
-        sys_flag=random.choice((0, 0, 0, 1, 2, 4, 8, 12)), born_ms=BORN_MS,
-        born_host=encode_host(bytes(random.choice((4, 4, 16))), 9), store_ms=BORN_MS + random.randrange(99),
-        store_host=encode_host(bytes(random.choice((4, 4, 16))), 8), reconsume_times=random.randrange(3),
-    )  # fmt: skip
+        topic=topic,
+        queue_id=random.choice((0, 1, 2, 3, 7)),
+        queue_offset=queue_offset,
+        log_offset=log_offset,
+        body=frames.body() if random.random() < 0.95 else b"",
+        properties=properties,
+        flag=random.randrange(3),
+        sys_flag=random.choice((0, 0, 0, 1, 2, 4, 8, 12)),
+        born_ms=BORN_MS,
+        born_host=encode_host(bytes(random.choice((4, 4, 16))), 9),
+        store_ms=BORN_MS + random.randrange(99),
+        store_host=encode_host(bytes(random.choice((4, 4, 16))), 8),
+        reconsume_times=random.randrange(3),
+    )
     return without_crc(raw) if random.random() < 0.3 else raw
 
 

@@ -33,10 +33,16 @@ class _Pair:
 
     def check(self) -> None:
         states = [
-            (tail.tail_start, tail.max_offset, tail.next_offset, tail.last_log_end, tail.staged_log_end(),
-             tail.tail(tail.tail_start, tail.next_offset))
+            (
+                tail.tail_start,
+                tail.max_offset,
+                tail.next_offset,
+                tail.last_log_end,
+                tail.staged_log_end(),
+                tail.tail(tail.tail_start, tail.next_offset),
+            )
             for tail in self.tails
-        ]  # fmt: skip
+        ]
         assert states[0] == states[1]
 
     def commit(self) -> None:

@@ -186,10 +186,16 @@ def staged(engine: ModuleType, pieces: list[bytes], refused: frozenset[tuple[byt
             for queue in touched:
                 queue.commit_staged()
     ends = {
-        key: (queue.tail_start, queue.max_offset, queue.next_offset, queue.last_log_end, queue.staged_log_end(),
-              queue.tail(queue.tail_start, queue.next_offset))
+        key: (
+            queue.tail_start,
+            queue.max_offset,
+            queue.next_offset,
+            queue.last_log_end,
+            queue.staged_log_end(),
+            queue.tail(queue.tail_start, queue.next_offset),
+        )
         for key, queue in queues.items()
-    }  # fmt: skip
+    }
     return found, ends, asked
 
 

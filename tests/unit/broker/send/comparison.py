@@ -1,4 +1,4 @@
-"""Comparison of two brokers that receive the same bytes, one with the engine and one that decodes every send."""
+"""Comparison of two brokers that receive the same bytes, one with the engine and one that does all in Python."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -9,8 +9,11 @@ import pytest
 
 from tandemq.boundary import LinkKind, Turn
 from tandemq.broker.send.processor import SendPath
+from tandemq.engine import python
 from tandemq.model.topic import SCHEDULE_TOPIC, TopicConfig
 from tandemq.sim.world.disk import SimDisk
+from tandemq.storage import store
+from tandemq.storage.log import range_reader
 from tests.unit.broker.harness import CLIENT, Harness
 
 LINKS = (CLIENT, 2, 3)
@@ -79,6 +82,8 @@ def run_script(script: Script, *, uses_engine: bool, links: Sequence[int] = LINK
     with pytest.MonkeyPatch.context() as patch:
         if not uses_engine:
             patch.setattr(SendPath, "take_ordinary", lambda _self, _link, _data, at, _now: at)
+            patch.setattr(store, "key_rows", python.key_rows)
+            patch.setattr(range_reader, "gather_messages", python.gather_messages)
         script(broker)
     return broker
 
