@@ -1,16 +1,19 @@
-"""Build of the compiled engine, which is optional; everything else stands in pyproject.toml."""
+"""Build of the compiled engine; everything else stands in pyproject.toml.
+
+It is left out if it cannot be built, unless TANDEMQ_ENGINE=compiled. With TANDEMQ_ENGINE=python it is not tried.
+"""
+
+import os
 
 from setuptools import Extension, setup
 
-setup(
-    ext_modules=[
-        Extension(
-            "tandemq._engine",
-            ["src/tandemq/engine/engine.pyx"],
-            depends=["src/tandemq/engine/crc32.h"],
-            include_dirs=["src/tandemq/engine"],
-            extra_compile_args=["-O3"],
-            optional=True,
-        )
-    ]
+wanted = os.environ.get("TANDEMQ_ENGINE", "")
+engine = Extension(
+    "tandemq._engine",
+    ["src/tandemq/engine/engine.pyx"],
+    depends=["src/tandemq/engine/crc32.h"],
+    include_dirs=["src/tandemq/engine"],
+    extra_compile_args=["-O3"],
+    optional=wanted != "compiled",
 )
+setup(ext_modules=[] if wanted == "python" else [engine])

@@ -17,7 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from tandemq.engine import NAME
+
 ROOT = Path(__file__).resolve().parents[2]
+BUILT = ("__pycache__", "*.pyc", "*.so", "engine.c")
+"""What builds leave behind."""
+SOURCES = {"engine.pyx", "crc32.h"}
+"""What the compiled engine is made of."""
 
 
 def run(*words: str | Path, cwd: Path) -> str:
@@ -37,9 +43,9 @@ def run(*words: str | Path, cwd: Path) -> str:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the wheel, built from the tracked files alone."""
     source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, source)
-    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns(*BUILT, "*.egg-info"))
     target = tmp_path_factory.mktemp("dist")
     run(
         *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"),
@@ -78,8 +84,11 @@ def test_wheel_carries_every_module_types_and_licence_and_nothing_else(wheel: Pa
         names = {n for n in archive.namelist() if not n.endswith("/")}
     package = {n for n in names if n.startswith("tandemq/")}
     source = ROOT / "src"
-    files = [p for p in (source / "tandemq").rglob("*") if p.is_file() and p.suffix != ".pyc"]
-    assert package == {p.relative_to(source).as_posix() for p in files}
+    files = [p for p in (source / "tandemq").rglob("*") if p.is_file() and not any(map(p.match, BUILT))]
+    files = [p for p in files if p.name not in SOURCES]
+    compiled = {n for n in package if n.startswith("tandemq/_engine.")}
+    assert len(compiled) == (NAME == "compiled")
+    assert package - compiled == {p.relative_to(source).as_posix() for p in files}
     assert {p.name for p in files if p.suffix != ".py"} == {"py.typed", "log4j2.properties"}
     assert not [n for n in names if "mutation" in n], "mutations are tests"
     # Beside it, the modules by which Spark finds our sources: it looks for packages called pyspark_….
@@ -105,6 +114,10 @@ def test_wheel_names_the_command_and_the_pytest_plugin(wheel: Path) -> None:
         told = archive.read(name).decode()
     assert "[console_scripts]\ntandemq = tandemq.cli:main\n" in told
     assert "[pytest11]\ntandemq = tandemq.pytest_plugin\n" in told
+
+
+def test_installed_command_names_the_engine_that_the_wheel_has(elsewhere: Path) -> None:
+    assert f"{NAME} engine" in run(elsewhere / "env" / "bin" / "tandemq", "--version", cwd=elsewhere)
 
 
 def test_installed_command_helps(elsewhere: Path) -> None:
