@@ -117,7 +117,9 @@ class Broker(BrokerParts):
         link = self.links.get(number)
         if link is not None:
             self.dispatcher.receive(link, data, turn, now)
-        elif self.replication.owns(number):
+            return
+        self.send.store_waiting()
+        if self.replication.owns(number):
             self.replication.received(number, data, turn, now)
         elif self.peers.owns(number):
             self.peers.received(number, data, turn, now)

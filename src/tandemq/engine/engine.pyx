@@ -1658,7 +1658,7 @@ cdef class SendEngine:
         if self.ack_count:
             self.close_ack()
         sends = TakenSends(
-            taken(&self.records, 0), self.queues, taken(&self.keys, 0), self.store_ms, self.acks, self.count, self.body_bytes
+            self.log_end, taken(&self.records, 0), self.queues, taken(&self.keys, 0), self.store_ms, self.acks, self.count, self.body_bytes
         )
         self.begin(0, 0, 0)
         return sends

@@ -138,8 +138,9 @@ plain tuple, since one is made per connection and turn.
 class TakenSends(NamedTuple):
     """What `SendEngine.flush` returns."""
 
+    log_offset: int
     data: bytes
-    """Contiguous records for the log's end."""
+    """Contiguous records."""
     queues: list[Any]
     """Queues whose first entry since the last commit was staged."""
     keys: bytes
@@ -180,7 +181,7 @@ class SendEngine:
 
     def flush(self) -> TakenSends:
         """Return what was taken since `begin`, and forget it."""
-        return TakenSends(b"", [], b"", 0, [], 0, 0)
+        return TakenSends(0, b"", [], b"", 0, [], 0, 0)
 
 
 class RecordQueue(Protocol):

@@ -46,6 +46,7 @@ class StoreConfig:
 class RecordBatch(NamedTuple):
     """Contiguous records for the log's end, within one file, and what was staged for them."""
 
+    log_offset: int
     data: Buffer
     queues: list[ConsumeQueue]
     """Queues of which these records staged the first entries since the last commit."""
@@ -167,11 +168,12 @@ class Store:
         keys = b""
         if sys_flag & _TRANSACTION_BITS != _ROLLBACK:
             keys = key_rows(queue.topic, properties, log_offset, store_ms)
-        self.append(RecordBatch(raw, queues, keys, store_ms))
+        self.append(RecordBatch(log_offset, raw, queues, keys, store_ms))
         return AppendMessageResult(queue_offset, log_offset, len(raw))
 
     def append(self, batch: RecordBatch) -> None:
         """Append records whose entries are staged in their queues; the only way into the log."""
+        assert batch.log_offset == self.log.end, "records state their log offset"
         self.log.append(batch.data)
         self._touched += batch.queues
         self._staged_keys += batch.keys
@@ -189,7 +191,7 @@ class Store:
     def append_copy(self, data: Buffer) -> None:
         """Append a verified piece of the master's log: whole records, perhaps with a blank at the end, in one file."""
         found = stage_records(data, self._queue_for, self.entry_code)
-        self.append(RecordBatch(data, *found))
+        self.append(RecordBatch(self.log.end, data, *found))
 
     def _queue_for(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
         """Return the queue that a record names; None if there can be no such queue."""

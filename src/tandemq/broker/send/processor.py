@@ -73,7 +73,7 @@ class SendPath(SendState):
         """Store the messages accepted since the last time, before anything else is stored."""
         if self._engine.count:
             sends = self._engine.flush()
-            self.store.append(RecordBatch(sends.data, sends.queues, sends.keys, sends.store_ms))
+            self.store.append(RecordBatch(sends.log_offset, sends.data, sends.queues, sends.keys, sends.store_ms))
             self.acks += sends.acks
             self.count += sends.messages
             self.bytes += sends.body_bytes
