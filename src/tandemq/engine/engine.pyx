@@ -129,6 +129,8 @@ cdef inline int reserve(Buffer *buffer, Py_ssize_t more) except -1:
 
 
 cdef inline int append(Buffer *buffer, const void *data, Py_ssize_t size) except -1:
+    if not size:  # an empty buffer has no memory, and memcpy wants some
+        return 0
     reserve(buffer, size)
     memcpy(buffer.data + buffer.size, data, size)
     buffer.size += size
@@ -241,12 +243,14 @@ cdef class QueueTail:
         cdef Py_ssize_t size = PyBytes_GET_SIZE(packed)
         if at < 0 or at + size > self.entries.size:
             raise ValueError("only existing entries are rewritten")
-        memcpy(self.entries.data + at, PyBytes_AS_STRING(packed), size)
+        if size:
+            memcpy(self.entries.data + at, PyBytes_AS_STRING(packed), size)
 
     def advance_tail(self, int64_t count):
         cdef Py_ssize_t size = min(self.entries.size, count * ENTRY_BYTES)
         self.entries.size -= size
-        memmove(self.entries.data, self.entries.data + size, self.entries.size)
+        if self.entries.size:
+            memmove(self.entries.data, self.entries.data + size, self.entries.size)
         self.tail_start += count
         if not self.entries.size:
             PyMem_Free(self.entries.data)
@@ -384,7 +388,7 @@ def link_keys(bytes rows, int32_t[::1] table, int64_t begin_ms, int32_t number):
     cdef Bytes row = <Bytes>PyBytes_AS_STRING(rows)
     cdef Py_ssize_t count = PyBytes_GET_SIZE(rows) // KEY_BYTES, at
     cdef int32_t slots = table.shape[0], hashed, slot, previous
-    cdef int64_t seconds, fresh = 0
+    cdef int64_t seconds, store_ms, fresh = 0
     cdef bytes entries = PyBytes_FromStringAndSize(NULL, count * ENTRY_BYTES)
     cdef unsigned char *entry = <unsigned char *>PyBytes_AS_STRING(entries)
     if slots <= 0:
@@ -396,10 +400,11 @@ def link_keys(bytes rows, int32_t[::1] table, int64_t begin_ms, int32_t number):
             raise ValueError("hashes are not negative")
         previous = table[slot]
         fresh += previous == 0
-        seconds = (<int64_t>little_64(row + 12) - begin_ms) // 1000
+        store_ms = <int64_t>little_64(row + 12)
+        seconds = <int64_t>((<uint64_t>store_ms - <uint64_t>begin_ms) // 1000) if store_ms > begin_ms else 0
         put_32(entry, <uint32_t>hashed)
         put_64(entry + 4, little_64(row + 4))
-        put_32(entry + 12, <uint32_t>min(max(seconds, 0), INT32_MAX_VALUE))
+        put_32(entry + 12, <uint32_t>min(seconds, INT32_MAX_VALUE))
         put_32(entry + 16, <uint32_t>previous)
         table[slot] = number
         number += 1
