@@ -17,7 +17,7 @@ TYPED   := src/tandemq tests chaos $(sort $(dir $(wildcard bench/*.py examples/*
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: all help setup fmt check docs reference test test-fast demo sim interop bench bench-spark bench-failover chaos soak spec blackbox cov wheel lock clean
+.PHONY: all help setup fmt check docs reference test test-fast demo sim interop bench bench-spark bench-failover chaos soak fuzz-engine spec blackbox cov wheel lock clean
 
 all: check test  ## check + test (the default)
 
@@ -95,6 +95,9 @@ chaos: $(READY)  ## real brokers, real registries, real faults, 200 runs: about 
 soak: $(READY)  ## long searches and real-time waits, an hour or more, then seeds until stopped (seeds=10000: so many)
 	$(PYTEST) tests --ignore=tests/interop -m slow -o faulthandler_timeout=0
 	$(TANDEMQ) sim $(if $(seeds),--seeds $(seeds) --jobs 2,--forever)
+
+fuzz-engine: $(READY)  ## the compiled engine under AddressSanitizer: a minute, seconds=600 or frames=50000000 for more
+	$(PY) -m tests.fuzz $(if $(seconds),--seconds $(seconds)) $(if $(frames),--frames $(frames)) $(if $(seed),--seed $(seed))
 
 spec: $(READY)  ## each row of docs/internals/requirements.md with its tests, and the rows without tests
 	$(PY) -m tests.spec

@@ -6,14 +6,15 @@ from random import Random
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.codec.record.record import parse_record, record_fault
 from tandemq.engine import python
 from tandemq.replication import record_stream
 from tandemq.replication.record_stream import RecordStream
+from tests.fuzz.fuzzer import accepted
 from tests.fuzz.records import damaged, log_of, without_crc
 from tests.unit.engine.modules import compiled_engine
 
@@ -116,6 +117,20 @@ def test_key_rows_of_properties(compiled: ModuleType, properties: bytes) -> None
     assert compiled.key_rows("T", properties, 5, 7) == python.key_rows("T", properties, 5, 7)
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), st.integers(-(2**63), 2**63 - 1))),
+    st.lists(st.integers(0, 5), min_size=1, max_size=7),
+    st.integers(-(2**63), 2**63 - 1),
+)
+def test_link_keys(compiled: ModuleType, keys: list[tuple[int, int, int]], slots: list[int], begin_ms: int) -> None:
+    rows = b"".join([python.KEY_ROW.pack(*key) for key in keys])
+    tables = [np.array(slots, dtype=np.int32) for _ in range(2)]
+    found, expected = (
+        engine.link_keys(rows, table, begin_ms, 9) for engine, table in zip((compiled, python), tables, strict=True)
+    )
+    assert (found, tables[0].tolist()) == (expected, tables[1].tolist())
+
+
 # Entries.
 
 
@@ -213,19 +228,6 @@ def test_stage_records(compiled: ModuleType, seed: int, oddness: float, is_damag
 
 
 # Verification.
-
-
-def accepted(data: bytes, base: int) -> tuple[int, int]:
-    """Return the end of the records that the code in Python accepts, and their number."""
-    at = count = 0
-    while True:
-        record = parse_record(data, at, len(data))
-        if isinstance(record, str) or record.size < 91 or record.log_offset != base + at:
-            return at, count
-        if record_fault(data, at, record.size, record.body_start, record.body_end, record.body_crc) is not None:
-            return at, count
-        at += record.size
-        count += 1
 
 
 def stream_of(data: bytes, base: int, engine: ModuleType) -> Any:

@@ -1,0 +1,318 @@
+"""Mutated frames and records for the engine, and the judgement of the code in Python on a sample of them.
+
+Every frame goes to `SendEngine.take`; what it stored is checked at each flush. One of `SAMPLE` frames is compared
+through two brokers: the engine must have taken only what the decoded path accepts, with the same record and response.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from tandemq.broker.connections.connection import pack_host
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.codec.record.record import parse_record, record_fault
+from tandemq.engine import KEY_ROW, python
+from tandemq.model.topic import SCHEDULE_TOPIC
+from tests.fuzz.frames import Frames, Sent, Turns
+from tests.fuzz.records import damaged, log_of
+from tests.fuzz.reduction import reduced
+from tests.fuzz.tails import TailPair
+from tests.fuzz.values import BORN_MS
+from tests.unit.broker.send.comparison import TOPICS, Recorder, difference, run_script
+
+SAMPLE = 200
+COMPARED = 128
+"""Sampled frames that are compared at once, each on a connection of its own."""
+ROUND = 2000
+"""Frames between two flushes."""
+CORPUS = 300
+RECORD_SHARE = 50
+"""Frames for each mutated piece of a log."""
+BODY_BYTES_MAX = 8192
+DELAYS_MS = tuple(1000 * level for level in range(1, 19))
+HOSTS = tuple(pack_host(text) for text in ("10.0.0.1:5", "[fe80::1]:6"))
+
+
+class Different(Exception):
+    """The engine and the code in Python judge an input differently."""
+
+
+@dataclass
+class Counts:
+    """What was done so far."""
+
+    frames: int = 0
+    taken: int = 0
+    messages: int = 0
+    compared: int = 0
+    pieces: int = 0
+    """Pieces of a log."""
+
+
+class Fuzzer:
+    """Feeds an engine."""
+
+    def __init__(self, engine: ModuleType, seed: int) -> None:
+        """Begin with a corpus drawn from a seed."""
+        self.engine = engine
+        self.counts = Counts()
+        self._random = Random(seed)
+        self._sampled: list[bytes] = []
+        self._corpus: list[bytes] = []
+        self._logs: list[bytes] = []
+
+    def run_round(self) -> None:
+        """Feed one round of frames and pieces of logs.
+
+        Raises:
+            Different: see there.
+        """
+        random = self._random
+        if self.counts.frames // ROUND % 50 == 0:
+            self._fill_corpus()
+        table = self._new_table()
+        engine = self.engine.SendEngine(table)
+        is_limited = random.random() < 0.1
+        engine.configure(
+            store_host=random.choice(HOSTS),
+            region=random.choice(("DefaultRegion", "", 'r"é')),
+            cluster="DefaultCluster",
+            frame_bytes_max=400 if is_limited else 256 * 1024,
+            body_bytes_max=100 if is_limited else BODY_BYTES_MAX,
+            delays_ms=DELAYS_MS[:2] if is_limited else DELAYS_MS,
+        )
+        log_end = random.randrange(1 << 40)
+        engine.begin(log_end, 5_000 if is_limited else 1 << 30, BORN_MS)
+        taken = 0
+        for frame in self._mutated(ROUND):
+            host = HOSTS[len(frame) & 1]
+            end = engine.take(len(frame) & 3, host, frame, 0)
+            if end:
+                taken += 1
+                if not 0 < end <= len(frame):
+                    raise Different(f"take returned {end} of {len(frame)} bytes: {frame!r}")
+        self.counts.frames += ROUND
+        self.counts.taken += taken
+        self._check_flush(engine, table, log_end)
+        for _ in range(ROUND // RECORD_SHARE):
+            self._feed_piece()
+        tails = TailPair(self.engine)
+        for _ in range(20):
+            tails.step(random)
+        if len(self._sampled) >= COMPARED:
+            self.compare(self._sampled[:COMPARED])
+            del self._sampled[:COMPARED]
+
+    # Frames.
+
+    def _fill_corpus(self) -> None:
+        random = self._random
+        frames = Frames(random, random.choice((0.0, 0.0, 0.02)), body_bytes_max=BODY_BYTES_MAX)
+        self._corpus = [frames.send() for _ in range(CORPUS)] + [frames.other() for _ in range(CORPUS // 20)]
+        self._logs = [log_of(random, random.randrange(1, 6), 1 << 20, 0.02, has_blank=bits == 0) for bits in range(50)]
+
+    def _mutated(self, count: int) -> Iterator[bytes]:
+        """Yield mutated frames; some of them are several, one behind the other, and some are unchanged."""
+        bits_of, corpus, sampled = self._random.getrandbits, self._corpus, self._sampled
+        size = len(corpus)
+        for number in range(count):
+            bits = bits_of(128)
+            frame = mutation(corpus[bits % size], corpus[(bits >> 16) % size], bits >> 32)
+            if bits & 15 == 0:
+                frame += corpus[(bits >> 20) % size]
+            if number % SAMPLE == 0:
+                sampled.append(frame)
+            yield frame
+
+    def _new_table(self) -> dict[str, Any]:
+        table = {}
+        names = [(topic.topic_name, topic.write_queue_nums, topic.perm & 2 != 0) for topic in TOPICS]
+        for name, queues, takes_plain in [*names, (SCHEDULE_TOPIC, 18, False)]:
+            table[name] = self.engine.TopicTarget(name, queues, takes_plain=takes_plain)
+            table[name].queues = {number: self.engine.QueueTail() for number in range(queues)}
+        return table
+
+    def _check_flush(self, engine: Any, table: dict[str, Any], log_end: int) -> None:
+        """Check that the records are valid, and that queues and keys are those of the records."""
+        sends = engine.flush()
+        self.counts.messages += sends.messages
+        if accepted(sends.data, log_end) != (len(sends.data), sends.messages):
+            raise Different(f"the engine's records are not valid: {sends.data!r}")
+        found: dict[tuple[str, int], bytes] = {}
+        keys: list[bytes] = []
+        at = 0
+        for entry in python.record_entries(sends.data):
+            key = entry.topic.decode(), entry.queue_id
+            code = entry.entry
+            record = parse_record(sends.data, at, len(sends.data))
+            assert not isinstance(record, str)
+            if key[0] == SCHEDULE_TOPIC:
+                delay = dict(enumerate(DELAYS_MS))[entry.queue_id]
+                code = QUEUE_ENTRY.pack(log_end + at, record.size, BORN_MS + delay)
+            found[key] = found.get(key, b"") + code
+            keys.append(python.key_rows(key[0], record.properties, record.log_offset, BORN_MS))
+            at += record.size
+        if b"".join(keys) != sends.keys:
+            raise Different(f"keys {sends.keys!r} of {sends.data!r}")
+        for name, target in table.items():
+            for queue_id, queue in target.queues.items():
+                if queue.tail(0, queue.next_offset) != found.get((name, queue_id), b""):
+                    raise Different(f"entries of {name} {queue_id} for {sends.data!r}")
+        if sum(ack[4] for ack in sends.acks) != sends.messages:
+            raise Different(f"acknowledgements {sends.acks!r}")
+
+    def compare(self, frames: list[bytes]) -> None:
+        """Compare frames through two brokers.
+
+        Raises:
+            Different: what differs, with the fewest frames that show it.
+        """
+        turns = [[Sent(link, frame)] for link, frame in enumerate(frames, start=1)]
+        self.counts.compared += len(frames)
+        if not _fault_of(turns):
+            return
+        turns = reduced(turns, lambda fewer: _fault_of(fewer) != "")
+        raise Different(f"{_fault_of(turns)}\nwith {[sent.data for turn in turns for sent in turn]}")
+
+    # Records.
+
+    def _feed_piece(self) -> None:
+        random = self._random
+        data = self._logs[random.getrandbits(16) % len(self._logs)]
+        if random.getrandbits(3):
+            data = damaged(random, data)
+        self.counts.pieces += 1
+        is_compared = random.getrandbits(4) == 0
+        base = 1 << 20
+        end = self.engine.verify_records(data, 0, len(data), base)
+        if is_compared and end != accepted(data, base):
+            raise Different(f"verify_records: {end} of {data!r}")
+        self._same(is_compared, lambda engine: engine.record_entries(data), data)
+        self._same(is_compared, lambda engine: engine.stage_records(data, _no_queue, _no_code), data)
+        start = random.randrange(len(data) + 1)
+        properties = data[start : start + random.randrange(200)]
+        self._same(is_compared, lambda engine: engine.key_rows("T", properties, start, end[0]), properties)
+        self._gather(data, base)
+        rows = b"".join([KEY_ROW.pack(random.getrandbits(31), start, random.getrandbits(63)) for _ in range(3)])
+        self._same(is_compared, lambda engine: _linked(engine, rows, start), rows)
+
+    def _gather(self, data: bytes, base: int) -> None:
+        random = self._random
+        entries = b"".join(
+            [
+                QUEUE_ENTRY.pack(
+                    base + random.randrange(-50, len(data) + 50), random.choice((0, 91, 300, -1, 1 << 30)), 0
+                )
+                for _ in range(3)
+            ]
+        )
+        first = self._logs[0][:4]
+        entries = (
+            QUEUE_ENTRY.pack(base, int.from_bytes(first), 0) + entries[: -(random.getrandbits(1) * QUEUE_ENTRY_BYTES)]
+        )
+        blocks = {number: data[number * 64 : number * 64 + 64] for number in range(len(data) // 64 + 1)}
+        latest = random.choice((base, 1 << 40))
+        self.engine.gather_messages(
+            entries,
+            0,
+            0,
+            b"T",
+            random.choice((None, {0})),
+            5,
+            1 << 20,
+            1 << 62,
+            base + len(data),
+            blocks,
+            64,
+            latest,
+            data,
+        )
+
+    def _same(self, is_compared: bool, call: Callable[[Any], Any], given: bytes) -> None:
+        found = _outcome(partial(call, self.engine))
+        if is_compared and found != _outcome(partial(call, python)):
+            raise Different(f"{found!r} is wrong for {given!r}")
+
+
+def mutation(frame: bytes, other: bytes, bits: int) -> bytes:
+    """Return a frame with one change or two, mostly with the right lengths; `bits` has all choices."""
+    raw = bytearray(frame)
+    for _ in range(1 + (bits & 1)):
+        at = (bits >> 8) % len(raw)
+        kind, value = bits >> 1 & 7, bits >> 32 & 255
+        if kind < 3:
+            raw[at] = value
+        elif kind == 3:
+            raw[at] ^= 1 << (value & 7)
+        elif kind == 4:
+            del raw[at : at + 1 + (value & 7)]
+        elif kind == 5:
+            raw[at:at] = _PIECES[value % len(_PIECES)]
+        elif kind == 6:
+            raw[at:] = other[at:]
+        bits >>= 40
+        if not raw:
+            return b""
+    grown = len(raw) - len(frame)
+    if bits & 7 and len(raw) >= 8:
+        header_bytes = int.from_bytes(raw[5:8]) + (grown if bits & 8 else 0)
+        raw[:4] = (len(raw) - 4).to_bytes(4)
+        raw[5:8] = max(0, min(header_bytes, len(raw) - 8)).to_bytes(3)
+    return bytes(raw)
+
+
+_PIECES = (
+    *(bytes([byte]) for byte in b'\x00\x01\x02"\\\xff\xc3 ,{}0-'),
+    *(b"\\u0001", b"\\u0002", b"\xc3\xa9", b'","', b"\\ud83d\\ude00", b"\\ud83d", b"TIMER_", b"\x02WAIT\x01false"),
+    *(b"\x02DELAY\x013", bytes(4), b'"b":"T",', b"\xf0\x9f\x98\x80", b"null"),
+)
+
+
+def accepted(data: bytes, base: int) -> tuple[int, int]:
+    """Return the end of the records that the code in Python accepts, and their number."""
+    at = count = 0
+    while True:
+        record = parse_record(data, at, len(data))
+        if isinstance(record, str) or record.size < 91 or record.log_offset != base + at:
+            return at, count
+        if record_fault(data, at, record.size, record.body_start, record.body_end, record.body_crc) is not None:
+            return at, count
+        at += record.size
+        count += 1
+
+
+def _fault_of(turns: Turns) -> str:
+    links = sorted({sent.link for turn in turns for sent in turn} | {1})
+
+    def script(broker: Recorder) -> None:
+        for sent in turns:
+            broker.receive(sent)
+
+    first = run_script(script, uses_engine=True, links=links)
+    found = difference(first, run_script(script, uses_engine=False, links=links))
+    return found or "an exception ended a connection" * (first.node.faults > 0)
+
+
+def _outcome(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except AssertionError:
+        return "not valid"
+
+
+def _no_queue(_topic: bytes, _queue_id: int) -> None:
+    return None
+
+
+def _no_code(_topic: str, _properties: bytes, _store_ms: int) -> int:
+    return 0
+
+
+def _linked(engine: Any, rows: bytes, begin_ms: int) -> Any:
+    table = np.zeros(7, dtype=np.int32)
+    return engine.link_keys(rows, table, begin_ms, 1), table.tolist()
