@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from tandemq.load import LatencyOptions, LoadError, measure_latency
@@ -28,3 +30,19 @@ def test_messages_due_in_the_warm_up_and_sent_late_are_not_measured() -> None:
 def test_refused_send_ends_the_run() -> None:
     with running(FakeBroker(code=14)) as broker, pytest.raises(LoadError, match="code 14"):
         measure_latency(LatencyOptions(broker.address, "t", rate=100, seconds=0.1))
+
+
+def test_groups_in_a_process_of_their_own_each_receive_every_message() -> None:
+    """The producer alone runs beside them; both measure from the same clock."""
+    with running(FakeBroker(queue_count=1)) as broker:
+        follow = LatencyOptions(broker.address, "t", rate=0, seconds=2.0, warmup_s=0, queue_count=1, groups=3)
+        send = LatencyOptions(broker.address, "t", rate=200, seconds=0.4, warmup_s=0, queue_count=1, groups=0)
+        opened, results = threading.Event(), []
+        thread = threading.Thread(target=lambda: results.append(measure_latency(follow, when_open=opened.set)))
+        thread.start()
+        assert opened.wait(5)
+        sent = measure_latency(send)
+        thread.join(10)
+    assert (sent.sent, sent.received, sent.acknowledged.count) == (80, 0, 80)
+    assert results[0].received == 3 * 80
+    assert results[0].latency.count == 3 * 80
