@@ -15,6 +15,7 @@ from tandemq.load.wire.sockets import ask, connect, exchange, parse_address
 _UPDATE_AND_CREATE_TOPIC = 17
 _GET_BROKER_RUNTIME_INFO = 28
 _GET_MAX_OFFSET = 30
+_GET_TOPIC_STATS_INFO = 202
 _TRY_EVERY_S = 0.005
 _QUEUES_BY_SENDING = 8
 _CREATE_S = 30.0
@@ -54,7 +55,13 @@ def create_topics(address: str, shape: SendShape) -> None:
         return
     with connect(address, _CREATE_S) as sock:
         for name in shape.topic_names():
-            create_topic(sock, name, shape.queue_count)
+            if not _has_queues(sock, name, shape.queue_count):
+                create_topic(sock, name, shape.queue_count)
+
+
+def _has_queues(sock: socket.socket, topic: str, queue_count: int) -> bool:
+    response = ask(sock, _GET_TOPIC_STATS_INFO, {"topic": topic})
+    return response.code == 0 and b'"queueId":%d' % (queue_count - 1) in response.body
 
 
 def wait_for_port(address: str, deadline_s: float = 60.0) -> float:
