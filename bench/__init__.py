@@ -9,7 +9,7 @@
     loads.py      the generator (tandemq.load) in a process of its own
     generator.py  limits of the generator itself
     failover.py   kill -9 of a master under a consumer (failover_consumer.py)
-    report.py     the table, latest.json
+    report.py     the table; latest.json and latest.md
     plot.py       the picture for the README
 
 inside.py and pulls.py measure a broker's turns without sockets.
