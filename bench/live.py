@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,15 +12,18 @@ from typing import Any
 
 from bench.cells import GROUPS, LIVE_RATE, RATES
 from bench.loads import background_load, run_load
+from bench.processes import copied_mb_per_s
 from bench.reading import fill
 from bench.servers import BrokerGroup, Conf
 from bench.setting import Bench, Clocks, Figure
+from tandemq.load.wire.probe import log_end
+from tandemq.load.wire.sockets import connect
 
 _SENDERS = 8
 _YEAR_S = 365 * 86_400
 _BEGIN_S = 3.0  # What a producer takes to start, at most.
 _CLEAN_OFTEN: Conf = {
-    "mappedFileSizeCommitLog": 16 << 20,
+    "mappedFileSizeCommitLog": 8 << 20,
     "deleteWhen": ";".join(f"{hour:02}" for hour in range(24)),
     "cleanResourceInterval": 1000,
 }
@@ -98,14 +103,33 @@ def beside(bench: Bench) -> Iterator[Figure]:
             continue
         with bench.group(conf) as group:
             group.start_master()
-            fill(bench, group, "varied", "4q", bench.pace.store_bytes // 2, batch=32)
+            fill(bench, group, "varied", "4q", bench.pace.store_bytes // 4, batch=32)
             bench.say(f"end to end beside the {name}")
-            if name == "slave":
-                group.start(group.slave)
             if name == "retention":
                 _make_old(Path(str(group.master.conf["storePathCommitLog"])))
-            result = _end_to_end(bench, group, 1_000)
+            with _copies(group) if name == "slave" else contextlib.nullcontext():
+                result = _end_to_end(bench, group, 1_000)
             yield bench.figure(f"beside/{name}", result["latency"]["p99_ms"], result)
+
+
+@contextlib.contextmanager
+def _copies(group: BrokerGroup) -> Iterator[None]:
+    """Let a slave copy the log again and again while the body runs."""
+    is_over = threading.Event()
+    with connect(group.master.address) as sock:
+        end = log_end(sock)
+
+    def copy() -> None:
+        while not is_over.is_set():
+            copied_mb_per_s(group, end)
+
+    thread = threading.Thread(target=copy)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def _make_old(log: Path) -> None:

@@ -20,7 +20,8 @@ LAYOUTS = {"4q": (1, 4), "1024q": (1, 1024), "300t": (300, 4)}
 SHAPES = {"1x1": (1, 1), "64x1": (64, 1), "1x32": (1, 32), "16x32": (16, 32), "1000x1": (1000, 1), "4x8": (4, 8)}
 """Connections and requests in flight on each."""
 
-_LARGE = ("64k", "1m")
+LARGE = ("64k", "1m")
+"""Lengths that are sent as JSON only, with few requests in flight."""
 _LARGE_SHAPES = ("1x1", "4x8")
 _DELAY_LEVEL = 18  # Two hours: nothing becomes due during the run.
 _BATCH = 32
@@ -113,7 +114,7 @@ def _send_loads() -> dict[str, SendLoad]:
     found = {}
     for coordinates in product(FORMS, LENGTHS, LAYOUTS, SHAPES):
         load = SendLoad(*coordinates)
-        if load.lengths in _LARGE and (load.form != "json" or load.shape not in _LARGE_SHAPES):
+        if load.lengths in LARGE and (load.form != "json" or load.shape not in _LARGE_SHAPES):
             continue
         found[f"send/{load.name}"] = load
     return found
@@ -134,7 +135,7 @@ PULL_LOADS = {
     **{
         f"pull/{lengths}/{layout}/{connections}c": PullLoad(lengths, layout, connections)
         for lengths, layout, connections in product(("1k", "varied", "64k", "1m"), LAYOUTS, (1, 4))
-        if lengths not in _LARGE or layout == "4q"
+        if lengths not in LARGE or layout == "4q"
     },
     **{
         f"filter/{layout}/{connections}c": PullLoad("varied", layout, connections, filtered=True)

@@ -86,13 +86,13 @@ def _copy(bench: Bench, group: BrokerGroup, end: int) -> Figure:
     cache, which takes longer than the copy.
     """
     bench.say("master → our slave, for the first time")
-    first_mb_per_s = _copied_mb_per_s(group, end)
+    first_mb_per_s = copied_mb_per_s(group, end)
     bench.say("master → our slave")
-    value = _copied_mb_per_s(group, end)
+    value = copied_mb_per_s(group, end)
     return bench.figure("store/slave", value, {"bytes": end, "first_mb_per_s": first_mb_per_s})
 
 
-def _copied_mb_per_s(group: BrokerGroup, end: int) -> float:
+def copied_mb_per_s(group: BrokerGroup, end: int) -> float:
     """Let the slave copy the log into an empty store, and remove the copy."""
     group.start(group.slave)
     with connect(group.slave.address) as sock:

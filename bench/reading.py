@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench.loads import run_load
-from bench.matrix import LAYOUTS, LENGTHS, PULL_LOADS, PullLoad, store_options, topic
+from bench.matrix import LARGE, LAYOUTS, LENGTHS, PULL_LOADS, PullLoad, store_options, topic
 from bench.servers import BrokerGroup
 from bench.setting import Bench, Clocks, Figure
 from tandemq.load import SendShape
@@ -48,7 +48,7 @@ def fill(bench: Bench, group: BrokerGroup, lengths: str, layout: str, size: int,
     """Write about that many bytes of log, and let the disk settle."""
     bench.say(f"filling {size / (1 << 30):.2g} GiB, {lengths}, {layout}")
     record = _VARIED_BYTES if lengths == "varied" else LENGTHS[lengths] + _RECORD_BYTES
-    large = lengths in ("64k", "1m")
+    large = lengths in LARGE
     run_load(
         "produce",
         group.master.address,

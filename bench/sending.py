@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.loads import run_load
-from bench.matrix import SEND_LOADS
+from bench.matrix import LARGE, SEND_LOADS
 from bench.servers import BrokerGroup
 from bench.setting import Bench, Clocks, Figure, start_pair, sync_master, warm_up
 
@@ -35,9 +35,7 @@ def _cells(bench: Bench, group: BrokerGroup) -> Iterator[Figure]:
     loads = [(cell, SEND_LOADS[cell.name]) for cell in bench.cells]
     warm_up(bench, group, [load for _, load in loads])
     # Batches and large bodies last, as they fill the disk; wide ones first, as they compile what the narrow ones use.
-    order = sorted(
-        loads, key=lambda one: (one[1].form == "batch", one[1].lengths in ("64k", "1m"), -one[1].open_requests)
-    )
+    order = sorted(loads, key=lambda one: (one[1].form == "batch", one[1].lengths in LARGE, -one[1].open_requests))
     for cell, load in order:
         bench.say(cell.title)
         clocks = Clocks(group)

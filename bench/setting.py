@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.cells import OURS, Cell
 from bench.loads import run_load
-from bench.matrix import SendLoad
+from bench.matrix import LARGE, SendLoad
 from bench.servers import BrokerGroup, Conf, cpu_seconds, machine_cpu_seconds
 from tandemq.load import SendShape
 from tandemq.load.wire.probe import first_acknowledgement
@@ -29,7 +29,7 @@ class Pace:
     warmup_java_s: float = 30.0  # A JVM goes on compiling for that long.
     warmup_ours_s: float = 6.0
     latency_s: float = 8.0
-    read_bytes: int = 768 << 20
+    read_bytes: int = 512 << 20
     store_bytes: int = 4 << 30
     replays: int = 3  # Repetitions of a stream of a few seconds; the median counts.
     idle_connections: int = 10_000
@@ -117,12 +117,12 @@ class Clocks:
 
 
 def warm_up(bench: Bench, group: BrokerGroup, loads: Iterable[SendLoad]) -> None:
-    """Send each form that will be measured, for as long as this kind of server needs in all."""
-    forms = {load.form: load for load in loads}
-    for form, load in forms.items():
-        bench.say(f"warm-up, {form}")
+    """Send each form and layout that will be measured, for as long as this kind of server needs in all."""
+    kinds = {(load.form, load.layout): load for load in loads if load.lengths not in LARGE}
+    for (form, layout), load in kinds.items():
+        bench.say(f"warm-up, {form}, {layout}")
         options = {**load.options, "connections": 16, "window": 32 // int(load.options.get("batch", 1)) or 1}
-        run_load("produce", group.master.address, **options, seconds=bench.warmup_s / len(forms), warmup=0)
+        run_load("produce", group.master.address, **options, seconds=bench.warmup_s / len(kinds), warmup=0)
 
 
 def sync_master(server: str) -> Conf:
