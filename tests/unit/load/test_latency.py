@@ -32,10 +32,11 @@ def test_refused_send_ends_the_run() -> None:
         measure_latency(LatencyOptions(broker.address, "t", rate=100, seconds=0.1))
 
 
-def test_groups_in_a_process_of_their_own_each_receive_every_message() -> None:
+def test_groups_in_a_process_of_their_own_each_receive_every_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """The producer alone runs beside them; both measure from the same clock."""
+    monkeypatch.setattr("tandemq.load.latency._KINDS", 16)  # Few, so that the producer begins at once.
     with running(FakeBroker(queue_count=1)) as broker:
-        follow = LatencyOptions(broker.address, "t", rate=0, seconds=2.0, warmup_s=0, queue_count=1, groups=3)
+        follow = LatencyOptions(broker.address, "t", rate=0, seconds=4.0, warmup_s=0, queue_count=1, groups=3)
         send = LatencyOptions(broker.address, "t", rate=200, seconds=0.4, warmup_s=0, queue_count=1, groups=0)
         opened, results = threading.Event(), []
         thread = threading.Thread(target=lambda: results.append(measure_latency(follow, when_open=opened.set)))
