@@ -70,7 +70,7 @@ def _live(bench: Bench, group: BrokerGroup, groups: int, seconds: float) -> tupl
         "e2e-p99": reads["latency"]["p99_ms"],
         "cpu": shares["server_cpu"],
     }
-    expected = int(sends["sent"]) * groups
+    expected = (int(sends["sent"]) - int(sends["refused"])) * groups
     # Readers that fall behind are the generator's limit or the broker's: the share tells.
     detail = {
         **values,

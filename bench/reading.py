@@ -13,11 +13,13 @@ from bench.servers import BrokerGroup
 from bench.setting import Bench, Clocks, Figure
 from tandemq.load import SendShape
 from tandemq.load.wire.frames import RARE_TAG
-from tandemq.load.wire.probe import first_record_end, log_end
+from tandemq.load.wire.probe import first_record_end, log_end, max_offset
 from tandemq.load.wire.sockets import connect
+from tests.interop.java import wait_until
 
 _RECORD_BYTES = 200  # Of a record in the log, besides its body.
 _VARIED_BYTES = 600  # Of a varied record, all.
+_DISPATCH_S = 120.0
 _FOR_SLAVE = PullLoad("1k", "4q", 4)  # What is stored for a classic slave alone.
 
 
@@ -49,16 +51,31 @@ def fill(bench: Bench, group: BrokerGroup, lengths: str, layout: str, size: int,
     bench.say(f"filling {size / (1 << 30):.2g} GiB, {lengths}, {layout}")
     record = _VARIED_BYTES if lengths == "varied" else LENGTHS[lengths] + _RECORD_BYTES
     large = lengths in LARGE
-    run_load(
+    options = store_options(lengths, layout)
+    filled = run_load(
         "produce",
         group.master.address,
-        **store_options(lengths, layout),
+        **options,
         batch=batch,
         connections=4 if large else 16,
         window=4 if large or batch > 1 else 32,
         count=math.ceil(size / record),
     )
+    _wait_for_queues(group, lengths, layout, int(filled["messages"]))
     os.sync()
+
+
+def _wait_for_queues(group: BrokerGroup, lengths: str, layout: str, count: int) -> None:
+    """Wait until the queues have all messages: RocketMQ adds them later than it acknowledges them."""
+    topics, queues = LAYOUTS[layout]
+    names = SendShape(topic(lengths, layout), topics=topics).topic_names()
+    with connect(group.master.address, _DISPATCH_S) as sock:
+        wait_until(
+            lambda: sum(max_offset(sock, name, queue_id) for name in names for queue_id in range(queues)) >= count,
+            what=f"{count:,} messages in the queues",
+            within_s=_DISPATCH_S,
+            every_s=0.2,
+        )
 
 
 def _pull(bench: Bench, group: BrokerGroup, load: PullLoad, seconds: float) -> dict[str, Any]:

@@ -46,6 +46,8 @@ class FakeBroker:
     held: dict[int, list[Held]] = field(default_factory=dict)
     log_end: int = 0
     keep_requests: bool = False
+    sends: int = 0
+    busy_at: frozenset[int] = frozenset()  # Numbers of sends that are answered SYSTEM_BUSY.
 
     def __post_init__(self) -> None:
         self.queues = [[] for _ in range(self.queue_count)]
@@ -73,9 +75,11 @@ class FakeBroker:
         fields, opaque = header["extFields"], header["opaque"]
         match header["code"]:
             case 310:
-                if self.code == 0:
+                self.sends += 1
+                code = 2 if self.sends in self.busy_at else self.code
+                if code == 0:
                     self.append(int(fields["e"]), body)
-                self.reply(connection, opaque, self.code, {"msgId": "0" * 32, "queueId": fields["e"]})
+                self.reply(connection, opaque, code, {"msgId": "0" * 32, "queueId": fields["e"]})
             case 11:
                 hold = bool(int(fields["sysFlag"]) & 2)
                 self.answer_pull(connection, opaque, int(fields["queueId"]), int(fields["queueOffset"]), hold=hold)

@@ -27,9 +27,15 @@ def test_messages_due_in_the_warm_up_and_sent_late_are_not_measured() -> None:
     assert result.latency.count == 1000
 
 
-def test_refused_send_ends_the_run() -> None:
+def test_run_with_only_refusals_ends_with_their_reason() -> None:
     with running(FakeBroker(code=14)) as broker, pytest.raises(LoadError, match="code 14"):
         measure_latency(LatencyOptions(broker.address, "t", rate=100, seconds=0.1))
+
+
+def test_refused_sends_among_others_are_counted() -> None:
+    with running(FakeBroker(queue_count=1, busy_at=frozenset({5, 6}))) as broker:
+        result = measure_latency(LatencyOptions(broker.address, "t", rate=200, seconds=0.2, warmup_s=0, queue_count=1))
+    assert (result.sent, result.refused, result.received) == (40, 2, 38)
 
 
 def test_groups_in_a_process_of_their_own_each_receive_every_message(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,7 @@ class LatencyResult:
     latency: LatencySummary
     acknowledged: LatencySummary  # From the send call to its response.
     sent: int
+    refused: int  # Sends that were not answered with SUCCESS.
     received: int  # By all groups.
     lag_max_ms: float  # Maximum delay of the generator itself with a send.
     cpu_share: float
