@@ -16,6 +16,9 @@ WHERE   ?= tests
 TYPED   := src/tandemq tests chaos $(sort $(dir $(wildcard bench/*.py examples/*.py tools/*.py)))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Images for containers often set it. Every process would then compile what it imports: `make test` would take half as long
+# again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: all help setup fmt check docs reference test test-fast demo sim interop bench bench-spark bench-failover chaos soak fuzz-engine spec blackbox cov wheel lock clean
 

@@ -1,18 +1,30 @@
 """Cells: quantities, units and targets.
 
-A target is either a ratio to the better of the two Java brokers of the same run, or an absolute bound.
+A target is either a ratio to the better of the two Java brokers of the same run, or an absolute bound. Without `--only`
+the cells of `DEFAULT` are measured, in about 35 minutes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Literal
+
+from bench.matrix import FLUSHES, PAIRS, PULL_LOADS, SENDS, layout_text, size_text
 
 OURS = "ours"
 JAVA = ("4.9.7", "5.3.3")
 SERVERS = (OURS, *JAVA)
 
-Session = Literal["send", "read", "flush", "pair", "rest", "store", "failover"]
+Session = Literal[
+    "send", "read", "live", "flush", "pair", "java", "rest", "store", "failover", "client", "topics", "beside", "sim"
+]
+SESSIONS: tuple[Session, ...] = (
+    "send", "read", "live", "flush", "pair", "java", "rest", "store", "failover", "client", "topics", "beside", "sim"
+)  # fmt: skip
+"""Groups of cells that are measured on one start of the server, in this order."""
+_Quantity = Literal["rate", "time"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +33,7 @@ class Cell:
 
     name: str  # Name for --only.
     title: str
-    session: Session  # Session: the group measured on one start of the server.
+    session: Session
     unit: str
     more_is_better: bool = True
     ratio: float | None = None  # Ratio to the better Java; for times, at most this.
@@ -37,88 +49,158 @@ class Cell:
         return ", ".join(parts) or "–"
 
 
-@dataclass(frozen=True, slots=True)
-class SendLoad:
-    """Load of a cell that sends."""
-
-    connections: int
-    window: int
-    body_bytes: int = 128
-    batch: int = 1
-
-    @property
-    def open_requests(self) -> int:
-        """Return the number of requests in flight."""
-        return self.connections * self.window
-
-
-_SHAPES = {"1x1": (1, 1, 1.3), "64x1": (64, 1, 1.7), "1x32": (1, 32, 2.0), "16x32": (16, 32, 2.0)}
-
-SEND_LOADS: dict[str, SendLoad] = {
-    **{f"send-128-{shape}": SendLoad(c, w) for shape, (c, w, _) in _SHAPES.items()},
-    **{f"send-1k-{shape}": SendLoad(c, w, 1024) for shape, (c, w, _) in _SHAPES.items()},
-    "batch": SendLoad(4, 8, batch=32),
-    "flush-1x1": SendLoad(1, 1),
-    "flush-16x32": SendLoad(16, 32),
-    "pair-1x1": SendLoad(1, 1),
-    "pair-16x32": SendLoad(16, 32),
+_DEFAULT_RATIOS: dict[str, float | None] = {
+    "send/json/varied/4q/16x32": 5.0,
+    "send/v5/varied/4q/16x32": 4.5,
+    "send/binary/varied/4q/16x32": 4.5,
+    "send/v1/varied/4q/16x32": 4.5,
+    "send/json/varied/1024q/16x32": 3.5,
+    "send/json/varied/300t/16x32": 3.5,
+    "send/delay/varied/4q/16x32": 2.0,
+    "send/json/128/4q/16x32": 3.8,
+    "send/json/1k/4q/16x32": 2.6,
+    "send/batch/varied/4q/4x8": 1.5,
+    "send/json/varied/4q/1000x1": None,
+    "send/json/varied/4q/1x32": 4.0,
+    "send/json/varied/4q/64x1": 1.9,
+    "send/json/varied/4q/1x1": 1.9,
+    "send/json/64k/4q/4x8": None,
+    "send/json/1m/4q/4x8": None,
+    "pull/1k/4q/1c": 1.2,
+    "pull/1k/4q/4c": 1.1,
+    "pull/1k/1024q/1c": 1.0,
+    "pull/1k/1024q/4c": 1.0,
+    "pull/1k/300t/1c": None,
+    "pull/1k/300t/4c": None,
+    "pull/64k/4q/4c": None,
+    "pull/1m/4q/4c": None,
+    "filter/4q/4c": None,
+    "filter/1024q/4c": None,
+    "flush/128/1x1": 1.3,
+    "flush/128/16x32": 2.5,
+    "flush/varied/1x1": 1.3,
+    "flush/varied/16x32": 3.5,
+    "pair/128/1x1": 1.5,
+    "pair/128/16x32": 1.3,
+    "pair/varied/1x1": 1.7,
+    "pair/varied/64x1": 1.6,
+    "pair/varied/16x32": 3.5,
 }
-"""Connections × window of every cell that is a rate of sends."""
+"""The loads that are measured without `--only`, with the ratios that are wanted."""
 
-CELLS: tuple[Cell, ...] = (
-    *(Cell(f"send-128-{s}", f"send 128 B, {s}", "send", "msg/s", ratio=r) for s, (_, _, r) in _SHAPES.items()),
-    *(Cell(f"send-1k-{s}", f"send 1 KiB, {s}", "send", "msg/s", ratio=r) for s, (_, _, r) in _SHAPES.items()),
-    Cell("batch", "batch of 32 × 128 B, 4x8", "send", "msg/s", ratio=1.0),
-    Cell("e2e-p50", "end to end at 1,000 msg/s, p50", "send", "ms", more_is_better=False, ratio=0.5),
-    Cell("e2e-p99", "end to end at 1,000 msg/s, p99", "send", "ms", more_is_better=False, ratio=0.5),
-    Cell("pull", "pull catch-up, 1 KiB", "read", "msg/s", ratio=1.5),
-    Cell("ha", "HA catch-up to a raw classic slave", "read", "MB/s", ratio=1.5),
-    Cell("flush-1x1", "sync flush, 128 B, 1x1", "flush", "msg/s", ratio=1.3),
-    Cell("flush-16x32", "sync flush, 128 B, 16x32", "flush", "msg/s", ratio=2.5),
-    Cell("pair-1x1", "SYNC_MASTER pair, 128 B, 1x1", "pair", "msg/s", ratio=1.5),
-    Cell("pair-16x32", "SYNC_MASTER pair, 128 B, 16x32", "pair", "msg/s", ratio=1.3),
-    Cell("start", "process start → first acknowledgement", "rest", "s", more_is_better=False, bound=1.0),
-    Cell("rss", "resident memory at rest", "rest", "MB", more_is_better=False, bound=90),
-    Cell("rss-10k", "resident memory, 10,000 idle connections", "rest", "MB", more_is_better=False, bound=400),
-    Cell("twin", "master → our slave, stored and verified", "store", "MB/s", bound=400, ours_only=True),
-    Cell(
-        "recovery",
-        "recovery of a 4 GiB store after kill -9",
-        "store",
-        "s",
-        more_is_better=False,
-        bound=5.0,
-        ours_only=True,
-    ),
-    Cell("verify", "tandemq log verify, 1 KiB bodies", "store", "MB/s", bound=400, ours_only=True),
-    Cell(
-        "failover",
-        "kill -9 of the master → next message, our client",
-        "failover",
-        "s",
-        more_is_better=False,
-        bound=1.5,
-        ours_only=True,
-    ),
-)
+GROUPS = (1, 20, 100)
+LIVE_RATE = 5_000
+RATES = (1_000, 10_000)
+"""Messages per second of the cells that measure end to end."""
+BESIDE = {
+    "scrubber": "while the scrubber runs",
+    "retention": "while old files are deleted",
+    "slave": "while a slave copies the log",
+}
+"""Work beside which latency is measured."""
 
-SESSIONS: tuple[Session, ...] = ("send", "read", "flush", "pair", "rest", "store", "failover")
+
+def _rate(name: str, title: str, session: Session, unit: str = "msg/s") -> Cell:
+    return Cell(name, title, session, unit, ratio=_DEFAULT_RATIOS.get(name))
+
+
+def _load_cells() -> Iterable[Cell]:
+    for name, load in SENDS.items():
+        yield _rate(name, f"send {load.title}", "send")
+    for name, load in FLUSHES.items():
+        yield _rate(name, f"sync flush, {load.title}", "flush")
+    for name, load in PAIRS.items():
+        yield _rate(name, f"SYNC_MASTER pair, {load.title}", "pair")
+    for name, pull in PULL_LOADS.items():
+        what = "filter 1 of 100," if pull.filtered else "pull catch-up,"
+        title = f"{what} {size_text(pull.lengths)}{layout_text(pull.layout)}, {pull.connections} connections"
+        yield _rate(name, title.replace(" 1 connections", " 1 connection"), "read")
+
+
+def _time(
+    name: str,
+    title: str,
+    session: Session,
+    unit: str,
+    *,
+    ratio: float | None = None,
+    bound: float | None = None,
+    ours_only: bool = False,
+) -> Cell:
+    return Cell(name, title, session, unit, False, ratio, bound, ours_only)
+
+
+def _latency_cells() -> Iterable[Cell]:
+    for groups in GROUPS:
+        text = f"{groups} live group{'s' if groups > 1 else ''} at {LIVE_RATE:,} msg/s"
+        for what, title in (("send", "sends"), ("e2e", "end to end")):
+            for point in ("p50", "p99"):
+                ratio = 1.0 if (groups, what, point) == (100, "send", "p99") else None
+                yield _time(f"live/{groups}g/{what}-{point}", f"{text}, {title}, {point}", "live", "ms", ratio=ratio)
+        yield _time(f"live/{groups}g/cpu", f"{text}, broker", "live", "cores")
+    for rate in RATES:
+        for point, bound in (("p50", 0.15), ("p99", 0.3)):
+            title = f"end to end at {rate:,} msg/s, {point}"
+            yield _time(f"e2e/{rate}/{point}", title, "live", "ms", bound=bound)
+    for name, text in BESIDE.items():
+        yield _time(f"beside/{name}", f"end to end at 1,000 msg/s, p99, {text}", "beside", "ms", ours_only=True)
+
+
+def _other_cells() -> Iterable[Cell]:
+    yield Cell("ha", "HA catch-up to a raw classic slave", "read", "MB/s", ratio=1.5)
+    yield Cell("java/producer", "RocketMQ's benchmark producer, 64 threads", "java", "msg/s", ratio=1.1)
+    yield Cell("java/consumer", "RocketMQ's benchmark consumer, 64 threads", "java", "msg/s", ratio=1.0)
+    yield _time("rest/start", "process start → first acknowledgement", "rest", "s", bound=1.0)
+    yield _time("rest/rss", "resident memory at rest", "rest", "MB", bound=90)
+    yield _time("rest/rss-10k", "resident memory, 10,000 idle connections", "rest", "MB", bound=400)
+    yield Cell("store/slave", "master → our slave, varied", "store", "MB/s", bound=800, ours_only=True)
+    yield _time("store/recovery", "recovery of a 4 GiB store after kill -9", "store", "s", bound=5.0, ours_only=True)
+    yield Cell("store/verify", "tandemq log verify, varied", "store", "MB/s", bound=400, ours_only=True)
+    title = "kill -9 of the master → next message, our client"
+    yield _time("failover", title, "failover", "s", bound=1.5, ours_only=True)
+    yield Cell("client/send", "asyncio client, 64 in flight, 1 KiB", "client", "msg/s", bound=60_000, ours_only=True)
+    yield Cell("client/consume", "asyncio client, push, 1 KiB", "client", "msg/s", bound=160_000, ours_only=True)
+    yield _time("topics/create", "creating 5,000 topics", "topics", "s", bound=5.0, ours_only=True)
+    title = "kill -9 with 5,000 topics → all routes are back"
+    yield _time("topics/restart", title, "topics", "s", bound=3.0, ours_only=True)
+    yield Cell("sim/seeds", "simulation", "sim", "seeds/s", bound=10, ours_only=True)
+
+
+CELLS: tuple[Cell, ...] = (*_load_cells(), *_latency_cells(), *_other_cells())
+"""All cells, those of the whole product of the matrix included."""
+_LOADS = {*SENDS, *FLUSHES, *PAIRS, *PULL_LOADS}
+DEFAULT: tuple[Cell, ...] = tuple(cell for cell in CELLS if cell.name not in _LOADS or cell.name in _DEFAULT_RATIOS)
+"""What is measured without `--only`."""
 
 
 def chosen(only: list[str]) -> list[Cell]:
-    """Return the cells whose name or session is in `only`, or begins with an entry; all if it is empty.
+    """Return the cells that an entry of `only` names; DEFAULT if it is empty.
+
+    An entry is a session (its cells of DEFAULT), a name or the beginning of one up to a slash (all such cells), or a
+    pattern, for example `send/*/varied/*/1x1`.
 
     Raises:
         ValueError: an entry matches nothing.
     """
     if not only:
-        return list(CELLS)
+        return list(DEFAULT)
+    names: set[str] = set()
     for entry in only:
-        if not any(_matches(cell, entry) for cell in CELLS):
-            names = ", ".join(cell.name for cell in CELLS)
-            raise ValueError(f"no cell and no session is called {entry!r}; there are {names}; {', '.join(SESSIONS)}")
-    return [cell for cell in CELLS if any(_matches(cell, entry) for entry in only)]
+        found = {cell.name for cell in _matching(entry)}
+        if not found:
+            raise ValueError(
+                f"no cell and no session is called {entry!r}; sessions: {', '.join(SESSIONS)}; cells: "
+                f"{', '.join(cell.name for cell in DEFAULT)}; and send/FORM/LENGTHS/LAYOUT/SHAPE (bench/matrix.py)"
+            )
+        names |= found
+    return [cell for cell in CELLS if cell.name in names]
 
 
-def _matches(cell: Cell, entry: str) -> bool:
-    return entry in (cell.name, cell.session) or cell.name.startswith(entry + "-")
+def _matching(entry: str) -> list[Cell]:
+    if entry in SESSIONS and (found := [cell for cell in DEFAULT if cell.session == entry]):
+        return found
+    return [
+        cell
+        for cell in CELLS
+        if cell.name == entry or cell.name.startswith(entry + "/") or fnmatchcase(cell.name, entry)
+    ]

@@ -3,6 +3,7 @@
     python -m bench.inside                     all cells, about ten seconds
     python -m bench.inside batch slave         some
     python -m bench.inside --profile batch     with a profile
+    python -m bench.inside --varied --form v1 --queues 1024 16x32
 
 Other load on the machine disturbs CPU time little, and rates much. The first quarter of a run is not counted.
 """
@@ -16,6 +17,7 @@ import pstats
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,7 +27,8 @@ from tandemq.broker.context import Machine
 from tandemq.broker.node import Broker
 from tandemq.codec.ha import frame_transfer
 from tandemq.config.settings import BrokerConfig, parse_delay_levels
-from tandemq.load.wire.frames import PullFrames, SendFrames, SendShape
+from tandemq.load.wire.frames import FORMS, PullFrames, SendFrames, SendShape
+from tandemq.load.wire.probe import create_topic_frame
 from tandemq.real.disk import RealDisk
 from tandemq.real.loop import LOG_RECEIVE_BYTES
 
@@ -35,6 +38,10 @@ _TURNS = 400
 _PULLED = 32
 _SENDS = {"batch": (4, 8, 32), "16x32": (16, 32, 1), "1x32": (1, 32, 1), "64x1": (64, 1, 1)}
 """Connections, requests of each in a turn, messages of each request; 128 B."""
+_QUEUES = 8
+_SHAPE = SendShape("bench", queue_count=_QUEUES)
+_KIB = replace(_SHAPE, body_bytes=1024)
+_CREATOR = 1_000
 CELLS = (*_SENDS, "slave", "pull")
 _Step = tuple[int, Callable[[], object]]
 """(messages, the call that processes them)."""
@@ -68,11 +75,14 @@ class _Driven:
 
 
 def _sends(
-    name: str, path: Path, turns: int = _TURNS, body_bytes: int = 128, broker: _Driven | None = None
+    name: str, path: Path, turns: int = _TURNS, shape: SendShape = _SHAPE, broker: _Driven | None = None
 ) -> Iterator[_Step]:
     links, window, batch = _SENDS[name]
     broker = broker or _Driven(path)
-    shape = SendShape("bench", body_bytes=body_bytes, batch=batch)
+    shape = replace(shape, batch=batch)
+    if shape.queue_count > _QUEUES:
+        broker.open(_CREATOR, LinkKind.REMOTING)
+        broker.turn([(_CREATOR, create_topic_frame(shape.topic, shape.queue_count))])
     sources = [SendFrames(shape, identity=link, wall_ms=broker.now.wall_ms, frames=1000) for link in range(links)]
     for link in range(links):
         broker.open(link + 1, LinkKind.REMOTING)
@@ -84,7 +94,7 @@ def _sends(
 def _slave(path: Path) -> Iterator[_Step]:
     """Feed a log of messages of 1 KiB in batches to a slave of the classic protocol."""
     count = 0
-    for messages, step in _sends("batch", path / "master", _LOG_BYTES // (4 * 8 * 32 * 1215), 1024):
+    for messages, step in _sends("batch", path / "master", _LOG_BYTES // (4 * 8 * 32 * 1215), _KIB):
         step()
         count += messages
     source = RealDisk(path / "master").open("commitlog/" + "0" * 20)
@@ -102,7 +112,7 @@ def _slave(path: Path) -> Iterator[_Step]:
 def _pull(path: Path) -> Iterator[_Step]:
     """Let four clients catch up on messages of 1 KiB, a queue each, 32 at once."""
     broker = _Driven(path)
-    for _, step in _sends("batch", path, _LOG_BYTES // (4 * 8 * 32 * 1215), 1024, broker):
+    for _, step in _sends("batch", path, _LOG_BYTES // (4 * 8 * 32 * 1215), _KIB, broker):
         step()
     frames = PullFrames("bench", max_messages=_PULLED)
     queues = sorted(queue_id for topic, queue_id in broker.node.store.queues if topic == "bench")
@@ -112,12 +122,12 @@ def _pull(path: Path) -> Iterator[_Step]:
         yield _PULLED * len(queues), lambda received=received: broker.turn(received)  # type: ignore[misc]
 
 
-def microseconds(name: str, profile: cProfile.Profile | None = None) -> float:
+def microseconds(name: str, profile: cProfile.Profile | None = None, shape: SendShape = _SHAPE) -> float:
     """Return the CPU time per message of one cell, the fastest quarter of its turns."""
     with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
         path = Path(directory)
         found: list[float] = []
-        steps = _slave(path) if name == "slave" else _pull(path) if name == "pull" else _sends(name, path)
+        steps = _slave(path) if name == "slave" else _pull(path) if name == "pull" else _sends(name, path, shape=shape)
         for messages, step in steps:
             if profile is not None:
                 profile.enable()
@@ -135,14 +145,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cells", nargs="*", metavar="CELL", help=", ".join(CELLS))
     parser.add_argument("--profile", action="store_true", help="print the dearest functions as well")
+    parser.add_argument("--varied", action="store_true", help="messages as applications send them, not of 128 B")
+    parser.add_argument("--form", choices=FORMS, default="json", help="of the header and the request code")
+    parser.add_argument("--queues", type=int, default=_QUEUES)
+    parser.add_argument("--delay", type=int, default=0, help="a level")
     args = parser.parse_args()
+    shape = replace(_SHAPE, varied=args.varied, form=args.form, queue_count=args.queues, delay=args.delay)
     logging.disable(logging.CRITICAL)
     unknown = [name for name in args.cells if name not in CELLS]
     if unknown:
         parser.error(f"no cell is called {unknown[0]!r}; there are {', '.join(CELLS)}")
     for name in args.cells or CELLS:
         profile = cProfile.Profile() if args.profile else None
-        print(f"{name:8} {microseconds(name, profile):6.2f} µs per message", flush=True)
+        print(f"{name:8} {microseconds(name, profile, shape):6.2f} µs per message", flush=True)
         if profile is not None:
             pstats.Stats(profile).sort_stats("tottime").print_stats(20)
 

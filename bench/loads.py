@@ -6,7 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -33,13 +33,32 @@ def idle_connections(address: str, connections: int, topic: str) -> Iterator[Non
     Raises:
         LoadFailed: they could not be opened.
     """
-    options: dict[str, str | int | float] = {"connections": connections, "topic": topic, "seconds": 3600}
-    with subprocess.Popen(_command("idle", address, options), stdout=subprocess.PIPE, text=True) as process:
+    with background_load("idle", address, connections=connections, topic=topic, seconds=3600):
+        yield
+
+
+@contextlib.contextmanager
+def background_load(kind: str, address: str, **options: str | float) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Run a load beside the body, from the moment at which its connections are open; the value waits for its result.
+
+    Raises:
+        LoadFailed: it did not begin, or failed.
+    """
+    command = _command(kind, address, options)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+
+        def result() -> dict[str, Any]:
+            output, errors = process.communicate()
+            if process.returncode != 0:
+                raise LoadFailed(errors.strip().splitlines()[-1] if errors.strip() else f"exit {process.returncode}")
+            return _result(output)
+
         try:
             assert process.stdout is not None
             if process.stdout.readline().strip() != "open":
-                raise LoadFailed(f"{connections} idle connections could not be opened")
-            yield
+                result()
+                raise LoadFailed(f"{kind} did not begin")
+            yield result
         finally:
             process.kill()
 

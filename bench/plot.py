@@ -1,5 +1,7 @@
 """The picture for the README: one group of bars per rate, TandemQ and the two Java brokers side by side.
 
+It shows the rates with the lowest ratios first, then those with the highest.
+
 Bars show the ratio to the better Java broker of the same run, so cells of different units share one axis; the absolute
 value stands at the end of each bar. Written as SVG text: no drawing library, and a diff that can be read.
 """
@@ -11,25 +13,27 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from bench.cells import JAVA, OURS
-from bench.report import Row
+from bench.report import Row, extremes
 
 _COLOURS = {OURS: "#2563eb", JAVA[0]: "#f59e0b", JAVA[1]: "#fcd34d"}
 _NAMES = {OURS: "TandemQ", JAVA[0]: f"RocketMQ {JAVA[0]}", JAVA[1]: f"RocketMQ {JAVA[1]}"}
-_LEFT, _WIDTH, _RIGHT = 250, 420, 110
-_BAR, _GAP, _TOP = 11, 12, 56
+_LEFT, _WIDTH, _RIGHT = 330, 420, 110
+_BAR, _GAP, _TOP, _TITLE = 11, 12, 56, 20
+_SHOWN = 12
 _AXIS_MAX = 6.0
 
 
 def write_svg(path: Path, rows: Sequence[Row]) -> None:
-    """Draw every rate that was measured on at least one Java broker and on ours."""
-    shown = [row for row in rows if row.ratio is not None and row.unit in {"msg/s", "MB/s"}]
+    """Draw the worst and the best of the rates that were measured on ours and on at least one Java broker."""
+    worst, best = extremes(rows, _SHOWN)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_svg(shown), encoding="utf-8")
+    path.write_text(_svg([("Lowest ratios", worst), ("Highest ratios", best)]), encoding="utf-8")
 
 
-def _svg(rows: Sequence[Row]) -> str:
+def _svg(parts_shown: Sequence[tuple[str, Sequence[Row]]]) -> str:
     group = 3 * _BAR + _GAP
-    height = _TOP + group * len(rows) + 24
+    rows = [row for _, part in parts_shown for row in part]
+    height = _TOP + group * len(rows) + _TITLE * len(parts_shown) + 24
     width = _LEFT + _WIDTH + _RIGHT
     axis_max = min(_AXIS_MAX, max([2.0, *(row.ratio * 1.05 for row in rows if row.ratio is not None)]))
     parts = [
@@ -39,8 +43,13 @@ def _svg(rows: Sequence[Row]) -> str:
         *_legend(),
         *_axis(axis_max, height),
     ]
-    for number, row in enumerate(rows):
-        parts += _group(row, _TOP + number * group, axis_max)
+    top = _TOP
+    for title, part in parts_shown:
+        parts.append(f'<text x="12" y="{top + 8}" font-size="12" font-weight="600">{title}</text>')
+        top += _TITLE
+        for row in part:
+            parts += _group(row, top, axis_max)
+            top += group
     return "\n".join([*parts, "</svg>", ""])
 
 

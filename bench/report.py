@@ -15,7 +15,14 @@ from typing import Any
 from rich.table import Table
 
 from bench.cells import JAVA, OURS, Cell
-from bench.sessions import Figure
+from bench.setting import Figure
+
+_RATES = ("msg/s", "MB/s")
+_SHOWN = 8
+_NEAR = 0.7
+"""Share of the generator's own limit above which a figure may be the generator's."""
+_BUSY = 0.85
+_RECEIVED = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +78,11 @@ class SyncCost:
 
 
 def sync_costs(lines: Sequence[Row]) -> list[SyncCost]:
-    """Return the cost for one sender and for many, as far as both rates were measured in this run."""
+    """Return the cost of each shape, as far as both rates were measured in this run."""
     rates = {row.cell: row.values for row in lines}
     found = []
-    for shape in ("1x1", "16x32"):
-        pair, single = rates.get(f"pair-{shape}", {}), rates.get(f"send-128-{shape}", {})
+    for shape in ("1x1", "64x1", "16x32"):
+        pair, single = rates.get(f"pair/varied/{shape}", {}), rates.get(f"send/json/varied/4q/{shape}", {})
         ratios = {server: rate / single[server] for server, rate in pair.items() if single.get(server)}
         if ratios:
             found.append(SyncCost(shape, ratios))
@@ -85,7 +92,60 @@ def sync_costs(lines: Sequence[Row]) -> list[SyncCost]:
 def sync_cost_line(cost: SyncCost) -> str:
     """Return a line for below the table."""
     ratios = [f"{'TandemQ' if server == OURS else server} {ratio:.2f}" for server, ratio in cost.ratios.items()]
-    return f"SYNC_MASTER pair ÷ one ASYNC_MASTER, 128 B, {cost.shape}: {', '.join(ratios)}"
+    return f"SYNC_MASTER pair ÷ one ASYNC_MASTER, varied, {cost.shape}: {', '.join(ratios)}"
+
+
+def extremes(lines: Sequence[Row], count: int) -> tuple[list[Row], list[Row]]:
+    """Return the rates with the smallest and with the largest ratios, worst and best first; no row is in both."""
+    compared = sorted((row for row in lines if row.unit in _RATES and row.ratio is not None), key=_ratio)
+    best = compared[count:][-count:]
+    return compared[:count], best[::-1]
+
+
+def _ratio(row: Row) -> float:
+    return row.ratio or 0.0
+
+
+def generator_notes(figures: Iterable[Figure], ceilings: dict[str, dict[str, float]]) -> list[str]:
+    """Return a line for each figure that the generator may have limited.
+
+    `ceilings`: of `bench.generator`, by shape.
+    """
+    notes = []
+    for figure in figures:
+        limit = ceilings.get(figure.cell.rpartition("/")[2], {}).get("limit")
+        is_send = figure.cell.startswith(("send/", "flush/", "pair/")) and "/batch/" not in figure.cell
+        if float(figure.detail.get("cpu_share", 0)) > _BUSY:
+            notes.append(
+                f"{figure.server}, {figure.cell}: the generator used {figure.detail['cpu_share']:.0%} of a core"
+            )
+        elif is_send and limit and figure.value > _NEAR * limit:
+            notes.append(f"{figure.server}, {figure.cell}: {figure.value / limit:.0%} of the generator's limit")
+        expected = figure.detail.get("expected", 0)
+        if expected and figure.detail["reads"]["received"] < _RECEIVED * expected:
+            share = figure.detail["reads"]["received"] / expected
+            notes.append(f"{figure.server}, {figure.cell}: the groups had received {share:.0%} when the run ended")
+    return notes
+
+
+def write_markdown(path: Path, lines: Sequence[Row], servers: Sequence[str]) -> None:
+    """Write tables for the documentation: the worst and the best cells, then all."""
+    worst, best = extremes(lines, _SHOWN)
+    parts = [("The lowest ratios", worst), ("The highest ratios", best), ("All cells", list(lines))]
+    text = "\n".join(line for title, rows in parts for line in ["", f"## {title}", "", *_markdown(rows, servers)])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"# Figures of the last run\n{text}\n", encoding="utf-8")
+
+
+def _markdown(lines: Sequence[Row], servers: Sequence[str]) -> list[str]:
+    names = ["TandemQ" if server == OURS else f"RocketMQ {server}" for server in servers]
+    head = f"| | {' | '.join(names)} | ratio | target |"
+    found = [head, "|---" * (len(servers) + 3) + "|"]
+    for row in lines:
+        values = " | ".join(_number(row.values.get(server)) for server in servers)
+        ratio = f"{row.ratio:.2f}" if row.ratio is not None else "–"
+        found.append(f"| {row.title}, {row.unit} | {values} | {ratio} | {row.target} |")
+    return found
 
 
 def table(lines: Sequence[Row], servers: Sequence[str]) -> Table:

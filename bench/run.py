@@ -1,7 +1,9 @@
 """`make bench`: measure the chosen cells on the chosen servers, print the table, write results and plot.
 
-    python -m bench.run                              everything, about 12 minutes
-    python -m bench.run --only send --only pull      sessions or cells by name
+    python -m bench.run                              the default cells, about 35 minutes
+    python -m bench.run --only live --only pair      sessions, cells, or patterns of cells
+    python -m bench.run --only 'send/*/varied/1024q/16x32'
+    python -m bench.run --list                       the names of all cells
     python -m bench.run --servers ours,4.9.7         without 5.3.3
     python -m bench.run --quick                      a few seconds per cell: to try the benchmark, not for figures
 
@@ -19,12 +21,24 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.cells import CELLS, JAVA, OURS, SERVERS, SESSIONS, Cell, Session, chosen
-from bench.generator import ceiling
+from bench.cells import CELLS, DEFAULT, JAVA, OURS, SERVERS, SESSIONS, Cell, Session, chosen
+from bench.clients import EXAMPLE_VERSION
+from bench.generator import ceilings
 from bench.loads import LoadFailed
 from bench.plot import write_svg
-from bench.report import Row, machine, rows, sync_cost_line, sync_costs, table, write_json
-from bench.sessions import QUICK, Bench, Figure, Pace, measure
+from bench.report import (
+    Row,
+    generator_notes,
+    machine,
+    rows,
+    sync_cost_line,
+    sync_costs,
+    table,
+    write_json,
+    write_markdown,
+)
+from bench.sessions import measure
+from bench.setting import QUICK, Bench, Figure, Pace
 from tandemq.load import LoadError
 from tests.interop.java import REPOSITORY, JavaJars, PeerError
 
@@ -44,9 +58,14 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         console.print(f"bench: {error}", style="red", highlight=False)
         return 2
+    if args.list:
+        console.print("\n".join(cell.name for cell in (cells if args.only else CELLS)), highlight=False)
+        return 0
     for version in JAVA:
         if version in servers:
             JavaJars.resolve("server", version)
+    if any(cell.session == "java" for cell in cells):
+        JavaJars.resolve("example", EXAMPLE_VERSION)
     started = time.perf_counter()
     runner = _Runner(cells, servers, QUICK if args.quick else Pace(), args.directory, console)
     runner.run(args.rounds)
@@ -58,8 +77,11 @@ def main(arguments: list[str] | None = None) -> int:
     shares = [f.detail["cpu_share"] for f in runner.figures if "cpu_share" in f.detail]
     if shares:
         text = f"The generator used {min(shares):.0%} to {max(shares):.0%} of a core; alone, 16x32, it does "
-        text += f"{runner.ceiling['messages_per_s']:,.0f} msg/s with {runner.ceiling['cpu_share']:.0%}."
+        alone = runner.ceilings["16x32"]
+        text += f"{alone['messages_per_s']:,.0f} msg/s with {alone['cpu_share']:.0%}, at most {alone['limit']:,.0f}."
         console.print(text, highlight=False, soft_wrap=True)
+    for note in generator_notes(runner.figures, runner.ceilings):
+        console.print(f"Judge with care: {note}", highlight=False, soft_wrap=True)
     console.print(f"{minutes:.1f} minutes; details in {args.results}", highlight=False)
     _write(args, lines, runner, minutes)
     for problem in runner.problems:
@@ -75,11 +97,13 @@ def _write(args: argparse.Namespace, lines: list[Row], runner: _Runner, minutes:
         "rounds": args.rounds,
         "minutes": round(minutes, 1),
         "problems": runner.problems,
-        "generator_alone": runner.ceiling,
+        "generator_alone": runner.ceilings,
+        "generator_notes": generator_notes(runner.figures, runner.ceilings),
     }
     write_json(args.results, lines, runner.figures, facts)
+    write_markdown(args.results.with_suffix(".md"), lines, runner.servers)
     # The picture in the README is of a whole run, at full length.
-    if not args.quick and len(lines) == len(CELLS) and not runner.problems:
+    if not args.quick and len(lines) == len(DEFAULT) and not runner.problems:
         write_svg(args.plot, lines)
 
 
@@ -94,7 +118,7 @@ class _Runner:
         self.console = console
         self.figures: list[Figure] = []
         self.problems: list[str] = []
-        self.ceiling = ceiling()
+        self.ceilings = ceilings()
 
     def run(self, rounds: int) -> None:
         for number in range(rounds):
@@ -131,7 +155,7 @@ class _Runner:
         more += f", others {detail['others_cpu']:.0%}" if detail.get("others_cpu", 0) > 0.1 else ""
         if refused := detail.get("refused"):
             more += f", refused {refused}"
-        line = f"{name:14} {cell.title:45} {figure.value:>11,.6g} {cell.unit}{more}"
+        line = f"{name:14} {cell.title:52} {figure.value:>11,.6g} {cell.unit}{more}"
         self.console.print(line, highlight=False, soft_wrap=True)
 
 
@@ -147,7 +171,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="make bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", action="append", default=[], metavar="CELL", help="a cell or session; repeatable")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="CELL", help="a session, cell, or pattern; repeatable"
+    )
+    parser.add_argument("--list", action="store_true", help="print the names of cells")
     parser.add_argument("--servers", default=",".join(SERVERS), help="comma list of ours, 4.9.7, 5.3.3")
     parser.add_argument("--quick", action="store_true", help="short runs, small stores")
     parser.add_argument("--rounds", type=int, default=1, help="repeat everything; the table shows medians")

@@ -24,25 +24,34 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 ROOT = Path(__file__).parent
-SLOWEST = ROOT / "spark"
-OF_SYSTEMS = [ROOT / name for name in ("blackbox", "interop", "spark")]
+OF_SYSTEMS = [ROOT / name for name in ("spark", "blackbox", "interop")]
 """Directories whose tests start processes."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of processes and of Spark, and let two workers begin with the tests of Spark, half each.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Mark the tests of processes and of Spark, and let a worker begin with each directory of them.
 
-    These are slow, so that none is left for the end. Each worker begins with its part of the list; all have one length.
+    These take longest, so that none is left for the end, and only one worker starts and warms up a JVM for Spark. Each
+    worker begins with its part of the list; all have one length.
     """
     for item in items:
-        if item.path.parent == ROOT or any(item.path.is_relative_to(directory) for directory in OF_SYSTEMS):
+        if item.path.parent == ROOT or _directory_of(item) is not None:
             item.add_marker(pytest.mark.system)
-    slow = [item for item in items if item.path.is_relative_to(SLOWEST)]
-    quick = [item for item in items if not item.path.is_relative_to(SLOWEST)]
-    half = len(slow) // 2
+    yield  # for the selection by markers
     part = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    rest = max(0, part - half)
-    items[:] = slow[:half] + quick[:rest] + slow[half:] + quick[rest:]
+    others = [item for item in items if _directory_of(item) is None]
+    ordered: list[pytest.Item] = []
+    for directory in OF_SYSTEMS:
+        group = [item for item in items if _directory_of(item) == directory]
+        rest = max(0, part - len(group)) if group else 0
+        ordered += group + others[:rest]
+        del others[:rest]
+    items[:] = ordered + others
+
+
+def _directory_of(item: pytest.Item) -> Path | None:
+    return next((directory for directory in OF_SYSTEMS if item.path.is_relative_to(directory)), None)
 
 
 def pytest_collection_finish() -> None:

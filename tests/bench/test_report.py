@@ -3,19 +3,20 @@
 import json
 from pathlib import Path
 
-from bench.cells import CELLS
-from bench.report import rows, sync_cost_line, sync_costs, write_json
-from bench.sessions import Figure
+from bench.cells import CELLS, OURS, SERVERS
+from bench.plot import write_svg
+from bench.report import extremes, generator_notes, rows, sync_cost_line, sync_costs, write_json, write_markdown
+from bench.setting import Figure
 from tests.spec import spec
 
 RATES = {
-    ("send-128-1x1", "ours"): 4_000,
-    ("send-128-1x1", "4.9.7"): 3_000,
-    ("pair-1x1", "ours"): 1_000,
-    ("pair-1x1", "4.9.7"): 600,
-    ("send-128-16x32", "ours"): 80_000,
-    ("pair-16x32", "ours"): 60_000,
-    ("pair-16x32", "5.3.3"): 20_000,
+    ("send/json/varied/4q/1x1", "ours"): 4_000,
+    ("send/json/varied/4q/1x1", "4.9.7"): 3_000,
+    ("pair/varied/1x1", "ours"): 1_000,
+    ("pair/varied/1x1", "4.9.7"): 600,
+    ("send/json/varied/4q/16x32", "ours"): 80_000,
+    ("pair/varied/16x32", "ours"): 60_000,
+    ("pair/varied/16x32", "5.3.3"): 20_000,
 }
 FIGURES = [Figure(cell, server, rate, {}) for (cell, server), rate in RATES.items()]
 
@@ -25,8 +26,8 @@ def test_synchronous_double_write_is_compared_with_an_asynchronous_master_of_the
     """For one sender and for many; a server without one of the two rates is left out."""
     lines = rows(CELLS, FIGURES)
     assert [sync_cost_line(cost) for cost in sync_costs(lines)] == [
-        "SYNC_MASTER pair ÷ one ASYNC_MASTER, 128 B, 1x1: TandemQ 0.25, 4.9.7 0.20",
-        "SYNC_MASTER pair ÷ one ASYNC_MASTER, 128 B, 16x32: TandemQ 0.75",
+        "SYNC_MASTER pair ÷ one ASYNC_MASTER, varied, 1x1: TandemQ 0.25, 4.9.7 0.20",
+        "SYNC_MASTER pair ÷ one ASYNC_MASTER, varied, 16x32: TandemQ 0.75",
     ]
     write_json(tmp_path / "latest.json", lines, FIGURES, {})
     written = json.loads((tmp_path / "latest.json").read_text(encoding="utf-8"))
@@ -38,3 +39,49 @@ def test_synchronous_double_write_is_compared_with_an_asynchronous_master_of_the
 
 def test_synchronous_double_write_that_was_not_measured_is_not_shown() -> None:
     assert sync_costs(rows(CELLS, FIGURES[:2])) == []
+
+
+def test_ratio_is_that_to_the_better_java_and_judged_by_the_target() -> None:
+    cells = {"send/json/varied/4q/1x1": (1_900, 800, 1_000), "live/100g/send-p99": (1.5, 2.0, 1.0)}
+    figures = [
+        Figure(name, server, value)
+        for name, values in cells.items()
+        for server, value in zip(SERVERS, values, strict=True)
+    ]
+    rate, time = rows(CELLS, figures)
+    assert (rate.ratio, rate.met) == (1.9, True)
+    assert (time.ratio, time.met) == (1.5, False)
+
+
+def test_worst_and_best_cells_are_shown_and_none_twice(tmp_path: Path) -> None:
+    names = [cell.name for cell in CELLS if cell.name.startswith("send/json/varied/")]
+    figures = [
+        figure
+        for number, name in enumerate(names)
+        for figure in (Figure(name, OURS, 100.0 * (number + 1)), Figure(name, "4.9.7", 100.0))
+    ]
+    lines = rows(CELLS, figures)
+    worst, best = extremes(lines, 4)
+    assert [row.cell for row in worst] == names[:4]
+    assert [row.cell for row in best] == names[:-5:-1]
+    assert [len(part) for part in extremes(lines[:5], 4)] == [4, 1]
+    write_svg(tmp_path / "plot.svg", lines)
+    write_markdown(tmp_path / "latest.md", lines, SERVERS)
+    for text in ((tmp_path / "plot.svg").read_text(), (tmp_path / "latest.md").read_text()):
+        assert lines[0].title in text
+        assert lines[-1].title in text
+
+
+def test_figures_near_the_limit_of_the_generator_are_named() -> None:
+    figures = [
+        Figure("send/json/varied/4q/16x32", "ours", 500_000, {"cpu_share": 0.4}),
+        Figure("send/json/varied/4q/1x1", "ours", 10_000, {"cpu_share": 0.4}),
+        Figure("pull/1k/4q/1c", "4.9.7", 10_000, {"cpu_share": 0.97}),
+        Figure("live/100g/e2e-p99", "ours", 900, {"expected": 1000, "reads": {"received": 800}}),
+    ]
+    notes = generator_notes(figures, {"16x32": {"limit": 600_000}, "1x1": {"limit": 30_000}})
+    assert notes == [
+        "ours, send/json/varied/4q/16x32: 83% of the generator's limit",
+        "4.9.7, pull/1k/4q/1c: the generator used 97% of a core",
+        "ours, live/100g/e2e-p99: the groups had received 80% when the run ended",
+    ]

@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Literal, Self, TypeVar
 
-Kind = Literal["client", "server", "zookeeper"]
+Kind = Literal["client", "server", "example", "zookeeper"]
 T = TypeVar("T")
 Value = str | int | bool
 """Of a key in a configuration file."""

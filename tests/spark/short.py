@@ -7,5 +7,8 @@ SHORT = {
     # Less compilation, and fewer processes that two cores cannot use.
     DRIVER_OPTIONS: f"{SETTINGS[DRIVER_OPTIONS]} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",
+    # Fewer imports: see `tests.spark.daemon`.
+    "spark.python.daemon.module": "tests.spark.daemon",
 }

@@ -2,16 +2,15 @@
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tandemq.run.children import ChildCluster
 from tandemq.run.local import LocalCluster
+from tests.blackbox.programs import wait_until
 
 
 class Stream:
@@ -47,9 +46,7 @@ class Stream:
     def run_until(self, done: Callable[[], bool], **options: Any) -> str:
         """Run the query until a condition holds, or until it fails; returns the error text."""
         query = self.start(once=False, **options)
-        with suppress(StreamingQueryException):
-            while not done() and not query.awaitTermination(1):
-                pass
+        wait_until(lambda: done() or not query.isActive, "the condition holds or the query has ended", seconds=120)
         query.stop()
         return str(query.exception() or "")
 

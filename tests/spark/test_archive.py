@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from tandemq.errors import ConfigError, LocalError, StoreDamaged
 from tandemq.spark.jobs.archive import Archive, ArchiveOptions, ArchiveResult
 from tandemq.spark.lake.delta import DataFile, DeltaLake
+from tests.blackbox.programs import wait_until
 from tests.samples import slow
 from tests.spark.logs import LogWriter
 from tests.spec import spec
@@ -283,11 +284,11 @@ def test_following_archive_compacts_and_vacuums(spark: SparkSession, writer: Log
     job = Archive(options)
     query = job.start(spark)
     try:
-        until = time.monotonic() + 60
-        while job.done.commits < 7 and query.isActive and time.monotonic() < until:
-            if DeltaLake(lake).mark("tandemq-log:broker-a") == writer.end:
-                writer.write_many(10)
-            query.awaitTermination(1)
+        while job.done.commits < 7:
+            writer.write_many(10)
+            known = job.done.commits
+            wait_until(lambda: job.done.commits > known or not query.isActive, "the records are committed")  # noqa: B023
+            assert query.isActive
     finally:
         query.stop()
     assert job.done.commits >= 7

@@ -63,6 +63,9 @@ def _consume(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
         args.seconds,
         args.warmup,
         args.group or "load_consumer",
+        args.topics,
+        args.expression,
+        args.window,
     )
     return consume(options, on_progress)
 
@@ -77,8 +80,11 @@ def _latency(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
         args.body,
         args.queues,
         args.group or "load_latency",
+        args.groups,
+        args.lengths == "varied",
+        args.connections,
     )
-    return measure_latency(options, on_progress)
+    return measure_latency(options, on_progress, None if args.rate else _say_open)
 
 
 def _replicate(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
@@ -86,11 +92,12 @@ def _replicate(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
 
 
 def _idle(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
-    def say_open() -> None:
-        sys.stdout.write("open\n")
-        sys.stdout.flush()
+    return idle(IdleOptions(args.address, args.connections, args.seconds, args.topic), on_progress, _say_open)
 
-    return idle(IdleOptions(args.address, args.connections, args.seconds, args.topic), on_progress, say_open)
+
+def _say_open() -> None:
+    sys.stdout.write("open\n")
+    sys.stdout.flush()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -125,9 +132,35 @@ def _parser() -> argparse.ArgumentParser:
         delay=0,
     )
     sends.add_argument("--form", choices=FORMS, default="json", help="of the header and the request code")
-    sends.add_argument("--lengths", choices=("one", "varied"), default="one", help="varied: --body does not matter")
-    kind("consume", _consume, topic="load", queues=8, connections=4, max_messages=32, seconds=5.0, warmup=1.0, group="")
-    kind("latency", _latency, topic="latency", rate=1000.0, seconds=10.0, warmup=2.0, body=128, queues=4, group="")
+    kind(
+        "consume",
+        _consume,
+        topic="load",
+        queues=8,
+        connections=4,
+        max_messages=32,
+        seconds=5.0,
+        warmup=1.0,
+        group="",
+        topics=1,
+        expression="*",
+        window=32,
+    )
+    latency = kind(
+        "latency",
+        _latency,
+        topic="latency",
+        rate=1000.0,
+        seconds=10.0,
+        warmup=2.0,
+        body=128,
+        queues=4,
+        group="",
+        groups=1,
+        connections=1,
+    )
+    for sub in (sends, latency):
+        sub.add_argument("--lengths", choices=("one", "varied"), default="one", help="varied: --body does not matter")
     kind("replicate", _replicate, start=0, end=0, seconds=10.0)
     kind("idle", _idle, connections=10_000, seconds=5.0, topic="")
     return parser

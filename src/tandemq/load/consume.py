@@ -1,25 +1,31 @@
-"""Catch-up reads of a whole topic: one open pull per queue, several connections.
+"""Catch-up reads of whole topics: several connections that rotate over their queues, one open pull per queue.
 
-Queues are assigned to connections in turn. When the last queue has reached its end, all start again at their first
-offset until the time is up, so that a short log can be read for long enough. Messages are counted by walking the record
-sizes, and the first record of every response must be the requested one.
+Queues are assigned to connections in turn. Each connection has a number of pulls in flight; the queues behind them wait
+for their turn, as the pull requests of a Java consumer do. When the last queue has reached its end, all start again at
+their first offset until the time is up, so that a short log can be read for long enough.
+
+Messages are counted by offsets, and in one of eight responses also by walking the record sizes; with a tag expression
+always by walking. The first record of every response must be the requested one.
 """
 
 from __future__ import annotations
 
 import select
 import time
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 
 from tandemq.load.results.report import ConsumeResult, OnProgress, Stopwatch, Ticker
-from tandemq.load.wire.frames import PullFrames
-from tandemq.load.wire.pulls import FOUND, OFFSET_MOVED, PullReader, PullResponse
+from tandemq.load.wire.frames import PullFrames, SendShape
+from tandemq.load.wire.pulls import FOUND, OFFSET_MOVED, RETRY_AT_ONCE, PullReader, PullResponse
 from tandemq.load.wire.records import count_records, queue_offset
 from tandemq.load.wire.responses import LoadError
 from tandemq.load.wire.sockets import LoadConnection
 
 _POLL_S = 0.1
 _SILENCE_S = 30.0
+_ALL = "*"
+_WALKED_EVERY = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +34,36 @@ class ConsumeOptions:
 
     address: str
     topic: str
-    queue_count: int = 8
+    queue_count: int = 8  # Of each topic.
     connections: int = 4
     max_messages: int = 32  # Per pull.
     seconds: float = 5.0  # Measured time; 0: one pass over all queues.
     warmup_s: float = 1.0
     group: str = "load_consumer"
+    topics: int = 1  # As in SendShape.
+    expression: str = _ALL  # Tags, for example "a || b".
+    window: int = 32  # Pulls in flight per connection, of as many queues.
 
 
 @dataclass(slots=True)
 class _Queue:
     """One queue and the offset of its next pull."""
 
-    number: int
-    link: LoadConnection
+    frames: PullFrames
+    queue_id: int
+    reader: _Reader
     offset: int = 0
     done: bool = False
+
+
+@dataclass(slots=True)
+class _Reader:
+    """One connection and the queues that wait for their turn."""
+
+    link: LoadConnection
+    pulls: PullReader = field(default_factory=PullReader)
+    waiting: deque[int] = field(default_factory=deque)
+    in_flight: int = 0
 
 
 class _Run:
@@ -51,40 +71,52 @@ class _Run:
         self.options = options
         self.ticker = Ticker(on_progress)
         self.epoll = select.epoll()
-        self.frames = PullFrames(options.topic, group=options.group, max_messages=options.max_messages)
-        self.links: dict[int, tuple[LoadConnection, PullReader]] = {}
-        self.messages = self.record_bytes = self.pulls = self.passes = 0
+        self.readers: dict[int, _Reader] = {}
+        self.messages = self.record_bytes = self.pulls = self.passes = self.offsets = 0
         self.queues: list[_Queue] = []
-        self.stopping = False
         self.moved_at = time.perf_counter()
 
     def connect(self) -> None:
         options = self.options
-        links = [
-            LoadConnection(options.address, self.epoll) for _ in range(min(options.connections, options.queue_count))
-        ]
-        self.links = {link.fd: (link, PullReader()) for link in links}
-        self.queues = [_Queue(number, links[number % len(links)]) for number in range(options.queue_count)]
+        names = SendShape(options.topic, topics=options.topics).topic_names()
+        count = options.queue_count * len(names)
+        readers = [_Reader(LoadConnection(options.address, self.epoll)) for _ in range(min(options.connections, count))]
+        self.readers = {reader.link.fd: reader for reader in readers}
+        for topic in names:
+            frames = PullFrames(
+                topic, group=options.group, max_messages=options.max_messages, expression=options.expression
+            )
+            for queue_id in range(options.queue_count):
+                self.queues.append(_Queue(frames, queue_id, readers[len(self.queues) % len(readers)]))
 
     def begin_pass(self) -> None:
-        for queue in self.queues:
+        for number, queue in enumerate(self.queues):
             queue.offset, queue.done = 0, False
-            self.pull(queue)
+            queue.reader.waiting.append(number)
+        for reader in self.readers.values():
+            self.pull(reader)
 
-    def pull(self, queue: _Queue) -> None:
-        # The opaque is the queue's number: there is one open pull per queue.
-        queue.link.send(self.frames.frame(queue.number, queue.offset, queue.number))
+    def pull(self, reader: _Reader) -> None:
+        """Open pulls of the waiting queues, as many as the window allows, with one send call."""
+        count = min(self.options.window - reader.in_flight, len(reader.waiting))
+        if count > 0:
+            reader.in_flight += count
+            # The opaque is the queue's number: there is one open pull per queue.
+            numbers = [reader.waiting.popleft() for _ in range(count)]
+            asked = [(number, self.queues[number]) for number in numbers]
+            reader.link.send(b"".join([q.frames.frame(q.queue_id, q.offset, number) for number, q in asked]))
 
     def turn(self) -> float:
         events = self.epoll.poll(_POLL_S)
         now = time.perf_counter()
         for fd, event in events:
-            link, reader = self.links[fd]
+            reader = self.readers[fd]
             if event != select.EPOLLIN:
-                link.ready(event)
+                reader.link.ready(event)
             if event & ~select.EPOLLOUT:
-                for response in reader.read(link):
+                for response in reader.pulls.read(reader.link):
                     self.take(response, reader)
+                self.pull(reader)
         if events:
             self.moved_at = now
         elif now - self.moved_at > _SILENCE_S:
@@ -93,26 +125,38 @@ class _Run:
             self.ticker.report("consume", self.messages, now)
         return now
 
-    def take(self, response: PullResponse, reader: PullReader) -> None:
+    def take(self, response: PullResponse, reader: _Reader) -> None:
         queue = self.queues[response.opaque]
+        reader.in_flight -= 1
+        moved = response.next_offset - queue.offset
         if response.code == FOUND:
-            start, end = response.records_start, response.records_end
-            if queue_offset(reader.buffer, start) != queue.offset:
-                raise LoadError(f"queue {queue.number}: asked for offset {queue.offset}, got another message")
-            count = count_records(reader.buffer, start, end)
-            if response.next_offset != queue.offset + count:
-                raise LoadError(
-                    f"queue {queue.number}: {count} messages, but the next offset is {response.next_offset}"
-                )
-            self.messages += count
-            self.record_bytes += end - start
+            self.messages += self.count(response, queue, reader.pulls.buffer, moved)
+            self.record_bytes += response.records_end - response.records_start
             self.pulls += 1
+            self.offsets += moved
         queue.offset = response.next_offset
-        moved = response.code == OFFSET_MOVED and queue.offset < response.max_offset
-        if self.stopping or (response.code != FOUND and not moved) or queue.offset >= response.max_offset:
-            queue.done = True
+        if response.code == RETRY_AT_ONCE:
+            self.offsets += moved
+        goes_on = response.code == FOUND or (response.code in (RETRY_AT_ONCE, OFFSET_MOVED) and moved > 0)
+        if goes_on and queue.offset < response.max_offset:
+            reader.waiting.append(response.opaque)
         else:
-            self.pull(queue)
+            queue.done = True
+
+    def count(self, response: PullResponse, queue: _Queue, buffer: bytearray, moved: int) -> int:
+        """Return the number of messages in a response.
+
+        Raises:
+            LoadError: they are not the requested ones.
+        """
+        start, end = response.records_start, response.records_end
+        if self.options.expression != _ALL:
+            return count_records(buffer, start, end)
+        if queue_offset(buffer, start) != queue.offset:
+            raise LoadError(f"queue {queue.queue_id}: asked for offset {queue.offset}, got another message")
+        if self.pulls % _WALKED_EVERY == 0 and (count := count_records(buffer, start, end)) != moved:
+            raise LoadError(f"queue {queue.queue_id}: {count} messages, but the next offset is {response.next_offset}")
+        return moved
 
     def read_until(self, end: float | None) -> None:
         """Read passes until `end`; one pass if it is None."""
@@ -128,8 +172,8 @@ class _Run:
                 return
 
     def close(self) -> None:
-        for link, _ in self.links.values():
-            link.close()
+        for reader in self.readers.values():
+            reader.link.close()
         self.epoll.close()
 
 
@@ -145,7 +189,7 @@ def consume(options: ConsumeOptions, on_progress: OnProgress | None = None) -> C
         run.begin_pass()
         if options.seconds > 0 and options.warmup_s > 0:
             run.read_until(time.perf_counter() + options.warmup_s)
-        messages, record_bytes, pulls = run.messages, run.record_bytes, run.pulls
+        messages, record_bytes, pulls, offsets = run.messages, run.record_bytes, run.pulls, run.offsets
         watch = Stopwatch()
         run.read_until(watch.wall + options.seconds if options.seconds > 0 else None)
         seconds, cpu_share = watch.read()
@@ -156,6 +200,7 @@ def consume(options: ConsumeOptions, on_progress: OnProgress | None = None) -> C
             messages_per_s=round(messages / seconds, 1),
             mb_per_s=round(record_bytes / seconds / 1e6, 2),
             pulls=pulls,
+            offsets=run.offsets - offsets,
             passes=run.passes,
             cpu_share=cpu_share,
         )

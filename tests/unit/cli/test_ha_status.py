@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tandemq.cli.ha.status import times_texts
 from tandemq.coordination.lease import timing
 from tandemq.coordination.registry.records import GroupConfig, GroupMember, Mode, Role, config_path, config_to_json
 from tandemq.registry import Create, Done, parse_address
+from tandemq.run import registry_session
 from tandemq.run.local import LocalCluster
 from tandemq.run.registry_session import RegistryClient
 from tests.blackbox.programs import Program, wait_until
@@ -169,7 +171,10 @@ def test_address_of_a_name_server_is_an_error(run: Run, cluster: LocalCluster) -
     assert cluster.name_servers in printed
 
 
-def test_registered_brokers_are_shown_while_the_registry_is_unreachable(run: Run, cluster: LocalCluster) -> None:
+def test_registered_brokers_are_shown_while_the_registry_is_unreachable(
+    run: Run, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_session, "RegistryClient", partial(RegistryClient, seconds=1))
     done = run("ha", "status", "-n", cluster.name_servers, "--registry", f"namesrv://{NOBODY}")
     assert "broker-a" in done.stdout
     assert f"the registry namesrv://{NOBODY} does not answer" in done.stderr

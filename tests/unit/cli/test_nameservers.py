@@ -1,7 +1,11 @@
 """All commands report a --namesrv that is not a name server or does not answer."""
 
+from functools import partial
+
 import pytest
 
+from tandemq.client.aio import pull_consumer
+from tandemq.client.core.settings import ConsumerOptions
 from tandemq.run.local import LocalCluster
 from tests.blackbox.ports import Reserved
 from tests.unit.cli.conftest import Run
@@ -30,7 +34,8 @@ def test_broker_given_as_name_server_is_reported(run: Run, cluster: LocalCluster
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_unreachable_name_server_is_named(run: Run, words: tuple[str, ...]) -> None:
+def test_unreachable_name_server_is_named(run: Run, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_consumer, "ConsumerOptions", partial(ConsumerOptions, start_timeout_ms=1_000))
     free = Reserved()
     printed = run(*words, "-n", f"127.0.0.1:{free.port}", code=1).stderr
     free.close()

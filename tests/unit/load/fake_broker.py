@@ -43,9 +43,11 @@ class FakeBroker:
     listener: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0), backlog=512))
     queues: list[list[bytes]] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
-    held: dict[int, Held] = field(default_factory=dict)
+    held: dict[int, list[Held]] = field(default_factory=dict)
     log_end: int = 0
     keep_requests: bool = False
+    sends: int = 0
+    busy_at: frozenset[int] = frozenset()  # Numbers of sends that are answered SYSTEM_BUSY.
 
     def __post_init__(self) -> None:
         self.queues = [[] for _ in range(self.queue_count)]
@@ -64,7 +66,7 @@ class FakeBroker:
         queue = self.queues[queue_id]
         queue.append(record(queue_id, len(queue), self.log_end, body))
         self.log_end += len(queue[-1])
-        if waiting := self.held.pop(queue_id, None):
+        for waiting in self.held.pop(queue_id, ()):
             self.answer_pull(waiting.connection, waiting.opaque, queue_id, waiting.queue_offset, hold=False)
 
     def handle(self, connection: socket.socket, header: dict[str, Any], body: bytes) -> None:
@@ -73,12 +75,16 @@ class FakeBroker:
         fields, opaque = header["extFields"], header["opaque"]
         match header["code"]:
             case 310:
-                if self.code == 0:
+                self.sends += 1
+                code = 2 if self.sends in self.busy_at else self.code
+                if code == 0:
                     self.append(int(fields["e"]), body)
-                self.reply(connection, opaque, self.code, {"msgId": "0" * 32, "queueId": fields["e"]})
+                self.reply(connection, opaque, code, {"msgId": "0" * 32, "queueId": fields["e"]})
             case 11:
                 hold = bool(int(fields["sysFlag"]) & 2)
                 self.answer_pull(connection, opaque, int(fields["queueId"]), int(fields["queueOffset"]), hold=hold)
+            case 17:
+                self.reply(connection, opaque, 0, {})
             case 30:
                 self.reply(connection, opaque, 0, {"offset": str(len(self.queues[int(fields["queueId"])]))})
             case 28:
@@ -93,7 +99,7 @@ class FakeBroker:
         queue = self.queues[queue_id]
         found = queue[queue_offset : queue_offset + self.per_answer]
         if not found and hold:
-            self.held[queue_id] = Held(connection, opaque, queue_offset)
+            self.held.setdefault(queue_id, []).append(Held(connection, opaque, queue_offset))
             return
         fields = {
             "suggestWhichBrokerId": "0",
@@ -149,7 +155,8 @@ class FakeBroker:
         except (ConnectionResetError, BrokenPipeError):
             data = b""
         if not data:
-            self.held = {number: held for number, held in self.held.items() if held.connection is not connection}
+            for number, held in self.held.items():
+                self.held[number] = [one for one in held if one.connection is not connection]
             connections.pop(fd)[0].close()
 
 

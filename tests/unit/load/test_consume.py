@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from tandemq.load import ConsumeOptions, LoadError, consume
@@ -15,6 +17,31 @@ def test_one_pass_counts_every_message_of_every_queue(connections: int) -> None:
         broker.fill(101, b"x" * 1000)
         result = consume(ConsumeOptions(broker.address, "t", 4, connections, seconds=0))
     assert (result.messages, result.passes, result.pulls) == (404, 1, 16)
+
+
+def test_queues_take_turns_in_a_window_of_pulls() -> None:
+    with running(FakeBroker(queue_count=4, keep_requests=True)) as broker:
+        broker.fill(96, b"x")
+        result = consume(ConsumeOptions(broker.address, "t", 4, 1, seconds=0, window=2))
+    assert result.messages == 4 * 96
+    asked = [int(request["extFields"]["queueId"]) for request in broker.requests]
+    assert asked == [0, 1, 2, 3] * 3
+
+
+def test_filter_counts_matching_messages_and_goes_on_without_any() -> None:
+    """A response without a match (20) has the offset at which to continue."""
+    broker = FakeBroker(queue_count=1)
+    broker.fill(10, b"x")
+
+    def answer(connection: socket.socket, opaque: int, queue_id: int, queue_offset: int, *, hold: bool) -> None:
+        fields = {"nextBeginOffset": str(queue_offset + 5), "minOffset": "0", "maxOffset": "10"}
+        code, body = (20, b"") if queue_offset == 0 else (0, broker.queues[0][7])
+        broker.reply(connection, opaque, code, fields, body)
+
+    broker.answer_pull = answer  # type: ignore[method-assign]
+    with running(broker):
+        result = consume(ConsumeOptions(broker.address, "t", 1, 1, seconds=0, expression="rare"))
+    assert (result.messages, result.offsets) == (1, 10)
 
 
 def test_responses_larger_than_the_buffer_are_read() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from tandemq.load import LatencyOptions, LoadError, measure_latency
@@ -25,6 +27,29 @@ def test_messages_due_in_the_warm_up_and_sent_late_are_not_measured() -> None:
     assert result.latency.count == 1000
 
 
-def test_refused_send_ends_the_run() -> None:
+def test_run_with_only_refusals_ends_with_their_reason() -> None:
     with running(FakeBroker(code=14)) as broker, pytest.raises(LoadError, match="code 14"):
         measure_latency(LatencyOptions(broker.address, "t", rate=100, seconds=0.1))
+
+
+def test_refused_sends_among_others_are_counted() -> None:
+    with running(FakeBroker(queue_count=1, busy_at=frozenset({5, 6}))) as broker:
+        result = measure_latency(LatencyOptions(broker.address, "t", rate=200, seconds=0.2, warmup_s=0, queue_count=1))
+    assert (result.sent, result.refused, result.received) == (40, 2, 38)
+
+
+def test_groups_in_a_process_of_their_own_each_receive_every_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The producer alone runs beside them; both measure from the same clock."""
+    monkeypatch.setattr("tandemq.load.latency._KINDS", 16)  # Few, so that the producer begins at once.
+    with running(FakeBroker(queue_count=1)) as broker:
+        follow = LatencyOptions(broker.address, "t", rate=0, seconds=4.0, warmup_s=0, queue_count=1, groups=3)
+        send = LatencyOptions(broker.address, "t", rate=200, seconds=0.4, warmup_s=0, queue_count=1, groups=0)
+        opened, results = threading.Event(), []
+        thread = threading.Thread(target=lambda: results.append(measure_latency(follow, when_open=opened.set)))
+        thread.start()
+        assert opened.wait(5)
+        sent = measure_latency(send)
+        thread.join(10)
+    assert (sent.sent, sent.received, sent.acknowledged.count) == (80, 0, 80)
+    assert results[0].received == 3 * 80
+    assert results[0].latency.count == 3 * 80

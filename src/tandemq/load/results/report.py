@@ -83,20 +83,21 @@ class ConsumeResult:
     messages_per_s: float
     mb_per_s: float  # Whole records, 10^6 bytes.
     pulls: int
+    offsets: int  # Offsets that were passed; more than messages with a tag expression.
     passes: int  # How often all queues were read to their ends.
     cpu_share: float
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyResult:
-    """Time from the send call to the return of the long-poll pull that brought the message, in one process."""
+    """Time from the send call to the return of the long-poll pull that brought the message."""
 
     latency: LatencySummary
     acknowledged: LatencySummary  # From the send call to its response.
     sent: int
-    received: int
+    refused: int  # Sends that were not answered with SUCCESS.
+    received: int  # By all groups.
     lag_max_ms: float  # Maximum delay of the generator itself with a send.
-    refused: dict[int, int]
     cpu_share: float
 
 

@@ -112,7 +112,7 @@ class SendFrames:
     ) -> None:
         """Render the frames, `frames` of them if given, else as many as make thousands of kinds of messages.
 
-        `body_start` begins every body that is not varied, for a caller that patches it.
+        `body_start` begins every body, for a caller that patches it.
         """
         assert shape.batch >= 1 and shape.queue_count >= 1 and shape.topics >= 1
         self._numbers = np.random.default_rng(identity)
@@ -197,6 +197,7 @@ class _Renderer:
         self._shape = shape
         self._identity = identity & 0xFFFFFFFF
         self._random = Random(identity)
+        self._start = body_start
         self._body = (body_start + body_text(shape.body_bytes))[: shape.body_bytes]
         self._text = body_text(1 << 15)
         self.body_bytes = 0  # Of all messages so far.
@@ -259,7 +260,7 @@ class _Renderer:
             ("TAGS", random.choices([*TAGS], [*TAGS.values()])[0]),
             ("customer", f"c-{random.randrange(10 ** random.randint(1, 6))}"),
         ]
-        return self._text_of(properties), self._text[at : at + size]
+        return self._text_of(properties), self._start + self._text[at : at + size - len(self._start)]
 
     def _text_of(self, properties: list[tuple[str, str]]) -> str:
         # A 5.x client ends the last property too.

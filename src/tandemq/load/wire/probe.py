@@ -8,6 +8,7 @@ import socket
 import time
 
 from tandemq.load.wire.frames import PullFrames, SendFrames, SendShape
+from tandemq.load.wire.headers import request_frame
 from tandemq.load.wire.records import log_offset, record_size
 from tandemq.load.wire.responses import LoadError, ParsedResponse
 from tandemq.load.wire.sockets import ask, connect, exchange, parse_address
@@ -15,6 +16,7 @@ from tandemq.load.wire.sockets import ask, connect, exchange, parse_address
 _UPDATE_AND_CREATE_TOPIC = 17
 _GET_BROKER_RUNTIME_INFO = 28
 _GET_MAX_OFFSET = 30
+_GET_TOPIC_STATS_INFO = 202
 _TRY_EVERY_S = 0.005
 _QUEUES_BY_SENDING = 8
 _CREATE_S = 30.0
@@ -33,6 +35,13 @@ def create_topic(sock: socket.socket, topic: str, queue_count: int) -> None:
     Raises:
         LoadError: the broker refuses it.
     """
+    response = exchange(sock, create_topic_frame(topic, queue_count))
+    if response.code != 0:
+        raise LoadError(f"topic {topic} was refused with code {response.code}: {response.remark}")
+
+
+def create_topic_frame(topic: str, queue_count: int) -> bytes:
+    """Return the request that creates a topic."""
     fields = {
         "topic": topic,
         "defaultTopic": "TBW102",
@@ -43,9 +52,7 @@ def create_topic(sock: socket.socket, topic: str, queue_count: int) -> None:
         "topicSysFlag": 0,
         "order": "false",
     }
-    response = ask(sock, _UPDATE_AND_CREATE_TOPIC, fields)
-    if response.code != 0:
-        raise LoadError(f"topic {topic} was refused with code {response.code}: {response.remark}")
+    return request_frame(_UPDATE_AND_CREATE_TOPIC, 1, fields)
 
 
 def create_topics(address: str, shape: SendShape) -> None:
@@ -54,7 +61,13 @@ def create_topics(address: str, shape: SendShape) -> None:
         return
     with connect(address, _CREATE_S) as sock:
         for name in shape.topic_names():
-            create_topic(sock, name, shape.queue_count)
+            if not _has_queues(sock, name, shape.queue_count):
+                create_topic(sock, name, shape.queue_count)
+
+
+def _has_queues(sock: socket.socket, topic: str, queue_count: int) -> bool:
+    response = ask(sock, _GET_TOPIC_STATS_INFO, {"topic": topic})
+    return response.code == 0 and b'"queueId":%d' % (queue_count - 1) in response.body
 
 
 def wait_for_port(address: str, deadline_s: float = 60.0) -> float:
@@ -139,6 +152,7 @@ def first_record_end(address: str, topic: str, queue_count: int) -> int:
 
 __all__ = [
     "create_topic",
+    "create_topic_frame",
     "create_topics",
     "first_acknowledgement",
     "first_record_end",

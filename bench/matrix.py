@@ -1,0 +1,144 @@
+"""The matrix of loads: what is sent and how, in which layout it is stored, and how it is read.
+
+A cell of a load is named by its coordinates, for example `send/binary/varied/1024q/16x32` or `pull/1k/300t/4c`. Only
+some of the product are measured without `--only`; any can be asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+FORMS = ("json", "v5", "binary", "v1", "delay", "batch")
+"""Requests: JSON as a 4.9 client and as a 5.x client writes it, binary headers, SEND_MESSAGE (10); JSON with a delay
+level, and batches."""
+LENGTHS = {"varied": 0, "128": 128, "1k": 1 << 10, "64k": 64 << 10, "1m": 1 << 20}
+"""Bodies; `varied` messages are as applications send them (`tandemq.load.wire.frames`)."""
+LAYOUTS = {"4q": (1, 4), "1024q": (1, 1024), "300t": (300, 4)}
+"""Topics, and queues of each."""
+SHAPES = {"1x1": (1, 1), "64x1": (64, 1), "1x32": (1, 32), "16x32": (16, 32), "1000x1": (1000, 1), "4x8": (4, 8)}
+"""Connections and requests in flight on each."""
+
+LARGE = ("64k", "1m")
+"""Lengths that are sent as JSON only, with few requests in flight."""
+_LARGE_SHAPES = ("1x1", "4x8")
+_DELAY_LEVEL = 18  # Two hours: nothing becomes due during the run.
+_BATCH = 32
+_Options = dict[str, str | int | float]
+
+
+@dataclass(frozen=True, slots=True)
+class SendLoad:
+    """Load of a cell that sends."""
+
+    form: str
+    lengths: str
+    layout: str
+    shape: str
+
+    @property
+    def name(self) -> str:
+        """Return the coordinates as text."""
+        return f"{self.form}/{self.lengths}/{self.layout}/{self.shape}"
+
+    @property
+    def title(self) -> str:
+        """Return a description for people."""
+        form = {"json": "", "v5": "5.x form, ", "v1": "code 10, ", "batch": f"batch of {_BATCH}, "}
+        return (
+            f"{form.get(self.form, f'{self.form}, ')}{size_text(self.lengths)}{layout_text(self.layout)}, {self.shape}"
+        )
+
+    @property
+    def options(self) -> _Options:
+        """Return the options of the generator."""
+        connections, window = SHAPES[self.shape]
+        options: _Options = {**store_options(self.lengths, self.layout), "connections": connections, "window": window}
+        if self.form == "delay":
+            options["delay"] = _DELAY_LEVEL
+        elif self.form == "batch":
+            options["batch"] = _BATCH
+        else:
+            options["form"] = self.form
+        return options
+
+    @property
+    def open_requests(self) -> int:
+        """Return the number of requests in flight."""
+        connections, window = SHAPES[self.shape]
+        return connections * window
+
+
+@dataclass(frozen=True, slots=True)
+class PullLoad:
+    """Load of a cell that reads a store to its end, repeatedly."""
+
+    lengths: str
+    layout: str
+    connections: int
+    filtered: bool = False  # One of a hundred messages matches.
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the options of the generator, less those of what was stored."""
+        topics, queues = LAYOUTS[self.layout]
+        return {"topic": topic(self.lengths, self.layout), "topics": topics, "queues": queues} | {
+            "connections": self.connections
+        }
+
+
+def store_options(lengths: str, layout: str) -> _Options:
+    """Return the options of the generator that say what is stored where."""
+    topics, queues = LAYOUTS[layout]
+    options: _Options = {"topic": topic(lengths, layout), "topics": topics, "queues": queues}
+    return options | ({"lengths": "varied"} if lengths == "varied" else {"body": LENGTHS[lengths]})
+
+
+def topic(lengths: str, layout: str) -> str:
+    """Return the topic, or what the names of several begin with."""
+    return f"bench-{lengths}-{layout}"
+
+
+def size_text(lengths: str) -> str:
+    """Return the length of bodies for people."""
+    return {"varied": "varied", "128": "128 B", "1k": "1 KiB", "64k": "64 KiB", "1m": "1 MiB"}[lengths]
+
+
+def layout_text(layout: str) -> str:
+    """Return the layout for people; nothing for the simple one."""
+    return {"4q": "", "1024q": ", 1,024 queues", "300t": ", 300 topics"}[layout]
+
+
+def _send_loads() -> dict[str, SendLoad]:
+    found = {}
+    for coordinates in product(FORMS, LENGTHS, LAYOUTS, SHAPES):
+        load = SendLoad(*coordinates)
+        if load.lengths in LARGE and (load.form != "json" or load.shape not in _LARGE_SHAPES):
+            continue
+        found[f"send/{load.name}"] = load
+    return found
+
+
+SENDS = _send_loads()
+"""All loads that send to one asynchronous master, by the name of the cell."""
+FLUSHES = {
+    f"flush/{lengths}/{shape}": SendLoad("json", lengths, "4q", shape)
+    for lengths in ("128", "varied")
+    for shape in ("1x1", "64x1", "16x32")
+}
+"""Loads that send with synchronous flush."""
+PAIRS = {name.replace("flush", "pair"): load for name, load in FLUSHES.items()}
+"""Loads that send to a SYNC_MASTER with one slave."""
+SEND_LOADS = SENDS | FLUSHES | PAIRS
+PULL_LOADS = {
+    **{
+        f"pull/{lengths}/{layout}/{connections}c": PullLoad(lengths, layout, connections)
+        for lengths, layout, connections in product(("1k", "varied", "64k", "1m"), LAYOUTS, (1, 4))
+        if lengths not in LARGE or layout == "4q"
+    },
+    **{
+        f"filter/{layout}/{connections}c": PullLoad("varied", layout, connections, filtered=True)
+        for layout, connections in product(LAYOUTS, (1, 4))
+    },
+}

@@ -1,0 +1,69 @@
+"""Names and choice of cells, and the options that the generator gets for them."""
+
+import pytest
+
+from bench.cells import CELLS, DEFAULT, SESSIONS, chosen
+from bench.matrix import FORMS, LAYOUTS, PULL_LOADS, SEND_LOADS, SHAPES
+from bench.sessions import _SESSIONS
+from tandemq.load.__main__ import _parser
+
+
+def names(*only: str) -> list[str]:
+    return [cell.name for cell in chosen(list(only))]
+
+
+def test_every_cell_of_the_product_can_be_chosen_by_its_coordinates() -> None:
+    for form in FORMS:
+        for layout in LAYOUTS:
+            for shape in SHAPES:
+                name = f"send/{form}/varied/{layout}/{shape}"
+                assert names(name) == [name]
+
+
+def test_names_are_unique_and_every_session_has_cells() -> None:
+    assert len({cell.name for cell in CELLS}) == len(CELLS)
+    assert {cell.session for cell in DEFAULT} == set(SESSIONS) == set(_SESSIONS)
+
+
+def test_without_a_choice_the_default_is_measured() -> None:
+    assert chosen([]) == list(DEFAULT)
+    assert len(DEFAULT) < 80
+
+
+@pytest.mark.parametrize(
+    ("only", "found"),
+    [
+        ("flush", ["flush/128/1x1", "flush/128/16x32", "flush/varied/1x1", "flush/varied/16x32"]),
+        ("pair/varied", ["pair/varied/1x1", "pair/varied/64x1", "pair/varied/16x32"]),
+        ("send/v1/varied/*/1x32", [f"send/v1/varied/{layout}/1x32" for layout in LAYOUTS]),
+        ("failover", ["failover"]),
+        ("e2e/1000", ["e2e/1000/p50", "e2e/1000/p99"]),
+    ],
+)
+def test_entry_is_a_session_a_beginning_or_a_pattern(only: str, found: list[str]) -> None:
+    assert names(only) == found
+
+
+def test_several_entries_are_joined_in_the_order_of_the_cells() -> None:
+    assert names("rest/rss", "send/json/varied/4q/1x1", "rest") == [
+        "send/json/varied/4q/1x1",
+        "rest/start",
+        "rest/rss",
+        "rest/rss-10k",
+    ]
+
+
+def test_unknown_cell_is_an_error_that_names_the_sessions() -> None:
+    with pytest.raises(ValueError, match=r"'send/xml'; sessions: send, read"):
+        chosen(["send/xml"])
+
+
+def test_large_bodies_are_measured_with_few_requests_in_flight() -> None:
+    assert names("send/json/1m/4q") == ["send/json/1m/4q/1x1", "send/json/1m/4q/4x8"]
+
+
+def test_generator_knows_every_option_of_a_load() -> None:
+    for kind, loads in (("produce", SEND_LOADS), ("consume", PULL_LOADS)):
+        for load in loads.values():
+            flags = [part for name, value in load.options.items() for part in (f"--{name}", str(value))]
+            _parser().parse_args([kind, "127.0.0.1:1", *flags])
