@@ -6,6 +6,7 @@ Everything that a peer sent is read with a check of its bounds. What is unusual 
 field of another type, a number that is not written as Java writes it, a repeated name, text that is not UTF-8.
 """
 
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
@@ -630,15 +631,15 @@ cdef inline bint is_entry_of(Bytes data, Py_ssize_t size, int32_t queue_id, int6
     )
 
 
-cdef int copy_cached(Buffer *to, int64_t start, Py_ssize_t size, dict blocks, int64_t block_bytes, int64_t latest, bytes latest_data) except -1:
+cdef int copy_cached(Buffer *to, int64_t start, Py_ssize_t size, dict blocks, int64_t block_bytes, int64_t recent_start, bytearray recent) except -1:
     """Append bytes of the log that are in memory; return 0 if some are not."""
     cdef PyObject *found
     cdef Py_ssize_t at, part
-    if start >= latest:
-        at = start - latest
-        if at + size > PyBytes_GET_SIZE(latest_data):
+    if start >= recent_start:
+        at = start - recent_start
+        if at + size > PyByteArray_GET_SIZE(recent):
             return 0
-        append(to, PyBytes_AS_STRING(latest_data) + at, size)
+        append(to, PyByteArray_AS_STRING(recent) + at, size)
         return 1
     while size:
         found = PyDict_GetItem(blocks, start // block_bytes)
@@ -656,7 +657,7 @@ cdef int copy_cached(Buffer *to, int64_t start, Py_ssize_t size, dict blocks, in
 
 def gather_messages(
     bytes entries, int64_t queue_offset, int32_t queue_id, bytes topic, codes, Py_ssize_t most, Py_ssize_t bytes_max,
-    int64_t limit, int64_t written_end, dict blocks, int64_t block_bytes, int64_t latest, latest_data,
+    int64_t limit, int64_t written_end, dict blocks, int64_t block_bytes, int64_t recent_start, bytearray recent,
 ):
     cdef Bytes entry = <Bytes>PyBytes_AS_STRING(entries)
     cdef Bytes end = entry + PyBytes_GET_SIZE(entries)
@@ -664,8 +665,6 @@ def gather_messages(
     cdef Text name
     cdef int64_t log_offset, code
     cdef Py_ssize_t size, count = 0
-    if not isinstance(latest_data, bytes):
-        return None
     name.data = <Bytes>PyBytes_AS_STRING(topic)
     name.size = PyBytes_GET_SIZE(topic)
     messages.data = NULL
@@ -685,7 +684,7 @@ def gather_messages(
                 continue
             if count and (count >= most or messages.size + size > bytes_max):
                 break
-            if not copy_cached(&messages, log_offset, size, blocks, block_bytes, latest, latest_data):
+            if not copy_cached(&messages, log_offset, size, blocks, block_bytes, recent_start, recent):
                 return None
             if not is_entry_of(messages.data + messages.size - size, size, queue_id, queue_offset, log_offset, name):
                 return None

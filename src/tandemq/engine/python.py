@@ -356,8 +356,8 @@ def gather_messages(
     written_end: int,  # noqa: ARG001
     blocks: dict[int, bytes],  # noqa: ARG001
     block_bytes: int,  # noqa: ARG001
-    latest: int,  # noqa: ARG001
-    latest_data: Buffer,  # noqa: ARG001
+    recent_start: int,  # noqa: ARG001
+    recent: bytearray,  # noqa: ARG001
 ) -> Gathered | None:
     """Return the records of queue entries, if all that are wanted are in memory; None: the caller reads them.
 
@@ -370,6 +370,6 @@ def gather_messages(
         limit: log offset from which on messages may not be shown yet.
         written_end: end of the log.
         blocks: bytes of the log by block number.
-        latest, latest_data: the latest write, offset and bytes.
+        recent_start, recent: the newest bytes of the log, and the log offset of the first of them.
     """
     return None

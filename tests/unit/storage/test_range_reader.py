@@ -24,7 +24,7 @@ def filled(disk: Disk, size: int, segment_bytes: int = SEGMENT_BYTES) -> tuple[C
     for at in range(0, size, segment_bytes):
         log.append(data[at : at + segment_bytes])
         log.write()
-    log.last_write = (size, b"")  # so that reads go to the disk
+    log.recent.restart(size)  # so that reads go to the disk
     return log, data
 
 

@@ -16,6 +16,7 @@ from tandemq.codec.record.entries import BLANK, BLANK_BYTES_MIN, BLANK_MAGIC
 from tandemq.codec.record.record import CRC_PROPERTY_BYTES, encode_record
 from tandemq.errors import DiskFailed, DiskFull, RecordTooLarge, StoreError
 from tandemq.storage.log.range_reader import RangeReader
+from tandemq.storage.log.recent_writes import RecentWrites
 from tandemq.storage.segmented_file import FileCache, SegmentLog
 
 ZERO_AHEAD_BYTES = 4 << 20
@@ -70,8 +71,7 @@ class CommitLog:
         """Number of calls of `open_at`, for jobs that must not outlive a truncation."""
         self.refused: Exception | None = None
         """Device error after which all writes are refused: bytes before them may be missing."""
-        self.last_write: tuple[int, Buffer] = (0, b"")
-        """Offset and bytes of the latest write, which readers of the log's end get without a system call."""
+        self.recent = RecentWrites()
         self._pending: list[Buffer] = []
         self._rolls: list[int] = []
         self._segment_end = 0
@@ -101,7 +101,7 @@ class CommitLog:
         self._rolls.clear()
         self.reader.forget()
         self._zeroed_end = end
-        self.last_write = (end, b"")
+        self.recent.restart(end)
 
     def wipe(self, end: int) -> None:
         """Zero the bytes after `end` and sync, as the step before a truncation; blocking."""
@@ -176,6 +176,7 @@ class CommitLog:
         assert not self._segments.starts and not self._pending and offset % self.segment_bytes == 0
         self.end = self.written_end = self.flushed_offset = offset
         self._segment_end = offset + self.segment_bytes
+        self.recent.restart(offset)
 
     def write(self) -> int:
         """Write the appended records; return the number of bytes.
@@ -200,7 +201,7 @@ class CommitLog:
                 self.refused = self.refused or error
             raise
         self.written_end = self.end
-        self.last_write = (start, data)
+        self.recent.add(data)
         if self.zero_ahead and self.end > self._zeroed_end:
             self._write_zeroes()
         return len(data)
@@ -251,10 +252,9 @@ class CommitLog:
         size = min(size, self.written_end - offset)
         if size <= 0:
             return b""
-        latest, data = self.last_write
-        if offset >= latest and offset + size <= latest + len(data):
+        if offset >= self.recent.start:
             room = self.segment_bytes - offset % self.segment_bytes
-            return bytes(data[offset - latest : offset - latest + min(size, room)])
+            return self.recent.read(offset, min(size, room))
         return self._segments.read(offset, size)
 
     def file_at(self, offset: int) -> tuple[int, File]:
@@ -284,6 +284,7 @@ class CommitLog:
         assert self.start <= offset and offset + len(data) <= self.written_end, "repair stays within the log"
         self._segments.write(data, offset)
         self.reader.forget()
+        self.recent.restart(self.written_end)
         return self._segments.files_between(offset, offset + 1)[0]
 
     def files_to_sync(self) -> list[File]:

@@ -13,9 +13,10 @@ Source: docs/internals/storage.md, "read rules".
 from collections.abc import Container, Sequence
 from typing import Protocol
 
-from tandemq.boundary import Buffer, File
+from tandemq.boundary import File
 from tandemq.engine import Gathered, gather_messages
 from tandemq.errors import OffsetGone
+from tandemq.storage.log.recent_writes import RecentWrites
 
 BLOCK_BYTES = 1 << 18
 KEPT_BYTES_MAX = 128 << 20
@@ -33,7 +34,7 @@ class _Log(Protocol):
 
     segment_bytes: int
     written_end: int
-    last_write: tuple[int, Buffer]
+    recent: RecentWrites
 
     @property
     def start(self) -> int:
@@ -93,12 +94,11 @@ class RangeReader:
         bytes_max: int,
         limit: int,
     ) -> Gathered | None:
-        """Return the records of queue entries if all are cached, or were written last; see `engine.gather_messages`."""
+        """Return the records of queue entries if all are in memory; see `engine.gather_messages`."""
         log = self._log
-        latest, data = log.last_write
         found = gather_messages(
             entries, queue_offset, queue_id, topic, codes, most, bytes_max, limit, log.written_end, self._blocks,
-            BLOCK_BYTES, latest, data,
+            BLOCK_BYTES, log.recent.start, log.recent.data,
         )  # fmt: skip
         if found is not None:
             self._account(len(found.data))
@@ -175,7 +175,7 @@ class RangeReader:
 
     def _read_exactly(self, start: int, size: int) -> bytes:
         log = self._log
-        if start >= log.last_write[0]:  # in memory still
+        if start >= log.recent.start:
             data = log.read(start, size)
         else:
             if self._file is None or not self._file_start <= start < self._file_end:

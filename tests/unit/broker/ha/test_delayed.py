@@ -12,7 +12,7 @@ from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.sim.world.disk import SimDisk
 from tests.spec import spec
 from tests.unit.broker.ha.group import Group
-from tests.unit.broker.ha.test_repair import SEGMENT, flip, paths, state
+from tests.unit.broker.ha.test_repair import SEGMENT, flip, paths, read_from_disk, state
 from tests.unit.broker.harness import Harness, messages_in
 
 LEVEL_2_MS = 5_000
@@ -54,6 +54,7 @@ def test_delayed_message_that_is_damaged_when_due_is_repaired_and_delivered_in_o
     group = delayed(tmp_path)
     at, size = place(group.master, 3)
     flip(paths(group)["master"], at + (where if where >= 0 else size + where))
+    read_from_disk(group.master)
     group.pass_time(10_000)
     assert bodies(group.master) == wanted(*range(10))
     assert [(one["start"], one["end"]) for one in state(group.master)["repaired"]] == [(at, at + size)]
@@ -68,6 +69,7 @@ def test_delay_level_waits_while_the_replica_is_down_and_other_levels_continue(
     group.cut()
     at, _ = place(group.master, 3)
     flip(paths(group)["master"], at + 300)
+    read_from_disk(group.master)
     group.pass_time(3 * DOUBT_MS)
     assert bodies(group.master) == wanted(0, 1, 2)
     group.send(b"retried", DELAY="1")
@@ -87,6 +89,7 @@ def test_replica_that_becomes_the_master_delivers_what_the_old_one_could_not(tmp
     group.cut()
     at, _ = place(group.master, 3)
     flip(paths(group)["master"], at + 300)
+    read_from_disk(group.master)
     group.pass_time(5_000)
     assert group.master.node.delay.progress[2] == 3
     for member in group.members:
@@ -103,6 +106,7 @@ def test_delayed_message_that_no_replica_has_is_logged_and_skipped(
     at, _ = place(group.master, 3)
     for path in paths(group).values():
         flip(path, at + 300)
+    read_from_disk(group.master, *group.slaves)
     group.pass_time(DOUBT_MS)
     assert bodies(group.master) == wanted(0, 1, 2, *range(4, 10))
     said = [record for record in caplog.records if f"log offset {at} is lost in damage" in record.getMessage()]

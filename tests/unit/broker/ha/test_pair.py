@@ -217,7 +217,7 @@ def test_record_damaged_three_times_is_reported_to_the_master_and_requested_less
     group.send(b"rotten" * 20)
     group.refuses = False
     log = group.master.node.store.log
-    log.last_write = (log.written_end, b"")
+    log.recent.restart(log.written_end)
     with (tmp_path / "master" / log.segment_path(0)).open("r+b") as file:
         file.seek(good + 100)
         file.write(b"!")

@@ -171,7 +171,9 @@ def test_read_error_is_reported_to_the_consumer(tmp_path: Path, monkeypatch: pyt
     def refuse(*_: object) -> bytes:
         raise DiskFailed("bad sector")
 
-    monkeypatch.setattr(broker.node.store.log.reader, "read", refuse)
+    log = broker.node.store.log
+    log.recent.restart(log.written_end)
+    monkeypatch.setattr(log.reader, "read", refuse)
     answer = broker.pull("TopicA")
     assert answer is not None
     assert answer.code == ResponseCode.SYSTEM_ERROR
