@@ -107,7 +107,7 @@ def _ratio(row: Row) -> float:
 
 
 def generator_notes(figures: Iterable[Figure], ceilings: dict[str, dict[str, float]]) -> list[str]:
-    """Return a line for each figure that the generator may have limited.
+    """Return a line for each figure that the generator may have limited, or that is not of all messages.
 
     `ceilings`: of `bench.generator`, by shape.
     """
@@ -124,8 +124,9 @@ def generator_notes(figures: Iterable[Figure], ceilings: dict[str, dict[str, flo
         expected = figure.detail.get("expected", 0)
         if expected and figure.detail["reads"]["received"] < _RECEIVED * expected:
             share = figure.detail["reads"]["received"] / expected
-            notes.append(f"{figure.server}, {figure.cell}: the groups had received {share:.0%} when the run ended")
-    return notes
+            cell = figure.cell.rpartition("/")[0]
+            notes.append(f"{figure.server}, {cell}: the groups had received {share:.0%} when the run ended")
+    return list(dict.fromkeys(notes))
 
 
 def write_markdown(path: Path, lines: Sequence[Row], servers: Sequence[str]) -> None:

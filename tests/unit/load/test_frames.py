@@ -92,6 +92,13 @@ def header(frame: bytes) -> bytes:
     return frame[8 : 8 + (int.from_bytes(frame[4:8]) & 0xFFFFFF)]
 
 
+def test_code_10_has_the_fields_in_the_order_of_a_java_client() -> None:
+    """Order as recorded from a 5.5.0 client with sendSmartMsg=false."""
+    order = "queueId flag sysFlag reconsumeTimes batch unitMode defaultTopic defaultTopicQueueNums producerGroup bname"
+    [command] = first_of(SendShape("t", form="v1"))
+    assert [*fields(command)] == [*order.split(), "topic", "bornTimestamp", "properties"]
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_fields_are_those_of_a_producer(form: Form) -> None:
     [command] = first_of(SendShape("orders", 128, 4, tag="t1", form=form))

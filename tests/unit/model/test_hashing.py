@@ -43,4 +43,7 @@ def test_hash_follows_its_definition_for_any_text(text: str) -> None:
 @given(st.lists(st.text(min_size=1, max_size=50), max_size=9))
 def test_hashes_of_many_texts_equal_single_hashes(texts: list[str]) -> None:
     assert java_hashes(texts) == [java_hash(text) for text in texts]
+
+
+def test_hash_of_a_long_text_equals_its_single_hash() -> None:
     assert java_hashes(["xyz" * 30_000]) == [java_hash("xyz" * 30_000)]

@@ -48,8 +48,8 @@ def test_responses_of_one_turn_are_bounded(tmp_path: Path) -> None:
     server = Driver(tmp_path)
     server.open(BROKER)
     server.open(CLIENT)
-    for number in range(1_000):
-        server.call(BROKER, RequestCode.PUT_KV_CONFIG, namespace="many", key=f"key{number}", value="x" * 1_000)
+    for number in range(50):
+        server.call(BROKER, RequestCode.PUT_KV_CONFIG, namespace="many", key=f"key{number}", value="x" * 20_000)
     ask = encode_command(Command(RequestCode.GET_KVLIST_BY_NAMESPACE, 1, fields={"namespace": "many"}))
     answers, turn = server.raw(CLIENT, ask * 100)
     assert not turn.closes
