@@ -90,11 +90,12 @@ class Dispatcher:
         refusal = self._role.role.refusal(command.code)
         if refusal is not None:
             return command.answer(ResponseCode.NO_PERMISSION, remark=refusal)
-        busy = None if command.is_oneway else self._housekeeping.responses.refusal(link.number)
+        is_send = command.code in SENDS
+        busy = None if command.is_oneway or is_send else self._housekeeping.responses.refusal(link.number)
         if busy is not None:
             return command.answer(ResponseCode.SYSTEM_BUSY, remark=busy)
         try:
-            if command.code in SENDS:
+            if is_send:
                 self._send.take(link, command, now)
                 return None
             if command.code in PULLS:

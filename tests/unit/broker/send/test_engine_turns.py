@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemq.codec.record.record import BatchPart, encode_batch
+from tandemq.codec.remoting import response_budget
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.errors import DiskFailed, DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -230,6 +231,14 @@ def test_restarted_broker_goes_on_with_messages_of_the_engine() -> None:
 
 def _query(key: str) -> dict[str, object]:
     return {"topic": "T", "key": key, "maxNum": 64, "beginTimestamp": 0, "endTimestamp": 1 << 62}
+
+
+def test_sends_behind_large_responses_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The budget for responses of a turn is for tables and lists: sends have limits of their own."""
+    monkeypatch.setattr(response_budget, "TURN_BYTES_MAX", 1_000)
+    tables = encode_command(Command(RequestCode.GET_ALL_TOPIC_CONFIG, 7))
+    broker = compare_turns([[(CLIENT, stream(2) + tables + tables + stream(2) + send(5, code=10))]])
+    assert codes(broker) == [OK, ResponseCode.SYSTEM_BUSY, OK, OK, OK, OK, ResponseCode.SYSTEM_ERROR]
 
 
 # Batches.
