@@ -1,7 +1,8 @@
 """Mutated frames and records for the engine, and the judgement of the code in Python on a sample of them.
 
-Every frame goes to `SendEngine.take`; what it stored is checked at every fourth flush. One of `SAMPLE` frames is compared
-through two brokers: the engine must have taken only what the decoded path accepts, with the same record and response.
+Every frame goes to `SendEngine.take`; what it stored is checked at every fourth flush. One of `SAMPLE` frames is
+compared through two brokers: the engine must have taken only what the decoded path accepts, with the same record and
+response.
 """
 
 from collections.abc import Callable, Iterator
