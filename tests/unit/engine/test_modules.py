@@ -18,5 +18,5 @@ def test_missing_module_fails_the_tests_if_there_is_a_compiler(monkeypatch: pyte
 
 
 def test_compiler_without_headers_builds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modules.sysconfig, "get_path", lambda _: "nowhere")
+    monkeypatch.setattr(modules, "get_path", lambda _: "nowhere")
     assert not modules.has_compiler()
