@@ -37,6 +37,7 @@ class Recorder(Harness):
     def __init__(self, disk: SimDisk, links: Sequence[int] = LINKS, **changes: Any) -> None:
         self.sent: defaultdict[int, bytearray] = defaultdict(bytearray)
         self._peers = changes.pop("peers", {})
+        self._step_ms = changes.pop("step_ms", 0)
         opens_queues = changes.pop("opens_queues", True)
         self.disk_in_memory = disk
         super().__init__(disk, **changes)
@@ -65,6 +66,8 @@ class Recorder(Harness):
         """Run a turn with what connections sent."""
         for link, _ in self.turn(list(sent)).closes:
             self._reopen(link)
+        if self._step_ms:
+            self.pass_time(self._step_ms)
 
     def _reopen(self, link: int) -> None:
         self.close(link)

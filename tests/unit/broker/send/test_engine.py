@@ -41,6 +41,8 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"auto_create_topic": False},
     {"region": 'r"egion é'},
     {"cluster": "Other"},
+    {"step_ms": 700},
+    SMALL | {"step_ms": 40_000},
 )
 
 
