@@ -1,7 +1,8 @@
 """Mutated frames and records for the engine, and the judgement of the code in Python on a sample of them.
 
-Every frame goes to `SendEngine.take`; what it stored is checked at every fourth flush. One of `SAMPLE` frames is compared
-through two brokers: the engine must have taken only what the decoded path accepts, with the same record and response.
+Every frame goes to `SendEngine.take`; what it stored is checked at every fourth flush. One of `SAMPLE` frames is
+compared through two brokers: the engine must have taken only what the decoded path accepts, with the same record and
+response.
 """
 
 from collections.abc import Callable, Iterator
@@ -270,10 +271,34 @@ def mutation(frame: bytes, other: bytes, bits: int) -> bytes:
     return bytes(raw)
 
 
+_PAIRS = (
+    *(
+        b"WAIT\x01false",
+        b"DELAY\x013",
+        b"REAL_QID\x011",
+        b"REAL_TOPIC\x01T",
+        b"CLUSTER\x01x",
+        b"KEYS\x01a  b",
+        b"TAGS\x01t",
+    ),
+    *(
+        b"UNIQ_KEY\x01k",
+        b"TRAN_MSG\x01true",
+        b"__CRC32#\x01x",
+        b"TIMER_X\x01y",
+        b"x\x01",
+        b"\x01y",
+        b"a\x01b",
+        b"DELAY\x0103",
+    ),
+)
+_RAW_PAIRS = tuple(b"\x02" + pair + b"\x02" for pair in _PAIRS)
 _PIECES = (
     *(bytes([byte]) for byte in b'\x00\x01\x02"\\\xff\xc3 ,{}0-'),
-    *(b"\\u0001", b"\\u0002", b"\xc3\xa9", b'","', b"\\ud83d\\ude00", b"\\ud83d", b"TIMER_", b"\x02WAIT\x01false"),
-    *(b"\x02DELAY\x013", bytes(4), b'"b":"T",', b"\xf0\x9f\x98\x80", b"null"),
+    *(b"\\u0001", b"\\u0002", b"\xc3\xa9", b'","', b"\\ud83d\\ude00", b"\\ud83d", b"TIMER_"),
+    *(bytes(4), b'"b":"T",', b"\xf0\x9f\x98\x80", b"\xed\xa0\x80", b"null"),
+    *_RAW_PAIRS,
+    *(pair.replace(b"\x01", b"\\u0001").replace(b"\x02", b"\\u0002") for pair in _RAW_PAIRS),
 )
 
 

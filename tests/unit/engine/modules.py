@@ -1,9 +1,9 @@
 """The compiled engine for the tests that compare it with the one in Python."""
 
 import shutil
-import sysconfig
 from importlib import import_module
 from pathlib import Path
+from sysconfig import get_config_var, get_path
 from types import ModuleType
 
 import pytest
@@ -28,6 +28,6 @@ def compiled_engine() -> ModuleType:
 
 def has_compiler() -> bool:
     """Whether there is a C compiler with Python's headers."""
-    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
-    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    compiler = (get_config_var("CC") or "cc").split()[0]
+    headers = Path(get_path("include")) / "Python.h"
     return headers.is_file() and any(shutil.which(name) for name in (compiler, "cc", "gcc", "clang"))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tandemq.boundary import LinkKind, Turn
+from tandemq.boundary import LinkKind, Now, Turn
 from tandemq.broker.send.processor import SendPath
-from tandemq.engine import python
+from tandemq.engine import Ack, python
 from tandemq.model.topic import SCHEDULE_TOPIC, TopicConfig
 from tandemq.sim.world.disk import SimDisk
 from tandemq.storage import store
@@ -37,9 +37,18 @@ class Recorder(Harness):
     def __init__(self, disk: SimDisk, links: Sequence[int] = LINKS, **changes: Any) -> None:
         self.sent: defaultdict[int, bytearray] = defaultdict(bytearray)
         self._peers = changes.pop("peers", {})
+        self._step_ms = changes.pop("step_ms", 0)
         opens_queues = changes.pop("opens_queues", True)
         self.disk_in_memory = disk
         super().__init__(disk, **changes)
+        self.acks: list[Ack] = []
+        committed = self.node.acknowledgements.committed
+
+        def record(acks: list[Ack], turn: Turn, now: Now) -> None:
+            self.acks += merged(acks)
+            committed(acks, turn, now)
+
+        self.node.acknowledgements.committed = record  # type: ignore[method-assign]
         for topic in TOPICS:
             self.node.topics.put(topic, self.now.wall_ms)
         if opens_queues:
@@ -65,11 +74,25 @@ class Recorder(Harness):
         """Run a turn with what connections sent."""
         for link, _ in self.turn(list(sent)).closes:
             self._reopen(link)
+        if self._step_ms:
+            self.pass_time(self._step_ms)
 
     def _reopen(self, link: int) -> None:
         self.close(link)
         self._decoders.pop(link, None)
         self.open(link, LinkKind.REMOTING, self._peers.get(link, ""))
+
+
+def merged(acks: list[Ack]) -> list[Ack]:
+    """Return the acknowledgements of a turn, those of one connection in one, as the engine joins them."""
+    found: list[Ack] = []
+    for link, answers, end, waits, count in acks:
+        if found and (found[-1][0], found[-1][2] > 0, found[-1][3]) == (link, end > 0, waits):
+            _, before, _, _, counted = found.pop()
+            found.append((link, (before or b"") + (answers or b""), end, waits, counted + count))
+        else:
+            found.append((link, answers or b"", end, waits, count))
+    return found
 
 
 Script = Callable[[Recorder], None]
@@ -128,6 +151,7 @@ def compare_turns(turns: Sequence[Sent], **changes: Any) -> Recorder:
 
 _OBSERVED: dict[str, Callable[[Recorder], Any]] = {
     "responses": lambda broker: {link: bytes(data) for link, data in broker.sent.items() if data},
+    "acknowledgements": lambda broker: broker.acks,
     "closed connections": lambda broker: broker.closes,
     "errors of ours": lambda broker: broker.node.faults,
     "messages": lambda broker: (broker.node.send.count, broker.node.send.bytes),

@@ -41,6 +41,8 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"auto_create_topic": False},
     {"region": 'r"egion é'},
     {"cluster": "Other"},
+    {"step_ms": 700},
+    SMALL | {"step_ms": 40_000},
 )
 
 
@@ -246,6 +248,7 @@ def test_unusual_properties(*, is_binary: bool) -> None:
         frames = [send(1, properties=f"{name}\x01{value}\x02", binary=is_binary) for value in values]
         frames += [send(2, i=f"{name}\x01{value}", binary=is_binary) for value in values]
         frames += [send(3, i=f"{name}\x01x\x02A\x01b\x02{name}\x01{value}\x02", binary=is_binary) for value in values]
+        frames += [send(6, properties=f"DELAY\x013\x02{name}\x01{value}\x02", binary=is_binary) for value in values]
         frames += [batch(4, parts_of(1, 2), properties=f"{name}\x01{value}\x02", binary=is_binary) for value in values]
         frames += [batch(5, parts_of(1, 2, more=f"{name}\x01{value}".encode()), binary=is_binary) for value in values]
         compare_turns([[(1, frame)] for frame in frames])
