@@ -11,7 +11,7 @@ TANDEMQ := $(VENV)/bin/tandemq
 PYTEST  := $(PY) -m pytest
 READY   := $(VENV)/.ready
 DOCS    := $(VENV)/.docs
-ENGINE  := src/tandemq/engine/engine.pyx src/tandemq/engine/crc32.h
+ENGINE  := $(wildcard src/tandemq/engine/*.p[yx][xi] src/tandemq/engine/*.h)
 WHERE   ?= tests
 TYPED   := src/tandemq tests chaos $(sort $(dir $(wildcard bench/*.py examples/*.py tools/*.py)))
 

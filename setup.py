@@ -4,6 +4,7 @@ It is left out if it cannot be built, unless TANDEMQ_ENGINE=compiled. With TANDE
 """
 
 import os
+from pathlib import Path
 
 from setuptools import Extension, setup
 
@@ -11,7 +12,7 @@ wanted = os.environ.get("TANDEMQ_ENGINE", "")
 engine = Extension(
     "tandemq._engine",
     ["src/tandemq/engine/engine.pyx"],
-    depends=["src/tandemq/engine/crc32.h"],
+    depends=["src/tandemq/engine/crc32.h", *sorted(map(str, Path("src/tandemq/engine").glob("*.pxi")))],
     include_dirs=["src/tandemq/engine"],
     extra_compile_args=["-O3"],
     optional=wanted != "compiled",

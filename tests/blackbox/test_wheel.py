@@ -22,7 +22,7 @@ from tandemq.engine import NAME
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ("__pycache__", "*.pyc", "*.so", "engine.c")
 """What builds leave behind."""
-SOURCES = {"engine.pyx", "crc32.h"}
+SOURCES = {".pyx", ".pxi", ".h"}
 """What the compiled engine is made of."""
 
 
@@ -85,7 +85,7 @@ def test_wheel_carries_every_module_types_and_licence_and_nothing_else(wheel: Pa
     package = {n for n in names if n.startswith("tandemq/")}
     source = ROOT / "src"
     files = [p for p in (source / "tandemq").rglob("*") if p.is_file() and not any(map(p.match, BUILT))]
-    files = [p for p in files if p.name not in SOURCES]
+    files = [p for p in files if p.suffix not in SOURCES]
     compiled = {n for n in package if n.startswith("tandemq/_engine.")}
     assert len(compiled) == (NAME == "compiled")
     assert package - compiled == {p.relative_to(source).as_posix() for p in files}

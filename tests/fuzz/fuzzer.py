@@ -221,7 +221,7 @@ class Fuzzer:
             QUEUE_ENTRY.pack(base, int.from_bytes(first), 0) + entries[: -(random.getrandbits(1) * QUEUE_ENTRY_BYTES)]
         )
         blocks = {number: data[number * 64 : number * 64 + 64] for number in range(len(data) // 64 + 1)}
-        latest = random.choice((base, 1 << 40))
+        recent_start = random.choice((base, 1 << 40))
         self.engine.gather_messages(
             entries,
             0,
@@ -234,8 +234,8 @@ class Fuzzer:
             base + len(data),
             blocks,
             64,
-            latest,
-            data,
+            recent_start,
+            bytearray(data),
         )
 
     def _same(self, is_compared: bool, call: Callable[[Any], Any], given: bytes) -> None:

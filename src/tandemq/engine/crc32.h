@@ -30,7 +30,8 @@ static int crc32_is_fast;
 static uint32_t crc32_by_table(uint32_t crc, const unsigned char *data, size_t size)
 {
     for (; size >= 8; size -= 8, data += 8) {
-        uint32_t low = crc ^ ((uint32_t)data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24);
+        uint32_t low = (uint32_t)data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
+        low ^= crc;
         crc = crc32_table[7][low & 255] ^ crc32_table[6][low >> 8 & 255] ^ crc32_table[5][low >> 16 & 255]
             ^ crc32_table[4][low >> 24] ^ crc32_table[3][data[4]] ^ crc32_table[2][data[5]]
             ^ crc32_table[1][data[6]] ^ crc32_table[0][data[7]];

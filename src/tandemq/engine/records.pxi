@@ -1,0 +1,200 @@
+# Records: parsed, verified, dispatched to queues and index.
+
+cdef struct Record:
+    Py_ssize_t size
+    int32_t queue_id
+    int64_t queue_offset
+    int64_t log_offset
+    int32_t sys_flag
+    int64_t store_ms
+    uint32_t body_crc
+    Bytes body
+    Py_ssize_t body_size
+    Text topic
+    Text properties
+
+
+cdef bint read_record(Bytes data, Py_ssize_t size, Record *record) noexcept:
+    """Parse the record at `data`, but not its checksums; False if it is not one that ends within `size` bytes."""
+    cdef Py_ssize_t head, at, length
+    cdef uint32_t magic
+    if size < RECORD_BYTES_MIN:
+        return False
+    record.sys_flag = <int32_t>big_32(data + 36)
+    head = 88 + (12 if record.sys_flag & BORN_V6 else 0) + (12 if record.sys_flag & STORE_V6 else 0)
+    if size < head + 3:
+        return False
+    record.size = <int32_t>big_32(data)
+    magic = big_32(data + 4)
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        return False
+    record.body_crc = big_32(data + 8)
+    record.queue_id = <int32_t>big_32(data + 12)
+    record.queue_offset = <int64_t>big_64(data + 20)
+    record.log_offset = <int64_t>big_64(data + 28)
+    at = 48 + (20 if record.sys_flag & BORN_V6 else 8)
+    record.store_ms = <int64_t>big_64(data + at)
+    record.body_size = <int32_t>big_32(data + head - 4)
+    record.body = data + head
+    if record.size > size or record.body_size < 0 or head + record.body_size + 3 > record.size:
+        return False
+    at = head + record.body_size
+    if magic == MAGIC_V1:
+        length = data[at]
+        at += 1
+        if length > 127:
+            return False
+    else:
+        if at + 2 > record.size:
+            return False
+        length = big_16(data + at)
+        at += 2
+    if at + length + 2 > record.size:
+        return False
+    record.topic.data = data + at
+    record.topic.size = length
+    at += length
+    record.properties.size = big_16(data + at)
+    record.properties.data = data + at + 2
+    return record.properties.size <= PROPERTIES_BYTES_MAX and at + 2 + record.properties.size == record.size
+
+
+cdef bint is_sound(Bytes data, Record *record) noexcept:
+    """Whether the record's checksum is right: its own, or that of its body if it has none."""
+    cdef Bytes end = data + record.size
+    cdef uint32_t crc
+    cdef int at, same = 0
+    if memcmp(end - CRC_PROPERTY_BYTES, CRC_NAME, 9) == 0:
+        crc = crc32_of(data, record.size - CRC_PROPERTY_BYTES) & CRC_MASK
+        for at in range(10):
+            if end[at - 11] != 48 + crc % 10:
+                return False
+            crc //= 10
+        return (end - 1)[0] == 2
+    for at in range(9):
+        same += end[at - CRC_PROPERTY_BYTES] == CRC_NAME[at]
+    if same >= 7 or ((end - 1)[0] == 0 and record.properties.size):
+        return False
+    return record.body_size == 0 or crc32_of(record.body, record.body_size) & CRC_MASK == record.body_crc
+
+
+def verify_records(bytes data, Py_ssize_t start, Py_ssize_t end, int64_t base):
+    cdef Bytes raw = <Bytes>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t count = 0
+    cdef Record record
+    end = min(end, PyBytes_GET_SIZE(data))
+    while start >= 0 and end - start >= RECORD_BYTES_MIN and read_record(raw + start, end - start, &record):
+        if record.size < RECORD_BYTES_MIN or record.size > RECORD_BYTES_MAX or record.log_offset != base + start:
+            break
+        if not is_sound(raw + start, &record):
+            break
+        start += record.size
+        count += 1
+    return start, count
+
+
+cdef int read_valid(Bytes data, Py_ssize_t size, Record *record) except -1:
+    """Parse a record that was verified before; return 0 at the blank or at the end."""
+    if size < BLANK_BYTES_MIN or big_32(data + 4) == BLANK_MAGIC:
+        return 0
+    if not read_record(data, size, record) or record.size < RECORD_BYTES_MIN:
+        raise AssertionError("the records were verified before")
+    return 1
+
+
+cdef inline bint is_schedule(Text topic) noexcept:
+    return is_named(topic.data, topic.size, SCHEDULE, PyBytes_GET_SIZE(SCHEDULE))
+
+
+cdef inline int64_t tags_code(Text tags) except? -1:
+    return <int64_t><int32_t>hash_more(0, tags.data, tags.size) if tags.size else 0
+
+
+def record_entries(data):
+    cdef const unsigned char[::1] view = data
+    cdef Bytes raw
+    cdef Py_ssize_t size = view.shape[0], at = 0
+    cdef Record record
+    cdef Named named
+    cdef int64_t code
+    cdef unsigned char entry[ENTRY_BYTES]
+    cdef list found = []
+    if not size:
+        return found
+    raw = &view[0]
+    while read_valid(raw + at, size - at, &record):
+        at += record.size
+        if record.sys_flag & TRANSACTION_BITS in (PREPARED, ROLLBACK):
+            continue
+        if is_schedule(record.topic):
+            code = record.store_ms
+        else:
+            named = find_named(record.properties.data, record.properties.size)
+            code = tags_code(named.tags)
+        put_64(entry, <uint64_t>record.log_offset)
+        put_32(entry + 8, <uint32_t>record.size)
+        put_64(entry + 12, <uint64_t>code)
+        found.append(
+            RecordEntry(
+                record.topic.data[:record.topic.size], record.queue_id, record.queue_offset, entry[:ENTRY_BYTES]
+            )
+        )
+    return found
+
+
+def stage_records(data, queue_for, entry_code):
+    cdef const unsigned char[::1] view = data
+    cdef Bytes raw
+    cdef Py_ssize_t size = view.shape[0], at = 0
+    cdef Record record
+    cdef Named named
+    cdef int64_t code, store_ms = 0
+    cdef uint32_t topic_hash = 0
+    cdef Text topic
+    cdef bint is_first, is_delayed = False
+    cdef QueueTail queue
+    cdef Buffer keys
+    cdef list queues = []
+    cdef dict known = {}
+    cdef object found
+    if not size:
+        return queues, b"", 0
+    topic.data = NULL
+    topic.size = -1
+    keys.data = NULL
+    keys.size = keys.room = 0
+    raw = &view[0]
+    try:
+        while read_valid(raw + at, size - at, &record):
+            at += record.size
+            store_ms = record.store_ms
+            if not is_named(record.topic.data, record.topic.size, <const char *>topic.data, topic.size):
+                topic = record.topic
+                topic_hash = hash_more(hash_more(0, topic.data, topic.size), b"#", 1)
+                is_delayed = is_schedule(topic)
+                known = {}
+            named = find_named(record.properties.data, record.properties.size)
+            if record.sys_flag & TRANSACTION_BITS not in (PREPARED, ROLLBACK):
+                found = known.get(record.queue_id)
+                if found is None:
+                    found = queue_for(topic.data[:topic.size], record.queue_id)
+                    if found is None:
+                        continue
+                    known[record.queue_id] = found
+                queue = <QueueTail?>found
+                if is_delayed:
+                    code = entry_code(SCHEDULE_NAME, record.properties.data[:record.properties.size], store_ms)
+                else:
+                    code = tags_code(named.tags)
+                is_first = queue.next_offset == queue.max_offset
+                if record.queue_offset == queue.next_offset and record.queue_offset:
+                    queue.stage_one(record.log_offset, <int32_t>record.size, code)
+                elif not found.stage(record.queue_offset, record.log_offset, record.size, code):
+                    is_first = False
+                if is_first:
+                    queues.append(found)
+            if record.sys_flag & TRANSACTION_BITS != ROLLBACK:
+                append_keys(&keys, topic_hash, named.unique, named.keys, record.log_offset, store_ms)
+        return queues, taken(&keys, 0), store_ms
+    finally:
+        PyMem_Free(keys.data)

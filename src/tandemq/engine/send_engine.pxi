@@ -1,0 +1,473 @@
+# Sends: from a frame to the record, the queue entry, the index keys and the response.
+
+cdef struct Send:
+    Header header
+    Fields *fields
+    int form
+    int64_t queue_id
+    int64_t sys_flag
+    int64_t born_ms
+    int64_t flag
+    int64_t reconsume
+    bint is_batch
+
+
+cdef bint read_send(int form, Bytes data, Py_ssize_t size, Send *send) noexcept:
+    """Read the header of an ordinary send; False if it is something else."""
+    cdef int64_t number = 0
+    cdef Fields *fields
+    cdef Text batch
+    send.header.code = -1
+    send.header.flag = send.header.opaque = 0
+    send.header.fields[0].seen = send.header.fields[1].seen = 0
+    send.header.fields[0].has_escapes = send.header.fields[1].has_escapes = False
+    send.form = form
+    if form == 0:
+        if not read_json(data, size, &send.header):
+            return False
+    elif form != 1 or not read_binary(data, size, &send.header):
+        return False
+    if send.header.flag & ~<int64_t>2:
+        return False
+    fields = send.fields = &send.header.fields[1 if send.header.code == 10 else 0]
+    if fields.seen & REQUIRED != REQUIRED or send.header.fields[0 if send.header.code == 10 else 1].has_escapes:
+        return False
+    send.reconsume = 0
+    send.is_batch = False
+    if fields.seen >> <int>RECONSUME & 1:
+        if not read_number(fields.text[<int>RECONSUME], INT32_MAX_VALUE, &send.reconsume):
+            return False
+    if fields.seen >> <int>MAX_RECONSUME & 1:
+        if not read_number(fields.text[<int>MAX_RECONSUME], INT32_MAX_VALUE, &number):
+            return False
+    if fields.seen >> <int>BATCH & 1:
+        batch = fields.text[<int>BATCH]
+        send.is_batch = is_named(batch.data, batch.size, b"true", 4)
+        if not send.is_batch and not is_named(batch.data, batch.size, b"false", 5):
+            return False
+    if not fields.seen >> <int>PROPERTIES & 1:
+        fields.text[<int>PROPERTIES].data = b""
+        fields.text[<int>PROPERTIES].size = 0
+        fields.has_escapes = False
+    return (
+        read_number(fields.text[<int>DEFAULT_NUMS], INT32_MAX_VALUE, &number)
+        and read_number(fields.text[<int>QUEUE_ID], INT32_MAX_VALUE, &send.queue_id)
+        and read_number(fields.text[<int>SYS_FLAG], INT32_MAX_VALUE, &send.sys_flag)
+        and read_number(fields.text[<int>BORN], <int64_t>1 << 60, &send.born_ms)
+        and read_number(fields.text[<int>FLAG], INT32_MAX_VALUE, &send.flag)
+        and not send.sys_flag & UNUSUAL_FLAGS
+    )
+
+
+cdef class SendEngine:
+    cdef dict topics
+    cdef bytes store_host, store_host_hex, region, region_json, cluster_pair
+    cdef uint64_t frame_bytes_max
+    cdef Py_ssize_t body_bytes_max
+    cdef list delays_ms
+    cdef readonly Py_ssize_t count
+    cdef int64_t log_end, store_ms
+    cdef Py_ssize_t room, body_bytes
+    cdef Buffer records, keys, answers, kept, plain, part, ids
+    cdef list queues, acks
+    # The acknowledgement that the next message joins, if it is of the same connection and waits alike.
+    cdef int64_t ack_link, ack_end, ack_count
+    cdef bint ack_waits
+    cdef Py_ssize_t ack_start
+
+    def __cinit__(self):
+        cdef Buffer empty
+        empty.data = NULL
+        empty.size = empty.room = 0
+        self.records = self.keys = self.answers = self.kept = self.plain = self.part = self.ids = empty
+
+    def __dealloc__(self):
+        PyMem_Free(self.records.data)
+        PyMem_Free(self.keys.data)
+        PyMem_Free(self.answers.data)
+        PyMem_Free(self.kept.data)
+        PyMem_Free(self.plain.data)
+        PyMem_Free(self.part.data)
+        PyMem_Free(self.ids.data)
+
+    def __init__(self, dict topics):
+        self.topics = topics
+        self.store_host = self.store_host_hex = self.region = self.region_json = self.cluster_pair = b""
+        self.delays_ms = []
+        self.begin(0, 0, 0)
+
+    def configure(self, *, bytes store_host, str region, str cluster, frame_bytes_max, body_bytes_max, delays_ms):
+        from msgspec.json import encode
+
+        self.store_host = store_host
+        self.store_host_hex = store_host.hex().upper().encode()
+        self.region = region.encode()
+        self.region_json = encode(region)
+        self.cluster_pair = f"CLUSTER\x01{cluster}\x02".encode()
+        self.frame_bytes_max = frame_bytes_max
+        self.body_bytes_max = body_bytes_max
+        self.delays_ms = list(delays_ms)
+
+    def begin(self, int64_t log_end, Py_ssize_t room, int64_t store_ms):
+        self.log_end = log_end
+        self.room = room
+        self.store_ms = store_ms
+        self.count = self.body_bytes = 0
+        if self.records.room > BUFFER_BYTES_KEPT:
+            PyMem_Free(self.records.data)
+            self.records.data = NULL
+            self.records.room = 0
+        self.records.size = self.keys.size = self.answers.size = 0
+        self.queues = []
+        self.acks = []
+        self.ack_count = self.ack_start = 0
+
+    def take(self, int64_t link, bytes born_host, bytes data, Py_ssize_t at):
+        cdef Bytes raw = <Bytes>PyBytes_AS_STRING(data)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        cdef uint64_t length, header_bytes
+        cdef uint32_t word
+        cdef Bytes header
+        if PyBytes_GET_SIZE(born_host) not in (8, 20) or PyBytes_GET_SIZE(self.store_host) not in (8, 20):
+            return at
+        while size - at >= 8:
+            length = big_32(raw + at)
+            word = big_32(raw + at + 4)
+            header_bytes = word & 0xFFFFFF
+            if length + 4 > self.frame_bytes_max or header_bytes + 4 > length or length + 4 > <uint64_t>(size - at):
+                break
+            if header_bytes > HEADER_BYTES_MAX:
+                break
+            header = raw + at + 8
+            if not self.take_frame(link, born_host, <int>(word >> 24), header, header_bytes, length - 4 - header_bytes):
+                break
+            at += 4 + length
+        return at
+
+    cdef int take_frame(
+        self, int64_t link, bytes born_host, int form, Bytes header, Py_ssize_t header_bytes, Py_ssize_t body_bytes
+    ) except -1:
+        """Take one send; return 0, with nothing changed, if it is something else or unusual."""
+        cdef Send send
+        cdef TopicTarget route
+        cdef Text topic, raw
+        cdef PyObject *found
+        cdef object name
+        if not 0 < body_bytes <= self.body_bytes_max or not read_send(form, header, header_bytes, &send):
+            return 0
+        topic = send.fields.text[<int>TOPIC]
+        name = PyUnicode_DecodeUTF8(<char *>topic.data, topic.size, "strict")
+        found = PyDict_GetItem(self.topics, name)
+        if found == NULL:
+            return 0
+        route = <TopicTarget?><object>found
+        if not route.takes_plain or send.queue_id >= route.write_queue_nums:
+            return 0
+        raw = send.fields.text[<int>PROPERTIES]
+        if send.fields.has_escapes:
+            self.plain.size = 0
+            if not unescape(raw, &self.plain):
+                return 0
+            raw.data = self.plain.data
+            raw.size = self.plain.size
+        if send.is_batch:
+            return self.take_batch(link, born_host, &send, route, raw, header + header_bytes, body_bytes)
+        return self.take_single(link, born_host, &send, route, raw, header + header_bytes, body_bytes)
+
+    cdef int take_single(
+        self, int64_t link, bytes born_host, Send *send, TopicTarget route, Text raw, Bytes body, Py_ssize_t body_bytes
+    ) except -1:
+        cdef Properties found
+        cdef TopicTarget target = route
+        cdef QueueTail queue
+        cdef PyObject *there
+        cdef int64_t queue_id = send.queue_id, level = 0, code, log_offset, queue_offset
+        cdef Py_ssize_t size
+        self.kept.size = 0
+        if not keep_properties(raw, False, &self.kept, &found):
+            return 0
+        if found.named.unique.size and send.form == 0 and not is_plain_json(found.named.unique):
+            return 0
+        if found.delay.size:
+            if not read_number(found.delay, len(self.delays_ms), &level) or not level:
+                return 0
+            there = PyDict_GetItem(self.topics, SCHEDULE_NAME)
+            if there == NULL:
+                return 0
+            target = <TopicTarget?><object>there
+            queue_id = level - 1
+            append(&self.kept, b"REAL_TOPIC\x01", 11)
+            append(&self.kept, PyBytes_AS_STRING(route.encoded) + 1, PyBytes_GET_SIZE(route.encoded) - 1)
+            append(&self.kept, b"\x02REAL_QID\x01", 10)
+            append_number(&self.kept, send.queue_id)
+            append(&self.kept, b"\x02", 1)
+        there = PyDict_GetItem(target.queues, queue_id)
+        if there == NULL:
+            return 0
+        queue = <QueueTail?><object>there
+        append(&self.kept, PyBytes_AS_STRING(self.cluster_pair), PyBytes_GET_SIZE(self.cluster_pair))
+        size = self.record_bytes(born_host, target, body_bytes, self.kept.size)
+        if self.kept.size + CRC_PROPERTY_BYTES > PROPERTIES_BYTES_MAX or self.records.size + size > self.room:
+            return 0
+        code = self.store_ms + <int64_t>self.delays_ms[level - 1] if level else tags_code(found.named.tags)
+        log_offset = self.log_end + self.records.size
+        queue_offset = queue.next_offset
+        self.store(
+            born_host, send, target, queue, queue_id, <int32_t>send.flag, body, body_bytes, self.kept.data,
+            self.kept.size, code,
+        )
+        append_keys(&self.keys, target.key_prefix, found.named.unique, found.named.keys, log_offset, self.store_ms)
+        self.ids.size = 0
+        self.append_id(log_offset)
+        self.acknowledge(link, send, queue_offset, found.named.unique, found.waits, 1)
+        return 1
+
+    cdef int take_batch(
+        self, int64_t link, bytes born_host, Send *send, TopicTarget route, Text raw, Bytes body, Py_ssize_t body_bytes
+    ) except -1:
+        cdef Properties found
+        cdef Named named
+        cdef QueueTail queue
+        cdef PyObject *there
+        cdef Bytes part = body, properties
+        cdef Bytes end = body + body_bytes
+        cdef Py_ssize_t length, properties_bytes, shared, longest = 0, parts = 0, number
+        cdef int64_t first, log_offset
+        self.kept.size = 0
+        if not keep_properties(raw, True, &self.kept, &found) or found.delay.size:
+            return 0
+        if found.named.unique.size and send.form == 0 and not is_plain_json(found.named.unique):
+            return 0
+        append(&self.kept, PyBytes_AS_STRING(self.cluster_pair), PyBytes_GET_SIZE(self.cluster_pair))
+        shared = self.kept.size
+        there = PyDict_GetItem(route.queues, send.queue_id)
+        if there == NULL:
+            return 0
+        queue = <QueueTail?><object>there
+        while part < end:  # look at all messages before the first one is stored
+            if end - part < 22 or parts == PARTS_MAX:
+                return 0
+            length = <int32_t>big_32(part + 16)
+            if length < 0 or length > end - part - 22:
+                return 0
+            properties = part + 20 + length + 2
+            properties_bytes = big_16(properties - 2)
+            if properties_bytes > end - properties or properties + properties_bytes - part != <int32_t>big_32(part):
+                return 0
+            if has_timer(properties, properties_bytes):
+                return 0
+            longest = max(longest, properties_bytes)
+            part = properties + properties_bytes
+            parts += 1
+        if longest + 1 + shared + CRC_PROPERTY_BYTES > PROPERTIES_BYTES_MAX:
+            return 0
+        length = body_bytes + parts * (113 + shared + PyBytes_GET_SIZE(route.encoded))
+        if self.records.size + length > self.room:
+            return 0
+        self.ids.size = 0
+        first = queue.next_offset
+        part = body
+        for number in range(parts):
+            length = <int32_t>big_32(part + 16)
+            properties = part + 20 + length + 2
+            properties_bytes = big_16(properties - 2)
+            self.part.size = 0
+            append(&self.part, properties, properties_bytes)
+            if properties_bytes and properties[properties_bytes - 1] != 2:
+                append(&self.part, b"\x02", 1)
+            append(&self.part, self.kept.data, shared)
+            named = find_named(self.part.data, self.part.size)
+            log_offset = self.log_end + self.records.size
+            self.store(
+                born_host, send, route, queue, send.queue_id, <int32_t>big_32(part + 12), part + 20, length,
+                self.part.data, self.part.size, tags_code(named.tags),
+            )
+            append_keys(&self.keys, route.key_prefix, named.unique, named.keys, log_offset, self.store_ms)
+            if number:
+                append(&self.ids, b",", 1)
+            self.append_id(log_offset)
+            part = properties + properties_bytes
+        self.acknowledge(link, send, first, found.named.unique, found.waits, parts)
+        return 1
+
+    cdef inline Py_ssize_t record_bytes(
+        self, bytes born_host, TopicTarget route, Py_ssize_t body_bytes, Py_ssize_t properties_bytes
+    ):
+        return (
+            74 + PyBytes_GET_SIZE(born_host) + PyBytes_GET_SIZE(self.store_host) + body_bytes
+            + PyBytes_GET_SIZE(route.encoded) + properties_bytes + CRC_PROPERTY_BYTES
+        )
+
+    cdef int store(
+        self, bytes born_host, Send *send, TopicTarget route, QueueTail queue, int64_t queue_id, int32_t flag,
+        Bytes body, Py_ssize_t body_bytes, Bytes properties, Py_ssize_t properties_bytes, int64_t code,
+    ) except -1:
+        """Append a record and stage its queue entry."""
+        cdef Py_ssize_t size = self.record_bytes(born_host, route, body_bytes, properties_bytes)
+        cdef Py_ssize_t born_bytes = PyBytes_GET_SIZE(born_host), store_bytes = PyBytes_GET_SIZE(self.store_host)
+        cdef Py_ssize_t topic_bytes = PyBytes_GET_SIZE(route.encoded)
+        cdef int64_t log_offset = self.log_end + self.records.size
+        cdef int64_t sys_flag = (
+            send.sys_flag | (BORN_V6 if born_bytes == 20 else 0) | (STORE_V6 if store_bytes == 20 else 0)
+        )
+        cdef unsigned char *start
+        cdef unsigned char *at
+        reserve(&self.records, size)
+        if queue.next_offset == queue.max_offset:
+            self.queues.append(queue)
+        start = at = self.records.data + self.records.size
+        put_32(at, <uint32_t>size)
+        put_32(at + 4, MAGIC_V1)
+        put_32(at + 8, crc32_of(body, body_bytes) & CRC_MASK)
+        put_32(at + 12, <uint32_t>queue_id)
+        put_32(at + 16, <uint32_t>flag)
+        put_64(at + 20, <uint64_t>queue.next_offset)
+        put_64(at + 28, <uint64_t>log_offset)
+        put_32(at + 36, <uint32_t>sys_flag)
+        put_64(at + 40, <uint64_t>send.born_ms)
+        at += 48
+        memcpy(at, PyBytes_AS_STRING(born_host), born_bytes)
+        at += born_bytes
+        put_64(at, <uint64_t>self.store_ms)
+        memcpy(at + 8, PyBytes_AS_STRING(self.store_host), store_bytes)
+        at += 8 + store_bytes
+        put_32(at, <uint32_t>send.reconsume)
+        put_64(at + 4, 0)
+        put_32(at + 12, <uint32_t>body_bytes)
+        at += 16
+        memcpy(at, body, body_bytes)
+        at += body_bytes
+        memcpy(at, PyBytes_AS_STRING(route.encoded), topic_bytes)
+        at += topic_bytes
+        put_16(at, <uint32_t>(properties_bytes + CRC_PROPERTY_BYTES))
+        memcpy(at + 2, properties, properties_bytes)
+        at += 2 + properties_bytes
+        put_crc_property(at, crc32_of(start, at - start) & CRC_MASK)
+        queue.stage_one(log_offset, <int32_t>size, code)
+        self.records.size += size
+        self.count += 1
+        self.body_bytes += body_bytes
+        return 0
+
+    cdef int append_id(self, int64_t log_offset) except -1:
+        """Append the offset id of a message to the ids of the response."""
+        cdef int digit
+        append(&self.ids, PyBytes_AS_STRING(self.store_host_hex), PyBytes_GET_SIZE(self.store_host_hex))
+        reserve(&self.ids, 16)
+        for digit in range(16):
+            self.ids.data[self.ids.size + digit] = HEX[log_offset >> (60 - 4 * digit) & 15]
+        self.ids.size += 16
+        return 0
+
+    cdef int acknowledge(
+        self, int64_t link, Send *send, int64_t queue_offset, Text unique, bint waits, Py_ssize_t messages
+    ) except -1:
+        """Prepare the response to messages that were just stored."""
+        cdef bint is_oneway = send.header.flag & 2 != 0
+        if is_oneway:
+            waits = False
+        if self.ack_count and (self.ack_link != link or self.ack_waits != waits):
+            self.close_ack()
+        self.ack_link = link
+        self.ack_waits = waits
+        self.ack_count += messages
+        self.ack_end = self.log_end + self.records.size
+        if is_oneway:
+            return 0
+        if send.form == 0:
+            return self.answer_json(send, queue_offset, unique)
+        return self.answer_binary(send, queue_offset, unique)
+
+    cdef int close_ack(self) except -1:
+        self.acks.append(
+            (self.ack_link, taken(&self.answers, self.ack_start), self.ack_end, self.ack_waits, self.ack_count)
+        )
+        self.ack_start = self.answers.size
+        self.ack_count = 0
+        return 0
+
+    cdef int answer_json(self, Send *send, int64_t queue_offset, Text unique) except -1:
+        cdef Buffer *to = &self.answers
+        cdef Py_ssize_t start = to.size
+        reserve(to, 320 + self.ids.size + unique.size)
+        to.size += 8
+        append(to, b'{"code":0,"extFields":{"MSG_REGION":', 36)
+        append(to, PyBytes_AS_STRING(self.region_json), PyBytes_GET_SIZE(self.region_json))
+        append(to, b',"TRACE_ON":"true","msgId":"', 28)
+        append(to, self.ids.data, self.ids.size)
+        append(to, b'","queueId":"', 13)
+        append_number(to, send.queue_id)
+        append(to, b'","queueOffset":"', 17)
+        append_number(to, queue_offset)
+        if unique.size:
+            append(to, b'","transactionId":"', 19)
+            append(to, unique.data, unique.size)
+        append(to, b'"},"flag":1,"language":"PYTHON","opaque":', 41)
+        append_number(to, send.header.opaque)
+        append(to, b',"serializeTypeCurrentRPC":"JSON","version":', 44)
+        append_number(to, VERSION)
+        append(to, b"}", 1)
+        put_32(to.data + start, <uint32_t>(to.size - start - 4))
+        put_32(to.data + start + 4, <uint32_t>(to.size - start - 8))
+        return 0
+
+    cdef int answer_binary(self, Send *send, int64_t queue_offset, Text unique) except -1:
+        cdef Buffer *to = &self.answers
+        cdef Py_ssize_t start = to.size
+        reserve(to, 320 + self.ids.size + unique.size)
+        to.size += 8 + 21
+        if PyBytes_GET_SIZE(self.region):
+            self.append_field(b"MSG_REGION", 10, <Bytes>PyBytes_AS_STRING(self.region), PyBytes_GET_SIZE(self.region))
+        self.append_field(b"TRACE_ON", 8, b"true", 4)
+        self.append_field(b"msgId", 5, self.ids.data, self.ids.size)
+        self.part.size = 0
+        append_number(&self.part, send.queue_id)
+        self.append_field(b"queueId", 7, self.part.data, self.part.size)
+        self.part.size = 0
+        append_number(&self.part, queue_offset)
+        self.append_field(b"queueOffset", 11, self.part.data, self.part.size)
+        if unique.size:
+            self.append_field(b"transactionId", 13, unique.data, unique.size)
+        put_32(to.data + start, <uint32_t>(to.size - start - 4))
+        put_32(to.data + start + 4, <uint32_t>(1 << 24 | (to.size - start - 8)))
+        put_16(to.data + start + 8, 0)
+        to.data[start + 10] = 3  # PYTHON
+        put_16(to.data + start + 11, VERSION)
+        put_32(to.data + start + 13, <uint32_t>send.header.opaque)
+        put_32(to.data + start + 17, 1)
+        put_32(to.data + start + 21, 0)
+        put_32(to.data + start + 25, <uint32_t>(to.size - start - 29))
+        return 0
+
+    cdef int append_field(self, Bytes name, int name_bytes, Bytes value, Py_ssize_t value_bytes) except -1:
+        cdef Buffer *to = &self.answers
+        reserve(to, 6 + name_bytes + value_bytes)
+        put_16(to.data + to.size, name_bytes)
+        memcpy(to.data + to.size + 2, name, name_bytes)
+        put_32(to.data + to.size + 2 + name_bytes, <uint32_t>value_bytes)
+        memcpy(to.data + to.size + 6 + name_bytes, value, value_bytes)
+        to.size += 6 + name_bytes + value_bytes
+        return 0
+
+    def flush(self):
+        if self.ack_count:
+            self.close_ack()
+        sends = TakenSends(
+            self.log_end, taken(&self.records, 0), self.queues, taken(&self.keys, 0), self.store_ms, self.acks,
+            self.count, self.body_bytes,
+        )
+        self.begin(0, 0, 0)
+        return sends
+
+
+cdef bint has_timer(Bytes data, Py_ssize_t size) noexcept:
+    cdef Bytes at = data
+    cdef Bytes end = data + size
+    while end - at >= 6:
+        at = <Bytes>memchr(at, 84, end - at - 5)  # T
+        if at == NULL:
+            return False
+        if memcmp(at, b"TIMER_", 6) == 0:
+            return True
+        at += 1
+    return False

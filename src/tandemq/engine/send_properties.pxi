@@ -1,0 +1,89 @@
+# Properties of sends: which are stored, and what they mean.
+
+cdef struct Properties:
+    Named named
+    Text delay
+    bint waits
+    bint has_others  # besides UNIQ_KEY and WAIT
+
+
+cdef inline bint is_false(Text value) noexcept:
+    """Whether a text is "false", in upper or lower case."""
+    cdef int at
+    if value.size != 5:
+        return False
+    for at in range(5):
+        if value.data[at] | 0x20 != FALSE[at]:
+            return False
+    return True
+
+
+cdef inline bint is_unusual(Bytes name, Py_ssize_t size) noexcept:
+    """Whether the Python code must look at a property: transactions, timers, and names that brokers set."""
+    if size >= 6 and memcmp(name, b"TIMER_", 6) == 0:
+        return True
+    return (
+        is_named(name, size, b"TRAN_MSG", 8)
+        or is_named(name, size, b"__CRC32#", 8)
+        or is_named(name, size, b"CLUSTER", 7)
+        or is_named(name, size, b"REAL_TOPIC", 10)
+        or is_named(name, size, b"REAL_QID", 8)
+    )
+
+
+cdef int keep_properties(Text raw, bint is_batch, Buffer *kept, Properties *found) except -1:
+    """Append the pairs to store; return 0 if a property is unusual. WAIT is dropped, of a batch UNIQ_KEY too."""
+    cdef Text names[NAMES_MAX]
+    cdef int count = 0, number
+    cdef Py_ssize_t start = 0, stop, split
+    cdef Bytes mark
+    cdef Text name, value
+    found.named = find_named(NULL, 0)
+    found.delay.size = 0
+    found.delay.data = NULL
+    found.waits = True
+    reserve(kept, raw.size + 1)
+    while start < raw.size:
+        mark = <Bytes>memchr(raw.data + start, 2, raw.size - start)
+        stop = mark - raw.data if mark != NULL else raw.size
+        mark = <Bytes>memchr(raw.data + start, 1, stop - start)
+        split = mark - raw.data if mark != NULL else stop
+        name.data = raw.data + start
+        name.size = split - start
+        value.data = raw.data + split + 1
+        value.size = stop - split - 1
+        start = stop + 1
+        if name.size <= 0 or value.size <= 0:
+            continue
+        if count == NAMES_MAX or is_unusual(name.data, name.size):
+            return 0
+        for number in range(count):
+            if is_named(names[number].data, names[number].size, <const char *>name.data, name.size):
+                return 0
+        names[count] = name
+        count += 1
+        if is_named(name.data, name.size, b"WAIT", 4):
+            found.waits = not is_false(value)
+            continue
+        if is_named(name.data, name.size, b"UNIQ_KEY", 8):
+            found.named.unique = value
+            if is_batch:
+                continue
+        elif is_named(name.data, name.size, b"KEYS", 4):
+            found.named.keys = value
+        elif is_named(name.data, name.size, b"TAGS", 4):
+            found.named.tags = value
+        elif is_named(name.data, name.size, b"DELAY", 5):
+            found.delay = value
+        append(kept, name.data, stop - split + name.size)
+        append(kept, b"\x02", 1)
+    return 1
+
+
+cdef bint is_plain_json(Text text) noexcept:
+    """Whether a text stands in a JSON string as it is."""
+    cdef Py_ssize_t at
+    for at in range(text.size):
+        if text.data[at] < 32 or text.data[at] == 34 or text.data[at] == 92:
+            return False
+    return True
