@@ -12,7 +12,8 @@ from tandemq.sim.simulation import GROUP_SEEDS
 from tests.unit.engine.modules import compiled_engine
 
 pytestmark = pytest.mark.system
-FEW = (1, 2, GROUP_SEEDS + 1)
+FEW = (1, 163, GROUP_SEEDS + 1)
+"""In 163 a slave copies half of what a connection sent in one turn."""
 MANY = 500
 PROGRAM = """
 import json, sys

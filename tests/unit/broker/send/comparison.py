@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import LinkKind, Now, Turn
+from tandemq.broker.send.acknowledgements import joined
 from tandemq.broker.send.processor import SendPath
 from tandemq.engine import Ack, python
 from tandemq.model.topic import SCHEDULE_TOPIC, TopicConfig
@@ -45,7 +46,7 @@ class Recorder(Harness):
         committed = self.node.acknowledgements.committed
 
         def record(acks: list[Ack], turn: Turn, now: Now) -> None:
-            self.acks += merged(acks)
+            self.acks += joined(acks)
             committed(acks, turn, now)
 
         self.node.acknowledgements.committed = record  # type: ignore[method-assign]
@@ -81,18 +82,6 @@ class Recorder(Harness):
         self.close(link)
         self._decoders.pop(link, None)
         self.open(link, LinkKind.REMOTING, self._peers.get(link, ""))
-
-
-def merged(acks: list[Ack]) -> list[Ack]:
-    """Return the acknowledgements of a turn, those of one connection in one, as the engine joins them."""
-    found: list[Ack] = []
-    for link, answers, end, waits, count in acks:
-        if found and (found[-1][0], found[-1][2] > 0, found[-1][3]) == (link, end > 0, waits):
-            _, before, _, _, counted = found.pop()
-            found.append((link, (before or b"") + (answers or b""), end, waits, counted + count))
-        else:
-            found.append((link, answers or b"", end, waits, count))
-    return found
 
 
 Script = Callable[[Recorder], None]
