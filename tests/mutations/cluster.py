@@ -131,7 +131,7 @@ def delay_early() -> AbstractContextManager[Any]:
         code = entry_code(self, topic, properties, store_ms)
         return store_ms + (code - store_ms) // 2 if topic.startswith("SCHEDULE") else code
 
-    return patched(store.Store, "entry_code", early)
+    return both(_engine_off(), patched(store.Store, "entry_code", early))
 
 
 def delay_twice() -> AbstractContextManager[Any]:
@@ -182,7 +182,7 @@ def delayed_share_offsets() -> AbstractContextManager[Any]:
             queue.next_offset -= 1
         return put(self, queue, **rest)
 
-    return patched(store.Store, "put", again)
+    return both(_engine_off(), patched(store.Store, "put", again))
 
 
 def tail_cut() -> AbstractContextManager[Any]:
@@ -363,7 +363,9 @@ def answers_unchecked() -> AbstractContextManager[Any]:
         return read(self, [(start - 8, end - 8) if start >= 8 else (start, end) for start, end in ranges])
 
     return both(
-        patched(range_reader.RangeReader, "read", beside), patched(message_reader, "_is_record", lambda *_: True)
+        patched(range_reader.RangeReader, "gather", lambda *_, **__: None),
+        patched(range_reader.RangeReader, "read", beside),
+        patched(message_reader, "_is_record", lambda *_: True),
     )
 
 

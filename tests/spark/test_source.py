@@ -19,6 +19,7 @@ from tandemq.run.local import LocalCluster
 from tandemq.run.request import try_request
 from tandemq.spark.sources.cluster.options import TIMEOUT_MS
 from tandemq.spark.sources.cluster.resolve import WALK_MESSAGES
+from tests.blackbox.programs import wait_until
 from tests.spark.messages import make_topic, numbered, send
 from tests.spec import spec
 
@@ -328,6 +329,8 @@ def test_damaged_record_is_an_error_or_a_row_with_its_verdict(tandemq_broker: Lo
     with path.open("r+b") as file:
         file.seek(at + 3)
         file.write(b"x")
+    log = tandemq_broker.broker().node.store.log
+    wait_until(lambda: log.recent.start == log.written_end, "the broker reads the file, not its memory")
     with pytest.raises(Exception, match=r"offset 1: the record's CRC does not match .*details=true"):
         read(tandemq_broker).count()
     rows = read(tandemq_broker, details="true").orderBy("queueOffset").collect()

@@ -115,6 +115,7 @@ class Upkeep:
     # Queues and index.
 
     def _flush_queues(self, now: Now) -> None:
+        self._store.log.recent.age()
         try:
             self._store.flush_queues()
         except StoreError as error:
