@@ -131,18 +131,20 @@ class Loop:
         found = self._by_number.get(link)
         return found.out_bytes if found is not None else 0
 
-    def listen(self, address: str, port: int, kind: LinkKind, what: str = "listenPort") -> int:
+    def listen(self, address: str, port: int, kind: LinkKind, what: str = "listenPort", *, is_new: bool = False) -> int:
         """Bind a port, 0 for any free one, and return it; connections are refused until `accept` or `run`.
 
         Args:
             what: name of the setting for the port, for the error message.
+            is_new: whether the port must be nobody's; else it may be one that a process has reserved for this one, or
+                that an earlier process used until now.
 
         Raises:
             ConfigError: the address cannot be used.
         """
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, not is_new)
         try:
             sock.bind((address, port))
         except (OSError, OverflowError) as error:

@@ -139,7 +139,7 @@ class BrokerProcess:
         for _ in range(0 if port else FREE_PORT_TRIES):
             found = loop.listen(bind, 0, LinkKind.REMOTING)
             try:
-                return found, loop.listen(bind, found - FAST_PORT_DISTANCE, LinkKind.FAST, FAST_PORT)
+                return found, loop.listen(bind, found - FAST_PORT_DISTANCE, LinkKind.FAST, FAST_PORT, is_new=True)
             except ConfigError:  # that fast port is in use
                 loop.unlisten(found)
         found = loop.listen(bind, port, LinkKind.REMOTING)
