@@ -140,11 +140,11 @@ def test_producer_uses_a_group_again_as_soon_as_it_has_a_new_master(tmp_path: Pa
 def test_free_port_has_a_free_fast_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, taken = Loop.listen, list[int]()
 
-    def listen(loop: Loop, address: str, port: int, kind: LinkKind, what: str = "") -> int:
+    def listen(loop: Loop, address: str, port: int, kind: LinkKind, what: str = "", *, is_new: bool = False) -> int:
         if kind is LinkKind.FAST and not taken:
             taken.append(port)
             raise ConfigError("cannot listen: somebody else does")
-        return real(loop, address, port, kind, what)
+        return real(loop, address, port, kind, what, is_new=is_new)
 
     monkeypatch.setattr(Loop, "listen", listen)
     process = BrokerProcess(BrokerConfig(store_path=str(tmp_path), bind_address="127.0.0.1", listen_port=0, ha_port=0))
