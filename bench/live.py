@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.background import in_background
 from bench.cells import GROUPS, LIVE_RATE, RATES
 from bench.loads import background_load, run_load
 from bench.processes import copied_mb_per_s
@@ -115,21 +116,15 @@ def beside(bench: Bench) -> Iterator[Figure]:
 @contextlib.contextmanager
 def _copies(group: BrokerGroup) -> Iterator[None]:
     """Let a slave copy the log again and again while the body runs."""
-    is_over = threading.Event()
     with connect(group.master.address) as sock:
         end = log_end(sock)
 
-    def copy() -> None:
+    def copy(is_over: threading.Event) -> None:
         while not is_over.is_set():
             copied_mb_per_s(group, end)
 
-    thread = threading.Thread(target=copy)
-    thread.start()
-    try:
+    with in_background(copy):
         yield
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def _make_old(log: Path) -> None:

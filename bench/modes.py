@@ -35,6 +35,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.background import in_background
 from bench.failover import seconds_without_delivery
 from bench.loads import LoadFailed, run_load
 from bench.offset_handover import SlowReads
@@ -72,14 +73,8 @@ class Writes:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Send while the body runs."""
-        is_over = threading.Event()
-        thread = threading.Thread(target=self._send, args=(is_over,), daemon=True)
-        thread.start()
-        try:
+        with in_background(self._send):
             yield
-        finally:
-            is_over.set()
-            thread.join()
 
     def _send(self, is_over: threading.Event) -> None:
         with BlockingProducer(self.name_servers, group="bench_failover") as producer:

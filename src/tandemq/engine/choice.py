@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tandemq.engine import python
 
 CHOICE = "TANDEMQ_ENGINE"
-"""Environment variable: "python" or "compiled" instead of what there is."""
+"""Environment variable that selects "python" or "compiled"; by default the compiled engine is used if it was built."""
 
 
 def _load() -> ModuleType:
@@ -27,46 +27,19 @@ def _load() -> ModuleType:
 
 
 if TYPE_CHECKING:
-    from tandemq.engine.python import (
-        NAME,
-        QueueTail,
-        SendEngine,
-        TopicTarget,
-        commit_staged,
-        gather_messages,
-        key_hash,
-        key_rows,
-        link_keys,
-        record_entries,
-        stage_records,
-        verify_records,
-    )
+    chosen = python
 else:
-    _chosen = _load()
-    NAME = _chosen.NAME
-    QueueTail = _chosen.QueueTail
-    SendEngine = _chosen.SendEngine
-    TopicTarget = _chosen.TopicTarget
-    commit_staged = _chosen.commit_staged
-    gather_messages = _chosen.gather_messages
-    key_hash = _chosen.key_hash
-    key_rows = _chosen.key_rows
-    link_keys = _chosen.link_keys
-    record_entries = _chosen.record_entries
-    stage_records = _chosen.stage_records
-    verify_records = _chosen.verify_records
+    chosen = _load()
 
-__all__ = [
-    "NAME",
-    "QueueTail",
-    "SendEngine",
-    "TopicTarget",
-    "commit_staged",
-    "gather_messages",
-    "key_hash",
-    "key_rows",
-    "link_keys",
-    "record_entries",
-    "stage_records",
-    "verify_records",
-]
+NAME = chosen.NAME
+QueueTail = chosen.QueueTail
+SendEngine = chosen.SendEngine
+TopicTarget = chosen.TopicTarget
+commit_staged = chosen.commit_staged
+gather_messages = chosen.gather_messages
+key_hash = chosen.key_hash
+key_rows = chosen.key_rows
+link_keys = chosen.link_keys
+record_entries = chosen.record_entries
+stage_records = chosen.stage_records
+verify_records = chosen.verify_records

@@ -15,7 +15,14 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
-from tandemq.engine.python import Gathered, RecordEntry, TakenSends
+from tandemq.engine.python import (
+    Gathered,
+    LinkedKeys,
+    RecordEntry,
+    StagedRecords,
+    TakenSends,
+    VerifiedRecords,
+)
 from tandemq.model.command import VERSION_SPOKEN
 from tandemq.model.topic import SCHEDULE_TOPIC
 

@@ -140,4 +140,4 @@ def link_keys(bytes rows, int32_t[::1] table, int64_t begin_ms, int32_t number):
         number += 1
         row += KEY_BYTES
         entry += ENTRY_BYTES
-    return entries, fresh
+    return LinkedKeys(entries, fresh)

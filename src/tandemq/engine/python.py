@@ -6,7 +6,7 @@ stores and answers.
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from tandemq.codec.record.entries import BLANK_BYTES_MIN, BLANK_MAGIC, INDEX_ENTRY, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import Buffer, Record, parse_record, peek, record_keys, tags_code
@@ -175,7 +175,7 @@ class SendEngine:
     def begin(self, log_end: int, room: int, store_ms: int) -> None:
         """Begin with records for a log offset; `room`: bytes that the current file has for them."""
 
-    def take(self, link: int, born_host: bytes, data: bytes, at: int) -> int:  # noqa: ARG002  # takes none
+    def take(self, link: int, born_host: bytes, data: bytes, at: int) -> int:
         """Take the ordinary sends from `data[at]` on; return the position of the first other or incomplete frame."""
         return at
 
@@ -224,10 +224,15 @@ def key_rows(topic: str, properties: bytes, log_offset: int, store_ms: int) -> b
     return b"".join([KEY_ROW.pack(key_hash(topic, key), log_offset, store_ms) for key in record_keys(properties)])
 
 
-def link_keys(
-    rows: bytes, table: "np.ndarray[Any, np.dtype[np.int32]]", begin_ms: int, number: int
-) -> tuple[bytes, int]:
-    """Return the index entries of keys, and how many slots they are the first entry of; enter them in the slots.
+class LinkedKeys(NamedTuple):
+    """Index entries, packed, and how many of them are the first of their slot."""
+
+    entries: bytes
+    fresh: int
+
+
+def link_keys(rows: bytes, table: "np.ndarray[Any, np.dtype[np.int32]]", begin_ms: int, number: int) -> LinkedKeys:
+    """Return the index entries of keys, and enter them in the slots.
 
     Args:
         rows: packed keys (`KEY_ROW`), in log order.
@@ -245,18 +250,23 @@ def link_keys(
         entries.append(INDEX_ENTRY.pack(hashed, log_offset, seconds, previous))
         table[slot] = number
         number += 1
-    return b"".join(entries), fresh
+    return LinkedKeys(b"".join(entries), fresh)
 
 
-def verify_records(data: bytes, start: int, end: int, base: int) -> tuple[int, int]:  # noqa: ARG001  # verifies none
-    """Return the end of the valid whole records from `start` on, and their number.
+class VerifiedRecords(NamedTuple):
+    """Valid records: the position of their end, and their number."""
 
-    There may be more, which the caller verifies itself.
+    end: int
+    records: int
+
+
+def verify_records(data: bytes, start: int, end: int, base: int) -> VerifiedRecords:
+    """Return the valid whole records from `start` on; there may be more, which the caller verifies itself.
 
     Args:
         base: log offset of `data[0]`; the log offset stated by each record must match.
     """
-    return start, 0
+    return VerifiedRecords(start, 0)
 
 
 class RecordEntry(NamedTuple):
@@ -296,21 +306,28 @@ def _records(data: bytes) -> Iterator[Record]:
         position += record.size
 
 
+class StagedRecords(NamedTuple, Generic[_Queue]):
+    """What `stage_records` staged."""
+
+    queues: list[_Queue]
+    """Queues of which the first entry since the last commit was staged."""
+    keys: bytes
+    """Packed (`KEY_ROW`)."""
+    store_ms: int
+    """Store time of the last record, 0 if there is none."""
+
+
 def stage_records(
     data: Buffer,
     queue_for: Callable[[bytes, int], _Queue | None],
     entry_code: Callable[[str, bytes, int], int],
-) -> tuple[list[_Queue], bytes, int]:
+) -> StagedRecords[_Queue]:
     """Stage the entries of valid records at the queue offsets that they state.
 
     Args:
         data: whole records, perhaps with a blank at the end.
         queue_for: returns the queue of a topic and queue id; None if the record is entered nowhere.
         entry_code: returns the tags code of an entry of the delay topic, for topic, properties and store time.
-
-    Returns:
-        The queues whose first entry since the last commit was staged, the keys (`KEY_ROW`), and the store time of the
-        last record, 0 if there is none.
     """
     store_ms = 0
     queues: list[_Queue] = []
@@ -332,7 +349,7 @@ def stage_records(
                 queues.append(queue)
         if transaction != _ROLLBACK:
             keys.append(key_rows(topic, record.properties, record.log_offset, store_ms))
-    return queues, b"".join(keys), store_ms
+    return StagedRecords(queues, b"".join(keys), store_ms)
 
 
 class Gathered(NamedTuple):
@@ -345,19 +362,19 @@ class Gathered(NamedTuple):
 
 
 def gather_messages(
-    entries: bytes,  # noqa: ARG001
-    queue_offset: int,  # noqa: ARG001
-    queue_id: int,  # noqa: ARG001
-    topic: bytes,  # noqa: ARG001
-    codes: Container[int] | None,  # noqa: ARG001
-    most: int,  # noqa: ARG001
-    bytes_max: int,  # noqa: ARG001
-    limit: int,  # noqa: ARG001
-    written_end: int,  # noqa: ARG001
-    blocks: dict[int, bytes],  # noqa: ARG001
-    block_bytes: int,  # noqa: ARG001
-    recent_start: int,  # noqa: ARG001
-    recent: bytearray,  # noqa: ARG001
+    entries: bytes,
+    queue_offset: int,
+    queue_id: int,
+    topic: bytes,
+    codes: Container[int] | None,
+    most: int,
+    bytes_max: int,
+    limit: int,
+    written_end: int,
+    blocks: dict[int, bytes],
+    block_bytes: int,
+    recent_start: int,
+    recent: bytearray,
 ) -> Gathered | None:
     """Return the records of queue entries, if all that are wanted are in memory; None: the caller reads them.
 

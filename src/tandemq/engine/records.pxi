@@ -90,7 +90,7 @@ def verify_records(bytes data, Py_ssize_t start, Py_ssize_t end, int64_t base):
             break
         start += record.size
         count += 1
-    return start, count
+    return VerifiedRecords(start, count)
 
 
 cdef int read_valid(Bytes data, Py_ssize_t size, Record *record) except -1:
@@ -158,7 +158,7 @@ def stage_records(data, queue_for, entry_code):
     cdef dict known = {}
     cdef object found
     if not size:
-        return queues, b"", 0
+        return StagedRecords(queues, b"", 0)
     topic.data = NULL
     topic.size = -1
     keys.data = NULL
@@ -195,6 +195,6 @@ def stage_records(data, queue_for, entry_code):
                     queues.append(found)
             if record.sys_flag & TRANSACTION_BITS != ROLLBACK:
                 append_keys(&keys, topic_hash, named.unique, named.keys, record.log_offset, store_ms)
-        return queues, taken(&keys, 0), store_ms
+        return StagedRecords(queues, taken(&keys, 0), store_ms)
     finally:
         PyMem_Free(keys.data)

@@ -149,19 +149,19 @@ cdef class SendEngine:
     ) except -1:
         """Take one send; return 0, with nothing changed, if it is something else or unusual."""
         cdef Send send
-        cdef TopicTarget route
-        cdef Text topic, raw
+        cdef TopicTarget topic
+        cdef Text name_text, raw
         cdef PyObject *found
         cdef object name
         if not 0 < body_bytes <= self.body_bytes_max or not read_send(form, header, header_bytes, &send):
             return 0
-        topic = send.fields.text[<int>TOPIC]
-        name = PyUnicode_DecodeUTF8(<char *>topic.data, topic.size, "strict")
+        name_text = send.fields.text[<int>TOPIC]
+        name = PyUnicode_DecodeUTF8(<char *>name_text.data, name_text.size, "strict")
         found = PyDict_GetItem(self.topics, name)
         if found == NULL:
             return 0
-        route = <TopicTarget?><object>found
-        if not route.takes_plain or send.queue_id >= route.write_queue_nums:
+        topic = <TopicTarget?><object>found
+        if not topic.takes_plain or send.queue_id >= topic.write_queue_nums:
             return 0
         raw = send.fields.text[<int>PROPERTIES]
         if send.fields.has_escapes:
@@ -171,14 +171,14 @@ cdef class SendEngine:
             raw.data = self.plain.data
             raw.size = self.plain.size
         if send.is_batch:
-            return self.take_batch(link, born_host, &send, route, raw, header + header_bytes, body_bytes)
-        return self.take_single(link, born_host, &send, route, raw, header + header_bytes, body_bytes)
+            return self.take_batch(link, born_host, &send, topic, raw, header + header_bytes, body_bytes)
+        return self.take_single(link, born_host, &send, topic, raw, header + header_bytes, body_bytes)
 
     cdef int take_single(
-        self, int64_t link, bytes born_host, Send *send, TopicTarget route, Text raw, Bytes body, Py_ssize_t body_bytes
+        self, int64_t link, bytes born_host, Send *send, TopicTarget topic, Text raw, Bytes body, Py_ssize_t body_bytes
     ) except -1:
         cdef Properties found
-        cdef TopicTarget target = route
+        cdef TopicTarget stored_in = topic
         cdef QueueTail queue
         cdef PyObject *there
         cdef int64_t queue_id = send.queue_id, level = 0, code, log_offset, queue_offset
@@ -194,36 +194,36 @@ cdef class SendEngine:
             there = PyDict_GetItem(self.topics, SCHEDULE_NAME)
             if there == NULL:
                 return 0
-            target = <TopicTarget?><object>there
+            stored_in = <TopicTarget?><object>there
             queue_id = level - 1
             append(&self.kept, b"REAL_TOPIC\x01", 11)
-            append(&self.kept, PyBytes_AS_STRING(route.encoded) + 1, PyBytes_GET_SIZE(route.encoded) - 1)
+            append(&self.kept, PyBytes_AS_STRING(topic.encoded) + 1, PyBytes_GET_SIZE(topic.encoded) - 1)
             append(&self.kept, b"\x02REAL_QID\x01", 10)
             append_number(&self.kept, send.queue_id)
             append(&self.kept, b"\x02", 1)
-        there = PyDict_GetItem(target.queues, queue_id)
+        there = PyDict_GetItem(stored_in.queues, queue_id)
         if there == NULL:
             return 0
         queue = <QueueTail?><object>there
         append(&self.kept, PyBytes_AS_STRING(self.cluster_pair), PyBytes_GET_SIZE(self.cluster_pair))
-        size = self.record_bytes(born_host, target, body_bytes, self.kept.size)
+        size = self.record_bytes(born_host, stored_in, body_bytes, self.kept.size)
         if self.kept.size + CRC_PROPERTY_BYTES > PROPERTIES_BYTES_MAX or self.records.size + size > self.room:
             return 0
         code = self.store_ms + <int64_t>self.delays_ms[level - 1] if level else tags_code(found.named.tags)
         log_offset = self.log_end + self.records.size
         queue_offset = queue.next_offset
         self.store(
-            born_host, send, target, queue, queue_id, <int32_t>send.flag, body, body_bytes, self.kept.data,
+            born_host, send, stored_in, queue, queue_id, <int32_t>send.flag, body, body_bytes, self.kept.data,
             self.kept.size, code,
         )
-        append_keys(&self.keys, target.key_prefix, found.named.unique, found.named.keys, log_offset, self.store_ms)
+        append_keys(&self.keys, stored_in.key_prefix, found.named.unique, found.named.keys, log_offset, self.store_ms)
         self.ids.size = 0
         self.append_id(log_offset)
         self.acknowledge(link, send, queue_offset, found.named.unique, found.waits, 1)
         return 1
 
     cdef int take_batch(
-        self, int64_t link, bytes born_host, Send *send, TopicTarget route, Text raw, Bytes body, Py_ssize_t body_bytes
+        self, int64_t link, bytes born_host, Send *send, TopicTarget topic, Text raw, Bytes body, Py_ssize_t body_bytes
     ) except -1:
         cdef Properties found
         cdef Named named
@@ -240,7 +240,7 @@ cdef class SendEngine:
             return 0
         append(&self.kept, PyBytes_AS_STRING(self.cluster_pair), PyBytes_GET_SIZE(self.cluster_pair))
         shared = self.kept.size
-        there = PyDict_GetItem(route.queues, send.queue_id)
+        there = PyDict_GetItem(topic.queues, send.queue_id)
         if there == NULL:
             return 0
         queue = <QueueTail?><object>there
@@ -261,7 +261,7 @@ cdef class SendEngine:
             parts += 1
         if longest + 1 + shared + CRC_PROPERTY_BYTES > PROPERTIES_BYTES_MAX:
             return 0
-        length = body_bytes + parts * (113 + shared + PyBytes_GET_SIZE(route.encoded))
+        length = body_bytes + parts * (113 + shared + PyBytes_GET_SIZE(topic.encoded))
         if self.records.size + length > self.room:
             return 0
         self.ids.size = 0
@@ -279,10 +279,10 @@ cdef class SendEngine:
             named = find_named(self.part.data, self.part.size)
             log_offset = self.log_end + self.records.size
             self.store(
-                born_host, send, route, queue, send.queue_id, <int32_t>big_32(part + 12), part + 20, length,
+                born_host, send, topic, queue, send.queue_id, <int32_t>big_32(part + 12), part + 20, length,
                 self.part.data, self.part.size, tags_code(named.tags),
             )
-            append_keys(&self.keys, route.key_prefix, named.unique, named.keys, log_offset, self.store_ms)
+            append_keys(&self.keys, topic.key_prefix, named.unique, named.keys, log_offset, self.store_ms)
             if number:
                 append(&self.ids, b",", 1)
             self.append_id(log_offset)
@@ -291,21 +291,21 @@ cdef class SendEngine:
         return 1
 
     cdef inline Py_ssize_t record_bytes(
-        self, bytes born_host, TopicTarget route, Py_ssize_t body_bytes, Py_ssize_t properties_bytes
+        self, bytes born_host, TopicTarget topic, Py_ssize_t body_bytes, Py_ssize_t properties_bytes
     ):
         return (
             74 + PyBytes_GET_SIZE(born_host) + PyBytes_GET_SIZE(self.store_host) + body_bytes
-            + PyBytes_GET_SIZE(route.encoded) + properties_bytes + CRC_PROPERTY_BYTES
+            + PyBytes_GET_SIZE(topic.encoded) + properties_bytes + CRC_PROPERTY_BYTES
         )
 
     cdef int store(
-        self, bytes born_host, Send *send, TopicTarget route, QueueTail queue, int64_t queue_id, int32_t flag,
+        self, bytes born_host, Send *send, TopicTarget topic, QueueTail queue, int64_t queue_id, int32_t flag,
         Bytes body, Py_ssize_t body_bytes, Bytes properties, Py_ssize_t properties_bytes, int64_t code,
     ) except -1:
         """Append a record and stage its queue entry."""
-        cdef Py_ssize_t size = self.record_bytes(born_host, route, body_bytes, properties_bytes)
+        cdef Py_ssize_t size = self.record_bytes(born_host, topic, body_bytes, properties_bytes)
         cdef Py_ssize_t born_bytes = PyBytes_GET_SIZE(born_host), store_bytes = PyBytes_GET_SIZE(self.store_host)
-        cdef Py_ssize_t topic_bytes = PyBytes_GET_SIZE(route.encoded)
+        cdef Py_ssize_t topic_bytes = PyBytes_GET_SIZE(topic.encoded)
         cdef int64_t log_offset = self.log_end + self.records.size
         cdef int64_t sys_flag = (
             send.sys_flag | (BORN_V6 if born_bytes == 20 else 0) | (STORE_V6 if store_bytes == 20 else 0)
@@ -337,7 +337,7 @@ cdef class SendEngine:
         at += 16
         memcpy(at, body, body_bytes)
         at += body_bytes
-        memcpy(at, PyBytes_AS_STRING(route.encoded), topic_bytes)
+        memcpy(at, PyBytes_AS_STRING(topic.encoded), topic_bytes)
         at += topic_bytes
         put_16(at, <uint32_t>(properties_bytes + CRC_PROPERTY_BYTES))
         memcpy(at + 2, properties, properties_bytes)

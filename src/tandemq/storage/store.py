@@ -159,7 +159,8 @@ class Store:
         message = NewMessage(
             body, properties, flag, sys_flag, born_ms, born_host, store_ms, store_host, reconsume_times, prepared_offset
         )
-        raw, log_offset = self.log.encode(queue.topic, queue.queue_id, queue_offset, message)
+        raw = self.log.encode(queue.topic, queue.queue_id, queue_offset, message)
+        log_offset = self.log.end
         queues: list[ConsumeQueue] = []
         if is_queued:
             code = self.entry_code(queue.topic, properties, store_ms)

@@ -11,7 +11,6 @@ from tandemq.codec.remoting.requests import (
     SendFields,
     SendFieldsV1,
     decode_pull_frame,
-    decode_send_frame,
     is_true,
     read_fields,
 )
@@ -56,15 +55,6 @@ def test_both_forms_of_a_send_have_the_same_fields() -> None:
     for name in SendFields.__struct_fields__:
         assert getattr(one, name) == getattr(two, name)
     assert (two.queue_id, two.born_timestamp, two.flag, two.max_reconsume_times) == (2, 1700000000000, -1, 16)
-
-
-def test_whole_send_header_is_decoded_in_one_step() -> None:
-    raw = json.dumps({"code": 310, "opaque": -5, "extFields": V2, "flag": 2, "language": "JAVA", "version": 409})
-    frame = decode_send_frame(raw.encode())
-    assert (frame.code, frame.opaque, frame.flag) == (310, -5, 2)
-    whole = read_fields(SendFields, V2)
-    for name in type(frame.extFields).__struct_fields__:
-        assert getattr(frame.extFields, name) == getattr(whole, name)
 
 
 def test_whole_pull_header_is_decoded_in_one_step() -> None:

@@ -18,22 +18,16 @@ from typing import NamedTuple
 from isal.isal_zlib import crc32
 
 from tandemq.boundary import Disk, File
-from tandemq.codec.record.entries import BLANK_BYTES_MIN, QUEUE_ENTRY
+from tandemq.codec.record.entries import BLANK_BYTES_MIN
 from tandemq.codec.record.record import peek
 from tandemq.engine import record_entries
 from tandemq.errors import DiskFailed
-from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.replication.record_stream import CorruptRecord, Piece, RecordStream
 from tandemq.storage.log.scan import boundary_before, find_next_record
 
 PAGE_BYTES = 4096
 CONTEXT_BYTES = 256
 """Maximum number of bytes before and behind a damaged range that are compared with those of the replica."""
-_TRANSACTION_BITS = 0xC
-_UNQUEUED = (0x4, 0xC)
-"""Transaction bits of prepared and rolled back messages, which are in no queue."""
-_SCHEDULE = SCHEDULE_TOPIC.encode()
-_pack = QUEUE_ENTRY.pack
 
 
 class LogReader:

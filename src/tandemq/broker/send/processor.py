@@ -32,8 +32,9 @@ class SendPath(SendState):
         self, config: BrokerConfig, store: Store, topics: Topics, groups: Groups, random: Random, store_host: bytes
     ) -> None:
         """Take the collaborators; `store_host` is this broker's advertised address in the form of records."""
-        self._engine = SendEngine(topics.table)
         super().__init__(config, store, topics, store_host)
+        self._engine = SendEngine(topics.table)
+        self._configure_engine()
         self.decoded = DecodedPath(self, groups, random)
 
     def set_store_host(self, store_host: bytes) -> None:

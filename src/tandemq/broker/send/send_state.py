@@ -32,7 +32,7 @@ class SendState:
         self.bytes = 0
         """Bytes of their bodies."""
         self.dead_letters = DeadLetters()
-        self.adopt_config(config)
+        self.config = config
 
     def set_store_host(self, store_host: bytes) -> None:
         """Set this broker's advertised address, in the form of records, once it is known."""

@@ -39,8 +39,6 @@ RETRY_MAX_MS = 5_000
 WARN_EVERY_MS = 60_000
 OPEN_RETRY_MS = 500
 
-OnQueueMessages = Callable[[AssignedQueue, list[StoredMessage], Now], None]
-
 
 class RebalanceService:
     """Queues assigned to one consumer."""

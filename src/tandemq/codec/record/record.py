@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from isal.isal_zlib import crc32
 
-from tandemq.codec.record.entries import BLANK_MAGIC
 from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.java_hash import cached_java_hash
 from tandemq.model.message import StoredMessage, SysFlag, decode_properties
@@ -40,8 +39,6 @@ _V6_MASK = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 HEAD_V4 = Struct(">iIIiiqqiq8sq8siqi")
 """Fixed fields of a record with IPv4 hosts: 88 bytes, up to and including the body length."""
 
-RUN_HEAD = Struct(">iIIiiqqiq8s16s12xi")
-"""The same for new messages: store time and store host are one field, reconsume times and prepared offset are 0."""
 
 _HEADS = {
     0: HEAD_V4,
@@ -202,22 +199,6 @@ def parse_message_id(text: str) -> tuple[str, int]:
     return decode_host(raw[:-8]), int.from_bytes(raw[-8:])
 
 
-CRC_MIDDLE = [(b"%03d" % number)[::-1] for number in range(1000)]
-CRC_FIRST = [CRC_NAME + digits for digits in CRC_MIDDLE]
-CRC_LAST = [(b"%04d" % number)[::-1] + b"\x02" for number in range(_CRC_MASK // 1_000_000 + 1)]
-"""The closing property in three pieces, digits reversed: for crc % 1000, for crc // 1000 % 1000, for the rest."""
-
-
-def crc_property(crc: int) -> bytes:
-    """Return the closing property of a record whose preceding bytes have this CRC."""
-    return CRC_NAME + (b"%010d" % (crc & _CRC_MASK))[::-1] + b"\x02"
-
-
-def has_record_crc(data: Buffer, start: int, size: int) -> bool:
-    """Whether the record of `size` bytes at `start` ends with the CRC property."""
-    return data[start + size - CRC_PROPERTY_BYTES : start + size - 11] == CRC_NAME
-
-
 def record_fault(data: Buffer, start: int, size: int, body_start: int, body_end: int, body_crc: int) -> str | None:
     """Return what is wrong with the checksum of a parsed record, None if it is right.
 
@@ -359,11 +340,6 @@ def unpack_head(data: Buffer, start: int) -> RecordHead:
 def peek(data: Buffer, start: int) -> tuple[int, int]:
     """Return the size and magic of a possible record at `start`; at least 8 bytes must follow. Plain tuple: hot."""
     return _SIZE_MAGIC.unpack_from(data, start)
-
-
-def is_blank(magic: int) -> bool:
-    """Whether the magic is that of the blank at a file's end."""
-    return magic == BLANK_MAGIC
 
 
 def property_value(properties: bytes, name: bytes) -> bytes | None:

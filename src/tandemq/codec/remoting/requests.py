@@ -71,41 +71,6 @@ class SendFields(
     batch: str = "false"
 
 
-class PlainSendFields(
-    msgspec.Struct,
-    gc=False,
-    rename={
-        "topic": "b",
-        "queue_id": "e",
-        "sys_flag": "f",
-        "born_timestamp": "g",
-        "flag": "h",
-        "properties": "i",
-        "reconsume_times": "j",
-        "batch": "m",
-    },
-):
-    """Fields of a V2 send that the hot path needs; each field left out saves one object per message."""
-
-    topic: str
-    queue_id: Int32
-    sys_flag: Int32
-    born_timestamp: Int64
-    flag: Int32
-    properties: str = ""
-    reconsume_times: Int32 = 0
-    batch: str = "false"
-
-
-class PlainSendFrame(msgspec.Struct, gc=False):
-    """The whole JSON header of a V2 send: decoded in one step on the hot path."""
-
-    code: int
-    opaque: Int32
-    extFields: PlainSendFields  # noqa: N815  # the name on the wire
-    flag: Int32 = 0
-
-
 class PullFields(msgspec.Struct, rename="camel", gc=False):
     """PULL_MESSAGE (11), LITE_PULL_MESSAGE (361). `sys_flag`: 1 commit, 2 suspend, 4 subscription, 8 class filter."""
 
@@ -230,5 +195,4 @@ def _booleans(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     return tuple(field.encode_name for field in fields if field.type is bool)
 
 
-decode_send_frame = msgspec.json.Decoder(PlainSendFrame, strict=False).decode
 decode_pull_frame = msgspec.json.Decoder(PullFrame, strict=False).decode

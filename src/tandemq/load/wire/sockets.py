@@ -19,7 +19,6 @@ RECEIVE_BYTES = 1 << 18
 # All connections read into this buffer and copy out what came: a fresh 256 KiB buffer per read costs page faults.
 _shared = memoryview(bytearray(RECEIVE_BYTES))
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
-_DEAD = select.EPOLLHUP | select.EPOLLERR
 
 
 def parse_address(address: str) -> tuple[str, int]:

@@ -131,8 +131,8 @@ class CommitLog:
         """Bytes of records that the current file still has room for."""
         return max(0, self._segment_end - self.end - BLANK_BYTES_MIN)
 
-    def encode(self, topic: str, queue_id: int, queue_offset: int, message: NewMessage) -> tuple[bytes, int]:
-        """Encode a message as the next record; return its bytes, for `append`, and its log offset.
+    def encode(self, topic: str, queue_id: int, queue_offset: int, message: NewMessage) -> bytes:
+        """Encode a message as the record at `end`, for `append`.
 
         Raises:
             RecordTooLarge: see `reserve` and `encode_record`.
@@ -158,7 +158,7 @@ class CommitLog:
             prepared_offset=message.prepared_offset,
         )
         assert len(raw) == size, "the size computed before encoding must hold"
-        return raw, offset
+        return raw
 
     def append(self, data: Buffer) -> None:
         """Append encoded records, unchanged; they must not cross a file's end."""

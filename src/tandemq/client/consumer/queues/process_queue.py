@@ -36,10 +36,6 @@ class ProcessQueue:
         """Remove an acknowledged message; has no effect a second time."""
         self._bytes -= self._unacked.pop(queue_offset, 0)
 
-    def is_unacked(self, queue_offset: int) -> bool:
-        """Return whether a message was pulled and not acknowledged."""
-        return queue_offset in self._unacked
-
     def reset(self, queue_offset: int) -> None:
         """Drop all messages and continue at another offset."""
         self._unacked.clear()
