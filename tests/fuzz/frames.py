@@ -190,7 +190,7 @@ class Frames:
         if pairs and self.odd():
             pairs.insert(random.randrange(len(pairs)), random.choice(pairs))
         if self.odd(0.3):
-            pairs += [(f"n{number}", "v") for number in range(random.choice((40, 46, 47, 48, 49, 60)))]
+            pairs += [(f"n{number}", "v") for number in range(random.choice((40, 60, 126, 127, 128, 129, 140)))]
         if self.odd(0.2):
             size = 32767 - 20 - sum(len(f"{name}11{value}") for name, value in pairs) + random.randrange(-60, 8)
             pairs.append(("big", max(size, 0) * "b"))
