@@ -28,8 +28,17 @@ warmup_option = click.option(
 )
 topic_option = click.option("--topic", default="TandemQBench", show_default=True, help="Topic; created if needed.")
 queues_option = click.option(
-    "--queues", default=8, show_default=True, type=click.IntRange(1), help="Number of queues used."
+    "--queues", default=8, show_default=True, type=click.IntRange(1), help="Number of queues used, of each topic."
 )
+topics_option = click.option(
+    "--topics",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Number of topics; with more than one their names are --topic with -0, -1 and so on.",
+)
+group_option = click.option("--group", default="", help="Producer or consumer group, instead of the generator's own.")
+FORMS = ("json", "v5", "binary", "v1")
 
 
 @click.group()
@@ -44,8 +53,29 @@ def bench() -> None:
 @address_argument
 @topic_option
 @queues_option
+@topics_option
+@click.option(
+    "--form",
+    default="json",
+    show_default=True,
+    type=click.Choice(FORMS),
+    help="Form of a request: SEND_MESSAGE_V2 as a 4.9 client or as a 5.x client writes it, the same with a binary "
+    "header, or SEND_MESSAGE (10).",
+)
+@click.option(
+    "--lengths",
+    default="one",
+    show_default=True,
+    type=click.Choice(("one", "varied")),
+    help="varied: bodies of 128 to 896 bytes, keys, tags and a property that differ from message to message, random "
+    "queues; --body and --tag are ignored.",
+)
 @click.option(
     "--body", default=1024, show_default=True, type=click.IntRange(1), help="Body size of a message in bytes."
+)
+@click.option("--tag", default="", help="Tag of all messages.")
+@click.option(
+    "--delay", default=0, show_default=True, type=click.IntRange(0, 18), help="Delay level of the messages; 0: none."
 )
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Messages per request.")
 @click.option("--connections", default=16, show_default=True, type=click.IntRange(1), help="Number of connections.")
@@ -56,11 +86,14 @@ def bench() -> None:
     "--count", default=0, type=click.IntRange(0), help="Stop after this number of messages instead of after --seconds."
 )
 @click.option("--broker", "broker_name", default="broker-a", show_default=True, help="Name of the broker group.")
+@group_option
 @seconds_option
 @warmup_option
 @json_option
 def produce(address: str, as_json: bool, **options: Any) -> None:
     """Send messages as fast as the broker acknowledges them."""
+    if options["batch"] > 1 and options["delay"]:
+        raise click.UsageError("a batch cannot be delayed: --delay needs --batch 1")
     result = _run("produce", address, options, as_json=as_json)
     if as_json:
         show_json(result)
@@ -80,8 +113,14 @@ def produce(address: str, as_json: bool, **options: Any) -> None:
 @address_argument
 @topic_option
 @queues_option
+@topics_option
+@click.option(
+    "--expression", default="*", show_default=True, help='Tags of the messages to be delivered, as in "paid || audit".'
+)
 @click.option("--connections", default=4, show_default=True, type=click.IntRange(1), help="Number of connections.")
 @click.option("--max-messages", default=32, show_default=True, type=click.IntRange(1), help="Messages per pull.")
+@click.option("--window", default=32, show_default=True, type=click.IntRange(1), help="Pulls in flight per connection.")
+@group_option
 @seconds_option
 @warmup_option
 @json_option

@@ -3,7 +3,11 @@
 import json
 
 import pytest
+from click.testing import CliRunner
 
+from tandemq.cli import bench
+from tandemq.load.__main__ import _parser
+from tandemq.load.wire import frames
 from tandemq.run.local import LocalCluster
 from tests.unit.cli.conftest import Run
 
@@ -18,6 +22,54 @@ def test_produce_then_consume(run: Run, tandemq_broker: LocalCluster) -> None:
     assert sent["latency"]["p50_ms"] > 0
     got = json.loads(run("bench", "consume", tandemq_broker.address, *SHORT).stdout)
     assert got["messages"] > 0
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("form", bench.FORMS)
+def test_several_topics_of_varied_messages_are_sent_in_each_form_and_read_by_tag(
+    run: Run, tandemq_broker: LocalCluster, form: str
+) -> None:
+    where = (tandemq_broker.address, "--topic", "varied", "--topics", 3, "--queues", 2)
+    how = ("--form", form, "--lengths", "varied", "--count", 2_000, "--group", "bench")
+    sent = json.loads(run("bench", "produce", *where, *how, *SHORT).stdout)
+    assert (sent["messages"], sent["refused"]) == (2_000, {})
+    store = tandemq_broker.broker().node.store
+    counts = {name: queue.max_offset for name, queue in store.queues.items() if name[0].startswith("varied")}
+    assert {topic for topic, _ in counts} == {"varied-0", "varied-1", "varied-2"}
+    assert sum(counts.values()) == 2_000
+    read = ("--expression", "paid || audit", "--window", 2, "--group", "bench")
+    got = json.loads(run("bench", "consume", *where, *read, *SHORT).stdout)
+    assert 0 < got["messages"] < got["offsets"]
+
+
+@pytest.mark.system
+def test_delayed_messages_are_held_for_their_level(run: Run, tandemq_broker: LocalCluster) -> None:
+    words = ("bench", "produce", tandemq_broker.address, "--topic", "delayed", "--tag", "late", "--delay", 18)
+    assert json.loads(run(*words, "--count", 20, *SHORT).stdout)["messages"] == 20
+    queues = tandemq_broker.broker().node.store.queues
+    assert sum(queue.max_offset for (topic, _), queue in queues.items() if topic == "SCHEDULE_TOPIC_XXXX") == 20
+
+
+def test_batch_with_a_delay_level_is_a_usage_error() -> None:
+    result = CliRunner().invoke(bench.bench, ["produce", "127.0.0.1:1", "--batch", "2", "--delay", "1"])
+    assert result.exit_code == 2
+    assert "a batch cannot be delayed" in result.output
+
+
+@pytest.mark.parametrize("kind", ["produce", "consume", "replicate"])
+def test_command_has_every_option_of_the_generator(kind: str) -> None:
+    """Under the same name, but for --broker."""
+    options = {option for parameter in bench.bench.commands[kind].params for option in parameter.opts}
+    subparsers = _parser()._subparsers
+    assert subparsers is not None
+    choices = subparsers._group_actions[0].choices
+    assert isinstance(choices, dict)
+    generator = {option for action in choices[kind]._actions for option in action.option_strings}
+    assert generator - {"-h", "--help", "--broker-name"} <= options
+
+
+def test_forms_are_those_of_the_generator() -> None:
+    assert bench.FORMS == frames.FORMS
 
 
 @pytest.mark.system
