@@ -84,7 +84,7 @@ sim: $(READY)  ## the simulation: 300 seeds, seeds=2000 for more, seed=7 for one
 interop: $(READY)  ## tests with unmodified Java peers (needs Java and Maven); k=name selects
 	$(PYTEST) tests/interop -m "not slow" --timeout=240 $(if $(k),-k "$(k)")
 
-bench: $(READY)  ## the benchmarks, with Java RocketMQ in the same run
+bench: $(READY)  ## the benchmarks, with Java RocketMQ and NATS JetStream in the same run
 	$(PY) -m bench.run
 
 bench-spark: $(READY)  ## the data pipeline's figures, compared with Spark's own readers and writers and cmp

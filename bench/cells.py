@@ -15,7 +15,11 @@ from bench.matrix import FLUSHES, PAIRS, PULL_LOADS, SENDS, layout_text, size_te
 
 OURS = "ours"
 JAVA = ("4.9.7", "5.3.3")
-SERVERS = (OURS, *JAVA)
+NATS = "nats"
+SERVERS = (OURS, *JAVA, NATS)
+SERVER_NAMES = {OURS: "TandemQ", **{version: f"RocketMQ {version}" for version in JAVA}, NATS: "NATS JetStream"}
+NATS_CELLS = frozenset(f"send/json/varied/4q/{shape}" for shape in ("1x1", "64x1", "1x32", "16x32"))
+"""The cells that NATS JetStream is measured on, with bodies of the same lengths. It is no part of any target."""
 
 Session = Literal[
     "send", "read", "live", "flush", "pair", "java", "rest", "store", "failover", "client", "topics", "beside", "sim"
@@ -39,6 +43,12 @@ class Cell:
     ratio: float | None = None  # Ratio to the better Java; for times, at most this.
     bound: float | None = None  # At least this, or at most, by more_is_better.
     ours_only: bool = False
+
+    def is_measured_on(self, server: str) -> bool:
+        """Return whether the cell makes sense on this server."""
+        if server == NATS:
+            return self.name in NATS_CELLS
+        return server == OURS or not self.ours_only
 
     @property
     def target(self) -> str:

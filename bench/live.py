@@ -59,10 +59,10 @@ def _live(bench: Bench, group: BrokerGroup, groups: int, seconds: float) -> tupl
     common = {"topic": f"live{groups}", "lengths": "varied"}
     readers = {"rate": 0, "groups": groups, "warmup": settle, "seconds": seconds + _BEGIN_S}
     with background_load("latency", address, **common, **readers) as readings:
-        clocks = Clocks(group)
+        clocks = Clocks(group.pids)
         sender = {"rate": LIVE_RATE, "groups": 0, "warmup": settle, "connections": _SENDERS}
         sends = run_load("latency", address, **common, **sender, seconds=seconds)
-        shares = clocks.shares(sends)
+        shares = clocks.shares(sends, settle + seconds)
         reads = readings()
     values = {
         "send-p50": sends["acknowledged"]["p50_ms"],

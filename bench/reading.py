@@ -79,7 +79,7 @@ def _wait_for_queues(group: BrokerGroup, lengths: str, layout: str, count: int) 
 
 
 def _pull(bench: Bench, group: BrokerGroup, load: PullLoad, seconds: float) -> dict[str, Any]:
-    clocks = Clocks(group)
+    clocks = Clocks(group.pids)
     result = run_load(
         "consume",
         group.master.address,
@@ -88,7 +88,7 @@ def _pull(bench: Bench, group: BrokerGroup, load: PullLoad, seconds: float) -> d
         seconds=seconds,
         warmup=bench.pace.settle_s,
     )
-    return {**result, **clocks.shares(result)}
+    return {**result, **clocks.shares(result, seconds + bench.pace.settle_s)}
 
 
 def _raw_slave(bench: Bench, group: BrokerGroup, lengths: str, layout: str) -> Figure:

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.table import Table
 
-from bench.cells import JAVA, OURS, Cell
+from bench.cells import JAVA, NATS, OURS, SERVER_NAMES, Cell
 from bench.setting import Figure
 
 _RATES = ("msg/s", "MB/s")
@@ -91,8 +91,21 @@ def sync_costs(lines: Sequence[Row]) -> list[SyncCost]:
 
 def sync_cost_line(cost: SyncCost) -> str:
     """Return a line for below the table."""
-    ratios = [f"{'TandemQ' if server == OURS else server} {ratio:.2f}" for server, ratio in cost.ratios.items()]
+    ratios = [f"{SERVER_NAMES[server]} {ratio:.2f}" for server, ratio in cost.ratios.items()]
     return f"SYNC_MASTER pair ÷ one ASYNC_MASTER, varied, {cost.shape}: {', '.join(ratios)}"
+
+
+def nats_lines(lines: Sequence[Row], figures: Sequence[Figure]) -> list[str]:
+    """Return lines for below the table: our rates by those of NATS JetStream, and what limited the latter."""
+    found = []
+    for row in lines:
+        if row.values.get(NATS) and OURS in row.values:
+            ratio = row.values[OURS] / row.values[NATS]
+            text = f"TandemQ ÷ NATS JetStream (one replica, file storage; bodies only), {row.title}: {ratio:.2f}"
+            shares = [figure.detail for figure in figures if (figure.cell, figure.server) == (row.cell, NATS)]
+            server, generator = (max(detail[name] for detail in shares) for name in ("server_cpu", "cpu_share"))
+            found.append(f"{text}; its server used {server:.2f} of a core, its generator {generator:.2f}")
+    return found
 
 
 def extremes(lines: Sequence[Row], count: int) -> tuple[list[Row], list[Row]]:
@@ -114,7 +127,9 @@ def generator_notes(figures: Iterable[Figure], ceilings: dict[str, dict[str, flo
     notes = []
     for figure in figures:
         limit = ceilings.get(figure.cell.rpartition("/")[2], {}).get("limit")
+        # The limits are of requests in our protocol, one message each.
         is_send = figure.cell.startswith(("send/", "flush/", "pair/")) and "/batch/" not in figure.cell
+        is_send &= figure.server != NATS
         if float(figure.detail.get("cpu_share", 0)) > _BUSY:
             notes.append(
                 f"{figure.server}, {figure.cell}: the generator used {figure.detail['cpu_share']:.0%} of a core"
@@ -133,14 +148,16 @@ def write_markdown(path: Path, lines: Sequence[Row], servers: Sequence[str]) -> 
     """Write tables for the documentation: the worst and the best cells, then all."""
     worst, best = extremes(lines, _SHOWN)
     parts = [("The lowest ratios", worst), ("The highest ratios", best), ("All cells", list(lines))]
+    parts = [(title, rows) for title, rows in parts if rows]
     text = "\n".join(line for title, rows in parts for line in ["", f"## {title}", "", *_markdown(rows, servers)])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"# Figures of the last run\n{text}\n", encoding="utf-8")
 
 
 def _markdown(lines: Sequence[Row], servers: Sequence[str]) -> list[str]:
-    names = ["TandemQ" if server == OURS else f"RocketMQ {server}" for server in servers]
-    head = f"| | {' | '.join(names)} | ratio | target |"
+    # A server that was measured on none of these cells gets no column.
+    servers = [server for server in servers if any(server in row.values for row in lines)]
+    head = f"| | {' | '.join(SERVER_NAMES[server] for server in servers)} | ratio | target |"
     found = [head, "|---" * (len(servers) + 3) + "|"]
     for row in lines:
         values = " | ".join(_number(row.values.get(server)) for server in servers)
@@ -154,7 +171,7 @@ def table(lines: Sequence[Row], servers: Sequence[str]) -> Table:
     result = Table(title="TandemQ beside Java RocketMQ", title_justify="left")
     result.add_column("cell")
     for server in servers:
-        result.add_column("TandemQ" if server == OURS else server, justify="right")
+        result.add_column(SERVER_NAMES[server], justify="right")
     for name in ("unit", "ratio", "target"):
         result.add_column(name, justify="left" if name == "unit" else "right")
     result.add_column("")

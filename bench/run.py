@@ -4,7 +4,7 @@
     python -m bench.run --only live --only pair      sessions, cells, or patterns of cells
     python -m bench.run --only 'send/*/varied/1024q/16x32'
     python -m bench.run --list                       the names of all cells
-    python -m bench.run --servers ours,4.9.7         without 5.3.3
+    python -m bench.run --servers ours,4.9.7         without 5.3.3 and NATS JetStream
     python -m bench.run --quick                      a few seconds per cell: to try the benchmark, not for figures
 
 Exit code 1 if a cell could not be measured. A missed target is a fact, not a failure: it shows in the table.
@@ -21,7 +21,8 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.cells import CELLS, DEFAULT, JAVA, OURS, SERVERS, SESSIONS, Cell, Session, chosen
+from bench import nats
+from bench.cells import CELLS, DEFAULT, JAVA, NATS, SERVER_NAMES, SERVERS, SESSIONS, Cell, Session, chosen
 from bench.clients import EXAMPLE_VERSION
 from bench.generator import ceilings
 from bench.loads import LoadFailed
@@ -30,6 +31,7 @@ from bench.report import (
     Row,
     generator_notes,
     machine,
+    nats_lines,
     rows,
     sync_cost_line,
     sync_costs,
@@ -66,6 +68,9 @@ def main(arguments: list[str] | None = None) -> int:
             JavaJars.resolve("server", version)
     if any(cell.session == "java" for cell in cells):
         JavaJars.resolve("example", EXAMPLE_VERSION)
+    missing = _nats_problem() if NATS in servers and any(cell.is_measured_on(NATS) for cell in cells) else ""
+    if missing:
+        servers.remove(NATS)
     started = time.perf_counter()
     runner = _Runner(cells, servers, QUICK if args.quick else Pace(), args.directory, console)
     runner.run(args.rounds)
@@ -73,6 +78,10 @@ def main(arguments: list[str] | None = None) -> int:
     console.print(table(lines, servers))
     for cost in sync_costs(lines):
         console.print(sync_cost_line(cost), highlight=False, soft_wrap=True)
+    for line in nats_lines(lines, runner.figures):
+        console.print(line, highlight=False, soft_wrap=True)
+    if missing:
+        console.print(f"NATS JetStream is not measured: {missing}", highlight=False, soft_wrap=True)
     minutes = (time.perf_counter() - started) / 60
     shares = [f.detail["cpu_share"] for f in runner.figures if "cpu_share" in f.detail]
     if shares:
@@ -83,19 +92,29 @@ def main(arguments: list[str] | None = None) -> int:
     for note in generator_notes(runner.figures, runner.ceilings):
         console.print(f"Judge with care: {note}", highlight=False, soft_wrap=True)
     console.print(f"{minutes:.1f} minutes; details in {args.results}", highlight=False)
-    _write(args, lines, runner, minutes)
+    _write(args, lines, runner, minutes, missing)
     for problem in runner.problems:
         console.print(problem, style="red", highlight=False)
     return 1 if runner.problems else 0
 
 
-def _write(args: argparse.Namespace, lines: list[Row], runner: _Runner, minutes: float) -> None:
+def _nats_problem() -> str:
+    """Return why NATS JetStream is not to be had; nothing if it is."""
+    try:
+        nats.executable()
+    except PeerError as error:
+        return str(error)
+    return ""
+
+
+def _write(args: argparse.Namespace, lines: list[Row], runner: _Runner, minutes: float, missing: str) -> None:
     facts: dict[str, Any] = {
         **machine(),
         "when": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "quick": args.quick,
         "rounds": args.rounds,
         "minutes": round(minutes, 1),
+        "nats": missing or (nats.version() if NATS in runner.servers else "not chosen"),
         "problems": runner.problems,
         "generator_alone": runner.ceilings,
         "generator_notes": generator_notes(runner.figures, runner.ceilings),
@@ -130,10 +149,10 @@ class _Runner:
 
     def measure(self, session: Session, server: str) -> None:
         """Run one session on one server; a failed session does not end the run."""
-        cells = [c for c in self.cells if c.session == session and (server == OURS or not c.ours_only)]
+        cells = [c for c in self.cells if c.session == session and c.is_measured_on(server)]
         if not cells:
             return
-        name = "TandemQ" if server == OURS else f"RocketMQ {server}"
+        name = SERVER_NAMES[server]
         with self.console.status(f"{name}: starting") as status:
 
             def say(what: str) -> None:
@@ -175,7 +194,7 @@ def _parser() -> argparse.ArgumentParser:
         "--only", action="append", default=[], metavar="CELL", help="a session, cell, or pattern; repeatable"
     )
     parser.add_argument("--list", action="store_true", help="print the names of cells")
-    parser.add_argument("--servers", default=",".join(SERVERS), help="comma list of ours, 4.9.7, 5.3.3")
+    parser.add_argument("--servers", default=",".join(SERVERS), help="comma list of ours, 4.9.7, 5.3.3, nats")
     parser.add_argument("--quick", action="store_true", help="short runs, small stores")
     parser.add_argument("--rounds", type=int, default=1, help="repeat everything; the table shows medians")
     parser.add_argument("--directory", type=Path, default=_STORES, help="where stores are put and deleted")

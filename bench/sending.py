@@ -38,7 +38,7 @@ def _cells(bench: Bench, group: BrokerGroup) -> Iterator[Figure]:
     order = sorted(loads, key=lambda one: (one[1].form == "batch", one[1].lengths in LARGE, -one[1].open_requests))
     for cell, load in order:
         bench.say(cell.title)
-        clocks = Clocks(group)
+        clocks = Clocks(group.pids)
         result = run_load(
             "produce",
             group.master.address,
@@ -46,4 +46,4 @@ def _cells(bench: Bench, group: BrokerGroup) -> Iterator[Figure]:
             seconds=bench.pace.measure_s,
             warmup=bench.pace.settle_s,
         )
-        yield bench.figure(cell.name, result["messages_per_s"], {**result, **clocks.shares(result)})
+        yield bench.figure(cell.name, result["messages_per_s"], {**result, **clocks.shares(result, bench.pace.load_s)})

@@ -57,6 +57,11 @@ class BrokerGroup:
             return OurBroker(directory, namesrv=namesrv, name=name, settings=settings)
         return JavaBroker(self.kind, directory, namesrv=namesrv, name=name, jvm_options=JVM, settings=conf)
 
+    @property
+    def pids(self) -> list[int]:
+        """Return the processes of the brokers that run."""
+        return [broker.pid for broker in (self.master, self.slave) if broker.is_running]
+
     def start_name_server(self) -> None:
         """Start it and wait until it listens."""
         self.name_server.begin_start()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import clients, live, processes, reading, sending
-from bench.cells import Session
+from bench import clients, live, nats, processes, reading, sending
+from bench.cells import NATS, Session
 from bench.setting import Bench, Figure
 
 _SESSIONS: dict[Session, Callable[[Bench], Iterator[Figure]]] = {
@@ -35,4 +35,4 @@ def measure(session: Session, bench: Bench) -> Iterator[Figure]:
     Raises:
         LoadFailed, LoadError: the server refused the load or did not start.
     """
-    return _SESSIONS[session](bench)
+    return nats.send(bench) if bench.server == NATS else _SESSIONS[session](bench)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.cells import OURS, Cell
+from bench.cells import JAVA, Cell
 from bench.loads import run_load
 from bench.matrix import LARGE, SendLoad
 from bench.servers import BrokerGroup, Conf, cpu_seconds, machine_cpu_seconds
@@ -38,6 +38,11 @@ class Pace:
     client_messages: int = 400_000
     topics: int = 5_000
     seeds: int = 60
+
+    @property
+    def load_s(self) -> float:
+        """Return how long a cell that sends is under load."""
+        return self.settle_s + self.measure_s
 
 
 QUICK = Pace(
@@ -80,11 +85,16 @@ class Bench:
 
     def wants(self, name: str) -> bool:
         """Return whether this cell is to be measured on this server."""
-        return any(cell.name == name and (self.server == OURS or not cell.ours_only) for cell in self.cells)
+        return any(cell.name == name and cell.is_measured_on(self.server) for cell in self.cells)
+
+    @property
+    def place(self) -> Path:
+        """Return the directory for what this server stores."""
+        return self.directory / f"{self.server}-{os.getpid()}"
 
     def group(self, conf: Conf | None = None) -> BrokerGroup:
         """Return a fresh group of brokers of this kind."""
-        return BrokerGroup(self.server, self.directory / f"{self.server}-{os.getpid()}", conf)
+        return BrokerGroup(self.server, self.place, conf)
 
     def figure(self, cell: str, value: float, detail: dict[str, Any] | None = None) -> Figure:
         """Return a figure of this server."""
@@ -93,27 +103,29 @@ class Bench:
     @property
     def warmup_s(self) -> float:
         """Return how long this server is to be loaded before anything is measured."""
-        return self.pace.warmup_ours_s if self.server == OURS else self.pace.warmup_java_s
+        return self.pace.warmup_java_s if self.server in JAVA else self.pace.warmup_ours_s
 
 
 class Clocks:
-    """CPU time during a cell: of the brokers, and of everything that is neither broker nor generator."""
+    """CPU time during a cell: of the servers, and of everything that is neither server nor generator."""
 
-    def __init__(self, group: BrokerGroup) -> None:
-        """Start."""
-        self._pids = [broker.pid for broker in (group.master, group.slave) if broker.is_running]
-        self._started, self._brokers, self._machine = self._read()
+    def __init__(self, pids: Collection[int]) -> None:
+        """Start; `pids` are the servers' processes."""
+        self._pids = pids
+        self._started, self._servers, self._machine = self._read()
 
     def _read(self) -> tuple[float, float, float]:
         return time.perf_counter(), sum(map(cpu_seconds, self._pids)), machine_cpu_seconds()
 
-    def shares(self, result: dict[str, Any]) -> dict[str, float]:
-        """Return the shares of one core since the start."""
-        now, brokers, machine = self._read()
-        passed = now - self._started
-        server = (brokers - self._brokers) / passed
-        others = (machine - self._machine) / passed - server - float(result["cpu_share"])
-        return {"server_cpu": round(server, 3), "others_cpu": round(max(0.0, others), 3)}
+    def shares(self, result: dict[str, Any], load_s: float) -> dict[str, float]:
+        """Return the shares of one core since the start.
+
+        `load_s`: how long the load lasted. The servers' share is of that time: a generator needs a second to begin.
+        """
+        now, servers, machine = self._read()
+        passed, used = now - self._started, servers - self._servers
+        others = (machine - self._machine - used) / passed - float(result["cpu_share"])
+        return {"server_cpu": round(used / load_s, 3), "others_cpu": round(max(0.0, others), 3)}
 
 
 def warm_up(bench: Bench, group: BrokerGroup, loads: Iterable[SendLoad]) -> None:

@@ -3,9 +3,18 @@
 import json
 from pathlib import Path
 
-from bench.cells import CELLS, OURS, SERVERS
+from bench.cells import CELLS, JAVA, NATS, OURS, SERVERS
 from bench.plot import write_svg
-from bench.report import extremes, generator_notes, rows, sync_cost_line, sync_costs, write_json, write_markdown
+from bench.report import (
+    extremes,
+    generator_notes,
+    nats_lines,
+    rows,
+    sync_cost_line,
+    sync_costs,
+    write_json,
+    write_markdown,
+)
 from bench.setting import Figure
 from tests.spec import spec
 
@@ -26,7 +35,7 @@ def test_synchronous_double_write_is_compared_with_an_asynchronous_master_of_the
     """For one sender and for many; a server without one of the two rates is left out."""
     lines = rows(CELLS, FIGURES)
     assert [sync_cost_line(cost) for cost in sync_costs(lines)] == [
-        "SYNC_MASTER pair ÷ one ASYNC_MASTER, varied, 1x1: TandemQ 0.25, 4.9.7 0.20",
+        "SYNC_MASTER pair ÷ one ASYNC_MASTER, varied, 1x1: TandemQ 0.25, RocketMQ 4.9.7 0.20",
         "SYNC_MASTER pair ÷ one ASYNC_MASTER, varied, 16x32: TandemQ 0.75",
     ]
     write_json(tmp_path / "latest.json", lines, FIGURES, {})
@@ -46,7 +55,7 @@ def test_ratio_is_that_to_the_better_java_and_judged_by_the_target() -> None:
     figures = [
         Figure(name, server, value)
         for name, values in cells.items()
-        for server, value in zip(SERVERS, values, strict=True)
+        for server, value in zip((OURS, *JAVA), values, strict=True)
     ]
     rate, time = rows(CELLS, figures)
     assert (rate.ratio, rate.met) == (1.9, True)
@@ -70,6 +79,21 @@ def test_worst_and_best_cells_are_shown_and_none_twice(tmp_path: Path) -> None:
     for text in ((tmp_path / "plot.svg").read_text(), (tmp_path / "latest.md").read_text()):
         assert lines[0].title in text
         assert lines[-1].title in text
+
+
+def test_nats_is_compared_below_the_table_and_is_no_part_of_a_ratio(tmp_path: Path) -> None:
+    shares = {"server_cpu": 1.23, "cpu_share": 0.15}
+    figures = [*FIGURES, Figure("send/json/varied/4q/1x1", NATS, 2_000, shares)]
+    lines = rows(CELLS, figures)
+    assert lines[0].ratio == 4 / 3
+    (line,) = nats_lines(lines, figures)
+    assert "send varied, 1x1: 2.00; its server used 1.23 of a core, its generator 0.15" in line
+    write_markdown(tmp_path / "latest.md", lines, SERVERS)
+    assert "| RocketMQ 5.3.3 | NATS JetStream |" in (tmp_path / "latest.md").read_text()
+    write_markdown(tmp_path / "latest.md", rows(CELLS, FIGURES[:2]), SERVERS)
+    written = (tmp_path / "latest.md").read_text()
+    assert "NATS" not in written
+    assert "5.3.3" not in written
 
 
 def test_figures_near_the_limit_of_the_generator_are_named() -> None:

@@ -38,7 +38,8 @@ RARE_TAG = "audit"
 TAGS = {"paid": 40, "created": 30, "shipped-abroad": 20, "returned-by-customer": 9, RARE_TAG: 1}
 """Tags of varied messages, with their shares in per cent."""
 
-_BODY_MIN, _BODY_MAX = 128, 896
+VARIED_BODY_MIN, VARIED_BODY_MAX = 128, 896
+"""Bytes of the bodies of varied messages."""
 _MESSAGES_MAX = 20_000
 _POOL_BYTES_MAX = 64 << 20
 _BLOCK_FRAMES = 512
@@ -249,7 +250,7 @@ class _Renderer:
             self.body_bytes += len(self._body)
             tag = [("TAGS", shape.tag)] if shape.tag else []
             return self._text_of([("UNIQ_KEY", self._unique_key()), ("WAIT", "true"), *delay, *tag]), self._body
-        size = random.randint(_BODY_MIN, _BODY_MAX)
+        size = random.randint(VARIED_BODY_MIN, VARIED_BODY_MAX)
         at = random.randrange(len(self._text) - size)
         self.body_bytes += size
         properties = [
