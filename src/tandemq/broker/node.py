@@ -82,8 +82,8 @@ class Broker(BrokerParts):
         woken, self.store.woken = self.store.woken, []
         self.role.role.wake(woken)
         self.pull.answer_woken(turn)
-        if self.topics.changed and self.registration.address:
-            self.registration.register(turn, now)
+        if self.registration.is_due:
+            self.registration.register_changes(turn, now)
         saving = self.saver.begin()
         if saving is not None:
             turn.jobs.append(saving)

@@ -64,7 +64,7 @@ from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.damage_table import Damages
 from tandemq.broker.state.generations import Generations
 from tandemq.broker.state.groups import Groups
-from tandemq.broker.state.persistence import Saver
+from tandemq.broker.state.persistence import FOLD_MS, Saver
 from tandemq.broker.state.schedule import Schedule
 from tandemq.broker.state.topics import Topics, refuse_unsupported
 from tandemq.config.settings import BrokerConfig
@@ -168,6 +168,7 @@ class BrokerParts:
         self.peers = Peers(self.next_link)
         self.damages = Damages()
         self.generations = Generations(self.disk)
+        self.schedule.every(FOLD_MS, lambda _: self.saver.fold(), first_ms=now.mono_ms + FOLD_MS)
         self.schedule.every(
             lambda: self.current.config.offsets_persist_ms,
             lambda _: self.offsets.save(),

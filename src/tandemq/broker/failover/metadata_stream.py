@@ -21,6 +21,7 @@ from tandemq.broker.ha.master import MasterSide
 from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.state.consumer_offsets import WHOLE, ConsumerOffsets
 from tandemq.broker.state.groups import Groups, parse_groups
+from tandemq.broker.state.table_journal import REMOVED, removed_names
 from tandemq.broker.state.topics import Topics, parse_topics
 from tandemq.codec.ha import KIND_DELAYS, KIND_GROUPS, KIND_OFFSETS, KIND_TOPICS
 from tandemq.codec.remoting.fastjson import dumps, dumps_java, loads
@@ -35,8 +36,6 @@ NOTE_AGAIN_MS = 100
 """Retry interval for changes of offsets that the disk did not take."""
 BACKLOG_BYTES_MAX = 4 << 20
 """Maximum number of bytes that wait to leave on a connection before metadata is withheld from it."""
-REMOVED = "tandemRemoved"
-"""In a table of changes: names that no longer exist."""
 WHOLE_KINDS = frozenset({KIND_TOPICS, KIND_GROUPS, KIND_OFFSETS})
 """Tables that a slave has to have received whole before it can continue as the master."""
 
@@ -244,7 +243,7 @@ class MetadataStream:
     def _take_topics(self, table: dict[str, Any]) -> None:
         topics, version = self._topics, DataVersion.from_json(table.get("dataVersion"))
         if not table.get(WHOLE):
-            topics.follow(parse_topics(table), _removed(table), version)
+            topics.follow(parse_topics(table), removed_names(table), version)
         elif version != topics.version:
             topics.replace(parse_topics(table), version)
             log.info("replication: took over %d topics", len(topics.table))
@@ -252,13 +251,6 @@ class MetadataStream:
     def _take_groups(self, table: dict[str, Any]) -> None:
         groups, version = self._groups, DataVersion.from_json(table.get("dataVersion"))
         if not table.get(WHOLE):
-            groups.follow(parse_groups(table), _removed(table), version)
+            groups.follow(parse_groups(table), removed_names(table), version)
         elif version != groups.version:
             groups.replace(parse_groups(table), version)
-
-
-def _removed(table: dict[str, Any]) -> list[str]:
-    names = table.get(REMOVED, [])
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ProtocolError(f"{REMOVED} must be a list of names")
-    return names

@@ -5,21 +5,24 @@ RocketMQ 5's `enableSplitRegistration`: name servers merge topics, they never re
 name servers skip the topics of a registration whose data version equals the last one, so each piece has a version of
 its own: the last piece that of the table, each before it a timestamp one millisecond smaller than the next. A TandemQ
 name server uses the table's own version, which is the same in all pieces (`TABLE_VERSION`). A broker is registered
-where every piece was accepted. While pieces are in flight to a name server a change waits until they are answered, so
-that at most one table per name server is in flight.
+where every piece was accepted. At most one table per name server is in flight, except after a change of the role.
+
+A name server that has accepted all topics is sent only those that change, at once, in a registration with the new data
+version, as RocketMQ brokers do. Above `CHANGES_MAX` such registrations without a response changes are gathered. If one
+fails, all topics are sent again, with a timestamp of their own: the name server may know the version already.
 
 Source: docs/reference/requests.md, "REGISTER_BROKER"; RocketMQ BrokerOuterAPI, RouteInfoManager.
 """
 
 import logging
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 import msgspec
 
 from tandemq.boundary import Now, Turn
-from tandemq.broker.connections.outbound import Peers
+from tandemq.broker.connections.outbound import OnAnswer, Peers
 from tandemq.broker.context import CurrentTurn
 from tandemq.broker.state.schedule import Schedule
 from tandemq.broker.state.topics import Topics
@@ -33,6 +36,8 @@ from tandemq.model.topic import Permission
 log = logging.getLogger(__name__)
 PIECE_TOPICS = 2_000
 PIECE_BYTES = 2 << 20
+CHANGES_MAX = 64
+"""Maximum number of registrations of changed topics in flight to a name server."""
 TABLE_VERSION = "tandemDataVersion"
 REGISTER_AGAIN_MS = 2_000
 WEIGHT_DEFAULT = 100
@@ -50,8 +55,26 @@ class _Round:
     """Pieces without a response yet."""
     failure: str = ""
     """Why a piece was not accepted."""
-    is_outdated: bool = False
-    """Whether topics changed since it was sent."""
+    is_shifted: bool = False
+    """Whether its data version differs from that of the table."""
+
+
+@dataclass(slots=True)
+class _NameServer:
+    """What one name server knows."""
+
+    last: _Round = field(default_factory=lambda: _Round(0, 0))
+    """Its last registration of all topics."""
+    names: dict[str, None] = field(default_factory=dict)
+    """Topics that changed since, and were not sent."""
+    needs_all: bool = False
+    """Whether all topics are to be sent again, once `last` is answered."""
+    changes_in_flight: int = 0
+    """Registrations of changed topics without a response."""
+    is_complete: bool = False
+    """Whether it accepted all topics on the present connection, and the changes since as far as it has answered."""
+    is_uncertain: bool = False
+    """Whether a change was not accepted since `last`: it may know its data version, and not the topics."""
 
 
 class Registration:
@@ -89,30 +112,81 @@ class Registration:
         """Whether a registration is scheduled because a connection closed."""
         self._logged: dict[str, str] = {}
         """By name server: the failure that was logged last; "": success."""
-        self._in_flight: dict[str, _Round] = {}
-        """By name server: the registration sent last, until all its pieces are answered."""
+        self._name_servers: dict[str, _NameServer] = {}
+        self._has_gathered = False
+        """Whether changes that were gathered can be sent now."""
 
     def adopt_config(self, config: BrokerConfig) -> None:
         """Take changed settings; the next registration publishes them."""
         self._config = config
 
+    @property
+    def is_due(self) -> bool:
+        """Whether changes are to be registered at the end of this turn."""
+        return bool(self.address) and (self._topics.changed or self._has_gathered)
+
     def register(self, turn: Turn, now: Now, *, is_urgent: bool = False) -> None:
-        """Register at every name server. `is_urgent`: also where pieces sent before are not answered yet."""
-        self._topics.changed = False
+        """Register all topics. `is_urgent`: also where the last registration of all is not answered yet."""
+        self._topics.take_unregistered()
         if self.broker_id is None:
             return
-        servers = [server for server in self._config.name_servers if is_urgent or not self._waits(server)]
-        bodies = self._bodies() if servers else []
-        for server in servers:
-            current = self._in_flight[server] = _Round(len(bodies), len(bodies))
-            for body in bodies:
-                command = Command(RequestCode.REGISTER_BROKER, fields=self._fields(body), body=body)
-                self._peers.call(
-                    server, command, self._config.register_timeout_ms, self._answered(server, current), turn, now
-                )
+        addresses = [address for address in self._config.name_servers if is_urgent or not self._at(address).last.left]
+        if is_urgent:
+            for address in addresses:
+                self._at(address).is_complete = False
+        self._send_all(addresses, turn, now)
+
+    def register_changes(self, turn: Turn, now: Now) -> None:
+        """Register the topics that changed; all of them where they are not known."""
+        names, is_whole = self._topics.take_unregistered()
+        self._has_gathered = False
+        if self.broker_id is None:
+            return
+        incomplete: list[str] = []
+        for address in self._config.name_servers:
+            server = self._at(address)
+            server.names.update(names)
+            server.needs_all = server.needs_all or is_whole
+            if server.is_complete and not server.needs_all:
+                self._send_changes(address, server, turn, now)
+            elif (server.needs_all or server.names) and not server.last.left:
+                incomplete.append(address)
+        self._send_all(incomplete, turn, now)
+
+    def _at(self, address: str) -> _NameServer:
+        return self._name_servers.setdefault(address, _NameServer())
+
+    def _send_all(self, addresses: list[str], turn: Turn, now: Now) -> None:
+        bodies: dict[bool, list[bytes]] = {}
+        for address in addresses:
+            server = self._at(address)
+            shift = server.is_uncertain
+            if shift not in bodies:
+                bodies[shift] = self._bodies(self._topics.table, shift)
+            server.names.clear()
+            server.needs_all = server.is_uncertain = False
+            count = len(bodies[shift])
+            current = server.last = _Round(count, count, is_shifted=shift)
+            for body in bodies[shift]:
+                self._send(address, body, self._answered(address, current), turn, now)
+
+    def _send_changes(self, address: str, server: _NameServer, turn: Turn, now: Now) -> None:
+        if server.changes_in_flight >= CHANGES_MAX:
+            return
+        names = [name for name in server.names if name in self._topics.table]
+        server.names.clear()
+        for body in self._bodies(names) if names else ():
+            server.changes_in_flight += 1
+            self._send(address, body, self._changes_answered(address, server), turn, now)
+
+    def _send(self, address: str, body: bytes, on_answer: OnAnswer, turn: Turn, now: Now) -> None:
+        command = Command(RequestCode.REGISTER_BROKER, fields=self._fields(body), body=body)
+        self._peers.call(address, command, self._config.register_timeout_ms, on_answer, turn, now)
 
     def closed(self, address: str, now: Now) -> None:
         """Register again soon if a name server's connection closed: it removes the broker with the connection."""
+        if address in self._name_servers:
+            self._name_servers[address].is_complete = False
         if address in self._config.name_servers and not self._is_due:
             self._is_due = True
             self._schedule.at(now.mono_ms + min(REGISTER_AGAIN_MS, self._config.register_ms), self._register_again)
@@ -122,14 +196,6 @@ class Registration:
         if self.address:
             self.register(self._turn.out, now)
 
-    def _waits(self, server: str) -> bool:
-        """Return whether pieces are in flight to a name server; changes are then sent when they are answered."""
-        current = self._in_flight.get(server)
-        if current is None or current.pieces == 1 or not current.left:
-            return False
-        current.is_outdated = True
-        return True
-
     def _fields(self, body: bytes) -> dict[str, str]:
         return self._identity() | {
             "haServerAddr": self.ha_address,
@@ -138,23 +204,31 @@ class Registration:
             **self._selection_fields(),
         }
 
-    def _bodies(self) -> list[bytes]:
-        """Encode the topics, in as many pieces as they need."""
-        pieces = self._pieces()
+    def _bodies(self, names: Iterable[str], shift: int = 0) -> list[bytes]:
+        """Encode topics, in as many pieces as they need.
+
+        `shift`: milliseconds by which the data version of the last piece differs from that of the table.
+        """
+        pieces = self._pieces(names)
         return [
-            dumps({"filterServerList": [], "topicConfigSerializeWrapper": self._wrapper(names, len(pieces) - number)})
-            for number, names in enumerate(pieces, start=1)
+            dumps(
+                {
+                    "filterServerList": [],
+                    "topicConfigSerializeWrapper": self._wrapper(piece, len(pieces) - number + shift),
+                }
+            )
+            for number, piece in enumerate(pieces, start=1)
         ]
 
-    def _pieces(self) -> list[list[str]]:
+    def _pieces(self, names: Iterable[str]) -> list[list[str]]:
         pieces: list[list[str]] = [[]]
-        size = 0
-        for name, topic in self._topics.table.items():
-            size += topic.bytes_in_table
+        size, table = 0, self._topics.table
+        for name in names:
+            size += table[name].bytes_in_table
             # At least two: RocketMQ 5 refuses an unknown broker with a single topic.
             if len(pieces[-1]) >= PIECE_TOPICS or (size > PIECE_BYTES and len(pieces[-1]) > 1):
                 pieces.append([])
-                size = topic.bytes_in_table
+                size = table[name].bytes_in_table
             pieces[-1].append(name)
         return pieces
 
@@ -196,21 +270,47 @@ class Registration:
             }
         return table
 
-    def _answered(self, server: str, current: "_Round") -> Callable[[Command | None, Now], None]:
+    def _answered(self, address: str, current: _Round) -> OnAnswer:
         def on_answer(answer: Command | None, now: Now) -> None:
             current.left -= 1
-            if answer is None:
-                current.failure = current.failure or "no answer"
-            elif answer.code != ResponseCode.SUCCESS:
-                current.failure = current.failure or f"refused: {brief(answer.remark)}"
-            else:
-                self._master_found(answer.fields.get("masterAddr", ""), answer.fields.get("haServerAddr", ""), now)
+            current.failure = current.failure or self._failure(answer, now)
             if current.left == 0 or current.failure:
-                self._note(server, current.failure)
-            if current.left == 0 and current.is_outdated:
-                self._topics.changed = True
+                self._note(address, current.failure)
+            if current.left == 0 and current is self._at(address).last:
+                self._round_ended(self._at(address), current)
 
         return on_answer
+
+    def _round_ended(self, server: _NameServer, current: _Round) -> None:
+        if current.failure:
+            server.is_complete = False
+            server.is_uncertain = server.is_uncertain or current.is_shifted
+        else:
+            server.is_complete = not server.is_uncertain
+            server.needs_all = server.needs_all or server.is_uncertain
+        if server.names or server.needs_all:
+            self._has_gathered = True
+
+    def _changes_answered(self, address: str, server: _NameServer) -> OnAnswer:
+        def on_answer(answer: Command | None, now: Now) -> None:
+            server.changes_in_flight -= 1
+            failure = self._failure(answer, now)
+            if failure:
+                server.is_complete, server.is_uncertain = False, True
+                self._note(address, failure)
+            elif server.names:
+                self._has_gathered = True
+
+        return on_answer
+
+    def _failure(self, answer: Command | None, now: Now) -> str:
+        """Return why a registration was not accepted; "": it was, and its response may name the master."""
+        if answer is None:
+            return "no answer"
+        if answer.code != ResponseCode.SUCCESS:
+            return f"refused: {brief(answer.remark)}"
+        self._master_found(answer.fields.get("masterAddr", ""), answer.fields.get("haServerAddr", ""), now)
+        return ""
 
     def _note(self, server: str, failure: str) -> None:
         """Record the outcome at a name server; log a line when it changes."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tandemq.broker.state.persistence import Saver
+from tandemq.broker.state.table_journal import REMOVED, removed_names
 from tandemq.codec.remoting.bodies import convert
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import ProtocolError, StoreDamaged
@@ -28,7 +29,7 @@ SYSTEM = (
 
 
 class Groups:
-    """All groups, saved to subscriptionGroup.json on every change."""
+    """All groups. Each change is saved in a journal, and later in subscriptionGroup.json."""
 
     def __init__(self, saver: Saver, config: BrokerConfig, wall_ms: int) -> None:
         """Load the table and add the system groups.
@@ -46,8 +47,19 @@ class Groups:
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             self.table = parse_groups(raw)
+        journal = saver.keep_journal(FILE, self.as_json, self._changes)
+        self.version = journal.replay(self.version, wall_ms, self._apply, has_table=bool(raw))
         for name in SYSTEM:
             self.table.setdefault(name, SubscriptionGroupConfig(name))
+
+    def _apply(self, change: dict[str, Any], adds_only: bool) -> None:
+        """Apply a change that the table on the disk lacks."""
+        table, removed = parse_groups(change), removed_names(change)
+        for name in removed:
+            self.table.pop(name, None)
+        for name, config in table.items():
+            if not (adds_only and name in self.table):
+                self.table[name] = config
 
     def adopt_config(self, config: BrokerConfig) -> None:
         """Take the settings, at the start and when they change."""
@@ -103,7 +115,7 @@ class Groups:
         if self.news is not None:
             self.news[name] = None
         self.version.next(wall_ms)
-        self.save()
+        self._saver.change(FILE, (name,))
 
     def remove(self, name: str, wall_ms: int) -> bool:
         """Delete a group's configuration; False if there is none."""
@@ -114,14 +126,17 @@ class Groups:
 
     def replace(self, table: dict[str, SubscriptionGroupConfig], version: DataVersion) -> None:
         """Replace the table by that of another broker."""
-        self.table = table
-        self.version = version
+        self.follow(table, [name for name in self.table if name not in table], version)
         self.save()
 
     def follow(self, changed: dict[str, SubscriptionGroupConfig], removed: list[str], version: DataVersion) -> None:
         """Apply changes of another broker's table."""
-        kept = {name: config for name, config in self.table.items() if name not in removed}
-        self.replace(kept | changed, version)
+        names = [*removed, *(name for name, config in changed.items() if self.table.get(name) != config)]
+        for name in removed:
+            self.table.pop(name, None)
+        self.table.update(changed)
+        self.version = version
+        self._saver.change(FILE, names)
 
     def as_json(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """Return the table, or the entries with these names, in the form of the file and of the replication protocol.
@@ -134,6 +149,10 @@ class Groups:
             "forbiddenTable": {},
             "subscriptionGroupTable": {name: self.table[name] for name in wanted},
         }
+
+    def _changes(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return a line of the journal."""
+        return self.as_json(names) | {REMOVED: [name for name in names if name not in self.table]}
 
     def save(self) -> None:
         """Schedule writing the file."""

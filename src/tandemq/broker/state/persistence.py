@@ -1,21 +1,29 @@
 """Tables of `config/`, written by a worker: a turn must not wait for a sync, which may take long.
 
-    later(name, table) … end of the turn: begin() → job → job_done()
+    later(name, table), change(name, entries) … end of the turn: begin() → job → job_done()
 
 One job runs at a time. It writes all tables that are due, with their content when it begins, so a table that changes
-often is written once. Responses that promise a saved table wait: `asked` counts the changes waited for, `settled` those
-of them that are written or failed. A table that could not be written is due again when the owner calls `again`.
+often is written once. Of a table with a journal (`keep_journal`) only the changes are written, one line for all since
+the last job, and the table follows: each `FOLD_MS`, above `JOURNAL_BYTES_MAX`, at a clean stop, and whenever the
+journal cannot be written. Responses that promise a saved table wait: `asked` counts the changes waited for, `settled`
+those of them that are written or failed. A table that could not be written is due again when the owner calls `again`.
 
 Source: docs/internals/storage.md, "config files"; requirement V11.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tandemq.boundary import Disk, Job
+from tandemq.boundary import Disk, File, Job
+from tandemq.broker.state.table_journal import JOURNAL_BYTES_MAX, Changes, TableJournal
+from tandemq.errors import StoreError
 from tandemq.model.codes import RequestCode
 from tandemq.storage.json_tables import encode_table, write_table
 
+log = logging.getLogger(__name__)
+FOLD_MS = 10_000
+"""Maximum time for which a table on the disk lacks changes that its journal has."""
 Table = Callable[[], dict[str, Any]]
 """Returns the current content of a table."""
 SAVED_FIRST = frozenset(
@@ -34,10 +42,18 @@ SAVED_FIRST = frozenset(
 class _SaveWork(NamedTuple):
     disk: Disk
     contents: list[tuple[str, bytes]]
+    files: Sequence[File]
 
     def run(self) -> None:
+        for file in self.files:
+            file.datasync()
         for name, data in self.contents:
             write_table(self.disk, name, data)
+
+
+class _JournaledTable(NamedTuple):
+    table: Table
+    journal: TableJournal
 
 
 class Saver:
@@ -50,6 +66,9 @@ class Saver:
         self._writing: dict[str, Table] = {}
         self._failed: dict[str, Table] = {}
         self._on_saved: dict[str, Callable[[], None]] = {}
+        self._journaled: dict[str, _JournaledTable] = {}
+        self._syncing: list[str] = []
+        """Tables whose journals the job syncs."""
         self._job: Job | None = None
         self._job_asked = 0
         self.asked = 0
@@ -76,14 +95,81 @@ class Saver:
             self._on_saved[name] = on_saved
         self.asked += is_awaited
 
+    def keep_journal(self, name: str, table: Table, changes: Changes) -> TableJournal:
+        """Keep a journal of a table; return it, to be replayed before the first change.
+
+        The table is written soon if the process before left changes.
+
+        Args:
+            name: file below `config/`.
+            table: returns its content.
+            changes: returns the content of a line of the journal.
+        """
+        journal = TableJournal(self.disk, name, changes)
+        self._journaled[name] = _JournaledTable(table, journal)
+        if journal.has_files:
+            self._due[name] = table
+        return journal
+
+    def change(self, name: str, entries: Iterable[str]) -> None:
+        """Save changed or removed entries of a table with a journal after this turn; responses wait for them."""
+        self._journaled[name].journal.note(entries)
+        self.asked += 1
+
+    def fold(self) -> None:
+        """Schedule writing the tables that lack changes of their journals."""
+        for name, (table, journal) in self._journaled.items():
+            if journal.size and name not in self._writing:
+                self._due.setdefault(name, table)
+
     def begin(self) -> Job | None:
-        """Return a job that writes the due tables; None if none is due, or a job is running."""
-        if self._job is not None or not self._due:
+        """Return a job that writes what is due; None if nothing is, or a job is running."""
+        if self._job is not None:
+            return None
+        self._write_changes()
+        self._syncing = [
+            name
+            for name, (_, journal) in self._journaled.items()
+            if journal.is_unsynced and journal.file is not None and name not in self._due
+        ]
+        if not self._due and not self._syncing:
             return None
         self._writing, self._due = self._due, {}
-        contents = [(name, encode_table(table())) for name, table in self._writing.items()]
-        self._job, self._job_asked = Job("save tables", _SaveWork(self.disk, contents).run), self.asked
+        contents = [(name, self._content(name, table)) for name, table in self._writing.items()]
+        files = [self._begin_sync(name) for name in self._syncing]
+        run = _SaveWork(self.disk, contents, files).run
+        self._job, self._job_asked = Job("save tables", run, syncs=() if contents else files), self.asked
         return self._job
+
+    def _write_changes(self) -> None:
+        """Write a line for the changes of each table that is not going to be written itself."""
+        for name, (table, journal) in self._journaled.items():
+            if not journal.is_pending:
+                continue
+            if name in self._due or journal.file is None:
+                journal.skip()
+                self._due[name] = table
+                continue
+            try:
+                journal.append()
+            except StoreError as error:
+                log.error("tables: the changes of %s cannot be written, the table is written instead: %s", name, error)
+                self._due[name] = table
+            else:
+                if journal.size > JOURNAL_BYTES_MAX:
+                    self._due[name] = table
+
+    def _content(self, name: str, table: Table) -> bytes:
+        value = table()
+        if name in self._journaled:
+            self._journaled[name].journal.rotate(value["dataVersion"])
+        return encode_table(value)
+
+    def _begin_sync(self, name: str) -> File:
+        journal = self._journaled[name].journal
+        journal.is_unsynced = False
+        assert journal.file is not None, "it has lines"
+        return journal.file
 
     def job_done(self, job: Job, error: Exception | None) -> bool:
         """Note the end of a job; return False if it is not the one of `begin`."""
@@ -91,9 +177,13 @@ class Saver:
             return False
         if error is not None:
             self._failed |= self._writing
+            for name in {*self._writing, *self._syncing} & self._journaled.keys():
+                # Lines may be missing, those of the journal before or, after a failed sync, those of this one.
+                self._failed[name] = self._journaled[name].table
+                self._journaled[name].journal.abandon()
         else:
             self._notify_saved(self._writing)
-        self._job, self._writing = None, {}
+        self._job, self._writing, self._syncing = None, {}, []
         self.settled = self._job_asked
         return True
 
@@ -101,6 +191,8 @@ class Saver:
         for name in tables:
             if name in self._on_saved:
                 self._on_saved[name]()
+            if name in self._journaled:
+                self._journaled[name].journal.saved()
 
     def again(self) -> None:
         """Schedule writing the tables that could not be written before."""
@@ -114,8 +206,13 @@ class Saver:
             DiskFull, DiskFailed: a table could not be written.
         """
         tables = self._failed | self._writing | self._due
+        for name, (table, journal) in self._journaled.items():
+            if journal.is_pending or journal.has_files:
+                tables[name] = table
         for name, table in tables.items():
             write_table(self.disk, name, encode_table(table()))
         self._notify_saved(tables)
-        self._due, self._writing, self._failed, self._job = {}, {}, {}, None
+        for _, journal in self._journaled.values():
+            journal.close()
+        self._due, self._writing, self._failed, self._job, self._syncing = {}, {}, {}, None, []
         self.settled = self.asked

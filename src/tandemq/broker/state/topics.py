@@ -8,13 +8,14 @@ Source: docs/internals/storage.md, "topics.json"; RocketMQ TopicConfigManager.
 """
 
 import logging
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tandemq.boundary import Disk
 from tandemq.broker.state.persistence import Saver
+from tandemq.broker.state.table_journal import REMOVED, TableJournal, removed_names
 from tandemq.codec.record.record import TOPIC_V1_BYTES_MAX
 from tandemq.codec.remoting.bodies import convert
 from tandemq.config.settings import BrokerConfig
@@ -77,8 +78,17 @@ class Topic(TopicTarget):
         """Upper bound."""
 
 
+class UnregisteredTopics(NamedTuple):
+    """What the name servers have not been sent yet."""
+
+    names: dict[str, None]
+    """Topics that changed."""
+    is_whole: bool
+    """Whether every topic has to be sent."""
+
+
 class Topics:
-    """All topics, saved to topics.json on every change."""
+    """All topics. Each change is saved in a journal, and later in topics.json."""
 
     def __init__(self, saver: Saver, store: Store, config: BrokerConfig, wall_ms: int) -> None:
         """Load the table and add the system topics.
@@ -92,29 +102,41 @@ class Topics:
         self.table: dict[str, Topic] = {}
         self.version = DataVersion(wall_ms)
         self.changed = False
-        """Set on every change; cleared by the registration at the name servers."""
+        """Set on every change; cleared by `take_unregistered`."""
+        self._unregistered = UnregisteredTopics({}, is_whole=False)
         self.news: dict[str, None] | None = None
         """Names of topics that changed since the table was last published; None: changes are not recorded."""
         self._table_bytes = 0
-        self._load()
+        self._load(saver.keep_journal(FILE, self.as_json, self._changes), wall_ms)
         for topic in system_topics(config, len(store.config.delays_ms)):
             if topic.topic_name not in self.table:
                 self._enter(topic)
 
-    def _load(self) -> None:
+    def _load(self, journal: TableJournal, wall_ms: int) -> None:
         raw = load_table(self._saver.disk, FILE)
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             for config in parse_topics(raw):
                 self._enter(config)
-                if config.attributes.get(CLEANUP_POLICY) == COMPACTION:
-                    log.warning(
-                        "topics: topic=%s has %s=%s, which is not supported: its messages are deleted by age, "
-                        "including the newest of a key",
-                        config.topic_name,
-                        CLEANUP_POLICY,
-                        COMPACTION,
-                    )
+        self.version = journal.replay(self.version, wall_ms, self._apply, has_table=bool(raw))
+        for name, topic in self.table.items():
+            if topic.config.attributes.get(CLEANUP_POLICY) == COMPACTION:
+                log.warning(
+                    "topics: topic=%s has %s=%s, which is not supported: its messages are deleted by age, "
+                    "including the newest of a key",
+                    name,
+                    CLEANUP_POLICY,
+                    COMPACTION,
+                )
+
+    def _apply(self, change: dict[str, Any], adds_only: bool) -> None:
+        """Apply a change that the table on the disk lacks."""
+        configs, removed = parse_topics(change), removed_names(change)
+        for name in removed:
+            self._leave(name)
+        for config in configs:
+            if not (adds_only and config.topic_name in self.table):
+                self._enter(config)
 
     def _enter(self, config: TopicConfig) -> Topic:
         self._leave(config.topic_name)
@@ -164,30 +186,38 @@ class Topics:
     def put(self, config: TopicConfig, wall_ms: int) -> Topic:
         """Create or change a topic."""
         topic = self._enter(config)
-        self._note(config.topic_name)
-        self.touch(wall_ms)
+        self._changed(config.topic_name, wall_ms)
         return topic
 
-    def _note(self, name: str) -> None:
+    def _changed(self, name: str, wall_ms: int) -> None:
+        self.version.next(wall_ms)
         if self.news is not None:
             self.news[name] = None
+        self._note((name,))
+
+    def _note(self, names: Sequence[str]) -> None:
+        """Save these entries and the version, and register the topics at the name servers."""
+        self._saver.change(FILE, names)
+        self._unregistered.names.update(dict.fromkeys(names))
+        self.changed = True
 
     def remove(self, name: str, wall_ms: int) -> bool:
         """Delete a topic and its queues; False if there is none."""
         if self._leave(name) is None:
             return False
         self._store.drop_topic(name)
-        self._note(name)
-        self.touch(wall_ms)
+        self._changed(name, wall_ms)
         return True
 
     def replace(self, configs: list[TopicConfig], version: DataVersion) -> None:
         """Replace the table by that of another broker; topics that it lacks are removed, their queues stay."""
         kept = {config.topic_name for config in configs}
         self.follow(configs, [name for name in self.table if name not in kept], version)
+        self.save()
 
     def follow(self, configs: list[TopicConfig], removed: list[str], version: DataVersion) -> None:
         """Apply changes of another broker's table; queues of removed topics stay."""
+        names = list(removed)
         for name in removed:
             self._leave(name)
         for config in configs:
@@ -203,11 +233,17 @@ class Topics:
                     BATCH_QUEUES,
                 )
                 self._leave(config.topic_name)
-                continue
-            self._enter(config)
+            else:
+                self._enter(config)
+            names.append(config.topic_name)
         self.version = version
-        self.changed = True
-        self.save()
+        self._note(names)
+
+    def take_unregistered(self) -> UnregisteredTopics:
+        """Return what changed since the last call."""
+        self.changed = False
+        found, self._unregistered = self._unregistered, UnregisteredTopics({}, is_whole=False)
+        return found
 
     def adopt_config(self, config: BrokerConfig, wall_ms: int) -> None:
         """Take changed settings; update the template of topics that are created by sending."""
@@ -236,10 +272,10 @@ class Topics:
         return None if self.full([created], is_own=True) is not None else self.put(created, wall_ms)
 
     def touch(self, wall_ms: int) -> None:
-        """Note a change of the topics: increment the version, save, and register at the name servers."""
+        """Note a change of all topics: increment the version, save it, and register them at the name servers."""
         self.version.next(wall_ms)
-        self.changed = True
-        self.save()
+        self._note(())
+        self._unregistered = self._unregistered._replace(is_whole=True)
 
     def as_json(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """Return the table, or the entries with these names, in the form of the file and of the replication protocol.
@@ -251,6 +287,10 @@ class Topics:
             "dataVersion": self.version.as_json(),
             "topicConfigTable": {name: self.table[name].config for name in wanted},
         }
+
+    def _changes(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return a line of the journal."""
+        return self.as_json(names) | {REMOVED: [name for name in names if name not in self.table]}
 
     def save(self) -> None:
         """Schedule writing the file."""

@@ -1,10 +1,19 @@
-"""Registration at name servers: repeated, and retried on a new connection when a name server stops responding."""
+"""Registration at name servers: repeated, retried on a new connection, and of single topics when they change."""
 
 from pathlib import Path
+from random import Random
+from typing import Any
 
-from tandemq.codec.remoting.frame import encode_command
+from tandemq.boundary import LinkKind, Opened
+from tandemq.broker.maintenance.registration import CHANGES_MAX
+from tandemq.codec.remoting.fastjson import loads
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
+from tandemq.config.samples import tiny_name_server
 from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.nameserver.node import NameServer
+from tandemq.sim.world.disk import SimDisk
 from tests.spec import spec
 from tests.unit.broker.harness import Harness
 
@@ -76,3 +85,155 @@ def test_registration_at_a_silent_name_server_times_out_after_6s_and_the_other_g
     between.is_silent = False
     between.run(10_000)
     assert between.registered == {SILENT, OTHER}
+
+
+# Changed topics.
+
+
+class Changing:
+    """A broker with one name server, which accepted all topics and responds when it is told to."""
+
+    def __init__(self, path: Path, **changes: Any) -> None:
+        self.broker = Harness(path, name_servers=(OTHER,), **changes)
+        self.link = 0
+        self.connect()
+        self.answer(self.sent())
+
+    def connect(self) -> None:
+        [connect] = self.broker.connects
+        self.broker.connects.clear()
+        self.link = connect.link
+        self.broker.open(connect.link, connect.kind, OTHER)
+
+    def sent(self) -> list[Command]:
+        return self.broker.take_requests(RequestCode.REGISTER_BROKER, link=self.link)
+
+    def answer(self, requests: list[Command], code: int = ResponseCode.SUCCESS) -> None:
+        for request in requests:
+            self.broker.reply(request, link=self.link, code=code)
+
+    def topics_sent(self) -> list[set[str]]:
+        return [set(wrapper(request)["topicConfigTable"]) for request in self.sent()]
+
+    def every_topic(self) -> set[str]:
+        return set(self.broker.node.topics.table)
+
+
+def wrapper(request: Command) -> dict[str, Any]:
+    found: dict[str, Any] = loads(request.body)["topicConfigSerializeWrapper"]
+    return found
+
+
+def test_change_is_registered_alone_and_at_once_with_the_new_version(tmp_path: Path) -> None:
+    peer = Changing(tmp_path)
+    for name in ("TopicA", "TopicB"):
+        peer.broker.create_topic(name)
+        [request] = peer.sent()
+        table = wrapper(request)
+        assert set(table["topicConfigTable"]) == {name}
+        assert table["dataVersion"] == peer.broker.node.topics.version.as_json() == table["tandemDataVersion"]
+        assert request.fields["brokerId"] == "0"
+    peer.broker.send("TopicC")
+    assert peer.topics_sent() == [{"TopicC"}], "although the others are not answered yet"
+    peer.broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "TopicA"})
+    assert peer.sent() == [], "name servers keep what a registration lacks"
+    peer.broker.pass_time(30_000)
+    assert peer.topics_sent() == [peer.every_topic()]
+
+
+def test_changes_beyond_the_window_are_gathered(tmp_path: Path) -> None:
+    peer = Changing(tmp_path)
+    for number in range(CHANGES_MAX + 5):
+        peer.broker.create_topic(f"Topic{number}")
+    sent = peer.sent()
+    assert len(sent) == CHANGES_MAX
+    peer.answer(sent[:1])
+    assert peer.topics_sent() == [{f"Topic{CHANGES_MAX + number}" for number in range(5)}]
+
+
+def test_refused_change_has_all_topics_sent_with_a_version_that_the_name_server_does_not_know(tmp_path: Path) -> None:
+    peer = Changing(tmp_path)
+    peer.broker.create_topic("TopicA")
+    first = peer.sent()
+    peer.broker.create_topic("TopicB")
+    second = peer.sent()
+    peer.answer(first, ResponseCode.SYSTEM_BUSY)
+    assert peer.broker.node.registration.registered == set()
+    peer.answer(second)
+    peer.broker.pass_time(30_000)
+    [request] = peer.sent()
+    assert set(wrapper(request)["topicConfigTable"]) == peer.every_topic()
+    assert wrapper(request)["dataVersion"] != wrapper(second[0])["dataVersion"], (
+        "RocketMQ skips the topics of a known one"
+    )
+    assert wrapper(request)["tandemDataVersion"] == wrapper(second[0])["dataVersion"]
+    peer.answer([request])
+    assert peer.broker.node.registration.registered == {OTHER}
+    peer.broker.create_topic("TopicC")
+    assert peer.topics_sent() == [{"TopicC"}]
+
+
+def test_change_refused_while_all_topics_are_in_flight_has_them_sent_again(tmp_path: Path) -> None:
+    peer = Changing(tmp_path)
+    peer.broker.pass_time(30_000)
+    every = peer.sent()
+    peer.broker.create_topic("TopicA")
+    peer.answer(peer.sent(), ResponseCode.SYSTEM_BUSY)
+    assert peer.sent() == []
+    peer.answer(every)
+    again = peer.sent()
+    assert set(wrapper(again[0])["topicConfigTable"]) == peer.every_topic()
+    peer.answer(again)
+    assert peer.sent() == []
+
+
+def test_name_server_that_is_connected_anew_gets_all_topics_before_changes(tmp_path: Path) -> None:
+    peer = Changing(tmp_path)
+    peer.broker.close(peer.link)
+    peer.broker.create_topic("TopicA")
+    peer.connect()
+    [request] = peer.sent()
+    assert set(wrapper(request)["topicConfigTable"]) == peer.every_topic()
+    peer.broker.create_topic("TopicB")
+    assert peer.sent() == [], "it is not known yet whether it accepts the others"
+    peer.answer([request])
+    assert peer.topics_sent() == [{"TopicB"}]
+
+
+def test_change_of_all_topics_while_they_are_in_flight_is_sent_when_they_are_answered(tmp_path: Path) -> None:
+    peer = Changing(tmp_path)
+    peer.broker.pass_time(30_000)
+    every = peer.sent()
+    body = b"brokerPermission=4"
+    assert peer.broker.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body).code == ResponseCode.SUCCESS
+    assert peer.sent() == []
+    peer.answer(every)
+    [request] = peer.sent()
+    assert {config["perm"] & 2 for config in wrapper(request)["topicConfigTable"].values()} == {0}
+
+
+def test_routes_of_a_name_server_follow_single_changes(tmp_path: Path) -> None:
+    server = NameServer(tiny_name_server(), SimDisk(Random(1)))
+    peer = Changing(tmp_path)
+    now, link = peer.broker.now, 7
+    server.turn([], [Opened(link, LinkKind.REMOTING, "10.0.0.1:40000")], now)
+    peer.broker.pass_time(30_000)
+
+    def carry() -> None:
+        for request in peer.sent():
+            server.turn([(link, encode_command(request))], [], now)
+            peer.answer([request])
+
+    def queues(topic: str) -> int:
+        route = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, 1, fields={"topic": topic}, version=477)
+        sends = server.turn([(link, encode_command(route))], [], now).sends[link]
+        decoder = FrameDecoder()
+        [frame] = decoder.feed(b"".join(sends))
+        body = decode_command(frame).body
+        return int(loads(body)["queueDatas"][0]["writeQueueNums"]) if body else 0
+
+    carry()
+    for name, count in (("TopicA", 4), ("TopicB", 2), ("TopicA", 6)):
+        peer.broker.create_topic(name, count)
+        carry()
+    assert [queues(name) for name in ("TopicA", "TopicB", "SELF_TEST_TOPIC", "TopicC")] == [6, 2, 1, 0]

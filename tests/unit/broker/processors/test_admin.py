@@ -69,10 +69,13 @@ def test_topic_change_is_registered_once_with_a_new_version(tmp_path: Path) -> N
     broker = Harness(tmp_path, name_servers=("10.0.0.9:9876",))
     [connect] = broker.connects
     broker.turn([], [Opened(connect.link, LinkKind.PEER, "10.0.0.9:9876")])
-    [first] = registrations(broker)
+    [request] = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)
+    broker.reply(request, link=connect.link)
+    first = loads(request.body)["topicConfigSerializeWrapper"]
     create(broker, "TopicA")
     [second] = registrations(broker)
     assert "TopicA" not in first["topicConfigTable"]
+    assert set(second["topicConfigTable"]) == {"TopicA"}
     assert second["topicConfigTable"]["TopicA"]["writeQueueNums"] == 2
     assert second["dataVersion"]["counter"] == first["dataVersion"]["counter"] + 1
     create(broker, "TopicA")

@@ -88,6 +88,8 @@ def test_empty_change_has_no_effect(broker: Harness) -> None:
 def test_permission_takes_effect_and_is_registered_at_name_servers(broker: Harness) -> None:
     [connect] = broker.connects
     broker.turn([], [Opened(connect.link, LinkKind.PEER, "10.0.0.9:9876")])
+    [first] = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)
+    broker.reply(first, link=connect.link)
     fields = {"topic": "Ordered", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "order": True}
     broker.ask(Code.UPDATE_AND_CREATE_TOPIC, fields)
     assert broker.send("Ordered").code == ResponseCode.SUCCESS
@@ -206,6 +208,7 @@ def test_weight_is_registered_at_name_servers_unless_it_is_the_default(broker: H
     broker.turn([], [Opened(connect.link, LinkKind.PEER, "10.0.0.9:9876")])
     [registered] = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)
     assert "brokerWeight" not in registered.fields
+    broker.reply(registered, link=connect.link)
     change_settings(broker, "brokerWeight=250")
     [registered] = broker.take_requests(Code.REGISTER_BROKER, link=connect.link)
     assert registered.fields["brokerWeight"] == "250"
