@@ -220,7 +220,17 @@ class Fuzzer:
         entries = (
             QUEUE_ENTRY.pack(base, int.from_bytes(first), 0) + entries[: -(random.getrandbits(1) * QUEUE_ENTRY_BYTES)]
         )
-        blocks = {number: data[number * 64 : number * 64 + 64] for number in range(len(data) // 64 + 1)}
+        blocks = {
+            base // 64 + number: data[number * 64 : number * 64 + 64]
+            for number in range(len(data) // 64 + 1)
+            if random.getrandbits(3)
+        }
+
+        def load(start: int, end: int, run_end: int) -> bytes | None:
+            if not base <= start < end <= run_end <= base + len(data):
+                raise Different(f"gather_messages: loads {start} to {end} or {run_end}")
+            return random.choice((None, b"", data[start - base : end - base], data[start - base : run_end - base]))
+
         recent_start = random.choice((base, 1 << 40))
         self.engine.gather_messages(
             entries,
@@ -236,6 +246,7 @@ class Fuzzer:
             64,
             recent_start,
             bytearray(data),
+            load,
         )
 
     def _same(self, is_compared: bool, call: Callable[[Any], Any], given: bytes) -> None:

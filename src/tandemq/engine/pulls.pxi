@@ -1,4 +1,4 @@
-# Pulls: records of queue entries, gathered from memory.
+# Pulls: records of queue entries, gathered from memory and files.
 
 cdef inline bint is_entry_of(
     Bytes data, Py_ssize_t size, int32_t queue_id, int64_t queue_offset, int64_t log_offset, Text topic
@@ -15,17 +15,25 @@ cdef inline bint is_entry_of(
     )
 
 
+cdef struct Wanted:
+    # A record that is part of the answer.
+    int64_t start
+    int64_t queue_offset
+    Py_ssize_t size
+
+
 cdef int copy_cached(
-    Buffer *to, int64_t start, Py_ssize_t size, dict blocks, int64_t block_bytes, int64_t recent_start, bytearray recent
+    unsigned char *to, int64_t start, Py_ssize_t size, dict blocks, int64_t block_bytes, int64_t recent_start,
+    bytearray recent,
 ) except -1:
-    """Append bytes of the log that are in memory; return 0 if some are not."""
+    """Copy bytes of the log that are in memory; return 0 if some are not."""
     cdef PyObject *found
     cdef Py_ssize_t at, part
     if start >= recent_start:
         at = start - recent_start
         if at + size > PyByteArray_GET_SIZE(recent):
             return 0
-        append(to, PyByteArray_AS_STRING(recent) + at, size)
+        memcpy(to, PyByteArray_AS_STRING(recent) + at, size)
         return 1
     while size:
         found = PyDict_GetItem(blocks, start // block_bytes)
@@ -35,26 +43,44 @@ cdef int copy_cached(
         part = min(size, block_bytes - at)
         if at + part > PyBytes_GET_SIZE(<bytes?><object>found):
             return 0
-        append(to, PyBytes_AS_STRING(<object>found) + at, part)
+        memcpy(to, PyBytes_AS_STRING(<object>found) + at, part)
+        to += part
         start += part
         size -= part
     return 1
 
 
+cdef int64_t near_end(const Wanted *record, const Wanted *last) noexcept:
+    """The end of the records from `record` on that one read can serve: at least half of its bytes are wanted."""
+    cdef int64_t start = record.start, end = start + record.size
+    cdef Py_ssize_t wanted = record.size
+    while record < last:
+        record += 1
+        wanted += record.size
+        if record.start < end or record.start + record.size - start > min(2 * wanted, JOINED_BYTES_MAX):
+            break
+        end = record.start + record.size
+    return end
+
+
 def gather_messages(
     bytes entries, int64_t queue_offset, int32_t queue_id, bytes topic, codes, Py_ssize_t most, Py_ssize_t bytes_max,
-    int64_t limit, int64_t written_end, dict blocks, int64_t block_bytes, int64_t recent_start, bytearray recent,
+    int64_t limit, int64_t written_end, dict blocks, int64_t block_bytes, int64_t recent_start, bytearray recent, load,
 ):
     cdef Bytes entry = <Bytes>PyBytes_AS_STRING(entries)
     cdef Bytes end = entry + PyBytes_GET_SIZE(entries)
-    cdef Buffer messages
+    cdef Wanted *wanted
+    cdef const Wanted *record
+    cdef unsigned char *to
+    cdef bytes answer, piece = b""
     cdef Text name
-    cdef int64_t log_offset, code
-    cdef Py_ssize_t size, count = 0
+    cdef int64_t log_offset, code, piece_start = 0
+    cdef Py_ssize_t size, total = 0, count = 0, at
     name.data = <Bytes>PyBytes_AS_STRING(topic)
     name.size = PyBytes_GET_SIZE(topic)
-    messages.data = NULL
-    messages.size = messages.room = 0
+    wanted = <Wanted *>PyMem_Malloc(max(1, (end - entry) // ENTRY_BYTES) * sizeof(Wanted))
+    if wanted == NULL:
+        raise MemoryError
     try:
         while end - entry >= ENTRY_BYTES:
             log_offset = <int64_t>big_64(entry)
@@ -69,14 +95,32 @@ def gather_messages(
             if size == HOLE_SIZE or (codes is not None and code not in codes):
                 queue_offset += 1
                 continue
-            if count and (count >= most or messages.size + size > bytes_max):
+            if count and (count >= most or total + size > bytes_max):
                 break
-            if not copy_cached(&messages, log_offset, size, blocks, block_bytes, recent_start, recent):
-                return None
-            if not is_entry_of(messages.data + messages.size - size, size, queue_id, queue_offset, log_offset, name):
-                return None
+            wanted[count].start = log_offset
+            wanted[count].queue_offset = queue_offset
+            wanted[count].size = size
+            total += size
             count += 1
             queue_offset += 1
-        return Gathered(taken(&messages, 0), count, queue_offset)
+        answer = PyBytes_FromStringAndSize(NULL, total)
+        to = <unsigned char *>PyBytes_AS_STRING(answer)
+        for at in range(count):
+            record = wanted + at
+            if piece_start <= record.start <= piece_start + PyBytes_GET_SIZE(piece) - record.size:
+                memcpy(to, PyBytes_AS_STRING(piece) + (record.start - piece_start), record.size)
+            elif not copy_cached(to, record.start, record.size, blocks, block_bytes, recent_start, recent):
+                loaded = load(record.start, record.start + record.size, near_end(record, wanted + count - 1))
+                if loaded is not None:
+                    piece_start, piece = record.start, loaded
+                    if PyBytes_GET_SIZE(piece) < record.size:
+                        return None
+                    memcpy(to, PyBytes_AS_STRING(piece), record.size)
+                elif not copy_cached(to, record.start, record.size, blocks, block_bytes, recent_start, recent):
+                    return None
+            if not is_entry_of(to, record.size, queue_id, record.queue_offset, record.start, name):
+                return None
+            to += record.size
+        return Gathered(answer, count, queue_offset)
     finally:
-        PyMem_Free(messages.data)
+        PyMem_Free(wanted)

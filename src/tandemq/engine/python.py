@@ -375,8 +375,11 @@ def gather_messages(
     block_bytes: int,
     recent_start: int,
     recent: bytearray,
+    load: Callable[[int, int, int], bytes | None],
 ) -> Gathered | None:
-    """Return the records of queue entries, if all that are wanted are in memory; None: the caller reads them.
+    """Return the records of queue entries; None: the caller selects and reads them one by one.
+
+    None is returned for unusual entries and records, and always without a compiler.
 
     Args:
         entries: packed queue entries from `queue_offset` on.
@@ -388,5 +391,11 @@ def gather_messages(
         written_end: end of the log.
         blocks: bytes of the log by block number.
         recent_start, recent: the newest bytes of the log, and the log offset of the first of them.
+        load: reads a record that is not in memory. Called with log offsets: its start and end, and the end of the
+            records that one read can serve with it. Returns the bytes of the log from the start on, at least those of
+            the record; or None if the record is in `blocks` now.
+
+    Raises:
+        Exception: what `load` raises.
     """
     return None

@@ -24,8 +24,10 @@ from tandemq.storage.segmented_file import FileCache, SegmentLog
 
 PREFILL_SIZE = 0x7FFFFFFF
 AHEAD_ENTRIES = 256
-AHEAD_QUEUES_MAX = 4096
-"""Maximum number of queues with cached entries, AHEAD_ENTRIES each: 20 MiB in total."""
+"""Entries read ahead at first for a sequential reader of a queue, and always if many queues are read."""
+AHEAD_ENTRIES_MAX = 1024
+AHEAD_BYTES_MAX = 20 << 20
+"""Bytes of entries read ahead, of all queues together."""
 GAP_ENTRIES_MAX = 256
 """Entries examined after the first empty one: if any of them is written, the empty ones before it are damage."""
 _SEARCH_ENTRIES = 3
@@ -48,21 +50,52 @@ class Entry(NamedTuple):
         return self.log_offset if self.size == PREFILL_SIZE else self.log_offset + self.size
 
 
+class EntriesAhead(NamedTuple):
+    """Packed entries of a queue that were read before anyone asked for them."""
+
+    start: int
+    """Queue offset of the first one."""
+    packed: bytes
+
+    @property
+    def end(self) -> int:
+        """Queue offset behind the last one."""
+        return self.start + len(self.packed) // QUEUE_ENTRY_BYTES
+
+
+_NOTHING_AHEAD = EntriesAhead(0, b"")
+
+
 class QueueFiles(FileCache):
     """Open files and entries read ahead of all queues. With many queues their files cannot all be open."""
 
     def __init__(self, disk: Disk, files_max: int = 512) -> None:
         """Begin with no file open."""
         super().__init__(disk, files_max)
-        self.ahead: dict[ConsumeQueue, tuple[int, bytes]] = {}
-        """Entries read ahead, by queue: queue offset of the first entry, and the packed entries."""
+        self._ahead: dict[ConsumeQueue, EntriesAhead] = {}
+        self._ahead_bytes = 0
+
+    def ahead_of(self, queue: "ConsumeQueue") -> "EntriesAhead":
+        """Return the cached entries of a queue."""
+        return self._ahead.get(queue, _NOTHING_AHEAD)
 
     def keep_ahead(self, queue: "ConsumeQueue", queue_offset: int, entries: bytes) -> None:
-        """Cache entries of a queue for its next reader."""
-        self.ahead.pop(queue, None)
-        self.ahead[queue] = queue_offset, entries
-        if len(self.ahead) > AHEAD_QUEUES_MAX:
-            del self.ahead[next(iter(self.ahead))]
+        """Cache entries of a queue for its next reader, in place of those of the queues read longest ago."""
+        self.forget_ahead(queue)
+        self._ahead[queue] = EntriesAhead(queue_offset, entries)
+        self._ahead_bytes += len(entries)
+        while self._ahead_bytes > AHEAD_BYTES_MAX:
+            self.forget_ahead(next(iter(self._ahead)))
+
+    def forget_ahead(self, queue: "ConsumeQueue") -> None:
+        """Drop the cached entries of a queue: its files change, or are gone."""
+        self._ahead_bytes -= len(self._ahead.pop(queue, _NOTHING_AHEAD).packed)
+
+    def ahead_entries(self, last: int) -> int:
+        """Return how many entries to read ahead, if `last` were read before and all of them were used."""
+        grown = min(max(AHEAD_ENTRIES, 4 * last), AHEAD_ENTRIES_MAX)
+        has_room = self._ahead_bytes + (grown - last) * QUEUE_ENTRY_BYTES <= AHEAD_BYTES_MAX
+        return grown if has_room else AHEAD_ENTRIES
 
 
 class ConsumeQueue(QueueTail):
@@ -173,7 +206,7 @@ class ConsumeQueue(QueueTail):
         assert self.min_offset <= queue_offset and end <= self.max_offset, "only existing entries are rewritten"
         start, stop = queue_offset * QUEUE_ENTRY_BYTES, min(end, self.tail_start) * QUEUE_ENTRY_BYTES
         at = start
-        self._files.ahead.pop(self, None)
+        self._files.forget_ahead(self)
         while at < stop:
             size = min(stop - at, self._file_bytes - at % self._file_bytes)
             self._segments.write(packed[at - start : at - start + size], at)
@@ -199,7 +232,7 @@ class ConsumeQueue(QueueTail):
 
     def _start_at(self, queue_offset: int) -> None:
         if self._segments.starts:
-            self._files.ahead.pop(self, None)
+            self._files.forget_ahead(self)
             self._segments.destroy()
         per_file = self._file_bytes // QUEUE_ENTRY_BYTES
         self.start_tail(queue_offset - queue_offset % per_file)
@@ -220,19 +253,17 @@ class ConsumeQueue(QueueTail):
 
     def _written(self, start: int, end: int) -> bytes:
         """Return packed entries from the files, with read-ahead for sequential readers."""
-        ahead_start, ahead = self._files.ahead.get(self, (0, b""))
-        ahead_end = ahead_start + len(ahead) // QUEUE_ENTRY_BYTES
-        if not (ahead_start <= start and end <= ahead_end):
+        ahead = self._files.ahead_of(self)
+        if not (ahead.start <= start and end <= ahead.end):
             if end - start <= _SEARCH_ENTRIES:
                 return self._from_files(start * QUEUE_ENTRY_BYTES, end * QUEUE_ENTRY_BYTES)
-            if ahead_start <= start <= ahead_end:
-                stop = min(max(end, start + AHEAD_ENTRIES), self.tail_start)
-            else:
-                stop = end
-            ahead_start, ahead = start, self._from_files(start * QUEUE_ENTRY_BYTES, stop * QUEUE_ENTRY_BYTES)
-            if stop - start <= AHEAD_ENTRIES:
-                self._files.keep_ahead(self, start, ahead)
-        return ahead[(start - ahead_start) * QUEUE_ENTRY_BYTES : (end - ahead_start) * QUEUE_ENTRY_BYTES]
+            stop = end
+            if ahead.start <= start <= ahead.end:
+                stop = min(max(end, start + self._files.ahead_entries(ahead.end - ahead.start)), self.tail_start)
+            ahead = EntriesAhead(start, self._from_files(start * QUEUE_ENTRY_BYTES, stop * QUEUE_ENTRY_BYTES))
+            if stop - start <= AHEAD_ENTRIES_MAX:
+                self._files.keep_ahead(self, start, ahead.packed)
+        return ahead.packed[(start - ahead.start) * QUEUE_ENTRY_BYTES : (end - ahead.start) * QUEUE_ENTRY_BYTES]
 
     def _from_files(self, position: int, stop: int) -> bytes:
         data = b""
@@ -316,7 +347,7 @@ class ConsumeQueue(QueueTail):
             low += 1  # a neighbour of an implausible entry
         while low > first and not (self._is_before(low - 1, log_end) and self._continues(low - 1, first)):
             low -= 1
-        self._files.ahead.pop(self, None)
+        self._files.forget_ahead(self)
         if wipes:
             self._segments.wipe(min(low, self.tail_start) * QUEUE_ENTRY_BYTES)
         if low >= self.tail_start:
@@ -348,7 +379,7 @@ class ConsumeQueue(QueueTail):
 
     def destroy(self) -> None:
         """Delete the files."""
-        self._files.ahead.pop(self, None)
+        self._files.forget_ahead(self)
         self.start_tail(self.max_offset)
         self._segments.destroy()
 

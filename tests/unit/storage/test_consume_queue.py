@@ -1,5 +1,6 @@
 """Consume queues that do not begin at 0, have holes, lose their beginning, or get invalid entries."""
 
+from itertools import product
 from random import Random
 
 import pytest
@@ -7,7 +8,14 @@ import pytest
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import Record
 from tandemq.sim.world.disk import SimDisk
-from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, QueueFiles
+from tandemq.storage import consume_queue
+from tandemq.storage.consume_queue import (
+    AHEAD_ENTRIES,
+    AHEAD_ENTRIES_MAX,
+    PREFILL_SIZE,
+    ConsumeQueue,
+    QueueFiles,
+)
 from tests.unit.storage.harness import new_disk, put, start
 
 FILE_BYTES = 200
@@ -175,3 +183,32 @@ def test_queues_are_written_in_the_order_of_their_first_new_entries() -> None:
     assert [path.split("/")[2] for path in written if path.startswith("consumequeue/")] == [
         str(queue_id) for queue_id in order
     ]
+
+
+def read_in_order(queues: list[ConsumeQueue], count: int) -> None:
+    for first, queue in product(range(0, count, 10), queues):
+        entries = QUEUE_ENTRY.iter_unpack(queue.read(first, 10))
+        assert [log_offset for log_offset, _, _ in entries] == [n * 1000 for n in range(first, first + 10)]
+
+
+def test_entries_read_ahead_are_more_and_more_for_few_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = new_disk()
+    files = QueueFiles(disk, 64)
+    queues = [ConsumeQueue(disk, files, "T", number, 1 << 20) for number in range(8)]
+    for queue in queues:
+        for number in range(3000):
+            enter(queue, number)
+        queue.flush()
+    read_in_order(queues, 2000)
+    assert {len(files.ahead_of(queue).packed) for queue in queues} == {AHEAD_ENTRIES_MAX * QUEUE_ENTRY_BYTES}
+    room = 3 * AHEAD_ENTRIES * QUEUE_ENTRY_BYTES
+    monkeypatch.setattr(consume_queue, "AHEAD_BYTES_MAX", room)
+    for queue in queues:
+        files.forget_ahead(queue)
+    read_in_order(queues, 3000)
+    kept = [len(files.ahead_of(queue).packed) for queue in queues]
+    assert 0 < sum(kept) <= room
+    queues[0].destroy()
+    for queue in queues:
+        files.forget_ahead(queue)
+    assert files._ahead_bytes == 0

@@ -18,6 +18,7 @@ from tandemq.boundary import Buffer
 from tandemq.broker.state.damage_table import WAITS, Damages
 from tandemq.codec.record.entries import QUEUE_ENTRY
 from tandemq.codec.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, TOPIC_V1_BYTES_MAX
+from tandemq.engine import Gathered
 from tandemq.errors import OffsetGone
 from tandemq.model.message import SysFlag
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, unpack_entries
@@ -96,10 +97,7 @@ class MessageReader:
         entries = queue.read(offset, most if codes is None else EXAMINED_ENTRIES_MAX)
         selection = None
         if not self._damages.ranges:
-            topic = queue.topic.encode()
-            found = self._log.reader.gather(
-                entries, offset, queue.queue_id, topic, codes, most=most, bytes_max=bytes_max, limit=limit
-            )
+            found = self._gather(queue, entries, offset, codes, most, bytes_max, limit)
             if found is not None:
                 data, count, next_offset = found
                 return Messages([data] if count else [], count, len(data), next_offset)
@@ -109,6 +107,25 @@ class MessageReader:
             selection = self._select(entries, offset, codes, most, bytes_max, limit)
         messages = self._load_runs(queue, selection)
         return self._load_each(queue, selection) if messages is None else messages
+
+    def _gather(
+        self,
+        queue: ConsumeQueue,
+        entries: bytes,
+        offset: int,
+        codes: Container[int] | None,
+        most: int,
+        bytes_max: int,
+        limit: int,
+    ) -> Gathered | None:
+        """Read the records by the engine; None if one is unusual, does not match its entry, or was deleted."""
+        topic = queue.topic.encode()
+        try:
+            return self._log.reader.gather(
+                entries, offset, queue.queue_id, topic, codes, most=most, bytes_max=bytes_max, limit=limit
+            )
+        except OffsetGone:
+            return None
 
     def _select_all(self, entries: bytes, offset: int, bytes_max: int, limit: int) -> _Selection | None:
         """Select all entries, in far fewer steps than `_select`; None if that is not possible."""

@@ -94,15 +94,43 @@ class RangeReader:
         bytes_max: int,
         limit: int,
     ) -> Gathered | None:
-        """Return the records of queue entries if all are in memory; see `engine.gather_messages`."""
+        """Return the records of queue entries; see `engine.gather_messages`.
+
+        Raises:
+            OffsetGone: a record is not held.
+            DiskFailed: the device failed.
+        """
         log = self._log
         found = gather_messages(
             entries, queue_offset, queue_id, topic, codes, most, bytes_max, limit, log.written_end, self._blocks,
-            BLOCK_BYTES, log.recent.start, log.recent.data,
+            BLOCK_BYTES, log.recent.start, log.recent.data, self._load,
         )  # fmt: skip
         if found is not None:
             self._account(len(found.data))
         return found
+
+    def _load(self, start: int, end: int, run_end: int) -> bytes | None:
+        """Read a record, with near ones up to `run_end`; None if its block is cached now."""
+        segment = self._log.segment_bytes
+        stop = run_end if run_end <= start - start % segment + segment else end
+        number = start // BLOCK_BYTES
+        if number not in self._blocks:
+            block = self._block_for(number, stop - start, is_joined=stop > end)
+            if block is not None and end <= (number + 1) * BLOCK_BYTES:
+                return None
+        return self._read_exactly(start, stop - start)
+
+    def _block_for(self, number: int, size: int, *, is_joined: bool) -> bytes | None:
+        """Cache the block in which a read of some size begins, if that is cheaper than such reads; else None.
+
+        `is_joined`: the read has bytes between the wanted ones, which are probably wanted by readers of other queues.
+        """
+        if size <= SMALL_BYTES_MAX:
+            self._small_reads[number] = reads = self._small_reads.get(number, 0) + 1
+            while len(self._small_reads) > COUNTED_BLOCKS_MAX:
+                del self._small_reads[next(iter(self._small_reads))]
+            return self._read_block(number) if reads >= SMALL_READS_MIN else None
+        return self._read_block(number) if is_joined else None
 
     def _account(self, size: int) -> None:
         self.bytes_answered += size
@@ -116,7 +144,7 @@ class RangeReader:
             DiskFailed: the device failed.
         """
         found = self._from_one_block(ranges)
-        blocks, small_reads = self._blocks, self._small_reads
+        blocks = self._blocks
         at, count = len(found), len(ranges)
         while at < count:
             start, end = ranges[at]
@@ -125,12 +153,9 @@ class RangeReader:
             if block is None:
                 if stop < count and ranges[stop][1] - start <= 2 * (end - start + ranges[stop][1] - ranges[stop][0]):
                     stop = self._merge(ranges, at)
-                if ranges[stop - 1][1] - start <= SMALL_BYTES_MAX:
-                    small_reads[number] = reads = small_reads.get(number, 0) + 1
-                    if reads >= SMALL_READS_MIN and (block := self._read_block(number)) is not None:
-                        stop = at + 1
-                elif stop > at + 1 and (block := self._read_block(number)) is not None:
-                    stop = at + 1  # what lies between is probably wanted by the readers of other queues
+                block = self._block_for(number, ranges[stop - 1][1] - start, is_joined=stop > at + 1)
+                if block is not None:
+                    stop = at + 1
             position = start - number * BLOCK_BYTES
             if block is not None and position + end - start <= BLOCK_BYTES:
                 found.append(block[position : position + end - start])
@@ -141,8 +166,6 @@ class RangeReader:
                 found += [data[first - start : last - start] for first, last in ranges[at:stop]]
             at = stop
         self._account(sum(map(len, found)))
-        while len(small_reads) > COUNTED_BLOCKS_MAX:
-            del small_reads[next(iter(small_reads))]
         return found
 
     def _from_one_block(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:

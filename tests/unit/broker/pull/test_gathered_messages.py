@@ -1,4 +1,4 @@
-"""Messages that the engine gathers from memory are those that the reader selects and reads."""
+"""Messages that the engine gathers from memory and files are those that the reader selects and reads."""
 
 import pytest
 from hypothesis import given, settings
@@ -6,16 +6,20 @@ from hypothesis import strategies as st
 
 from tandemq.broker.pull.message_reader import MessageReader
 from tandemq.broker.state.damage_table import Damages
+from tandemq.engine import NAME
+from tandemq.errors import OffsetGone
 from tandemq.storage.log import range_reader
+from tandemq.storage.log.range_reader import RangeReader
 from tandemq.storage.store import Store, StoreConfig
 from tests.unit.storage.harness import new_disk, put, start
 
-CONFIG = StoreConfig(1 << 20, 20_000, True, 16, 64, (1000,), "boot-1")
+FILE_BYTES = 300_000
+"""Not a multiple of the blocks that the reader caches."""
 
 
-def filled(sizes: list[int], topics: int) -> Store:
-    """A store of whole blocks of the log, most of them read before, and of a last write that is in memory."""
-    store = start(new_disk(), CONFIG)
+def filled(sizes: list[int], topics: int, file_bytes: int = FILE_BYTES) -> Store:
+    """A store of two files and more, of which only the last write is in memory."""
+    store = start(new_disk(), StoreConfig(file_bytes, 20_000, True, 16, 64, (1000,), "boot-1"))
     number = 0
     while store.log.end < 2 * range_reader.BLOCK_BYTES + 10_000:
         put(store, number, topic=f"T{number % topics}", size=sizes[number % len(sizes)])
@@ -59,15 +63,49 @@ def test_gathered_messages_are_those_that_are_read_one_by_one(
 ) -> None:
     store = filled(sizes, topics)
     codes = {entry.tags_code for entry in (store.queues["T0", 0].entry(at) for at in range(2))} if filters else None
-    gathered = [read_all(store, codes, most, bytes_max, limit) for _ in range(3)][-1]  # by now blocks are cached
+    gathered = [read_all(store, codes, most, bytes_max, limit) for _ in range(3)]  # from files, then from blocks
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(range_reader, "gather_messages", lambda *_: None)
-        assert gathered == read_all(store, codes, most, bytes_max, limit)
+        expected = read_all(store, codes, most, bytes_max, limit)
+    assert gathered == [expected] * 3
 
 
 def test_cached_messages_are_gathered_without_a_read() -> None:
-    store = filled([700], 2)
+    store = filled([700], 2, 1 << 20)
     read_all(store, None, 32, 1 << 20, 1 << 60)
     before = store.log.reader.bytes_read
     assert read_all(store, None, 32, 1 << 20, 1 << 60)
     assert store.log.reader.bytes_read - before < range_reader.BLOCK_BYTES, "only what no whole block holds"
+
+
+def test_engine_reads_what_is_not_in_memory() -> None:
+    """No record is left to the general path, also if it continues in a block that is not cached."""
+    store = filled([700, 3000], 3)
+    expected = read_all(store, None, 32, 1 << 20, 1 << 60)
+    store.log.reader.forget()
+    store.log.recent.restart(store.log.end)
+    with pytest.MonkeyPatch.context() as patch:
+        if NAME == "compiled":
+            patch.setattr(RangeReader, "read", None)
+        assert read_all(store, None, 32, 1 << 20, 1 << 60) == expected
+
+
+@pytest.mark.parametrize("topics", [1, 7, 200])
+def test_few_bytes_are_read_beyond_those_returned(topics: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_reader, "CREDIT_MAX", range_reader.BLOCK_BYTES)
+    store = filled([600], topics)
+    store.log.recent.restart(store.log.end)
+    store.log.reader._credit = range_reader.BLOCK_BYTES
+    reader = store.log.reader
+    for queue in store.queues.values():
+        MessageReader(store.log, Damages()).read(queue, 0, None, most=32, bytes_max=1 << 20, limit=1 << 60)
+        assert reader.bytes_read <= 2 * reader.bytes_answered + range_reader.BLOCK_BYTES
+
+
+def test_deleted_records_are_reported() -> None:
+    store = filled([700], 1)
+    store.log.recent.restart(store.log.end)
+    store.log.drop_first_segment()
+    queue = store.queues["T0", 0]
+    with pytest.raises(OffsetGone):
+        MessageReader(store.log, Damages()).read(queue, 0, None, most=32, bytes_max=1 << 20, limit=1 << 60)

@@ -173,7 +173,7 @@ def test_read_error_is_reported_to_the_consumer(tmp_path: Path, monkeypatch: pyt
 
     log = broker.node.store.log
     log.recent.restart(log.written_end)
-    monkeypatch.setattr(log.reader, "read", refuse)
+    monkeypatch.setattr(log, "file_at", refuse)
     answer = broker.pull("TopicA")
     assert answer is not None
     assert answer.code == ResponseCode.SYSTEM_ERROR
