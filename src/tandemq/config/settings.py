@@ -70,10 +70,10 @@ class BrokerConfig:
     """How long a registration waits for a name server's response."""
     connections_max: int = _setting("maxConnections", 50_000, live=True)
     """Maximum number of client connections; further ones are closed when accepted."""
-    busy_poll_us: int = _setting("busyPollMicros", 400, "µs")
-    """Busy polling: while requests arrive at shorter intervals than this, the broker polls for as long before it
-    sleeps. Responses come sooner, because waking up takes longer than most requests, and a core is busy meanwhile.
-    0: off."""
+    busy_poll_us: int = _setting("busyPollMicros", 100, "µs")
+    """Busy polling: the broker polls for as long before it sleeps, while its recent waits were shorter than this on
+    average. Responses come sooner, because waking up takes time, and a core is busy meanwhile. At a steady rate of
+    some thousand messages per second waits are longer, and it sleeps. 0: off."""
     connection_idle_ms: int = _setting("serverChannelMaxIdleTimeMillis", 120_000, "ms", live=True)
     """A client's connection is closed after this time without a received byte, or with a request that is still
     incomplete."""

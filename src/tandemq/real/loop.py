@@ -32,6 +32,7 @@ from tandemq.boundary import (
     Turn,
 )
 from tandemq.errors import ConfigError, NetworkError
+from tandemq.real.busy_poll import BusyPoll
 from tandemq.real.clock import read_clock
 from tandemq.real.file_syncs import FileSyncs
 from tandemq.real.network.addresses import is_ip, text_of
@@ -59,7 +60,6 @@ SMALL_BYTES = 64 * 1024
 BUFFERS_PER_SEND = 512
 WAIT_MS_MAX = 1_000
 POLLED_MAX = 256
-LOOKS = 8
 ACCEPT_PAUSE_MS = 1_000
 HANDSHAKE_MS_MAX = 10_000
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -89,9 +89,9 @@ class Loop:
             connections_max: returns the maximum number of client connections; called at each accept.
             is_member: whether an IP address is that of a broker of the node's group; connections are reserved for them.
             untaken_max: returns the maximum of queued bytes on all connections; called when bytes are queued.
-            busy_poll_us: time to poll before the loop sleeps, as long as turns follow each other that closely.
+            busy_poll_us: time to poll before the loop sleeps, if the next event will probably come by then.
         """
-        self._look_ns = busy_poll_us * 1000
+        self._busy_poll = BusyPoll(busy_poll_us)
         self._epoll = select.epoll()
         self._listeners: dict[int, tuple[socket.socket, LinkKind]] = {}
         self._by_fd: dict[int, SocketConnection] = {}
@@ -121,8 +121,6 @@ class Loop:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._epoll.register(self._wake_read, select.EPOLLIN)
         self._stopping = False
-        self._looks = 0
-        """Number of further unsuccessful busy polls before the loop stops polling."""
         self.registry: RegistrySession | None = None
         """Executes the node's registry operations; calls `wake` when it has events."""
 
@@ -219,23 +217,21 @@ class Loop:
     def _wait(self, wait_ms: int) -> list[tuple[int, int]]:
         """Return the ready descriptors with their event masks.
 
-        While turns follow each other closely, it polls for a moment before it sleeps and yields the CPU in between:
-        waking up takes longer than most peers need to respond.
+        If the next event is probably near, it polls for a moment before it sleeps, and yields the CPU in between.
         """
         poll = self._epoll.poll
         ready = poll(0, POLLED_MAX)
         if ready or not wait_ms:
             return ready
         began_ns = monotonic_ns()
-        if self._looks:
-            while not ready and monotonic_ns() - began_ns < self._look_ns:
+        if self._busy_poll.is_worth:
+            until_ns = began_ns + self._busy_poll.poll_ns
+            while not ready and monotonic_ns() < until_ns:
                 os.sched_yield()
                 ready = poll(0, POLLED_MAX)
-            self._looks = LOOKS if ready else self._looks - 1
         if not ready:
             ready = poll(wait_ms / 1000, POLLED_MAX)
-            if monotonic_ns() - began_ns < self._look_ns:
-                self._looks = LOOKS
+        self._busy_poll.waited(monotonic_ns() - began_ns)
         return ready
 
     def _take_events(self) -> list[Event]:
