@@ -13,7 +13,7 @@ from tandemq.broker.maintenance.registration import PIECE_TOPICS
 from tandemq.model.codes import RequestCode
 from tests.interop.checks import all_sent_ok, exactly, fail_one, lose_one, prove, repeat_one
 from tests.interop.driver import JavaDriver
-from tests.interop.java import SERVER_VERSIONS, wait_until
+from tests.interop.java import SERVER_VERSIONS, JavaNameServer, wait_until
 from tests.interop.peers import CLIENTS, SMALL_STORE, SUBJECT, NameServer, broker, name_server, start_registered
 from tests.interop.wire import GET_ROUTE, ask, loads_lenient, registered_brokers, wait_topic
 
@@ -134,6 +134,22 @@ def test_name_server_of_rocketmq_takes_all_pieces_of_a_registration(names: str, 
         for number in (0, PIECE_TOPICS + 499):
             _write_topics(subject.port, range(number, number + 1), queues=7)
             _wait_queues(namesrv, f"T{number}", 7)
+
+
+@pytest.mark.background
+def test_single_topics_are_added_where_a_registration_replaces_all_topics(tmp_path: Path) -> None:
+    with (
+        JavaNameServer("5.3.3", tmp_path / "namesrv", deleteTopicWithBrokerRegistration=True) as namesrv,
+        broker(SUBJECT, tmp_path / "broker", namesrv, settings=SMALL_STORE, enableSingleTopicRegister=True) as subject,
+    ):
+        namesrv.start()
+        start_registered(subject, namesrv)
+        for number in range(3):
+            _write_topics(subject.port, range(number, number + 1), queues=3)
+            _wait_queues(namesrv, f"T{number}", 3)
+        _write_topics(subject.port, range(1), queues=5)
+        _wait_queues(namesrv, "T0", 5)
+        _wait_queues(namesrv, "T2", 3)
 
 
 def _write_topics(port: int, numbers: range, *, queues: int) -> None:

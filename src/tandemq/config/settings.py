@@ -68,6 +68,9 @@ class BrokerConfig:
     """Lower bound of `registerNameServerPeriod`, to which RocketMQ raises a shorter one; tests lower it."""
     register_timeout_ms: int = _setting("registerBrokerTimeoutMills", 6_000, "ms", live=True)
     """How long a registration waits for a name server's response."""
+    single_topic_register: bool = _setting("enableSingleTopicRegister", False)
+    """Whether a changed topic is registered by REGISTER_TOPIC_IN_NAMESRV instead of a registration with this topic
+    only, which a RocketMQ 5 name server with `deleteTopicWithBrokerRegistration` takes for all topics of the broker."""
     connections_max: int = _setting("maxConnections", 50_000, live=True)
     """Maximum number of client connections; further ones are closed when accepted."""
     busy_poll_us: int = _setting("busyPollMicros", 100, "µs")

@@ -8,8 +8,9 @@ name server uses the table's own version, which is the same in all pieces (`TABL
 where every piece was accepted. At most one table per name server is in flight, except after a change of the role.
 
 A name server that has accepted all topics is sent only those that change, at once, in a registration with the new data
-version, as RocketMQ brokers do. Above `CHANGES_MAX` such registrations without a response changes are gathered. If one
-fails, all topics are sent again, with a timestamp of their own: the name server may know the version already.
+version, as RocketMQ brokers do, or with `enableSingleTopicRegister` each in a request of its own. Above `CHANGES_MAX`
+requests without a response changes are gathered. If one fails, all topics are sent again, with a timestamp of their
+own: the name server may know the version already.
 
 Source: docs/reference/requests.md, "REGISTER_BROKER"; RocketMQ BrokerOuterAPI, RouteInfoManager.
 """
@@ -31,7 +32,7 @@ from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.text import brief
-from tandemq.model.topic import Permission
+from tandemq.model.topic import Permission, TopicConfig
 
 log = logging.getLogger(__name__)
 PIECE_TOPICS = 2_000
@@ -168,20 +169,44 @@ class Registration:
             count = len(bodies[shift])
             current = server.last = _Round(count, count, is_shifted=shift)
             for body in bodies[shift]:
-                self._send(address, body, self._answered(address, current), turn, now)
+                on_answer = self._answered(address, current)
+                self._peers.call(
+                    address, self._registration(body), self._config.register_timeout_ms, on_answer, turn, now
+                )
 
     def _send_changes(self, address: str, server: _NameServer, turn: Turn, now: Now) -> None:
-        if server.changes_in_flight >= CHANGES_MAX:
+        room = CHANGES_MAX - server.changes_in_flight
+        if room <= 0:
             return
-        names = [name for name in server.names if name in self._topics.table]
-        server.names.clear()
-        for body in self._bodies(names) if names else ():
+        names = list(server.names)[: room if self._config.single_topic_register else None]
+        for name in names:
+            del server.names[name]
+        for command in self._changes([name for name in names if name in self._topics.table]):
             server.changes_in_flight += 1
-            self._send(address, body, self._changes_answered(address, server), turn, now)
+            on_answer = self._changes_answered(address, server)
+            self._peers.call(address, command, self._config.register_timeout_ms, on_answer, turn, now)
 
-    def _send(self, address: str, body: bytes, on_answer: OnAnswer, turn: Turn, now: Now) -> None:
-        command = Command(RequestCode.REGISTER_BROKER, fields=self._fields(body), body=body)
-        self._peers.call(address, command, self._config.register_timeout_ms, on_answer, turn, now)
+    def _changes(self, names: list[str]) -> list[Command]:
+        """Return the requests that register changed topics."""
+        if not self._config.single_topic_register:
+            return [self._registration(body) for body in self._bodies(names)] if names else []
+        # The topic counts for the whole group, so that a slave, whose table may be older, leaves it to the master.
+        return [self._single_topic(name) for name in names] if self.broker_id == 0 else []
+
+    def _single_topic(self, name: str) -> Command:
+        config = self._allowed({name: self._topics.table[name].config})[name]
+        queues = {
+            "brokerName": self._config.broker_name,
+            "perm": config.perm,
+            "readQueueNums": config.read_queue_nums,
+            "topicSysFlag": config.topic_sys_flag,
+            "writeQueueNums": config.write_queue_nums,
+        }
+        body = dumps({"brokerDatas": [], "filterServerTable": {}, "queueDatas": [queues]})
+        return Command(RequestCode.REGISTER_TOPIC_IN_NAMESRV, fields={"topic": name}, body=body)
+
+    def _registration(self, body: bytes) -> Command:
+        return Command(RequestCode.REGISTER_BROKER, fields=self._fields(body), body=body)
 
     def closed(self, address: str, now: Now) -> None:
         """Register again soon if a name server's connection closed: it removes the broker with the connection."""
@@ -262,18 +287,25 @@ class Registration:
             table["dataVersion"]["stateVersion"] = self.epoch
         table[TABLE_VERSION] = dict(table["dataVersion"])
         table["dataVersion"]["timestamp"] -= following
-        allowed = self._config.permission
-        if allowed & Permission.READ_WRITE != Permission.READ_WRITE:
-            table["topicConfigTable"] = {
-                name: msgspec.structs.replace(config, perm=config.perm & (allowed | Permission.INHERIT))
-                for name, config in table["topicConfigTable"].items()
-            }
+        table["topicConfigTable"] = self._allowed(table["topicConfigTable"])
         return table
+
+    def _allowed(self, configs: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
+        """Return topics limited to the permission of the broker."""
+        allowed = self._config.permission
+        if allowed & Permission.READ_WRITE == Permission.READ_WRITE:
+            return configs
+        return {
+            name: msgspec.structs.replace(config, perm=config.perm & (allowed | Permission.INHERIT))
+            for name, config in configs.items()
+        }
 
     def _answered(self, address: str, current: _Round) -> OnAnswer:
         def on_answer(answer: Command | None, now: Now) -> None:
             current.left -= 1
-            current.failure = current.failure or self._failure(answer, now)
+            current.failure = current.failure or _failure(answer)
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                self._master_found(answer.fields.get("masterAddr", ""), answer.fields.get("haServerAddr", ""), now)
             if current.left == 0 or current.failure:
                 self._note(address, current.failure)
             if current.left == 0 and current is self._at(address).last:
@@ -292,9 +324,9 @@ class Registration:
             self._has_gathered = True
 
     def _changes_answered(self, address: str, server: _NameServer) -> OnAnswer:
-        def on_answer(answer: Command | None, now: Now) -> None:
+        def on_answer(answer: Command | None, _now: Now) -> None:
             server.changes_in_flight -= 1
-            failure = self._failure(answer, now)
+            failure = _failure(answer)
             if failure:
                 server.is_complete, server.is_uncertain = False, True
                 self._note(address, failure)
@@ -302,15 +334,6 @@ class Registration:
                 self._has_gathered = True
 
         return on_answer
-
-    def _failure(self, answer: Command | None, now: Now) -> str:
-        """Return why a registration was not accepted; "": it was, and its response may name the master."""
-        if answer is None:
-            return "no answer"
-        if answer.code != ResponseCode.SUCCESS:
-            return f"refused: {brief(answer.remark)}"
-        self._master_found(answer.fields.get("masterAddr", ""), answer.fields.get("haServerAddr", ""), now)
-        return ""
 
     def _note(self, server: str, failure: str) -> None:
         """Record the outcome at a name server; log a line when it changes."""
@@ -347,3 +370,10 @@ class Registration:
         """Unregister at every name server."""
         for server in sorted(self.registered):
             self._peers.send_oneway(server, Command(RequestCode.UNREGISTER_BROKER, fields=self._identity()), turn)
+
+
+def _failure(answer: Command | None) -> str:
+    """Return why a registration was not accepted; "" if it was."""
+    if answer is None:
+        return "no answer"
+    return "" if answer.code == ResponseCode.SUCCESS else f"refused: {brief(answer.remark)}"

@@ -12,6 +12,7 @@ from tandemq.config.samples import tiny_name_server
 from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.topic import TopicConfig
 from tandemq.nameserver.node import NameServer
 from tandemq.sim.world.disk import SimDisk
 from tests.spec import spec
@@ -100,7 +101,7 @@ class Changing:
         self.answer(self.sent())
 
     def connect(self) -> None:
-        [connect] = self.broker.connects
+        [connect] = [found for found in self.broker.connects if found.address == OTHER]
         self.broker.connects.clear()
         self.link = connect.link
         self.broker.open(connect.link, connect.kind, OTHER)
@@ -210,6 +211,38 @@ def test_change_of_all_topics_while_they_are_in_flight_is_sent_when_they_are_ans
     peer.answer(every)
     [request] = peer.sent()
     assert {config["perm"] & 2 for config in wrapper(request)["topicConfigTable"].values()} == {0}
+
+
+def test_single_topics_are_registered_in_requests_of_their_own_if_set(tmp_path: Path) -> None:
+    peer = Changing(tmp_path, single_topic_register=True)
+    for name in ("TopicA", "TopicB"):
+        peer.broker.create_topic(name, 3)
+    assert peer.sent() == []
+    requests = peer.broker.take_requests(RequestCode.REGISTER_TOPIC_IN_NAMESRV, link=peer.link)
+    assert [request.fields["topic"] for request in requests] == ["TopicA", "TopicB"]
+    [queues] = loads(requests[1].body)["queueDatas"]
+    assert queues == {"brokerName": "broker-a", "perm": 6, "readQueueNums": 3, "topicSysFlag": 0, "writeQueueNums": 3}
+    server = NameServer(tiny_name_server(), SimDisk(Random(1)))
+    now, link = peer.broker.now, 7
+    server.turn([], [Opened(link, LinkKind.REMOTING, "10.0.0.1:40000")], now)
+    peer.broker.pass_time(30_000)
+    for request in [*peer.sent(), *requests]:
+        assert len(server.turn([(link, encode_command(request))], [], now).sends[link]) == 1
+    assert server.broker_count == 1
+    peer.answer(requests[:1])
+    peer.answer(requests[1:], ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    peer.broker.create_topic("TopicC")
+    assert peer.sent() == [], "all topics are in flight"
+
+
+def test_slave_leaves_single_topics_to_its_master(tmp_path: Path) -> None:
+    peer = Changing(tmp_path, single_topic_register=True, role="SLAVE", broker_id=1, ha_master_address="10.0.0.1:1")
+    topics = peer.broker.node.topics
+    version = topics.version.copy()
+    version.next(peer.broker.now.wall_ms)
+    topics.follow([TopicConfig("TopicA")], [], version)
+    peer.broker.turn()
+    assert peer.broker.take_requests(RequestCode.REGISTER_TOPIC_IN_NAMESRV, link=peer.link) == []
 
 
 def test_routes_of_a_name_server_follow_single_changes(tmp_path: Path) -> None:
