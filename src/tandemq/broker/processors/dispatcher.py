@@ -60,7 +60,9 @@ class Dispatcher:
                 link, frame, turn, now
             ):
                 break
-            at = self._send.take_ordinary(link, data, decoder.position, now)
+            at = decoder.position
+            if at < len(data):
+                at = self._send.take_ordinary(link, data, at, now)
         if link.decoder.error is not None:
             self._housekeeping.close(link, str(link.decoder.error), turn, now)
 

@@ -10,6 +10,7 @@ import logging
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,6 +24,7 @@ from tandemq.broker.state.clients import Clients
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.damage_table import Damages
 from tandemq.broker.state.groups import Groups
+from tandemq.broker.state.subscriptions import Codes
 from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.header import encode_header
@@ -65,6 +67,17 @@ _FOUND, _NO_NEW, _AGAIN, _MOVED, _FAILED = (
 )  # fmt: skip
 
 
+class _Range(NamedTuple):
+    """The messages of a queue that a pull wants."""
+
+    start: int
+    """Queue offset."""
+    most: int
+    limit: int
+    """Log offset from which on messages may not be shown yet."""
+    codes: Codes
+
+
 class PullPath:
     """All pulls of one broker."""
 
@@ -104,6 +117,8 @@ class PullPath:
         self._woken: dict[ConsumeQueue, tuple[int, bool]] = {}
         """Queues whose held pulls are to be tried again: how many pulls, and whether they are answered in any case."""
         self._releases_left = RELEASED_PER_TURN_MAX
+        self._shared: dict[_Range, Messages] | None = None
+        """What was read for woken pulls of one queue, for others at the same offset; None while none are answered."""
         self.adopt_config(config)
         self.refusal: str | None = None
         """Why consumers may read nothing here at present."""
@@ -329,14 +344,23 @@ class PullPath:
 
     def _read(self, pull: PullRequest) -> Messages:
         fields = pull.fields
-        return self._reader.read(
+        start = max(pull.scan_offset, fields.queue_offset, pull.queue.min_offset)
+        most = max(1, min(fields.max_msg_nums, self._config.transfer_messages_max))
+        wanted = _Range(start, most, self._limit(pull), pull.codes)
+        shared = self._shared
+        if shared is not None and (messages := shared.get(wanted)) is not None:
+            return messages
+        messages = self._reader.read(
             pull.queue,
-            max(pull.scan_offset, fields.queue_offset, pull.queue.min_offset),
+            start,
             pull.codes,
-            most=max(1, min(fields.max_msg_nums, self._config.transfer_messages_max)),
+            most=most,
             bytes_max=self._config.transfer_bytes_max,
-            limit=self._limit(pull),
+            limit=wanted.limit,
         )
+        if shared is not None:
+            shared[wanted] = messages
+        return messages
 
     def _cannot_read(self, pull: PullRequest, turn: Turn, error: StoreError) -> None:
         log.error("pull: topic=%s queue=%d cannot be read: %s", pull.fields.topic, pull.fields.queue_id, error)
@@ -440,11 +464,13 @@ class PullPath:
         while self._woken and self._releases_left > 0 and self.refusal is None:
             queue, (count, is_last) = next(iter(self._woken.items()))
             limit = min(count, self._releases_left)
+            self._shared = {}
             for pull in self.held.first(queue, limit):
                 if self.answer(pull, turn, is_last=is_last):
                     self.held.release(pull)
                 else:
                     self.held.hold_again(queue, pull)
+            self._shared = None
             self._releases_left -= limit
             if count > limit:
                 self._woken[queue] = count - limit, is_last

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,12 +10,14 @@ from tandemq.boundary import Drained, LinkKind, Turn
 from tandemq.broker.context import Machine
 from tandemq.broker.pull import counters, processor
 from tandemq.broker.pull.hold_service import HELD_PER_LINK_MAX
+from tandemq.broker.pull.message_reader import MessageReader, Messages
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.topic import TopicConfig
+from tandemq.storage.consume_queue import ConsumeQueue
 from tests.spec import spec
 from tests.unit.broker.harness import CLIENT, Harness, messages_in
 
@@ -269,6 +272,36 @@ def test_held_pull_is_woken_by_the_next_message_at_once(tmp_path: Path) -> None:
     (answer,) = broker.inbox[CLIENT]
     assert [message.body for message in messages_in(answer)] == [b"new"]
     assert broker.node.pull.held.size == 0
+
+
+def test_groups_held_at_the_same_offset_share_one_read_and_others_get_what_they_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA", TAGS="old")
+    reads: list[int] = []
+    read = MessageReader.read
+
+    def counting(reader: MessageReader, queue: ConsumeQueue, offset: int, *rest: Any, **named: Any) -> Messages:
+        reads.append(offset)
+        return read(reader, queue, offset, *rest, **named)
+
+    monkeypatch.setattr(MessageReader, "read", counting)
+    for number in range(3):
+        held(broker, group=f"G{number}")
+    held(broker, group="G3", expression="new")
+    held(broker, group="G4", expression="other")
+    broker.open(5)
+    for number in range(2):
+        broker.send("TopicA", b"%d" % number, link=5, TAGS="new")
+        assert len(broker.inbox[CLIENT]) == 4 * (number + 1)
+        for answer in broker.inbox[CLIENT][4 * number :]:
+            assert [message.body for message in messages_in(answer)] == [b"%d" % number]
+            assert answer.fields["nextBeginOffset"] == str(2 + number)
+        if not number:
+            assert reads == [1, 1, 1], "one for all messages, one for each tag"
+            for group in range(4):
+                held(broker, 2, group=f"G{group}", expression="new" if group == 3 else "*")
 
 
 def test_held_pull_is_answered_at_its_deadline_and_not_before(tmp_path: Path) -> None:
