@@ -199,6 +199,7 @@ class Fuzzer:
             raise Different(f"verify_records: {end} of {data!r}")
         self._same(is_compared, lambda engine: engine.record_entries(data), data)
         self._same(is_compared, lambda engine: engine.stage_records(data, _no_queue, _no_code), data)
+        self._same(is_compared, lambda engine: engine.stored_messages(data, 0), data)
         start = random.randrange(len(data) + 1)
         properties = data[start : start + random.randrange(200)]
         self._same(is_compared, lambda engine: engine.key_rows("T", properties, start, end[0]), properties)

@@ -19,6 +19,7 @@ from tandemq.engine.choice import (
     link_keys,
     record_entries,
     stage_records,
+    stored_messages,
     verify_records,
 )
 from tandemq.engine.python import KEY_ROW, KEY_ROW_BYTES, Ack, Gathered
@@ -39,5 +40,6 @@ __all__ = [
     "link_keys",
     "record_entries",
     "stage_records",
+    "stored_messages",
     "verify_records",
 ]

@@ -42,4 +42,5 @@ key_rows = chosen.key_rows
 link_keys = chosen.link_keys
 record_entries = chosen.record_entries
 stage_records = chosen.stage_records
+stored_messages = chosen.stored_messages
 verify_records = chosen.verify_records

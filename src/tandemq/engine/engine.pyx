@@ -15,15 +15,18 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
+from tandemq.codec.record.record import decode_host
 from tandemq.engine.python import (
     Gathered,
     LinkedKeys,
     RecordEntry,
     StagedRecords,
+    StoredMessages,
     TakenSends,
     VerifiedRecords,
 )
 from tandemq.model.command import VERSION_SPOKEN
+from tandemq.model.message import StoredMessage
 from tandemq.model.topic import SCHEDULE_TOPIC
 
 cdef extern from "crc32.h" nogil:
@@ -100,6 +103,7 @@ cdef enum:
     ROLLBACK = 0xC
     BORN_V6 = 0x10
     STORE_V6 = 0x20
+    COMPRESSED = 0x1
     UNUSUAL_FLAGS = 0xC | 0xF0
 
 cdef uint32_t MAGIC_V1 = 0xDAA320A7
@@ -119,6 +123,7 @@ include "queue_tail.pxi"
 include "keys.pxi"
 include "records.pxi"
 include "pulls.pxi"
+include "messages.pxi"
 include "send_header.pxi"
 include "send_properties.pxi"
 include "send_engine.pxi"

@@ -9,8 +9,10 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from tandemq.codec.record.entries import BLANK_BYTES_MIN, BLANK_MAGIC, INDEX_ENTRY, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.codec.record.record import Buffer, Record, parse_record, peek, record_keys, tags_code
+from tandemq.codec.record.record import Buffer, Record, parse_record, peek, read_message, record_keys, tags_code
+from tandemq.errors import ProtocolError
 from tandemq.model.java_hash import cached_java_hash, java_hash
+from tandemq.model.message import StoredMessage, SysFlag
 from tandemq.model.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ KEY_ROW = Struct("<iqq")
 KEY_ROW_BYTES = KEY_ROW.size
 _TRANSACTION_BITS = 0xC
 _PREPARED = 0x4
+_COMPRESSED = int(SysFlag.COMPRESSED)
 _ROLLBACK = 0xC
 _MASK = 0xFFFFFFFF
 _INT32_MAX = 0x7FFFFFFF
@@ -399,3 +402,25 @@ def gather_messages(
         Exception: what `load` raises.
     """
     return None
+
+
+class StoredMessages(NamedTuple):
+    """Messages of records, and the end of the last of them."""
+
+    messages: list[StoredMessage]
+    end: int
+
+
+def stored_messages(data: bytes, start: int) -> StoredMessages:
+    """Return the messages of records from `start` on, up to the first that is damaged, incomplete or compressed."""
+    messages: list[StoredMessage] = []
+    while 0 <= start < len(data):
+        try:
+            message = read_message(data, start, len(data), inflates=False)
+        except ProtocolError:
+            break
+        if message.sys_flag & _COMPRESSED:
+            break
+        messages.append(message)
+        start += message.size
+    return StoredMessages(messages, start)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum, IntFlag
 from warnings import warn
 
+import msgspec
+
 from tandemq.errors import InvalidMessage
 from tandemq.model.topic import topic_name_error
 
@@ -179,8 +181,7 @@ def _check_separators(what: str, text: str) -> None:
         raise InvalidMessage(f"{what} has a byte 0x01 or 0x02 in it, which separate properties")
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
+class StoredMessage(msgspec.Struct, frozen=True):
     """A message as stored by a broker and received by a consumer.
 
     `body` is decompressed if it was stored compressed. Hosts are "ip:port". `offset_message_id` contains store host and
@@ -228,8 +229,7 @@ class StoredMessage:
         return self.offset_message_id
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class MessageQueue:
+class MessageQueue(msgspec.Struct, frozen=True, order=True):
     """One queue of a topic in one broker group."""
 
     topic: str
@@ -237,8 +237,7 @@ class MessageQueue:
     queue_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendResult:
+class SendResult(msgspec.Struct, frozen=True):
     """The broker's response to a send.
 
     `unique_key` is the id assigned by the producer; `offset_message_id` contains store host and log offset.

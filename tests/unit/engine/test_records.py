@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tandemq.codec.record.record import encode_host, encode_record
 from tandemq.engine import python
 from tandemq.replication import record_stream
 from tandemq.replication.record_stream import RecordStream
@@ -286,3 +287,68 @@ def test_every_changed_bit_is_detected_as_by_python(compiled: ModuleType, *, has
             if compiled is not python:
                 assert found == accepted(bytes(changed), 0), bit
             assert not has_crc or found == (0, 0), bit
+
+
+# Messages.
+
+
+@given(SEEDS, st.integers(0, 12), ODDNESS, st.booleans(), st.integers(0, 3))
+def test_messages_of_records(
+    compiled: ModuleType, seed: int, count: int, oddness: float, is_damaged: bool, start: int
+) -> None:
+    random = Random(seed)
+    data = log_of(random, count, 1 << 20, oddness)
+    if is_damaged:
+        data = damaged(random, data)
+    found = compiled.stored_messages(data, 0)
+    assert found == python.stored_messages(data, 0)
+    for start_at in (start, found.end, len(data), len(data) + 1, -1):
+        assert compiled.stored_messages(data, start_at) == python.stored_messages(data, start_at)
+
+
+def test_messages_end_before_a_compressed_one(compiled: ModuleType) -> None:
+    first, second = _record(b"plain", sys_flag=0), _record(b"packed", sys_flag=1)
+    for engine in (compiled, python):
+        messages, end = engine.stored_messages(first + second + first, 0)
+        assert [message.body for message in messages] == [b"plain"]
+        assert end == len(first)
+        assert engine.stored_messages(first + second + first, len(first) + len(second)).end == 2 * len(first) + len(
+            second
+        )
+
+
+def test_pairs_without_name_or_value_are_dropped_and_the_last_of_a_name_counts(compiled: ModuleType) -> None:
+    properties = "a\x011\x02\x01x\x02b\x01\x02c\x02d\x01x\x01y\x02a\x012\x02Größe\x01ü".encode() + b"\xe4\xb8\x02"
+    wanted = {"a": "2", "d": "x\x01y", "Größe": "ü\ufffd"}
+    data = b"".join(_record(b"", properties=properties) for _ in range(2))
+    for engine in (compiled, python):
+        for message in engine.stored_messages(data, 0).messages:
+            assert message.properties.pop("__CRC32#")
+            assert message.properties == wanted
+            assert list(message.properties) == list(wanted)
+
+
+def test_more_property_names_than_are_kept(compiled: ModuleType) -> None:
+    many = "".join(f"n{number}\x01{number}\x02" for number in range(40)).encode()
+    other = "".join(f"m{number}\x01{number}\x02" for number in range(40)).encode()
+    data = _record(b"", properties=many) + _record(b"", properties=other) + _record(b"", properties=many)
+    assert compiled.stored_messages(data, 0) == python.stored_messages(data, 0)
+
+
+def _record(body: bytes, *, properties: bytes = b"", sys_flag: int = 0) -> bytes:
+    return encode_record(
+        topic=b"T",
+        queue_id=1,
+        queue_offset=2,
+        log_offset=3,
+        body=body,
+        properties=properties,
+        flag=4,
+        sys_flag=sys_flag,
+        born_ms=5,
+        born_host=encode_host(bytes((10, 0, 0, 1)), 6),
+        store_ms=7,
+        store_host=encode_host(bytes(15) + b"\x01", 8),
+        reconsume_times=9,
+        prepared_offset=10,
+    )

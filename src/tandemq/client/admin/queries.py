@@ -6,13 +6,15 @@ Source: docs/reference/requests.md, "all codes".
 """
 
 import logging
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tandemq.client.admin.cluster import topic_route
 from tandemq.client.consumer.offsets.lookup import ask_member
 from tandemq.client.core.operations import Invoke, Steps, ask, ask_all, checked, request, text_of
+from tandemq.client.core.pulled import decode_pulled
 from tandemq.client.core.routes import Routes
-from tandemq.codec.record.record import decode_messages, decode_pulled, parse_message_id, read_message
+from tandemq.codec.record.record import decode_messages, parse_message_id, read_message
 from tandemq.errors import ProtocolError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

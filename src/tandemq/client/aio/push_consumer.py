@@ -112,8 +112,7 @@ class PushConsumer:
     async def _close(self, *, after_error: bool) -> None:
         if self._shell is not None and not self._shell.is_closed:
             await self._shell.close(after_error=after_error)
-            while self._receivers:
-                self._wake_receiver()
+            self._wake_receivers(len(self._receivers))
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -137,14 +136,16 @@ class PushConsumer:
 
     # Taking messages.
 
-    def _wake_receivers(self) -> None:
-        for _ in range(len(self._receivers)):
-            self._wake_receiver()
-
-    def _wake_receiver(self) -> None:
-        future = self._receivers.popleft()
-        if not future.done():
-            future.set_result(None)
+    def _wake_receivers(self, most: int | None = None) -> None:
+        """Wake as many receivers as there are messages, or `most`."""
+        count = most if most is not None or self._core is None else self._core.ready_count
+        receivers = self._receivers
+        while receivers and (count is None or count > 0):
+            future = receivers.popleft()
+            if not future.done():
+                future.set_result(None)
+                if count is not None:
+                    count -= 1
 
     async def receive(self, timeout_s: float | None = None) -> ReceivedMessage | None:
         """Return the next message; None if there was none for `timeout_s` seconds.
@@ -152,7 +153,11 @@ class PushConsumer:
         Raises:
             ClosedError: the consumer was closed.
         """
-        await self._yield_to_loop()
+        if self._taken >= YIELD_AFTER:
+            await self._yield_to_loop()
+        message = self._next()
+        if message is not None:
+            return message
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._take()
@@ -160,36 +165,53 @@ class PushConsumer:
             return None
 
     async def _yield_to_loop(self) -> None:
-        if self._taken >= YIELD_AFTER:
-            self._taken = 0
-            await asyncio.sleep(0)
+        self._taken = 0
+        await asyncio.sleep(0)
+
+    def _next(self) -> ReceivedMessage | None:
+        """Return the next message, None if there is none now."""
+        _, core = self._running()
+        delivery = core.next_delivery()
+        if delivery is None:
+            return None
+        self._taken += 1
+        self._last = message = ReceivedMessage(delivery, self)
+        return message
 
     async def _take(self) -> ReceivedMessage:
-        """Return the next message. A cancelled call takes none: nothing is awaited after one was taken."""
-        while True:
-            _, core = self._running()
-            delivery = core.next_delivery()
-            if delivery is not None:
-                self._last = ReceivedMessage(delivery, self)
-                self._taken += 1
-                return self._last
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._receivers.append(future)
-            try:
-                await future
-            finally:
-                if future.cancelled() and future in self._receivers:
+        """Wait for a message and return it. A cancelled call takes none: nothing is awaited after one was taken."""
+        while (message := self._next()) is None:
+            await self._wait()
+        return message
+
+    async def _wait(self) -> None:
+        """Wait until there may be a message."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._receivers.append(future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.cancelled():
+                if future in self._receivers:
                     self._receivers.remove(future)
+            else:
+                # Woken for a message that another one must take now.
+                self._wake_receivers(1)
+            raise
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         """Iterate over messages until the consumer is closed."""
         while True:
-            await self._yield_to_loop()
+            if self._taken >= YIELD_AFTER:
+                await self._yield_to_loop()
             try:
-                message = await self._take()
+                message = self._next()
             except ClosedError:
                 return
-            yield message
+            if message is None:
+                await self._wait()
+            else:
+                yield message
 
     async def run(self, handler: Handler, *, concurrency: int = 1) -> None:
         """Call `handler` with each message, at most `concurrency` at a time, until the consumer is closed.
@@ -203,11 +225,15 @@ class PushConsumer:
 
     async def _work(self, handler: Handler) -> None:
         while True:
-            await self._yield_to_loop()
+            if self._taken >= YIELD_AFTER:
+                await self._yield_to_loop()
             try:
-                message = await self._take()
+                message = self._next()
             except ClosedError:
                 return
+            if message is None:
+                await self._wait()
+                continue
             try:
                 await handler(message)
             except asyncio.CancelledError:

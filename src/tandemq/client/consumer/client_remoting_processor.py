@@ -163,7 +163,7 @@ class ClientRemotingProcessor:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark="this client has no such consumer")
         message = decode_message(command.body, 0, len(command.body))
         broker_name = command.fields.get("brokerName", "")
-        delivery = Delivery(message, MessageQueue(message.topic, broker_name, message.queue_id), None)
+        delivery = Delivery(message, MessageQueue(message.topic, broker_name, message.queue_id), None, 0)
         began_ms = now.mono_ms
 
         def on_end(is_consumed: bool, at: Now) -> None:

@@ -18,7 +18,9 @@ ConsumeMessage*Service.
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+
+import msgspec
+from msgspec.structs import replace
 
 from tandemq.boundary import Now
 from tandemq.client.consumer import unreadable
@@ -37,31 +39,28 @@ from tandemq.model.topic import retry_topic
 log = logging.getLogger(__name__)
 LOCAL_RETRY_MS = 5_000
 """Pause before a message that could not be sent back is delivered again here."""
+_ACTIVE = AssignmentState.ACTIVE
 
 
-class Delivery:
+class Delivery(msgspec.Struct, eq=False):
     """One message delivered to the user, until it is ended."""
 
-    __slots__ = ("_generation", "assigned", "is_ended", "message", "on_end", "queue")
-
-    def __init__(self, message: StoredMessage, queue: MessageQueue, assigned: AssignedQueue | None) -> None:
-        """`assigned`: None for a message that a broker sent for direct consumption, which has no offset."""
-        self.message = message
-        self.queue = queue
-        self.assigned = assigned
-        self.is_ended = False
-        self.on_end: Callable[[bool, Now], None] | None = None
-        """Called with whether it was acknowledged; for direct consumption."""
-        self._generation = assigned.process_queue.generation if assigned is not None else 0
+    message: StoredMessage
+    queue: MessageQueue
+    assigned: AssignedQueue | None
+    """None for a message that a broker sent for direct consumption, which has no offset."""
+    generation: int
+    """That of the process queue when the message was pulled."""
+    is_ended: bool = False
+    on_end: Callable[[bool, Now], None] | None = None
+    """Called with whether it was acknowledged; for direct consumption."""
 
     @property
     def is_ours(self) -> bool:
         """Whether its queue is still assigned, and was not moved to another offset."""
         assigned = self.assigned
         return (
-            assigned is not None
-            and assigned.state is AssignmentState.ACTIVE
-            and assigned.process_queue.generation == self._generation
+            assigned is not None and assigned.state is _ACTIVE and assigned.process_queue.generation == self.generation
         )
 
 
@@ -116,6 +115,11 @@ class PushConsumerCore:
         if is_clustering and all(known.data.topic != retries for known in self.rebalance_service.subscriptions):
             self.rebalance_service.subscribe(make_subscription(retries, "*", now.wall_ms), now)
         self.on_subscribed(now)
+
+    @property
+    def ready_count(self) -> int:
+        """Number of messages that wait for `next_delivery`; some may not be ours any more."""
+        return len(self._ready)
 
     def next_delivery(self) -> Delivery | None:
         """Return the next message to consume; None if there is none now."""
@@ -194,7 +198,7 @@ class PushConsumerCore:
         if assigned is None or not delivery.is_ours:
             return
         message = replace(delivery.message, reconsume_times=delivery.message.reconsume_times + 1)
-        self._deliver(Delivery(message, delivery.queue, assigned), now)
+        self._deliver(Delivery(message, delivery.queue, assigned, delivery.generation), now)
 
     def _acknowledge(self, delivery: Delivery, now: Now) -> None:
         assigned = delivery.assigned
@@ -226,7 +230,8 @@ class PushConsumerCore:
         queue = assigned.queue
         if queue.topic == retry_topic(self.options.group):
             messages = [replace(m, topic=m.properties.get(RETRY_TOPIC, m.topic)) for m in messages]
-        deliveries = [Delivery(message, queue, assigned) for message in messages]
+        generation = assigned.process_queue.generation
+        deliveries = [Delivery(message, queue, assigned, generation) for message in messages]
         if self.options.orderly:
             self._waiting.setdefault(assigned, deque()).extend(deliveries)
             self._deliver_next(assigned, now)

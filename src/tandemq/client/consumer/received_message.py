@@ -104,7 +104,8 @@ class ReceivedMessage(MessageView):
 
     def __init__(self, delivery: Delivery, ender: AckHandler) -> None:
         """Made by the consumer."""
-        super().__init__(delivery.message, delivery.queue)
+        self.stored = delivery.message
+        self.queue = delivery.queue
         self._delivery = delivery
         self._ender = ender
 

@@ -437,39 +437,6 @@ def decode_messages(data: Buffer, *, inflates: bool = True) -> list[StoredMessag
     return messages
 
 
-class PulledMessages(NamedTuple):
-    """Messages in the body of a pull response."""
-
-    messages: list[StoredMessage]
-    """Messages before `end`, including those whose body cannot be decompressed; see `StoredMessage.fault`."""
-    end: int
-    """Number of bytes read: all, unless a record is damaged or the decompressed bodies exceed the limit."""
-    damage: str
-    """What is wrong with the record at `end`; "" if nothing is."""
-
-
-def decode_pulled(data: Buffer, inflated_max: int = INFLATED_BYTES_MAX) -> PulledMessages:
-    """Decode the messages in the body of a pull response, up to the first damaged record.
-
-    Stops once the decompressed bodies exceed `inflated_max` bytes, but returns at least one message: a response of
-    1 MiB can inflate to 1 GiB.
-    """
-    messages: list[StoredMessage] = []
-    position, end, inflated = 0, len(data), 0
-    while position < end:
-        try:
-            message = read_message(data, position, end)
-        except ProtocolError as error:
-            return PulledMessages(messages, position, str(error))
-        if message.sys_flag & _COMPRESSED:
-            inflated += len(message.body)
-            if inflated > inflated_max and messages:
-                break
-        messages.append(message)
-        position += message.size
-    return PulledMessages(messages, position, "")
-
-
 def inflate(body: bytes, sys_flag: int) -> bytes:
     """Decompress a body with zlib, up to 64 MiB. Other compressions are not supported: they need further libraries.
 

@@ -1,9 +1,8 @@
 """Offsets that may be committed, and limits of prefetching."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tandemq.client.consumer.queues.process_queue import ProcessQueue
 from tandemq.codec.record.record import decode_message
@@ -29,7 +28,7 @@ def test_committable_is_the_lowest_not_acknowledged_in_any_order(case: tuple[int
     count, order = case
     process_queue = ProcessQueue(QUEUE, 1_000, 1 << 20)
     for offset in range(count):
-        process_queue.add(replace(MESSAGE, queue_offset=offset))
+        process_queue.add([replace(MESSAGE, queue_offset=offset)])
     process_queue.next_offset = count
     waiting = set(range(count))
     for offset in order:
@@ -45,7 +44,7 @@ def test_process_queue_is_full_by_count_or_bytes() -> None:
     for process_queue in (by_count, by_bytes):
         for offset in range(2):
             assert process_queue.has_room
-            process_queue.add(replace(MESSAGE, queue_offset=offset))
+            process_queue.add([replace(MESSAGE, queue_offset=offset)])
         assert not process_queue.has_room
         process_queue.ack(0)
         assert process_queue.has_room
@@ -53,7 +52,7 @@ def test_process_queue_is_full_by_count_or_bytes() -> None:
 
 def test_second_acknowledgement_is_harmless() -> None:
     process_queue = ProcessQueue(QUEUE, 10, 1 << 20)
-    process_queue.add(MESSAGE)
+    process_queue.add([MESSAGE])
     process_queue.ack(0)
     process_queue.ack(0)
     assert process_queue.bytes_held == 0
@@ -61,7 +60,7 @@ def test_second_acknowledgement_is_harmless() -> None:
 
 def test_reset_drops_messages_and_starts_a_new_generation() -> None:
     process_queue = ProcessQueue(QUEUE, 10, 1 << 20)
-    process_queue.add(MESSAGE)
+    process_queue.add([MESSAGE])
     before = process_queue.generation
     process_queue.reset(7)
     assert (process_queue.committable, process_queue.next_offset, process_queue.count) == (7, 7, 0)

@@ -9,8 +9,9 @@ import pytest
 from tandemq.client.admin import queries
 from tandemq.client.consumer.push_machine import PushConsumerCore
 from tandemq.client.core.operations import Steps
+from tandemq.client.core.pulled import decode_pulled
 from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions, MessageModel
-from tandemq.codec.record.record import INFLATED_BYTES_MAX, decode_pulled
+from tandemq.codec.record.record import INFLATED_BYTES_MAX
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

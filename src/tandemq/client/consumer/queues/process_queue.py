@@ -8,6 +8,8 @@ new generation: acknowledgements of an older generation are void.
 Source: RocketMQ ProcessQueue.
 """
 
+from collections.abc import Iterable
+
 from tandemq.model.message import MessageQueue, StoredMessage
 
 
@@ -26,11 +28,15 @@ class ProcessQueue:
         self._count_max = count_max
         self._bytes_max = bytes_max
 
-    def add(self, message: StoredMessage) -> None:
-        """Add a pulled message. Its size is the larger of its record and its body, which may have been compressed."""
-        size = max(message.size, len(message.body))
-        self._unacked[message.queue_offset] = size
-        self._bytes += size
+    def add(self, messages: Iterable[StoredMessage]) -> None:
+        """Add pulled messages. The size of one is the larger of its record and its body, which may be decompressed."""
+        unacked = self._unacked
+        for message in messages:
+            size = message.size
+            if len(message.body) > size:
+                size = len(message.body)
+            unacked[message.queue_offset] = size
+            self._bytes += size
 
     def ack(self, queue_offset: int) -> None:
         """Remove an acknowledged message; has no effect a second time."""

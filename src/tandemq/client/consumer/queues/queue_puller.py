@@ -35,10 +35,10 @@ from tandemq.client.core.availability import BrokerAvailability
 from tandemq.client.core.calls import Timer, Timers
 from tandemq.client.core.connections import Answer, RemotingClient
 from tandemq.client.core.operations import refusal
+from tandemq.client.core.pulled import decode_pulled
 from tandemq.client.core.requests import query_offset_request
 from tandemq.client.core.routes import MASTER_ID, Routes
 from tandemq.client.core.settings import ConsumerOptions
-from tandemq.codec.record.record import decode_pulled
 from tandemq.errors import ProtocolError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -63,9 +63,12 @@ class Subscription:
     data: SubscriptionData
     tags: frozenset[str] | None
 
-    def matches(self, message: StoredMessage) -> bool:
-        """Return whether the tag of a message is subscribed to; the broker filters by hash only."""
-        return self.tags is None or message.tags in self.tags
+    def matching(self, messages: list[StoredMessage], queue_offset: int) -> list[StoredMessage]:
+        """Return the messages from an offset on whose tag is subscribed to; the broker filters by hash only."""
+        tags = self.tags
+        if tags is None:
+            return [message for message in messages if message.queue_offset >= queue_offset]
+        return [message for message in messages if message.queue_offset >= queue_offset and message.tags in tags]
 
 
 class _MovedBack(NamedTuple):
@@ -258,9 +261,8 @@ class QueuePuller:
         expected = process_queue.next_offset
         if end < len(answer.body):
             next_offset = messages[-1].queue_offset + 1 if messages else expected
-        matching = [m for m in messages if m.queue_offset >= expected and self.subscription.matches(m)]
-        for message in matching:
-            process_queue.add(message)
+        matching = self.subscription.matching(messages, expected)
+        process_queue.add(matching)
         process_queue.next_offset = max(next_offset, expected)
         if damage:
             self._damaged(address, damage, now)
