@@ -98,14 +98,16 @@ _DEFAULT_RATIOS: dict[str, float | None] = {
 }
 """The loads that are measured without `--only`, with the ratios that are wanted."""
 
-GROUPS = (1, 20, 100)
+GROUPS = (0, 1, 20, 100)
 LIVE_RATE = 5_000
+"""Messages per second while groups read live, and beside other work."""
 RATES = (1_000, 10_000)
 """Messages per second of the cells that measure end to end."""
 BESIDE = {
+    "nothing": "no other work",
     "scrubber": "while the scrubber runs",
     "retention": "while old files are deleted",
-    "slave": "while a slave copies the log",
+    "slave": "while a slave copies the log from its start",
 }
 """Work beside which latency is measured."""
 
@@ -141,9 +143,11 @@ def _time(
 
 
 def _latency_cells() -> Iterable[Cell]:
-    for groups in GROUPS:
-        text = f"{groups} live group{'s' if groups > 1 else ''} at {LIVE_RATE:,} msg/s"
+    for groups in GROUPS:  # Without groups the cells are of sends alone.
+        text = f"{groups or 'no'} live group{'' if groups == 1 else 's'} at {LIVE_RATE:,} msg/s"
         for what, title in (("send", "sends"), ("e2e", "end to end")):
+            if not groups and what == "e2e":
+                continue
             for point in ("p50", "p99"):
                 ratio = 1.0 if (groups, what, point) == (100, "send", "p99") else None
                 yield _time(f"live/{groups}g/{what}-{point}", f"{text}, {title}, {point}", "live", "ms", ratio=ratio)
@@ -153,7 +157,9 @@ def _latency_cells() -> Iterable[Cell]:
             title = f"end to end at {rate:,} msg/s, {point}"
             yield _time(f"e2e/{rate}/{point}", title, "live", "ms", bound=bound)
     for name, text in BESIDE.items():
-        yield _time(f"beside/{name}", f"end to end at 1,000 msg/s, p99, {text}", "beside", "ms", ours_only=True)
+        for what, title in (("send", "sends"), ("e2e", "end to end")):
+            title = f"{title} at {LIVE_RATE:,} msg/s, p99, {text}"
+            yield _time(f"beside/{name}/{what}-p99", title, "beside", "ms", ours_only=True)
 
 
 def _other_cells() -> Iterable[Cell]:
@@ -161,9 +167,10 @@ def _other_cells() -> Iterable[Cell]:
     yield Cell("java/producer", "RocketMQ's benchmark producer, 64 threads", "java", "msg/s", ratio=1.1)
     yield Cell("java/consumer", "RocketMQ's benchmark consumer, 64 threads", "java", "msg/s", ratio=1.0)
     yield _time("rest/start", "process start → first acknowledgement", "rest", "s", bound=1.0)
+    yield _time("rest/cpu", "broker at rest", "rest", "cores")
     yield _time("rest/rss", "resident memory at rest", "rest", "MB", bound=90)
     yield _time("rest/rss-10k", "resident memory, 10,000 idle connections", "rest", "MB", bound=400)
-    yield Cell("store/slave", "master → our slave, varied", "store", "MB/s", bound=800, ours_only=True)
+    yield Cell("store/slave", "master → its slave, stored and verified, varied", "store", "MB/s", bound=800)
     yield _time("store/recovery", "recovery of a 4 GiB store after kill -9", "store", "s", bound=5.0, ours_only=True)
     yield Cell("store/verify", "tandemq log verify, varied", "store", "MB/s", bound=400, ours_only=True)
     title = "kill -9 of the master → next message, our client"

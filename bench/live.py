@@ -6,18 +6,19 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.background import in_background
 from bench.cells import GROUPS, LIVE_RATE, RATES
-from bench.loads import background_load, run_load
-from bench.processes import copied_mb_per_s
+from bench.copying import copy_log, forget_copy, slave_log_end
+from bench.loads import LoadFailed, background_load, run_load
 from bench.reading import fill
 from bench.servers import BrokerGroup, Conf
 from bench.setting import Bench, Clocks, Figure
-from tandemq.load.wire.probe import log_end
+from tandemq.load.wire.probe import log_end, runtime_info
 from tandemq.load.wire.sockets import connect
 
 _SENDERS = 8
@@ -28,7 +29,6 @@ _CLEAN_OFTEN: Conf = {
     "deleteWhen": ";".join(f"{hour:02}" for hour in range(24)),
     "cleanResourceInterval": 1000,
 }
-_BESIDE: dict[str, Conf] = {"scrubber": {"scrubInterval": 1000}, "retention": _CLEAN_OFTEN, "slave": {}}
 
 
 def live(bench: Bench) -> Iterator[Figure]:
@@ -54,23 +54,20 @@ def live(bench: Bench) -> Iterator[Figure]:
 
 
 def _live(bench: Bench, group: BrokerGroup, groups: int, seconds: float) -> tuple[dict[str, float], dict[str, Any]]:
-    """Run the groups in one process and the producer in another; return values and details."""
+    """Run the groups, if any, in one process and the producer in another; return values and details."""
     address, settle = group.master.address, bench.pace.settle_s * 2
     common = {"topic": f"live{groups}", "lengths": "varied"}
     readers = {"rate": 0, "groups": groups, "warmup": settle, "seconds": seconds + _BEGIN_S}
-    with background_load("latency", address, **common, **readers) as readings:
+    with contextlib.ExitStack() as stack:
+        readings = stack.enter_context(background_load("latency", address, **common, **readers)) if groups else None
         clocks = Clocks(group.pids)
         sender = {"rate": LIVE_RATE, "groups": 0, "warmup": settle, "connections": _SENDERS}
         sends = run_load("latency", address, **common, **sender, seconds=seconds)
         shares = clocks.shares(sends, settle + seconds)
-        reads = readings()
-    values = {
-        "send-p50": sends["acknowledged"]["p50_ms"],
-        "send-p99": sends["acknowledged"]["p99_ms"],
-        "e2e-p50": reads["latency"]["p50_ms"],
-        "e2e-p99": reads["latency"]["p99_ms"],
-        "cpu": shares["server_cpu"],
-    }
+        reads = readings() if readings is not None else None
+    values = {**_points(sends, reads), "cpu": shares["server_cpu"]}
+    if reads is None:
+        return values, {**values, "sends": sends, **shares}
     expected = (int(sends["sent"]) - int(sends["refused"])) * groups
     # Readers that fall behind are the generator's limit or the broker's: the share tells.
     detail = {
@@ -82,6 +79,13 @@ def _live(bench: Bench, group: BrokerGroup, groups: int, seconds: float) -> tupl
         **shares,
     }
     return values, detail
+
+
+def _points(sends: dict[str, Any], reads: dict[str, Any] | None) -> dict[str, float]:
+    found = {f"send-{point}": float(sends["acknowledged"][f"{point}_ms"]) for point in ("p50", "p99")}
+    if reads is not None:
+        found |= {f"e2e-{point}": float(reads["latency"][f"{point}_ms"]) for point in ("p50", "p99")}
+    return found
 
 
 def _end_to_end(bench: Bench, group: BrokerGroup, rate: int) -> dict[str, Any]:
@@ -98,36 +102,87 @@ def _end_to_end(bench: Bench, group: BrokerGroup, rate: int) -> dict[str, Any]:
 
 
 def beside(bench: Bench) -> Iterator[Figure]:
-    """Measure latency end to end beside other work of the broker on a full log."""
-    for name, conf in _BESIDE.items():
-        if not bench.wants(f"beside/{name}"):
+    """Measure latencies of sends and deliveries beside other work of the broker on a full log.
+
+    Raises:
+        LoadFailed: the other work did not happen.
+    """
+    for name, work in _BESIDE.items():
+        cells = [cell.name for cell in bench.cells if cell.name.startswith(f"beside/{name}/")]
+        if not cells:
             continue
-        with bench.group(conf) as group:
+        with bench.group(work.conf) as group:
             group.start_master()
             fill(bench, group, "varied", "4q", bench.pace.store_bytes // 4, batch=32)
-            bench.say(f"end to end beside the {name}")
-            if name == "retention":
-                _make_old(Path(str(group.master.conf["storePathCommitLog"])))
-            with _copies(group) if name == "slave" else contextlib.nullcontext():
-                result = _end_to_end(bench, group, 1_000)
-            yield bench.figure(f"beside/{name}", result["latency"]["p99_ms"], result)
+            bench.say(f"sends beside: {name}")
+            with work.running(group) as done:
+                result = _end_to_end(bench, group, LIVE_RATE)
+                amount = done()
+            if not amount:
+                raise LoadFailed(f"beside/{name}: the work beside the load did not happen")
+            values = _points(result, result)
+            detail = {**result, "work": amount, "work_unit": work.unit}
+            for cell in cells:
+                yield bench.figure(cell, values[cell.rpartition("/")[2]], detail)
 
 
 @contextlib.contextmanager
-def _copies(group: BrokerGroup) -> Iterator[None]:
-    """Let a slave copy the log again and again while the body runs."""
+def _nothing(_: BrokerGroup) -> Iterator[Callable[[], int]]:
+    yield lambda: 1
+
+
+@contextlib.contextmanager
+def _scrubbed(group: BrokerGroup) -> Iterator[Callable[[], int]]:
+    """Count the bytes that the scrubber verifies while the body runs, at least those of its unfinished pass."""
+
+    def position() -> int:
+        with connect(group.master.address) as sock:
+            return int(runtime_info(sock)["scrubPosition"])
+
+    begun = position()
+    yield lambda: abs(position() - begun)
+
+
+@contextlib.contextmanager
+def _deleted(group: BrokerGroup) -> Iterator[Callable[[], int]]:
+    """Let the files of the log, except the last, have been written a year ago; count those that are deleted."""
+    log = Path(str(group.master.conf["storePathCommitLog"]))
+    files = sorted(log.iterdir())[:-1]
+    for path in files:
+        os.utime(path, (time.time() - _YEAR_S,) * 2)
+    yield lambda: sum(not path.exists() for path in files)
+
+
+@contextlib.contextmanager
+def _copied(group: BrokerGroup) -> Iterator[Callable[[], int]]:
+    """Let a slave copy the log again and again while the body runs; count the bytes of whole copies and of the last."""
     with connect(group.master.address) as sock:
         end = log_end(sock)
+    sizes: list[int] = []
 
     def copy(is_over: threading.Event) -> None:
         while not is_over.is_set():
-            copied_mb_per_s(group, end)
+            copy_log(group, end)
+            sizes.append(end)
+            forget_copy(group)
 
     with in_background(copy):
-        yield
+        yield lambda: sum(sizes) or slave_log_end(group)
 
 
-def _make_old(log: Path) -> None:
-    """Let the files of a log, except the last, have been written a year ago, so that they are deleted soon."""
-    for path in sorted(log.iterdir())[:-1]:
-        os.utime(path, (time.time() - _YEAR_S,) * 2)
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What the broker does beside the load."""
+
+    conf: Conf
+    running: Callable[[BrokerGroup], contextlib.AbstractContextManager[Callable[[], int]]]
+    """Runs it; the value of the context counts what was done."""
+    unit: str
+
+
+_BESIDE = {
+    "nothing": _Work({}, _nothing, ""),
+    "scrubber": _Work({"scrubInterval": 1000}, _scrubbed, "bytes verified"),
+    "retention": _Work(_CLEAN_OFTEN, _deleted, "files deleted"),
+    "slave": _Work({}, _copied, "bytes copied"),
+}

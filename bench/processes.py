@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
+import dataclasses
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 
+from bench.cells import OURS
+from bench.copying import copy_log, forget_copy, seed, verify
 from bench.failover import seconds_without_delivery
 from bench.loads import LoadFailed, idle_connections
 from bench.reading import fill
-from bench.servers import BrokerGroup, resident_mb
+from bench.servers import BrokerGroup, cpu_seconds, resident_mb
 from bench.setting import PROBE_TOPIC, Bench, Figure, start_pair, sync_master
 from tandemq.load import SendShape
 from tandemq.load.wire.probe import create_topic, first_acknowledgement, log_end, wait_for_port
@@ -32,6 +34,8 @@ def rest(bench: Bench) -> Iterator[Figure]:
         seconds = [_start_and_send(group) for _ in range(bench.pace.replays)]
         if bench.wants("rest/start"):
             yield bench.figure("rest/start", round(statistics.median(seconds), 3), {"runs": seconds})
+        if bench.wants("rest/cpu"):
+            yield bench.figure("rest/cpu", _cpu_at_rest(group, bench.pace.idle_s))
         if bench.wants("rest/rss"):
             yield bench.figure("rest/rss", round(_resident_at_rest(group), 1))
         if bench.wants("rest/rss-10k"):
@@ -50,6 +54,14 @@ def _start_and_send(group: BrokerGroup) -> float:
     return time.perf_counter() - started
 
 
+def _cpu_at_rest(group: BrokerGroup, seconds: float) -> float:
+    """Return the share of a core that the master uses without requests."""
+    time.sleep(1.0)  # What the start left to be done.
+    started, before = time.perf_counter(), cpu_seconds(group.master.pid)
+    time.sleep(seconds)
+    return round((cpu_seconds(group.master.pid) - before) / (time.perf_counter() - started), 4)
+
+
 def _resident_at_rest(group: BrokerGroup) -> float:
     """Return the resident memory once it has stopped growing: two equal measurements a second apart."""
     now = resident_mb(group.master.pid)
@@ -62,18 +74,20 @@ def _resident_at_rest(group: BrokerGroup) -> float:
     return now
 
 
-# ------------------------------------------------------------------------------------------- ours only: slave and store
+# ----------------------------------------------------------------------------------------------------- slave and store
 
 
 def store(bench: Bench) -> Iterator[Figure]:
     """Fill one log for three cells: a slave copies it, the master recovers it after kill -9, `log verify` reads it."""
     with bench.group() as group:
         group.start_master()
-        fill(bench, group, "varied", "4q", bench.pace.store_bytes, batch=32)
-        with connect(group.master.address) as sock:
-            end = log_end(sock)
         if bench.wants("store/slave"):
-            yield _copy(bench, group, end)
+            yield _copy(bench, group)
+        if not (bench.wants("store/recovery") or bench.wants("store/verify")):
+            return
+        with connect(group.master.address) as sock:
+            fill(bench, group, "varied", "4q", bench.pace.store_bytes - log_end(sock), batch=32)
+            end = log_end(sock)
         if bench.wants("store/recovery"):
             yield _recovery(bench, group, end)
         group.master.stop()
@@ -81,28 +95,31 @@ def store(bench: Bench) -> Iterator[Figure]:
             yield _verify(bench, group, end)
 
 
-def _copy(bench: Bench, group: BrokerGroup, end: int) -> Figure:
+def _copy(bench: Bench, group: BrokerGroup) -> Figure:
     """Return the second copy's rate: in the first one a virtual machine may have to ask for the memory of the page
     cache, which takes longer than the copy.
+
+    Raises:
+        LoadFailed: the copy is damaged.
     """
-    bench.say("master → our slave, for the first time")
-    first_mb_per_s = copied_mb_per_s(group, end)
-    bench.say("master → our slave")
-    value = copied_mb_per_s(group, end)
-    return bench.figure("store/slave", value, {"bytes": end, "first_mb_per_s": first_mb_per_s})
-
-
-def copied_mb_per_s(group: BrokerGroup, end: int) -> float:
-    """Let the slave copy the log into an empty store, and remove the copy."""
-    group.start(group.slave)
-    with connect(group.slave.address) as sock:
-        first = wait_until(lambda: log_end(sock), what="the slave's first bytes", within_s=60, every_s=0.002)
-        started = time.perf_counter()
-        wait_until(lambda: log_end(sock) >= end, what=f"the slave's log end {end}", within_s=120, every_s=0.01)
-        seconds = time.perf_counter() - started
-    group.slave.kill()
-    shutil.rmtree(str(group.slave.conf["storePathRootDir"]))
-    return round((end - first) / seconds / 1e6, 1)
+    begin = 0
+    if bench.server != OURS:
+        bench.say("the slave's first message")
+        first_acknowledgement(group.master.address, _PROBE)
+        begin = seed(group)
+    fill(bench, group, "varied", "4q", bench.pace.copy_bytes, batch=32)
+    with connect(group.master.address) as sock:
+        end = log_end(sock)
+    bench.say("master → slave, for the first time")
+    first = copy_log(group, end, begin)
+    forget_copy(group)
+    bench.say("master → slave")
+    copied = copy_log(group, end, begin)
+    bench.say("verifying the copy")
+    verify(group.slave.store)
+    forget_copy(group)
+    detail = {**dataclasses.asdict(copied), "server_cpu": copied.master_cpu + copied.slave_cpu}
+    return bench.figure("store/slave", copied.mb_per_s, {**detail, "first_mb_per_s": first.mb_per_s})
 
 
 def _recovery(bench: Bench, group: BrokerGroup, end: int) -> Figure:
@@ -122,10 +139,7 @@ def _recovery(bench: Bench, group: BrokerGroup, end: int) -> Figure:
 
 def _verify(bench: Bench, group: BrokerGroup, end: int) -> Figure:
     bench.say("tandemq log verify")
-    path = str(group.master.conf["storePathRootDir"])
-    started = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "tandemq", "log", "verify", path], check=True, stdout=subprocess.DEVNULL)
-    seconds = time.perf_counter() - started
+    seconds = verify(group.master.store)
     return bench.figure("store/verify", round(end / seconds / 1e6, 1), {"bytes": end, "seconds": seconds})
 
 

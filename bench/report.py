@@ -154,9 +154,13 @@ def write_markdown(path: Path, lines: Sequence[Row], servers: Sequence[str]) -> 
     path.write_text(f"# Figures of the last run\n{text}\n", encoding="utf-8")
 
 
+def _measured(servers: Sequence[str], lines: Sequence[Row]) -> list[str]:
+    """Return the servers that get a column."""
+    return [server for server in servers if any(server in row.values for row in lines)]
+
+
 def _markdown(lines: Sequence[Row], servers: Sequence[str]) -> list[str]:
-    # A server that was measured on none of these cells gets no column.
-    servers = [server for server in servers if any(server in row.values for row in lines)]
+    servers = _measured(servers, lines)
     head = f"| | {' | '.join(SERVER_NAMES[server] for server in servers)} | ratio | target |"
     found = [head, "|---" * (len(servers) + 3) + "|"]
     for row in lines:
@@ -170,8 +174,9 @@ def table(lines: Sequence[Row], servers: Sequence[str]) -> Table:
     """Return the table as text."""
     result = Table(title="TandemQ beside Java RocketMQ", title_justify="left")
     result.add_column("cell")
+    servers = _measured(servers, lines)
     for server in servers:
-        result.add_column(SERVER_NAMES[server], justify="right")
+        result.add_column(SERVER_NAMES[server].removeprefix("RocketMQ ").removesuffix(" JetStream"), justify="right")
     for name in ("unit", "ratio", "target"):
         result.add_column(name, justify="left" if name == "unit" else "right")
     result.add_column("")
