@@ -228,9 +228,10 @@ class Fuzzer:
         }
 
         def load(start: int, end: int, run_end: int) -> bytes | None:
-            if not base <= start < end <= run_end <= base + len(data):
+            if not 0 <= start < end <= run_end <= base + len(data):
                 raise Different(f"gather_messages: loads {start} to {end} or {run_end}")
-            return random.choice((None, b"", data[start - base : end - base], data[start - base : run_end - base]))
+            held = data[max(0, start - base) : run_end - base]
+            return random.choice((None, b"", held[: end - start], held))
 
         recent_start = random.choice((base, 1 << 40))
         self.engine.gather_messages(
