@@ -11,6 +11,7 @@
     loads.py      the generator (tandemq.load) in a process of its own
     generator.py  limits of the generator itself
     failover.py   kill -9 of a master under a consumer (failover_consumer.py)
+    estimate.py   how long a run takes
     report.py     the table; latest.json and latest.md
     plot.py       the picture for the README
 

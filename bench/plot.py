@@ -13,7 +13,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from bench.cells import JAVA, OURS
-from bench.report import Row, extremes
+from bench.report import Row, extremes, rates
 
 _COLOURS = {OURS: "#2563eb", JAVA[0]: "#f59e0b", JAVA[1]: "#fcd34d"}
 _NAMES = {OURS: "TandemQ", JAVA[0]: f"RocketMQ {JAVA[0]}", JAVA[1]: f"RocketMQ {JAVA[1]}"}
@@ -25,7 +25,7 @@ _AXIS_MAX = 6.0
 
 def write_svg(path: Path, rows: Sequence[Row]) -> None:
     """Draw the worst and the best of the rates that were measured on ours and on at least one Java broker."""
-    worst, best = extremes(rows, _SHOWN)
+    worst, best = extremes(rates(rows), _SHOWN)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(_svg([("Lowest ratios", worst), ("Highest ratios", best)]), encoding="utf-8")
 

@@ -36,6 +36,7 @@ class Row:
     values: dict[str, float]
     ratio: float | None  # Ours to the better Java.
     met: bool | None  # None: not enough was measured to tell.
+    advantage: float | None  # The ratio, for times its inverse: above 1 ours is better.
 
 
 def rows(cells: Iterable[Cell], figures: Sequence[Figure]) -> list[Row]:
@@ -56,7 +57,8 @@ def _row(cell: Cell, values: dict[str, float]) -> Row:
     java = [values[server] for server in JAVA if server in values]
     better = (max if cell.more_is_better else min)(java) if java else None
     ratio = ours / better if ours is not None and better else None
-    return Row(cell.name, cell.title, cell.unit, cell.target, values, ratio, _met(cell, ours, ratio))
+    advantage = ratio if cell.more_is_better or not ratio else 1 / ratio
+    return Row(cell.name, cell.title, cell.unit, cell.target, values, ratio, _met(cell, ours, ratio), advantage)
 
 
 def _met(cell: Cell, ours: float | None, ratio: float | None) -> bool | None:
@@ -79,10 +81,10 @@ class SyncCost:
 
 def sync_costs(lines: Sequence[Row]) -> list[SyncCost]:
     """Return the cost of each shape, as far as both rates were measured in this run."""
-    rates = {row.cell: row.values for row in lines}
+    by_cell = {row.cell: row.values for row in lines}
     found = []
     for shape in ("1x1", "64x1", "16x32"):
-        pair, single = rates.get(f"pair/varied/{shape}", {}), rates.get(f"send/json/varied/4q/{shape}", {})
+        pair, single = by_cell.get(f"pair/varied/{shape}", {}), by_cell.get(f"send/json/varied/4q/{shape}", {})
         ratios = {server: rate / single[server] for server, rate in pair.items() if single.get(server)}
         if ratios:
             found.append(SyncCost(shape, ratios))
@@ -109,14 +111,34 @@ def nats_lines(lines: Sequence[Row], figures: Sequence[Figure]) -> list[str]:
 
 
 def extremes(lines: Sequence[Row], count: int) -> tuple[list[Row], list[Row]]:
-    """Return the rates with the smallest and with the largest ratios, worst and best first; no row is in both."""
-    compared = sorted((row for row in lines if row.unit in _RATES and row.ratio is not None), key=_ratio)
+    """Return the rows in which ours is worst and best beside Java, worst and best first; no row is in both."""
+    compared = sorted((row for row in lines if row.advantage is not None), key=lambda row: row.advantage or 0.0)
     best = compared[count:][-count:]
     return compared[:count], best[::-1]
 
 
-def _ratio(row: Row) -> float:
-    return row.ratio or 0.0
+def rates(lines: Sequence[Row]) -> list[Row]:
+    """Return the rows that are rates."""
+    return [row for row in lines if row.unit in _RATES]
+
+
+def summary(lines: Sequence[Row]) -> list[str]:
+    """Return lines for below the table: the worst cells, the best ones, and the targets that were missed."""
+    worst, best = extremes(lines, _SHOWN)
+    found = []
+    for title, shown in (("The worst cells beside RocketMQ:", worst), ("The best cells beside RocketMQ:", best)):
+        found += [title, *map(_summary_line, shown)] if shown else []
+    judged = [row for row in lines if row.met is not None]
+    missed = [row for row in judged if not row.met]
+    if judged:
+        found.append(f"{len(missed)} of {len(judged)} targets missed{':' if missed else ''}")
+        found += [f"{_summary_line(row)}, target {row.target}" for row in missed]
+    return found
+
+
+def _summary_line(row: Row) -> str:
+    value = f"{_number(row.values[OURS])} {row.unit}"
+    return f"  {row.title}: {value}" + (f", {row.ratio:.2f} of RocketMQ's" if row.ratio is not None else "")
 
 
 def generator_notes(figures: Iterable[Figure], ceilings: dict[str, dict[str, float]]) -> list[str]:
@@ -147,7 +169,8 @@ def generator_notes(figures: Iterable[Figure], ceilings: dict[str, dict[str, flo
 def write_markdown(path: Path, lines: Sequence[Row], servers: Sequence[str]) -> None:
     """Write tables for the documentation: the worst and the best cells, then all."""
     worst, best = extremes(lines, _SHOWN)
-    parts = [("The lowest ratios", worst), ("The highest ratios", best), ("All cells", list(lines))]
+    parts = [("The worst cells", worst), ("The best cells", best)]
+    parts += [("Missed targets", [row for row in lines if row.met is False]), ("All cells", list(lines))]
     parts = [(title, rows) for title, rows in parts if rows]
     text = "\n".join(line for title, rows in parts for line in ["", f"## {title}", "", *_markdown(rows, servers)])
     path.parent.mkdir(parents=True, exist_ok=True)

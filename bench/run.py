@@ -1,9 +1,9 @@
 """`make bench`: measure the chosen cells on the chosen servers, print the table, write results and plot.
 
-    python -m bench.run                              the default cells, about 35 minutes
+    python -m bench.run                              the default cells, within 45 minutes
     python -m bench.run --only live --only pair      sessions, cells, or patterns of cells
     python -m bench.run --only 'send/*/varied/1024q/16x32'
-    python -m bench.run --list                       the names of all cells
+    python -m bench.run --list                       the names of all cells, and how long the default ones take
     python -m bench.run --servers ours,4.9.7         without 5.3.3 and NATS JetStream
     python -m bench.run --quick                      a few seconds per cell: to try the benchmark, not for figures
 
@@ -21,7 +21,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import nats
+from bench import estimate, nats
 from bench.cells import CELLS, DEFAULT, JAVA, NATS, SERVER_NAMES, SERVERS, SESSIONS, Cell, Session, chosen
 from bench.clients import EXAMPLE_VERSION
 from bench.generator import ceilings
@@ -33,6 +33,7 @@ from bench.report import (
     machine,
     nats_lines,
     rows,
+    summary,
     sync_cost_line,
     sync_costs,
     table,
@@ -62,6 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     if args.list:
         console.print("\n".join(cell.name for cell in (cells if args.only else CELLS)), highlight=False)
+        _print_estimate(console, cells, servers, QUICK if args.quick else Pace(), args.rounds)
         return 0
     for version in JAVA:
         if version in servers:
@@ -76,6 +78,8 @@ def main(arguments: list[str] | None = None) -> int:
     runner.run(args.rounds)
     lines = rows(cells, runner.figures)
     console.print(table(lines, servers))
+    for line in summary(lines):
+        console.print(line, highlight=False, soft_wrap=True)
     for cost in sync_costs(lines):
         console.print(sync_cost_line(cost), highlight=False, soft_wrap=True)
     for line in nats_lines(lines, runner.figures):
@@ -98,6 +102,15 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if runner.problems else 0
 
 
+def _print_estimate(console: Console, cells: list[Cell], servers: list[str], pace: Pace, rounds: int) -> None:
+    total = rounds * estimate.seconds(cells, servers, pace)
+    what = "the default cells" if len(cells) == len(DEFAULT) else f"{len(cells)} cells"
+    text = f"{what} on {', '.join(servers)}: {estimate.minutes_text(total)}; minutes by session: "
+    parts = estimate.by_session(cells, servers, pace)
+    text += ", ".join(f"{session} {rounds * value / 60:.1f}" for session, value in parts.items())
+    console.print(text, highlight=False, soft_wrap=True)
+
+
 def _nats_problem() -> str:
     """Return why NATS JetStream is not to be had; nothing if it is."""
     try:
@@ -114,6 +127,7 @@ def _write(args: argparse.Namespace, lines: list[Row], runner: _Runner, minutes:
         "quick": args.quick,
         "rounds": args.rounds,
         "minutes": round(minutes, 1),
+        "seconds_by_session": runner.seconds,
         "nats": missing or (nats.version() if NATS in runner.servers else "not chosen"),
         "problems": runner.problems,
         "generator_alone": runner.ceilings,
@@ -137,6 +151,8 @@ class _Runner:
         self.console = console
         self.figures: list[Figure] = []
         self.problems: list[str] = []
+        self.seconds: dict[str, float] = {}
+        """Time that each session took, by its name and its server's."""
         self.ceilings = ceilings()
 
     def run(self, rounds: int) -> None:
@@ -158,6 +174,7 @@ class _Runner:
             def say(what: str) -> None:
                 status.update(f"{name}: {what}")
 
+            started = time.perf_counter()
             try:
                 for figure in measure(session, Bench(server, cells, self.directory, self.pace, say)):
                     self.figures.append(figure)
@@ -165,6 +182,8 @@ class _Runner:
             except _FAILURES as error:
                 self.problems.append(f"{name}, {session}: {error}")
                 self.console.print(self.problems[-1], style="red", highlight=False)
+            passed = round(time.perf_counter() - started, 1)
+            self.seconds[f"{session}/{server}"] = round(self.seconds.get(f"{session}/{server}", 0.0) + passed, 1)
 
     def report(self, name: str, figure: Figure) -> None:
         cell = next(cell for cell in CELLS if cell.name == figure.cell)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.cells import SERVERS
+from bench.cells import JAVA, OURS
 from bench.servers import BrokerGroup, cpu_seconds
 from tandemq.client.aio.admin import Admin
 from tandemq.load.wire.frames import SendShape
@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=5_000, help="number of topics")
     parser.add_argument("--by", choices=_WAYS, default="admin", help="who creates them")
     parser.add_argument("--slave", action="store_true", help="start a slave too")
-    parser.add_argument("--server", choices=SERVERS, default=SERVERS[0])
+    parser.add_argument("--server", choices=(OURS, *JAVA), default=OURS)
     parser.add_argument("--directory", type=Path, default=_STORES / "topics", help="where stores are put and deleted")
     args = parser.parse_args(arguments)
     names = [f"topic-{number}" for number in range(args.count)]

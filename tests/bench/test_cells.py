@@ -2,9 +2,11 @@
 
 import pytest
 
-from bench.cells import CELLS, DEFAULT, SESSIONS, chosen
+from bench.cells import CELLS, DEFAULT, OURS, SERVERS, SESSIONS, chosen
+from bench.estimate import by_session, minutes_text, seconds
 from bench.matrix import FORMS, LAYOUTS, PULL_LOADS, SEND_LOADS, SHAPES
 from bench.sessions import _SESSIONS
+from bench.setting import QUICK, Pace
 from tandemq.load.__main__ import _parser
 
 
@@ -27,7 +29,32 @@ def test_names_are_unique_and_every_session_has_cells() -> None:
 
 def test_without_a_choice_the_default_is_measured() -> None:
     assert chosen([]) == list(DEFAULT)
-    assert len(DEFAULT) < 90
+
+
+def test_default_takes_at_most_45_minutes_on_all_servers() -> None:
+    assert 25 * 60 < seconds(DEFAULT, SERVERS, Pace()) <= 45 * 60
+    assert seconds(DEFAULT, SERVERS, QUICK) < 20 * 60
+
+
+@pytest.mark.parametrize(
+    ("only", "sessions"),
+    [
+        (["send/json/varied/4q/1x1", "pair/varied/1x1"], {"send", "pair"}),
+        (["ha"], {"read"}),
+        (["store/verify"], {"store"}),
+        (["e2e/1000", "rest/cpu", "client"], {"live", "rest", "client"}),
+    ],
+)
+def test_estimate_has_the_sessions_that_have_cells_and_grows_with_servers(only: list[str], sessions: set[str]) -> None:
+    ours, all_servers = (by_session(chosen(only), servers, Pace()) for servers in ((OURS,), SERVERS))
+    assert set(ours) == set(all_servers) == sessions
+    for session, value in ours.items():
+        has_peers = any(not cell.ours_only for cell in chosen(only) if cell.session == session)
+        assert all_servers[session] > value if has_peers else all_servers[session] == value
+
+
+def test_estimate_for_people_is_in_whole_minutes() -> None:
+    assert [minutes_text(total) for total in (1, 60, 61)] == ["about 1 minute", "about 1 minute", "about 2 minutes"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from bench.report import (
     generator_notes,
     nats_lines,
     rows,
+    summary,
     sync_cost_line,
     sync_costs,
     write_json,
@@ -60,6 +61,24 @@ def test_ratio_is_that_to_the_better_java_and_judged_by_the_target() -> None:
     rate, time = rows(CELLS, figures)
     assert (rate.ratio, rate.met) == (1.9, True)
     assert (time.ratio, time.met) == (1.5, False)
+
+
+def test_summary_has_worst_and_best_cells_times_included_and_missed_targets() -> None:
+    values = {"pull/1k/4q/1c": (60, 100), "rest/start": (0.5, 1.0), "live/100g/send-p99": (40.0, 10.0)}
+    figures = [
+        Figure(name, server, value)
+        for name, pair in values.items()
+        for server, value in zip((OURS, "4.9.7"), pair, strict=True)
+    ]
+    lines = rows(CELLS, figures)
+    worst, best = extremes(lines, 2)
+    assert [row.cell for row in worst] == ["live/100g/send-p99", "pull/1k/4q/1c"]
+    assert [row.cell for row in best] == ["rest/start"]
+    text = "\n".join(summary(lines))
+    assert text.index("The worst cells") < text.index("sends, p99: 40 ms, 4.00 of RocketMQ's") < text.index("0.60 of")
+    assert "2 of 3 targets missed:" in text
+    assert text.endswith("target ≤ 1×")
+    assert summary([]) == []
 
 
 def test_worst_and_best_cells_are_shown_and_none_twice(tmp_path: Path) -> None:
