@@ -23,12 +23,13 @@ from typing import NamedTuple
 from bench.cells import JAVA, OURS
 from bench.servers import BrokerGroup, cpu_seconds
 from tandemq.client.aio.admin import Admin
-from tandemq.load.wire.frames import SendShape
-from tandemq.load.wire.probe import create_topic, first_acknowledgement, send_one
+from tandemq.load.wire.frames import SendFrames, SendShape
+from tandemq.load.wire.probe import create_topic, first_acknowledgement
 from tandemq.load.wire.responses import LoadError
-from tandemq.load.wire.sockets import ask, connect
+from tandemq.load.wire.sockets import ask, connect, exchange
 
 _GET_ROUTEINFO = 105
+_TOPIC = "topic"
 _QUEUES = 4
 _ROUTES_S = 120.0
 _STORES = Path(__file__).resolve().parent.parent / "build" / "bench"
@@ -58,9 +59,11 @@ def _by_wire(group: BrokerGroup, names: list[str]) -> None:
 
 
 def _by_send(group: BrokerGroup, names: list[str]) -> None:
+    shape = SendShape(_TOPIC, queue_count=1, topics=len(names))
+    frames = SendFrames(shape, identity=1, wall_ms=time.time_ns() // 1_000_000, frames=len(names))
     with connect(group.master.address, 60) as sock:
         for name in names:
-            response = send_one(sock, SendShape(name, queue_count=_QUEUES))
+            response = exchange(sock, bytes(frames.take(1, time.time_ns() // 1_000_000)))
             if response.code != 0:
                 raise LoadError(f"{name}: code {response.code}: {response.remark}")
 
@@ -107,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--server", choices=(OURS, *JAVA), default=OURS)
     parser.add_argument("--directory", type=Path, default=_STORES / "topics", help="where stores are put and deleted")
     args = parser.parse_args(arguments)
-    names = [f"topic-{number}" for number in range(args.count)]
+    names = SendShape(_TOPIC, topics=args.count).topic_names()
     with BrokerGroup(args.server, args.directory) as group:
         cost = measure(group, names, args.by, has_slave=args.slave)
     cpu = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in cost.cpu_s.items())
