@@ -6,6 +6,7 @@ Source: docs/internals/storage.md, "record"; RocketMQ MessageConst, MessageSysFl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, IntFlag
+from functools import lru_cache
 from warnings import warn
 
 import msgspec
@@ -62,6 +63,7 @@ class SysFlag(IntFlag):
 
 
 TRANSACTION_MASK = 0xC
+_topic_fault = lru_cache(maxsize=1024)(topic_name_error)
 
 
 class SendStatus(Enum):
@@ -110,21 +112,28 @@ class Message:
         """
         if type(self.body) is not bytes:
             self.body = _bytes_of(self.body)
-        fault = topic_name_error(_text("topic", self.topic))
+        fault = _topic_fault(self.topic if type(self.topic) is str else _text("topic", self.topic))
         if fault is not None:
+            _text("topic", self.topic)
             raise InvalidMessage(fault)
+        if type(self.keys) is list:
+            self.keys = tuple(self.keys)
+        if (self.tags or self.keys or self.properties) and not _is_plain(self.tags, self.keys, self.properties):
+            self._validate_texts()
+        if type(self.delay_level) is not int or type(self.flag) is not int:
+            raise TypeError("delay_level and flag must be int")
+        if self.delay_level < 0:
+            raise InvalidMessage(f"the delay level is {self.delay_level}; 0 is none, 1 the first")
+        if self.flag and not -(1 << 31) <= self.flag < 1 << 31:
+            raise InvalidMessage(f"the flag {self.flag} does not fit into 32 bits")
+
+    def _validate_texts(self) -> None:
         if self.tags:
             _check_tag(_text("tags", self.tags))
         if self.keys:
             self.keys = _keys_of(self.keys)
         if self.properties:
             _check_properties(self.properties)
-        if type(self.delay_level) is not int or type(self.flag) is not int:
-            raise TypeError("delay_level and flag must be int")
-        if self.delay_level < 0:
-            raise InvalidMessage(f"the delay level is {self.delay_level}; 0 is none, 1 the first")
-        if not -(1 << 31) <= self.flag < 1 << 31:
-            raise InvalidMessage(f"the flag {self.flag} does not fit into 32 bits")
 
 
 def _bytes_of(body: object) -> bytes:
@@ -135,6 +144,8 @@ def _bytes_of(body: object) -> bytes:
 
 
 def _text(name: str, value: object) -> str:
+    if type(value) is str and value.isascii():
+        return value
     if not isinstance(value, str):
         hint = "; a message has one tag" if name == "tags" else ""
         raise TypeError(f"{name} must be a str, not {type(value).__name__}{hint}")
@@ -174,6 +185,28 @@ def _check_properties(properties: object) -> None:
             raise InvalidMessage(f"the property {name} is set by the client", hint="use the message's own field")
         _check_separators("a property's name", name)
         _check_separators(f"the property {name[:64]}", _text(f"the property {name[:64]}", value))
+
+
+def _is_plain(tags: object, keys: object, properties: object) -> bool:
+    """Return whether tags, keys and properties are valid at first sight: ASCII texts in a tuple and a dict, without a
+    character that may need a closer look."""
+    if type(tags) is not str or type(keys) is not tuple or type(properties) is not dict:
+        return False
+    try:
+        joined_keys = "".join(keys)
+        text = "".join((tags, joined_keys, *properties, *properties.values()))
+    except TypeError:
+        return False
+    return (
+        text.isascii()
+        and NAME_VALUE_SEPARATOR not in text
+        and PROPERTY_SEPARATOR not in text
+        and KEY_SEPARATOR not in joined_keys
+        and "|" not in tags
+        and tags == tags.strip()
+        and "" not in properties
+        and SET_BY_CLIENT.isdisjoint(properties)
+    )
 
 
 def _check_separators(what: str, text: str) -> None:

@@ -110,9 +110,12 @@ class Producer:
             NotConnected, NoRoute, RemoteError: the message is not stored.
             LocalError, RecordTooLarge: the message is invalid; nothing was sent.
         """
-        shell, _ = self._running()
-        await shell.writable()
-        return await shell.done(self.begin(message, **choice))
+        shell, core = self._running()
+        if shell.is_paused:
+            await shell.writable()
+            shell.check_open()
+        ticket = core.send(message, shell.now, select=_selector(**choice) if choice else None)
+        return await shell.done(ticket)
 
     async def send_batch(self, messages: Sequence[Message], **choice: Unpack[QueueChoice]) -> list[SendResult]:
         """Send several messages of one topic, in as few requests as `batch_bytes_max` allows.

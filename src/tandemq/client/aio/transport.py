@@ -1,10 +1,10 @@
 """The client's node on asyncio: sockets, clock, futures.
 
-    data_received ─► collected ─┐
-    call of an operation ───────┼─► once per turn of the loop: node.turn ─► one write per connection, connects, closes
-    timer ──────────────────────┘
+    data_received ─────────┐
+    call of an operation ──┼─► once per turn of the loop: node.turn ─► one write per connection, connects, closes
+    timer ─────────────────┘
 
-All data received in one turn of the loop is passed to the node together, and all data for a peer is sent in one write.
+Received data is passed to the node at once, and all data for a peer of one turn of the loop is sent in one write.
 There is no task per request and none per message.
 
 A producer or consumer calls an operation of the node with `shell.now`, calls `wake`, and awaits `done(ticket)`.
@@ -124,7 +124,7 @@ class Shell:
         """Run a turn of the node in the next turn of the event loop."""
         if not self._is_awake and not self._is_closed:
             self._is_awake = True
-            self._loop.call_soon(self._drive)
+            self._loop.call_soon(self._wake_up)
 
     async def done(self, ticket: Ticket[T]) -> T:
         """Wait for an operation and return its result.
@@ -178,6 +178,11 @@ class Shell:
             await future
 
     @property
+    def is_paused(self) -> bool:
+        """Whether a send buffer is full."""
+        return bool(self._paused)
+
+    @property
     def is_closed(self) -> bool:
         """Whether `close` was called."""
         return self._is_closed
@@ -220,6 +225,10 @@ class Shell:
         await asyncio.sleep(0)
 
     # Turns.
+
+    def _wake_up(self) -> None:
+        if self._is_awake:
+            self._drive()
 
     def _drive(self) -> None:
         self._is_awake = False
@@ -300,9 +309,9 @@ class Shell:
         self.wake()
 
     def received(self, number: int, data: bytes) -> None:
-        """Handle received bytes."""
+        """Handle received bytes, at once: a turn of the event loop less than by `wake`."""
         self._received.append((number, data))
-        self.wake()
+        self._drive()
 
     def lost(self, number: int, reason: str) -> None:
         """Handle the end of a connection."""

@@ -28,7 +28,7 @@ class Ticket(Generic[T]):
         self.done = False
         self._value: T | None = None
         self._error: TandemError | None = None
-        self._then: list[Callable[[Ticket[T]], None]] = []
+        self._then: tuple[Callable[[Ticket[T]], None], ...] = ()
 
     def settle(self, value: T) -> None:
         """Settle the ticket with a value."""
@@ -44,7 +44,7 @@ class Ticket(Generic[T]):
 
     def _finish(self) -> None:
         self.done = True
-        waiting, self._then = self._then, []
+        waiting, self._then = self._then, ()
         for action in waiting:
             action(self)
 
@@ -53,7 +53,7 @@ class Ticket(Generic[T]):
         if self.done:
             action(self)
         else:
-            self._then.append(action)
+            self._then += (action,)
 
     @property
     def error(self) -> TandemError | None:

@@ -23,12 +23,14 @@ from collections.abc import Callable
 from enum import Enum
 from heapq import heappop, heappush
 
+import msgspec
+
 from tandemq.boundary import Closed, Connect, Event, LinkKind, Now, Opened, Turn
 from tandemq.client.core.calls import Timers
 from tandemq.client.core.settings import ClientConfig
-from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
+from tandemq.codec.remoting.frame import FrameDecoder, JsonRequest, decode_command, encode_command, encode_request
 from tandemq.errors import NetworkError, NotConnected, OutcomeUnknown, ProtocolError, TandemError
-from tandemq.model.command import FLAG_ONEWAY, Command
+from tandemq.model.command import FLAG_RESPONSE, Command
 
 log = logging.getLogger(__name__)
 
@@ -48,16 +50,16 @@ class _PeerState(Enum):
     OPEN = "open"
 
 
-class _PendingRequest:
+_IDLE, _OPEN = _PeerState.IDLE, _PeerState.OPEN
+
+
+class _PendingRequest(msgspec.Struct, eq=False):
     """A request that waits for its response."""
 
-    __slots__ = ("bucket", "closes", "on_answer", "sent_ms")
-
-    def __init__(self, on_answer: OnAnswer, bucket: "_DeadlineBucket", *, closes: bool) -> None:
-        self.on_answer = on_answer
-        self.bucket = bucket
-        self.closes = closes
-        self.sent_ms = -1
+    on_answer: OnAnswer
+    bucket: "_DeadlineBucket"
+    closes: bool
+    sent_ms: int
 
 
 class _DeadlineBucket:
@@ -66,7 +68,8 @@ class _DeadlineBucket:
     __slots__ = ("pending_count", "requests")
 
     def __init__(self) -> None:
-        self.requests: list[tuple[_Peer, int]] = []
+        self.requests: dict[_Peer, list[int]] = {}
+        """Opaques, also of requests that were answered. A tuple for each would burden the garbage collector."""
         self.pending_count = 0
         """Number of them that wait for their response."""
 
@@ -157,7 +160,7 @@ class RemotingClient:
     def request(
         self,
         address: str,
-        command: Command,
+        command: Command | JsonRequest,
         now: Now,
         on_answer: OnAnswer,
         *,
@@ -173,17 +176,20 @@ class RemotingClient:
             the opaque of the request, for `recall`.
         """
         opaque = self._opaque = self._opaque + 1 & 0x7FFFFFFF
-        command.opaque = opaque
         peer = self._peer(address, now)
         bucket = self._due_at(now.mono_ms + (timeout_ms or self._config.request_timeout_ms))
-        bucket.requests.append((peer, opaque))
+        opaques = bucket.requests.get(peer)
+        if opaques is None:
+            opaques = bucket.requests[peer] = []
+        opaques.append(opaque)
         bucket.pending_count += 1
-        waiting = peer.waiting[opaque] = _PendingRequest(on_answer, bucket, closes=closes)
-        if peer.state is _PeerState.OPEN:
-            waiting.sent_ms = now.mono_ms
-            self._turn.send(peer.link, encode_command(command))
+        frame = encode_request(command, opaque)
+        if peer.state is _OPEN:
+            peer.waiting[opaque] = _PendingRequest(on_answer, bucket, closes, now.mono_ms)
+            self._turn.send(peer.link, frame)
         else:
-            peer.queued.append((opaque, encode_command(command)))
+            peer.waiting[opaque] = _PendingRequest(on_answer, bucket, closes, -1)
+            peer.queued.append((opaque, frame))
         return opaque
 
     def recall(self, address: str, opaque: int) -> bool:
@@ -204,22 +210,22 @@ class RemotingClient:
             heappush(self._due_ms, step)
         return bucket
 
-    def send_oneway(self, address: str, command: Command, now: Now) -> None:
+    def send_oneway(self, address: str, command: Command | JsonRequest, now: Now) -> None:
         """Send a one-way request: there is no response and no error."""
-        command.flag |= FLAG_ONEWAY
-        command.opaque = self._opaque = self._opaque + 1 & 0x7FFFFFFF
+        self._opaque = self._opaque + 1 & 0x7FFFFFFF
+        frame = encode_request(command, self._opaque, oneway=True)
         peer = self._peer(address, now)
-        if peer.state is _PeerState.OPEN:
-            self._turn.send(peer.link, encode_command(command))
+        if peer.state is _OPEN:
+            self._turn.send(peer.link, frame)
         else:
-            peer.queued.append((-1, encode_command(command)))
+            peer.queued.append((-1, frame))
 
     def _peer(self, address: str, now: Now) -> _Peer:
         peer = self._by_address.get(address)
         if peer is None:
             peer = self._by_address[address] = _Peer(address)
         peer.wanted_ms = now.mono_ms
-        if peer.state is _PeerState.IDLE:
+        if peer.state is _IDLE:
             self._connect(peer, now)
         return peer
 
@@ -280,7 +286,7 @@ class RemotingClient:
         try:
             for frame in peer.decoder.feed(data):
                 command = decode_command(frame)
-                if command.is_response:
+                if command.flag & FLAG_RESPONSE:
                     waiting = peer.waiting.pop(command.opaque, None)
                     if waiting is not None:
                         waiting.bucket.pending_count -= 1
@@ -330,16 +336,17 @@ class RemotingClient:
 
     def _expire(self, bucket: _DeadlineBucket, now: Now) -> None:
         silent: dict[str, _Peer] = {}
-        for peer, opaque in bucket.requests:
-            waiting = peer.waiting.get(opaque)
-            if waiting is None:
-                continue
-            sent_ms = waiting.sent_ms
-            if sent_ms >= 0 and (waiting.closes or peer.read_ms <= sent_ms):
-                silent[peer.address] = peer
-                continue
-            del peer.waiting[opaque]
-            waiting.on_answer(_failure(peer, sent_ms, "no response in time"), now)
+        for peer, opaques in bucket.requests.items():
+            for opaque in opaques:
+                waiting = peer.waiting.get(opaque)
+                if waiting is None:
+                    continue
+                sent_ms = waiting.sent_ms
+                if sent_ms >= 0 and (waiting.closes or peer.read_ms <= sent_ms):
+                    silent[peer.address] = peer
+                    continue
+                del peer.waiting[opaque]
+                waiting.on_answer(_failure(peer, sent_ms, "no response in time"), now)
         for peer in silent.values():
             if peer.state is _PeerState.OPEN:
                 self._drop(peer, "it owes a response and is silent", now)

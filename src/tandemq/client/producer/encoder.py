@@ -6,10 +6,12 @@ Source: docs/reference/requests.md, "sending"; docs/internals/storage.md, "batch
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.codec.record.record import BatchPart, encode_batch
+from tandemq.codec.remoting.frame import JsonRequest
 from tandemq.errors import InvalidMessage, LocalError, RecordTooLarge
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
@@ -21,6 +23,7 @@ from tandemq.model.message import (
     UNIQ_KEY,
     WAIT,
     Message,
+    MessageQueue,
     SysFlag,
     encode_properties,
 )
@@ -29,10 +32,11 @@ from tandemq.model.topic import AUTO_CREATE_TOPIC, FORBIDDEN_FOR_SENDING, RETRY_
 PROPERTIES_BYTES_MAX = 32_000
 """Maximum size of a message's encoded properties; leaves room for those the broker adds."""
 _PART_OVERHEAD = 22
+_HEADS_MAX = 4096
+_encode_json = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class SendRequest:
+class SendRequest(msgspec.Struct, frozen=True):
     """Content of one send request: a message or a batch, encoded. `unique_keys`: in the order of the messages."""
 
     topic: str
@@ -73,6 +77,57 @@ class SendRequest:
         return Command(code, fields=fields, body=self.body)
 
 
+class SendEncoder:
+    """Send requests of one producer as JSON headers; the fields that requests to a queue have in common are kept.
+
+    What it returns is decoded as `SendRequest.command`.
+    """
+
+    def __init__(self, group: str, queue_nums: int) -> None:
+        """`queue_nums`: number of queues if a broker has to create the topic."""
+        self._group = group
+        self._queue_nums = queue_nums
+        self._heads: dict[MessageQueue, bytes] = {}
+        self._batch_heads: dict[MessageQueue, bytes] = {}
+
+    def encode(self, request: SendRequest, queue: MessageQueue, wall_ms: int) -> JsonRequest:
+        """Return the request that sends a message or batch to one queue.
+
+        Args:
+            wall_ms: when the messages were made, milliseconds since 1970.
+        """
+        if queue.topic != request.topic:
+            queue = MessageQueue(request.topic, queue.broker_name, queue.queue_id)
+        heads = self._batch_heads if request.is_batch else self._heads
+        head = heads.get(queue)
+        if head is None:
+            if len(heads) >= _HEADS_MAX:
+                heads.clear()
+            head = heads[queue] = self._head(request, queue)
+        fields = b'%b,"f":"%d","g":"%d","h":"%d","i":%b,"j":"%d"' % (
+            head,
+            request.sys_flag,
+            wall_ms,
+            request.flag,
+            _encode_json(request.properties),
+            request.reconsume_times,
+        )
+        if request.max_reconsume_times is not None:
+            fields += b',"l":"%d"' % request.max_reconsume_times
+        return JsonRequest(fields, request.body)
+
+    def _head(self, request: SendRequest, queue: MessageQueue) -> bytes:
+        shared = {
+            name: value
+            for name, value in request.command(
+                self._group, queue.broker_name, queue.queue_id, 0, self._queue_nums
+            ).fields.items()
+            if name in "abcdekmn"
+        }
+        code = RequestCode.SEND_BATCH_MESSAGE if request.is_batch else RequestCode.SEND_MESSAGE_V2
+        return b'{"code":%d,"extFields":%b' % (code, _encode_json(shared)[:-1])
+
+
 def prepare(message: Message, unique_key: str, options: ProducerOptions) -> SendRequest:
     """Return the send request of one message.
 
@@ -98,23 +153,22 @@ def _properties(message: Message, unique_key: str, options: ProducerOptions) -> 
         raise InvalidMessage(f"the topic {message.topic} is reserved")
     if len(message.body) > options.body_bytes_max:
         raise RecordTooLarge(f"the body has {len(message.body)} bytes, the maximum is {options.body_bytes_max}")
-    properties: dict[str, str] = {}
-    properties.update(message.properties)
-    properties[UNIQ_KEY] = unique_key
-    properties[WAIT] = "true" if message.wait_store_ok else "false"
+    wait = "true" if message.wait_store_ok else "false"
+    text = f"{UNIQ_KEY}\x01{unique_key}\x02{WAIT}\x01{wait}\x02"
+    if message.properties:
+        text = encode_properties(message.properties) + text
     if message.tags:
-        properties[TAGS] = message.tags
+        text += f"{TAGS}\x01{message.tags}\x02"
     if message.keys:
-        properties[KEYS] = KEY_SEPARATOR.join(message.keys)
+        text += f"{KEYS}\x01{KEY_SEPARATOR.join(message.keys)}\x02"
     if message.delay_level:
         if not 0 < message.delay_level <= options.delay_levels:
             raise InvalidMessage(
                 f"the delay level is {message.delay_level}; it must be 0 (no delay) to {options.delay_levels}",
                 hint="set delay_levels of the producer to the number of levels in the brokers' messageDelayLevel",
             )
-        properties[DELAY] = str(message.delay_level)
-    text = encode_properties(properties)
-    if len(text) > PROPERTIES_BYTES_MAX or len(text.encode()) > PROPERTIES_BYTES_MAX:
+        text += f"{DELAY}\x01{message.delay_level}\x02"
+    if len(text) > PROPERTIES_BYTES_MAX // 4 and len(text.encode()) > PROPERTIES_BYTES_MAX:
         raise RecordTooLarge(f"the properties have more than {PROPERTIES_BYTES_MAX} bytes")
     return text
 

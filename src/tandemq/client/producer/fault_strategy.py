@@ -17,7 +17,8 @@ MQFaultStrategy.
 
 from functools import partial
 from random import Random
-from typing import NamedTuple
+
+import msgspec
 
 from tandemq.boundary import Now
 from tandemq.client.core.availability import BrokerAvailability
@@ -38,7 +39,7 @@ PAUSE_MS_MAX = 200
 _ALL_TOPICS = ""
 
 
-class SendTarget(NamedTuple):
+class SendTarget(msgspec.Struct, frozen=True):
     """Where a message goes: a queue, and the address of the member that stores it."""
 
     queue: MessageQueue
@@ -104,15 +105,17 @@ class MQFaultStrategy:
 
     def _next(self, publish_info: TopicPublishInfo, last_broker: str, now: Now) -> SendTarget | None:
         """Return the next queue in turn whose group is ready."""
-        passed = {last_broker}
-        for _ in publish_info.queues:
+        passed = [last_broker]
+        queues = publish_info.queues
+        for _ in queues:
             publish_info.position += 1
-            queue = publish_info.queues[publish_info.position % len(publish_info.queues)]
-            if queue.broker_name not in passed:
-                address = self._best(queue.broker_name, queue.topic, now)
+            queue = queues[publish_info.position % len(queues)]
+            name = queue.broker_name
+            if name not in passed:
+                address = self._best(name, queue.topic, now)
                 if address is not None:
                     return SendTarget(queue, address)
-                passed.add(queue.broker_name)
+                passed.append(name)
         return None
 
     def has_other(self, publish_info: TopicPublishInfo, last_broker: str, now: Now) -> bool:

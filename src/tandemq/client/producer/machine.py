@@ -21,8 +21,11 @@ DefaultMQProducerImpl.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any
+
+import msgspec
 
 from tandemq.boundary import Now
 from tandemq.client.core.calls import Ticket, Timer, Timers
@@ -30,7 +33,7 @@ from tandemq.client.core.connections import Answer, RemotingClient
 from tandemq.client.core.operations import OperationRunner, Steps, refusal, void
 from tandemq.client.core.routes import Routes, TopicRoute
 from tandemq.client.core.settings import ProducerOptions
-from tandemq.client.producer.encoder import SendRequest, prepare, prepare_batches
+from tandemq.client.producer.encoder import SendEncoder, SendRequest, prepare, prepare_batches
 from tandemq.client.producer.fault_strategy import MQFaultStrategy, SendTarget
 from tandemq.client.producer.publish_info import TopicPublishInfo, TopicPublishTable
 from tandemq.client.producer.unique_keys import UniqueKeys
@@ -63,34 +66,20 @@ def by_hash(key: str) -> Select:
     return lambda queues: queues[value % len(queues)]
 
 
-class _Sending:
+class _Sending(msgspec.Struct, eq=False):
     """A message or batch in flight, with its attempts."""
 
-    __slots__ = (
-        "attempts_left",
-        "error",
-        "give_up_ms",
-        "last_broker",
-        "message",
-        "oneway",
-        "select",
-        "stored",
-        "ticket",
-        "unknown",
-    )
-
-    def __init__(self, message: SendRequest, ticket: Ticket[Any], select: Select | None) -> None:
-        self.message = message
-        self.ticket = ticket
-        self.attempts_left = 1
-        self.give_up_ms = 0
-        self.select = select
-        self.oneway = False
-        self.last_broker = ""
-        self.stored: list[SendResult] | None = None
-        self.unknown: OutcomeUnknown | None = None
-        self.error: TandemError | None = None
-        """Why the last attempt that reached a broker failed."""
+    message: SendRequest
+    ticket: Ticket[Any]
+    select: Select | None
+    oneway: bool = False
+    attempts_left: int = 1
+    give_up_ms: int = 0
+    last_broker: str = ""
+    stored: list[SendResult] | None = None
+    unknown: OutcomeUnknown | None = None
+    error: TandemError | None = None
+    """Why the last attempt that reached a broker failed."""
 
     def is_late(self, now: Now) -> bool:
         """Return whether its `retry_ms` have passed, so that it does not wait any more."""
@@ -129,6 +118,7 @@ class ProducerCore:
         self._strategy = strategy
         self._keys = keys
         self._random = random
+        self._encoder = SendEncoder(options.group, options.queues_per_new_topic)
         self._topics = TopicPublishTable(routes, random, options.queues_per_new_topic)
         self._waiting: list[_Sending] = []
         self._wait_timer: Timer | None = None
@@ -186,9 +176,7 @@ class ProducerCore:
         """
         request = prepare(message, self._keys.next(now.wall_ms), self.options)
         ticket: Ticket[None] = Ticket()
-        sending = _Sending(request, ticket, select)
-        sending.oneway = True
-        self._begin(sending, now)
+        self._begin(_Sending(request, ticket, select, oneway=True), now)
         return ticket
 
     def queues(self, topic: str) -> Steps[list[MessageQueue]]:
@@ -285,12 +273,10 @@ class ProducerCore:
         return None if address is None else SendTarget(queue, address)
 
     def _send(self, sending: _Sending, target: SendTarget, now: Now) -> None:
-        queue, address = target
+        queue, address = target.queue, target.address
         sending.last_broker = queue.broker_name
         sending.attempts_left -= 1
-        command = sending.message.command(
-            self.options.group, queue.broker_name, queue.queue_id, now.wall_ms, self.options.queues_per_new_topic
-        )
+        command = self._encoder.encode(sending.message, queue, now.wall_ms)
         if sending.oneway:
             self._remoting.send_oneway(address, command, now)
             self._finish(sending, None)
@@ -300,12 +286,12 @@ class ProducerCore:
             address,
             command,
             now,
-            lambda answer, at: self._on_answer(sending, target, sent_ms, answer, at),
+            partial(self._on_answer, sending, target, sent_ms),
             timeout_ms=self.options.timeout_ms,
         )
 
     def _on_answer(self, sending: _Sending, target: SendTarget, sent_ms: int, answer: Answer, now: Now) -> None:
-        if isinstance(answer, TandemError):
+        if not isinstance(answer, Command):
             self._failed(sending, target, answer, now)
             return
         status = _STATUS.get(answer.code)
@@ -405,8 +391,10 @@ def _results(answer: Command, status: SendStatus, queue: MessageQueue, message: 
     first = int(answer.fields["queueOffset"])
     if queue_id != queue.queue_id:
         queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
-    ids = answer.fields["msgId"].split(",")
     keys = message.unique_keys
+    if len(keys) == 1 and "," not in answer.fields["msgId"]:
+        return [SendResult(status, keys[0], answer.fields["msgId"], queue, first)]
+    ids = answer.fields["msgId"].split(",")
     if len(ids) != len(keys):
         ids = [*ids, *[""] * len(keys)][: len(keys)]
     return [SendResult(status, key, ids[n], queue, first + n) for n, key in enumerate(keys)]

@@ -10,16 +10,22 @@ Source: docs/internals/remoting.md, "frame"; RocketMQ NettyDecoder, RemotingComm
 
 from struct import Struct
 
+import msgspec
+
 from tandemq.codec.remoting.header import FORM_BINARY, FORM_JSON, decode_header, encode_header
 from tandemq.codec.remoting.partial_frames import PartialFrames
 from tandemq.errors import FrameError
-from tandemq.model.command import Command
+from tandemq.model.command import FLAG_ONEWAY, LANGUAGE_SPOKEN, VERSION_SPOKEN, Command
 
 FRAME_BYTES_MAX = 16_777_216
 MERGED_PIECES = 128
 SMALL_PIECE_BYTES = 1024
 _PREFIX = Struct(">II")
 _HEADER_LENGTH_MASK = 0xFFFFFF
+_JSON_END = b'},"flag":%%d,"language":"%b","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}' % (
+    LANGUAGE_SPOKEN.encode(),
+    VERSION_SPOKEN,
+)
 
 RawFrame = tuple[int, bytes, bytes]
 """Form of the header, header bytes, body bytes. A plain tuple, since one is created per frame."""
@@ -126,6 +132,30 @@ class FrameDecoder:
             self._partial_frames.keep(self._link, self._buffered)
         if self._buffered >= 8:
             self._needed = 4 + int.from_bytes(data[position : position + 4], "big")
+
+
+class JsonRequest(msgspec.Struct):
+    """A request whose header is encoded but for opaque and flag.
+
+    `fields`: the beginning of the JSON header, up to and including the last of its extFields, of which there is one at
+    least: `{"code":310,"extFields":{"a":"group"`.
+    """
+
+    fields: bytes
+    body: bytes
+
+
+def encode_request(request: Command | JsonRequest, opaque: int, *, oneway: bool = False) -> bytes:
+    """Encode a request as a frame, with its opaque."""
+    if isinstance(request, Command):
+        request.opaque = opaque
+        if oneway:
+            request.flag |= FLAG_ONEWAY
+        return encode_command(request)
+    fields, body = request.fields, request.body
+    end = _JSON_END % (FLAG_ONEWAY if oneway else 0, opaque)
+    length = len(fields) + len(end)
+    return b"".join((_PREFIX.pack(4 + length + len(body), length), fields, end, body))
 
 
 def decode_command(frame: RawFrame) -> Command:

@@ -56,6 +56,12 @@ class _JsonHeader(msgspec.Struct, gc=False):
     extFields: dict[str, _Scalar] | None = None  # noqa: N815  # the name on the wire
 
 
+class _PlainHeader(_JsonHeader, gc=False):
+    """A header whose fields are all text, as clients and brokers write them."""
+
+    extFields: dict[str, str] | None = None  # type: ignore[assignment]  # noqa: N815
+
+
 class _UnusualHeader(_JsonHeader, gc=False):
     """A header that needs the conversions of `codec.remoting.bodies`: null for a number, a language as its ordinal."""
 
@@ -63,6 +69,7 @@ class _UnusualHeader(_JsonHeader, gc=False):
     extFields: dict[str, str] | None = None  # type: ignore[assignment]  # noqa: N815
 
 
+_decode_plain = msgspec.json.Decoder(_PlainHeader, strict=False).decode
 _decode_json = msgspec.json.Decoder(_JsonHeader, strict=False).decode
 _encode_json = msgspec.json.Encoder().encode
 
@@ -89,19 +96,30 @@ def encode_header(command: Command) -> bytes:
 
 
 def _from_json(header: bytes, body: bytes) -> Command:
+    raw: _JsonHeader
     try:
-        raw = _decode_json(header)
+        raw = _decode_plain(header)
+        fields = raw.extFields or {}
     except msgspec.ValidationError:
-        raw = convert(msgspec.json.decode(header), _UnusualHeader, "header")
-    fields = raw.extFields
-    plain = {
-        key: value if value.__class__ is str else _text(value)
-        for key, value in (fields or {}).items()
-        if value is not None
-    }
+        raw = _from_other_json(header)
+        fields = {key: _text(value) for key, value in (raw.extFields or {}).items() if value is not None}
     return Command(
-        raw.code, raw.opaque, raw.flag, raw.remark or None, plain, body, raw.language or UNKNOWN_LANGUAGE, raw.version
+        raw.code,
+        raw.opaque,
+        raw.flag,
+        raw.remark or None,
+        fields,
+        body,
+        raw.language or UNKNOWN_LANGUAGE,
+        raw.version,
     )
+
+
+def _from_other_json(header: bytes) -> _JsonHeader:
+    try:
+        return _decode_json(header)
+    except msgspec.ValidationError:
+        return convert(msgspec.json.decode(header), _UnusualHeader, "header")
 
 
 def _text(value: _Scalar) -> str:

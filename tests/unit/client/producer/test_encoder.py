@@ -4,12 +4,16 @@ import zlib
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tandemq.client.core.settings import ProducerOptions
-from tandemq.client.producer.encoder import prepare, prepare_batches
+from tandemq.client.producer.encoder import SendEncoder, SendRequest, prepare, prepare_batches
 from tandemq.codec.record.record import decode_batch
-from tandemq.errors import LocalError, RecordTooLarge
-from tandemq.model.message import Message, SysFlag, decode_properties
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_request
+from tandemq.errors import InvalidMessage, LocalError, RecordTooLarge
+from tandemq.model.command import Command
+from tandemq.model.message import Message, MessageQueue, SysFlag, decode_properties
 
 OPTIONS = ProducerOptions(group="g")
 
@@ -97,3 +101,99 @@ def test_invalid_batches_are_refused(messages: list[Message]) -> None:
 def test_argument_that_is_not_a_message_is_refused(wrong: Any) -> None:
     with pytest.raises(TypeError, match="several at once: send_batch"):
         prepare(wrong, "ID", OPTIONS)
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
+INTS = st.integers(-(1 << 31), (1 << 31) - 1)
+
+
+@given(TEXTS, TEXTS, TEXTS, st.binary(max_size=40), INTS, INTS, st.booleans(), INTS, st.none() | INTS, st.booleans())
+def test_encoded_request_is_that_of_the_fields(
+    topic: str,
+    broker_name: str,
+    properties: str,
+    body: bytes,
+    sys_flag: int,
+    flag: int,
+    is_batch: bool,
+    reconsume_times: int,
+    max_reconsume_times: int | None,
+    oneway: bool,
+) -> None:
+    encoder = SendEncoder('group "1"', 5)
+    for queue_id in (0, 7, 0):
+        queue = MessageQueue(topic, broker_name, queue_id)
+        request = SendRequest(
+            topic, body, properties, sys_flag, flag, ("k",), is_batch, reconsume_times, max_reconsume_times
+        )
+        frame = encode_request(encoder.encode(request, queue, 1_700_000_000_000), 77, oneway=oneway)
+        command = request.command('group "1"', broker_name, queue_id, 1_700_000_000_000, 5)
+        assert decoded(frame) == decoded(encode_request(command, 77, oneway=oneway))
+
+
+def test_head_of_a_queue_is_not_used_for_another_topic_or_for_batches() -> None:
+    encoder = SendEncoder("g", 4)
+    queue = MessageQueue("T", "a", 1)
+    single = SendRequest("T", b"", "", 0, 0, ("k",))
+    batch = SendRequest("T", b"", "", 0, 0, ("k",), is_batch=True)
+    other = SendRequest("U", b"", "", 0, 0, ("k",))
+    for request in (single, batch, other, single, batch, other):
+        command = decoded(encode_request(encoder.encode(request, queue, 1), 1))
+        wanted = request.command("g", "a", 1, 1, 4)
+        assert (command.code, command.fields) == (wanted.code, wanted.fields)
+
+
+def test_heads_are_forgotten_when_there_are_many() -> None:
+    encoder = SendEncoder("g", 4)
+    for number in range(5_000):
+        topic = f"T{number}"
+        request = SendRequest(topic, b"", "", 0, 0, ("k",))
+        fields = decoded(encode_request(encoder.encode(request, MessageQueue(topic, "a", 0), 1), 1)).fields
+        assert fields["b"] == topic
+    assert len(encoder._heads) <= 4096
+
+
+def decoded(frame: bytes) -> Command:
+    (raw,) = FrameDecoder().feed(frame)
+    return decode_command(raw)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tags": " a"},
+        {"tags": "a|b"},
+        {"tags": "a\x02"},
+        {"tags": "\ud800"},
+        {"keys": ["a b"]},
+        {"keys": ("a", "b\x01")},
+        {"keys": "a b"},
+        {"keys": ["ä", "\ud800"]},
+        {"properties": {"": "x"}},
+        {"properties": {"a": "\x01"}},
+        {"properties": {"TAGS": "x"}},
+        {"properties": {"a": "\ud800"}},
+    ],
+)
+def test_text_that_needs_a_closer_look_is_refused_with_an_ordinary_message(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidMessage):
+        Message("T", b"x", **changes)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"tags": 5}, {"keys": [5]}, {"keys": 5}, {"properties": {"a": 5}}, {"properties": 5}]
+)
+def test_values_that_are_no_text_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        Message("T", b"x", **changes)
+    message = Message("T", b"x", "tag", ["key"], {"a": "b"})
+    for name, value in changes.items():
+        setattr(message, name, value)
+    with pytest.raises(TypeError):
+        prepare(message, "ID", OPTIONS)
+
+
+def test_keys_of_any_kind_become_a_tuple() -> None:
+    assert Message("T", b"x", keys=["a", "ä"]).keys == ("a", "ä")
+    assert Message("T", b"x", keys="a").keys == ("a",)
+    assert Message("T", b"x", keys=(key for key in "ab")).keys == ("a", "b")
