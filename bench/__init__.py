@@ -6,6 +6,7 @@
     sessions.py   measurement of each group of cells on one server: sending.py, reading.py, live.py, clients.py,
                   processes.py; what they get: setting.py
     servers.py    brokers under test as processes: ours, RocketMQ 4.9.7, RocketMQ 5.3.3
+    clocks.py     CPU time beside a load
     copying.py    a slave that copies its master's log
     nats.py       NATS JetStream, for scale, with a generator of its own (nats_load.py)
     loads.py      the generator (tandemq.load) in a process of its own

@@ -13,11 +13,12 @@ from typing import Any
 
 from bench.background import in_background
 from bench.cells import GROUPS, LIVE_RATE, RATES
+from bench.clocks import Clocks
 from bench.copying import copy_log, forget_copy, slave_log_end
 from bench.loads import LoadFailed, background_load, run_load
 from bench.reading import fill
 from bench.servers import BrokerGroup, Conf
-from bench.setting import Bench, Clocks, Figure
+from bench.setting import Bench, Figure
 from tandemq.load.wire.probe import log_end, runtime_info
 from tandemq.load.wire.sockets import connect
 
@@ -60,10 +61,10 @@ def _live(bench: Bench, group: BrokerGroup, groups: int, seconds: float) -> tupl
     readers = {"rate": 0, "groups": groups, "warmup": settle, "seconds": seconds + _BEGIN_S}
     with contextlib.ExitStack() as stack:
         readings = stack.enter_context(background_load("latency", address, **common, **readers)) if groups else None
-        clocks = Clocks(group.pids)
         sender = {"rate": LIVE_RATE, "groups": 0, "warmup": settle, "connections": _SENDERS}
-        sends = run_load("latency", address, **common, **sender, seconds=seconds)
-        shares = clocks.shares(sends, settle + seconds)
+        with Clocks(group.pids) as clocks:
+            sends = run_load("latency", address, **common, **sender, seconds=seconds)
+        shares = clocks.shares(sends, seconds)
         reads = readings() if readings is not None else None
     values = {**_points(sends, reads), "cpu": shares["server_cpu"]}
     if reads is None:

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.clocks import Clocks
 from bench.loads import LoadFailed
 from bench.matrix import SEND_LOADS, SHAPES
-from bench.setting import Bench, Clocks, Figure
+from bench.setting import Bench, Figure
 from tests.interop.java import LOOPBACK, REPOSITORY, PeerError, Process, free_port
 
 _CACHE = REPOSITORY / "build" / "nats"
@@ -105,11 +106,10 @@ def send(bench: Bench) -> Iterator[Figure]:
             _load(server.address, "16x32", bench.warmup_s, 0.0)
             for cell, load in sorted(loads, key=lambda one: -one[1].open_requests):
                 bench.say(cell.title)
-                clocks = Clocks([server.pid])
-                result = _load(server.address, load.shape, bench.pace.measure_s, bench.pace.settle_s)
-                yield bench.figure(
-                    cell.name, result["messages_per_s"], {**result, **clocks.shares(result, bench.pace.load_s)}
-                )
+                with Clocks([server.pid]) as clocks:
+                    result = _load(server.address, load.shape, bench.pace.measure_s, bench.pace.settle_s)
+                detail = {**result, **clocks.shares(result, bench.pace.measure_s)}
+                yield bench.figure(cell.name, result["messages_per_s"], detail)
     finally:
         shutil.rmtree(bench.place, ignore_errors=True)
 

@@ -7,10 +7,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from bench.clocks import Clocks
 from bench.loads import run_load
 from bench.matrix import LARGE, LAYOUTS, LENGTHS, PULL_LOADS, PullLoad, store_options, topic
 from bench.servers import BrokerGroup
-from bench.setting import Bench, Clocks, Figure
+from bench.setting import Bench, Figure
 from tandemq.load import SendShape
 from tandemq.load.wire.frames import RARE_TAG
 from tandemq.load.wire.probe import first_record_end, log_end, max_offset
@@ -79,16 +80,16 @@ def _wait_for_queues(group: BrokerGroup, lengths: str, layout: str, count: int) 
 
 
 def _pull(bench: Bench, group: BrokerGroup, load: PullLoad, seconds: float) -> dict[str, Any]:
-    clocks = Clocks(group.pids)
-    result = run_load(
-        "consume",
-        group.master.address,
-        **load.options,
-        expression=RARE_TAG if load.filtered else "*",
-        seconds=seconds,
-        warmup=bench.pace.settle_s,
-    )
-    return {**result, **clocks.shares(result, seconds + bench.pace.settle_s)}
+    with Clocks(group.pids) as clocks:
+        result = run_load(
+            "consume",
+            group.master.address,
+            **load.options,
+            expression=RARE_TAG if load.filtered else "*",
+            seconds=seconds,
+            warmup=bench.pace.settle_s,
+        )
+    return {**result, **clocks.shares(result, seconds)}
 
 
 def _raw_slave(bench: Bench, group: BrokerGroup, lengths: str, layout: str) -> Figure:

@@ -57,7 +57,7 @@ def _row(cell: Cell, values: dict[str, float]) -> Row:
     java = [values[server] for server in JAVA if server in values]
     better = (max if cell.more_is_better else min)(java) if java else None
     ratio = ours / better if ours is not None and better else None
-    advantage = ratio if cell.more_is_better or not ratio else 1 / ratio
+    advantage = ratio if cell.more_is_better else 1 / ratio if ratio else None
     return Row(cell.name, cell.title, cell.unit, cell.target, values, ratio, _met(cell, ours, ratio), advantage)
 
 

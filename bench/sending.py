@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bench.clocks import Clocks
 from bench.loads import run_load
 from bench.matrix import LARGE, SEND_LOADS
 from bench.servers import BrokerGroup
-from bench.setting import Bench, Clocks, Figure, start_pair, sync_master, warm_up
+from bench.setting import Bench, Figure, start_pair, sync_master, warm_up
 
 
 def send(bench: Bench) -> Iterator[Figure]:
@@ -38,12 +39,14 @@ def _cells(bench: Bench, group: BrokerGroup) -> Iterator[Figure]:
     order = sorted(loads, key=lambda one: (one[1].form == "batch", one[1].lengths in LARGE, -one[1].open_requests))
     for cell, load in order:
         bench.say(cell.title)
-        clocks = Clocks(group.pids)
-        result = run_load(
-            "produce",
-            group.master.address,
-            **load.options,
-            seconds=bench.pace.measure_s,
-            warmup=bench.pace.settle_s,
+        with Clocks(group.pids) as clocks:
+            result = run_load(
+                "produce",
+                group.master.address,
+                **load.options,
+                seconds=bench.pace.measure_s,
+                warmup=bench.pace.settle_s,
+            )
+        yield bench.figure(
+            cell.name, result["messages_per_s"], {**result, **clocks.shares(result, bench.pace.measure_s)}
         )
-        yield bench.figure(cell.name, result["messages_per_s"], {**result, **clocks.shares(result, bench.pace.load_s)})

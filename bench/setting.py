@@ -1,10 +1,9 @@
-"""What every session gets: the chosen cells, the pace, a group of brokers; and clocks and warm-up for its loads."""
+"""What every session gets: the chosen cells, the pace, a group of brokers; and warm-up for its loads."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from bench.cells import JAVA, Cell
 from bench.loads import run_load
 from bench.matrix import LARGE, SendLoad
-from bench.servers import BrokerGroup, Conf, cpu_seconds, machine_cpu_seconds
+from bench.servers import BrokerGroup, Conf
 from tandemq.load import SendShape
 from tandemq.load.wire.probe import first_acknowledgement
 
@@ -108,28 +107,6 @@ class Bench:
     def warmup_s(self) -> float:
         """Return how long this server is to be loaded before anything is measured."""
         return self.pace.warmup_java_s if self.server in JAVA else self.pace.warmup_ours_s
-
-
-class Clocks:
-    """CPU time during a cell: of the servers, and of everything that is neither server nor generator."""
-
-    def __init__(self, pids: Collection[int]) -> None:
-        """Start; `pids` are the servers' processes."""
-        self._pids = pids
-        self._started, self._servers, self._machine = self._read()
-
-    def _read(self) -> tuple[float, float, float]:
-        return time.perf_counter(), sum(map(cpu_seconds, self._pids)), machine_cpu_seconds()
-
-    def shares(self, result: dict[str, Any], load_s: float) -> dict[str, float]:
-        """Return the shares of one core since the start.
-
-        `load_s`: how long the load lasted. The servers' share is of that time: a generator needs a second to begin.
-        """
-        now, servers, machine = self._read()
-        passed, used = now - self._started, servers - self._servers
-        others = (machine - self._machine - used) / passed - float(result["cpu_share"])
-        return {"server_cpu": round(used / load_s, 3), "others_cpu": round(max(0.0, others), 3)}
 
 
 def warm_up(bench: Bench, group: BrokerGroup, loads: Iterable[SendLoad]) -> None:
