@@ -236,7 +236,7 @@ def test_body_that_inflates_beyond_the_limit_is_an_error() -> None:
 @given(
     st.sampled_from([4, 16]).flatmap(lambda n: st.binary(min_size=n, max_size=n)),
     st.integers(0, 65535),
-    st.integers(0, (1 << 63) - 1),
+    st.integers(-(1 << 63), (1 << 63) - 1),  # a damaged record may state a negative one
 )
 def test_message_id_contains_host_and_offset(address: bytes, port: int, offset: int) -> None:
     host = encode_host(address, port)

@@ -181,7 +181,7 @@ def decode_host(host: bytes) -> str:
 
 def message_id(store_host: bytes, log_offset: int) -> str:
     """Return the offset message id: store host and log offset in upper-case hex, 32 or 56 characters."""
-    return (store_host + log_offset.to_bytes(8)).hex().upper()
+    return (store_host + log_offset.to_bytes(8, signed=True)).hex().upper()
 
 
 def parse_message_id(text: str) -> tuple[str, int]:
@@ -196,7 +196,7 @@ def parse_message_id(text: str) -> tuple[str, int]:
         raw = b""
     if len(raw) not in (16, 28):
         raise ProtocolError(f"{text[:64]!r} is not an offset message id: 32 or 56 hexadecimal digits are expected")
-    return decode_host(raw[:-8]), int.from_bytes(raw[-8:])
+    return decode_host(raw[:-8]), int.from_bytes(raw[-8:], signed=True)
 
 
 def record_fault(data: Buffer, start: int, size: int, body_start: int, body_end: int, body_crc: int) -> str | None:
