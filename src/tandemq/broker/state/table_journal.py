@@ -219,10 +219,11 @@ class TableJournal:
             if self._is_unused:
                 self._disk.remove(f"config/{self._prefix}{self._files[-1]}")
                 del self._files[-1]
+                self._is_unused = False
             number = self._saved_below = max(self._saved_below, self._files[-1] + 1 if self._files else 0)
-            self._is_unused = True
             file = self._disk.open(f"config/{self._prefix}{number}", create=True)
             self._files.append(number)
+            self._is_unused = True
             file.pwrite(line, 0)
         except StoreError as error:
             log.error("tables: no file of changes can be begun, each change writes the table: %s", error)
@@ -238,6 +239,7 @@ class TableJournal:
         self.abandon()
         self.is_unsynced = False
         self._pending = None
+        self._is_unused = False
         self._remove(list(self._files))
 
     def _remove(self, numbers: list[int]) -> None:

@@ -119,11 +119,11 @@ def test_groups_have_a_journal_too(broker: Harness) -> None:
     assert again.node.groups.version == version
 
 
-def test_line_cut_at_any_byte_loses_only_its_own_change(broker: Harness) -> None:
+def test_line_cut_at_a_byte_loses_only_its_own_change(broker: Harness) -> None:
     [name] = files(broker)
     before, whole = broker.disk.read(TABLE) or b"", broker.disk.read(f"config/{name}") or b""
     begin = whole.rindex(b"\n", 0, -1) + 1
-    for end in range(begin, len(whole)):
+    for end in (*range(begin, len(whole) - 1, 9), len(whole) - 1):
         for other in files(broker):
             broker.disk.remove(f"config/{other}")
         rewrite(broker, "topics.json", before)
@@ -253,6 +253,19 @@ def test_full_disk_is_reported_and_a_later_save_has_everything() -> None:
     assert topics(broker.restart(clean=False)) == {f"Topic{letter}" for letter in "ABCDE"}
 
 
+def test_journal_stays_until_the_table_is_written_although_no_new_one_can_be_begun() -> None:
+    disk = SimDisk(Random(1))
+    broker = Harness(disk)
+    for name in ("TopicA", "TopicB"):
+        broker.create_topic(name)
+    disk.fail("create", times=-1, error=DiskFailed, prefix="config/topics.changes")
+    disk.fail("replace", times=-1, error=DiskFailed, prefix="config/topics.json")
+    broker.pass_time(60_000)
+    disk.heal()
+    disk.kill()
+    assert topics(broker.restart(clean=False)) == {"TopicA", "TopicB"}
+
+
 def test_failed_sync_of_the_journal_is_reported_and_the_table_written(broker: Harness) -> None:
     broker.run_jobs = False
     asked = broker.send_request(
@@ -293,6 +306,37 @@ def test_power_loss_loses_no_change_that_was_answered() -> None:
             broker = broker.restart(clean=False)
             found = {name: topic.config.write_queue_nums for name, topic in broker.node.topics.table.items()}
             assert {name: found.get(name, 0) for name in answered} == answered, seed
+
+
+def test_power_loss_after_failures_of_the_disk_loses_no_change_that_was_answered_with_success() -> None:
+    for seed in range(25):
+        disk, random = SimDisk(Random(seed)), Random(seed)
+        broker = Harness(disk)
+        for _ in range(3):
+            known: dict[str, int] = {}
+            for _ in range(12):
+                if random.random() < 0.4:
+                    operation = random.choice(("create", "pwrite", "datasync", "replace", "remove"))
+                    error = random.choice((DiskFull, DiskFailed))
+                    disk.fail(operation, times=random.randrange(1, 4), error=error, prefix="config/topics")
+                name, queues = f"Topic{random.randrange(6)}", random.randrange(1, 9)
+                fields = {"topic": name, "readQueueNums": queues, "writeQueueNums": queues, "perm": 6}
+                asked = broker.send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+                answer = broker.answer_to(asked)
+                assert answer is not None
+                if answer.code == ResponseCode.SUCCESS:
+                    known[name] = queues
+                else:
+                    known.pop(name, None)
+                broker.pass_time(random.choice((0, 0, 2_000, FOLD_MS)))
+            disk.heal()
+            if random.random() < 0.5:
+                disk.crash()
+            else:
+                disk.kill()
+            broker = broker.restart(clean=False)
+            found = {name: topic.config.write_queue_nums for name, topic in broker.node.topics.table.items()}
+            assert {name: found.get(name) for name in known} == known, seed
 
 
 def test_stop_of_the_process_at_any_disk_call_loses_no_change_that_was_answered() -> None:
