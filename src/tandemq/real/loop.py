@@ -48,9 +48,12 @@ log = logging.getLogger(__name__)
 ACCEPT_BACKLOG = 1024
 ACCEPTS_PER_TURN = 256
 RECEIVE_BYTES = 256 * 1024
-RECEIVES_PER_TURN = 4
-FEW_LINKS = 64
-"""If more connections are readable, each is read once per turn, so that a turn receives at most 64 MiB."""
+TURN_BYTES = 4 << 20
+"""Number of bytes that a turn receives, divided among the readable connections: turns stay short, and their memory is
+small enough for the C library to keep (`memory.py`)."""
+SHARE_BYTES_MIN = 64 * 1024
+SHARE_BYTES_MAX = 4 * RECEIVE_BYTES
+"""Bounds of a connection's part; with POLLED_MAX connections a turn receives up to 16 MiB."""
 LOG_RECEIVE_BYTES = 1 << 20
 """Receive size for the connection to a master: large, since verifying many records at once is cheaper, but still small
 enough to keep turns short."""
@@ -199,7 +202,8 @@ class Loop:
             self._give_up_handshakes()
         received: list[tuple[int, bytes]] = []
         ready = self._wait(wait_ms)
-        times = RECEIVES_PER_TURN if len(ready) <= FEW_LINKS else 1
+        share = min(SHARE_BYTES_MAX, max(SHARE_BYTES_MIN, TURN_BYTES // (len(ready) or 1)))
+        buffer, times = self._view[:share], max(1, share // RECEIVE_BYTES)
         for fd, mask in ready:
             link = self._by_fd.get(fd)
             if link is None:
@@ -208,7 +212,10 @@ class Loop:
             if mask & select.EPOLLOUT:
                 self._writable(link)
             if mask & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and link.is_open:
-                self._receive(link, received, times)
+                if link.kind is LinkKind.HA_SLAVE:
+                    self._receive(link, received, self._log_view, 1)
+                else:
+                    self._receive(link, received, buffer, times)
         if self._resolver.has_found:
             self._connect_found()
         events = self._take_events()
@@ -303,8 +310,9 @@ class Loop:
         self._epoll.register(sock.fileno(), link.mask)
         return link
 
-    def _receive(self, link: SocketConnection, received: list[tuple[int, bytes]], times: int) -> None:
-        buffer = self._log_view if link.kind is LinkKind.HA_SLAVE else self._view
+    def _receive(
+        self, link: SocketConnection, received: list[tuple[int, bytes]], buffer: memoryview, times: int
+    ) -> None:
         for _ in range(times):
             try:
                 count = link.sock.recv_into(buffer)
@@ -320,7 +328,7 @@ class Loop:
                 received.append((link.number, bytes(buffer[:count])))
             elif not self._decrypt(link, link.tls, bytes(buffer[:count]), received):
                 return
-            if count < RECEIVE_BYTES or buffer is self._log_view:
+            if count < len(buffer):
                 return
 
     # TLS.
