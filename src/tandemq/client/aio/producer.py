@@ -115,7 +115,14 @@ class Producer:
             await shell.writable()
             shell.check_open()
         ticket = core.send(message, shell.now, select=_selector(**choice) if choice else None)
-        return await shell.done(ticket)
+        if not ticket.done:
+            settled = shell.settled(ticket)
+            if core.in_flight == 1:
+                shell.drive()  # no other one to be sent with it
+            else:
+                shell.wake()
+            await settled
+        return shell.outcome(ticket)
 
     async def send_batch(self, messages: Sequence[Message], **choice: Unpack[QueueChoice]) -> list[SendResult]:
         """Send several messages of one topic, in as few requests as `batch_bytes_max` allows.

@@ -16,6 +16,7 @@ import logging
 import os
 import socket
 import time
+from functools import partial
 from random import Random, SystemRandom
 from typing import TypeVar
 
@@ -120,6 +121,10 @@ class Shell:
 
     # For producers and consumers.
 
+    def drive(self) -> None:
+        """Run a turn of the node now; not for callbacks of tickets, which are called within a turn."""
+        self._drive()
+
     def wake(self) -> None:
         """Run a turn of the node in the next turn of the event loop."""
         if not self._is_awake and not self._is_closed:
@@ -134,13 +139,27 @@ class Shell:
         """
         if not ticket.done:
             self.wake()
-            future: asyncio.Future[None] = self._loop.create_future()
-            ticket.then(lambda _ticket: None if future.done() else future.set_result(None))
-            self._waiting.add(future)
-            try:
-                await future
-            finally:
-                self._waiting.discard(future)
+            await self.settled(ticket)
+        return self.outcome(ticket)
+
+    def settled(self, ticket: Ticket[T]) -> asyncio.Future[None]:
+        """Return a future that is done when the ticket is settled; the caller wakes the node."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.add(future)
+        ticket.then(partial(self._on_settled, future))
+        return future
+
+    def _on_settled(self, future: asyncio.Future[None], _ticket: object) -> None:
+        self._waiting.discard(future)
+        if not future.done():
+            future.set_result(None)
+
+    def outcome(self, ticket: Ticket[T]) -> T:
+        """Return the result of a settled ticket.
+
+        Raises:
+            TandemError: the operation failed.
+        """
         self._has_failed = isinstance(ticket.error, NetworkError)
         return ticket.result()
 

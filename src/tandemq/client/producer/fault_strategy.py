@@ -146,11 +146,9 @@ class MQFaultStrategy:
         return next((address for address in addresses if self._is_ready(address, topic, now)), None)
 
     def _is_ready(self, address: str, topic: str, now: Now) -> bool:
-        return (
-            not self._remoting.is_down(address)
-            and self._may_try(address, topic, now)
-            and (not self._options.latency_aware or self._latency.is_available(address, now.mono_ms))
-        )
+        if self._remoting.is_down(address) or (self._failures and not self._may_try(address, topic, now)):
+            return False
+        return not self._options.latency_aware or self._latency.is_available(address, now.mono_ms)
 
     def _last_resort(
         self, publish_info: TopicPublishInfo, last_broker: str, now: Now, *, is_late: bool

@@ -18,6 +18,7 @@ from tandemq import (
     ReceivedMessage,
     SendStatus,
 )
+from tandemq.boundary import Turn
 from tandemq.client.aio.options import QueueChoice
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 from tandemq.errors import ClosedError, ConfigError, LocalError, NetworkError, NoRoute
@@ -87,6 +88,44 @@ async def test_message_is_not_lost_when_receive_times_out(
 
         await until(all_came)
     assert sorted(seen) == sorted(sent)
+
+
+async def test_single_send_leaves_at_once_and_others_share_a_write(
+    tandemq_broker: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Producer(tandemq_broker.name_servers, group="p") as producer:
+        await producer.send(Message("T", b"connects"))
+        shell = producer._shell
+        assert shell is not None
+        writes: list[int] = []
+        perform = shell._perform
+
+        def counted(turn: Turn) -> None:
+            writes.extend(map(len, turn.sends.values()))
+            perform(turn)
+
+        monkeypatch.setattr(shell, "_perform", counted)
+        first = asyncio.create_task(producer.send(Message("T", b"alone")))
+        await asyncio.sleep(0)
+        assert writes == [1]
+        await first
+        await asyncio.gather(*[producer.send(Message("T", b"%d" % number)) for number in range(10)])
+        assert writes == [1, 1, 9]
+        assert not shell._waiting
+
+
+async def test_cancelled_send_is_forgotten_when_the_response_arrives(tandemq_broker: LocalCluster) -> None:
+    async with Producer(tandemq_broker.name_servers, group="p") as producer:
+        await producer.send(Message("T", b"connects"))
+        cancelled = asyncio.create_task(producer.send(Message("T", b"cancelled")))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        results = [await producer.send(Message("T", b"other")) for _ in range(2)]
+        assert cancelled.cancelled()
+        assert {result.status for result in results} == {SendStatus.SEND_OK}
+        shell = producer._shell
+        assert shell is not None
+        assert not shell._waiting
 
 
 async def test_repeated_receive_of_an_idle_consumer_leaves_no_waiter(tandemq_broker: LocalCluster) -> None:
