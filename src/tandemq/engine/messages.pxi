@@ -4,6 +4,11 @@ cdef enum:
     NAMES_KEPT = 16
 
 
+cdef Text NO_TEXT
+NO_TEXT.data = HEX
+NO_TEXT.size = 0
+
+
 # Texts that neighbouring records have in common, made once: hosts, topics, and the names of properties by their place.
 cdef class SharedTexts:
     cdef Text host[2]
@@ -18,9 +23,9 @@ cdef class SharedTexts:
         self.hosts = ["", ""]
         self.topic_text = ""
         self.names = [""] * NAMES_KEPT
-        self.host[0].size = self.host[1].size = self.topic.size = 0
+        self.host[0] = self.host[1] = self.topic = NO_TEXT
         for at in range(NAMES_KEPT):
-            self.name[at].size = 0
+            self.name[at] = NO_TEXT
 
     cdef str host_text(self, int which, Bytes data, Py_ssize_t size):
         if not is_named(data, size, <const char *>self.host[which].data, self.host[which].size):
