@@ -245,6 +245,14 @@ class KeyIndex:
         """Number of keys that are not in a file yet."""
         return len(self.pending) // KEY_ROW_BYTES
 
+    def not_indexed(self, rows: bytes) -> bytes:
+        """Return those of packed keys, in log order, whose records are after the newest indexed one."""
+        end = self.end_offset
+        if not rows or KEY_ROW.unpack_from(rows)[1] > end:
+            return rows
+        found = np.frombuffer(rows, dtype=_ROW)
+        return found[found["offset"] > end].tobytes()
+
     def discard_from(self, log_end: int) -> None:
         """Discard keys not in a file yet whose records are at or after `log_end`."""
         rows = np.frombuffer(bytes(self.pending), dtype=_ROW)

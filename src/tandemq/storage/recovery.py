@@ -219,7 +219,12 @@ def _sync_from(store: Store, log_offset: int) -> None:
     Includes queue and index files of records from `log_offset` on, since nothing else tracks those writes.
     """
     store.flush()
-    paths = [path for queue in store.queues.values() for path in queue.paths_from(log_offset)]
+    paths = [
+        path
+        for queue in store.queues.values()
+        if queue.last_log_end > log_offset
+        for path in queue.paths_from(log_offset)
+    ]
     if store.index is not None:
         paths += [file.path for file in store.index.files if file.end_offset >= log_offset]
     for path in paths:
@@ -409,10 +414,16 @@ def _walk(store: Store, begin: int, *, tail_from: int | None) -> int:
         except OffsetGone:
             return b""
 
-    walker = Walker(read, store.config.segment_bytes, begin)
     count = 0
+
+    def take_run(data: memoryview, records: int) -> None:
+        nonlocal count
+        store.dispatch_run(data)
+        count += records
+
+    walker = Walker(read, store.config.segment_bytes, begin, take_run=take_run)
     while True:
-        for record, _, _ in walker.records():
+        for record, _, _ in walker.records():  # those that the engine leaves
             store.dispatch_found(record)
             count += 1
         resumes = None

@@ -257,6 +257,26 @@ class Store:
             self._staged_keys += key_rows(topic, record.properties, record.log_offset, record.store_ms)
             self._index_staged()
 
+    def dispatch_run(self, data: Buffer) -> None:
+        """Like `dispatch_found`, for contiguous valid records without a blank."""
+        found = stage_records(data, self._found_queue, self.entry_code)
+        commit_staged(found.queues, self.woken)
+        self.dirty_queues.update(dict.fromkeys(found.queues))
+        self.last_store_ms = found.store_ms
+        if self.index is not None:
+            self._staged_keys += self.index.not_indexed(found.keys)
+            self._index_staged()
+
+    def _found_queue(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
+        found = self._queue_for(topic, queue_id)
+        if found is None:
+            log.error(
+                "store: a record names the topic %r queue %d, which cannot be; the record is not entered anywhere",
+                topic[:64].decode("utf-8", "replace"),
+                queue_id,
+            )
+        return found
+
     def _is_unfit(self, topic: str, queue_id: int) -> bool:
         """Whether topic or queue id are invalid: the topic names a directory, and a record may be damaged or forged."""
         return (topic, queue_id) not in self.queues and (queue_id < 0 or topic_name_error(topic) is not None)
