@@ -15,6 +15,10 @@ cdef inline bint is_entry_of(
     )
 
 
+cdef enum:
+    FEW_CODES_MAX = 16
+
+
 cdef struct Wanted:
     # A record that is part of the answer.
     int64_t start
@@ -63,6 +67,17 @@ cdef int64_t near_end(const Wanted *record, const Wanted *last) noexcept:
     return end
 
 
+cdef inline bint is_wanted(int64_t code, object codes, const int64_t *few, Py_ssize_t few_count) except -1:
+    """Whether a tags code is one of `codes`; `few`: all of them, if they are few."""
+    cdef Py_ssize_t at
+    if not few_count:
+        return code in codes
+    for at in range(few_count):
+        if few[at] == code:
+            return True
+    return False
+
+
 def gather_messages(
     bytes entries, int64_t queue_offset, int32_t queue_id, bytes topic, codes, Py_ssize_t most, Py_ssize_t bytes_max,
     int64_t limit, int64_t written_end, dict blocks, int64_t block_bytes, int64_t recent_start, bytearray recent, load,
@@ -74,6 +89,8 @@ def gather_messages(
     cdef unsigned char *to
     cdef bytes answer, piece = b""
     cdef Text name
+    cdef int64_t few[FEW_CODES_MAX]
+    cdef Py_ssize_t few_count = 0
     cdef int64_t log_offset, code, piece_start = 0
     cdef Py_ssize_t size, total = 0, count = 0, at
     name.data = <Bytes>PyBytes_AS_STRING(topic)
@@ -82,6 +99,10 @@ def gather_messages(
     if wanted == NULL:
         raise MemoryError
     try:
+        if codes is not None and len(codes) <= FEW_CODES_MAX:
+            for number in codes:
+                few[few_count] = number
+                few_count += 1
         while end - entry >= ENTRY_BYTES:
             log_offset = <int64_t>big_64(entry)
             size = <int32_t>big_32(entry + 8)
@@ -92,7 +113,7 @@ def gather_messages(
                     return None
             if log_offset >= limit:
                 break
-            if size == HOLE_SIZE or (codes is not None and code not in codes):
+            if size == HOLE_SIZE or (codes is not None and not is_wanted(code, codes, few, few_count)):
                 queue_offset += 1
                 continue
             if count and (count >= most or total + size > bytes_max):

@@ -4,7 +4,7 @@ It takes no sends, so that all of them go through `DecodedPath`, which is the sp
 stores and answers.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -369,7 +369,7 @@ def gather_messages(
     queue_offset: int,
     queue_id: int,
     topic: bytes,
-    codes: Container[int] | None,
+    codes: Collection[int] | None,
     most: int,
     bytes_max: int,
     limit: int,

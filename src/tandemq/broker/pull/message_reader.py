@@ -7,7 +7,7 @@ there. Bodies and checksums are verified by the scrubber and the client.
 Source: docs/internals/storage.md, "read rules".
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import compress
 from operator import add, ne
@@ -80,7 +80,7 @@ class MessageReader:
         self._damages = damages
 
     def read(
-        self, queue: ConsumeQueue, offset: int, codes: Container[int] | None, *, most: int, bytes_max: int, limit: int
+        self, queue: ConsumeQueue, offset: int, codes: Collection[int] | None, *, most: int, bytes_max: int, limit: int
     ) -> Messages:
         """Read messages from a queue offset on.
 
@@ -113,7 +113,7 @@ class MessageReader:
         queue: ConsumeQueue,
         entries: bytes,
         offset: int,
-        codes: Container[int] | None,
+        codes: Collection[int] | None,
         most: int,
         bytes_max: int,
         limit: int,
@@ -139,7 +139,7 @@ class MessageReader:
         return _Selection(starts, ends, range(offset, next_offset), next_offset)
 
     def _select(
-        self, entries: bytes, offset: int, codes: Container[int] | None, most: int, bytes_max: int, limit: int
+        self, entries: bytes, offset: int, codes: Collection[int] | None, most: int, bytes_max: int, limit: int
     ) -> _Selection:
         starts: list[int] = []
         ends: list[int] = []

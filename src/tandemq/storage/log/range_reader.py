@@ -10,7 +10,7 @@ read the log once.
 Source: docs/internals/storage.md, "read rules".
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from tandemq.boundary import File
@@ -88,7 +88,7 @@ class RangeReader:
         queue_offset: int,
         queue_id: int,
         topic: bytes,
-        codes: Container[int] | None,
+        codes: Collection[int] | None,
         *,
         most: int,
         bytes_max: int,

@@ -54,15 +54,17 @@ def read_all(store: Store, codes: set[int] | None, most: int, bytes_max: int, li
     st.integers(1, 4),
     st.integers(1, 40),
     st.integers(100, 40_000),
-    st.booleans(),
+    st.sampled_from([None, 0, 30]),
     st.integers(0, 600_000),
 )
 @settings(max_examples=25)
 def test_gathered_messages_are_those_that_are_read_one_by_one(
-    sizes: list[int], topics: int, most: int, bytes_max: int, filters: bool, limit: int
+    sizes: list[int], topics: int, most: int, bytes_max: int, others: int | None, limit: int
 ) -> None:
     store = filled(sizes, topics)
-    codes = {entry.tags_code for entry in (store.queues["T0", 0].entry(at) for at in range(2))} if filters else None
+    codes = None
+    if others is not None:
+        codes = {entry.tags_code for entry in (store.queues["T0", 0].entry(at) for at in range(2))} | set(range(others))
     gathered = [read_all(store, codes, most, bytes_max, limit) for _ in range(3)]  # from files, then from blocks
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(range_reader, "gather_messages", lambda *_: None)
