@@ -32,6 +32,8 @@ class BrokerObservations:
 
     configs: deque[tuple[int, GroupConfig | None]] = field(default_factory=lambda: deque([(0, None)], maxlen=KEPT))
     """(time of reading in µs, configuration)."""
+    right: BrokerPermission | None = None
+    """Permission by the last of `configs`; None: not determined yet."""
     pending: Pending | None = None
     stays_us: int | None = None
     """Time since which it could have removed a former member from the in-sync set."""
@@ -107,7 +109,9 @@ class Configurations:
         config, before = member.view.config, seen.configs[-1][1]
         if config is not before:
             seen.configs.append((self._world.now_us, config))
-        self._judge_rights(host, member, config)
+        if seen.right is None or config is not before:
+            seen.right = _right(config, host.broker_id)
+        self._judge_rights(host, member, seen.right)
         if member.view.pending is not seen.pending:
             seen.pending = member.view.pending
             if seen.pending is not None:
@@ -116,9 +120,10 @@ class Configurations:
             self._judge_leaving(host, member, seen)
             self._judge_shortness(host, broker, seen)
 
-    def _judge_rights(self, host: Host, member: MemberMachine, config: GroupConfig | None) -> None:
+    def _judge_rights(self, host: Host, member: MemberMachine, right: BrokerPermission) -> None:
+        if right is BrokerPermission.FULL:
+            return
         now_ms = host.machine.now().mono_ms
-        right = _right(config, host.broker_id)
         for what, may, is_right in (
             ("be read", member.may_read(now_ms), right.may_read),
             ("be written", member.may_write(now_ms), right.may_write),

@@ -71,11 +71,12 @@ class Permissions:
         if not any(may):
             return NOTHING
         latest_us = self._world.now_us + 3600 * SECOND
-        read, write, commit = (
-            min(machine.us_of(member.permitted_until[what]) + ROUNDING_US, latest_us) if may[what] else -1
-            for what in (READ, WRITE, COMMIT)
+        until_us = [min(machine.us_of(end_ms) + ROUNDING_US, latest_us) for end_ms in member.permitted_until]
+        return (
+            until_us[READ] if may[READ] else -1,
+            until_us[WRITE] if may[WRITE] else -1,
+            until_us[COMMIT] if may[COMMIT] else -1,
         )
-        return read, write, commit
 
     def turned(self, host: Host) -> None:
         """Check a broker after one of its turns."""
