@@ -178,10 +178,21 @@ class _Opening:
             _check_last(store, queue)
 
     def sync(self) -> None:
-        """Sync everything written or rebuilt, then the marks."""
+        """Sync the log, then queue and index files, then the marks.
+
+        If the machine stayed up, queue and index files are left to the periodic sync: the kernel has their bytes, as it
+        would if the process had not been killed. The synced mark stays before the first of their entries until then,
+        so a power loss meanwhile has them rebuilt from the log. Otherwise all of them are synced here: after a crash of
+        the machine nothing else tracks what it lost, and after a rebuild that began below the synced mark that mark
+        would have to move down, and damage behind it would be taken for a torn tail.
+        """
         store, end = self.store, self.store.log.end
-        _sync_from(store, min(self._synced, self._begin))
-        store.marks = Marks(end, end, store.entries_total(), boot_id=store.config.boot_id)
+        synced = self._synced
+        store.flush()
+        if not (self._unclean and self._machine_stayed_up) or self._begin < synced:
+            _sync_from(store, min(synced, self._begin))
+            synced = end
+        store.marks = Marks(synced, end, store.entries_total(), boot_id=store.config.boot_id)
         store.sync_marks()
 
     def report(self) -> Recovered:
@@ -216,9 +227,8 @@ def clear_loss_flag(disk: Disk) -> None:
 def _sync_from(store: Store, log_offset: int) -> None:
     """Sync everything that a killed process left unsynced and that recovery wrote.
 
-    Includes queue and index files of records from `log_offset` on, since nothing else tracks those writes.
+    Queue and index files of records from `log_offset` on; the log is synced before.
     """
-    store.flush()
     paths = [
         path
         for queue in store.queues.values()

@@ -212,3 +212,24 @@ def test_truncation_interrupted_by_a_kill_leaves_no_damage() -> None:
             disk.open("commitlog/" + "0" * 20).pwrite(b"", 0)
         store, _ = reopen(disk, config)
         assert not store.damaged, f"write {nth}"
+
+
+def test_start_after_a_kill_leaves_queue_files_to_the_periodic_sync() -> None:
+    """The synced mark stays, so that a power loss before that sync has the entries rebuilt from the log."""
+    for seed in range(20):
+        disk = new_disk(seed)
+        store = start(disk)
+        fill(store, 30, topics=2)
+        sync_all(store)
+        synced = store.marks.synced
+        fill(store, 30, first=30, topics=2)
+        store.flush_queues()
+        fill(store, 5, first=60, topics=2)
+        store, _ = reopen(disk)
+        assert (store.marks.synced, store.log.flushed_offset) == (synced, store.log.written_end)
+        assert check(store) == list(range(65))
+        disk.crash()
+        store, _ = reopen(disk, OTHER_BOOT)
+        assert check(store) == list(range(65)), "the log was synced at the start"
+        assert not store.damaged
+        assert store.marks.synced == store.log.written_end
