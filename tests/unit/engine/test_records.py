@@ -328,6 +328,12 @@ def test_pairs_without_name_or_value_are_dropped_and_the_last_of_a_name_counts(c
             assert list(message.properties) == list(wanted)
 
 
+def test_message_without_a_topic(compiled: ModuleType) -> None:
+    data = _record(b"", topic=b"") + _record(b"")
+    for engine in (compiled, python):
+        assert [message.topic for message in engine.stored_messages(data, 0).messages] == ["", "T"]
+
+
 def test_more_property_names_than_are_kept(compiled: ModuleType) -> None:
     many = "".join(f"n{number}\x01{number}\x02" for number in range(40)).encode()
     other = "".join(f"m{number}\x01{number}\x02" for number in range(40)).encode()
@@ -335,9 +341,9 @@ def test_more_property_names_than_are_kept(compiled: ModuleType) -> None:
     assert compiled.stored_messages(data, 0) == python.stored_messages(data, 0)
 
 
-def _record(body: bytes, *, properties: bytes = b"", sys_flag: int = 0) -> bytes:
+def _record(body: bytes, *, topic: bytes = b"T", properties: bytes = b"", sys_flag: int = 0) -> bytes:
     return encode_record(
-        topic=b"T",
+        topic=topic,
         queue_id=1,
         queue_offset=2,
         log_offset=3,
