@@ -15,8 +15,9 @@ WEIGHT = 1 / 8
 LONGEST = 2
 """A wait counts as at most this many polling times, so that a pause among short waits does not end polling."""
 TRIAL_EVERY = 64
-TRIAL_WAITS = 8
-"""Number of consecutive waits of a trial, one per `TRIAL_EVERY` waits: it polls although the mean is too long."""
+TRIAL_WAITS = 32
+"""Number of consecutive waits of a trial, one per `TRIAL_EVERY` waits: it polls although the mean is too long. Half of
+the waits, so that two brokers that wait for each other try at the same time."""
 TRIAL_MAX = 1.5
 """A trial is made if the mean is below this many polling times."""
 
@@ -40,5 +41,5 @@ class BusyPoll:
         """Take the length of a wait into account. Events that were there at once are no wait."""
         self._mean_ns += (min(wait_ns, self._longest_ns) - self._mean_ns) * WEIGHT
         self._waits = (self._waits + 1) % TRIAL_EVERY
-        limit_ns = TRIAL_MAX * self.poll_ns if self._waits < TRIAL_WAITS else self.poll_ns
-        self.is_worth = self._mean_ns < limit_ns
+        limit = TRIAL_MAX if self._waits < TRIAL_WAITS else 1.0
+        self.is_worth = self._mean_ns < limit * self.poll_ns
