@@ -27,6 +27,10 @@ class RecentWrites:
 
     def add(self, data: Buffer) -> None:
         """Add a write, which follows the last one."""
+        if len(data) >= KEPT_BYTES:
+            self.start += len(self.data) + len(data) - KEPT_BYTES
+            self.data = bytearray(memoryview(data)[len(data) - KEPT_BYTES :])
+            return
         self.data += data
         if len(self.data) > 2 * KEPT_BYTES:
             self._drop(len(self.data) - KEPT_BYTES)
