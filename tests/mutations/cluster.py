@@ -6,8 +6,9 @@ Some seed of the simulation must fail under each. `MUTATIONS` says which rules m
 # ruff: noqa: ARG005  # a replacement has the signature of what it replaces
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from tandemq.boundary import Buffer, Turn
 from tandemq.broker import parts
@@ -199,13 +200,13 @@ def tail_cut() -> AbstractContextManager[Any]:
 
 def order_reversed() -> AbstractContextManager[Any]:
     """Messages of a pull response are in reverse order."""
-    joined = message_reader._messages
+    read = message_reader.MessageReader.read
 
-    def reversed_pieces(pieces: list[bytes], count: int, selection: Any) -> Any:
-        found = joined(pieces, count, selection)
+    def reversed_messages(self: message_reader.MessageReader, *arguments: Any, **named: Any) -> Any:
+        found = read(self, *arguments, **named)
         return found._replace(buffers=_records_of(found.buffers)[::-1])
 
-    return patched(message_reader, "_messages", reversed_pieces)
+    return patched(message_reader.MessageReader, "read", reversed_messages)
 
 
 def _records_of(buffers: Sequence[Buffer]) -> list[bytes]:
@@ -387,7 +388,9 @@ def client_makes_new_keys() -> AbstractContextManager[Any]:
         message = sent.message
         for key in message.unique_keys if not message.is_batch else ():
             fresh = self._keys.next(now.wall_ms)
-            sent.message = replace(message, properties=message.properties.replace(key, fresh), unique_keys=(fresh,))
+            sent.message = structs.replace(
+                message, properties=message.properties.replace(key, fresh), unique_keys=(fresh,)
+            )
         again(self, sent, now)
 
     return patched(sending.ProducerCore, "_again", renamed)
