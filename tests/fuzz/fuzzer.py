@@ -198,6 +198,7 @@ class Fuzzer:
         if is_compared and end != accepted(data, base):
             raise Different(f"verify_records: {end} of {data!r}")
         self._same(is_compared, lambda engine: engine.record_entries(data), data)
+        self._same(is_compared, lambda engine: engine.record_properties(data), data)
         self._same(is_compared, lambda engine: engine.stage_records(data, _no_queue, _no_code), data)
         self._same(is_compared, lambda engine: engine.stored_messages(data, 0), data)
         start = random.randrange(len(data) + 1)

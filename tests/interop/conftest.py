@@ -143,7 +143,7 @@ class Pair:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Name server and broker of the subject, with short delay levels."""
     directory = tmp_path_factory.mktemp("pair")
-    settings = {**SMALL_STORE, **SHORT_DELAYS}
+    settings = {**SMALL_STORE, **SHORT_DELAYS, "enablePropertyFilter": True}
     with name_server(SUBJECT, directory / "namesrv") as namesrv:
         namesrv.start()
         with broker(SUBJECT, directory / "broker", namesrv, settings=settings) as subject:

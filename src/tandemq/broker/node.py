@@ -194,7 +194,7 @@ class Broker(BrokerParts):
             self.pull.drop_link(event.link)
             self.client_calls.link_closed(event.link, now)
             self.role.role.drop_link(event.link)
-            self.membership.notify(self.clients.link_closed(event.link), turn)
+            self.membership.notify(self.clients.link_closed(event.link), turn, now)
 
     # Stopping.
 

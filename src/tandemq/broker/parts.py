@@ -22,6 +22,7 @@ from tandemq.broker.failover.offset_handover import OffsetHandover
 from tandemq.broker.failover.processor import FailoverProcessor
 from tandemq.broker.failover.registry_client import BrokerRegistry
 from tandemq.broker.failover.registry_role import RegistryRole
+from tandemq.broker.filter.consumer_filters import CLEAN_MS, ConsumerFilters
 from tandemq.broker.ha.admission import SlaveAdmission
 from tandemq.broker.ha.digest import DigestProcessor
 from tandemq.broker.ha.lost_tail import LostTail
@@ -159,9 +160,10 @@ class BrokerParts:
         self.groups = Groups(self.saver, config, now.wall_ms)
         self.offsets = ConsumerOffsets(self.saver, now.wall_ms)
         self.clients = Clients()
+        self.filters = ConsumerFilters(self.saver, now.wall_ms)
         self.client_calls = ClientCalls()
         self.locks = QueueLocks(config.lock_live_ms)
-        self.membership = MembershipNotifier(self.clients, self.groups)
+        self.membership = MembershipNotifier(self.clients, self.groups, self.filters)
         self.links: dict[int, Link] = {}
         """Connections of clients."""
         self.schedule = Schedule()
@@ -169,6 +171,7 @@ class BrokerParts:
         self.damages = Damages()
         self.generations = Generations(self.disk)
         self.schedule.every(FOLD_MS, lambda _: self.saver.fold(), first_ms=now.mono_ms + FOLD_MS)
+        self.schedule.every(CLEAN_MS, lambda now: self.filters.clean(now.wall_ms), first_ms=now.mono_ms + CLEAN_MS)
         self.schedule.every(
             lambda: self.current.config.offsets_persist_ms,
             lambda _: self.offsets.save(),
@@ -185,6 +188,7 @@ class BrokerParts:
             self.topics,
             self.groups,
             self.clients,
+            self.filters,
             self.offsets,
             self.machine.memory_bytes,
             self.outbox,
@@ -418,6 +422,7 @@ class BrokerParts:
                 groups,
                 offsets,
                 clients,
+                self.filters,
                 self.locks,
                 pull,
                 self.membership,

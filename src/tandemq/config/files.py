@@ -67,7 +67,6 @@ _NAMED = "name servers are not discovered; set namesrvAddr"
 _LIGHT_QUEUES = "light queues are not supported; messages are in their own topic only"
 _COLD = "reads of cold data are not throttled"
 _MISSING: dict[str, tuple[str, str]] = {
-    "enablePropertyFilter": ("true", "SQL filters are not supported yet; pulls with one are refused"),
     "filterServerNums": ("!0", "filter servers are not supported"),
     "rejectTransactionMessage": ("false", _TRANSACTIONS),
     "transactionTimeOut": ("!", _TRANSACTIONS),

@@ -231,6 +231,8 @@ class BrokerConfig:
     """Whether a pull that finds no message is held until one arrives, for as long as the client allows."""
     short_polling_ms: int = _setting("shortPollingTimeMills", 1_000, "ms", live=True)
     """How long such a pull is held without long polling."""
+    property_filter_enable: bool = _setting("enablePropertyFilter", False, live=True)
+    """Whether consumers may select messages by SQL92 expressions over their properties."""
     slave_read_enable: bool = _setting("slaveReadEnable", False, live=True)
     """Whether a master sends consumers that are far behind to its slave. It has no effect in a group with a
     registry, where one member at a time is read from."""

@@ -41,6 +41,7 @@ key_hash = chosen.key_hash
 key_rows = chosen.key_rows
 link_keys = chosen.link_keys
 record_entries = chosen.record_entries
+record_properties = chosen.record_properties
 stage_records = chosen.stage_records
 stored_messages = chosen.stored_messages
 verify_records = chosen.verify_records

@@ -20,6 +20,7 @@ from tandemq.engine.python import (
     Gathered,
     LinkedKeys,
     RecordEntry,
+    RecordProperties,
     StagedRecords,
     StoredMessages,
     TakenSends,

@@ -121,3 +121,15 @@ def stored_messages(bytes data, Py_ssize_t start):
         )
         start += record.size
     return StoredMessages(messages, start)
+
+
+def record_properties(bytes data):
+    cdef Bytes raw = <Bytes>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t start = 0, end = PyBytes_GET_SIZE(data)
+    cdef Record record
+    cdef SharedTexts shared = SharedTexts()
+    cdef list found = []
+    while start < end and read_record(raw + start, end - start, &record):
+        start += record.size
+        found.append(RecordProperties(record.queue_offset, start, property_dict(record.properties, shared)))
+    return found

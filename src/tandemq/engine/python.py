@@ -12,7 +12,7 @@ from tandemq.codec.record.entries import BLANK_BYTES_MIN, BLANK_MAGIC, INDEX_ENT
 from tandemq.codec.record.record import Buffer, Record, parse_record, peek, read_message, record_keys, tags_code
 from tandemq.errors import ProtocolError
 from tandemq.model.java_hash import cached_java_hash, java_hash
-from tandemq.model.message import StoredMessage, SysFlag
+from tandemq.model.message import StoredMessage, SysFlag, decode_properties
 from tandemq.model.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
@@ -424,3 +424,29 @@ def stored_messages(data: bytes, start: int) -> StoredMessages:
         messages.append(message)
         start += message.size
     return StoredMessages(messages, start)
+
+
+class RecordProperties(NamedTuple):
+    """Properties of a record, and where it ends."""
+
+    queue_offset: int
+    end: int
+    """Position behind the record."""
+    properties: dict[str, str]
+
+
+def record_properties(data: bytes) -> list[RecordProperties]:
+    """Return the properties of records that follow each other, up to the first damaged one; CRCs are not verified."""
+    found: list[RecordProperties] = []
+    start = 0
+    while start < len(data):
+        record = parse_record(data, start, len(data))
+        if isinstance(record, str):
+            break
+        start += record.size
+        found.append(
+            RecordProperties(
+                record.queue_offset, start, decode_properties(record.properties.decode("utf-8", "replace"))
+            )
+        )
+    return found

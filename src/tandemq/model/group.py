@@ -9,6 +9,7 @@ from tandemq.model.java_hash import java_hash, java_hashes
 from tandemq.model.java_types import ConsumeFromWhere, ConsumeType, Int32, Int64, MessageModel
 
 TAG_EXPRESSION = "TAG"
+SQL_EXPRESSION = "SQL92"
 SUBSCRIBE_ALL = "*"
 LONG_TAGS = 500
 """Total number of characters above which tags are hashed with numpy."""
@@ -30,6 +31,11 @@ class SubscriptionGroupConfig(msgspec.Struct, rename="camel"):
     group_sys_flag: Int32 = 0
     consume_timeout_minute: Int32 = 15
     attributes: dict[str, str] = {}
+
+
+def is_tag_expression(kind: str | None) -> bool:
+    """Return whether a type of expression, as clients name it, is that of tags."""
+    return kind is None or kind == TAG_EXPRESSION
 
 
 class SubscriptionData(msgspec.Struct, rename="camel"):

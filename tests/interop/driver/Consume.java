@@ -10,6 +10,7 @@ import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
@@ -26,7 +27,7 @@ final class Consume {
     }
 
     /**
-     * push: namesrv group topic [tags] [orderly] [count] [fail_first] [max_reconsume] [from=first|last] [deadline_ms] [linger_ms]
+     * push: namesrv group topic [tags|sql] [orderly] [count] [fail_first] [max_reconsume] [from=first|last] [deadline_ms] [linger_ms]
      * [threads] [cache] [consume_ms] [broadcast]. cache bounds the messages per queue that the client fetches ahead, consume_ms is the time that
      * one message takes.
      *
@@ -48,7 +49,11 @@ final class Consume {
             // By its name: the enum is in another package in each version.
             consumer.setMessageModel(Enum.valueOf(consumer.getMessageModel().getDeclaringClass(), "BROADCASTING"));
         }
-        consumer.subscribe(order.text("topic"), order.text("tags", "*"));
+        if (order.text("sql", "").isEmpty()) {
+            consumer.subscribe(order.text("topic"), order.text("tags", "*"));
+        } else {
+            consumer.subscribe(order.text("topic"), MessageSelector.bySql(order.text("sql")));
+        }
 
         int count = order.number("count", 0);
         int failFirst = order.number("fail_first", 0);

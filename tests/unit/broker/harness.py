@@ -252,6 +252,7 @@ class Harness:
         link: int = CLIENT,
         wait_ms: int = 0,
         commit: int | None = None,
+        kind: str = "TAG",
     ) -> Command | None:
         """Pull with the subscription in the request; None if the broker holds it (`wait_ms` above 0)."""
         flags = SUBSCRIPTION | (SUSPEND if wait_ms else 0) | (0 if commit is None else 1)
@@ -266,7 +267,7 @@ class Harness:
             "suspendTimeoutMillis": wait_ms,
             "subscription": expression,
             "subVersion": 0,
-            "expressionType": "TAG",
+            "expressionType": kind,
         }
         return self.answer_to(self.send_request(RequestCode.PULL_MESSAGE, fields, link=link), link=link)
 
@@ -293,8 +294,9 @@ class Harness:
         producers: Sequence[str] = (),
         language: str = "JAVA",
         version: int = 409,
+        kind: str | None = None,
     ) -> Command:
-        """Send a client's heartbeat; `group` "" for a producer only."""
+        """Send a client's heartbeat; `group` "" for a producer only; `kind`: of the expressions, None for tags."""
         consumer = {
             "groupName": group,
             "consumeType": "CONSUME_PASSIVELY",
@@ -302,7 +304,14 @@ class Harness:
             "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
             "unitMode": False,
             "subscriptionDataSet": [
-                {"topic": topic, "subString": text, "subVersion": self.now.wall_ms, "tagsSet": [], "codeSet": []}
+                {
+                    "topic": topic,
+                    "subString": text,
+                    "subVersion": self.now.wall_ms,
+                    "tagsSet": [],
+                    "codeSet": [],
+                    "expressionType": kind,
+                }
                 for topic, text in (subscriptions or {}).items()
             ],
         }

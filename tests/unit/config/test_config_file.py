@@ -130,7 +130,7 @@ def test_key_without_a_similar_one_points_to_the_settings_page() -> None:
 @pytest.mark.parametrize(
     ("line", "missing"),
     [
-        ("enablePropertyFilter=TRUE", "SQL filters are not supported"),
+        ("enableLmq=TRUE", "light queues are not supported"),
         ("transactionTimeOut=6000", "transactions are not supported"),
         ("timerWheelEnable=true", "timed messages are not supported"),
         ("metricsExporterType=PROM", "metrics are not exported"),
@@ -151,7 +151,7 @@ def test_setting_of_a_missing_feature_gives_its_own_warning(line: str, missing: 
 @pytest.mark.parametrize(
     "line",
     [
-        "enablePropertyFilter=false",
+        "enableLmq=false",
         "metricsExporterType=DISABLE",
         "defaultMessageRequestMode=PULL",
         "filterServerNums=0",

@@ -306,6 +306,15 @@ def test_messages_of_records(
         assert compiled.stored_messages(data, start_at) == python.stored_messages(data, start_at)
 
 
+@given(SEEDS, st.integers(0, 12), ODDNESS, st.booleans())
+def test_properties_of_records(compiled: ModuleType, seed: int, count: int, oddness: float, is_damaged: bool) -> None:
+    random = Random(seed)
+    data = log_of(random, count, 1 << 20, oddness)
+    if is_damaged:
+        data = damaged(random, data)
+    assert compiled.record_properties(data) == python.record_properties(data)
+
+
 def test_messages_end_before_a_compressed_one(compiled: ModuleType) -> None:
     first, second = _record(b"plain", sys_flag=0), _record(b"packed", sys_flag=1)
     for engine in (compiled, python):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from tandemq.boundary import Now, Turn
+from tandemq.broker.filter.consumer_filters import ConsumerFilters
 from tandemq.broker.state.clients import Clients
 from tandemq.broker.state.groups import Groups
 from tandemq.codec.remoting.frame import encode_command
@@ -41,15 +42,18 @@ def notify(link: int, code: RequestCode, fields: dict[str, str], turn: Turn, bod
 class MembershipNotifier:
     """Notifies the members of consumer groups whose membership changed, so that they rebalance."""
 
-    def __init__(self, clients: Clients, groups: Groups) -> None:
-        """Take the collaborators; nothing is sent yet."""
+    def __init__(self, clients: Clients, groups: Groups, filters: ConsumerFilters) -> None:
+        """Take the collaborators; nothing is sent yet. `filters`: learns which groups have no members left."""
         self._clients = clients
         self._groups = groups
+        self._filters = filters
 
-    def notify(self, names: list[str], turn: Turn) -> None:
+    def notify(self, names: list[str], turn: Turn, now: Now) -> None:
         """Notify all members of these groups, unless a group's configuration forbids it."""
         for name in names:
             group = self._clients.consumers.get(name)
+            if group is None:
+                self._filters.follow(name, {}, now.wall_ms)
             config = self._groups.table.get(name)
             if group is None or (config is not None and not config.notify_consumer_ids_changed_enable):
                 continue

@@ -11,6 +11,9 @@ from tandemq.boundary import Now
 from tandemq.broker.connections.client_requests import MembershipNotifier
 from tandemq.broker.connections.connection import Handler, Link
 from tandemq.broker.context import CurrentConfig, CurrentTurn
+from tandemq.broker.filter.consumer_filters import ConsumerFilters
+from tandemq.broker.filter.tokens import FilterInvalid
+from tandemq.broker.pull.checks import unsupported_kind
 from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.role import CurrentRole
 from tandemq.broker.state.clients import CLIENT_ID_CHARACTERS_MAX, Clients, Member, QueueLocks
@@ -33,7 +36,7 @@ from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.model.group import HeartbeatData
+from tandemq.model.group import SQL_EXPRESSION, TAG_EXPRESSION, HeartbeatData
 from tandemq.model.java_types import Int32
 from tandemq.model.topic import group_name_error, retry_topic
 from tandemq.storage.consume_queue import ConsumeQueue
@@ -50,6 +53,7 @@ class ConsumerManageProcessor:
         groups: Groups,
         offsets: ConsumerOffsets,
         clients: Clients,
+        filters: ConsumerFilters,
         locks: QueueLocks,
         pull: PullPath,
         membership: MembershipNotifier,
@@ -64,6 +68,7 @@ class ConsumerManageProcessor:
         self._groups = groups
         self._offsets = offsets
         self._clients = clients
+        self._filters = filters
         self._locks = locks
         self._pull = pull
         self._membership = membership
@@ -98,18 +103,20 @@ class ConsumerManageProcessor:
         self._groups.check_room([consumer.group_name for consumer in beat.consumers])
         changed = self._clients.heartbeat(beat, member)
         for consumer in beat.consumers:
+            subscriptions = self._clients.consumers[consumer.group_name].subscriptions
+            self._filters.follow(consumer.group_name, subscriptions, now.wall_ms)
             group = self._groups.find(consumer.group_name, now.wall_ms)
             if group is not None and self._role.is_master:
                 self._topics.create_internal(
                     retry_topic(consumer.group_name), max(1, group.retry_queue_nums), now.wall_ms
                 )
-        self._membership.notify(changed, self._turn.out)
+        self._membership.notify(changed, self._turn.out, now)
         return command.answer(ResponseCode.SUCCESS)
 
-    def _on_unregister(self, link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_unregister(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(UnregisterClientFields, command.fields)
         changed = self._clients.leave(link.number, fields.clientID, fields.producerGroup, fields.consumerGroup)
-        self._membership.notify(changed, self._turn.out)
+        self._membership.notify(changed, self._turn.out, now)
         return command.answer(ResponseCode.SUCCESS)
 
     def _on_members(self, _link: Link, command: Command, _now: Now) -> Command | None:
@@ -122,11 +129,17 @@ class ConsumerManageProcessor:
     def _on_check_config(self, _link: Link, command: Command, _now: Now) -> Command | None:
         body = loads(command.body)
         subscription = body.get("subscriptionData") if isinstance(body, dict) else None
-        kind = subscription.get("expressionType") if isinstance(subscription, dict) else None
-        if kind not in (None, "TAG"):
-            return command.answer(
-                ResponseCode.SYSTEM_ERROR, remark=f"The broker does not support consumer to filter message by {kind}"
-            )
+        if not isinstance(subscription, dict) or subscription.get("expressionType") in (None, TAG_EXPRESSION):
+            return command.answer(ResponseCode.SUCCESS)
+        kind = subscription["expressionType"]
+        if not self._current.config.property_filter_enable:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=unsupported_kind(kind))
+        try:
+            if kind != SQL_EXPRESSION:
+                raise FilterInvalid(f"there is no expression type {str(kind)[:32]!r}")
+            self._filters.expressions.compile(str(subscription.get("subString") or ""))
+        except FilterInvalid as error:
+            return command.answer(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
         return command.answer(ResponseCode.SUCCESS)
 
     # Offsets.

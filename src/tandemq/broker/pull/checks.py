@@ -3,15 +3,18 @@
 Source: docs/reference/requests.md, "PULL_MESSAGE"; RocketMQ PullMessageProcessor.
 """
 
+from tandemq.broker.filter.consumer_filters import ConsumerFilters
+from tandemq.broker.filter.selector import ALL_MESSAGES, MessageSelector
+from tandemq.broker.filter.tokens import FilterInvalid
 from tandemq.broker.state.clients import Clients
 from tandemq.broker.state.groups import Groups
-from tandemq.broker.state.subscriptions import Codes, TagExpressions
+from tandemq.broker.state.subscriptions import TagExpressions
 from tandemq.broker.state.topics import Topic, Topics
 from tandemq.codec.remoting.requests import PullFields
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import ResponseCode
-from tandemq.model.group import SubscriptionGroupConfig
+from tandemq.model.group import SQL_EXPRESSION, SubscriptionGroupConfig, is_tag_expression
 from tandemq.model.topic import RETRY_PREFIX, Permission
 from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.store import Store
@@ -34,15 +37,24 @@ class PullRefused(Exception):
 class PullChecks:
     """Check pulls against topics, groups and the subscriptions of connected consumers."""
 
-    def __init__(self, config: BrokerConfig, store: Store, topics: Topics, groups: Groups, clients: Clients) -> None:
+    def __init__(
+        self, config: BrokerConfig, store: Store, topics: Topics, groups: Groups, clients: Clients,
+        filters: ConsumerFilters,
+    ) -> None:  # fmt: skip
         """Take the collaborators; nothing is read yet."""
         self._broker_name = config.broker_name
-        self.permission = config.permission
+        self.adopt_config(config)
         self._store = store
         self._topics = topics
         self._groups = groups
         self._clients = clients
-        self._expressions = TagExpressions()
+        self._filters = filters
+        self._tags = TagExpressions()
+
+    def adopt_config(self, config: BrokerConfig) -> None:
+        """Take the settings, at the start and when they change."""
+        self.permission = config.permission
+        self._takes_sql = config.property_filter_enable
 
     def check_readable(self) -> None:
         """Refuse all pulls while the broker's own permission lacks READ.
@@ -97,8 +109,8 @@ class PullChecks:
             return self._store.queue(fields.topic, fields.queue_id)
         return topic.queues.get(fields.queue_id) or self._topics.queue(topic, fields.queue_id)
 
-    def codes(self, fields: PullFields, group: SubscriptionGroupConfig) -> Codes:
-        """Return the tags codes that match, by the request's own expression or by the group's subscription.
+    def selector(self, fields: PullFields, group: SubscriptionGroupConfig) -> MessageSelector:
+        """Return what a pull selects, by the request's own expression or by the group's subscription.
 
         Removes the expression from `fields`: a held pull needs no memory for it.
 
@@ -108,11 +120,13 @@ class PullChecks:
         expression, kind = fields.subscription, fields.expression_type
         fields.subscription = fields.expression_type = None
         if fields.sys_flag & SUBSCRIPTION:
-            if kind is not None and kind != "TAG":
-                raise PullRefused(
-                    ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind[:32]}"
-                )
-            return self._parse(expression)
+            if is_tag_expression(kind):
+                return self._with_tags(expression)
+            self._check_kind(kind)
+            try:
+                return MessageSelector(sql=self._filters.expressions.compile(expression or ""))
+            except FilterInvalid as error:
+                raise PullRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
         online = self._clients.consumers.get(fields.consumer_group)
         if online is None:
             raise PullRefused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
@@ -126,12 +140,38 @@ class PullChecks:
             raise PullRefused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")
         if subscription.sub_version < fields.sub_version:
             raise PullRefused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        if not is_tag_expression(subscription.expression_type):
+            return self._registered(fields, subscription.expression_type)
         if fields.topic.startswith(RETRY_PREFIX):
-            return None
-        return self._parse(subscription.sub_string)
+            return ALL_MESSAGES
+        return self._with_tags(subscription.sub_string)
 
-    def _parse(self, expression: str | None) -> Codes:
+    def _registered(self, fields: PullFields, kind: str | None) -> MessageSelector:
+        """Return the filter that the group registered by heartbeat."""
+        found = self._filters.find(fields.topic, fields.consumer_group)
+        if found is None:
+            raise PullRefused(ResponseCode.FILTER_DATA_NOT_EXIST, "the consumer's filter data not exist")
+        if found.version < fields.sub_version:
+            raise PullRefused(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's filter data not latest")
+        self._check_kind(kind)
+        return MessageSelector(sql=found.compiled)
+
+    def _check_kind(self, kind: str | None) -> None:
+        """Refuse what is no SQL92 expression, and all while the broker's setting refuses them."""
+        if not self._takes_sql:
+            raise PullRefused(ResponseCode.SYSTEM_ERROR, unsupported_kind(kind))
+        if kind != SQL_EXPRESSION:
+            raise PullRefused(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"there is no expression type {(kind or '')[:32]!r}"
+            )
+
+    def _with_tags(self, expression: str | None) -> MessageSelector:
         try:
-            return self._expressions.parse(expression)
+            return MessageSelector(self._tags.parse(expression))
         except ValueError as error:
             raise PullRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+
+
+def unsupported_kind(kind: object) -> str:
+    """Return RocketMQ's remark for an expression of a type that the broker does not accept."""
+    return f"The broker does not support consumer to filter message by {str(kind)[:32]}"

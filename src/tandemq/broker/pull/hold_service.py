@@ -10,13 +10,12 @@ from heapq import heappop, heappush
 from itertools import chain, islice
 
 from tandemq.broker.pull.pull_request import PullRequest
-from tandemq.broker.state.subscriptions import CODE_BYTES
 from tandemq.storage.consume_queue import ConsumeQueue
 
 HELD_MAX = 131_072
 HELD_PER_LINK_MAX = 4096
-CODES_BYTES_MAX = 32 << 20
-"""Memory budget for the tags codes of all held pulls."""
+SELECTOR_BYTES_MAX = 32 << 20
+"""Memory budget for what all held pulls select: tags codes and expressions."""
 PART = 2048
 """Maximum number of steps without an answer within one turn."""
 
@@ -34,7 +33,7 @@ class HeldPulls:
         self._leaving: dict[int, dict[PullRequest, None]] = {}
         """Pulls of closed connections that are still held, by connection."""
         self._steps_left = PART
-        self._codes_bytes = 0
+        self._selector_bytes = 0
         self.size = 0
 
     def hold(self, queue: ConsumeQueue, pull: PullRequest, deadline_ms: int) -> bool:
@@ -43,11 +42,11 @@ class HeldPulls:
         Returns False if too many are held already, on its connection or in total.
         """
         of_link = self._by_link.get(pull.link)
-        codes_bytes = CODE_BYTES * len(pull.codes or ())
+        selector_bytes = pull.selector.memory_bytes
         if (
             self.size >= HELD_MAX
             or (of_link is not None and len(of_link) >= HELD_PER_LINK_MAX)
-            or self._codes_bytes + codes_bytes > CODES_BYTES_MAX
+            or self._selector_bytes + selector_bytes > SELECTOR_BYTES_MAX
         ):
             return False
         if of_link is None:
@@ -60,7 +59,7 @@ class HeldPulls:
         pulls[pull] = None
         pull.deadline_ms = deadline_ms
         self.hold_again(queue, pull)
-        self._codes_bytes += codes_bytes
+        self._selector_bytes += selector_bytes
         self.size += 1
         return True
 
@@ -119,7 +118,7 @@ class HeldPulls:
             of_link.pop(pull, None)
             if not of_link:
                 del self._by_link[pull.link]
-        self._codes_bytes -= CODE_BYTES * len(pull.codes or ())
+        self._selector_bytes -= pull.selector.memory_bytes
         self.size -= 1
 
     def of_link(self, link: int) -> list[PullRequest]:

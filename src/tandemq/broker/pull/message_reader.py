@@ -15,16 +15,25 @@ from struct import Struct
 from typing import NamedTuple
 
 from tandemq.boundary import Buffer
+from tandemq.broker.filter.parser import SqlFilter
 from tandemq.broker.state.damage_table import WAITS, Damages
 from tandemq.codec.record.entries import QUEUE_ENTRY
 from tandemq.codec.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, TOPIC_V1_BYTES_MAX
-from tandemq.engine import Gathered
+from tandemq.engine import Gathered, record_properties
 from tandemq.errors import OffsetGone
 from tandemq.model.message import SysFlag
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, unpack_entries
 from tandemq.storage.log.commit_log import CommitLog
 
 EXAMINED_ENTRIES_MAX = 800
+EXAMINED_ENTRIES_MIN = 32
+"""Entries that a pull with an SQL filter examines however large the filter is."""
+EVALUATED_PARTS_MAX = 20_000
+"""Constants and properties evaluated by a pull with an SQL filter."""
+EXAMINED_BYTES_MAX = 4 << 20
+"""Bytes of records from which on such a pull examines no more."""
+EXAMINED_AT_ONCE = 64
+EXAMINED_AT_ONCE_BYTES = 256 << 10
 JOINED_RECORD_BYTES_MAX = 8192
 """Mean record size up to which records are copied into one buffer, since many small buffers cost more."""
 _head_of = Struct(">iI4xi4xqq48xi").unpack_from
@@ -107,6 +116,38 @@ class MessageReader:
             selection = self._select(entries, offset, codes, most, bytes_max, limit)
         messages = self._load_runs(queue, selection)
         return self._load_each(queue, selection) if messages is None else messages
+
+    def read_matching(
+        self, queue: ConsumeQueue, offset: int, sql: SqlFilter, *, most: int, bytes_max: int, limit: int
+    ) -> Messages:
+        """Read the messages whose properties match; arguments and errors as for `read`."""
+        stop = offset + max(EXAMINED_ENTRIES_MIN, min(EXAMINED_ENTRIES_MAX, EVALUATED_PARTS_MAX // (1 + sql.parts)))
+        found: list[bytes] = []
+        size = examined = 0
+        part = Messages([], 0, 0, offset)
+        while offset < stop and examined < EXAMINED_BYTES_MAX:
+            try:
+                wanted = min(EXAMINED_AT_ONCE, stop - offset)
+                part = self.read(queue, offset, None, most=wanted, bytes_max=EXAMINED_AT_ONCE_BYTES, limit=limit)
+            except OffsetGone:
+                if found:
+                    break
+                raise
+            for data in map(bytes, part.buffers):
+                start = 0
+                for record in record_properties(data):
+                    if sql.matches(record.properties):
+                        size += record.end - start
+                        if found and (len(found) >= most or size > bytes_max):
+                            size -= record.end - start
+                            return Messages([b"".join(found)], len(found), size, record.queue_offset)
+                        found.append(data[start : record.end])
+                    start = record.end
+            examined += part.size
+            if part.next_offset == offset or part.mismatch is not None or part.waits_at is not None:
+                break
+            offset = part.next_offset
+        return part._replace(buffers=[b"".join(found)] if found else [], number=len(found), size=size)
 
     def _gather(
         self,

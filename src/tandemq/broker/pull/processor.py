@@ -15,6 +15,8 @@ from typing import NamedTuple
 import msgspec
 
 from tandemq.boundary import Buffer, Now, Outbox, Turn
+from tandemq.broker.filter.consumer_filters import ConsumerFilters
+from tandemq.broker.filter.selector import MessageSelector
 from tandemq.broker.pull.checks import SUBSCRIPTION, PullChecks, PullRefused
 from tandemq.broker.pull.counters import PullCounters
 from tandemq.broker.pull.hold_service import HeldPulls
@@ -24,7 +26,6 @@ from tandemq.broker.state.clients import Clients
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.damage_table import Damages
 from tandemq.broker.state.groups import Groups
-from tandemq.broker.state.subscriptions import Codes
 from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.header import encode_header
@@ -75,7 +76,7 @@ class _Range(NamedTuple):
     most: int
     limit: int
     """Log offset from which on messages may not be shown yet."""
-    codes: Codes
+    selector: MessageSelector
 
 
 class PullPath:
@@ -83,7 +84,7 @@ class PullPath:
 
     def __init__(
         self, config: BrokerConfig, store: Store, topics: Topics, groups: Groups, clients: Clients,
-        offsets: ConsumerOffsets, memory_bytes: int, outbox: Outbox, damages: Damages,
+        filters: ConsumerFilters, offsets: ConsumerOffsets, memory_bytes: int, outbox: Outbox, damages: Damages,
     ) -> None:  # fmt: skip
         """Take the collaborators.
 
@@ -93,13 +94,14 @@ class PullPath:
             topics: topics and their permissions.
             groups: consumer groups.
             clients: connected consumers and their subscriptions.
+            filters: SQL92 subscriptions of the groups.
             offsets: consumer offsets, which pulls commit.
             memory_bytes: memory of the machine; a consumer further behind than a part of it is sent to a slave.
             outbox: bytes not yet sent, by connection.
             damages: damaged ranges of the log, whose messages are not sent.
         """
         self._store = store
-        self.checks = PullChecks(config, store, topics, groups, clients)
+        self.checks = PullChecks(config, store, topics, groups, clients, filters)
         self._offsets = offsets
         self._memory_bytes = memory_bytes
         self._outbox = outbox
@@ -142,7 +144,7 @@ class PullPath:
         self._config = config
         ratio = config.memory_ratio_max - (10 if config.broker_id else 0)
         self._far_bytes = self._memory_bytes * max(ratio, 0) // 100
-        self.checks.permission = config.permission
+        self.checks.adopt_config(config)
 
     # Room.
 
@@ -230,8 +232,8 @@ class PullPath:
         checks.check_readable()
         group = checks.group(fields.consumer_group, now.wall_ms)
         topic = checks.topic(fields)
-        codes = checks.codes(fields, group)
-        pull = PullRequest(link, opaque, fields, codes, checks.queue(topic, fields), group, binary=binary)
+        selector = checks.selector(fields, group)
+        pull = PullRequest(link, opaque, fields, selector, checks.queue(topic, fields), group, binary=binary)
         place = (fields.topic, fields.consumer_group, fields.queue_id)
         moved = self._offsets.pending.note_pull(*place, fields.queue_offset, now.mono_ms)
         if moved is not None:
@@ -267,9 +269,9 @@ class PullPath:
         checks.check_readable()
         topic = checks.topic(fields)
         fields.sys_flag = SUBSCRIPTION
-        codes = checks.codes(fields, _NO_GROUP)
+        selector = checks.selector(fields, _NO_GROUP)
         queue = checks.queue(topic, fields)
-        pull = PullRequest(link, opaque, fields, codes, queue, _NO_GROUP, binary=binary, is_replica=True)
+        pull = PullRequest(link, opaque, fields, selector, queue, _NO_GROUP, binary=binary, is_replica=True)
         self.answer(pull, turn, is_last=True)
 
     # Answers.
@@ -346,18 +348,16 @@ class PullPath:
         fields = pull.fields
         start = max(pull.scan_offset, fields.queue_offset, pull.queue.min_offset)
         most = max(1, min(fields.max_msg_nums, self._config.transfer_messages_max))
-        wanted = _Range(start, most, self._limit(pull), pull.codes)
+        wanted = _Range(start, most, self._limit(pull), pull.selector)
         shared = self._shared
         if shared is not None and (messages := shared.get(wanted)) is not None:
             return messages
-        messages = self._reader.read(
-            pull.queue,
-            start,
-            pull.codes,
-            most=most,
-            bytes_max=self._config.transfer_bytes_max,
-            limit=wanted.limit,
-        )
+        codes, sql = pull.selector
+        bytes_max, limit = self._config.transfer_bytes_max, wanted.limit
+        if sql is None:
+            messages = self._reader.read(pull.queue, start, codes, most=most, bytes_max=bytes_max, limit=limit)
+        else:
+            messages = self._reader.read_matching(pull.queue, start, sql, most=most, bytes_max=bytes_max, limit=limit)
         if shared is not None:
             shared[wanted] = messages
         return messages

@@ -3,6 +3,7 @@
 Source: RocketMQ PullRequest.
 """
 
+from tandemq.broker.filter.selector import MessageSelector
 from tandemq.codec.remoting.requests import PullFields
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.storage.consume_queue import ConsumeQueue
@@ -13,7 +14,6 @@ class PullRequest:
 
     __slots__ = (
         "binary",
-        "codes",
         "deadline_ms",
         "fields",
         "group",
@@ -24,10 +24,11 @@ class PullRequest:
         "opaque",
         "queue",
         "scan_offset",
+        "selector",
     )
 
     def __init__(
-        self, link: int, opaque: int, fields: PullFields, codes: frozenset[int] | None, queue: ConsumeQueue,
+        self, link: int, opaque: int, fields: PullFields, selector: MessageSelector, queue: ConsumeQueue,
         group: SubscriptionGroupConfig, *, binary: bool, is_replica: bool = False,
     ) -> None:  # fmt: skip
         """Keep what the answer needs.
@@ -36,7 +37,7 @@ class PullRequest:
             link: connection to answer on.
             opaque: request id of the client.
             fields: header of the request.
-            codes: tags codes that match; None: all messages.
+            selector: the messages that match.
             queue: queue to read.
             group: settings of the consumer group.
             binary: whether the header came in RocketMQ's binary form.
@@ -45,7 +46,7 @@ class PullRequest:
         self.link = link
         self.opaque = opaque
         self.fields = fields
-        self.codes = codes
+        self.selector = selector
         self.queue = queue
         self.group = group
         self.binary = binary

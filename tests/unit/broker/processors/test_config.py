@@ -60,7 +60,7 @@ def test_settings_are_shown_under_rocketmqs_names_with_a_version(broker: Harness
         (("diskSpaceCleanForciblyRatio=0.01",), "outside 0.5 to 1"),
         (("brokerPermission=0",), "outside 2 to 6"),
         (("useServerSideResetOffset=true",), "has no effect"),
-        (("enablePropertyFilter=true",), "SQL filters"),
+        (("filterServerNums=1",), "filter servers"),
         (("rejectTransactionMessage=false",), "is not changed"),
         (("fileReservedTime=70", "sendMessageThreadPoolNums=4"), "has no effect"),
         (("brokerConfigPath=x",), "cannot be changed"),

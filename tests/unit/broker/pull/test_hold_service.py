@@ -122,7 +122,7 @@ def test_number_of_held_pulls_is_limited(tmp_path: Path, monkeypatch: pytest.Mon
         assert codes == [ResponseCode.SYSTEM_BUSY] * refused
     monkeypatch.setattr(hold_service, "HELD_MAX", 1 << 30)
     tags = "||".join(f"t{number}" for number in range(1000))
-    monkeypatch.setattr(hold_service, "CODES_BYTES_MAX", 3 * 1000 * CODE_BYTES)
+    monkeypatch.setattr(hold_service, "SELECTOR_BYTES_MAX", 3 * 1000 * CODE_BYTES)
     broker.open(4)
     broker.turn([(4, frames(5, subscription=tags))])
     assert len(broker.inbox[4]) == 2

@@ -1,0 +1,64 @@
+"""Positions of a subscription in RocketMQ's Bloom filters, which its file of subscriptions states.
+
+Brokers of RocketMQ may store, for each message, a bit map of the subscriptions that it matches. TandemQ stores none; it
+writes the positions so that a Java broker accepts the file.
+
+Source: docs/reference/filters.md; RocketMQ BloomFilter; MurmurHash3 x64 128 by Austin Appleby (public domain).
+"""
+
+BITS = 112
+"""RocketMQ's number of bits for 32 subscriptions and an error rate of 20 per cent, its defaults."""
+POSITIONS = 3
+_MASK = (1 << 64) - 1
+_FACTORS = (0x87C37B91114253D5, 0x4CF5AD432745937F)
+
+
+def bit_positions(group: str, topic: str) -> list[int]:
+    """Return the positions of a group's subscription to a topic."""
+    low, high = (_int32(part) for part in _halves(murmur3_low(f"{group}#{topic}".encode())))
+    positions = []
+    for number in range(1, POSITIONS + 1):
+        combined = _int32(low + number * high)
+        positions.append((~combined if combined < 0 else combined) % BITS)
+    return positions
+
+
+def _halves(value: int) -> tuple[int, int]:
+    return value & 0xFFFFFFFF, value >> 32
+
+
+def _int32(value: int) -> int:
+    return (value + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+def murmur3_low(data: bytes) -> int:
+    """Return the first 64 bits of the 128-bit MurmurHash3 for x64 with seed 0, as a little-endian number."""
+    first = second = 0
+    whole = len(data) - len(data) % 16
+    for at in range(0, whole, 16):
+        first ^= _mixed(int.from_bytes(data[at : at + 8], "little"), 0)
+        first = ((_rotated(first, 27) + second) * 5 + 0x52DCE729) & _MASK
+        second ^= _mixed(int.from_bytes(data[at + 8 : at + 16], "little"), 1)
+        second = ((_rotated(second, 31) + first) * 5 + 0x38495AB5) & _MASK
+    first ^= _mixed(int.from_bytes(data[whole : whole + 8], "little"), 0)
+    second ^= _mixed(int.from_bytes(data[whole + 8 :], "little"), 1)
+    first, second = first ^ len(data), second ^ len(data)
+    first = (first + second) & _MASK
+    second = (second + first) & _MASK
+    return (_finished(first) + _finished(second)) & _MASK
+
+
+def _mixed(part: int, which: int) -> int:
+    """Mix 8 bytes of the input; `which`: of the first (0) or the second (1) half of a block."""
+    part = part * _FACTORS[which] & _MASK
+    return _rotated(part, (31, 33)[which]) * _FACTORS[1 - which] & _MASK
+
+
+def _rotated(value: int, bits: int) -> int:
+    return (value << bits | value >> (64 - bits)) & _MASK
+
+
+def _finished(value: int) -> int:
+    value = (value ^ value >> 33) * 0xFF51AFD7ED558CCD & _MASK
+    value = (value ^ value >> 33) * 0xC4CEB9FE1A85EC53 & _MASK
+    return value ^ value >> 33

@@ -1,0 +1,182 @@
+"""SQL92 subscriptions of consumer groups, kept while their consumers are away; saved in consumerFilter.json.
+
+Source: docs/reference/filters.md; RocketMQ ConsumerFilterManager.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tandemq.broker.filter.bloom import BITS, bit_positions
+from tandemq.broker.filter.compiled import SqlExpressions, memory_of_filter
+from tandemq.broker.filter.parser import SqlFilter
+from tandemq.broker.filter.tokens import FilterInvalid
+from tandemq.broker.state.persistence import Saver
+from tandemq.errors import StoreDamaged
+from tandemq.model.group import SQL_EXPRESSION, SubscriptionData, is_tag_expression
+from tandemq.storage.json_tables import load_table
+
+log = logging.getLogger(__name__)
+FILE = "consumerFilter.json"
+MEMORY_BYTES_MAX = 64 << 20
+"""Memory budget of all registered filters; beyond it, those without consumers are dropped, then new ones refused."""
+KEPT_MS = 86_400_000
+"""How long a filter is kept without consumers."""
+CLEAN_MS = 600_000
+"""How often the owner calls `clean`."""
+_LOADED_MS = 30_000
+"""How long ago the consumers left, for filters that had some when the broker stopped."""
+
+
+@dataclass(slots=True)
+class ConsumerFilter:
+    """The SQL92 subscription of a group to a topic."""
+
+    topic: str
+    group: str
+    compiled: SqlFilter
+    version: int
+    """subVersion of the subscription."""
+    born_ms: int
+    """Since when the group has this expression, wall ms."""
+    dead_ms: int = 0
+    """When its last consumer left or gave the subscription up, wall ms; 0 while it has consumers."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry of consumerFilter.json."""
+        return {
+            "bloomFilterData": {"bitNum": BITS, "bitPos": bit_positions(self.group, self.topic)},
+            "bornTime": self.born_ms,
+            "clientVersion": self.version,
+            "consumerGroup": self.group,
+            "dead": self.dead_ms >= self.born_ms,
+            "deadTime": self.dead_ms,
+            "expression": self.compiled.text,
+            "expressionType": SQL_EXPRESSION,
+            "topic": self.topic,
+        }
+
+
+class ConsumerFilters:
+    """All SQL92 subscriptions."""
+
+    def __init__(self, saver: Saver, wall_ms: int) -> None:
+        """Load the file. What cannot be read of it is dropped: consumers register again."""
+        self.expressions = SqlExpressions()
+        self._saver = saver
+        self._by_group: dict[str, dict[str, ConsumerFilter]] = {}
+        """By group, then by topic."""
+        self._memory = 0
+        self._refused = "", "", 0
+        """Topic, group and version of the subscription that was refused last."""
+        try:
+            raw = load_table(saver.disk, FILE)
+        except StoreDamaged as error:
+            log.warning("%s; it is ignored, consumers register their filters again", error)
+            raw = {}
+        for entry in _entries_in(raw):
+            try:
+                self._load(entry, wall_ms)
+            except (KeyError, TypeError, ValueError) as error:
+                log.warning("config/%s: an entry is dropped: %r", FILE, error)
+
+    def _load(self, entry: dict[str, Any], wall_ms: int) -> None:
+        compiled = self.expressions.compile(str(entry["expression"]))
+        born_ms, dead_ms = int(entry["bornTime"]), int(entry["deadTime"])
+        if dead_ms < born_ms:
+            dead_ms = max(born_ms, wall_ms - _LOADED_MS)
+        topic, group = str(entry["topic"]), str(entry["consumerGroup"])
+        self._put(ConsumerFilter(topic, group, compiled, int(entry["clientVersion"]), born_ms, dead_ms))
+
+    def find(self, topic: str, group: str) -> ConsumerFilter | None:
+        """Return the filter of a group for a topic."""
+        return self._by_group.get(group, {}).get(topic)
+
+    def follow(self, group: str, subscriptions: dict[str, SubscriptionData], wall_ms: int) -> None:
+        """Take the current subscriptions of a group by topic, none if it has no consumers."""
+        for topic, subscription in subscriptions.items():
+            if not is_tag_expression(subscription.expression_type):
+                self._register(topic, group, subscription, wall_ms)
+        for topic, found in self._by_group.get(group, {}).items():
+            wanted = subscriptions.get(topic)
+            if (wanted is None or is_tag_expression(wanted.expression_type)) and not found.dead_ms:
+                found.dead_ms = wall_ms
+                self._save()
+
+    def _register(self, topic: str, group: str, subscription: SubscriptionData, wall_ms: int) -> None:
+        found = self.find(topic, group)
+        text, version = subscription.sub_string, subscription.sub_version
+        if found is not None and version <= found.version:
+            if found.dead_ms and text == found.compiled.text:
+                found.dead_ms = 0
+                self._save()
+            return
+        try:
+            compiled = self.expressions.compile(text)
+            if subscription.expression_type != SQL_EXPRESSION:
+                raise FilterInvalid(f"there is no expression type {subscription.expression_type!r:.40}")
+        except FilterInvalid as error:
+            if self._refused != (topic, group, version):  # it comes again with each heartbeat
+                log.warning("subscription of group=%s to topic=%s is refused: %s", group, topic, error)
+            self._refused = topic, group, version
+            if found is not None:
+                self._remove(found)
+            return
+        is_same = found is not None and found.compiled.text == text
+        born_ms = found.born_ms if found is not None and is_same else wall_ms
+        self._put(ConsumerFilter(topic, group, compiled, version, born_ms))
+        self._save()
+
+    def _put(self, new: ConsumerFilter) -> None:
+        old = self.find(new.topic, new.group)
+        if old is not None:
+            self._remove(old)
+        self._memory += memory_of_filter(new.compiled)
+        if self._memory > MEMORY_BYTES_MAX:
+            self._remove_dead(older_than_ms=new.born_ms)
+        if self._memory > MEMORY_BYTES_MAX:
+            self._memory -= memory_of_filter(new.compiled)
+            log.warning(
+                "the filter of group=%s for topic=%s is refused: all take too much memory", new.group, new.topic
+            )
+            return
+        self._by_group.setdefault(new.group, {})[new.topic] = new
+
+    def _remove(self, old: ConsumerFilter) -> None:
+        of_group = self._by_group[old.group]
+        del of_group[old.topic]
+        if not of_group:
+            del self._by_group[old.group]
+        self._memory -= memory_of_filter(old.compiled)
+        self._save()
+
+    def clean(self, wall_ms: int) -> None:
+        """Remove filters that had no consumers for KEPT_MS."""
+        self._remove_dead(older_than_ms=wall_ms - KEPT_MS)
+
+    def _remove_dead(self, *, older_than_ms: int) -> None:
+        for of_group in list(self._by_group.values()):
+            for found in [one for one in of_group.values() if one.dead_ms and one.dead_ms <= older_than_ms]:
+                self._remove(found)
+
+    def _save(self) -> None:
+        self._saver.later(FILE, self.as_json, is_awaited=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the content of consumerFilter.json."""
+        by_topic: dict[str, Any] = {}
+        for of_group in self._by_group.values():
+            for found in of_group.values():
+                entry = by_topic.setdefault(found.topic, {"groupFilterData": {}, "topic": found.topic})
+                entry["groupFilterData"][found.group] = found.to_json()
+        return {"filterDataByTopic": by_topic}
+
+
+def _entries_in(raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for of_topic in _objects_in(raw.get("filterDataByTopic")):
+        yield from _objects_in(of_topic.get("groupFilterData"))
+
+
+def _objects_in(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value.values() if isinstance(item, dict)] if isinstance(value, dict) else []

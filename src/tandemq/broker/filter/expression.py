@@ -1,0 +1,245 @@
+"""Parts of compiled SQL92 filter expressions: functions from the properties of a message to a value.
+
+Unknown (None) is neither true nor false: a message matches only if the whole is true. Checks at the time of compilation
+are those of RocketMQ, so that an expression is refused here exactly if it is refused there.
+
+Source: docs/reference/filters.md; RocketMQ ComparisonExpression, LogicExpression, UnaryExpression.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from operator import ge, gt, le, lt
+
+from tandemq.broker.filter.tokens import FilterInvalid
+from tandemq.broker.filter.values import Value, compare, compare_as_numbers, negated
+
+Properties = Mapping[str, str]
+Evaluate = Callable[[Properties], Value]
+Condition = Callable[[Properties], bool | None]
+_TEXT_MAX = 80
+
+
+class Nature(Enum):
+    """What is known of a part when it is compiled."""
+
+    CONSTANT = auto()
+    PROPERTY = auto()
+    CONDITION = auto()
+    """True, false or unknown; TRUE, FALSE and NULL are constants all the same."""
+    NUMBER = auto()
+    """The negative of something."""
+
+
+class Part:
+    """A part of an expression."""
+
+    __slots__ = ("depth", "evaluate", "nature", "text", "value")
+
+    def __init__(self, nature: Nature, evaluate: Evaluate, text: str, *parts: "Part", value: Value = None) -> None:
+        """Keep what the parts around it need.
+
+        Args:
+            nature: what the part is.
+            evaluate: returns its value for the properties of a message.
+            text: the part for error messages.
+            parts: what it consists of.
+            value: of a constant.
+        """
+        self.nature = nature
+        self.evaluate = evaluate
+        self.text = text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
+        self.value = value
+        self.depth: int = 1 + max((part.depth for part in parts), default=0)
+
+    @property
+    def is_logical_constant(self) -> bool:
+        """Whether it is TRUE, FALSE or NULL."""
+        return self.nature is Nature.CONSTANT and (self.value is None or isinstance(self.value, bool))
+
+
+def constant(value: Value, text: str) -> Part:
+    """A constant."""
+    return Part(Nature.CONSTANT, lambda _: value, text, value=value)
+
+
+def named_property(name: str) -> Part:
+    """A property, unknown if the message has none of this name."""
+    return Part(Nature.PROPERTY, lambda properties: properties.get(name), name)
+
+
+def negative(part: Part) -> Part:
+    """The negative of a number; unknown for everything else, also for properties."""
+    evaluate = part.evaluate
+    return Part(Nature.NUMBER, lambda properties: negated(evaluate(properties)), f"-{part.text}", part)
+
+
+def condition_of(part: Part) -> Condition:
+    """Return a part as a condition.
+
+    Raises:
+        FilterInvalid: it is neither a condition nor a property.
+    """
+    evaluate = part.evaluate
+    if part.nature is Nature.PROPERTY:
+        return lambda properties: None if evaluate(properties) is None else False
+    if part.nature is Nature.CONDITION or part.is_logical_constant:
+        return evaluate  # type: ignore[return-value]
+    raise FilterInvalid(f"{part.text} is neither true nor false")
+
+
+def negation(part: Part) -> Part:
+    """NOT. Raises as `condition_of`."""
+    return _not(condition_of(part), f"NOT {part.text}", part)
+
+
+def _not(condition: Condition, text: str, *parts: Part) -> Part:
+    def evaluate(properties: Properties) -> Value:
+        found = condition(properties)
+        return None if found is None else not found
+
+    return Part(Nature.CONDITION, evaluate, text, *parts)
+
+
+def joined(parts: list[Part], *, decides: bool) -> Part:
+    """AND (`decides`: False) or OR (`decides`: True) of two conditions and more, evaluated from left to right.
+
+    The first condition that decides ends the evaluation. Raises as `condition_of`.
+    """
+    conditions = [condition_of(part) for part in parts]
+
+    def evaluate(properties: Properties) -> Value:
+        is_known = True
+        for condition in conditions:
+            found = condition(properties)
+            if found is None:
+                is_known = False
+            elif found is decides:
+                return decides
+        return (not decides) if is_known else None
+
+    return Part(Nature.CONDITION, evaluate, (" OR " if decides else " AND ").join(part.text for part in parts), *parts)
+
+
+def equal(left: Part, right: Part, *, negates: bool = False) -> Part:
+    """`=`, or `<>` (`negates`).
+
+    Raises:
+        FilterInvalid: a side is NULL, or a boolean constant is compared with another kind of constant.
+    """
+    for part in (left, right):
+        if part.nature is Nature.CONSTANT and part.value is None:
+            raise FilterInvalid(f"{part.text} cannot be compared; write IS NULL")
+    both_constant = left.nature is right.nature is Nature.CONSTANT
+    if both_constant and left.is_logical_constant and not right.is_logical_constant:
+        raise FilterInvalid(f"{left.text} cannot be compared with {right.text}")
+    return _equal(left, right, negates=negates)
+
+
+def is_null(part: Part, *, negates: bool = False) -> Part:
+    """IS NULL, or IS NOT NULL (`negates`)."""
+    return _equal(part, constant(None, "NULL"), negates=negates)
+
+
+def _equal(left: Part, right: Part, *, negates: bool) -> Part:
+    left_of, right_of = left.evaluate, right.evaluate
+
+    def evaluate(properties: Properties) -> bool | None:
+        one, other = left_of(properties), right_of(properties)
+        if one is None:
+            return True if other is None else None
+        return other is not None and compare(one, other) == 0
+
+    text = f"{left.text} {'<>' if negates else '='} {right.text}"
+    return _not(evaluate, text, left, right) if negates else Part(Nature.CONDITION, evaluate, text, left, right)
+
+
+_ORDERS: dict[str, Callable[[int, int], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
+
+
+def ordered(left: Part, sign: str, right: Part) -> Part:
+    """`<`, `<=`, `>` or `>=`.
+
+    Raises:
+        FilterInvalid: a side is a condition, or a constant that is no number.
+    """
+    for part in (left, right):
+        is_number = isinstance(part.value, int | float) and not isinstance(part.value, bool)
+        if part.nature is Nature.CONDITION or (part.nature is Nature.CONSTANT and not is_number):
+            raise FilterInvalid(f"{part.text} cannot be compared by {sign}")
+    left_of, right_of, order = left.evaluate, right.evaluate, _ORDERS[sign]
+
+    def evaluate(properties: Properties) -> bool | None:
+        one = left_of(properties)
+        if one is None or (other := right_of(properties)) is None:
+            return None
+        if isinstance(one, str) and isinstance(other, str):
+            return order(compare_as_numbers(one, other), 0)
+        return order(compare(one, other), 0)
+
+    return Part(Nature.CONDITION, evaluate, f"{left.text} {sign} {right.text}", left, right)
+
+
+def between(part: Part, low: Part, high: Part, *, negates: bool = False) -> Part:
+    """BETWEEN, both ends included, or NOT BETWEEN (`negates`).
+
+    Raises:
+        FilterInvalid: as `ordered`, or the ends are constants in the wrong order.
+    """
+    if not negates and low.nature is high.nature is Nature.CONSTANT:
+        if low.value is None or high.value is None:
+            raise FilterInvalid("an end of BETWEEN is NULL")
+        if compare_constants(high, low) < 0:
+            raise FilterInvalid(f"BETWEEN {low.text} AND {high.text}: the first end is larger than the second")
+    if negates:
+        return joined([ordered(part, "<", low), ordered(part, ">", high)], decides=True)
+    return joined([ordered(part, ">=", low), ordered(part, "<=", high)], decides=False)
+
+
+def compare_constants(left: Part, right: Part) -> int:
+    """Compare two constants.
+
+    Raises:
+        FilterInvalid: they cannot be compared.
+    """
+    try:
+        return compare(left.value, right.value)
+    except ValueError as error:
+        raise FilterInvalid(str(error)) from error
+
+
+def one_of(part: Part, texts: frozenset[str], *, negates: bool = False) -> Part:
+    """IN, or NOT IN (`negates`).
+
+    Raises:
+        FilterInvalid: the left side is no property.
+    """
+    if part.nature is not Nature.PROPERTY:
+        raise FilterInvalid(f"{part.text} IN: only a property can be on the left side")
+    value_of = part.evaluate
+
+    def evaluate(properties: Properties) -> bool | None:
+        value = value_of(properties)
+        return None if value is None else (value in texts) is not negates
+
+    return Part(Nature.CONDITION, evaluate, f"{part.text} IN", part)
+
+
+_CONTAINS: dict[str, Callable[[str, str], bool]] = {
+    "CONTAINS": str.__contains__,
+    "STARTSWITH": str.startswith,
+    "ENDSWITH": str.endswith,
+}
+
+
+def containing(part: Part, word: str, text: str, *, negates: bool = False) -> Part:
+    """CONTAINS, STARTSWITH, ENDSWITH, or NOT and one of them (`negates`).
+
+    False, never unknown, for what is no text and for an empty `text`; so is NOT.
+    """
+    value_of, contains = part.evaluate, _CONTAINS[word]
+
+    def evaluate(properties: Properties) -> bool:
+        value = value_of(properties)
+        return bool(text) and isinstance(value, str) and contains(value, text) is not negates
+
+    return Part(Nature.CONDITION, evaluate, f"{part.text} {word}", part)

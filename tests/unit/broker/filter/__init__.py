@@ -1,0 +1,1 @@
+"""Tests of SQL92 filters."""
