@@ -51,6 +51,7 @@ from tandemq.broker.processors.consumer_manage import ConsumerManageProcessor
 from tandemq.broker.processors.dispatcher import Dispatcher
 from tandemq.broker.processors.query_message import QueryMessageProcessor
 from tandemq.broker.processors.queue_info import QueueInfoProcessor
+from tandemq.broker.processors.reply_message import ReplyMessageProcessor
 from tandemq.broker.processors.reset_offset import ResetOffsetProcessor
 from tandemq.broker.processors.runtime_info import RuntimeInfoProcessor
 from tandemq.broker.processors.send_back import SendBackProcessor
@@ -432,6 +433,7 @@ class BrokerParts:
                 turn,
             ),
             SendBackProcessor(store, topics, groups, self.send, stats, registration, self.random, role, current),
+            ReplyMessageProcessor(self.send, clients, self.client_calls, self.links, self.outbox, current, turn),
             QueryMessageProcessor(store, current),
             MetadataTablesProcessor(store, topics, groups, offsets, self.delay, role, current),
             AdminProcessor(store, topics, groups, offsets, pull, stats, self.upkeep, role, current, turn),

@@ -74,7 +74,6 @@ _MISSING: dict[str, tuple[str, str]] = {
     "transactionCheckInterval": ("!", _TRANSACTIONS),
     "timerWheelEnable": ("true", "timed messages are not supported yet and refused; use delay levels"),
     "recallMessageEnable": ("true", "timed messages and their recall are not supported yet"),
-    "storeReplyMessageEnable": ("true", "request-reply is not supported yet; replies are refused"),
     "defaultMessageRequestMode": ("!pull", "POP consumption is not supported yet"),
     "traceTopicEnable": ("true", "RMQ_SYS_TRACE_TOPIC is not created; create it with: tandemq topic create"),
     "enableLmq": ("true", _LIGHT_QUEUES),

@@ -109,6 +109,9 @@ class BrokerConfig:
     """Whether the broker's name is a topic."""
     region: str = _setting("regionId", "DefaultRegion")
     """Region reported to clients in responses to sends."""
+    store_replies: bool = _setting("storeReplyMessageEnable", True, live=True)
+    """Whether replies to requests are stored in the topic `<brokerClusterName>_REPLY_TOPIC` too, beside being passed
+    on to the client that sent the request."""
     message_bytes_max: int = _setting("maxMessageSize", 4 * MEBIBYTE, "bytes", live=True)
     """Largest message body; for a batch, the whole body."""
 

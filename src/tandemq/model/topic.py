@@ -75,6 +75,11 @@ class TopicConfig(msgspec.Struct, rename="camel", omit_defaults=False):
     attributes: dict[str, str] = {}
 
 
+def reply_topic(cluster: str) -> str:
+    """Return the topic to which replies are sent in a cluster."""
+    return f"{cluster}_{REPLY_TOPIC_SUFFIX}"
+
+
 def filter_type_error(text: str) -> str | None:
     """Return what is wrong with a topic's filter type, None if it is valid."""
     return None if text in FILTER_TYPES else f"topicFilterType {text[:64]!r} is unknown; use SINGLE_TAG"

@@ -10,6 +10,7 @@ Source: docs/reference/requests.md, "relayed to clients"; RocketMQ Broker2Client
 
 from collections.abc import Callable
 from enum import Enum
+from typing import NamedTuple
 
 from tandemq.boundary import Now, Turn
 from tandemq.broker.filter.consumer_filters import ConsumerFilters
@@ -19,7 +20,8 @@ from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 
-WAITING_MAX = 1000
+WAITING_MAX = 10_000
+"""Maximum number of requests to clients that wait; replies, which may be many, leave a part of it to others."""
 
 
 class Missing(Enum):
@@ -61,44 +63,72 @@ class MembershipNotifier:
                 notify(link, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name}, turn)
 
 
+class _WaitingCall(NamedTuple):
+    """A request that waits. `timeout_ms`: the list of `ClientCalls` that it is in."""
+
+    on_answer: OnAnswer
+    timeout_ms: int
+
+
 class ClientCalls:
-    """Requests that wait for the response of a client."""
+    """Requests that wait for the response of a client.
+
+    Cost: that of the request at hand, however many wait.
+    """
 
     def __init__(self) -> None:
         """Begin without requests."""
-        self._waiting: dict[tuple[int, int], tuple[OnAnswer, int]] = {}
+        self._waiting: dict[int, dict[int, _WaitingCall]] = {}
+        """By connection and request id."""
+        self._due: dict[int, dict[tuple[int, int], int]] = {}
+        """Timeout to the requests that have it, each with the time when it is over: the oldest comes first."""
         self._opaque = 0
 
     def __len__(self) -> int:
         """Return the number of waiting requests."""
-        return len(self._waiting)
+        return sum(map(len, self._due.values()))
 
     def call(self, link: int, command: Command, timeout_ms: int, on_answer: OnAnswer, turn: Turn, now: Now) -> None:
         """Send a request on a client's connection; sets its request id."""
-        if len(self._waiting) >= WAITING_MAX:
+        if len(self) >= WAITING_MAX:
             on_answer(Missing.CROWDED, now)
             return
         self._opaque = self._opaque % 0x7FFFFFFF + 1
         command.opaque = self._opaque
-        self._waiting[link, command.opaque] = (on_answer, now.mono_ms + timeout_ms)
+        self._waiting.setdefault(link, {})[command.opaque] = _WaitingCall(on_answer, timeout_ms)
+        self._due.setdefault(timeout_ms, {})[link, command.opaque] = now.mono_ms + timeout_ms
         turn.send(link, encode_command(command))
 
     def answered(self, link: int, command: Command, now: Now) -> None:
         """Handle a response of a client; a response without a waiting request is dropped."""
-        waiting = self._waiting.pop((link, command.opaque), None)
-        if waiting is not None:
-            waiting[0](command, now)
+        if command.opaque in self._waiting.get(link, ()):
+            self._take(link, command.opaque).on_answer(command, now)
+
+    def _take(self, link: int, opaque: int) -> _WaitingCall:
+        calls = self._waiting[link]
+        call = calls.pop(opaque)
+        if not calls:
+            del self._waiting[link]
+        due = self._due[call.timeout_ms]
+        del due[link, opaque]
+        if not due:
+            del self._due[call.timeout_ms]
+        return call
 
     def link_closed(self, link: int, now: Now) -> None:
         """End the requests that wait on a closed connection."""
-        for key in [key for key in self._waiting if key[0] == link]:
-            self._waiting.pop(key)[0](Missing.GONE, now)
+        for opaque in list(self._waiting.get(link, ())):
+            self._take(link, opaque).on_answer(Missing.GONE, now)
 
     def expire(self, now: Now) -> None:
         """End requests whose timeout has passed; the connection stays open, since the client may only be busy."""
-        for key in [key for key, (_, due_ms) in self._waiting.items() if due_ms <= now.mono_ms]:
-            self._waiting.pop(key)[0](Missing.LATE, now)
+        for due in list(self._due.values()):
+            while due:
+                link, opaque = next(iter(due))
+                if due[link, opaque] > now.mono_ms:
+                    break
+                self._take(link, opaque).on_answer(Missing.LATE, now)
 
     def deadline_ms(self) -> int | None:
         """Return the earliest timeout, monotonic ms; None if no request waits."""
-        return min([due_ms for _, due_ms in self._waiting.values()]) if self._waiting else None
+        return min((next(iter(due.values())) for due in self._due.values()), default=None)

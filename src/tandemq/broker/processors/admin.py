@@ -34,7 +34,14 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.text import brief
-from tandemq.model.topic import SYSTEM_TOPICS, TopicConfig, filter_type_error, group_name_error, topic_name_error
+from tandemq.model.topic import (
+    SYSTEM_TOPICS,
+    TopicConfig,
+    filter_type_error,
+    group_name_error,
+    reply_topic,
+    topic_name_error,
+)
 from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -169,7 +176,7 @@ class AdminProcessor:
 
     def _system_topics(self) -> set[str]:
         config = self._current.config
-        return {*SYSTEM_TOPICS, config.cluster, config.broker_name, f"{config.cluster}_REPLY_TOPIC"}
+        return {*SYSTEM_TOPICS, config.cluster, config.broker_name, reply_topic(config.cluster)}
 
     def _on_delete_topic(self, link: Link, command: Command, now: Now) -> Command | None:
         refusal = self._slave_refusal(command)

@@ -6,6 +6,7 @@ Source: docs/reference/requests.md, "sending"; RocketMQ SendMessageProcessor.
 """
 
 from random import Random
+from typing import NamedTuple
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
@@ -38,6 +39,13 @@ _Response = tuple[bytes | None, int, bool, int]
 """An `Ack` without its link: frames, log offset, waits, messages."""
 
 
+class SendPlace(NamedTuple):
+    """Where a message goes."""
+
+    topic: Topic
+    queue_id: int
+
+
 class SendRefused(Exception):
     """A refused send: code and remark of the response."""
 
@@ -60,7 +68,7 @@ class DecodedPath:
     def take(self, link: Link, command: Command, now: Now) -> None:
         """Store any send, and add its response or refusal to the acks."""
         try:
-            fields = _fields(command)
+            fields = read_send_fields(command)
             ack = self._store_any(link, command, fields, now)
         except SendRefused as refused:
             ack = self._refuse(command, refused.code, refused.remark)
@@ -77,7 +85,18 @@ class DecodedPath:
     def _store_any(self, link: Link, command: Command, fields: SendFields, now: Now) -> _Response:
         if self._state.refusal is not None:
             raise SendRefused(*self._state.refusal)
-        topic = self._admit(fields, now.wall_ms)
+        topic, queue_id = self.admit(fields, command.body, now.wall_ms)
+        if is_true(fields.batch):
+            return self._store_batch(link, command, fields, topic, queue_id, now)
+        return self._store_one(link, command, fields, topic, queue_id, now)
+
+    def admit(self, fields: SendFields, body: bytes, wall_ms: int) -> SendPlace:
+        """Check topic, queue, permission and size of a message; returns where it goes. May create the topic.
+
+        Raises:
+            SendRefused: the message is not accepted.
+        """
+        topic = self._admit(fields, wall_ms)
         queue_id = fields.queue_id
         nums = topic.config.write_queue_nums
         if queue_id >= max(nums, topic.config.read_queue_nums):
@@ -88,14 +107,12 @@ class DecodedPath:
             queue_id = self._random.randrange(nums)
         if queue_id < 0:
             raise SendRefused(ResponseCode.NO_PERMISSION, f"topic[{fields.topic}] has no queue to write to")
-        if len(command.body) > self._state.config.message_bytes_max:
+        if len(body) > self._state.config.message_bytes_max:
             raise SendRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"the body has {len(command.body)} bytes, maxMessageSize is {self._state.config.message_bytes_max}",
+                f"the body has {len(body)} bytes, maxMessageSize is {self._state.config.message_bytes_max}",
             )
-        if is_true(fields.batch):
-            return self._store_batch(link, command, fields, topic, queue_id, now)
-        return self._store_one(link, command, fields, topic, queue_id, now)
+        return SendPlace(topic, queue_id)
 
     def _admit(self, fields: SendFields, wall_ms: int) -> Topic:
         name = fields.topic
@@ -268,8 +285,13 @@ class DecodedPath:
         return encode_command(command.answer(ResponseCode.SUCCESS, fields=fields)), end, waits, count
 
 
-def _fields(command: Command) -> SendFields:
-    if command.code != RequestCode.SEND_MESSAGE:
+def read_send_fields(command: Command) -> SendFields:
+    """Return the header fields of a send or a reply, which come under long or short names.
+
+    Raises:
+        ProtocolError: a field is missing or malformed.
+    """
+    if command.code not in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
         return read_fields(SendFields, command.fields)
     first = read_fields(SendFieldsV1, command.fields)
     return SendFields(*(getattr(first, name) for name in SendFields.__struct_fields__))

@@ -63,6 +63,10 @@ class Clients:
         self.producers: dict[str, dict[int, Member]] = {}
         self._producing: dict[int, dict[str, None]] = {}
         """Producer groups by connection."""
+        self._producer_ids: dict[int, str] = {}
+        """Client id by connection, for connections with producers."""
+        self._producer_links: dict[str, int] = {}
+        """Connection by client id: of several with the same id the one that sent a heartbeat last."""
         self._consuming: dict[int, dict[str, None]] = {}
         """Consumer groups by connection."""
         self._memberships = 0
@@ -76,6 +80,10 @@ class Clients:
             ProtocolError: the heartbeat exceeds a limit; no part of it is registered.
         """
         self._check(beat, member.link)
+        if beat.producers:
+            self._forget_producer_id(member.link)
+            self._producer_ids[member.link] = member.client_id
+            self._producer_links[member.client_id] = member.link
         for producer in beat.producers:
             members = self.producers.get(producer.group_name)
             if members is None:
@@ -184,6 +192,13 @@ class Clients:
             del self.producers[name]
             self._member_bytes -= _group_bytes(name)
         _drop(self._producing, link, name)
+        if link not in self._producing:
+            self._forget_producer_id(link)
+
+    def _forget_producer_id(self, link: int) -> None:
+        client_id = self._producer_ids.pop(link, "")
+        if self._producer_links.get(client_id) == link:
+            del self._producer_links[client_id]
 
     def _drop_consumer(self, group: ConsumerGroup, link: int) -> None:
         del group.members[link]
@@ -199,6 +214,10 @@ class Clients:
         members = [m for group in self.consumers.values() for m in group.members.values()]
         members += [m for group in self.producers.values() for m in group.values()]
         return {member.link for member in members if now_ms - member.seen_ms > expiry_ms}
+
+    def producer_link(self, client_id: str) -> int | None:
+        """Return the connection of a client that has a producer; None if there is none."""
+        return self._producer_links.get(client_id)
 
     def find(self, group: str, client_id: str) -> Member | None:
         """Return the member of a consumer group with a client id; None if there is none."""

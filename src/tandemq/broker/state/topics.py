@@ -36,13 +36,13 @@ from tandemq.model.topic import (
     HALF_TOPIC,
     OFFSET_MOVED_TOPIC,
     OP_HALF_TOPIC,
-    REPLY_TOPIC_SUFFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     SINGLE_TAG,
     Permission,
     TopicConfig,
     filter_type_error,
+    reply_topic,
     topic_name_error,
 )
 from tandemq.storage.consume_queue import ConsumeQueue
@@ -379,7 +379,7 @@ def system_topics(config: BrokerConfig, delay_levels: int) -> list[TopicConfig]:
         TopicConfig(config.broker_name, 1, 1, inherit if config.broker_topic else int(Permission.INHERIT)),
         TopicConfig(OFFSET_MOVED_TOPIC, 1, 1, full),
         TopicConfig(SCHEDULE_TOPIC, max(1, delay_levels), max(1, delay_levels), full),
-        TopicConfig(f"{config.cluster}_{REPLY_TOPIC_SUFFIX}", 1, 1, full),
+        TopicConfig(reply_topic(config.cluster), 1, 1, full),
         TopicConfig(HALF_TOPIC, 1, 1, full),
         TopicConfig(OP_HALF_TOPIC, 1, 1, full),
     ]

@@ -1,0 +1,230 @@
+"""Replies to requests: pushed to the client that sent the request, then stored, then answered.
+
+    responder ── 324, 325 ──► checked as a send ──► 326 on the requester's connection
+                                                     │ its response, or none in time
+    responder ◄── response, after the commit ◄───────┴► stored, if `storeReplyMessageEnable`
+
+The requester is the client with a producer whose id is the reply's REPLY_TO_CLIENT. The response says whether the reply
+reached it; whether the reply is stored does not matter for the code, and does not wait for flush or replicas.
+
+What waits for requesters is bounded, in all and per requester, together with what its connection has not taken yet. A
+reply beyond that is answered SYSTEM_BUSY.
+
+Source: docs/reference/requests.md, "request-reply"; RocketMQ ReplyMessageProcessor.
+"""
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+
+import msgspec
+
+from tandemq.boundary import Now, Outbox
+from tandemq.broker.connections.client_requests import WAITING_MAX, ClientCalls, Missing
+from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.context import CurrentConfig, CurrentTurn
+from tandemq.broker.send.decoded_path import SendPlace, SendRefused, read_send_fields
+from tandemq.broker.send.processor import SendPath
+from tandemq.broker.state.clients import Clients
+from tandemq.codec.record.record import decode_host, message_id
+from tandemq.codec.remoting.frame import encode_command
+from tandemq.codec.remoting.requests import SendFields
+from tandemq.errors import StoreError
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.message import RECORD_CRC, SysFlag, decode_properties, encode_properties
+from tandemq.model.replies import PUSH_REPLY_TIME, REPLY_TO_CLIENT
+from tandemq.model.text import brief
+from tandemq.refusals import Refusals
+
+log = logging.getLogger(__name__)
+PUSH_TIMEOUT_MS = 10_000
+PENDING_MAX = WAITING_MAX - 1_000
+"""Maximum number of replies that wait for requesters. The rest of what may wait is left to operators' requests."""
+PENDING_BYTES_MAX = 64 << 20
+PENDING_PER_REQUESTER_MAX = 2_000
+BYTES_PER_REQUESTER_MAX = 16 << 20
+_KEPT_FLAGS = int(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
+
+
+class _Reply(msgspec.Struct, frozen=True):
+    """A reply that was accepted."""
+
+    link: Link
+    """The responder's connection."""
+    command: Command
+    fields: SendFields
+    properties: dict[str, str]
+    place: SendPlace
+    requester: str
+
+    @property
+    def size(self) -> int:
+        return len(self.command.body) + len(self.fields.properties)
+
+
+class _Pending(msgspec.Struct):
+    """Number and bytes of replies that wait."""
+
+    count: int = 0
+    size: int = 0
+
+    def add(self, count: int, size: int) -> None:
+        self.count += count
+        self.size += size
+
+
+class ReplyMessageProcessor:
+    """Take replies and pass them on."""
+
+    def __init__(
+        self,
+        send: SendPath,
+        clients: Clients,
+        client_calls: ClientCalls,
+        links: Mapping[int, Link],
+        outbox: Outbox,
+        current: CurrentConfig,
+        turn: CurrentTurn,
+    ) -> None:
+        """Take the collaborators; no reply waits."""
+        self._send = send
+        self._clients = clients
+        self._client_calls = client_calls
+        self._links = links
+        self._outbox = outbox
+        self._current = current
+        self._turn = turn
+        self._all = _Pending()
+        self._pending: dict[int, _Pending] = {}
+        """By the requester's connection."""
+        self._failures = Refusals()
+
+    def handlers(self) -> dict[Code, Handler]:
+        """Return the handlers by request code."""
+        return {Code.SEND_REPLY_MESSAGE: self._on_reply, Code.SEND_REPLY_MESSAGE_V2: self._on_reply}
+
+    def _on_reply(self, link: Link, command: Command, now: Now) -> Command | None:
+        fields = read_send_fields(command)
+        try:
+            place = self._send.decoded.admit(fields, command.body, now.wall_ms)
+        except SendRefused as refused:
+            return self._response(command, refused.code, refused.remark)
+        properties = decode_properties(fields.properties)
+        reply = _Reply(link, command, fields, properties, place, properties.get(REPLY_TO_CLIENT, ""))
+        if not reply.requester:
+            self._finish(reply, f"reply message properties[{REPLY_TO_CLIENT}] is null", now)
+            return None
+        target = self._clients.producer_link(reply.requester)
+        if target is None or target not in self._links:
+            self._finish(reply, f"push reply message fail, channel of <{brief(reply.requester)}> not found.", now)
+            return None
+        busy = self._busy(reply, target)
+        if busy is not None:
+            return self._response(command, ResponseCode.SYSTEM_BUSY, busy)
+        self._push(reply, target, now)
+        return None
+
+    def _busy(self, reply: _Reply, target: int) -> str | None:
+        """Return why a reply cannot be passed on now; None if it can."""
+        everything, own = self._all, self._pending.get(target, _Pending())
+        if everything.count >= PENDING_MAX or everything.size + reply.size > PENDING_BYTES_MAX:
+            return f"{everything.count} replies of {everything.size} bytes wait for their requesters; try later"
+        size = own.size + self._outbox.backlog(target)
+        if own.count >= PENDING_PER_REQUESTER_MAX or size + reply.size > BYTES_PER_REQUESTER_MAX:
+            return f"{own.count} replies and {size} bytes wait for <{brief(reply.requester)}>; try later"
+        return None
+
+    def _push(self, reply: _Reply, target: int, now: Now) -> None:
+        fields = reply.fields
+        pushed = {
+            "producerGroup": fields.producer_group,
+            "topic": fields.topic,
+            "defaultTopic": fields.default_topic,
+            "defaultTopicQueueNums": str(fields.default_topic_queue_nums),
+            "queueId": str(fields.queue_id),
+            "sysFlag": str(fields.sys_flag),
+            "bornTimestamp": str(fields.born_timestamp),
+            "flag": str(fields.flag),
+            "properties": encode_properties(reply.properties | {PUSH_REPLY_TIME: str(now.wall_ms)}),
+            "reconsumeTimes": str(fields.reconsume_times),
+            "unitMode": "false",
+            "bornHost": reply.link.peer,
+            "storeHost": decode_host(self._send.store_host),
+            "storeTimestamp": str(now.wall_ms),
+        }
+        for pending in (self._all, self._pending.setdefault(target, _Pending())):
+            pending.add(1, reply.size)
+        request = Command(Code.PUSH_REPLY_MESSAGE_TO_CLIENT, fields=pushed, body=reply.command.body)
+        answered = partial(self._answered, reply, target)
+        self._client_calls.call(target, request, PUSH_TIMEOUT_MS, answered, self._turn.out, now)
+
+    def _answered(self, reply: _Reply, target: int, answer: Command | Missing, now: Now) -> None:
+        """Take the requester's response, or the reason why there is none."""
+        for pending in (self._all, self._pending[target]):
+            pending.add(-1, -reply.size)
+        if not self._pending[target].count:
+            del self._pending[target]
+        if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
+            self._finish(reply, None, now)
+            return
+        why = answer.value if isinstance(answer, Missing) else f"{answer.code} {answer.remark or ''}"
+        self._note(f"a client did not take a reply: {brief(why)}", reply, now)
+        self._finish(reply, f"push reply message to {brief(reply.requester)}fail.", now)
+
+    def _finish(self, reply: _Reply, failure: str | None, now: Now) -> None:
+        """Store a reply, and answer the responder with the commit. `failure`: why it was not passed on."""
+        ids: dict[str, str] = {}
+        end = 0
+        if failure is None:
+            ids = {"msgId": "0", "queueId": str(reply.place.queue_id), "queueOffset": "0"}
+        if self._current.config.store_replies and self._send.refusal is None:
+            try:
+                end = self._store(reply, ids, now)
+            except StoreError as error:
+                self._note(f"a reply was not stored: {error}", reply, now)
+        code = ResponseCode.SUCCESS if failure is None else ResponseCode.SYSTEM_ERROR
+        answer = self._response(reply.command, code, failure, ids)
+        data = None if reply.command.is_oneway else encode_command(answer)
+        self._send.acks.append((reply.link.number, data, end, False, 1))
+
+    def _store(self, reply: _Reply, ids: dict[str, str], now: Now) -> int:
+        """Store a reply and note its ids; returns the log offset of its end.
+
+        Raises:
+            StoreError: it is not stored.
+        """
+        send, fields, queue_id = self._send, reply.fields, reply.place.queue_id
+        topic = send.topics.get(fields.topic)
+        if topic is None:
+            raise StoreError(f"the topic {fields.topic} was deleted meanwhile")
+        properties = {name: value for name, value in reply.properties.items() if name != RECORD_CRC}
+        queue_offset, log_offset, size = send.store.put(
+            send.topics.queue(topic, queue_id),
+            body=reply.command.body,
+            properties=encode_properties(properties).encode(),
+            flag=fields.flag,
+            sys_flag=fields.sys_flag & _KEPT_FLAGS,
+            born_ms=fields.born_timestamp,
+            born_host=reply.link.born_host,
+            store_ms=now.wall_ms,
+            store_host=send.store_host,
+            reconsume_times=fields.reconsume_times,
+        )
+        send.count += 1
+        send.bytes += len(reply.command.body)
+        ids["msgId"] = message_id(send.store_host, log_offset)
+        ids["queueId"], ids["queueOffset"] = str(queue_id), str(queue_offset)
+        return log_offset + size
+
+    def _response(
+        self, command: Command, code: int, remark: str | None, ids: Mapping[str, str] | None = None
+    ) -> Command:
+        fields = {"MSG_REGION": self._current.config.region, "TRACE_ON": "true", **(ids or {})}
+        return command.answer(code, remark=remark, fields=fields)
+
+    def _note(self, what: str, reply: _Reply, now: Now) -> None:
+        times = self._failures.note(reply.link.peer.rpartition(":")[0], now.mono_ms)
+        if times:
+            log.warning("reply: responder=%s times=%d %s", reply.link.peer, times, what)
