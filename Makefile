@@ -31,11 +31,12 @@ setup: $(READY)  ## the environment .venv from the lock files; .venv/bin/tandemq
 
 # The lock files are installed one after the other: the later ones have source archives (pyspark is 450 MB), which are built
 # with the setuptools of the first one instead of a downloaded one.
-$(READY): requirements.lock requirements-demo.lock requirements-spark.lock pyproject.toml setup.py $(ENGINE) tools/find_python.sh
+$(READY): requirements.lock requirements-demo.lock requirements-spark.lock requirements-console.lock pyproject.toml setup.py $(ENGINE) tools/find_python.sh
 	@test -x $(PY) || { python=$$(PYTHON='$(PYTHON)' sh tools/find_python.sh) && "$$python" -m venv --clear $(VENV); }
 	$(PY) -m pip install --quiet --no-compile --require-hashes -r requirements.lock
 	$(PY) -m pip install --quiet --require-hashes --no-deps --no-build-isolation -r requirements-demo.lock
 	$(PY) -m pip install --quiet --no-compile --require-hashes --no-deps --no-build-isolation -r requirements-spark.lock
+	$(PY) -m pip install --quiet --no-compile --require-hashes -r requirements-console.lock
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@$(TANDEMQ) --version | grep compiled || echo 'No C compiler with headers of Python was found. Everything works; sends cost' \
 		'about 15 times as much CPU time.'

@@ -41,6 +41,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "run": (5, "shell"),
     "spark": (5, "shell"),
     # Ends: nobody imports them, except that the command line may start the others.
+    "console": (6, "end"),
     "load": (6, "end"),
     "sim": (6, "end"),
     "demo": (6, "end"),

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Resolve the dependencies of pyproject.toml into requirements.lock, -spark.lock and -docs.lock, with the hashes of every
-# published file, so that the locks serve each supported Python and processor. Runs on the oldest supported Python: its
-# set covers the newer ones.
+# Resolve the dependencies of pyproject.toml into requirements.lock, -spark.lock, -docs.lock and -console.lock, with the
+# hashes of every published file, so that the locks serve each supported Python and processor. Runs on the oldest supported
+# Python: its set covers the newer ones.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -30,4 +30,12 @@ mv requirements-spark.lock.tmp requirements-spark.lock
         --output-file - pyproject.toml
 } >requirements-docs.lock.tmp
 mv requirements-docs.lock.tmp requirements-docs.lock
+{
+    echo '# What the console and its tests need on top (the extras `console` and `browser`), pinned likewise, in agreement'
+    echo '# with requirements.lock. Made by `make lock`; do not edit.'
+    .lock-venv/bin/python -m piptools compile --quiet --extra console --extra browser --generate-hashes --allow-unsafe \
+        --strip-extras --constraint requirements.lock --no-header --no-emit-index-url --no-emit-trusted-host \
+        --no-emit-find-links --output-file - pyproject.toml
+} >requirements-console.lock.tmp
+mv requirements-console.lock.tmp requirements-console.lock
 rm -rf .lock-venv

@@ -54,6 +54,8 @@ def commands_page() -> str:
 def leaf_commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
     """Yield (words, command) for each visible command that does something itself, sorted by name within its group."""
     if isinstance(command, click.Group):
+        if command.invoke_without_command and path != "tandemq":
+            yield path, command
         for name, child in sorted(command.commands.items()):
             if not child.hidden:
                 yield from leaf_commands(child, f"{path} {name}")

@@ -1,16 +1,13 @@
 """Configurations of broker groups in a database: SQLite, PostgreSQL, or any other with an SQLAlchemy driver.
 
-    tandemq_groups    cluster, broker_name | mode, is_removed, revision, carried_revision, changed_ms
-    tandemq_members   cluster, broker_name, broker_id | role, permission, weight, priority
-
 A change is one transaction: the group is read, the new configuration is checked as a whole (`records`), and it is
-written if the revision is still the one that was read. So the stored configurations are always consistent, also with
-concurrent writers.
+written, together with its entry in the audit log, if the revision is still the one that was read. So the stored
+configurations are always consistent, also with concurrent writers.
 
 A removed group keeps its row, marked as removed, until its removal is applied to the registry: groups that are merely
 missing in the database are not removed from the registry. `carried_revision` is the revision that was last applied.
 
-Owner: one process at a time per object; several processes may use one database.
+Owner: one process per object, any of its threads; several processes may use one database.
 Source: docs/guides/failover.md, "Group configuration".
 """
 
@@ -30,35 +27,14 @@ from tandemq.coordination.registry.records import (
     Role,
     check_config,
     check_name,
+    config_to_json,
 )
 from tandemq.errors import ConfigError, LocalError, NetworkError
+from tandemq.groupdb import schema
+from tandemq.groupdb.audit import Actor, AuditEntry, record
 
 ATTEMPTS_MAX = 20
 """Maximum number of attempts for a change while others change the same group."""
-_metadata = sql.MetaData()
-_groups = sql.Table(
-    "tandemq_groups",
-    _metadata,
-    sql.Column("cluster", sql.String(127), primary_key=True),
-    sql.Column("broker_name", sql.String(127), primary_key=True),
-    sql.Column("mode", sql.String(20), nullable=False),
-    sql.Column("is_removed", sql.Boolean, nullable=False),
-    sql.Column("revision", sql.Integer, nullable=False),
-    sql.Column("carried_revision", sql.Integer, nullable=False),
-    sql.Column("changed_ms", sql.BigInteger, nullable=False),
-)
-_members = sql.Table(
-    "tandemq_members",
-    _metadata,
-    sql.Column("cluster", sql.String(127), primary_key=True),
-    sql.Column("broker_name", sql.String(127), primary_key=True),
-    sql.Column("broker_id", sql.Integer, primary_key=True, autoincrement=False),
-    sql.Column("role", sql.String(10), nullable=False),
-    sql.Column("permission", sql.String(10), nullable=False),
-    sql.Column("weight", sql.Integer, nullable=False),
-    sql.Column("priority", sql.Integer, nullable=False),
-)
-
 Change = Callable[[GroupConfig | None], GroupConfig | None]
 """Function from a group's configuration to the new one; None stands for no group."""
 
@@ -84,6 +60,15 @@ class StoredGroup:
         return self.carried_revision == self.revision
 
 
+class RevisionConflict(LocalError):
+    """A group was changed since its configuration was read."""
+
+    def __init__(self, current: StoredGroup | None, broker_name: str) -> None:
+        """Create the error; `current`: the group as it is now, None if it is not in the database."""
+        super().__init__(f"group {broker_name} was changed meanwhile", hint="compare both versions, then save again")
+        self.current = current
+
+
 class GroupDatabase:
     """The configurations of all broker groups."""
 
@@ -106,7 +91,7 @@ class GroupDatabase:
             ) from error
         self.name = self._engine.url.render_as_string(hide_password=True)
         with self._errors():
-            self._create_tables()
+            schema.create(self._engine)
 
     def __enter__(self) -> Self:
         return self
@@ -118,13 +103,6 @@ class GroupDatabase:
         """Close the connections."""
         self._engine.dispose()
 
-    def _create_tables(self) -> None:
-        for table in _metadata.sorted_tables:
-            try:
-                table.create(self._engine, checkfirst=True)
-            except SQLAlchemyError:  # another process has created it after the check, so the next check finds it
-                table.create(self._engine, checkfirst=True)
-
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
@@ -132,6 +110,16 @@ class GroupDatabase:
         except SQLAlchemyError as error:
             reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
             raise NetworkError(f"the database {self.name} cannot be used: {reason}") from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[sql.Connection]:
+        """Run statements in one transaction, for the tables of `schema`.
+
+        Raises:
+            NetworkError: the database cannot be used; unknown outcome.
+        """
+        with self._errors(), self._engine.begin() as connection:
+            yield connection
 
     # Reading.
 
@@ -147,20 +135,24 @@ class GroupDatabase:
 
     def _read(self, connection: sql.Connection, where: list[tuple[str, str]]) -> list[StoredGroup]:
         """Read both tables in one statement, so that the result is consistent."""
-        joined = _groups.outerjoin(
-            _members, sql.and_(_groups.c.cluster == _members.c.cluster, _groups.c.broker_name == _members.c.broker_name)
+        joined = schema.groups.outerjoin(
+            schema.members,
+            sql.and_(
+                schema.groups.c.cluster == schema.members.c.cluster,
+                schema.groups.c.broker_name == schema.members.c.broker_name,
+            ),
         )
         query = sql.select(
-            _groups,
-            _members.c.broker_id,
-            _members.c.role,
-            _members.c.permission,
-            _members.c.weight,
-            _members.c.priority,
+            schema.groups,
+            schema.members.c.broker_id,
+            schema.members.c.role,
+            schema.members.c.permission,
+            schema.members.c.weight,
+            schema.members.c.priority,
         ).select_from(joined)
         for column, value in where:
-            query = query.where(_groups.c[column] == value)
-        query = query.order_by(_groups.c.cluster, _groups.c.broker_name, _members.c.broker_id)
+            query = query.where(schema.groups.c[column] == value)
+        query = query.order_by(schema.groups.c.cluster, schema.groups.c.broker_name, schema.members.c.broker_id)
         rows: dict[tuple[str, str], list[Any]] = {}
         for row in connection.execute(query):
             rows.setdefault((row.cluster, row.broker_name), []).append(row)
@@ -168,14 +160,26 @@ class GroupDatabase:
 
     # Changing.
 
-    def change(self, cluster: str, broker_name: str, change: Change, *, wall_ms: int) -> StoredGroup:
+    def change(
+        self,
+        cluster: str,
+        broker_name: str,
+        change: Change,
+        *,
+        wall_ms: int,
+        by: Actor | None = None,
+        expected_revision: int | None = None,
+    ) -> StoredGroup:
         """Change one group in one transaction, retrying if others change it at the same time.
 
         Args:
             change: returns the new configuration, None to remove the group; may be called several times.
+            by: who makes the change, for the audit log.
+            expected_revision: change nothing if the group has another revision; 0: the group is new.
 
         Raises:
             ConfigError: the result is not valid (nothing was changed), or `change` raised it.
+            RevisionConflict: the group has another revision than expected.
             LocalError: others change the group all the time.
             NetworkError: the database cannot be used; unknown outcome.
         """
@@ -183,45 +187,48 @@ class GroupDatabase:
         check_name("broker name", broker_name)
         for _ in range(ATTEMPTS_MAX):
             before = self.group(cluster, broker_name)
+            if expected_revision is not None and expected_revision != (0 if before is None else before.revision):
+                raise RevisionConflict(before, broker_name)
             after = change(before.config if before is not None else None)
             if after is not None:
                 check_config(broker_name, after)
             elif before is None or before.config is None:
                 raise ConfigError(f"group {broker_name} does not exist in cluster {cluster}")
+            revision = 1 if before is None else before.revision + 1
+            carried = 0 if before is None else before.carried_revision
+            changed = StoredGroup(cluster, broker_name, after, revision, carried, wall_ms)
             with self._errors():
-                revision = self._store(cluster, broker_name, before, after, wall_ms)
-            if revision is not None:
-                carried = 0 if before is None else before.carried_revision
-                return StoredGroup(cluster, broker_name, after, revision, carried, wall_ms)
+                if self._store(before, changed, by or Actor("")):
+                    return changed
         raise LocalError(f"group {broker_name} is changed by others all the time", hint="try again")
 
-    def _store(
-        self, cluster: str, broker_name: str, before: StoredGroup | None, after: GroupConfig | None, wall_ms: int
-    ) -> int | None:
-        """Write the group and return its new revision; None, with no change, if it was changed since it was read."""
-        revision = 1 if before is None else before.revision + 1
+    def _store(self, before: StoredGroup | None, after: StoredGroup, by: Actor) -> bool:
+        """Write the group and its entry in the audit log; return False, with no change, if it was changed since."""
+        cluster, broker_name, config = after.cluster, after.broker_name, after.config
         row = {
-            "mode": Mode.STATIC.value if after is None else after.mode.value,
-            "is_removed": after is None,
-            "revision": revision,
-            "changed_ms": wall_ms,
+            "mode": Mode.STATIC.value if config is None else config.mode.value,
+            "is_removed": config is None,
+            "revision": after.revision,
+            "changed_ms": after.changed_ms,
         }
+        members = schema.members.c
         try:
             with self._engine.begin() as connection:
                 if before is None:
                     new = {"cluster": cluster, "broker_name": broker_name, "carried_revision": 0, **row}
-                    connection.execute(sql.insert(_groups), new)
-                elif connection.execute(sql.update(_groups).where(*_is(before)).values(**row)).rowcount != 1:
-                    return None
+                    connection.execute(sql.insert(schema.groups), new)
+                elif connection.execute(sql.update(schema.groups).where(*_is(before)).values(**row)).rowcount != 1:
+                    return False
                 connection.execute(
-                    sql.delete(_members).where(_members.c.cluster == cluster, _members.c.broker_name == broker_name)
+                    sql.delete(schema.members).where(members.cluster == cluster, members.broker_name == broker_name)
                 )
-                if after is not None:
-                    members = [_member_row(cluster, broker_name, each) for each in after.members]
-                    connection.execute(sql.insert(_members), members)
+                if config is not None:
+                    rows = [_member_row(cluster, broker_name, each) for each in config.members]
+                    connection.execute(sql.insert(schema.members), rows)
+                record(connection, _audit_entry(before, after, by))
         except IntegrityError:
-            return None
-        return revision
+            return False
+        return True
 
     def mark_applied(self, group: StoredGroup) -> bool:
         """Record that this revision was applied to the registry; delete the row of a removed group.
@@ -231,18 +238,18 @@ class GroupDatabase:
         """
         with self._errors(), self._engine.begin() as connection:
             if group.config is None:
-                statement: sql.Delete | sql.Update = sql.delete(_groups).where(*_is(group))
+                statement: sql.Delete | sql.Update = sql.delete(schema.groups).where(*_is(group))
             else:
-                statement = sql.update(_groups).where(*_is(group)).values(carried_revision=group.revision)
+                statement = sql.update(schema.groups).where(*_is(group)).values(carried_revision=group.revision)
             return connection.execute(statement).rowcount == 1
 
 
 def _is(group: StoredGroup) -> tuple[sql.ColumnElement[bool], ...]:
     """Return the condition for the group's row with this revision."""
     return (
-        _groups.c.cluster == group.cluster,
-        _groups.c.broker_name == group.broker_name,
-        _groups.c.revision == group.revision,
+        schema.groups.c.cluster == group.cluster,
+        schema.groups.c.broker_name == group.broker_name,
+        schema.groups.c.revision == group.revision,
     )
 
 
@@ -271,3 +278,20 @@ def _member_row(cluster: str, broker_name: str, member: GroupMember) -> dict[str
         "weight": member.weight,
         "priority": member.priority,
     }
+
+
+def _audit_entry(before: StoredGroup | None, after: StoredGroup, by: Actor) -> AuditEntry:
+    return AuditEntry(
+        at_ms=after.changed_ms,
+        by=by,
+        action="group.remove" if after.config is None else "group.change",
+        cluster=after.cluster,
+        target=after.broker_name,
+        before=_config_text(before),
+        after=_config_text(after),
+        outcome=f"revision {after.revision}",
+    )
+
+
+def _config_text(group: StoredGroup | None) -> str:
+    return "" if group is None or group.config is None else config_to_json(group.config).decode()

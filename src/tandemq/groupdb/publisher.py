@@ -77,6 +77,8 @@ class AppliedGroup:
     broker_name: str
     what: ApplyOutcome
     reason: str = ""
+    revision: int = 0
+    """The revision that was applied or refused."""
 
 
 def apply_groups(database: GroupDatabase, do: Do, cluster: str | None = None) -> list[AppliedGroup]:
@@ -105,7 +107,7 @@ def apply_group(database: GroupDatabase, do: Do, cluster: str, broker_name: str)
         record = _known(do(Read(record_path)), record_path)
         reason, new_state = _check_transition(do, node, record, group)
         if reason:
-            return AppliedGroup(cluster, broker_name, ApplyOutcome.REFUSED, reason)
+            return AppliedGroup(cluster, broker_name, ApplyOutcome.REFUSED, reason, group.revision)
         if new_state is not None and record is not None:
             _compare_and_set(
                 do, Write(record_path, state_to_json(new_state), record.version), record_path, ApplyOutcome.WRITTEN
@@ -113,7 +115,7 @@ def apply_group(database: GroupDatabase, do: Do, cluster: str, broker_name: str)
             continue
         what = _write_node(do, path, node, group, Guard(record_path, record.version) if record is not None else None)
         if what is not None and database.mark_applied(group):
-            return AppliedGroup(cluster, broker_name, what)
+            return AppliedGroup(cluster, broker_name, what, revision=group.revision)
     raise RemoteError(f"{path} is written, or its group changed, by others all the time")
 
 

@@ -4,6 +4,9 @@ Every change is validated as a whole before it is stored. `apply` publishes the 
 may be interrupted at any point and run again.
 """
 
+import getpass
+import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +23,7 @@ from tandemq.errors import ConfigError, NetworkError, RemoteError, TandemError
 
 if TYPE_CHECKING:
     from tandemq.coordination.registry.records import GroupConfig, GroupMember
+    from tandemq.groupdb.audit import Actor
     from tandemq.groupdb.database import GroupDatabase, StoredGroup
     from tandemq.groupdb.publisher import AppliedGroup
 
@@ -53,12 +57,18 @@ def config() -> None:
 
 
 @contextmanager
-def _database(url: str | None) -> "Iterator[GroupDatabase]":
+def open_database(url: str | None) -> "Iterator[GroupDatabase]":
+    """Open the database at a URL, by default the one in the user's directory.
+
+    Raises:
+        ConfigError: SQLAlchemy is not installed, or the URL is malformed.
+        NetworkError: the database cannot be used.
+    """
     try:
         from tandemq.groupdb.database import GroupDatabase  # noqa: PLC0415  # an extra
     except ImportError as error:
         raise ConfigError(
-            "tandemq ha config needs SQLAlchemy, which is not installed",
+            "the database needs SQLAlchemy, which is not installed",
             hint="pip install 'tandemq[console]'",
         ) from error
     if url is None:
@@ -67,6 +77,25 @@ def _database(url: str | None) -> "Iterator[GroupDatabase]":
         url = f"sqlite:///{file}"
     with GroupDatabase(url) as opened:
         yield opened
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def actor() -> "Actor":
+    """Return who runs this command, for the audit log."""
+    from tandemq.groupdb.audit import Actor  # noqa: PLC0415
+
+    return Actor(_user_at_host())
+
+
+def _user_at_host() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without an account
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 # Showing.
@@ -78,7 +107,7 @@ def _database(url: str | None) -> "Iterator[GroupDatabase]":
 @json_option
 def list_groups(cluster: str | None, database_url: str | None, as_json: bool) -> None:
     """List the groups in the database, and whether each is applied to the registry."""
-    with _database(database_url) as database:
+    with open_database(database_url) as database:
         rows = [_row(group) for group in database.groups(cluster)]
     show_rows(rows, as_json=as_json, empty="no group is configured")
 
@@ -103,7 +132,7 @@ def _row(group: "StoredGroup") -> dict[str, Any]:
 @json_option
 def show(group: str, cluster: str, database_url: str | None, as_json: bool) -> None:
     """Show the mode and the members of a group."""
-    with _database(database_url) as database:
+    with open_database(database_url) as database:
         found = database.group(cluster, group)
     if found is None or found.config is None:
         raise ConfigError(f"group {group} does not exist in cluster {cluster}")
@@ -166,8 +195,8 @@ def set_group(
     def changed(before: "GroupConfig | None") -> "GroupConfig":
         return _changed(group, before, mode, members, dropped)
 
-    with _database(database_url) as database:
-        stored = database.change(cluster, group, changed, wall_ms=time.time_ns() // 1_000_000)
+    with open_database(database_url) as database:
+        stored = database.change(cluster, group, changed, wall_ms=_wall_ms(), by=actor())
     _show(stored, as_json=as_json)
 
 
@@ -246,8 +275,8 @@ def remove(group: str, yes: bool, cluster: str, database_url: str | None, as_jso
     """Remove a group's configuration. The state of its brokers is kept, so that its epochs continue."""
     if not yes:
         click.confirm(f"Remove the configuration of group {group} in cluster {cluster}?", abort=True, err=True)
-    with _database(database_url) as database:
-        removed = database.change(cluster, group, lambda _: None, wall_ms=time.time_ns() // 1_000_000)
+    with open_database(database_url) as database:
+        removed = database.change(cluster, group, lambda _: None, wall_ms=_wall_ms(), by=actor())
     show_rows([_row(removed)], as_json=as_json)
 
 
@@ -268,7 +297,7 @@ def apply(cluster: str | None, follow: bool, registry: str, database_url: str | 
     A group is refused (exit code 3) if its present master, or the broker that serves its reads, is not in its
     configuration.
     """
-    with _database(database_url) as database, quiet():
+    with open_database(database_url) as database, quiet():
         if not follow:
             done = _apply(database, registry, cluster)
             show_rows([_applied_row(each) for each in done], as_json=as_json, empty="no group is configured")
@@ -278,15 +307,20 @@ def apply(cluster: str | None, follow: bool, registry: str, database_url: str | 
 
 
 def _apply(database: "GroupDatabase", registry: str, cluster: str | None) -> "list[AppliedGroup]":
-    from tandemq.groupdb.publisher import apply_groups  # noqa: PLC0415
+    from tandemq.groupdb.publications import publish  # noqa: PLC0415
 
     with registries.open_registry(registry) as client:
-        return apply_groups(database, client.do, cluster)
+        return publish(database, client.do, cluster, _publisher(), _wall_ms())
+
+
+def _publisher() -> str:
+    return f"{_user_at_host()}, process {os.getpid()}"
 
 
 def _follow(database: "GroupDatabase", registry: str, cluster: str | None, *, as_json: bool) -> None:
     """Publish changes as they are stored, and print each once; while the registry does not answer, retry."""
-    from tandemq.groupdb.publisher import ApplyOutcome, apply_groups  # noqa: PLC0415
+    from tandemq.groupdb.publications import publish  # noqa: PLC0415
+    from tandemq.groupdb.publisher import ApplyOutcome  # noqa: PLC0415
 
     refused: dict[tuple[str, str], str] = {}
     """Reasons already printed, by cluster and group."""
@@ -295,7 +329,7 @@ def _follow(database: "GroupDatabase", registry: str, cluster: str | None, *, as
         try:
             with registries.open_registry(registry) as client:
                 while True:
-                    for done in apply_groups(database, client.do, cluster):
+                    for done in publish(database, client.do, cluster, _publisher(), _wall_ms()):
                         name = (done.cluster, done.broker_name)
                         if done.what is not ApplyOutcome.UNCHANGED and refused.get(name) != done.reason:
                             _print_change(done, as_json=as_json)

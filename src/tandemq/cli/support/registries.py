@@ -52,4 +52,9 @@ def open_registry(address: str) -> "RegistryClient":
         parsed = parse_address(address)
     except LocalError as error:
         raise ConfigError(str(error)) from error
-    return RegistryClient(parsed, secret_file=click.get_current_context().meta.get(_META, ""))
+    return RegistryClient(parsed, secret_file=secret_file())
+
+
+def secret_file() -> str:
+    """Return the secret file that the command was given; "" for none."""
+    return str(click.get_current_context().meta.get(_META, ""))

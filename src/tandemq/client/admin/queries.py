@@ -6,6 +6,7 @@ Source: docs/reference/requests.md, "all codes".
 """
 
 import logging
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -27,6 +28,13 @@ FAR_FUTURE_MS = (1 << 63) - 1
 QUERY_TIMEOUT_MS = 10_000
 
 
+class LocatedMessage(NamedTuple):
+    """A message and its queue."""
+
+    queue: MessageQueue
+    message: StoredMessage
+
+
 def message_by_id(text: str) -> Steps[StoredMessage]:
     """Return the message with an offset message id, from the broker whose address is in the id.
 
@@ -39,7 +47,7 @@ def message_by_id(text: str) -> Steps[StoredMessage]:
     return read_message(answer.body, 0, len(answer.body))
 
 
-def messages_by_key(
+def located_messages(
     routes: Routes,
     topic: str,
     key: str,
@@ -48,8 +56,10 @@ def messages_by_key(
     end_ms: int = FAR_FUTURE_MS,
     *,
     unique: bool = False,
-) -> Steps[list[StoredMessage]]:
-    """Return the messages of a topic with a key, oldest first; all members of all broker groups are asked.
+) -> Steps[list[LocatedMessage]]:
+    """Return the messages of a topic with a key and their queues, oldest first.
+
+    All members of all broker groups are asked.
 
     Brokers find keys by their hash; messages with another key of the same hash are left out here.
 
@@ -89,8 +99,23 @@ def messages_by_key(
                     of_queue.setdefault(message.queue_offset, message)
     if damages and not found:
         raise damages[0]
-    messages = [message for of_queue in found.values() for message in of_queue.values()]
-    return sorted(messages, key=lambda message: (message.store_ms, message.log_offset))[:count_max]
+    located = [LocatedMessage(queue, message) for queue, of_queue in found.items() for message in of_queue.values()]
+    return sorted(located, key=lambda one: (one.message.store_ms, one.message.log_offset))[:count_max]
+
+
+def messages_by_key(
+    routes: Routes,
+    topic: str,
+    key: str,
+    count_max: int,
+    begin_ms: int = 0,
+    end_ms: int = FAR_FUTURE_MS,
+    *,
+    unique: bool = False,
+) -> Steps[list[StoredMessage]]:
+    """Return the messages of a topic with a key, oldest first. Arguments and errors as `located_messages`."""
+    found = yield from located_messages(routes, topic, key, count_max, begin_ms, end_ms, unique=unique)
+    return [one.message for one in found]
 
 
 def _decode(body: bytes, address: str, damages: list[ProtocolError]) -> list[StoredMessage]:
@@ -123,29 +148,40 @@ def message_at(routes: Routes, queue: MessageQueue, offset: int) -> Steps[Stored
         NoRoute, NetworkError, RemoteError: no member of the broker group returns it.
         ProtocolError: the message is damaged.
     """
+    found = yield from messages_from(routes, queue, offset, 1)
+    return found[0] if found and found[0].queue_offset == offset else None
+
+
+def messages_from(routes: Routes, queue: MessageQueue, offset: int, count_max: int) -> Steps[list[StoredMessage]]:
+    """Return messages of a queue from an offset on, as many as one response of the broker has; [] if there are none.
+
+    Raises:
+        NoRoute, NetworkError, RemoteError: no member of the broker group returns them.
+        ProtocolError: the first message is damaged.
+    """
     if not routes.members(queue.broker_name):
         yield from topic_route(routes, queue.topic)
-    answer = yield from ask_member(routes, queue.broker_name, lambda: _pull(queue, offset))
+    answer = yield from ask_member(routes, queue.broker_name, lambda: _pull(queue, offset, count_max))
     if answer.code in (
         ResponseCode.PULL_NOT_FOUND,
         ResponseCode.PULL_RETRY_IMMEDIATELY,
         ResponseCode.PULL_OFFSET_MOVED,
     ):
-        return None
+        return []
     pulled = decode_pulled(checked(answer).body)
     if pulled.damage and not pulled.messages:
         raise ProtocolError(f"the message at offset {offset} of {queue}: {pulled.damage}")
-    return pulled.messages[0] if pulled.messages and pulled.messages[0].queue_offset == offset else None
+    return pulled.messages[:count_max]
 
 
-def _pull(queue: MessageQueue, offset: int) -> Command:
+def _pull(queue: MessageQueue, offset: int, count_max: int) -> Command:
     return request(
         RequestCode.PULL_MESSAGE,
         consumerGroup=TOOLS_GROUP,
         topic=queue.topic,
         queueId=queue.queue_id,
         queueOffset=offset,
-        maxMsgNums=1,
+        maxMsgNums=count_max,
         sysFlag=_SUBSCRIPTION,
         commitOffset=0,
         suspendTimeoutMillis=0,

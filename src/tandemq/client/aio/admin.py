@@ -5,12 +5,13 @@ async with Admin("127.0.0.1:9876") as admin:
     for queue, progress in (await admin.progress("billing")).items(): …
 """
 
+from collections.abc import Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tandemq.client.admin import cluster as administration
-from tandemq.client.admin import groups, queries
+from tandemq.client.admin import groups, overview, queries
 from tandemq.client.admin.cluster import ClusterInfo, QueueStats
 from tandemq.client.admin.groups import ClientConnection, ConsumeProgress, GroupConnections, ResetTarget
 from tandemq.client.aio.transport import Shell, make_config
@@ -24,13 +25,15 @@ from tandemq.client.consumer.offsets.lookup import (
 from tandemq.client.core.operations import Steps, checked
 from tandemq.client.core.requests import update_offset_request
 from tandemq.client.core.routes import Routes, TopicRoute
-from tandemq.errors import ClosedError
+from tandemq.errors import ClosedError, TandemError
 from tandemq.model.codes import RequestCode
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.message import MessageQueue, StoredMessage
 from tandemq.model.topic import TopicConfig
 
 T = TypeVar("T")
+COMMAND_MS = 20_000
+"""Timeout of a change of the master. A broker itself gives up a forced takeover after 15 s."""
 
 
 class Admin:
@@ -115,6 +118,34 @@ class Admin:
         """Return the replication status of a broker, as it reports it (GET_BROKER_HA_STATUS)."""
         return await self._run(administration.ha_status(address))
 
+    async def ask_brokers(
+        self, codes: Mapping[str, RequestCode], *, timeout_ms: int = 0
+    ) -> dict[str, dict[str, Any] | TandemError]:
+        """Send a request without fields to each broker at once.
+
+        Returns, by address, the JSON object in the response, or the error if there is none.
+
+        Args:
+            codes: request codes by address.
+            timeout_ms: 0 for the client's default.
+        """
+        return await self._run(overview.ask_brokers(codes, timeout_ms))
+
+    async def switch_master(self, address: str, target: int, *, timeout_ms: int = COMMAND_MS) -> str:
+        """Make another member of an elect group the master; returns what was done.
+
+        Args:
+            address: of the present master.
+            target: broker id of the next one.
+        """
+        return await self._run(overview.order(address, RequestCode.TANDEM_SWITCH, {"target": str(target)}, timeout_ms))
+
+    async def force_master(self, address: str, *, preview: bool, timeout_ms: int = COMMAND_MS) -> str:
+        """Force the member at an address to serve, although messages may be lost; returns what was done, or with
+        `preview` what may be lost or delivered again."""
+        fields = {"preview": "true"} if preview else {}
+        return await self._run(overview.order(address, RequestCode.TANDEM_FORCE_MASTER, fields, timeout_ms))
+
     async def set_write_permission(self, broker_name: str, *, may_write: bool) -> int:
         """Grant or revoke the write permission of a broker for all its topics; returns the number of topics."""
         return await self._run(administration.set_write_permission(self._routes, broker_name, may_write=may_write))
@@ -149,6 +180,10 @@ class Admin:
             RemoteError: with code 3, a Java broker older than 5.0.
         """
         return await self._run(administration.topic_config(self._routes, topic))
+
+    async def topic_configs(self) -> dict[str, dict[str, TopicConfig]]:
+        """Return the configurations of all topics, by topic and broker name, with one request per broker group."""
+        return await self._run(overview.topic_configs(self._routes))
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
         """Return the offsets of a topic's queues at their brokers, sorted by queue.
@@ -228,6 +263,10 @@ class Admin:
             topic: only this topic; by default all topics of the group.
         """
         return await self._run(groups.progress(self._routes, group, topic))
+
+    async def all_progress(self) -> dict[str, dict[MessageQueue, ConsumeProgress]]:
+        """Return the progress of all groups, by group, with one request per broker group."""
+        return await self._run(overview.all_progress(self._routes))
 
     async def connections(self, group: str, topic: str | None = None) -> GroupConnections | None:
         """Return the members of a consumer group; None if it has none."""
@@ -320,9 +359,28 @@ class Admin:
             queries.messages_by_key(self._routes, topic, key, count_max, begin_ms, end_ms, unique=unique)
         )
 
+    async def located_messages(
+        self,
+        topic: str,
+        key: str,
+        *,
+        count_max: int = 64,
+        begin_ms: int = 0,
+        end_ms: int = queries.FAR_FUTURE_MS,
+        unique: bool = False,
+    ) -> list[queries.LocatedMessage]:
+        """Return the messages of a topic with a key and their queues. Arguments as `messages_by_key`."""
+        return await self._run(
+            queries.located_messages(self._routes, topic, key, count_max, begin_ms, end_ms, unique=unique)
+        )
+
     async def message_at(self, queue: MessageQueue, offset: int) -> StoredMessage | None:
         """Return the message at an offset of a queue; None if there is none."""
         return await self._run(queries.message_at(self._routes, queue, offset))
+
+    async def messages_from(self, queue: MessageQueue, offset: int, count_max: int = 32) -> list[StoredMessage]:
+        """Return messages of a queue from an offset on: at most `count_max`, perhaps fewer than there are."""
+        return await self._run(queries.messages_from(self._routes, queue, offset, count_max))
 
     async def _fetch_route(self, queue: MessageQueue) -> None:
         if not self._routes.members(queue.broker_name):

@@ -1,0 +1,239 @@
+"""`tandemq console`: the web pages for operators, and their users."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tandemq.cli.ha.config import actor, database_option, open_database
+from tandemq.cli.support import registries
+from tandemq.cli.support.client_session import namesrv_option, quiet
+from tandemq.cli.support.output import json_option, show_rows, time_text
+from tandemq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tandemq.console.access.accounts import Accounts
+
+DEFAULT_PORT = 8377
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+ROLE_NAMES = ("viewer", "operator", "admin")
+
+
+def _need_packages() -> None:
+    try:
+        import starlette  # noqa: F401, PLC0415  # an extra
+        import uvicorn  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise ConfigError(
+            "tandemq console needs packages that are not installed", hint="pip install 'tandemq[console]'"
+        ) from error
+
+
+@click.group(invoke_without_command=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="IP address to listen on.")
+@click.option(
+    "--port", "-p", default=DEFAULT_PORT, show_default=True, type=click.IntRange(0, 65535), help="Port; 0: a free one."
+)
+@click.option("--host-name", "names", multiple=True, help="Host name under which browsers reach it; repeatable.")
+@click.option("--certificate", type=click.Path(exists=True, dir_okay=False), help="TLS certificate, PEM.")
+@click.option("--key", type=click.Path(exists=True, dir_okay=False), help="Private key of the certificate, PEM.")
+@click.option(
+    "--behind-proxy",
+    "proxies",
+    multiple=True,
+    metavar="IP",
+    help="Address of a proxy in front of it, which does TLS and sets X-Forwarded-For; repeatable.",
+)
+@click.option("--hide-bodies", is_flag=True, help="Viewers see no bodies, properties, tags and keys of messages.")
+@click.option("--publish", is_flag=True, help="Also apply stored group configurations to --registry, every second.")
+@registries.registry_option("Registry for --publish: zookeeper://host:2181,host:2181 or namesrv://host:9876.")
+@database_option
+@namesrv_option
+@click.option("--json", "as_json", is_flag=True, help="Print the link as one line of JSON.")
+@click.option(
+    "--while-stdin", is_flag=True, help="Stop when standard input is closed; for programs that start this one."
+)
+@click.pass_context
+def console(context: click.Context, /, **options: Any) -> None:
+    """Serve web pages on which operators watch and change a cluster, until SIGTERM or SIGINT.
+
+    The first start prints a link that works once: it creates the first user. Other addresses than loopback need
+    --certificate and --key, or --behind-proxy.
+    """
+    if context.invoked_subcommand is None:
+        _need_packages()
+        _serve(options)
+
+
+def _check(options: dict[str, Any]) -> None:
+    if bool(options["certificate"]) != bool(options["key"]):
+        raise ConfigError("--certificate and --key need each other")
+    if options["host"] not in LOOPBACK and not options["certificate"] and not options["proxies"]:
+        raise ConfigError(
+            f"--host {options['host']} is reachable from other machines, and passwords would be sent in clear text",
+            hint="give --certificate and --key, or --behind-proxy with the proxy's address",
+        )
+    if options["publish"] and not options["registry"]:
+        raise ConfigError("--publish needs --registry")
+
+
+def _serve(options: dict[str, Any]) -> None:
+    import asyncio  # noqa: PLC0415  # --help needs none of these
+
+    from tandemq.console.publishing import PublisherThread  # noqa: PLC0415
+    from tandemq.console.server import ListenAddress, bind, serve  # noqa: PLC0415
+    from tandemq.console.services import ConsoleSettings  # noqa: PLC0415
+
+    _check(options)
+    host = options["host"]
+    own = {f"[{host}]" if ":" in host else host, "127.0.0.1", "localhost", "[::1]"}
+    settings = ConsoleSettings(
+        hosts=frozenset(own | {name.lower() for name in options["names"]}),
+        is_secure=bool(options["certificate"]) or bool(options["proxies"]),
+        hides_bodies=options["hide_bodies"],
+        proxies=frozenset(options["proxies"]),
+    )
+    address = ListenAddress(host, options["port"], options["certificate"] or "", options["key"] or "")
+    if options["while_stdin"]:
+        threading.Thread(target=_wait_for_end, name="stdin", daemon=True).start()
+    with ExitStack() as stack:
+        stack.enter_context(quiet())
+        database = stack.enter_context(open_database(options["database_url"]))
+        listener = stack.enter_context(bind(address))
+        if options["publish"]:
+            secret = registries.secret_file()
+            stack.callback(PublisherThread(database, options["registry"], secret).close)
+        ready = _printer(as_json=options["as_json"])
+        asyncio.run(serve(settings, database, options["name_servers"], address, listener, ready))
+
+
+def _wait_for_end() -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        continue
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _printer(*, as_json: bool) -> Callable[[str], None]:
+    def ready(link: str) -> None:
+        if as_json:
+            click.echo(json.dumps({"link": link, "address": link.split("/")[2], "pid": os.getpid()}))
+        elif "/setup/" in link:
+            click.echo(f"open this link once, within 15 minutes, to create the first user:\n{link}")
+        else:
+            click.echo(f"console: {link}")
+
+    return ready
+
+
+# Users.
+
+
+@console.group()
+def user() -> None:
+    """Administer the users of the console."""
+
+
+def _accounts(context: click.Context, database_url: str | None) -> "Accounts":
+    _need_packages()
+    from tandemq.console.access.accounts import Accounts  # noqa: PLC0415
+
+    return Accounts(context.with_resource(open_database(database_url)))
+
+
+def _password(path: str | None) -> str:
+    """Return the password in a file, or one that is typed twice."""
+    if path is None:
+        typed: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+        return typed
+    text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    return text.rstrip("\r\n")
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+password_option = click.option(
+    "--password-file",
+    "path",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="Read the password from this file; - is stdin. Default: it is asked for.",
+)
+role_option = click.option(
+    "--role", required=True, type=click.Choice(ROLE_NAMES), help="What the user may do; each includes the one before."
+)
+
+
+@user.command("add")
+@click.argument("name")
+@role_option
+@password_option
+@database_option
+@click.pass_context
+def add_user(context: click.Context, name: str, role: str, path: str | None, database_url: str | None) -> None:
+    """Add a user."""
+    from tandemq.console.access.accounts import ROLES  # noqa: PLC0415
+
+    _accounts(context, database_url).add(name, ROLES[role], _password(path), actor(), _wall_ms())
+    click.echo(f"{name}: {role}")
+
+
+@user.command("list")
+@database_option
+@json_option
+@click.pass_context
+def list_users(context: click.Context, database_url: str | None, as_json: bool) -> None:
+    """List the users."""
+    accounts = _accounts(context, database_url)
+    rows = [
+        {
+            "user": one.name,
+            "role": one.role.text,
+            "sessions": len(found := accounts.sessions_of(one.name, _wall_ms())),
+            "lastRequest": time_text(max((each.seen_ms for each in found), default=0)),
+        }
+        for one in accounts.users()
+    ]
+    show_rows(rows, as_json=as_json, empty="no user exists")
+
+
+@user.command("role")
+@click.argument("name")
+@role_option
+@database_option
+@click.pass_context
+def set_role(context: click.Context, name: str, role: str, database_url: str | None) -> None:
+    """Change the role of a user."""
+    from tandemq.console.access.accounts import ROLES  # noqa: PLC0415
+
+    _accounts(context, database_url).set_role(name, ROLES[role], actor(), _wall_ms())
+    click.echo(f"{name}: {role}")
+
+
+@user.command("password")
+@click.argument("name")
+@password_option
+@database_option
+@click.pass_context
+def set_password(context: click.Context, name: str, path: str | None, database_url: str | None) -> None:
+    """Change the password of a user, and end the user's sessions."""
+    _accounts(context, database_url).set_password(name, _password(path), actor(), _wall_ms())
+    click.echo(f"{name}: the password is changed")
+
+
+@user.command("remove")
+@click.argument("name")
+@database_option
+@click.pass_context
+def remove_user(context: click.Context, name: str, database_url: str | None) -> None:
+    """Remove a user, and end the user's sessions."""
+    _accounts(context, database_url).remove(name, actor(), _wall_ms())
+    click.echo(f"{name}: removed")

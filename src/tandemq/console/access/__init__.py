@@ -1,0 +1,1 @@
+"""Accounts, passwords, sessions, limits of attempts."""

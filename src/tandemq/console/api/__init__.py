@@ -1,0 +1,1 @@
+"""The JSON interface below /api/v1."""

@@ -1,0 +1,155 @@
+"""Messages: how they are found, shown and sent again.
+
+The console connects to no address that a user enters: a message id contains one, which must be that of a known broker.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tandemq.client.admin.queries import FAR_FUTURE_MS
+from tandemq.client.aio.admin import Admin
+from tandemq.codec.record.record import parse_message_id
+from tandemq.errors import LocalError
+from tandemq.model.message import (
+    CLUSTER,
+    DELAY,
+    KEYS,
+    MAX_OFFSET,
+    MIN_OFFSET,
+    RECORD_CRC,
+    TAGS,
+    UNIQ_KEY,
+    WAIT,
+    Message,
+    MessageQueue,
+    StoredMessage,
+)
+
+FOUND_MAX = 64
+QUEUES_MAX = 64
+"""Maximum number of queues that are searched by time."""
+BODY_SHOWN_MAX = 64 << 10
+_NOT_COPIED = frozenset({KEYS, TAGS, DELAY, WAIT, UNIQ_KEY, CLUSTER, MIN_OFFSET, MAX_OFFSET, RECORD_CRC})
+RESENT_FROM = "TANDEM_RESENT_FROM"
+"""Property of a message that the console has sent again: id of the original."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMessage:
+    """A message and the broker group that has it."""
+
+    broker: str
+    message: StoredMessage
+
+    @property
+    def queue(self) -> MessageQueue:
+        """Its queue."""
+        return MessageQueue(self.message.topic, self.broker, self.message.queue_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownBody:
+    """A body as text: JSON (indented), text, or hexadecimal digits."""
+
+    kind: str
+    text: str
+    is_cut: bool = False
+
+
+class MessageFinder:
+    """Searches messages."""
+
+    def __init__(self, admin: Admin) -> None:
+        """Take an admin client that is started."""
+        self._admin = admin
+
+    async def by_key(
+        self, topic: str, key: str, *, unique: bool, begin_ms: int = 0, end_ms: int = FAR_FUTURE_MS
+    ) -> list[FoundMessage]:
+        """Return the messages with a key, or with a unique key, oldest first."""
+        found = await self._admin.located_messages(
+            topic, key, unique=unique, count_max=FOUND_MAX, begin_ms=begin_ms, end_ms=end_ms
+        )
+        return [FoundMessage(one.queue.broker_name, one.message) for one in found]
+
+    async def by_id(self, message_id: str, known: Mapping[str, str]) -> list[FoundMessage]:
+        """Return the message with an offset message id, from a broker of this cluster.
+
+        Args:
+            known: names of broker groups by the addresses of their members.
+
+        Raises:
+            LocalError: the address in the id is not that of a broker of this cluster.
+            ProtocolError: the text is not an id.
+        """
+        address, _ = parse_message_id(message_id)
+        if address not in known:
+            raise LocalError(f"{address}, the address in this id, is not that of a broker of this cluster")
+        one = await self._admin.message_by_id(message_id)
+        return [FoundMessage(known[address], one)]
+
+    async def by_offset(self, queue: MessageQueue, offset: int) -> list[FoundMessage]:
+        """Return messages of a queue from an offset on."""
+        await self._admin.topic_route(queue.topic)
+        bounds = await self._admin.bounds(queue)
+        start = min(max(offset, bounds.first), bounds.end)
+        if start == bounds.end:
+            return []
+        return [FoundMessage(queue.broker_name, one) for one in await self._admin.messages_from(queue, start)]
+
+    async def at(self, queue: MessageQueue, offset: int) -> FoundMessage | None:
+        """Return the message at an offset, None if there is none."""
+        one = await self._admin.message_at(queue, offset)
+        return None if one is None else FoundMessage(queue.broker_name, one)
+
+    async def by_time(self, topic: str, wall_ms: int, end_ms: int = FAR_FUTURE_MS) -> list[FoundMessage]:
+        """Return the first messages of a topic stored from a time on, oldest first."""
+        route = await self._admin.topic_route(topic)
+        found: list[FoundMessage] = []
+        for queue in sorted(route.subscribe_queues())[:QUEUES_MAX]:
+            offset = await self._admin.offset_by_time(queue, wall_ms)
+            if offset < (await self._admin.bounds(queue)).end:
+                some = await self._admin.messages_from(queue, offset)
+                found += [FoundMessage(queue.broker_name, one) for one in some if wall_ms <= one.store_ms <= end_ms]
+        found.sort(key=lambda one: (one.message.store_ms, one.message.log_offset))
+        return found[:FOUND_MAX]
+
+
+def copy_of(one: StoredMessage, topic: str = "") -> Message:
+    """Return a message like a stored one, to send it again; it gets a unique key of its own.
+
+    Args:
+        topic: destination; "": that of the original.
+
+    Raises:
+        LocalError: the body could not be decompressed.
+    """
+    if one.fault:
+        raise LocalError(f"this message cannot be sent again: {one.fault}")
+    properties = {name: value for name, value in one.properties.items() if name not in _NOT_COPIED}
+    properties[RESENT_FROM] = one.unique_key or one.offset_message_id
+    return Message(topic or one.topic, one.body, tags=one.tags, keys=one.keys, properties=properties, flag=one.flag)
+
+
+def shown_body(one: StoredMessage) -> ShownBody:
+    """Return a body as text, at most `BODY_SHOWN_MAX` characters of it."""
+    try:
+        text = one.body.decode()
+    except UnicodeDecodeError:
+        part = one.body[: BODY_SHOWN_MAX // 4]
+        lines = [_hex_line(at, part[at : at + 16]) for at in range(0, len(part), 16)]
+        return ShownBody("hex", "\n".join(lines), len(part) < len(one.body))
+    kind = "text"
+    if text[:1] in ("{", "[") and len(text) <= BODY_SHOWN_MAX:
+        try:
+            kind, text = "JSON", json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        except (ValueError, RecursionError):
+            kind = "text"
+    shown = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text[:BODY_SHOWN_MAX])
+    return ShownBody(kind, shown, len(text) > BODY_SHOWN_MAX)
+
+
+def _hex_line(at: int, data: bytes) -> str:
+    text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
+    return f"{at:08x}  {data.hex(' '):<47}  {text}"

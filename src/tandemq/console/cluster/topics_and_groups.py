@@ -1,0 +1,154 @@
+"""Tables of topics and of consumer groups, each fetched with one request per broker group, kept for seconds.
+
+The lag of all groups is recorded once a minute, for the chart of the last hour; the records are in memory only.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tandemq.client.admin.groups import ConsumeProgress
+from tandemq.client.aio.admin import Admin
+from tandemq.model.message import MessageQueue
+from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS, TopicConfig, is_system_group
+
+FRESH_S = 3.0
+SAMPLE_S = 60.0
+SAMPLES_MAX = 60
+T = TypeVar("T")
+
+
+class _Cached(Generic[T]):
+    """A value that is fetched at most once per `FRESH_S`, by one request at a time."""
+
+    def __init__(self, fetch: Callable[[], Awaitable[T]]) -> None:
+        self._fetch = fetch
+        self._value: tuple[float, T] | None = None
+        self._lock = asyncio.Lock()
+
+    async def get(self) -> T:
+        async with self._lock:
+            if self._value is None or time.monotonic() - self._value[0] > FRESH_S:
+                value = await self._fetch()
+                self._value = (time.monotonic(), value)
+            return self._value[1]
+
+    def forget(self) -> None:
+        self._value = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A topic in the list: its queues over all brokers."""
+
+    name: str
+    kind: str
+    """normal, retry, dead letters or system."""
+    brokers: tuple[str, ...]
+    read_queues: int
+    write_queues: int
+    perm: int
+    order: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A consumer group in the list."""
+
+    name: str
+    lag: int
+    lag_ms: int
+    """How long ago the last consumed message of the queue that lags most was stored; 0 without lag, or if unknown."""
+    topics: tuple[str, ...]
+
+
+class ClusterTables:
+    """The tables."""
+
+    def __init__(self, admin: Admin) -> None:
+        """Take an admin client that is started; nothing is asked yet."""
+        self._topics = _Cached(admin.topic_configs)
+        self._progress = _Cached(admin.all_progress)
+        self._samples: dict[str, deque[int]] = {}
+
+    def forget(self) -> None:
+        """Fetch the tables again when they are asked for next: something was changed."""
+        self._topics.forget()
+        self._progress.forget()
+
+    async def topics(self) -> list[TopicRow]:
+        """Return all topics, sorted by name."""
+        return [_topic_row(name, configs) for name, configs in (await self._topics.get()).items()]
+
+    async def topic(self, name: str) -> Mapping[str, TopicConfig]:
+        """Return the configurations of a topic by broker; {} if there is no such topic."""
+        return (await self._topics.get()).get(name, {})
+
+    async def groups(self) -> list[GroupRow]:
+        """Return all consumer groups, those that lag most first."""
+        now_ms = time.time_ns() // 1_000_000
+        rows = [
+            _group_row(name, queues, now_ms)
+            for name, queues in (await self._progress.get()).items()
+            if not is_system_group(name)
+        ]
+        return sorted(rows, key=lambda row: (-row.lag, row.name))
+
+    async def progress(self, group: str) -> Mapping[MessageQueue, ConsumeProgress] | None:
+        """Return the progress of a group; None if no broker knows the group."""
+        return (await self._progress.get()).get(group)
+
+    async def consumers_of(self, queue: MessageQueue, offset: int) -> dict[str, bool]:
+        """Return the groups that read a queue, and whether each has consumed the message at an offset."""
+        return {
+            group: queues[queue].consumer_offset > offset
+            for group, queues in (await self._progress.get()).items()
+            if queue in queues
+        }
+
+    def samples(self, group: str) -> list[int]:
+        """Return the lag of a group in the last hour, one value per minute, oldest first."""
+        return list(self._samples.get(group, ()))
+
+    async def sample(self) -> None:
+        """Record the present lag of all groups."""
+        rows = await self.groups()
+        for row in rows:
+            self._samples.setdefault(row.name, deque(maxlen=SAMPLES_MAX)).append(row.lag)
+        for name in self._samples.keys() - {row.name for row in rows}:
+            del self._samples[name]
+
+
+def _topic_row(name: str, configs: Mapping[str, TopicConfig]) -> TopicRow:
+    first = next(iter(configs.values()))
+    return TopicRow(
+        name,
+        kind_of(name),
+        tuple(sorted(configs)),
+        sum(config.read_queue_nums for config in configs.values()),
+        sum(config.write_queue_nums for config in configs.values()),
+        first.perm,
+        first.order,
+    )
+
+
+def kind_of(topic: str) -> str:
+    """Return the kind of a topic."""
+    if topic.startswith(RETRY_PREFIX):
+        return "retry"
+    if topic.startswith(DLQ_PREFIX):
+        return "dead letters"
+    return "system" if topic in SYSTEM_TOPICS or topic.startswith("rmq_sys_") else "normal"
+
+
+def _group_row(name: str, queues: Mapping[MessageQueue, ConsumeProgress], now_ms: int) -> GroupRow:
+    lagging = [one for one in queues.values() if one.lag and one.last_ms]
+    return GroupRow(
+        name,
+        sum(one.lag for one in queues.values()),
+        max((now_ms - one.last_ms for one in lagging), default=0),
+        tuple(sorted({queue.topic for queue in queues if not queue.topic.startswith(RETRY_PREFIX)})),
+    )

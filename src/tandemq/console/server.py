@@ -1,0 +1,131 @@
+"""The process of the console: its application on uvicorn, until SIGTERM or SIGINT.
+
+The first start without a user prints a link that works once, for 15 minutes: it creates the first admin.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import uvicorn
+
+from tandemq.client.aio.admin import Admin
+from tandemq.console.app import build_app
+from tandemq.console.cluster.topics_and_groups import SAMPLE_S
+from tandemq.console.services import Console, ConsoleSettings, wall_ms
+from tandemq.errors import LocalError, TandemError
+from tandemq.groupdb.database import GroupDatabase
+
+log = logging.getLogger(__name__)
+SETUP_MS = 15 * 60_000
+STOP_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """Where the console listens, and with which certificate."""
+
+    host: str = "127.0.0.1"
+    port: int = 8377
+    certificate: str = ""
+    key: str = ""
+
+
+@asynccontextmanager
+async def open_console(settings: ConsoleSettings, database: GroupDatabase, name_servers: str) -> AsyncIterator[Console]:
+    """Open a console without a server, for as long as the body runs."""
+    async with Admin(name_servers) as admin:
+        console = Console(settings, database, admin, name_servers)
+        if not await console.run(console.accounts.users):
+            console.setup_token = secrets.token_urlsafe(24)
+            console.setup_until_ms = wall_ms() + SETUP_MS
+        sampler = asyncio.create_task(_sample(console))
+        try:
+            yield console
+        finally:
+            sampler.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await sampler
+            await console.close()
+
+
+async def _sample(console: Console) -> None:
+    """Record the lag of all groups once a minute."""
+    while True:
+        try:
+            await console.tables.sample()
+        except TandemError as error:
+            log.info("console: the lag of groups is unknown now: %s", error)
+        await asyncio.sleep(SAMPLE_S)
+
+
+def bind(address: ListenAddress) -> socket.socket:
+    """Return a listening socket.
+
+    Raises:
+        LocalError: the address cannot be used.
+    """
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address.host, address.port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise LocalError(
+            f"cannot listen on {address.host}:{address.port}: {error.strerror}", hint="choose another --port"
+        ) from error
+    return listener
+
+
+async def serve(
+    settings: ConsoleSettings,
+    database: GroupDatabase,
+    name_servers: str,
+    address: ListenAddress,
+    listener: socket.socket,
+    ready: Callable[[str], None],
+) -> None:
+    """Run the console until a signal; `ready` gets the link to print."""
+    async with open_console(settings, database, name_servers) as console:
+        config = uvicorn.Config(
+            build_app(console),
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=int(STOP_S),
+            ssl_certfile=address.certificate or None,
+            ssl_keyfile=address.key or None,
+            h11_max_incomplete_event_size=32 << 10,
+        )
+        server = _Server(config, console)
+        ready(link_of(console, listener, is_secure=bool(address.certificate)))
+        await server.serve(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """A server that ends the streams when it shall exit."""
+
+    def __init__(self, config: uvicorn.Config, console: Console) -> None:
+        super().__init__(config)
+        self._console = console
+
+    def handle_exit(self, sig: int, frame: object) -> None:
+        self._console.ending.set()
+        super().handle_exit(sig, frame)  # type: ignore[arg-type]
+
+
+def link_of(console: Console, listener: socket.socket, *, is_secure: bool) -> str:
+    """Return the link to open: the one-time link if there is no user yet."""
+    host, port = listener.getsockname()[:2]
+    shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    path = f"/setup/{console.setup_token}" if console.setup_token else "/"
+    return f"{'https' if is_secure else 'http'}://{shown}:{port}{path}"

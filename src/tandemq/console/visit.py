@@ -1,0 +1,113 @@
+"""A visit: one request of a user, with the account, the fields, and the ways to respond."""
+
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from tandemq.console.access.accounts import ConsoleRole, User
+from tandemq.console.services import Console
+from tandemq.console.web.forms import Fields
+from tandemq.console.web.render import render
+from tandemq.errors import LocalError
+from tandemq.groupdb.audit import Actor
+from tandemq.model.message import MessageQueue
+from tandemq.model.topic import group_name_error, topic_name_error
+
+SEE_OTHER = 303
+
+
+class NotFound(LocalError):
+    """The address of a page leads to nothing."""
+
+
+@dataclass(slots=True)
+class Visit:
+    """One request. On public pages `user` is None."""
+
+    request: Request
+    console: Console
+    address: str
+    """IP address of the browser."""
+    user: User | None
+    session_id: str
+    csrf: str
+    language: str
+    form: Fields = field(default_factory=lambda: Fields({}))
+    """Fields of the body of a POST."""
+    query: Fields = field(default_factory=lambda: Fields({}))
+    """Fields of the address."""
+
+    @property
+    def actor(self) -> Actor:
+        """The user, for the audit log."""
+        return Actor(self.user.name if self.user is not None else "", self.address)
+
+    def may(self, role: ConsoleRole) -> bool:
+        """Return whether the user has a role."""
+        return self.user is not None and self.user.role >= role
+
+    @property
+    def sees_bodies(self) -> bool:
+        """Whether the user may see bodies and properties of messages."""
+        return self.may(ConsoleRole.OPERATOR) or not self.console.settings.hides_bodies
+
+    def part(self, name: str) -> str:
+        """Return a segment of the path."""
+        return str(self.request.path_params[name])
+
+    def topic(self) -> str:
+        """Return the topic in the path. Raises NotFound if it is not a valid name."""
+        name = self.part("topic")
+        if topic_name_error(name) is not None:
+            raise NotFound("this is not the name of a topic")
+        return name
+
+    def group(self) -> str:
+        """Return the consumer group in the path. Raises NotFound if it is not a valid name."""
+        name = self.part("group")
+        if group_name_error(name) is not None:
+            raise NotFound("this is not the name of a group")
+        return name
+
+    def queue(self) -> MessageQueue:
+        """Return the queue in the path."""
+        return MessageQueue(self.topic(), self.part("broker"), int(self.part("queue")))
+
+    def text(self, template: str, **values: Any) -> str:
+        """Return a template with values, and what every page needs."""
+        path = self.request.url.path
+        query = self.request.url.query
+        return render(
+            template,
+            self.language,
+            {
+                "user": self.user,
+                "csrf": self.csrf,
+                "path": path,
+                "here": path + (f"?{query}" if query and self.request.method == "GET" else ""),
+                "operator": self.may(ConsoleRole.OPERATOR),
+                "admin": self.may(ConsoleRole.ADMIN),
+                "sees_bodies": self.sees_bodies,
+                "theme": self.user.theme if self.user is not None else "",
+                **values,
+            },
+        )
+
+    def page(self, template: str, status: int = 200, **values: Any) -> Response:
+        """Respond with a page."""
+        return HTMLResponse(self.text(template, **values), status)
+
+    def to(self, path: str) -> Response:
+        """Respond with a redirection to another page of the console."""
+        return RedirectResponse(path, SEE_OTHER)
+
+
+def local_path(text: str) -> str:
+    """Return a path of this console that a form named; "/" if it leads anywhere else."""
+    parts = urlsplit(text)
+    is_local = not parts.scheme and not parts.netloc and text.startswith("/") and not text.startswith("//")
+    is_plain = "\\" not in text and text.isprintable() and text.isascii() and len(text) <= 2_000
+    return text if is_local and is_plain else "/"

@@ -1,0 +1,149 @@
+"""Messages: found, shown without effect of their content, sent again; no address of a user is connected to."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tandemq.console.cluster.messages import RESENT_FROM, copy_of, shown_body
+from tandemq.console.services import ConsoleSettings
+from tandemq.errors import LocalError
+from tandemq.groupdb.audit import AuditEntry
+from tests.unit.console.conftest import Browser
+from tests.unit.console.fakes import FakeAdmin, FakeProducer, stored
+
+BrowserOf = Callable[[str], Browser]
+ONE = "/messages/Orders/broker-a/0/0"
+EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}"
+
+
+@pytest.fixture
+def cluster() -> FakeAdmin:
+    return FakeAdmin(messages=[stored("Orders", n, b'{"n": %d}' % n) for n in range(5)])
+
+
+def test_messages_are_found_by_key_id_offset_and_time(browser_of: BrowserOf) -> None:
+    browser = browser_of("viewer")
+    identifier = stored("Orders", 3).offset_message_id
+    for query, place in (
+        ("by=key&topic=Orders&key=k2", "/0/2"),
+        ("by=unique&topic=Orders&key=UK1", "/0/1"),
+        (f"by=id&key={identifier}", "/0/3"),
+        ("by=offset&topic=Orders&broker=broker-a&queue=0&offset=4", "/0/4"),
+        ("by=time&topic=Orders&begin=1700000000004", "/0/4"),
+    ):
+        page = browser.get(f"/messages?search=1&{query}").text
+        assert f"/messages/Orders/broker-a{place}" in page, query
+        assert "1 messages" in page
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("by=key&topic=Orders", "give a key"),
+        ("by=key&topic=&key=x", "the topic name is empty"),
+        ("by=key&topic=..%2Fx&key=x", "illegal characters"),
+        ("by=key&topic=Nothing&key=x", "no name server knows Nothing"),
+        ("by=offset&topic=Orders&broker=broker-a&queue=x&offset=1", "queue: a whole number is expected"),
+        ("by=offset&topic=Orders&broker=broker-a&queue=-1&offset=1", "queue: -1 is not between"),
+        ("by=time&topic=Orders&begin=yesterday", "begin: a time like"),
+    ],
+)
+def test_wrong_search_says_what_is_wrong(browser_of: BrowserOf, query: str, why: str) -> None:
+    response = browser_of("viewer").get(f"/messages?search=1&{query}")
+    assert response.status_code == 400
+    assert why in response.text
+
+
+def test_address_in_an_id_is_not_connected_to(browser_of: BrowserOf, cluster: FakeAdmin) -> None:
+    for address in ("A9FEA9FE00000050", "7F00000100001F90", "0A00000200000016"):
+        response = browser_of("viewer").get(f"/messages?search=1&by=id&key={address}{0:016X}")
+        assert response.status_code == 400
+        assert "not that of a broker of this cluster" in response.text
+    assert not [call for call in cluster.calls if call[0] == "message_by_id"]
+
+
+def test_message_is_shown_with_its_place_and_groups(browser_of: BrowserOf) -> None:
+    page = browser_of("viewer").get(ONE).text
+    assert "10.0.0.1:10911" in page and "UK0" in page and "&#34;n&#34;: 0" in page
+
+
+def test_missing_messages_and_wrong_places_are_not_found(browser_of: BrowserOf) -> None:
+    browser = browser_of("viewer")
+    for path in ("Orders/broker-a/0/99", "Nothing/broker-a/0/0", "Orders/other/0/0", "a%20b/broker-a/0/0"):
+        assert browser.get(f"/messages/{path}").status_code == 404, path
+    assert browser.get(f"/messages/Orders/broker-a/0/{1 << 70}").status_code == 404
+    assert browser.get("/messages/..%2F..%2Fetc/broker-a/0/0").status_code == 404
+    assert browser.get("/static/..%2f..%2fserver.py").status_code == 404
+
+
+def test_content_of_messages_has_no_effect(browser_of: BrowserOf, cluster: FakeAdmin) -> None:
+    cluster.messages = [stored("Orders", 0, EVIL.encode(), properties={EVIL: EVIL, "KEYS": EVIL, "TAGS": EVIL})]
+    browser = browser_of("viewer")
+    for path in (ONE, "/messages?search=1&by=offset&topic=Orders&broker=broker-a&queue=0&offset=0"):
+        page = browser.get(path).text
+        assert "<script>alert" not in page and "<img" not in page
+        assert "{{7*7}}" in page and "&lt;script&gt;" in page
+    for field in ("topic", "key", "broker", "queue", "begin", "by"):
+        page = browser.get("/messages", params={"search": "1", field: EVIL}).text
+        assert "<script>alert" not in page and "<img" not in page
+
+
+def test_body_is_downloaded_as_a_file(browser_of: BrowserOf) -> None:
+    response = browser_of("viewer").get(f"{ONE}/body")
+    assert response.content == b'{"n": 0}'
+    assert response.headers["content-type"] == "application/octet-stream"
+    assert response.headers["content-disposition"].startswith("attachment")
+
+
+def test_bodies_as_json_text_and_hex() -> None:
+    assert shown_body(stored("T", 0, b'{"a":[1]}')).kind == "JSON"
+    assert shown_body(stored("T", 0, b"{not json")).kind == "text"
+    assert shown_body(stored("T", 0, b"[" * 50_000)).kind == "text"
+    assert shown_body(stored("T", 0, b"a\x00\x1b[31m")).text == "a\ufffd\ufffd[31m"
+    shown = shown_body(stored("T", 0, bytes(range(256))))
+    assert shown.kind == "hex" and shown.text.startswith("00000000  00 01 02")
+    assert shown_body(stored("T", 0, b"x" * 100_000)).is_cut
+
+
+def test_copy_has_body_keys_and_properties_of_its_own() -> None:
+    one = stored("Orders", 0, properties={"UNIQ_KEY": "U", "KEYS": "a b", "TAGS": "t", "x": "y", "__CRC32#": "1"})
+    copy = copy_of(one)
+    assert (copy.topic, copy.body, copy.tags, tuple(copy.keys)) == ("Orders", b"body", "t", ("a", "b"))
+    assert copy.properties == {"x": "y", RESENT_FROM: "U"}
+    with pytest.raises(LocalError, match="cannot be sent again"):
+        copy_of(stored("Orders", 0, fault="too large"))
+
+
+def test_resent_message_is_sent_and_in_the_audit_log(
+    browser_of: BrowserOf, producer: FakeProducer, audit: Callable[[], list[AuditEntry]]
+) -> None:
+    response = browser_of("operator").post(f"{ONE}/resend")
+    assert response.status_code == 303
+    assert [one.body for one in producer.sent] == [b'{"n": 0}']
+    (entry,) = audit()
+    assert (entry.action, entry.by.name, entry.target) == ("message.resend", "operator", "Orders/broker-a/0@0")
+    assert entry.outcome == "done"
+
+
+def test_failed_resend_is_reported_and_in_the_audit_log(
+    browser_of: BrowserOf, producer: FakeProducer, audit: Callable[[], list[AuditEntry]]
+) -> None:
+    producer.failing_topic = "Orders"
+    response = browser_of("operator").post(f"{ONE}/resend")
+    assert response.status_code == 502 and "the broker refuses" in response.text
+    assert audit()[0].outcome == "failed: the broker refuses"
+
+
+class TestHiddenBodies:
+    @pytest.fixture
+    def settings(self) -> ConsoleSettings:
+        return ConsoleSettings(hides_bodies=True)
+
+    def test_viewers_see_neither_body_nor_properties(self, browser_of: BrowserOf, cluster: FakeAdmin) -> None:
+        cluster.messages = [stored("Orders", 0, b"secret body", properties={"KEYS": "secret key", "p": "secret value"})]
+        viewer = browser_of("viewer")
+        found = "/messages?search=1&by=offset&topic=Orders&broker=broker-a&queue=0&offset=0"
+        for path in (ONE, f"{ONE}/body", found):
+            assert "secret" not in viewer.get(path).text, path
+        assert viewer.get(f"{ONE}/body").status_code == 404
+        assert "secret body" in browser_of("operator").get(ONE).text
