@@ -16,7 +16,7 @@ import click
 from tandemq.cli.ha.config import actor, database_option, open_database
 from tandemq.cli.support import registries
 from tandemq.cli.support.client_session import namesrv_option, quiet
-from tandemq.cli.support.output import json_option, show_rows, time_text
+from tandemq.cli.support.output import json_option, show_facts, show_rows, time_text
 from tandemq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -63,10 +63,10 @@ def _need_packages() -> None:
 )
 @click.pass_context
 def console(context: click.Context, /, **options: Any) -> None:
-    """Serve web pages on which operators watch and change a cluster, until SIGTERM or SIGINT.
+    """Serve web pages on which operators watch and change a cluster.
 
-    The first start prints a link that works once: it creates the first user. Other addresses than loopback need
-    --certificate and --key, or --behind-proxy.
+    Runs until SIGTERM or SIGINT. The first start prints a link that works once: it creates the first user. Other
+    addresses than loopback need --certificate and --key, or --behind-proxy.
     """
     if context.invoked_subcommand is None:
         _need_packages()
@@ -161,6 +161,10 @@ def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _done(as_json: bool, **facts: object) -> None:
+    show_facts(facts, as_json=as_json)
+
+
 password_option = click.option(
     "--password-file",
     "path",
@@ -177,13 +181,16 @@ role_option = click.option(
 @role_option
 @password_option
 @database_option
+@json_option
 @click.pass_context
-def add_user(context: click.Context, name: str, role: str, path: str | None, database_url: str | None) -> None:
+def add_user(
+    context: click.Context, name: str, role: str, path: str | None, database_url: str | None, as_json: bool
+) -> None:
     """Add a user."""
     from tandemq.console.access.accounts import ROLES  # noqa: PLC0415
 
     _accounts(context, database_url).add(name, ROLES[role], _password(path), actor(), _wall_ms())
-    click.echo(f"{name}: {role}")
+    _done(as_json, user=name, role=role)
 
 
 @user.command("list")
@@ -209,31 +216,34 @@ def list_users(context: click.Context, database_url: str | None, as_json: bool) 
 @click.argument("name")
 @role_option
 @database_option
+@json_option
 @click.pass_context
-def set_role(context: click.Context, name: str, role: str, database_url: str | None) -> None:
+def set_role(context: click.Context, name: str, role: str, database_url: str | None, as_json: bool) -> None:
     """Change the role of a user."""
     from tandemq.console.access.accounts import ROLES  # noqa: PLC0415
 
     _accounts(context, database_url).set_role(name, ROLES[role], actor(), _wall_ms())
-    click.echo(f"{name}: {role}")
+    _done(as_json, user=name, role=role)
 
 
 @user.command("password")
 @click.argument("name")
 @password_option
 @database_option
+@json_option
 @click.pass_context
-def set_password(context: click.Context, name: str, path: str | None, database_url: str | None) -> None:
+def set_password(context: click.Context, name: str, path: str | None, database_url: str | None, as_json: bool) -> None:
     """Change the password of a user, and end the user's sessions."""
     _accounts(context, database_url).set_password(name, _password(path), actor(), _wall_ms())
-    click.echo(f"{name}: the password is changed")
+    _done(as_json, user=name, changed="password")
 
 
 @user.command("remove")
 @click.argument("name")
 @database_option
+@json_option
 @click.pass_context
-def remove_user(context: click.Context, name: str, database_url: str | None) -> None:
+def remove_user(context: click.Context, name: str, database_url: str | None, as_json: bool) -> None:
     """Remove a user, and end the user's sessions."""
     _accounts(context, database_url).remove(name, actor(), _wall_ms())
-    click.echo(f"{name}: removed")
+    _done(as_json, user=name, removed=True)

@@ -17,7 +17,7 @@ COMMANDS = {
     "bench": ("tandemq.cli.bench:bench", "Put load on one broker and measure its throughput."),
     "broker": ("tandemq.cli.serve:broker", "Run one broker until SIGTERM or SIGINT."),
     "cluster": ("tandemq.cli.admin.cluster:cluster", "List brokers, show and change their settings."),
-    "console": ("tandemq.cli.console:console", "Serve web pages for operators, and administer their users."),
+    "console": ("tandemq.cli.console:console", "Serve web pages on which operators watch and change a cluster."),
     "demo": ("tandemq.cli.demo:demo", "Send real messages, kill a master, and verify that no message is lost."),
     "group": ("tandemq.cli.admin.group:group", "Create, delete, list and show consumer groups."),
     "ha": (

@@ -1,0 +1,49 @@
+"""`tandemq console`: its users, and where it may listen."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tandemq.console.access import passwords
+from tests.unit.cli.conftest import Run
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(passwords, "_COST", 2)
+    return f"sqlite:///{tmp_path / 'groups.db'}"
+
+
+def test_users_are_added_changed_listed_and_removed(run: Run, url: str, tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("correct horse\n")
+    end = ("--database", url)
+    run("console", "user", "add", "ada", "--role", "admin", "--password-file", secret, *end)
+    run("console", "user", "add", "bob", "--role", "viewer", *end, typed="correct horse\ncorrect horse\n")
+    run("console", "user", "role", "bob", "--role", "operator", *end)
+    run("console", "user", "password", "bob", "--password-file", "-", *end, typed="another horse")
+    rows = json.loads(run("console", "user", "list", "--json", *end).stdout)
+    assert [(row["user"], row["role"], row["sessions"]) for row in rows] == [
+        ("ada", "admin", 0),
+        ("bob", "operator", 0),
+    ]
+    assert "no admin would be left" in run("console", "user", "remove", "ada", *end, code=1).stderr
+    run("console", "user", "remove", "bob", *end)
+    assert (
+        "10 to 256"
+        in run(
+            "console", "user", "add", "eve", "--role", "viewer", "--password-file", "-", *end, code=2, typed="short"
+        ).stderr
+    )
+
+
+def test_other_addresses_need_tls_or_a_proxy(run: Run, url: str, tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    key.write_text("")
+    for words, why in (
+        (("--host", "0.0.0.0"), "clear text"),
+        (("--key", key), "need each other"),
+        (("--publish",), "--publish needs --registry"),
+    ):
+        assert why in run("console", *words, "--database", url, code=2).stderr
