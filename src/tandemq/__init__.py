@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tandemq.client.consumer.received_message import ReceivedMessage
     from tandemq.client.core.settings import ConsumeFrom, MessageModel
     from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus, StoredMessage
+    from tandemq.model.replies import ReplyMessage, create_reply
 
 __version__ = "0.1.0"
 __all__ = [
@@ -28,9 +29,11 @@ __all__ = [
     "PullConsumer",
     "PushConsumer",
     "ReceivedMessage",
+    "ReplyMessage",
     "SendResult",
     "SendStatus",
     "StoredMessage",
+    "create_reply",
 ]
 _MODULES = {
     "Admin": "tandemq.client.aio.admin",
@@ -42,9 +45,11 @@ _MODULES = {
     "PullConsumer": "tandemq.client.aio.pull_consumer",
     "PushConsumer": "tandemq.client.aio.push_consumer",
     "ReceivedMessage": "tandemq.client.consumer.received_message",
+    "ReplyMessage": "tandemq.model.replies",
     "SendResult": "tandemq.model.message",
     "SendStatus": "tandemq.model.message",
     "StoredMessage": "tandemq.model.message",
+    "create_reply": "tandemq.model.replies",
 }
 
 

@@ -12,7 +12,8 @@ TandemError
 │       └── AuthenticationError  the peer did not prove that it knows the secret
 ├── NetworkError      no answer: connection refused, connection lost, timeout (unknown outcome)
 │   ├── NotConnected  the request was not sent, so it was not carried out
-│   └── OutcomeUnknown it was sent and not answered: it may have been carried out
+│   ├── OutcomeUnknown it was sent and not answered: it may have been carried out
+│   └── NoReply       no consumer replied to a request in time
 └── StoreError        the store could not carry out an operation
     ├── RecordTooLarge
     ├── DiskFull      nothing was written; the log stays readable; writes succeed again once there is space
@@ -99,6 +100,10 @@ class NotConnected(NetworkError):
 
 class OutcomeUnknown(NetworkError):
     """The request was sent and not answered: it may have been carried out or not."""
+
+
+class NoReply(NetworkError):
+    """No consumer replied to a request in time: the request may have been carried out, and its reply is dropped."""
 
 
 class StoreError(TandemError):

@@ -18,11 +18,12 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from tandemq.client.aio.options import ConsumerKeywords, ProducerKeywords, QueueChoice
-from tandemq.client.aio.producer import Producer
+from tandemq.client.aio.producer import REQUEST_TIMEOUT_S, Producer
 from tandemq.client.aio.push_consumer import PushConsumer
 from tandemq.client.consumer.received_message import MessageView, ReceivedMessage
 from tandemq.errors import ClosedError
 from tandemq.model.message import Message, SendResult
+from tandemq.model.replies import ReplyMessage
 
 T = TypeVar("T")
 
@@ -92,6 +93,12 @@ class BlockingProducer:
         """Send one message without a response; see `Producer.send_oneway`."""
         self._thread.call(self._producer.send_oneway(message, **choice))
 
+    def request(
+        self, message: Message, *, timeout_s: float = REQUEST_TIMEOUT_S, **choice: Unpack[QueueChoice]
+    ) -> ReplyMessage:
+        """Send one message as a request and wait for the reply; see `Producer.request`."""
+        return self._thread.call(self._producer.request(message, timeout_s=timeout_s, **choice))
+
     def close(self) -> None:
         """Wait for the sends in flight, then close; has no effect a second time."""
         _finish(self._thread, self._producer.close())
@@ -128,6 +135,10 @@ class BlockingMessage(MessageView):
     def retry(self, delay_level: int = 0) -> None:
         """Send the message back for a later redelivery; see `ReceivedMessage.retry`."""
         self._thread.call(self._message.retry(delay_level))
+
+    def reply(self, body: bytes) -> SendResult:
+        """Reply to a request; see `ReceivedMessage.reply`."""
+        return self._thread.call(self._message.reply(body))
 
 
 class BlockingConsumer:

@@ -55,6 +55,7 @@ from tandemq.client.core.routes import MASTER_ID, Routes, TopicRoute
 from tandemq.client.core.settings import ClientConfig, ConsumerOptions, MessageModel, ProducerOptions
 from tandemq.client.producer.fault_strategy import MQFaultStrategy
 from tandemq.client.producer.machine import ProducerCore
+from tandemq.client.producer.requester import Requester
 from tandemq.client.producer.unique_keys import UniqueKeys
 from tandemq.errors import ConfigError, TandemError
 from tandemq.model.codes import RequestCode
@@ -80,6 +81,7 @@ class ClientNode:
         self._keys = UniqueKeys(config.ip, config.pid, random.getrandbits(32))
         self._storage = storage if storage is not None else MemoryOffsetStorage()
         self._producers: dict[str, ProducerCore] = {}
+        self.requester = Requester(config.client_id, self.introduce, self.routes, self.timers, self._keys, random)
         self._consumers: dict[str, PushConsumerCore] = {}
         self._pullers: dict[str, PullConsumerCore] = {}
         self._is_closed = False
@@ -87,7 +89,9 @@ class ClientNode:
         self._start_timers(now)
 
     def _connect_parts(self, now: Now) -> None:
-        processor = ClientRemotingProcessor(self.remoting, self.config.name_servers, self._consumers, now.wall_ms)
+        processor = ClientRemotingProcessor(
+            self.remoting, self.config.name_servers, self._consumers, self.requester.take_reply, now.wall_ms
+        )
         self.remoting.on_open = self._on_open
         self.remoting.on_recovered = self._on_recovered
         self.remoting.on_request = processor.process_request
@@ -124,10 +128,7 @@ class ClientNode:
         """
         if options.group in self._consumers:
             raise ConfigError(f"this client already has a consumer of the group {options.group}")
-        inner = self._producers.get(INNER_PRODUCER)
-        if inner is None:
-            # A message that it cannot send at once stays with the consumer, which delivers it again.
-            inner = self.producer(ProducerOptions(group=INNER_PRODUCER, retry_ms=0))
+        inner = self.inner_producer()
         service = self._rebalance_service(options)
         sender = MessageSendBack(options, self.remoting, self.routes, inner, self._keys)
         consumer = PushConsumerCore(options, self.runner, self.timers, service, sender, now)
@@ -135,6 +136,14 @@ class ClientNode:
         self.routes.on_change.append(consumer.route_changed)
         self._consumers[options.group] = consumer
         return consumer
+
+    def inner_producer(self) -> ProducerCore:
+        """Return the producer of consumers, for messages that they send back and for replies."""
+        inner = self._producers.get(INNER_PRODUCER)
+        if inner is None:
+            # A message that it cannot send at once stays with the consumer, which delivers it again.
+            inner = self.producer(ProducerOptions(group=INNER_PRODUCER, retry_ms=0))
+        return inner
 
     def _rebalance_service(self, options: ConsumerOptions) -> RebalanceService:
         client_id, remoting, routes, availability = (
@@ -250,9 +259,9 @@ class ClientNode:
             self._send_heartbeat(address, now)
 
     def _on_route_change(self, route: TopicRoute, now: Now) -> None:
-        """Send a heartbeat to new brokers at once if the client has a consumer; producers connect with their first
-        message."""
-        if not self._consumers:
+        """Send a heartbeat to new brokers at once if the client has a consumer, or requests that wait for replies;
+        other producers connect with their first message."""
+        if not self._consumers and not self.requester.is_used:
             return
         for group in route.brokers.values():
             for address in group.members.values():
@@ -261,7 +270,7 @@ class ClientNode:
 
     def _on_active(self, address: str, now: Now) -> None:
         """Send a heartbeat to a broker that has become active, before messages are pulled from it."""
-        if self._consumers and not self.remoting.is_down(address):
+        if (self._consumers or self.requester.is_used) and not self.remoting.is_down(address):
             self._send_heartbeat(address, now)
         self._on_recovered(address, now)
 
@@ -285,6 +294,7 @@ class ClientNode:
             yield from wait(puller.close((yield from current_time())))
         for producer in self._producers.values():
             producer.refuse()
+        self.requester.close()
         while any(producer.in_flight for producer in self._producers.values()):
             yield from pause(FLIGHT_CHECK_MS)
         for producer in self._producers.values():

@@ -7,10 +7,12 @@
 Source: docs/reference/requests.md, "request-reply"; RocketMQ MessageUtil, MessageConst.
 """
 
+from typing import Protocol
+
 import msgspec
 
 from tandemq.errors import InvalidMessage
-from tandemq.model.message import CLUSTER, KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY, Message, StoredMessage
+from tandemq.model.message import CLUSTER, KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY, Message
 from tandemq.model.topic import reply_topic
 
 CORRELATION_ID = "CORRELATION_ID"
@@ -55,7 +57,15 @@ class ReplyMessage(msgspec.Struct, frozen=True):
         return self.properties.get(UNIQ_KEY, "")
 
 
-def create_reply(request: StoredMessage, body: bytes) -> Message:
+class HasProperties(Protocol):
+    """A received message of any consumer."""
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Names and values, as the broker stored them."""
+
+
+def create_reply(request: HasProperties, body: bytes) -> Message:
     """Return the reply to a received request, to be sent by any producer.
 
     Raises:

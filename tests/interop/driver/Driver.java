@@ -50,6 +50,8 @@ public final class Driver {
                 case "push": Consume.push(order); break;
                 case "pull": Consume.pull(order); break;
                 case "lite": Consume.lite(order); break;
+                case "request": Ask.request(order); break;
+                case "respond": Ask.respond(order); break;
                 case "key": Query.byKey(order); break;
                 case "unique": Query.byUniqueKey(order); break;
                 case "view": Query.byOffsetId(order); break;

@@ -7,6 +7,7 @@ Any number of sends may be in flight: use `asyncio.gather`, or `begin`, which re
 """
 
 import asyncio
+import math
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, Unpack
@@ -18,9 +19,12 @@ from tandemq.client.core.settings import ProducerOptions
 from tandemq.client.producer.machine import ProducerCore, Select, by_hash
 from tandemq.errors import ClosedError, LocalError
 from tandemq.model.message import Message, MessageQueue, SendResult
+from tandemq.model.replies import ReplyMessage
 
 ONEWAY_YIELD_AFTER = 64
 """After this many one-way sends the event loop gets a turn."""
+REQUEST_TIMEOUT_S = 3.0
+"""For how long a request waits for its reply by default."""
 
 
 class Producer:
@@ -153,6 +157,33 @@ class Producer:
             await asyncio.sleep(0)
         await shell.writable()
         await shell.done(ticket)
+
+    async def request(
+        self, message: Message, *, timeout_s: float = REQUEST_TIMEOUT_S, **choice: Unpack[QueueChoice]
+    ) -> ReplyMessage:
+        """Send one message as a request and wait for the reply of the consumer that gets it.
+
+        Args:
+            message: the request. Its consumer replies with `ReceivedMessage.reply`, or sends `create_reply`.
+            timeout_s: for how long to wait, sending included. A cancelled call waits no longer; its request may have
+                been sent, and a reply to it is dropped.
+            choice: see `send`.
+
+        Raises:
+            NoReply: no reply came in time; the request may have been carried out.
+            OutcomeUnknown, NotConnected, NoRoute, RemoteError: the request could not be sent, see `send`.
+            LocalError, RecordTooLarge: the message is invalid; nothing was sent.
+        """
+        shell, core = self._running()
+        await shell.writable()
+        requester = shell.node.requester
+        ticket = requester.request(
+            core, message, shell.now, timeout_ms=math.ceil(timeout_s * 1000), select=_selector(**choice)
+        )
+        try:
+            return await shell.done(ticket)
+        finally:
+            requester.forget(ticket)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that accept messages, sorted.

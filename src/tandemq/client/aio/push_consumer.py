@@ -27,7 +27,7 @@ from tandemq.client.consumer.received_message import ReceivedMessage
 from tandemq.client.consumer.subscription import make_subscription
 from tandemq.client.core.settings import ConsumerOptions
 from tandemq.errors import ClosedError
-from tandemq.model.message import MessageQueue
+from tandemq.model.message import Message, MessageQueue, SendResult
 from tandemq.model.topic import AUTO_CREATE_TOPIC
 
 log = logging.getLogger(__name__)
@@ -258,6 +258,12 @@ class PushConsumer:
         """See `ReceivedMessage.retry`."""
         shell, core = self._running()
         await shell.done(core.retry(delivery, shell.now, delay_level))
+
+    async def send_reply(self, reply: Message) -> SendResult:
+        """See `ReceivedMessage.reply`."""
+        shell, _ = self._running()
+        await shell.writable()
+        return await shell.done(shell.node.inner_producer().send(reply, shell.now))
 
     async def commit(self) -> None:
         """Start to commit now, without waiting; commits are also made every `commit_ms` and by `close`."""

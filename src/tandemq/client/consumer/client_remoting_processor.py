@@ -23,16 +23,20 @@ Handler = Callable[[str, Command, Now], Command | None]
 
 
 class ClientRemotingProcessor:
-    """Handles the requests of brokers for all consumers of one client."""
+    """Handles the requests of brokers for all producers and consumers of one client."""
 
     def __init__(
         self,
         remoting: RemotingClient,
         name_servers: tuple[str, ...],
         consumers: dict[str, PushConsumerCore],
+        take_reply: Handler,
         started_ms: int,
     ) -> None:
-        """`consumers`: by group; the node adds consumers to it. `started_ms`: of the client, since 1970."""
+        """`consumers`: by group; the node adds consumers to it. `started_ms`: of the client, since 1970.
+
+        `take_reply` handles replies to the client's requests.
+        """
         self._remoting = remoting
         self._name_servers = name_servers
         self._consumers = consumers
@@ -43,6 +47,7 @@ class ClientRemotingProcessor:
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: take_reply,
         }
 
     def process_request(self, address: str, command: Command, now: Now) -> Command | None:

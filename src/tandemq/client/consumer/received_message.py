@@ -4,7 +4,8 @@ from typing import Protocol
 from warnings import warn
 
 from tandemq.client.consumer.push_machine import Delivery
-from tandemq.model.message import MessageQueue, StoredMessage
+from tandemq.model.message import Message, MessageQueue, SendResult, StoredMessage
+from tandemq.model.replies import create_reply
 
 
 class AckHandler(Protocol):
@@ -15,6 +16,9 @@ class AckHandler(Protocol):
 
     async def retry(self, delivery: Delivery, delay_level: int) -> None:
         """Send a message back, or to the dead letter topic."""
+
+    async def send_reply(self, reply: Message) -> SendResult:
+        """Send the reply to a request."""
 
 
 class MessageView:
@@ -121,6 +125,16 @@ class ReceivedMessage(MessageView):
                 -1 for the dead letter topic at once.
         """
         await self._ender.retry(self._delivery, delay_level)
+
+    async def reply(self, body: bytes) -> SendResult:
+        """Reply to a request; returns when the client that sent the request has the reply. Does not end the message.
+
+        Raises:
+            InvalidMessage: the message is not a request.
+            RemoteError: the client that sent it is not connected, or did not take the reply.
+            OutcomeUnknown, NotConnected, NoRoute: as for a send.
+        """
+        return await self._ender.send_reply(create_reply(self.stored, body))
 
     @property
     def is_ended(self) -> bool:

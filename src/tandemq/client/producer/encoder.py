@@ -27,6 +27,7 @@ from tandemq.model.message import (
     SysFlag,
     encode_properties,
 )
+from tandemq.model.replies import MSG_TYPE, REPLY_TYPE
 from tandemq.model.topic import AUTO_CREATE_TOPIC, FORBIDDEN_FOR_SENDING, RETRY_PREFIX
 
 PROPERTIES_BYTES_MAX = 32_000
@@ -48,6 +49,14 @@ class SendRequest(msgspec.Struct, frozen=True):
     is_batch: bool = False
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
+    is_reply: bool = False
+
+    @property
+    def code(self) -> RequestCode:
+        """The code it is sent with."""
+        if self.is_reply:
+            return RequestCode.SEND_REPLY_MESSAGE_V2
+        return RequestCode.SEND_BATCH_MESSAGE if self.is_batch else RequestCode.SEND_MESSAGE_V2
 
     def command(self, group: str, broker_name: str, queue_id: int, wall_ms: int, queue_nums: int) -> Command:
         """Return the request that sends it to one queue.
@@ -73,8 +82,7 @@ class SendRequest(msgspec.Struct, frozen=True):
         }
         if self.max_reconsume_times is not None:
             fields["l"] = str(self.max_reconsume_times)
-        code = RequestCode.SEND_BATCH_MESSAGE if self.is_batch else RequestCode.SEND_MESSAGE_V2
-        return Command(code, fields=fields, body=self.body)
+        return Command(self.code, fields=fields, body=self.body)
 
 
 class SendEncoder:
@@ -89,6 +97,7 @@ class SendEncoder:
         self._queue_nums = queue_nums
         self._heads: dict[MessageQueue, bytes] = {}
         self._batch_heads: dict[MessageQueue, bytes] = {}
+        self._reply_heads: dict[MessageQueue, bytes] = {}
 
     def encode(self, request: SendRequest, queue: MessageQueue, wall_ms: int) -> JsonRequest:
         """Return the request that sends a message or batch to one queue.
@@ -98,7 +107,9 @@ class SendEncoder:
         """
         if queue.topic != request.topic:
             queue = MessageQueue(request.topic, queue.broker_name, queue.queue_id)
-        heads = self._batch_heads if request.is_batch else self._heads
+        heads = self._heads
+        if request.is_batch or request.is_reply:
+            heads = self._batch_heads if request.is_batch else self._reply_heads
         head = heads.get(queue)
         if head is None:
             if len(heads) >= _HEADS_MAX:
@@ -124,8 +135,7 @@ class SendEncoder:
             ).fields.items()
             if name in "abcdekmn"
         }
-        code = RequestCode.SEND_BATCH_MESSAGE if request.is_batch else RequestCode.SEND_MESSAGE_V2
-        return b'{"code":%d,"extFields":%b' % (code, _encode_json(shared)[:-1])
+        return b'{"code":%d,"extFields":%b' % (request.code, _encode_json(shared)[:-1])
 
 
 def prepare(message: Message, unique_key: str, options: ProducerOptions) -> SendRequest:
@@ -144,7 +154,8 @@ def prepare(message: Message, unique_key: str, options: ProducerOptions) -> Send
         packed = zlib.compress(body, options.compress_level)
         if len(packed) < len(body):
             body, sys_flag = packed, int(SysFlag.COMPRESSED)
-    return SendRequest(message.topic, body, properties, sys_flag, message.flag, (unique_key,))
+    is_reply = bool(message.properties) and message.properties.get(MSG_TYPE) == REPLY_TYPE
+    return SendRequest(message.topic, body, properties, sys_flag, message.flag, (unique_key,), is_reply=is_reply)
 
 
 def _properties(message: Message, unique_key: str, options: ProducerOptions) -> str:

@@ -53,11 +53,20 @@ def test_reply_is_pushed_to_the_requester_then_stored_then_answered(broker: Harn
     properties = decode_properties(push.fields.pop("properties"))
     assert properties == PROPERTIES | {"PUSH_REPLY_TIME": str(broker.now.wall_ms)}
     assert push.fields == {
-        "producerGroup": "producers", "topic": TOPIC, "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
-        "queueId": "0", "sysFlag": "0", "bornTimestamp": str(START_WALL_MS), "flag": "0", "reconsumeTimes": "0",
-        "unitMode": "false", "bornHost": f"10.0.0.1:{30_000 + CLIENT}", "storeHost": "127.0.0.1:10911",
+        "producerGroup": "producers",
+        "topic": TOPIC,
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4",
+        "queueId": "0",
+        "sysFlag": "0",
+        "bornTimestamp": str(START_WALL_MS),
+        "flag": "0",
+        "reconsumeTimes": "0",
+        "unitMode": "false",
+        "bornHost": f"10.0.0.1:{30_000 + CLIENT}",
+        "storeHost": "127.0.0.1:10911",
         "storeTimestamp": str(broker.now.wall_ms),
-    }  # fmt: skip
+    }
     assert broker.answer_to(opaque) is None
     assert stored(broker) == []
     broker.reply(push, link=REQUESTER)
@@ -72,9 +81,16 @@ def test_reply_is_pushed_to_the_requester_then_stored_then_answered(broker: Harn
 def test_reply_by_the_old_code_is_pushed_too(broker: Harness) -> None:
     short = send_fields(TOPIC, -1, PROPERTIES)
     names = {
-        "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId",
-        "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties",
-    }  # fmt: skip
+        "a": "producerGroup",
+        "b": "topic",
+        "c": "defaultTopic",
+        "d": "defaultTopicQueueNums",
+        "e": "queueId",
+        "f": "sysFlag",
+        "g": "bornTimestamp",
+        "h": "flag",
+        "i": "properties",
+    }
     long = {names[name]: value for name, value in short.items() if name in names}
     opaque = broker.send_request(Code.SEND_REPLY_MESSAGE, long, b"old")
     [push] = pushed(broker)
