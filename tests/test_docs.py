@@ -18,6 +18,7 @@ import pytest
 
 import tandemq
 from tandemq.model.codes import RequestCode
+from tests.interop.mqadmin_rows import verdicts
 from tools import picture, reference
 from tools.reference import leaf_commands, stale_pages
 
@@ -291,6 +292,16 @@ def test_public_names_are_on_the_page_of_the_api() -> None:
     assert not [name for name in tandemq.__all__ if f"::: tandemq.{name}\n" not in page]
     for named in re.findall(r"^::: ([\w.]+)$", page, re.MULTILINE):
         assert pydoc.locate(named) is not None, f"{named} does not exist"
+
+
+# --- mqadmin
+
+
+def test_every_command_of_mqadmin_is_documented_as_it_is_tested() -> None:
+    page = (DOCS / "reference" / "mqadmin.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| ([\d., ]+) \| (\w+) \|", page, re.MULTILINE)
+    found = {command: (tuple(versions.split(", ")), verdict) for command, versions, verdict in rows}
+    assert found == verdicts()
 
 
 # --- request codes

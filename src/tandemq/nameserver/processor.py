@@ -18,6 +18,7 @@ from tandemq.config.files import as_properties
 from tandemq.errors import ConfigError, ProtocolError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.unsupported import unsupported_remark
 from tandemq.nameserver.kv_config import ORDER_NAMESPACE, KeyValues
 from tandemq.nameserver.registration import (
     boolean_field,
@@ -62,9 +63,7 @@ class DefaultRequestProcessor:
         """
         handler = self._handlers.get(request.code)
         if handler is None:
-            return request.answer(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
-            )
+            return request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=unsupported_remark(request.code))
         return handler(request, link, now)
 
     def _table(self) -> dict[int, _Handler]:

@@ -13,7 +13,7 @@ from tandemq.broker.connections.connection import Handler, Link
 from tandemq.broker.context import CurrentConfig
 from tandemq.broker.state.config_overrides import ChangedSettings
 from tandemq.codec.remoting.fastjson import dumps
-from tandemq.config.files import as_properties, changed
+from tandemq.config.files import as_properties, as_texts, changed
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import ConfigError
 from tandemq.model.codes import RequestCode as Code
@@ -21,6 +21,14 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 
 log = logging.getLogger(__name__)
+READ_BY_TOOLS = {
+    "filterServerNums": "0",
+    "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
+    "traceOn": "true",
+    "traceTopicEnable": "false",
+    "useTLS": "false",
+}
+"""Settings of RocketMQ, with their defaults, without which mqadmin's exportConfigs of 4.9 ends with an exception."""
 
 
 class ConfigProcessor:
@@ -40,7 +48,10 @@ class ConfigProcessor:
 
     def _on_read(self, _link: Link, command: Command, _now: Now) -> Command | None:
         version = dumps(self._current.version.as_json()).decode()
-        body = as_properties(self._current.config).encode()
+        config = self._current.config
+        known = as_texts(config)
+        missing = "".join(f"{key}={value}\n" for key, value in READ_BY_TOOLS.items() if key not in known)
+        body = (as_properties(config) + missing).encode()
         return command.answer(ResponseCode.SUCCESS, fields={"version": version}, body=body)
 
     def _on_change(self, link: Link, command: Command, now: Now) -> Command | None:

@@ -19,6 +19,7 @@ from tandemq.codec.remoting.header import FORM_JSON
 from tandemq.errors import ProtocolError, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.unsupported import unsupported_remark
 
 SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 
@@ -107,6 +108,4 @@ class Dispatcher:
                 return self._handlers[command.code](link, command, now)
         except (ProtocolError, StoreError) as error:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        return command.answer(
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {command.code} not supported"
-        )
+        return command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=unsupported_remark(command.code))

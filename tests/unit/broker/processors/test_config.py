@@ -44,6 +44,18 @@ def test_settings_are_shown_under_rocketmqs_names_with_a_version(broker: Harness
     assert settings(broker)["fileReservedTime"] == "71"
 
 
+def test_settings_that_tools_need_are_shown_although_they_cannot_be_changed(broker: Harness) -> None:
+    shown = settings(broker)
+    assert {key: shown[key] for key in ("filterServerNums", "traceOn", "traceTopicEnable", "useTLS")} == {
+        "filterServerNums": "0",
+        "traceOn": "true",
+        "traceTopicEnable": "false",
+        "useTLS": "false",
+    }
+    body = broker.ask(Code.GET_BROKER_CONFIG).body.decode().splitlines()
+    assert len(body) == len(shown)
+
+
 @pytest.mark.parametrize(
     ("lines", "remark"),
     [

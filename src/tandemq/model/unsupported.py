@@ -1,0 +1,141 @@
+"""Remarks for requests that no node answers: the feature that is missing, and what to do instead.
+
+mqadmin shows the remark of a response to its user, so it names the request and a way out. A request that is in no table
+gets RocketMQ's remark.
+
+Source: RocketMQ RequestCode; docs/reference/mqadmin.md.
+"""
+
+from typing import NamedTuple
+
+
+class _Feature(NamedTuple):
+    """A feature of RocketMQ that TandemQ lacks."""
+
+    reason: str
+    """What is missing, and what to do instead."""
+    requests: dict[int, str]
+    """Names of its requests by code."""
+
+
+_CONTAINERS = _Feature(
+    "there are no broker containers; every broker is a process of its own: start or stop `tandemq broker -c FILE`",
+    {902: "ADD_BROKER", 903: "REMOVE_BROKER"},
+)
+_CONTROLLERS = _Feature(
+    "there are no controllers; with registryAddr a group elects its master itself: `tandemq ha status` shows it, "
+    "`tandemq ha switch` changes it, `tandemq ha config` changes the group",
+    {
+        1001: "CONTROLLER_ALTER_SYNC_STATE_SET",
+        1002: "CONTROLLER_ELECT_MASTER",
+        1003: "CONTROLLER_REGISTER_BROKER",
+        1004: "CONTROLLER_GET_REPLICA_INFO",
+        1005: "CONTROLLER_GET_METADATA_INFO",
+        1006: "CONTROLLER_GET_SYNC_STATE_DATA",
+        1008: "NOTIFY_BROKER_ROLE_CHANGED",
+        1009: "UPDATE_CONTROLLER_CONFIG",
+        1010: "GET_CONTROLLER_CONFIG",
+        1011: "CLEAN_BROKER_DATA",
+        1012: "CONTROLLER_GET_NEXT_BROKER_ID",
+        1013: "CONTROLLER_APPLY_BROKER_ID",
+    },
+)
+_HA_MARKS = _Feature(
+    "the offset from which a slave copies follows from replication and is not set by hand: `tandemq ha status`",
+    {906: "EXCHANGE_BROKER_HA_INFO", 908: "RESET_MASTER_FLUSH_OFFSET"},
+)
+_COLD_DATA = _Feature(
+    "reads of cold data are not throttled and the kernel decides what it reads ahead, so nothing is configured here; "
+    "with slaveReadEnable a consumer that is far behind reads from a slave",
+    {
+        2001: "UPDATE_COLD_DATA_FLOW_CTR_CONFIG",
+        2002: "REMOVE_COLD_DATA_FLOW_CTR_CONFIG",
+        2003: "GET_COLD_DATA_FLOW_CTR_INFO",
+        2004: "SET_COMMITLOG_READ_MODE",
+    },
+)
+_ROCKSDB = _Feature(
+    "queues and tables are files, not RocksDB: tables are JSON below config/ already, and `tandemq log verify` checks "
+    "the queues",
+    {354: "CHECK_ROCKSDB_CQ_WRITE_PROGRESS", 355: "EXPORT_ROCKSDB_CONFIG_TO_JSON"},
+)
+_STATIC_TOPICS = _Feature(
+    "static topics are not supported: queues are those of each broker; create an ordinary topic with updateTopic",
+    {513: "UPDATE_AND_CREATE_STATIC_TOPIC"},
+)
+_ACCESS_CONTROL = _Feature(
+    "access control is not supported: there are no users and no permissions; restrict who reaches the port",
+    {
+        50: "UPDATE_AND_CREATE_ACL_CONFIG",
+        51: "DELETE_ACL_CONFIG",
+        52: "GET_BROKER_CLUSTER_ACL_INFO",
+        53: "UPDATE_GLOBAL_WHITE_ADDRS_CONFIG",
+        54: "GET_BROKER_CLUSTER_ACL_CONFIG",
+        3001: "AUTH_CREATE_USER",
+        3002: "AUTH_UPDATE_USER",
+        3003: "AUTH_DELETE_USER",
+        3004: "AUTH_GET_USER",
+        3005: "AUTH_LIST_USER",
+        3006: "AUTH_CREATE_ACL",
+        3007: "AUTH_UPDATE_ACL",
+        3008: "AUTH_DELETE_ACL",
+        3009: "AUTH_GET_ACL",
+        3010: "AUTH_LIST_ACL",
+    },
+)
+_POP = _Feature(
+    "POP consumption is not supported: consumers pull, and assign the queues among themselves (clientRebalance=true, "
+    "the default of Java's push consumer)",
+    {
+        400: "QUERY_ASSIGNMENT",
+        401: "SET_MESSAGE_REQUEST_MODE",
+        200050: "POP_MESSAGE",
+        200051: "ACK_MESSAGE",
+        200052: "PEEK_MESSAGE",
+        200053: "CHANGE_MESSAGE_INVISIBLETIME",
+        200054: "NOTIFICATION",
+        200055: "POLLING_INFO",
+        200056: "POP_ROLLBACK",
+        200151: "BATCH_ACK_MESSAGE",
+    },
+)
+_WITHOUT_HANDLER = _Feature(
+    "brokers of RocketMQ 4.9 and 5.3 do not answer it either",
+    {
+        13: "QUERY_BROKER_OFFSET",
+        22: "GET_TOPIC_CONFIG_LIST",
+        23: "GET_TOPIC_NAME_LIST",
+        27: "TRIGGER_DELETE_FILES",
+        47: "GET_CLIENT_CONFIG",
+        209: "SUSPEND_CONSUMER",
+        210: "RESUME_CONSUMER",
+        211: "RESET_CONSUMER_OFFSET_IN_CONSUMER",
+        212: "RESET_CONSUMER_OFFSET_IN_BROKER",
+        213: "ADJUST_CONSUMER_THREAD_POOL",
+        214: "WHO_CONSUME_THE_MESSAGE",
+        301: "REGISTER_FILTER_SERVER",
+        302: "REGISTER_MESSAGE_FILTER_CLASS",
+    },
+)
+_REMARKS = {
+    code: f" request type {code} not supported ({name}): {feature.reason}"
+    for feature in (
+        _CONTAINERS,
+        _CONTROLLERS,
+        _HA_MARKS,
+        _COLD_DATA,
+        _ROCKSDB,
+        _STATIC_TOPICS,
+        _ACCESS_CONTROL,
+        _POP,
+        _WITHOUT_HANDLER,
+    )
+    for code, name in feature.requests.items()
+}
+UNSUPPORTED_CODES = frozenset(_REMARKS)
+"""Codes of RocketMQ that no node answers, with a remark of their own."""
+
+
+def unsupported_remark(code: int) -> str:
+    """Return the remark for a request that the node has no handler for."""
+    return _REMARKS.get(code, f" request type {code} not supported")
