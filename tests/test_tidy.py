@@ -27,6 +27,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "boundary": (0, "core"),
     "registry": (0, "core"),
     "metrics": (0, "core"),
+    "telemetry": (0, "core"),
     "refusals": (0, "core"),
     "codec": (1, "core"),
     "engine": (2, "core"),

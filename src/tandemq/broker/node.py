@@ -103,6 +103,14 @@ class Broker(BrokerParts):
         )
         return min([time for time in times if time is not None], default=None)
 
+    def turn_took(self, duration_ns: int) -> None:
+        """See `telemetry.collection.MonitoredNode`."""
+        self.request_metrics.turn_took(duration_ns)
+
+    def not_ready(self, now: Now) -> list[str]:
+        """See `telemetry.collection.MonitoredNode`."""
+        return self.readiness.reasons(now)
+
     def _receive(self, received: Sequence[tuple[int, bytes]], turn: Turn, now: Now) -> None:
         for number, data in received:
             try:

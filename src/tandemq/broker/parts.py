@@ -43,6 +43,12 @@ from tandemq.broker.maintenance.log_flush import LogFlush
 from tandemq.broker.maintenance.registration import Registration
 from tandemq.broker.maintenance.stats import Stats
 from tandemq.broker.maintenance.upkeep import Upkeep
+from tandemq.broker.metrics.consumer_metrics import ConsumerMetrics
+from tandemq.broker.metrics.readiness import Readiness
+from tandemq.broker.metrics.replication_metrics import ReplicationMetrics
+from tandemq.broker.metrics.request_metrics import RequestMetrics
+from tandemq.broker.metrics.store_metrics import StoreMetrics
+from tandemq.broker.metrics.topic_metrics import TopicMetrics
 from tandemq.broker.processors.admin import AdminProcessor
 from tandemq.broker.processors.broker_to_client import Broker2ClientProcessor
 from tandemq.broker.processors.config import ConfigProcessor
@@ -74,6 +80,8 @@ from tandemq.registry import parse_address
 from tandemq.replication.authentication import Keyring
 from tandemq.storage.recovery import Recovered, open_store
 from tandemq.storage.store import Store, StoreConfig
+from tandemq.telemetry.families import Metrics
+from tandemq.telemetry.turn_times import TurnTimes
 
 
 class BrokerParts:
@@ -112,6 +120,7 @@ class BrokerParts:
         self.changes = ChangedSettings(self.saver)
         self.current = CurrentConfig(self.changes.laid_over(config))
         self.current_turn = CurrentTurn()
+        self.turn_times = TurnTimes()
         self.role = CurrentRole()
         self.disk = disk
         self.outbox = outbox
@@ -152,7 +161,9 @@ class BrokerParts:
             self.acknowledgements,
             self.saver,
             self.role,
+            self.turn_times,
         )
+        self._build_metrics()
 
     def _build_tables(self, now: Now) -> None:
         """What the broker knows of topics, groups, offsets and clients."""
@@ -466,6 +477,26 @@ class BrokerParts:
             for code, handler in processor.handlers().items():
                 assert code not in self.handlers, f"two handlers for {code}"
                 self.handlers[int(code)] = self.members.guarded(code, handler)
+
+    def _build_metrics(self) -> None:
+        """Collect the sources of metrics; every part that has some brings its own (`broker/metrics`)."""
+        config, store, role, current = self.current.config, self.store, self.role, self.current
+        group = {"cluster": config.cluster, "broker": config.broker_name, "broker_id": str(config.broker_id)}
+        java = {"cluster": config.cluster, "node_type": "broker", "node_id": config.broker_name}
+        self.metrics = Metrics({"rocketmq": java, "tandemq": group})
+        self.readiness = Readiness(store, self.send, self.replication, role, current)
+        self.request_metrics = RequestMetrics(
+            self.turn_times, self.send, self.pull, self.stats, self.links, self.housekeeping, self.schedule
+        )
+        counters = self.pull.counters
+        for source in (
+            TopicMetrics(store, self.topics, self.groups, counters, self.stats),
+            ConsumerMetrics(store, self.offsets, counters, self.clients),
+            StoreMetrics(store, self.disk, self.send, self.upkeep, self.scrubber, self.damages, current),
+            ReplicationMetrics(store, self.replication, role, current),
+            self.request_metrics,
+        ):
+            self.metrics.add(source.collect)
 
     def reconfigure(self, config: BrokerConfig, now: Now) -> None:
         """Apply new settings while running; a period holds from its next run."""

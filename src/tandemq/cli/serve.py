@@ -104,7 +104,8 @@ def broker(
     _stop_on_signal(process.stop, while_stdin=while_stdin)
     _print_ready(
         f"tandemq broker {config.broker_name}/{config.broker_id} ({config.role}) at {process.address}, "
-        f"fast port {process.fast_port}, replication {process.ha_address}, store {config.store_path}, {NAME} engine",
+        f"fast port {process.fast_port}, replication {process.ha_address}, store {config.store_path}, {NAME} engine"
+        + (f", metrics http://{process.metrics_address}/metrics" if process.metrics_address else ""),
         {
             "brokerName": config.broker_name,
             "brokerId": config.broker_id,
@@ -114,6 +115,7 @@ def broker(
             "haAddress": process.ha_address,
             "store": config.store_path,
             "engine": NAME,
+            "metrics": process.metrics_address,
         },
         as_json=as_json,
     )
@@ -144,6 +146,11 @@ def namesrv(path: str | None, port: int | None, pairs: tuple[str, ...], as_json:
     process = NameServerProcess(config)
     process.open()
     _stop_on_signal(process.stop, while_stdin=while_stdin)
-    _print_ready(f"tandemq name server at {process.address}", {"address": process.address}, as_json=as_json)
+    _print_ready(
+        f"tandemq name server at {process.address}"
+        + (f", metrics http://{process.metrics_address}/metrics" if process.metrics_address else ""),
+        {"address": process.address, "metrics": process.metrics_address},
+        as_json=as_json,
+    )
     process.run()
     process.close()

@@ -98,7 +98,7 @@ _MISSING: dict[str, tuple[str, str]] = {
     "messageStorePlugIn": ("!", "store plug-ins, such as tiered storage, are not supported"),
     "metricsExporterType": (
         "!disable",
-        "metrics are not exported yet; mqadmin brokerStatus and tandemq cluster list show them",
+        "metricsPort is the port of Prometheus metrics; RocketMQ's other exporters are not supported",
     ),
     "clusterTest": ("true", "name servers of other clusters are not queried"),
     "needWaitForService": ("true", "routes are answered from the start"),

@@ -88,6 +88,12 @@ class BrokerConfig:
     untaken_bytes_max: int = _setting("untakenAnswersMax", 512 * MEBIBYTE, "bytes")
     """Memory budget for responses that peers have not read yet, on all connections. Beyond it connections that read
     nothing are closed first, slow readers last."""
+    metrics_port: int = _setting("metricsPort", -1)
+    """Port of `/metrics`, `/healthz` and `/readyz`; 0 takes any free one, -1: none. See docs/guides/monitoring.md."""
+    metrics_bind_address: str = _setting("metricsBindAddress", "127.0.0.1")
+    """IP address of the interface to listen on for metrics. They have names of topics and groups, and no login."""
+    metrics_series_max: int = _setting("metricsOtelCardinalityLimit", 50_000)
+    """Maximum number of time series of one metric; further ones are left out and counted."""
     config_black_list: tuple[str, ...] = _setting(
         "configBlackList", ("configBlackList", "flushDiskType", "inSyncReplicas")
     )
@@ -293,6 +299,12 @@ class NameServerConfig:
     untaken_bytes_max: int = _setting("untakenAnswersMax", 128 * MEBIBYTE, "bytes")
     """Memory budget for responses that peers have not read yet, on all connections. Beyond it connections that read
     nothing are closed first, slow readers last."""
+    metrics_port: int = _setting("metricsPort", -1)
+    """Port of `/metrics`, `/healthz` and `/readyz`; 0 takes any free one, -1: none. See docs/guides/monitoring.md."""
+    metrics_bind_address: str = _setting("metricsBindAddress", "127.0.0.1")
+    """IP address of the interface to listen on for metrics. They have no login."""
+    metrics_series_max: int = _setting("metricsOtelCardinalityLimit", 50_000)
+    """Maximum number of time series of one metric; further ones are left out and counted."""
     config_black_list: tuple[str, ...] = _setting("configBlackList", ("configBlackList",))
     """Settings that cannot be changed while the name server runs, separated by `;`."""
 

@@ -30,11 +30,13 @@ from tandemq.model.text import brief
 from tandemq.nameserver.broker_data import MinIdChange
 from tandemq.nameserver.connections import ConnectionTable
 from tandemq.nameserver.kv_config import KeyValues
+from tandemq.nameserver.metrics import NameServerMetrics
 from tandemq.nameserver.processor import DefaultRequestProcessor
 from tandemq.nameserver.registry_service import RegistryHost
 from tandemq.nameserver.routes import RouteTable
 from tandemq.nameserver.running_config import RunningConfig
 from tandemq.refusals import Refusals
+from tandemq.telemetry.families import Metrics
 
 SCANS_PER_TIMEOUT = 24
 _log = logging.getLogger(__name__)
@@ -66,6 +68,9 @@ class NameServer:
         self._processor = DefaultRequestProcessor(self._config, self._routes, kv_config, self.registry)
         self._logged_requests = Refusals()
         self._next_scan_ms: int | None = None
+        self.metrics = Metrics({})
+        self._name_server_metrics = NameServerMetrics(self._routes, self._connections, self.registry)
+        self.metrics.add(self._name_server_metrics.collect)
 
     @property
     def config(self) -> NameServerConfig:
@@ -137,6 +142,15 @@ class NameServer:
                 self.registry.job_done(event)
         return closed
 
+    def turn_took(self, duration_ns: int) -> None:
+        """See `telemetry.collection.MonitoredNode`."""
+        self._name_server_metrics.times.turn_took(duration_ns)
+
+    def not_ready(self, _now: Now) -> list[str]:
+        """See `telemetry.collection.MonitoredNode`."""
+        failed = self.registry.failed if self.registry is not None else None
+        return [] if failed is None else [f"the registry: {failed}"]
+
     # Connections.
 
     def _open(self, event: Opened, turn: Turn, now: Now) -> None:
@@ -191,6 +205,8 @@ class NameServer:
             response: Command | None = request.answer(ResponseCode.SYSTEM_BUSY, remark=busy)
         else:
             response = self._process(request, link, now)
+        if response is not None:
+            self._name_server_metrics.answered(request.code, response.code)
         if response is not None and not request.is_oneway:
             self._connections.respond(link, response, turn)
 

@@ -55,6 +55,11 @@ class RouteTable:
         return len(self._brokers)
 
     @property
+    def topic_count(self) -> int:
+        """The number of topics with a route."""
+        return len(self._topics)
+
+    @property
     def expiry_ms(self) -> int:
         """Silence after which a broker is removed."""
         return self._brokers.expiry_ms

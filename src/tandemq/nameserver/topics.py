@@ -60,6 +60,10 @@ class TopicTable:
 
     # Reading.
 
+    def __len__(self) -> int:
+        """The number of topics."""
+        return len(self._places)
+
     def __contains__(self, topic: str) -> bool:
         return topic in self._places
 

@@ -25,7 +25,7 @@ TRIAL_MAX = 1.5
 class BusyPoll:
     """Exponentially weighted mean of the waits, compared with the polling time."""
 
-    __slots__ = ("_longest_ns", "_mean_ns", "_waits", "is_worth", "poll_ns")
+    __slots__ = ("_longest_ns", "_mean_ns", "_waits", "is_worth", "poll_ns", "total_ns")
 
     def __init__(self, poll_us: int) -> None:
         """Start without polling; `poll_us`: polling time, 0: never."""
@@ -34,11 +34,14 @@ class BusyPoll:
         self._longest_ns = LONGEST * self.poll_ns
         self._mean_ns: float = self._longest_ns
         self._waits = 0
+        self.total_ns = 0
+        """Sum of all waits."""
         self.is_worth = False
         """Whether to poll: the next event probably comes within the polling time, or this is a trial."""
 
     def waited(self, wait_ns: int) -> None:
         """Take the length of a wait into account. Events that were there at once are no wait."""
+        self.total_ns += wait_ns
         self._mean_ns += (min(wait_ns, self._longest_ns) - self._mean_ns) * WEIGHT
         self._waits = (self._waits + 1) % TRIAL_EVERY
         limit = TRIAL_MAX if self._waits < TRIAL_WAITS else 1.0

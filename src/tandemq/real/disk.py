@@ -10,10 +10,13 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic_ns
 
 from tandemq.boundary import Buffer, DiskUsage
 from tandemq.errors import DiskFailed, DiskFull, StoreDamaged, StoreError, StoreLocked
+from tandemq.telemetry.buckets import DurationBuckets
 
+TIMED = "commitlog/"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -115,8 +118,28 @@ class RealFile:
         self.close()
 
 
+class TimedFile(RealFile):
+    """A file whose writes are timed."""
+
+    __slots__ = ("_writes",)
+
+    def __init__(self, path: str, fd: int, writes: DurationBuckets) -> None:
+        """Take over a descriptor; the durations of writes are counted in `writes`."""
+        super().__init__(path, fd)
+        self._writes = writes
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        """See `boundary.File`."""
+        began_ns = monotonic_ns()
+        super().pwrite(data, position)
+        self._writes.add(monotonic_ns() - began_ns)
+
+
 class RealDisk:
     """A directory tree of the file system."""
+
+    writes: DurationBuckets | None = None
+    """Durations of writes to files below `TIMED`, if they are to be counted; set before files are opened."""
 
     def __init__(self, root: str | Path, *, setting: str = "storePathRootDir") -> None:
         """Create the directory if it does not exist.
@@ -183,7 +206,10 @@ class RealDisk:
             if create:
                 os.makedirs(os.path.dirname(full), exist_ok=True)
             flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-            return RealFile(full, os.open(full, flags, 0o644))
+            fd = os.open(full, flags, 0o644)
+        if self.writes is not None and path.startswith(TIMED):
+            return TimedFile(full, fd, self.writes)
+        return RealFile(full, fd)
 
     def list(self, path: str) -> list[str]:
         """See `boundary.Disk`."""

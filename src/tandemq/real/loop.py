@@ -31,12 +31,14 @@ from tandemq.boundary import (
     Opened,
     Turn,
 )
-from tandemq.errors import ConfigError, NetworkError
+from tandemq.errors import NetworkError
 from tandemq.real.busy_poll import BusyPoll
 from tandemq.real.clock import read_clock
 from tandemq.real.file_syncs import FileSyncs
+from tandemq.real.loop_state import LoopState
 from tandemq.real.network.addresses import is_ip, text_of
 from tandemq.real.network.admission import Admission
+from tandemq.real.network.listening import cannot_listen
 from tandemq.real.network.resolver import Resolver
 from tandemq.real.network.socket_connection import SocketConnection, surplus
 from tandemq.real.network.tls import Tls, TlsLink
@@ -66,11 +68,6 @@ POLLED_MAX = 256
 ACCEPT_PAUSE_MS = 1_000
 HANDSHAKE_MS_MAX = 10_000
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_LISTEN_HINTS = {
-    errno.EADDRINUSE: "another process may use the port: stop it, or change that setting",
-    errno.EADDRNOTAVAIL: "bindAddress is not an address of this machine",
-    errno.EACCES: "this port requires root; change that setting",
-}
 _STALLED = "it does not read its responses"
 _GONE = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR)
 
@@ -132,6 +129,10 @@ class Loop:
         found = self._by_number.get(link)
         return found.out_bytes if found is not None else 0
 
+    def state(self) -> LoopState:
+        """Return figures of the loop."""
+        return LoopState(len(self._by_fd), self._untaken, self._refused.count, self._busy_poll.total_ns)
+
     def listen(self, address: str, port: int, kind: LinkKind, what: str = "listenPort", *, is_new: bool = False) -> int:
         """Bind a port, 0 for any free one, and return it; connections are refused until `accept` or `run`.
 
@@ -150,7 +151,7 @@ class Loop:
             sock.bind((address, port))
         except (OSError, OverflowError) as error:
             sock.close()
-            raise _cannot_listen(f"{address}:{port} ({what})", error) from error
+            raise cannot_listen(f"{address}:{port} ({what})", error) from error
         sock.setblocking(False)
         self._listeners[sock.fileno()] = (sock, kind)
         return int(sock.getsockname()[1])
@@ -165,7 +166,7 @@ class Loop:
             try:
                 sock.listen(ACCEPT_BACKLOG)
             except OSError as error:
-                raise _cannot_listen(text_of(sock.getsockname()), error) from error
+                raise cannot_listen(text_of(sock.getsockname()), error) from error
             if not self._is_accepting:
                 self._epoll.register(fd, select.EPOLLIN)
         self._is_accepting = True
@@ -592,9 +593,3 @@ class Loop:
         wake_write, self._wake_write = self._wake_write, -1
         os.close(self._wake_read)
         os.close(wake_write)
-
-
-def _cannot_listen(where: str, error: OSError | OverflowError) -> ConfigError:
-    reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-    hint = _LISTEN_HINTS.get(getattr(error, "errno", 0), "change that setting")
-    return ConfigError(f"cannot listen on {where}: {reason}", hint=hint)

@@ -13,15 +13,18 @@ from tandemq.boundary import LinkKind
 from tandemq.broker.context import Machine
 from tandemq.broker.node import Broker
 from tandemq.config.settings import BrokerConfig, parse_delay_levels
+from tandemq.config.validation import NO_METRICS
 from tandemq.errors import ConfigError
 from tandemq.real.clock import read_clock
 from tandemq.real.disk import RealDisk
 from tandemq.real.loop import Loop
 from tandemq.real.network.tls import Tls
 from tandemq.registry import ZOOKEEPER, parse_address
+from tandemq.run.monitoring import Monitoring
 from tandemq.run.registry_session import ClosableSession, open_zookeeper
 from tandemq.run.secret import check_private, open_keyring
 from tandemq.run.store_identity import claim
+from tandemq.telemetry.buckets import DurationBuckets
 
 log = logging.getLogger(__name__)
 FAST_PORT_DISTANCE = 2
@@ -43,6 +46,7 @@ class BrokerProcess:
         self._loop: Loop | None = None
         self._registry: ClosableSession | None = None
         self._node: Broker | None = None
+        self._monitoring: Monitoring | None = None
         self.port = self.fast_port = self.ha_port = 0
 
     @property
@@ -61,6 +65,11 @@ class BrokerProcess:
         """Address for slaves, "ip:port"."""
         return f"{self.config.ha_advertised_ip or self._advertised()}:{self.ha_port}"
 
+    @property
+    def metrics_address(self) -> str:
+        """Address of `/metrics`, "ip:port"; "" if it is off."""
+        return "" if self._monitoring is None else self._monitoring.address
+
     def open(self) -> None:
         """Lock and open the store, bind the ports, start to register.
 
@@ -71,6 +80,8 @@ class BrokerProcess:
         disk = RealDisk(Path(self.config.store_path).expanduser())
         disk.lock()
         self._disk = disk
+        if self.config.metrics_port != NO_METRICS:
+            disk.writes = DurationBuckets()
         loop = Loop(
             connections_max=lambda: self._present.connections_max,
             is_member=lambda host: self._node is not None and host in member_hosts(self._node),
@@ -99,6 +110,8 @@ class BrokerProcess:
                     accept_loss=self._accept_loss,
                     keyring=keyring,
                 )
+            if self.config.metrics_port != NO_METRICS:
+                self._monitoring = Monitoring(config, self._node, loop, disk.writes)
             loop.accept()
         except BaseException:
             self.close(clean=False)
@@ -151,7 +164,7 @@ class BrokerProcess:
     def run(self) -> None:
         """Serve until `stop` is called."""
         assert self._loop is not None, "open first"
-        self._loop.run(self.node)
+        self._loop.run(self.node if self._monitoring is None else self._monitoring.metered)
 
     def stop(self) -> None:
         """Make `run` return. Callable from any thread or signal handler."""
@@ -163,6 +176,8 @@ class BrokerProcess:
         is_clean_stop = self._node is not None and clean
         if self._node is not None and self._loop is not None and clean:
             self._loop.finish(self._node.stop(read_clock()), seconds=1.0)
+        if self._monitoring is not None:
+            self._monitoring.close()
         if self._registry is not None:
             self._registry.close()
         if self._loop is not None:
@@ -173,7 +188,7 @@ class BrokerProcess:
             self._disk.unlock()
         if is_clean_stop:
             log.info("broker: stopped cleanly")
-        self._loop = self._node = self._disk = self._registry = None
+        self._loop = self._node = self._disk = self._registry = self._monitoring = None
 
 
 def member_hosts(node: Broker) -> set[str]:

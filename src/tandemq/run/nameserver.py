@@ -7,9 +7,11 @@ from pathlib import Path
 
 from tandemq.boundary import LinkKind
 from tandemq.config.settings import NameServerConfig
+from tandemq.config.validation import NO_METRICS
 from tandemq.nameserver.node import NameServer
 from tandemq.real.disk import RealDisk
 from tandemq.real.loop import Loop
+from tandemq.run.monitoring import Monitoring
 from tandemq.run.secret import open_keyring
 
 log = logging.getLogger(__name__)
@@ -24,6 +26,7 @@ class NameServerProcess:
         self._loop: Loop | None = None
         self._node: NameServer | None = None
         self._disk: RealDisk | None = None
+        self._monitoring: Monitoring | None = None
         self.port = 0
 
     @property
@@ -31,6 +34,11 @@ class NameServerProcess:
         """Address for clients on this machine, "ip:port"."""
         host = self.config.bind_address
         return f"{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{self.port}"
+
+    @property
+    def metrics_address(self) -> str:
+        """Address of `/metrics`, "ip:port"; "" if it is off."""
+        return "" if self._monitoring is None else self._monitoring.address
 
     def open(self) -> None:
         """Lock the data directory and bind the port.
@@ -54,6 +62,8 @@ class NameServerProcess:
             keyring = open_keyring(self.config.ha_secret_file)
             with disk.named():
                 self._node = NameServer(replace(self.config, listen_port=self.port), disk, self._loop, keyring)
+            if self.config.metrics_port != NO_METRICS:
+                self._monitoring = Monitoring(self.config, self._node, self._loop)
             self._loop.accept()
         except BaseException:
             self.close()
@@ -68,7 +78,7 @@ class NameServerProcess:
     def run(self) -> None:
         """Serve until `stop` is called."""
         assert self._loop is not None and self._node is not None, "open first"
-        self._loop.run(self._node)
+        self._loop.run(self._node if self._monitoring is None else self._monitoring.metered)
 
     def stop(self) -> None:
         """Make `run` return. Callable from any thread or signal handler."""
@@ -77,13 +87,15 @@ class NameServerProcess:
 
     def close(self) -> None:
         """Close the sockets and files."""
+        if self._monitoring is not None:
+            self._monitoring.close()
         if self._loop is not None:
             self._loop.close()
         if self._node is not None:
             self._node.close()
         if self._disk is not None:
             self._disk.unlock()
-        self._loop = self._node = self._disk = None
+        self._loop = self._node = self._disk = self._monitoring = None
 
 
 def log_open_access(config: NameServerConfig, port: int) -> None:

@@ -133,7 +133,7 @@ def test_key_without_a_similar_one_points_to_the_settings_page() -> None:
         ("enableLmq=TRUE", "light queues are not supported"),
         ("transactionTimeOut=6000", "transactions are not supported"),
         ("timerWheelEnable=true", "timed messages are not supported"),
-        ("metricsExporterType=PROM", "metrics are not exported"),
+        ("metricsExporterType=PROM", "metricsPort is the port"),
         ("defaultMessageRequestMode=POP", "POP consumption is not supported"),
         ("fetchNamesrvAddrByAddressServer=true", "set namesrvAddr"),
         ("messageStorePlugIn=org.example.Store", "plug-ins"),

@@ -107,6 +107,8 @@ class RegistryRole(BrokerRole):
         self._member: MemberMachine | None = None
         self._is_master = False
         self.epoch = 0
+        self.elections = self.role_changes = 0
+        """Epochs that this member began as the master, and changes of its role, since the start."""
         self.commands: list[tuple[int, Command]] = []
         """Operators' commands that wait for their outcome: connection and request."""
         self._has_own_tables = False
@@ -433,6 +435,8 @@ class RegistryRole(BrokerRole):
         if not self.is_master or self.epoch != order.epoch:
             self._replication.close_connections(turn, f"broker {member.id} is the master of epoch {order.epoch}")
             was_master, self._is_master, self.epoch = self.is_master, True, order.epoch
+            self.elections += 1
+            self.role_changes += not was_master
             self._copied = 0
             try:
                 if self.is_elect:
@@ -462,6 +466,7 @@ class RegistryRole(BrokerRole):
         if self.is_master or self.epoch != order.epoch:
             self._replication.close_connections(turn, f"broker {order.master} is the master of epoch {order.epoch}")
             self._drop_waiting(turn)
+            self.role_changes += self.is_master
         self._is_master, self.epoch, self._delayed_order = False, order.epoch, None
         self._replication.follow(order.master, order.epoch, order.address, order.ha_address, turn, now)
 

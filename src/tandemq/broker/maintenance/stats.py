@@ -12,8 +12,9 @@ Source: docs/reference/requests.md, "statistics"; RocketMQ StoreStatsService, Br
 """
 
 import logging
-from collections import deque
-from collections.abc import Callable
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -36,6 +37,8 @@ SAMPLE_MS = (10_000, 600_000, 3_600_000)
 DAY_MS = 86_400_000
 RATE_SPANS_S = (10, 60, 600)
 SERIES_MAX = 50_000
+SIZE_BOUNDS = (1_024, 4_096, 524_288, 1_048_576, 2_097_152, 4_194_304)
+"""Upper bounds of the classes in which record sizes are counted, bytes; RocketMQ's."""
 SIZES_READ_MAX = 4_096
 """Maximum number of entries read per queue and sample; the mean size of these is used for the rest."""
 
@@ -108,6 +111,8 @@ class Stats:
         self._series: dict[tuple[str, str], Series] = {}
         self._seen = {key: queue.max_offset for key, queue in store.queues.items()}
         self._given: dict[tuple[str, str], tuple[int, int, int]] = {}
+        self.sizes: dict[str, list[int]] = {}
+        """Number of records by SIZE_BOUNDS, the last for larger ones, by topic; estimated beyond SIZES_READ_MAX."""
         self._seconds: deque[tuple[int, Totals]] = deque([(now.mono_ms, self.totals())], RATE_SPANS_S[-1] + 1)
         self._sampled_ms = now.mono_ms
         """Time of the last sample of the minute; a new series counts from then on."""
@@ -147,10 +152,25 @@ class Stats:
         series = self._series.get((name, key))
         return 0.0 if series is None else series.summary(0).per_second
 
+    def total(self, name: str, key: str) -> int:
+        """Return a counter's amount so far, 0 if there is no such counter."""
+        series = self._series.get((name, key))
+        return 0 if series is None else series.value
+
+    def uncounted(self, queues: Iterable[ConsumeQueue]) -> dict[str, int]:
+        """Return, by topic, the messages of queues that TOPIC_PUT_NUMS will have with the next sample."""
+        seen, is_master = self._seen, self._role.is_master
+        found: dict[str, int] = {}
+        for queue in queues:
+            grown = queue.max_offset - seen.get((queue.topic, queue.queue_id), 0) if is_master else 0
+            found[queue.topic] = found.get(queue.topic, 0) + max(0, grown)
+        return found
+
     def topic_removed(self, topic: str) -> None:
         """Remove the counters of a topic."""
         self._forget(lambda key: key.split("@")[0] == topic)
         self._seen = {key: seen for key, seen in self._seen.items() if key[0] != topic}
+        self.sizes.pop(topic, None)
 
     def group_removed(self, group: str) -> None:
         """Remove the counters of a group."""
@@ -170,15 +190,14 @@ class Stats:
             self._sampled_ms = now.mono_ms
 
     def _count_puts(self) -> None:
-        if not self._role.is_master:
-            return
         cluster, puts = self._current.config.cluster, 0
+        is_master = self._role.is_master
         for key, queue in self._store.queues.items():
             seen = self._seen.get(key, 0)
             grown = queue.max_offset - seen
             if grown:
                 self._seen[key] = queue.max_offset
-            if grown > 0:
+            if grown > 0 and is_master:  # what a slave copies was put at its master
                 puts += grown
                 self.add("TOPIC_PUT_NUMS", key[0], grown, grown)
                 self.add("TOPIC_PUT_SIZE", key[0], self._size_of(queue, grown), grown)
@@ -194,7 +213,19 @@ class Stats:
         except StoreError as error:
             log.warning("stats: sizes in queue %s/%d were not counted: %s", queue.topic, queue.queue_id, error)
             return 0
-        return sum(sizes) * count // len(sizes) if sizes else 0
+        if not sizes:
+            return 0
+        self._count_sizes(queue.topic, sizes, count)
+        return sum(sizes) * count // len(sizes)
+
+    def _count_sizes(self, topic: str, sizes: list[int], count: int) -> None:
+        counts = self.sizes.get(topic)
+        if counts is None:
+            if len(self.sizes) >= SERIES_MAX:
+                return
+            counts = self.sizes[topic] = [0] * (len(SIZE_BOUNDS) + 1)
+        for at, found in Counter(map(partial(bisect_left, SIZE_BOUNDS), sizes)).items():
+            counts[at] += found * count // len(sizes)
 
     def _count_gets(self) -> None:
         gets = 0

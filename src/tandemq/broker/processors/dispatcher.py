@@ -20,6 +20,7 @@ from tandemq.errors import ProtocolError, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.unsupported import unsupported_remark
+from tandemq.telemetry.turn_times import UNKNOWN_CODE, AnswerKind, TurnTimes
 
 SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 
@@ -37,6 +38,7 @@ class Dispatcher:
         acknowledgements: Acknowledgements,
         saver: Saver,
         role: CurrentRole,
+        times: TurnTimes,
     ) -> None:
         """Take the collaborators. `handlers`: by request code, for all but sends and pulls."""
         self._send = send
@@ -47,6 +49,7 @@ class Dispatcher:
         self._acknowledgements = acknowledgements
         self._saver = saver
         self._role = role
+        self._times = times
 
     def receive(self, link: Link, data: bytes, turn: Turn, now: Now) -> None:
         """Handle the bytes that a client sent."""
@@ -80,6 +83,9 @@ class Dispatcher:
             return True
         asked = self._saver.asked
         answer = self._answer(link, command, turn, now)
+        if answer is not None:
+            known = command.code in self._handlers or command.code in PULLS
+            self._times.answered(AnswerKind(command.code if known else UNKNOWN_CODE, answer.code))
         if answer is not None and not command.is_oneway:
             data = encode_command(answer)
             self._housekeeping.responses.note(link.number, len(data))

@@ -1,0 +1,57 @@
+"""Readiness of a broker: the reasons why it serves no clients, for `/readyz`.
+
+A master is ready if it may be read or written, and accepts what it may; a slave, if it copies.
+Source: docs/guides/monitoring.md.
+"""
+
+from collections.abc import Iterator
+
+from tandemq.boundary import Now
+from tandemq.broker.context import CurrentConfig
+from tandemq.broker.failover.registry_role import RegistryRole
+from tandemq.broker.ha.service import Replication
+from tandemq.broker.role import CurrentRole
+from tandemq.broker.send.processor import SendPath
+from tandemq.coordination.member.orders import MemberStage
+from tandemq.replication.slave import SlaveSessionState
+from tandemq.storage.store import Store
+
+
+class Readiness:
+    """Answers whether a broker can serve clients."""
+
+    def __init__(
+        self, store: Store, send: SendPath, replication: Replication, role: CurrentRole, current: CurrentConfig
+    ) -> None:
+        """Take the collaborators."""
+        self._store = store
+        self._send = send
+        self._replication = replication
+        self._role = role
+        self._current = current
+
+    def reasons(self, now: Now) -> list[str]:
+        """Return why the broker cannot serve; empty if it can."""
+        role = self._role.role
+        if isinstance(role, RegistryRole):
+            return list(self._of_member(role, now))
+        if not self._role.is_master:
+            return list(self._of_slave())
+        return [] if self._send.refusal is None else [self._send.refusal[1]]
+
+    def _of_member(self, role: RegistryRole, now: Now) -> Iterator[str]:
+        status = role.member.status(now)
+        if status.stage is MemberStage.SLAVE:
+            yield from self._of_slave()
+        elif not (status.may_read or status.may_write):
+            yield f"{status.stage.value}: {status.why}"
+        elif status.may_write and self._send.refusal is not None:
+            yield self._send.refusal[1]
+        if status.registry != "up":
+            yield f"the registry {role.registry.address.hosts} does not answer"
+
+    def _of_slave(self) -> Iterator[str]:
+        slave = self._replication.slave
+        session = slave.session if slave is not None else None
+        if session is None or session.state is not SlaveSessionState.TRANSFER:
+            yield "it has no connection to its master"

@@ -1,0 +1,343 @@
+"""A small HTTP server on a thread of its own: /metrics, /healthz and /readyz of one process.
+
+    GET /metrics     all metrics; text of Prometheus, or OpenMetrics if the request accepts it; gzip if it accepts that
+    GET /healthz     200 while the event loop turns (also /-/healthy, as RocketMQ's)
+    GET /readyz      200 if the node can serve clients, else 503 with the reasons; both as JSON
+
+One request per connection. The thread waits for sockets and for answers of the event loop, which it asks and never
+touches. Peers are not trusted: CONNECTIONS_MAX connections, of which the oldest incomplete one makes room for a new
+one; HEAD_BYTES_MAX bytes of request, HEAD_SECONDS to send it, SECONDS for the whole, ACCEPTS_PER_SECOND. The event loop
+is asked one question at a time, and its answer serves all requests of the next ANSWER_SECONDS. Nothing that it sends is
+secret, but it has names of topics and groups.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import selectors
+import socket
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from io import BytesIO
+from time import monotonic_ns
+
+from isal import igzip
+
+from tandemq.real.monitoring.metered_node import Answer, MeteredNode, Question, QuestionKind
+from tandemq.real.network.listening import cannot_listen
+from tandemq.telemetry.exposition import OPENMETRICS_TYPE, TEXT_TYPE, page
+
+log = logging.getLogger(__name__)
+CONNECTIONS_MAX = 16
+HEAD_BYTES_MAX = 8 * 1024
+HEAD_SECONDS = 5
+SEND_BUFFER_BYTES = 256 * 1024
+SECONDS = 15
+LOOP_SECONDS = 9
+"""How long the event loop may take to answer; Prometheus waits for 10 s."""
+ANSWER_SECONDS = 0.5
+ACCEPTS_PER_SECOND = 50
+ALIVE_SECONDS = 5
+"""The event loop turns at least each second."""
+TICK_SECONDS, PAUSE_SECONDS = 1.0, 0.1
+_SECOND_NS = 1_000_000_000
+_GZIP_FROM_BYTES = 1_024
+_JSON = "application/json"
+_PATHS = ("/metrics", "/healthz", "/-/healthy", "/readyz")
+
+
+class _Request(BaseHTTPRequestHandler):
+    """A request parsed by the standard library, and the response, as bytes."""
+
+    server_version = "tandemq"
+    sys_version = ""
+    protocol_version = "HTTP/1.1"
+    default_request_version = "HTTP/1.0"
+
+    def __init__(self, head: bytes) -> None:
+        """Parse the head of a request; a malformed one is answered already."""
+        self.rfile = BytesIO(head)
+        self.wfile = self._out = BytesIO()
+        self.requestline = self.command = self.path = ""
+        self.request_version = "HTTP/1.1"
+        self.client_address = ("", 0)
+        self.raw_requestline = self.rfile.readline()
+        self.is_valid = self.parse_request()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # overridden
+        """Log nothing: clients choose the text."""
+
+    def respond(self, status: HTTPStatus, body: bytes, kind: str, *, encoding: str = "") -> bytes:
+        """Return the response."""
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")
+        self.send_header("Cache-Control", "no-store")
+        if encoding:
+            self.send_header("Content-Encoding", encoding)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+        return self.response
+
+    @property
+    def response(self) -> bytes:
+        """What was answered so far."""
+        return self._out.getvalue()
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    """A connection: it reads a head, waits for the event loop, or sends."""
+
+    sock: socket.socket
+    opened_ns: int
+    head: bytearray = field(default_factory=bytearray)
+    request: _Request | None = None
+    out: memoryview | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """What the event loop was asked for: who waits for the answer, and the last one."""
+
+    waiting: list[_Connection] = field(default_factory=list)
+    answer: Answer | None = None
+    answered_ns: int = 0
+    is_pending: bool = False
+
+
+class MonitoringListener:
+    """The server. `open` binds, `start` begins to answer, `close` ends it."""
+
+    def __init__(self, address: str, port: int, node: MeteredNode) -> None:
+        """Bind the port; 0 for any free one. `port` then has its number.
+
+        Raises:
+            ConfigError: the address cannot be used.
+        """
+        self._node = node
+        self._socket = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((address, port))
+            self._socket.listen(CONNECTIONS_MAX)
+        except (OSError, OverflowError) as error:
+            self._socket.close()
+            raise cannot_listen(f"{address}:{port} (metricsPort)", error) from error
+        self._socket.setblocking(False)
+        self.port = int(self._socket.getsockname()[1])
+        self._replies: deque[Answer] = deque()
+        self._connections: dict[int, _Connection] = {}
+        self._asked = {QuestionKind.PAGE: _Asked(), QuestionKind.READINESS: _Asked()}
+        self._second, self._accepted, self._is_paused = 0, 0, False
+        self._is_closing = False
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._socket, selectors.EVENT_READ)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Close all connections and end the thread. To be called once the event loop no longer runs."""
+        self._is_closing = True
+        self._wake()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=SECONDS)
+        for connection in list(self._connections.values()):
+            self._drop(connection)
+        self._selector.close()
+        self._socket.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"\0")
+
+    # The thread.
+
+    def _run(self) -> None:
+        while not self._is_closing:
+            for key, _ in self._selector.select(PAUSE_SECONDS if self._is_paused else TICK_SECONDS):
+                if key.fileobj is self._socket:
+                    self._accept()
+                elif key.fd == self._wake_read:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._wake_read, 4_096)
+                elif key.fd in self._connections:
+                    self._serve(self._connections[key.fd])
+            while self._replies:
+                self._deliver(self._replies.popleft())
+            self._expire()
+            if self._is_paused and monotonic_ns() // _SECOND_NS != self._second:
+                self._is_paused = False
+                self._selector.register(self._socket, selectors.EVENT_READ)
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._socket.accept()
+        except OSError:
+            return
+        second = monotonic_ns() // _SECOND_NS
+        self._accepted = self._accepted + 1 if second == self._second else 1
+        self._second = second
+        if self._accepted >= ACCEPTS_PER_SECOND:
+            self._is_paused = True
+            self._selector.unregister(self._socket)
+        if len(self._connections) >= CONNECTIONS_MAX:
+            self._drop(next((one for one in self._connections.values() if one.request is None), self._oldest()))
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        self._connections[sock.fileno()] = _Connection(sock, monotonic_ns())
+        self._selector.register(sock, selectors.EVENT_READ)
+
+    def _oldest(self) -> _Connection:
+        return next(iter(self._connections.values()))
+
+    def _drop(self, connection: _Connection) -> None:
+        self._connections.pop(connection.sock.fileno(), None)
+        connection.request = None
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(connection.sock)
+        connection.sock.close()
+
+    def _expire(self) -> None:
+        now_ns = monotonic_ns()
+        for connection in list(self._connections.values()):
+            limit_seconds = HEAD_SECONDS if connection.request is None else SECONDS
+            if now_ns - connection.opened_ns > limit_seconds * _SECOND_NS:
+                self._drop(connection)
+            elif connection.request is not None and connection.out is None and self._is_overdue(connection, now_ns):
+                body = b"the event loop does not answer\n"
+                unavailable = HTTPStatus.SERVICE_UNAVAILABLE
+                self._respond(connection, connection.request.respond(unavailable, body, "text/plain"))
+
+    def _is_overdue(self, connection: _Connection, now_ns: int) -> bool:
+        return now_ns - connection.opened_ns > LOOP_SECONDS * _SECOND_NS
+
+    def _serve(self, connection: _Connection) -> None:
+        try:
+            if connection.out is not None:
+                self._send(connection)
+            else:
+                self._read(connection)
+        except OSError:
+            self._drop(connection)
+
+    def _read(self, connection: _Connection) -> None:
+        data = connection.sock.recv(HEAD_BYTES_MAX)
+        if connection.request is not None:  # nothing behind the request is read
+            self._selector.unregister(connection.sock)
+            return
+        if not data:
+            self._drop(connection)
+            return
+        connection.head += data
+        end = connection.head.find(b"\r\n\r\n")
+        if end < 0 and len(connection.head) <= HEAD_BYTES_MAX:
+            return
+        if end < 0 or end > HEAD_BYTES_MAX:
+            request = _Request(b"GET / HTTP/1.1\r\n\r\n")
+            too_large = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            connection.request = request
+            self._respond(connection, request.respond(too_large, b"the request is too large\n", "text/plain"))
+            return
+        request = connection.request = _Request(bytes(connection.head[: end + 4]))
+        if not request.is_valid:
+            self._respond(connection, request.response)
+        else:
+            self._handle(connection, request)
+
+    def _handle(self, connection: _Connection, request: _Request) -> None:
+        path = request.path.partition("?")[0]
+        if request.command not in ("GET", "HEAD"):
+            body = b"only GET is answered here\n"
+            self._respond(connection, request.respond(HTTPStatus.METHOD_NOT_ALLOWED, body, "text/plain"))
+        elif path in ("/healthz", "/-/healthy"):
+            self._respond(connection, self._health(request))
+        elif path == "/readyz":
+            self._ask(connection, QuestionKind.READINESS)
+        elif path == "/metrics":
+            self._ask(connection, QuestionKind.PAGE)
+        else:
+            body = f"there is only {', '.join(_PATHS)}\n".encode()
+            self._respond(connection, request.respond(HTTPStatus.NOT_FOUND, body, "text/plain"))
+
+    def _ask(self, connection: _Connection, kind: QuestionKind) -> None:
+        asked = self._asked[kind]
+        if asked.answer is not None and monotonic_ns() - asked.answered_ns < ANSWER_SECONDS * _SECOND_NS:
+            self._answered(connection, asked.answer)
+            return
+        asked.waiting.append(connection)
+        if not asked.is_pending:
+            asked.is_pending = True
+            self._node.ask(Question(kind, self._reply))
+
+    def _reply(self, answer: Answer) -> None:
+        """Take an answer, on the loop's thread."""
+        self._replies.append(answer)
+        self._wake()
+
+    def _deliver(self, answer: Answer) -> None:
+        asked = self._asked[answer.kind]
+        asked.answer, asked.answered_ns, asked.is_pending = answer, monotonic_ns(), False
+        waiting, asked.waiting = asked.waiting, []
+        for connection in waiting:
+            if connection.request is not None and connection.out is None:
+                self._answered(connection, answer)
+
+    # Responses.
+
+    def _health(self, request: _Request) -> bytes:
+        age = (monotonic_ns() - self._node.last_turn_ns) / _SECOND_NS
+        is_alive = age < ALIVE_SECONDS
+        status = HTTPStatus.OK if is_alive else HTTPStatus.SERVICE_UNAVAILABLE
+        body = {"status": "alive" if is_alive else "the event loop does not turn", "lastTurnSeconds": round(age, 3)}
+        return request.respond(status, json.dumps(body).encode(), _JSON)
+
+    def _answered(self, connection: _Connection, answer: Answer) -> None:
+        request = connection.request
+        assert request is not None
+        if answer.kind is QuestionKind.READINESS:
+            is_ready = not answer.reasons
+            status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+            body = json.dumps({"ready": is_ready, "reasons": list(answer.reasons)}).encode()
+            self._respond(connection, request.respond(status, body, _JSON))
+            return
+        is_openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
+        text, encoding = page(answer.families, is_openmetrics=is_openmetrics), ""
+        if len(text) >= _GZIP_FROM_BYTES and "gzip" in request.headers.get("Accept-Encoding", ""):
+            text, encoding = igzip.compress(text, 1), "gzip"
+        kind = OPENMETRICS_TYPE if is_openmetrics else TEXT_TYPE
+        self._respond(connection, request.respond(HTTPStatus.OK, text, kind, encoding=encoding))
+
+    def _respond(self, connection: _Connection, response: bytes) -> None:
+        connection.out = memoryview(response)
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(connection.sock)
+        self._selector.register(connection.sock, selectors.EVENT_WRITE)
+        try:
+            self._send(connection)
+        except OSError:
+            self._drop(connection)
+
+    def _send(self, connection: _Connection) -> None:
+        assert connection.out is not None
+        try:
+            connection.out = connection.out[connection.sock.send(connection.out) :]
+        except BlockingIOError:
+            return
+        if not connection.out:
+            with contextlib.suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_WR)
+            self._drop(connection)
