@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from tandemq import __version__
+from tandemq.cli.support.log_format import BoundedFormatter
 from tandemq.errors import ConfigError, TandemError
-from tandemq.model.text import brief
 
 COMMANDS = {
     "bench": ("tandemq.cli.bench:bench", "Put load on one broker and measure its throughput."),
@@ -38,7 +38,6 @@ COMMANDS = {
 }
 """Import path and summary of each command, so that the list of commands is printed without loading them."""
 
-LINE_CHARACTERS_MAX = 8_192
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_FAULTS = 3
@@ -70,15 +69,6 @@ class _Commands(MutableMapping[str, click.Command]):
 
     def __len__(self) -> int:
         return len(COMMANDS)
-
-
-class BoundedFormatter(logging.Formatter):
-    """Formatter that truncates log lines to `LINE_CHARACTERS_MAX`, as they may contain text of clients; tracebacks are
-    not truncated."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # overridden
-        """Return the line without traceback."""
-        return brief(super().formatMessage(record), LINE_CHARACTERS_MAX)
 
 
 class _Root(click.Group):

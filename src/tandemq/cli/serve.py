@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from tandemq.cli.support.log_format import use_json
 from tandemq.config.files import load_broker_config, load_name_server_config
 from tandemq.errors import ConfigError
 from tandemq.real.descriptors import raise_limit
@@ -97,6 +98,8 @@ def broker(
     config = load_broker_config(
         _read(path), path=path or "the command line", warn=lambda text: log.warning("%s", text), overrides=overrides
     )
+    if config.log_format == "json":
+        use_json({"broker": config.broker_name, "broker_id": config.broker_id})
     keep_blocks()
     raise_limit()
     process = BrokerProcess(config, accept_loss=accept_loss)
@@ -142,6 +145,8 @@ def namesrv(path: str | None, port: int | None, pairs: tuple[str, ...], as_json:
     config = load_name_server_config(
         _read(path), path=path or "the command line", warn=lambda text: log.warning("%s", text), overrides=overrides
     )
+    if config.log_format == "json":
+        use_json({})
     raise_limit()
     process = NameServerProcess(config)
     process.open()

@@ -88,6 +88,8 @@ class BrokerConfig:
     untaken_bytes_max: int = _setting("untakenAnswersMax", 512 * MEBIBYTE, "bytes")
     """Memory budget for responses that peers have not read yet, on all connections. Beyond it connections that read
     nothing are closed first, slow readers last."""
+    log_format: str = _setting("logFormat", "text")
+    """`text`, or `json` for one JSON object per log line. See docs/guides/monitoring.md, "Logs"."""
     metrics_port: int = _setting("metricsPort", -1)
     """Port of `/metrics`, `/healthz` and `/readyz`; 0 takes any free one, -1: none. See docs/guides/monitoring.md."""
     metrics_bind_address: str = _setting("metricsBindAddress", "127.0.0.1")
@@ -299,6 +301,8 @@ class NameServerConfig:
     untaken_bytes_max: int = _setting("untakenAnswersMax", 128 * MEBIBYTE, "bytes")
     """Memory budget for responses that peers have not read yet, on all connections. Beyond it connections that read
     nothing are closed first, slow readers last."""
+    log_format: str = _setting("logFormat", "text")
+    """`text`, or `json` for one JSON object per log line. See docs/guides/monitoring.md, "Logs"."""
     metrics_port: int = _setting("metricsPort", -1)
     """Port of `/metrics`, `/healthz` and `/readyz`; 0 takes any free one, -1: none. See docs/guides/monitoring.md."""
     metrics_bind_address: str = _setting("metricsBindAddress", "127.0.0.1")

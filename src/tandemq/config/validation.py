@@ -20,6 +20,7 @@ WEIGHT_MAX = 1_000_000
 ZONE_CHARACTERS_MAX = 255
 PORT_MAX = 65_535
 NO_METRICS = -1
+LOG_FORMATS = ("text", "json")
 REGISTER_MS_MAX = 60_000
 CLASSIC_FRAME_BYTES_MAX = 4 * MEBIBYTE - 12
 """Size of a Java slave's receive buffer without the header of a transfer frame."""
@@ -176,6 +177,8 @@ def _metrics_problems(config: BrokerConfig | NameServerConfig) -> Iterator[Probl
         ipaddress.ip_address(config.metrics_bind_address)
     except ValueError:
         yield "metrics_bind_address", f"{config.metrics_bind_address[:64]!r} is not an IP address"
+    if config.log_format not in LOG_FORMATS:
+        yield "log_format", f"{config.log_format!r} is unknown; use one of {', '.join(LOG_FORMATS)}"
     if config.metrics_series_max < 1:
         yield "metrics_series_max", f"{config.metrics_series_max} is too small; the smallest is 1"
 

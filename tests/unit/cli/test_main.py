@@ -9,7 +9,8 @@ import click
 import pytest
 
 from tandemq.cli import main
-from tandemq.cli.main import COMMANDS, LINE_CHARACTERS_MAX, BoundedFormatter
+from tandemq.cli.main import COMMANDS
+from tandemq.cli.support.log_format import LINE_CHARACTERS_MAX, BoundedFormatter
 from tests.unit.cli.conftest import Run
 
 

@@ -1,0 +1,76 @@
+"""Format of log lines: text for people, or one JSON object per line (`logFormat=json`).
+
+    {"time":"2026-11-25T12:00:00.123Z","level":"INFO","logger":"tandemq.broker.maintenance.registration",
+     "message":"registration: name_server=127.0.0.1:9876 registered as broker-a id=0 at 127.0.0.1:10911",
+     "fields":{"name_server":"127.0.0.1:9876","id":0},"broker":"broker-a","broker_id":0}
+
+Fields are the `name=value` pairs of the line. Clients choose parts of lines: texts are cut to LINE_CHARACTERS_MAX, and
+control characters are escaped by JSON, so that a line stays one line.
+Source: docs/guides/monitoring.md.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+from tandemq.model.text import brief
+
+LINE_CHARACTERS_MAX = 8_192
+_CONVERSION = re.compile(r"(?:\b([A-Za-z_]\w*)=['\"]?)?%(?:%|[-#0 +]*[0-9]*(?:\.[0-9]+)?[sdrfxg])")
+
+
+class BoundedFormatter(logging.Formatter):
+    """Formatter that truncates log lines to `LINE_CHARACTERS_MAX`, as they may contain text of clients; tracebacks are
+    not truncated."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # overridden
+        """Return the line without traceback."""
+        return brief(super().formatMessage(record), LINE_CHARACTERS_MAX)
+
+
+class JsonFormatter(logging.Formatter):
+    """Formatter of JSON lines."""
+
+    def __init__(self, constant: Mapping[str, object]) -> None:
+        """`constant`: what every line has, such as the broker's name."""
+        super().__init__()
+        self._constant = dict(constant)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, its traceback included."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, object] = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": brief(record.getMessage(), LINE_CHARACTERS_MAX),
+        }
+        fields = dict(_fields(record))
+        if fields:
+            line["fields"] = fields
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line | self._constant, ensure_ascii=False)
+
+
+def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
+    """Yield the values that a line has behind `name=`; numbers stay numbers."""
+    values = record.args if isinstance(record.args, tuple) else ()
+    at = 0
+    for found in _CONVERSION.finditer(str(record.msg)):
+        if found[0].endswith("%%"):
+            continue
+        if at >= len(values):
+            return
+        if found[1]:
+            value = values[at]
+            yield found[1], value if isinstance(value, int | float) else brief(str(value), LINE_CHARACTERS_MAX)
+        at += 1
+
+
+def use_json(constant: Mapping[str, object]) -> None:
+    """Log JSON lines from now on."""
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(JsonFormatter(constant))
