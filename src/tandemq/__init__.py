@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tandemq.client.aio.push_consumer import PushConsumer
     from tandemq.client.consumer.received_message import ReceivedMessage
     from tandemq.client.core.settings import ConsumeFrom, MessageModel
+    from tandemq.model.group import Sql
     from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus, StoredMessage
     from tandemq.model.replies import ReplyMessage, create_reply
 
@@ -32,6 +33,7 @@ __all__ = [
     "ReplyMessage",
     "SendResult",
     "SendStatus",
+    "Sql",
     "StoredMessage",
     "create_reply",
 ]
@@ -48,6 +50,7 @@ _MODULES = {
     "ReplyMessage": "tandemq.model.replies",
     "SendResult": "tandemq.model.message",
     "SendStatus": "tandemq.model.message",
+    "Sql": "tandemq.model.group",
     "StoredMessage": "tandemq.model.message",
     "create_reply": "tandemq.model.replies",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import re
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tandemq import ConsumeFrom, Message, Producer, PullConsumer, PushConsumer, Sql
+from tandemq.errors import ConfigError
 from tests.interop.checks import exactly, invent_one, lose_one, messages, prove, repeat_one
 from tests.interop.conftest import Pair
 from tests.interop.driver import JavaDriver
@@ -62,6 +65,40 @@ def test_java_consumer_gets_the_messages_that_match(
 def test_java_consumer_with_an_invalid_expression_does_not_start(java: JavaDriver, topic: str) -> None:
     with pytest.raises(PeerError, match=r"expected a property or a constant"):
         java.call("push", topic=topic, group="sql-invalid", sql="colour >", count=1, deadline_ms=10000)
+
+
+@pytest.mark.parametrize("version", SERVER_VERSIONS)
+def test_our_consumers_get_the_messages_that_match_at_a_java_broker(version: str, tmp_path: Path) -> None:
+    async def story(servers: str) -> None:
+        first = ConsumeFrom.FIRST
+        async with Producer(servers, group="p") as producer:
+            for number in range(20):
+                await producer.send(Message("Amounts", b"%d" % number, properties={"amount": str(number)}))
+        topics = {"Amounts": Sql("amount BETWEEN 5 AND 7")}
+        async with PushConsumer(servers, group="push", topics=topics, consume_from=first) as pushed:
+            found = [await pushed.receive(30) for _ in range(3)]
+            assert sorted(int(message.body) for message in found if message is not None) == [5, 6, 7]
+            assert await pushed.receive(1) is None
+            with pytest.raises(ConfigError, match="refuses the expression"):
+                await pushed.subscribe("Amounts", Sql("amount >"))
+        async with PullConsumer(servers, group="pull", consume_from=first) as pulled:
+            pulled.subscribe("Amounts", Sql("amount >= 18"))
+            pulled.assign(await pulled.queues("Amounts"))
+            polled: list[int] = []
+            while len(polled) < 2:
+                messages = await pulled.poll(timeout_s=30)
+                assert messages
+                polled += [int(message.body) for message in messages]
+            assert sorted(polled) == [18, 19]
+            assert await pulled.poll(timeout_s=1) == []
+
+    with (
+        name_server(version, tmp_path / "namesrv") as namesrv,
+        broker(version, tmp_path / "broker", namesrv, settings=SMALL_STORE, enablePropertyFilter=True) as java,
+    ):
+        namesrv.start()
+        start_registered(java, namesrv)
+        asyncio.run(story(namesrv.address))
 
 
 @pytest.mark.background

@@ -21,6 +21,7 @@ from tandemq.client.aio.options import ConsumerKeywords, ProducerKeywords, Queue
 from tandemq.client.aio.producer import REQUEST_TIMEOUT_S, Producer
 from tandemq.client.aio.push_consumer import PushConsumer
 from tandemq.client.consumer.received_message import MessageView, ReceivedMessage
+from tandemq.client.consumer.subscription import Expression
 from tandemq.errors import ClosedError
 from tandemq.model.message import Message, SendResult
 from tandemq.model.replies import ReplyMessage
@@ -149,7 +150,7 @@ class BlockingConsumer:
         name_servers: str,
         *,
         group: str,
-        topics: Mapping[str, str],
+        topics: Mapping[str, Expression],
         client_id: str = "",
         **options: Unpack[ConsumerKeywords],
     ) -> None:
@@ -158,7 +159,7 @@ class BlockingConsumer:
         Args:
             name_servers: "host:port", several separated by ";".
             group: consumer group.
-            topics: subscriptions: "*" for all messages of a topic, or tags: "a || b".
+            topics: subscriptions: "*" for all messages of a topic, tags: "a || b", or SQL92: `Sql("a > 3")`.
             client_id: name of this member at brokers and in its group; by default a unique one.
             options: see `ConsumerOptions`.
 

@@ -174,6 +174,7 @@ class ClientNode:
             raise ConfigError(f"this client already has a pull consumer of the group {options.group}")
         make_puller = self._make_puller(options)
         consumer = PullConsumerCore(options, self.routes, self.availability, self.runner, make_puller)
+        consumer.on_subscribed = self.send_heartbeats
         self._pullers[options.group] = consumer
         return consumer
 

@@ -3,8 +3,11 @@
 Source: docs/reference/requests.md, "heartbeat"; RocketMQ SubscriptionGroupConfig, SubscriptionData, HeartbeatData.
 """
 
+from dataclasses import dataclass
+
 import msgspec
 
+from tandemq.errors import ConfigError
 from tandemq.model.java_hash import java_hash, java_hashes
 from tandemq.model.java_types import ConsumeFromWhere, ConsumeType, Int32, Int64, MessageModel
 
@@ -31,6 +34,35 @@ class SubscriptionGroupConfig(msgspec.Struct, rename="camel"):
     group_sys_flag: Int32 = 0
     consume_timeout_minute: Int32 = 15
     attributes: dict[str, str] = {}
+
+
+SQL_CHARACTERS_MAX = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Sql:
+    """A subscription by an SQL92 expression over the properties of messages, which the broker evaluates.
+
+    Args:
+        expression: for instance `region = 'EU' AND amount > 100`; see docs/reference/filters.md.
+    """
+
+    expression: str
+
+    def __post_init__(self) -> None:
+        """Check that it can be an expression; whether it compiles is for the broker to say.
+
+        Raises:
+            ConfigError: it is empty, too long, or no text.
+        """
+        if not isinstance(self.expression, str) or not self.expression.strip():
+            raise ConfigError(
+                "an SQL92 expression must be a text that is not empty", hint="for instance `amount > 100`"
+            )
+        if len(self.expression) > SQL_CHARACTERS_MAX:
+            raise ConfigError(
+                f"the expression has {len(self.expression)} characters, the maximum is {SQL_CHARACTERS_MAX}"
+            )
 
 
 def is_tag_expression(kind: str | None) -> bool:

@@ -16,6 +16,7 @@ from tandemq.client.aio.options import ConsumerKeywords
 from tandemq.client.aio.transport import Shell, make_config
 from tandemq.client.consumer.offsets.lookup import QueueBounds, committed_offset, queue_offset, time_offset
 from tandemq.client.consumer.pull_machine import PolledMessage, PullConsumerCore
+from tandemq.client.consumer.subscription import Expression
 from tandemq.client.core.operations import Steps
 from tandemq.client.core.settings import ConsumerOptions
 from tandemq.errors import ClosedError
@@ -110,11 +111,12 @@ class PullConsumer:
         shell, _ = self._running()
         return await shell.done(shell.node.runner.start(operation, shell.now))
 
-    def subscribe(self, topic: str, expression: str = "*") -> None:
-        """Set the tags to read of a topic, for queues that are assigned from now on; all messages by default.
+    def subscribe(self, topic: str, expression: Expression = "*") -> None:
+        """Set what to read of a topic, for queues that are assigned from now on; all messages by default.
 
         Args:
-            expression: "*" for all messages, or tags: "a || b".
+            expression: "*" for all messages, tags: "a || b", or an SQL92 expression: `Sql("a > 3")`. A broker that
+                cannot compile it delivers nothing, and the log says so.
 
         Raises:
             ConfigError: the topic or the expression is invalid.

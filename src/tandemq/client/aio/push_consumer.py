@@ -24,9 +24,10 @@ from tandemq.client.aio.options import ConsumerKeywords
 from tandemq.client.aio.transport import Shell, make_config
 from tandemq.client.consumer.push_machine import Delivery, PushConsumerCore
 from tandemq.client.consumer.received_message import ReceivedMessage
-from tandemq.client.consumer.subscription import make_subscription
+from tandemq.client.consumer.subscription import Expression, check_expression_at_broker, make_subscription
 from tandemq.client.core.settings import ConsumerOptions
 from tandemq.errors import ClosedError
+from tandemq.model.group import Sql
 from tandemq.model.message import Message, MessageQueue, SendResult
 from tandemq.model.topic import AUTO_CREATE_TOPIC
 
@@ -44,7 +45,7 @@ class PushConsumer:
         name_servers: str,
         *,
         group: str,
-        topics: Mapping[str, str] | None = None,
+        topics: Mapping[str, Expression] | None = None,
         client_id: str = "",
         **options: Unpack[ConsumerKeywords],
     ) -> None:
@@ -53,7 +54,7 @@ class PushConsumer:
         Args:
             name_servers: "host:port", several separated by ";".
             group: consumer group; its members share the queues, or each reads all of them (`model`).
-            topics: subscriptions: "*" for all messages of a topic, or tags: "a || b".
+            topics: subscriptions: "*" for all messages of a topic, tags: "a || b", or SQL92: `Sql("a > 3")`.
             client_id: name of this member at brokers and in its group; by default a unique one.
             options: see `ConsumerOptions`.
 
@@ -88,20 +89,32 @@ class PushConsumer:
         shell.wake()
         try:
             await shell.reach_name_server(self._options.start_timeout_ms, next(iter(self._topics), AUTO_CREATE_TOPIC))
+            for topic, expression in self._topics.items():
+                await self._check(topic, expression)
         except BaseException:
             await self._close(after_error=True)
             raise
 
-    async def subscribe(self, topic: str, expression: str = "*") -> None:
-        """Subscribe to another topic, or to other tags of a topic.
+    async def _check(self, topic: str, expression: Expression) -> None:
+        """Have a broker check an SQL92 expression."""
+        if isinstance(expression, Sql):
+            shell, _ = self._running()
+            group, client_id = self._options.group, shell.node.config.client_id
+            steps = check_expression_at_broker(shell.node.routes, client_id, group, topic, expression)
+            await shell.done(shell.node.runner.start(steps, shell.now))
+
+    async def subscribe(self, topic: str, expression: Expression = "*") -> None:
+        """Subscribe to another topic, or to other messages of a topic.
 
         Args:
-            expression: "*" for all messages, or tags: "a || b".
+            expression: "*" for all messages, tags: "a || b", or an SQL92 expression: `Sql("a > 3")`.
 
         Raises:
-            ConfigError: the topic or the expression is invalid.
+            ConfigError: the topic or the expression is invalid, or the broker does not filter by expressions.
         """
         shell, core = self._running()
+        make_subscription(topic, expression, 0)
+        await self._check(topic, expression)
         core.subscribe(topic, expression, shell.now)
         shell.wake()
 

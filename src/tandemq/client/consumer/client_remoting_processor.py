@@ -132,7 +132,7 @@ class ClientRemotingProcessor:
                 {
                     "classFilterMode": False,
                     "codeSet": known.data.code_set,
-                    "expressionType": "TAG",
+                    "expressionType": known.data.expression_type,
                     "subString": known.data.sub_string,
                     "subVersion": known.data.sub_version,
                     "tagsSet": known.data.tags_set,

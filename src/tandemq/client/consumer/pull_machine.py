@@ -20,7 +20,7 @@ from tandemq.client.consumer import unreadable
 from tandemq.client.consumer.offsets.lookup import ask_active_member, starting_offset
 from tandemq.client.consumer.queues.process_queue import ProcessQueue
 from tandemq.client.consumer.queues.queue_puller import MakePuller, QueuePuller, Subscription
-from tandemq.client.consumer.subscription import make_subscription
+from tandemq.client.consumer.subscription import Expression, make_subscription
 from tandemq.client.core.availability import BrokerAvailability
 from tandemq.client.core.calls import Ticket
 from tandemq.client.core.operations import OperationRunner, Steps, checked, current_time, pause, wait
@@ -28,7 +28,7 @@ from tandemq.client.core.requests import query_offset_request, update_offset_req
 from tandemq.client.core.routes import Routes
 from tandemq.client.core.settings import ConsumerOptions
 from tandemq.errors import LocalError, TandemError
-from tandemq.model.group import ConsumerData
+from tandemq.model.group import SQL_EXPRESSION, ConsumerData
 from tandemq.model.message import MessageQueue, StoredMessage
 
 log = logging.getLogger(__name__)
@@ -80,6 +80,8 @@ class PullConsumerCore:
         self._is_closed = False
         self.on_ready: Callable[[], None] = lambda: None
         """Called when there may be messages to take."""
+        self.on_subscribed: Callable[[Now], None] = lambda _now: None
+        """Called when brokers should get a heartbeat with a new subscription."""
 
     def queues(self, topic: str) -> Steps[list[MessageQueue]]:
         """Return the queues of a topic that can be read, sorted.
@@ -92,13 +94,15 @@ class PullConsumerCore:
         route = yield from wait(self._routes.fetch(topic, now))
         return sorted(route.subscribe_queues())
 
-    def subscribe(self, topic: str, expression: str, now: Now) -> None:
-        """Set the tags to read of a topic, for queues that are assigned from now on; all messages by default.
+    def subscribe(self, topic: str, expression: Expression, now: Now) -> None:
+        """Set what to read of a topic, for queues that are assigned from now on; all messages by default.
 
         Raises:
             ConfigError: the topic or the expression is invalid.
         """
-        self._subscriptions[topic] = make_subscription(topic, expression, now.wall_ms)
+        subscription = self._subscriptions[topic] = make_subscription(topic, expression, now.wall_ms)
+        if subscription.data.expression_type == SQL_EXPRESSION:
+            self.on_subscribed(now)
 
     def assign(self, queues: Iterable[MessageQueue], now: Now) -> None:
         """Read these queues and no others; new ones from the group's committed offset, else by `consume_from`."""

@@ -27,12 +27,12 @@ from tandemq.client.consumer import unreadable
 from tandemq.client.consumer.queues.assigned_queue import AssignedQueue, AssignmentState
 from tandemq.client.consumer.rebalance import RebalanceService
 from tandemq.client.consumer.send_back import DEAD_LETTER_LEVEL, MessageSendBack
-from tandemq.client.consumer.subscription import make_subscription
+from tandemq.client.consumer.subscription import Expression, make_subscription
 from tandemq.client.core.calls import Ticket, Timers
 from tandemq.client.core.operations import OperationRunner, void
 from tandemq.client.core.routes import TopicRoute
 from tandemq.client.core.settings import ConsumerOptions, MessageModel
-from tandemq.model.group import ConsumerData
+from tandemq.model.group import ConsumerData, Sql
 from tandemq.model.message import RETRY_TOPIC, MessageQueue, StoredMessage
 from tandemq.model.topic import retry_topic
 
@@ -103,8 +103,8 @@ class PushConsumerCore:
 
     # Operations.
 
-    def subscribe(self, topic: str, expression: str, now: Now) -> None:
-        """Subscribe to a topic: "*" for all messages, or tags: "a || b".
+    def subscribe(self, topic: str, expression: Expression, now: Now) -> None:
+        """Subscribe to a topic: "*" for all messages, tags: "a || b", or `Sql`.
 
         Raises:
             ConfigError: the topic or the expression is invalid.
@@ -115,6 +115,8 @@ class PushConsumerCore:
         if is_clustering and all(known.data.topic != retries for known in self.rebalance_service.subscriptions):
             self.rebalance_service.subscribe(make_subscription(retries, "*", now.wall_ms), now)
         self.on_subscribed(now)
+        if isinstance(expression, Sql):
+            self.rebalance_service.pull_again(topic, now)
 
     @property
     def ready_count(self) -> int:

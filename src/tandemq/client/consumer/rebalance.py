@@ -93,6 +93,12 @@ class RebalanceService:
                 assigned.puller.subscription = subscription
         self.rebalance(now)
 
+    def pull_again(self, topic: str, now: Now) -> None:
+        """Pull the queues of a topic again: a pull in flight selects by the subscription of its time."""
+        for assigned in self.active():
+            if assigned.queue.topic == topic:
+                assigned.puller.restart(now)
+
     @property
     def subscriptions(self) -> list[Subscription]:
         """All subscriptions."""

@@ -42,11 +42,11 @@ from tandemq.client.core.settings import ConsumerOptions
 from tandemq.errors import ProtocolError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.model.group import TAG_EXPRESSION, SubscriptionData
+from tandemq.model.group import SQL_EXPRESSION, TAG_EXPRESSION, SubscriptionData
 from tandemq.model.message import StoredMessage
 
 log = logging.getLogger(__name__)
-_SUSPEND_AND_SUBSCRIPTION = 2 | 4
+_SUSPEND, _SUBSCRIPTION = 2, 4
 ALL_DOWN_PAUSE_MS = 100
 EMPTY_ANSWERS_MAX = 3
 """After this many empty responses that came at once the queue pauses: the broker does not hold pulls."""
@@ -58,7 +58,7 @@ DAMAGE_LOG_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Subscription to one topic. `tags`: None for all messages."""
+    """Subscription to one topic. `tags`: None for all messages that the broker delivers."""
 
     data: SubscriptionData
     tags: frozenset[str] | None
@@ -183,20 +183,23 @@ class QueuePuller:
 
     def _command(self) -> Command:
         process_queue, data = self._process_queue, self.subscription.data
+        is_sql = data.expression_type == SQL_EXPRESSION
         fields = {
             "consumerGroup": self._options.group,
             "topic": process_queue.queue.topic,
             "queueId": str(process_queue.queue.queue_id),
             "queueOffset": str(process_queue.next_offset),
             "maxMsgNums": str(self._options.pull_messages),
-            "sysFlag": str(_SUSPEND_AND_SUBSCRIPTION),
+            "sysFlag": str(_SUSPEND if is_sql else _SUSPEND | _SUBSCRIPTION),
             "commitOffset": "0",
             "suspendTimeoutMillis": str(self._options.long_poll_ms),
             "subscription": data.sub_string,
             "subVersion": str(data.sub_version),
-            "expressionType": TAG_EXPRESSION,
+            "expressionType": SQL_EXPRESSION if is_sql else TAG_EXPRESSION,
             "bname": process_queue.queue.broker_name,
         }
+        if is_sql:
+            del fields["subscription"]  # the broker has it from heartbeats, see `client.consumer.subscription`
         return Command(RequestCode.PULL_MESSAGE, fields=fields)
 
     def _pause_for(self, pause_ms: int, now: Now) -> None:
