@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from tandemq.console.access.accounts import ConsoleRole
-from tandemq.console.pages import account, messages, overview
+from tandemq.console.pages import (
+    account,
+    administration,
+    broker_groups,
+    consumers,
+    dead_letters,
+    messages,
+    overview,
+    tail,
+    topics,
+)
 from tandemq.console.visit import Visit
 
 VIEWER, OPERATOR, ADMIN = ConsoleRole.VIEWER, ConsoleRole.OPERATOR, ConsoleRole.ADMIN
@@ -49,4 +59,41 @@ PAGES = (
     Page("GET", _ONE, VIEWER, messages.show),
     Page("GET", f"{_ONE}/body", VIEWER, messages.body),
     Page("POST", f"{_ONE}/resend", OPERATOR, messages.resend),
+    Page("GET", "/topics", VIEWER, topics.show_all),
+    Page("POST", "/topics", OPERATOR, topics.create),
+    Page("GET", "/topics/new", OPERATOR, topics.new_form),
+    Page("GET", "/topics/{topic}", VIEWER, topics.show),
+    Page("POST", "/topics/{topic}", OPERATOR, topics.change),
+    Page("GET", "/topics/{topic}/delete", OPERATOR, topics.delete_form),
+    Page("POST", "/topics/{topic}/delete", OPERATOR, topics.delete),
+    Page("POST", "/topics/{topic}/send", OPERATOR, topics.send),
+    Page("GET", "/topics/{topic}/tail", VIEWER, tail.show),
+    Page("GET", "/topics/{topic}/tail/live", VIEWER, tail.live, is_api=True),
+    Page("GET", "/consumers", VIEWER, consumers.show_all),
+    Page("POST", "/consumers", OPERATOR, consumers.create),
+    Page("GET", "/consumers/{group}", VIEWER, consumers.show),
+    Page("GET", "/consumers/{group}/delete", OPERATOR, consumers.delete_form),
+    Page("POST", "/consumers/{group}/delete", OPERATOR, consumers.delete),
+    Page("GET", "/consumers/{group}/offsets", OPERATOR, consumers.offsets_form),
+    Page("POST", "/consumers/{group}/offsets", OPERATOR, consumers.reset),
+    Page("GET", "/consumers/{group}/dead", VIEWER, dead_letters.show),
+    Page("POST", "/consumers/{group}/dead", OPERATOR, dead_letters.resend),
+    Page("GET", "/consumers/{group}/dead.jsonl", VIEWER, dead_letters.export),
+    Page("GET", "/groups", VIEWER, broker_groups.show_all),
+    Page("POST", "/groups", ADMIN, broker_groups.save),
+    Page("GET", "/groups/new", ADMIN, broker_groups.new_form),
+    Page("GET", "/groups/{name}", VIEWER, broker_groups.show),
+    Page("GET", "/groups/{name}/edit", ADMIN, broker_groups.edit_form),
+    Page("GET", "/groups/{name}/remove", ADMIN, broker_groups.remove_form),
+    Page("POST", "/groups/{name}/remove", ADMIN, broker_groups.remove),
+    Page("GET", "/groups/{name}/switch", ADMIN, broker_groups.switch_form),
+    Page("POST", "/groups/{name}/switch", ADMIN, broker_groups.switch),
+    Page("GET", "/groups/{name}/force", ADMIN, broker_groups.force_form),
+    Page("POST", "/groups/{name}/force", ADMIN, broker_groups.force),
+    Page("GET", "/audit", ADMIN, administration.audit),
+    Page("GET", "/audit.csv", ADMIN, administration.export_audit),
+    Page("GET", "/users", ADMIN, administration.users),
+    Page("POST", "/users", ADMIN, administration.add_user),
+    Page("POST", "/users/{name}/role", ADMIN, administration.set_role),
+    Page("POST", "/users/{name}/remove", ADMIN, administration.remove_user),
 )

@@ -11,7 +11,7 @@ from tandemq.console.access.accounts import ConsoleRole, User
 from tandemq.console.services import Console
 from tandemq.console.web.forms import Fields
 from tandemq.console.web.render import render
-from tandemq.errors import LocalError
+from tandemq.errors import ConfigError, LocalError
 from tandemq.groupdb.audit import Actor
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import group_name_error, topic_name_error
@@ -75,6 +75,15 @@ class Visit:
     def queue(self) -> MessageQueue:
         """Return the queue in the path."""
         return MessageQueue(self.topic(), self.part("broker"), int(self.part("queue")))
+
+    def require_typed(self, expected: str) -> None:
+        """Check that the user has typed a name, to confirm what cannot be undone.
+
+        Raises:
+            ConfigError: the text is another one; nothing was changed.
+        """
+        if self.form.text("confirm") != expected:
+            raise ConfigError(f"nothing was changed: to confirm, type {expected!r}")
 
     def text(self, template: str, **values: Any) -> str:
         """Return a template with values, and what every page needs."""

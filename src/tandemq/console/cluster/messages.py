@@ -13,10 +13,15 @@ from tandemq.codec.record.record import parse_message_id
 from tandemq.errors import LocalError
 from tandemq.model.message import (
     CLUSTER,
+    CONSUME_START_TIME,
     DELAY,
     KEYS,
     MAX_OFFSET,
+    MAX_RECONSUME_TIMES,
     MIN_OFFSET,
+    REAL_QID,
+    REAL_TOPIC,
+    RECONSUME_TIME,
     RECORD_CRC,
     TAGS,
     UNIQ_KEY,
@@ -30,7 +35,12 @@ FOUND_MAX = 64
 QUEUES_MAX = 64
 """Maximum number of queues that are searched by time."""
 BODY_SHOWN_MAX = 64 << 10
-_NOT_COPIED = frozenset({KEYS, TAGS, DELAY, WAIT, UNIQ_KEY, CLUSTER, MIN_OFFSET, MAX_OFFSET, RECORD_CRC})
+_NOT_COPIED = frozenset(
+    {
+        *(KEYS, TAGS, DELAY, WAIT, UNIQ_KEY, CLUSTER, MIN_OFFSET, MAX_OFFSET, RECORD_CRC),
+        *(RECONSUME_TIME, MAX_RECONSUME_TIMES, CONSUME_START_TIME, REAL_TOPIC, REAL_QID),
+    }
+)
 RESENT_FROM = "TANDEM_RESENT_FROM"
 """Property of a message that the console has sent again: id of the original."""
 
@@ -114,6 +124,32 @@ class MessageFinder:
                 found += [FoundMessage(queue.broker_name, one) for one in some if wall_ms <= one.store_ms <= end_ms]
         found.sort(key=lambda one: (one.message.store_ms, one.message.log_offset))
         return found[:FOUND_MAX]
+
+    async def newest(self, topic: str, count: int) -> list[FoundMessage]:
+        """Return the newest messages of a topic, newest first: at most `count`."""
+        return list(reversed((await self.range_of(topic, -count, count))[-count:]))
+
+    async def range_of(self, topic: str, start: int, count: int) -> list[FoundMessage]:
+        """Return messages of each queue of a topic, by store time.
+
+        Args:
+            start: offset of the first one in each queue; negative: from the end of the queue.
+            count: maximum number per queue.
+        """
+        route = await self._admin.topic_route(topic)
+        found: list[FoundMessage] = []
+        for queue in sorted(route.subscribe_queues())[:QUEUES_MAX]:
+            bounds = await self._admin.bounds(queue)
+            at = max(bounds.first, bounds.end + start if start < 0 else start)
+            end = min(bounds.end, at + count)
+            while at < end:
+                some = await self._admin.messages_from(queue, at, end - at)
+                if not some:
+                    break
+                found += [FoundMessage(queue.broker_name, one) for one in some if one.queue_offset < end]
+                at = some[-1].queue_offset + 1
+        found.sort(key=lambda one: (one.message.store_ms, one.message.log_offset))
+        return found
 
 
 def copy_of(one: StoredMessage, topic: str = "") -> Message:

@@ -1,0 +1,183 @@
+"""Consumer groups: who lags, clients, offsets and their reset with a preview, create, delete."""
+
+import json
+from dataclasses import dataclass
+
+from starlette.responses import Response
+
+from tandemq.client.admin.groups import ResetTarget
+from tandemq.client.admin.queries import FAR_FUTURE_MS
+from tandemq.console.pages.topics import confirmation
+from tandemq.console.services import wall_ms
+from tandemq.console.visit import NotFound, Visit
+from tandemq.console.web.forms import Fields
+from tandemq.console.web.render import segment
+from tandemq.console.web.translation import Phrase
+from tandemq.errors import ConfigError, LocalError, NoRoute
+from tandemq.model.group import SubscriptionGroupConfig
+from tandemq.model.message import MessageQueue
+from tandemq.model.topic import RETRY_PREFIX, group_name_error, topic_name_error
+
+ROWS = 100
+RETRIES_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedOffset:
+    """What a reset would do to one queue."""
+
+    queue: MessageQueue
+    before: int | None
+    after: int
+
+    @property
+    def again(self) -> int:
+        """Messages that would be delivered again."""
+        return max(0, (self.before or 0) - self.after) if self.before is not None else 0
+
+    @property
+    def skipped(self) -> int:
+        """Messages that would be skipped."""
+        return max(0, self.after - (self.before or 0))
+
+
+async def show_all(visit: Visit) -> Response:
+    """List the groups that lag most first."""
+    wanted = visit.query.text("q").lower()
+    rows = [row for row in await visit.console.tables.groups() if wanted in row.name.lower()]
+    at = min(visit.query.integer("at", 0), max(0, len(rows) - 1))
+    shown = rows[at : at + ROWS]
+    samples = {row.name: visit.console.tables.samples(row.name) for row in shown}
+    return visit.page(
+        "consumers.html", rows=shown, samples=samples, q=visit.query.text("q"), at=at, total=len(rows), size=ROWS
+    )
+
+
+async def show(visit: Visit) -> Response:
+    """Show a group: lag of each queue, clients, subscriptions."""
+    group, console = visit.group(), visit.console
+    progress = await console.tables.progress(group)
+    if progress is None:
+        raise NotFound(f"no broker knows the group {group}")
+    try:
+        connections = await console.admin.connections(group)
+    except NoRoute:  # no member has ever joined it
+        connections = None
+    return visit.page(
+        "consumer.html",
+        group=group,
+        progress=progress,
+        connections=connections,
+        samples=console.tables.samples(group),
+        now_ms=wall_ms(),
+        topics=sorted({queue.topic for queue in progress if not queue.topic.startswith(RETRY_PREFIX)}),
+    )
+
+
+async def create(visit: Visit) -> Response:
+    """Create a group with default settings but the number of retries."""
+    group, console = visit.form.text("group"), visit.console
+    if (fault := group_name_error(group)) is not None:
+        raise ConfigError(fault)
+    retries = visit.form.integer("retries", 16, high=RETRIES_MAX)
+    async with console.audited(visit.actor, "group.create", group, after=json.dumps({"retries": retries})):
+        await console.admin.create_group(SubscriptionGroupConfig(group, retry_max_times=retries))
+    console.tables.forget()
+    return visit.to(f"/consumers/{segment(group)}")
+
+
+async def delete_form(visit: Visit) -> Response:
+    """Show what a deletion would lose."""
+    group = visit.group()
+    progress = await visit.console.tables.progress(group)
+    facts = [
+        Phrase("{count} messages are not consumed", {"count": sum(one.lag for one in (progress or {}).values())}),
+        Phrase("Its offsets, retry topic and dead letters are deleted too."),
+    ]
+    return confirmation(visit, "Delete the consumer group {name}", group, facts, f"/consumers/{segment(group)}/delete")
+
+
+async def delete(visit: Visit) -> Response:
+    """Delete a group with its offsets, retry topic and dead letters."""
+    group, console = visit.group(), visit.console
+    visit.require_typed(group)
+    async with console.audited(visit.actor, "group.delete", group):
+        await console.admin.delete_group(group, clean=True)
+    console.tables.forget()
+    return visit.to("/consumers")
+
+
+# Offsets.
+
+
+def target_of(fields: Fields) -> ResetTarget:
+    """Return where to move to: "earliest", "latest", an offset, or a time; of one queue or of all.
+
+    Raises:
+        ConfigError: a field is missing or invalid.
+    """
+    topic, to = fields.text("topic"), fields.text("to")
+    if (fault := topic_name_error(topic)) is not None:
+        raise ConfigError(fault)
+    queue = None
+    if fields.text("queue"):
+        queue = MessageQueue(topic, fields.text("broker"), fields.integer("queue", high=(1 << 31) - 1))
+    if to == "earliest":
+        return ResetTarget(time_ms=0, queue=queue)
+    if to == "latest":
+        return ResetTarget(time_ms=1 << 52, queue=queue)
+    if to == "offset":
+        return ResetTarget(offset=fields.integer("offset"), queue=queue)
+    if to == "time":
+        time_ms = fields.time_ms("time")
+        if time_ms is None or time_ms > FAR_FUTURE_MS:
+            raise ConfigError("time: give a time")
+        return ResetTarget(time_ms=time_ms, queue=queue)
+    raise ConfigError("to: choose earliest, latest, offset or time")
+
+
+async def _plan(visit: Visit, fields: Fields) -> list[PlannedOffset]:
+    group, console = visit.group(), visit.console
+    target = target_of(fields)
+    before = await console.tables.progress(group) or {}
+    plan = await console.admin.plan_reset(fields.text("topic"), target)
+    return [
+        PlannedOffset(queue, before[queue].consumer_offset if queue in before else None, offset)
+        for queue, offset in plan.items()
+    ]
+
+
+async def offsets_form(visit: Visit) -> Response:
+    """Show the form, and once it is filled in what it would skip or deliver again."""
+    group, query, why, status = visit.group(), visit.query, "", 200
+    progress = await visit.console.tables.progress(group)
+    plan: list[PlannedOffset] | None = None
+    if query.has("to"):
+        try:
+            plan = await _plan(visit, query)
+        except (ConfigError, LocalError, NoRoute) as error:
+            why, status = str(error), 400
+    names = ("topic", "to", "offset", "time", "broker", "queue")
+    topics = sorted({queue.topic for queue in progress or {}})
+    values = {name: query.text(name) for name in names}
+    return visit.page("offsets.html", status, group=group, topics=topics, plan=plan, values=values, why=why)
+
+
+async def reset(visit: Visit) -> Response:
+    """Move the group, after its name was typed."""
+    group, form, console = visit.group(), visit.form, visit.console
+    visit.require_typed(group)
+    console.tables.forget()
+    plan = await _plan(visit, form)
+    topic = form.text("topic")
+    places = {f"{one.queue.broker_name}/{one.queue.queue_id}": one for one in plan}
+    async with console.audited(
+        visit.actor,
+        "offsets.reset",
+        f"{group}, {topic}",
+        before=json.dumps({place: one.before for place, one in places.items()}),
+        after=json.dumps({place: one.after for place, one in places.items()}),
+    ):
+        await console.admin.reset_offsets(group, topic, target_of(form))
+    console.tables.forget()
+    return visit.to(f"/consumers/{segment(group)}")

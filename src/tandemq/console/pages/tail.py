@@ -1,0 +1,62 @@
+"""Follow a topic: its newest messages, live."""
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+from starlette.responses import Response, StreamingResponse
+
+from tandemq.console.cluster.messages import FoundMessage, shown_body
+from tandemq.console.pages.overview import event
+from tandemq.console.services import wall_ms
+from tandemq.console.visit import NotFound, Visit
+from tandemq.errors import TandemError
+
+SHOWN_MAX = 20
+TICK_S = 1.0
+SECONDS_MAX = 600
+BRIEF = 160
+
+
+async def show(visit: Visit) -> Response:
+    """Show the newest messages."""
+    return visit.page("tail.html", **await _values(visit))
+
+
+async def _values(visit: Visit) -> dict[str, Any]:
+    if not visit.sees_bodies:
+        raise NotFound("this console shows bodies to operators only")
+    topic, tag = visit.topic(), visit.query.text("tag")[:127]
+    found = await visit.console.finder.newest(topic, SHOWN_MAX)
+    shown = [one for one in found if tag in ("", one.message.tags)]
+    return {"topic": topic, "tag": tag, "found": shown, "most": SHOWN_MAX, "brief": _brief}
+
+
+def _brief(one: FoundMessage) -> str:
+    return " ".join(shown_body(one.message).text[:BRIEF].split())
+
+
+async def live(visit: Visit) -> Response:
+    """Stream them for at most ten minutes."""
+    if not visit.sees_bodies:
+        raise NotFound("this console shows bodies to operators only")
+    return StreamingResponse(_events(visit), media_type="text/event-stream")
+
+
+async def _events(visit: Visit) -> AsyncIterator[str]:
+    console, begun, before = visit.console, time.monotonic(), ""
+    async with console.stream(visit.actor.name) as is_open:
+        while is_open and time.monotonic() - begun < SECONDS_MAX and not console.ending.is_set():
+            if await console.run(console.accounts.user_of, visit.session_id, wall_ms()) is None:
+                break
+            try:
+                text = visit.text("tail_part.html", **await _values(visit))
+            except TandemError:  # the brokers do not answer now
+                text = before
+            if text != before:
+                before = text
+                yield event(text)
+            with anyio.move_on_after(TICK_S):
+                await console.ending.wait()
+        yield event("", name="over")
