@@ -47,16 +47,24 @@ def scrape(port: int) -> str:
     return page
 
 
-async def traffic(name_server: str) -> None:
-    """Send messages to both brokers, and consume all of them."""
+async def pages_after_traffic(name_server: str, ports: tuple[int, int]) -> list[str]:
+    """Send messages to both brokers, consume all of them, and scrape both while the clients are connected."""
     async with Producer(name_server, group="pg") as producer:
         for number in range(MESSAGES):
             result = await producer.send(Message("MetricsTopic", b"x" * 100, keys=[f"key{number}"]))
             assert result.status is SendStatus.SEND_OK
-    async with PushConsumer(name_server, group="cg", consume_from=ConsumeFrom.FIRST) as consumer:
-        await consumer.subscribe("MetricsTopic")
-        for _ in range(MESSAGES):
-            assert await consumer.receive(60) is not None
+        async with PushConsumer(name_server, group="cg", consume_from=ConsumeFrom.FIRST) as consumer:
+            await consumer.subscribe("MetricsTopic")
+            for _ in range(MESSAGES):
+                assert await consumer.receive(60) is not None
+            wanted = ("consumer_lag_messages", "messages_out_total", "message_size", "consumer_connections")
+            await asyncio.to_thread(
+                wait_until,
+                lambda: all(f"rocketmq_{name}" in scrape(port) for name in wanted for port in ports),
+                what="the metrics of both brokers",
+                within_s=60,
+            )
+            return [await asyncio.to_thread(scrape, port) for port in ports]
 
 
 @spec("O01")
@@ -64,8 +72,13 @@ def test_metrics_have_the_names_types_and_labels_of_a_java_broker(tmp_path: Path
     java_port, our_port = free_port(), free_port()
     with JavaNameServer(VERSION, tmp_path / "namesrv") as server:
         server.start()
-        exporter = {"metricsExporterType": "PROM", "metricsPromExporterPort": java_port}
-        java = JavaBroker(VERSION, tmp_path / "java", namesrv=server.address, **exporter)
+        java = JavaBroker(
+            VERSION,
+            tmp_path / "java",
+            namesrv=server.address,
+            metricsExporterType="PROM",
+            metricsPromExporterPort=java_port,
+        )
         ours = OurBroker(
             tmp_path / "ours",
             namesrv=server.address,
@@ -75,14 +88,8 @@ def test_metrics_have_the_names_types_and_labels_of_a_java_broker(tmp_path: Path
             start_registered(java, server)
             ours.start()
             wait_registered(server.port, "broker-b")
-            asyncio.run(asyncio.wait_for(traffic(server.address), 120))
-            wanted = ("rocketmq_consumer_lag_messages", "rocketmq_messages_out_total", "rocketmq_message_size")
-            wait_until(
-                lambda: all(name in scrape(port) for name in wanted for port in (java_port, our_port)),
-                what="the metrics of both brokers",
-                within_s=60,
-            )
-            theirs, mine = scrape(java_port), scrape(our_port)
+            work = pages_after_traffic(server.address, (java_port, our_port))
+            theirs, mine = asyncio.run(asyncio.wait_for(work, 180))
     (tmp_path / "java.txt").write_text(theirs)
     (tmp_path / "ours.txt").write_text(mine)
     java_labels, our_labels = families_of(theirs), families_of(mine)
