@@ -20,7 +20,7 @@ from tandemq.boundary import Now, Outbox, Turn
 from tandemq.broker.ha.master import MasterSide
 from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.state.consumer_offsets import WHOLE, ConsumerOffsets
-from tandemq.broker.state.groups import Groups, parse_groups
+from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.table_journal import REMOVED, removed_names
 from tandemq.broker.state.topics import Topics, parse_topics
 from tandemq.codec.ha import KIND_DELAYS, KIND_GROUPS, KIND_OFFSETS, KIND_TOPICS
@@ -251,6 +251,6 @@ class MetadataStream:
     def _take_groups(self, table: dict[str, Any]) -> None:
         groups, version = self._groups, DataVersion.from_json(table.get("dataVersion"))
         if not table.get(WHOLE):
-            groups.follow(parse_groups(table), removed_names(table), version)
+            groups.follow(table, version)
         elif version != groups.version:
-            groups.replace(parse_groups(table), version)
+            groups.replace(table, version)

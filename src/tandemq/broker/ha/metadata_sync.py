@@ -17,7 +17,7 @@ from tandemq.broker.connections.outbound import Peers
 from tandemq.broker.context import CurrentTurn
 from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.state.consumer_offsets import SEPARATOR, ConsumerOffsets, parse_offsets_body
-from tandemq.broker.state.groups import Groups, parse_groups
+from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.topics import Topics, parse_topics
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import TandemError
@@ -103,7 +103,7 @@ class MetadataSync:
         raw = loads(body, is_trusted=True)
         version = DataVersion.from_json(raw.get("dataVersion"))
         if version != self._group_table.version:
-            self._group_table.replace(parse_groups(raw), version)
+            self._group_table.replace(raw, version)
 
     def _offsets(self, master: str, body: bytes) -> None:
         offsets, (table, version) = self._offset_table, parse_offsets_body(body)

@@ -23,10 +23,16 @@ from tandemq.broker.role import CurrentRole
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.topics import Topics
-from tandemq.codec.remoting.admin_requests import CreateTopicFields, DeleteGroupFields, GroupNameFields, TopicFields
+from tandemq.codec.remoting.admin_requests import (
+    CreateTopicFields,
+    DeleteGroupFields,
+    ForbiddenFields,
+    GroupNameFields,
+    TopicFields,
+)
 from tandemq.codec.remoting.bodies import convert, decode_body
 from tandemq.codec.remoting.fastjson import dumps, loads
-from tandemq.codec.remoting.requests import read_fields
+from tandemq.codec.remoting.requests import is_true, read_fields
 from tandemq.errors import ProtocolError
 from tandemq.model.attributes import GROUP_ATTRIBUTES, changed, parse_changes
 from tandemq.model.codes import RequestCode as Code
@@ -42,6 +48,7 @@ from tandemq.model.topic import (
     reply_topic,
     topic_name_error,
 )
+from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -95,6 +102,7 @@ class AdminProcessor:
             Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._on_create_groups,
             Code.DELETE_SUBSCRIPTIONGROUP: self._on_delete_group,
             Code.GET_SUBSCRIPTIONGROUP_CONFIG: self._on_group_config,
+            Code.UPDATE_AND_GET_GROUP_FORBIDDEN: self._on_forbidden,
             Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._on_system_topics,
             Code.CLEAN_EXPIRED_CONSUMEQUEUE: self._on_clean_queues,
             Code.CLEAN_UNUSED_TOPIC: self._on_clean_topics,
@@ -197,9 +205,12 @@ class AdminProcessor:
 
     def _answer_held_pulls(self, topic: str) -> None:
         """Answer the pulls held on the queues of a topic, which nothing would wake once the queues are deleted."""
-        for queue in [queue for key, queue in self._store.queues.items() if key[0] == topic]:
+        for queue in self._queues_of(topic):
             self._pull.wake(queue, is_last=True)
         self._pull.answer_woken(self._turn.out)
+
+    def _queues_of(self, topic: str) -> list[ConsumeQueue]:
+        return [queue for key, queue in self._store.queues.items() if key[0] == topic]
 
     def _on_topic_config(self, _link: Link, command: Command, _now: Now) -> Command | None:
         name = read_fields(TopicFields, command.fields).topic
@@ -263,6 +274,22 @@ class AdminProcessor:
         if found is None:
             return command.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=f"No group in this broker: {name}")
         return command.answer(ResponseCode.SUCCESS, body=dumps(msgspec.to_builtins(found)))
+
+    def _on_forbidden(self, link: Link, command: Command, now: Now) -> Command | None:
+        """Forbid a group to read a topic, or allow it; without `readable` only ask."""
+        fields = read_fields(ForbiddenFields, command.fields)
+        group, topic, groups = fields.group, fields.topic, self._groups
+        if fields.readable:
+            problem = group_name_error(group) or topic_name_error(topic)
+            refusal = self._slave_refusal(command)
+            if refusal is not None or problem is not None:
+                return refusal or command.answer(ResponseCode.SYSTEM_ERROR, remark=problem)
+            groups.forbid(group, topic, now.wall_ms, readable=is_true(fields.readable))
+            log.info("admin: group=%s readable=%s topic=%s by %s", group, is_true(fields.readable), topic, link.peer)
+            for queue in self._queues_of(topic):
+                self._pull.refuse_forbidden(queue, self._turn.out)
+        body = {"group": group, "readable": not groups.forbidden.forbids(group, topic), "topic": topic}
+        return command.answer(ResponseCode.SUCCESS, body=dumps(body))
 
     # Cleaning.
 

@@ -22,16 +22,19 @@ from tandemq.storage.store import Store
 SUBSCRIPTION = 4
 """Bit of the pull's sysFlag: the request carries its own tag expression."""
 _READ = int(Permission.READ)
+# Values of `forbiddenType`.
+_BY_BROKER, _BY_GROUP, _BY_TOPIC, _BY_BROADCAST, _BY_OPERATOR = 1, 2, 3, 4, 5
 
 
 class PullRefused(Exception):
-    """A pull that gets no messages: code and remark of the response."""
+    """A pull that gets no messages: code, remark and fields of the response."""
 
-    def __init__(self, code: ResponseCode, remark: str) -> None:
-        """Keep the response's code and remark."""
+    def __init__(self, code: ResponseCode, remark: str, forbidden_type: int = 0) -> None:
+        """Keep the response's code and remark. `forbidden_type`: what forbids it, as clients of 5.x read it; or 0."""
         super().__init__(remark)
         self.code = code
         self.remark = remark
+        self.fields = {"forbiddenType": str(forbidden_type)} if forbidden_type else {}
 
 
 class PullChecks:
@@ -64,7 +67,7 @@ class PullChecks:
         """
         if not self.permission & _READ:
             raise PullRefused(
-                ResponseCode.NO_PERMISSION, f"the broker[{self._broker_name}] pulling message is forbidden"
+                ResponseCode.NO_PERMISSION, f"the broker[{self._broker_name}] pulling message is forbidden", _BY_BROKER
             )
 
     def group(self, name: str, wall_ms: int) -> SubscriptionGroupConfig:
@@ -80,7 +83,7 @@ class PullChecks:
         if group is None:
             raise PullRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
         if not group.consume_enable:
-            raise PullRefused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}")
+            raise PullRefused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}", _BY_GROUP)
         return group
 
     def topic(self, fields: PullFields) -> Topic | None:
@@ -95,13 +98,28 @@ class PullChecks:
                 return None
             raise PullRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{fields.topic}] not exist, apply first please!")
         if not topic.config.perm & _READ:
-            raise PullRefused(ResponseCode.NO_PERMISSION, f"the topic[{fields.topic}] pulling message is forbidden")
+            raise PullRefused(
+                ResponseCode.NO_PERMISSION, f"the topic[{fields.topic}] pulling message is forbidden", _BY_TOPIC
+            )
         if not 0 <= fields.queue_id < topic.config.read_queue_nums:
             raise PullRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"queueId[{fields.queue_id}] is illegal, topic:[{fields.topic}] has {topic.config.read_queue_nums}",
             )
         return topic
+
+    def check_allowed(self, fields: PullFields) -> None:
+        """Refuse a group what an operator has forbidden it to read, with or without an expression in the request.
+
+        Raises:
+            PullRefused: the topic is forbidden to the group.
+        """
+        if self._groups.forbidden.forbids(fields.consumer_group, fields.topic):
+            raise PullRefused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{fields.consumer_group}] is forbidden for topic[{fields.topic}]",
+                _BY_OPERATOR,
+            )
 
     def queue(self, topic: Topic | None, fields: PullFields) -> ConsumeQueue:
         """Return the queue to read, created if the topic has not used it yet; `topic` is what `topic()` returned."""
@@ -134,6 +152,7 @@ class PullChecks:
             raise PullRefused(
                 ResponseCode.NO_PERMISSION,
                 f"the consumer group[{fields.consumer_group}] can not consume by broadcast way",
+                _BY_BROADCAST,
             )
         subscription = online.subscriptions.get(fields.topic)
         if subscription is None:

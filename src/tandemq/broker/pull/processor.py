@@ -210,7 +210,8 @@ class PullPath:
         try:
             self._take(link, frame.opaque, frame.extFields, turn, now, binary=False)
         except PullRefused as refused:
-            turn.send(link, encode_command(Command(refused.code, frame.opaque, FLAG_RESPONSE, refused.remark)))
+            answer = Command(refused.code, frame.opaque, FLAG_RESPONSE, refused.remark, refused.fields)
+            turn.send(link, encode_command(answer))
         return True
 
     def take(self, link: int, command: Command, turn: Turn, now: Now) -> Command | None:
@@ -222,7 +223,7 @@ class PullPath:
             else:
                 self._take(link, command.opaque, fields, turn, now, binary=command.binary)
         except PullRefused as refused:
-            return command.answer(refused.code, remark=refused.remark)
+            return command.answer(refused.code, remark=refused.remark, fields=refused.fields)
         return None
 
     def _take(self, link: int, opaque: int, fields: PullFields, turn: Turn, now: Now, *, binary: bool) -> None:
@@ -232,6 +233,7 @@ class PullPath:
         checks.check_readable()
         group = checks.group(fields.consumer_group, now.wall_ms)
         topic = checks.topic(fields)
+        checks.check_allowed(fields)
         selector = checks.selector(fields, group)
         pull = PullRequest(link, opaque, fields, selector, checks.queue(topic, fields), group, binary=binary)
         place = (fields.topic, fields.consumer_group, fields.queue_id)
@@ -454,6 +456,15 @@ class PullPath:
         pull.is_answered = True
         answer = Command(ResponseCode.NO_PERMISSION, pull.opaque, FLAG_RESPONSE, why, binary=pull.binary)
         turn.send(pull.link, encode_command(answer))
+
+    def refuse_forbidden(self, queue: ConsumeQueue, turn: Turn) -> None:
+        """Refuse the pulls held on a queue that an operator has forbidden since they came."""
+        for pull in self.held.first(queue, self.held.count(queue)):
+            try:
+                self.checks.check_allowed(pull.fields)
+            except PullRefused as refused:
+                self.held.release(pull)
+                self._send_refusal(pull, refused.remark, turn)
 
     def wake(self, queue: ConsumeQueue, *, is_last: bool = False) -> None:
         """Have `answer_woken` try the pulls held on a queue that got messages, or that is deleted (`is_last`)."""

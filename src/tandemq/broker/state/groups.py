@@ -6,6 +6,7 @@ Source: docs/internals/storage.md, "subscriptionGroup.json"; RocketMQ Subscripti
 from collections.abc import Iterable
 from typing import Any
 
+from tandemq.broker.state.forbidden import KEY, ForbiddenTopics, parse_forbidden
 from tandemq.broker.state.persistence import Saver
 from tandemq.broker.state.table_journal import REMOVED, removed_names
 from tandemq.codec.remoting.bodies import convert
@@ -41,12 +42,14 @@ class Groups:
         self.adopt_config(config)
         self.version = DataVersion(wall_ms)
         self.table: dict[str, SubscriptionGroupConfig] = {}
+        self.forbidden = ForbiddenTopics()
         self.news: dict[str, None] | None = None
         """Names of groups that changed since the table was last published; None: changes are not recorded."""
         raw = load_table(saver.disk, FILE)
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             self.table = parse_groups(raw)
+            self.forbidden.replace(parse_forbidden(raw))
         journal = saver.keep_journal(FILE, self.as_json, self._changes)
         self.version = journal.replay(self.version, wall_ms, self._apply, has_table=bool(raw))
         for name in SYSTEM:
@@ -55,6 +58,8 @@ class Groups:
     def _apply(self, change: dict[str, Any], adds_only: bool) -> None:
         """Apply a change that the table on the disk lacks."""
         table, removed = parse_groups(change), removed_names(change)
+        if not adds_only:
+            self.forbidden.take(parse_forbidden(change))
         for name in removed:
             self.table.pop(name, None)
         for name, config in table.items():
@@ -118,20 +123,48 @@ class Groups:
         self._saver.change(FILE, (name,))
 
     def remove(self, name: str, wall_ms: int) -> bool:
-        """Delete a group's configuration; False if there is none."""
+        """Delete a group's configuration, and what it is forbidden to read; False if there is none."""
         if self.table.pop(name, None) is None:
             return False
+        self.forbidden.take({name: {}})
         self._touch(name, wall_ms)
         return True
 
-    def replace(self, table: dict[str, SubscriptionGroupConfig], version: DataVersion) -> None:
-        """Replace the table by that of another broker."""
-        self.follow(table, [name for name in self.table if name not in table], version)
+    def forbid(self, group: str, topic: str, wall_ms: int, *, readable: bool) -> None:
+        """Forbid or allow a group to read a topic.
+
+        Raises:
+            ProtocolError: there are too many such entries.
+        """
+        if self.forbidden.set(group, topic, readable=readable):
+            self._touch(group, wall_ms)
+
+    def replace(self, raw: dict[str, Any], version: DataVersion) -> None:
+        """Replace the table by that of another broker.
+
+        Raises:
+            StoreDamaged: the other table cannot be read.
+        """
+        table, forbidden = parse_groups(raw), parse_forbidden(raw)
+        self._follow(
+            table, [name for name in self.table if name not in table], version, self.forbidden.replace(forbidden)
+        )
         self.save()
 
-    def follow(self, changed: dict[str, SubscriptionGroupConfig], removed: list[str], version: DataVersion) -> None:
-        """Apply changes of another broker's table."""
-        names = [*removed, *(name for name, config in changed.items() if self.table.get(name) != config)]
+    def follow(self, raw: dict[str, Any], version: DataVersion) -> None:
+        """Apply changes of another broker's table.
+
+        Raises:
+            StoreDamaged: the changes cannot be read.
+        """
+        changed, forbidden = parse_groups(raw), parse_forbidden(raw)
+        self.forbidden.take(forbidden)
+        self._follow(changed, removed_names(raw), version, list(forbidden))
+
+    def _follow(
+        self, changed: dict[str, SubscriptionGroupConfig], removed: list[str], version: DataVersion, others: list[str]
+    ) -> None:
+        names = [*removed, *others, *(name for name, config in changed.items() if self.table.get(name) != config)]
         for name in removed:
             self.table.pop(name, None)
         self.table.update(changed)
@@ -143,15 +176,17 @@ class Groups:
 
         To be encoded by `dumps`.
         """
+        names = None if names is None else list(names)
         wanted = self.table if names is None else [name for name in names if name in self.table]
         return {
             "dataVersion": self.version.as_json(),
-            "forbiddenTable": {},
+            KEY: self.forbidden.as_json(names),
             "subscriptionGroupTable": {name: self.table[name] for name in wanted},
         }
 
     def _changes(self, names: Iterable[str]) -> dict[str, Any]:
         """Return a line of the journal."""
+        names = list(names)
         return self.as_json(names) | {REMOVED: [name for name in names if name not in self.table]}
 
     def save(self) -> None:

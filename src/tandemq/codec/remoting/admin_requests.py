@@ -42,6 +42,14 @@ class TopicGroupFields(msgspec.Struct, rename="camel"):
     """A client id, in spite of its name."""
 
 
+class ForbiddenFields(msgspec.Struct):
+    """UPDATE_AND_GET_GROUP_FORBIDDEN (353). `readable`: a boolean as text; empty: nothing is changed."""
+
+    group: str
+    topic: str
+    readable: str = ""
+
+
 class DeleteGroupFields(msgspec.Struct, rename="camel"):
     """DELETE_SUBSCRIPTIONGROUP (207). 4.9 and 5.x use different names for the removal of offsets."""
 

@@ -82,7 +82,10 @@ def test_changed_queues_and_groups_reach_the_slave_before_the_next_message(pair:
         ).code
         == OK
     )
+    forbidden = {"group": "readers", "topic": "Fresh", "readable": "false"}
+    assert master.ask(Code.UPDATE_AND_GET_GROUP_FORBIDDEN, forbidden).code == OK
     assert send(pair, master, "Fresh", 8, 9) == OK
+    assert slave.node.groups.forbidden.forbids("readers", "Fresh")
     assert slave.node.topics.table["Fresh"].config == master.node.topics.table["Fresh"].config
     assert not slave.node.groups.table["readers"].consume_enable
     assert slave.node.topics.version == master.node.topics.version
