@@ -12,12 +12,14 @@ from msgspec import structs
 
 from tandemq.boundary import Buffer, Turn
 from tandemq.broker import parts
+from tandemq.broker.filter import parser as filters
 from tandemq.broker.ha import admission
 from tandemq.broker.ha import master as masterside
 from tandemq.broker.ha import slave as slaveside
 from tandemq.broker.integrity import repair
 from tandemq.broker.integrity import verify_job as scrubwork
 from tandemq.broker.processors import dispatcher
+from tandemq.broker.processors import reply_message as replies
 from tandemq.broker.processors import send_back as retry
 from tandemq.broker.pull import hold_service as longpoll
 from tandemq.broker.pull import message_reader
@@ -31,9 +33,11 @@ from tandemq.client.core import connections as links
 from tandemq.client.core import routes
 from tandemq.client.producer import fault_strategy as targets
 from tandemq.client.producer import machine as sending
+from tandemq.client.producer import requester
 from tandemq.codec.record.record import Record, parse_record
 from tandemq.errors import NotConnected, ProtocolError
 from tandemq.model.codes import ResponseCode
+from tandemq.model.message import decode_properties, encode_properties
 from tandemq.model.topic import DLQ_PREFIX, SCHEDULE_TOPIC
 from tandemq.replication import master
 from tandemq.replication import record_stream as records
@@ -445,6 +449,43 @@ def client_waits_for_its_master() -> AbstractContextManager[Any]:
     return patched(routes.Routes, "read_addresses", master_only)
 
 
+def client_mixes_up_replies() -> AbstractContextManager[Any]:
+    """The client gives a reply to the oldest request that waits."""
+    taken = requester.Requester.take_reply
+
+    def oldest(self: requester.Requester, address: str, command: Any, now: Any) -> Any:
+        for correlation_id in list(self._waiting)[:1]:
+            properties = decode_properties(command.fields["properties"]) | {"CORRELATION_ID": correlation_id}
+            command.fields["properties"] = encode_properties(properties)
+        return taken(self, address, command, now)
+
+    return patched(requester.Requester, "take_reply", oldest)
+
+
+def replies_get_lost() -> AbstractContextManager[Any]:
+    """The broker answers replies as if it had passed them on."""
+
+    def lost(self: replies.ReplyMessageProcessor, reply: Any, _target: int, now: Any) -> None:
+        self._finish(reply, None, now)
+
+    return patched(replies.ReplyMessageProcessor, "_push", lost)
+
+
+def filters_let_pass() -> AbstractContextManager[Any]:
+    """Every message matches an SQL92 expression."""
+    return patched(filters.SqlFilter, "matches", lambda self, properties: True)
+
+
+def filters_drop_unknown() -> AbstractContextManager[Any]:
+    """An SQL92 expression drops messages without a tag."""
+    matches = filters.SqlFilter.matches
+
+    def drop(self: filters.SqlFilter, properties: Any) -> bool:
+        return matches(self, properties) and "TAGS" in properties
+
+    return patched(filters.SqlFilter, "matches", drop)
+
+
 MUTATIONS: dict[str, Mutation] = {
     "ack-without-flush": Mutation(ack_without_flush, frozenset({"I17", "I1"})),
     "flush-covers-later-writes": Mutation(flush_covers_later_writes, frozenset({"I17", "I1"})),
@@ -483,5 +524,9 @@ MUTATIONS: dict[str, Mutation] = {
     "client-drops-rejected": Mutation(client_drops_rejected, frozenset({"I13"})),
     "client-skips-messages": Mutation(client_skips_messages, frozenset({"I14"})),
     "client-waits-for-its-master": Mutation(client_waits_for_its_master, frozenset({"I14"})),
+    "client-mixes-up-replies": Mutation(client_mixes_up_replies, frozenset({"I20"})),
+    "replies-get-lost": Mutation(replies_get_lost, frozenset({"I20"})),
+    "filters-let-pass": Mutation(filters_let_pass, frozenset({"I21"})),
+    "filters-drop-unknown": Mutation(filters_drop_unknown, frozenset({"I14"})),
 }
 """Mutations by name."""

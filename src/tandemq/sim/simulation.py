@@ -5,15 +5,16 @@
 
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from random import Random
 
 from tandemq.broker.send import delay
 from tandemq.client.core import connections
 from tandemq.sim.checkers.always import ContinuousChecks
 from tandemq.sim.checkers.deliveries import REJECTING_GROUP
 from tandemq.sim.checkers.final import FinalChecks
-from tandemq.sim.checkers.model import BrokerRef
+from tandemq.sim.checkers.model import BrokerRef, SentMessage
 from tandemq.sim.faults.cluster import Faults
 from tandemq.sim.group_simulation import GroupSimulation
 from tandemq.sim.history import History
@@ -26,6 +27,15 @@ from tandemq.sim.workload.host import ClientHost
 from tandemq.sim.workload.malformed_peer import MalformedPeer
 from tandemq.sim.workload.producer import SimProducer
 from tandemq.sim.workload.raw_client import RawClient
+from tandemq.sim.workload.request_applications import (
+    REPLYING_GROUP,
+    SELECTING_GROUP,
+    RequestingApplication,
+    is_request,
+    responding,
+    selecting,
+    selects,
+)
 from tandemq.sim.world.cluster import Cluster
 from tandemq.sim.world.plan import MALFORMED_PEER_IP, client_ip, draw
 from tandemq.sim.world.world import SECOND, Violation
@@ -40,6 +50,10 @@ SCAN_MS = 1_000
 """Interval at which brokers look for due delayed messages: the default of 100 ms would cost a third of all turns."""
 DEADLINE_STEP_MS = 250
 """Granularity of the client's request timeouts, for the same reason."""
+REQUESTS = 0.2
+"""Share of the seeds in which applications ask and reply."""
+SELECTIONS = 0.2
+"""Share of the seeds in which a consumer group selects messages by an SQL92 expression."""
 GROUP_SEEDS = 1_000_000
 """Seeds from here on have groups with a registry."""
 
@@ -66,11 +80,35 @@ class Simulation(History):
         self.producers: list[SimProducer | ProducingApplication] = [self.prober, second]
         groups = [("G", "*"), ("G", "*"), *([("GT", "A || B")] if self.plan.tag_group else [])]
         self.consumers = [self._consumer(number, *group) for number, group in enumerate(groups)]
-        self.final_checks = FinalChecks(world, self.cluster, self.expected, self.checks, tuple(dict(groups)))
         nodes: list[RawClient | Application] = [*self.producers, *self.consumers]
+        self.requesting: RequestingApplication | None = None
+        selections = self._add_applications(nodes, Random(f"{seed}-requests-and-filters"))
+        names = (*dict(groups), *selections)
+        self.final_checks = FinalChecks(world, self.cluster, self.expected, self.checks, names)
+        self.final_checks.selections |= selections
         self.clients = [ClientHost(world, self.network, client_ip(number), node) for number, node in enumerate(nodes)]
         ClientHost(world, self.network, MALFORMED_PEER_IP, MalformedPeer(self._new_random(), self.network))
         self.faults = Faults(world, self.network, self.cluster, self.clients)
+
+    def _add_applications(
+        self, nodes: list[RawClient | Application], random: Random
+    ) -> dict[str, Callable[[SentMessage], bool]]:
+        """Add the applications that ask, reply and select, and return what their consumer groups get.
+
+        A generator of their own keeps the histories of seeds without them as they are.
+        """
+        found: dict[str, Callable[[SentMessage], bool]] = {}
+        if random.random() < REQUESTS:
+            ips = [client_ip(len(nodes) + number) for number in range(2)]
+            self.requesting = RequestingApplication(self.context, "asker", ips[0], Random(random.random()))
+            nodes.append(self.requesting)
+            nodes.append(responding(self.context, ips[1], Random(random.random()), self.plan.suspend_ms))
+            found[REPLYING_GROUP] = is_request
+        if random.random() < SELECTIONS:
+            ip = client_ip(len(nodes))
+            nodes.append(selecting(self.context, ip, Random(random.random()), self.plan.suspend_ms))
+            found[SELECTING_GROUP] = selects
+        return found
 
     def _producer(self, number: int, *, binary: bool) -> SimProducer:
         plan = self.plan
@@ -141,10 +179,22 @@ class Simulation(History):
         end_us = world.now_us
         world.run_until(end_us + 3 * SECOND)
         self._probe(end_us + SETTLE_US)
+        self._await_reply(end_us)
         for producer in self.producers:
             producer.is_stopped = True
         world.run_until(max(world.now_us, RUN_US_MIN))
         self._await_settled(end_us, SETTLE_US, self._empty_stores)
+
+    def _await_reply(self, end_us: int) -> None:
+        """Wait until a request that was made after the faults has its reply."""
+        world, requesting = self.world, self.requesting
+        while requesting is not None and requesting.replied_us < end_us:
+            if world.now_us >= end_us + SETTLE_US:
+                raise Violation("I20", f"no request has a reply {SETTLE_US // SECOND} s after the last fault")
+            self._empty_stores()
+            world.run_until(world.now_us + SECOND)
+        if requesting is not None:
+            requesting.is_stopped = True
 
     def _empty_stores(self) -> None:
         """Empty the store of a slave that cannot follow its master, as its log tells an operator to.

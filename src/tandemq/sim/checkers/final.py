@@ -13,7 +13,7 @@ I16       malformed requests created no topic or group
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
@@ -42,6 +42,8 @@ class FinalChecks:
         self._expected = expected
         self._checks = checks
         self._consumer_groups = groups
+        self.selections: dict[str, Callable[[SentMessage], bool]] = {}
+        """Consumer group to what it gets, for groups that select messages by a rule of their own."""
         self._found: dict[str, list[LoggedMessage]] = {}
         self._walked: dict[tuple[int, int, bytes], tuple[list[LoggedMessage], InvalidRange | None]] = {}
         """Results of `walk` by its arguments: the bytes of replicas are the same."""
@@ -140,6 +142,8 @@ class FinalChecks:
 
     def _is_for(self, consumer_group: str, key: str) -> bool:
         message = self._expected.messages.get(key)
+        if consumer_group in self.selections:
+            return message is None or self.selections[consumer_group](message)
         return consumer_group == REJECTING_GROUP or message is None or message.tag in ("A", "B")
 
     def _unfinished(self) -> str:

@@ -178,6 +178,11 @@ class WireMonitor:
         self._await_response(connection, command, attempt)
         self.on_attempt(attempt)
 
+    def _replied(self, _connection: _BrokerConnection, command: Command) -> None:
+        """Record a reply, so that a log may hold it. It has no attempts: its response says whether it was passed on."""
+        key = decode_properties(command.fields["i"])[UNIQ_KEY]
+        self._expected.record_message(SentMessage(key, self._name, "", command.body, "", ""))
+
     def _recognised(self, body: bytes, key: str) -> SentMessage:
         wanted = self.by_body(body)
         if wanted is None:
@@ -212,6 +217,7 @@ class WireMonitor:
     _handlers: ClassVar[dict[int, Callable[..., None]]] = {
         int(RequestCode.SEND_MESSAGE_V2): _sent,
         int(RequestCode.SEND_BATCH_MESSAGE): _sent,
+        int(RequestCode.SEND_REPLY_MESSAGE_V2): _replied,
         int(RequestCode.PULL_MESSAGE): _pulls,
         int(RequestCode.UPDATE_CONSUMER_OFFSET): _commits,
         int(RequestCode.CONSUMER_SEND_MSG_BACK): _await_response,

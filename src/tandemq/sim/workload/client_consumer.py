@@ -16,6 +16,7 @@ from tandemq.client.consumer.push_machine import Delivery
 from tandemq.client.consumer.queues.assigned_queue import AssignedQueue, AssignmentState
 from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions
 from tandemq.client.node import ClientNode
+from tandemq.model.group import Sql
 from tandemq.model.message import MessageQueue
 from tandemq.sim.checkers.deliveries import RECONSUME_MAX, Deliveries
 from tandemq.sim.checkers.model import TOPICS, BrokerQueue, QueuePlace
@@ -37,11 +38,11 @@ class ConsumingApplication(Application):
         random: Random,
         *,
         group: str,
-        expression: str,
+        expression: str | Sql,
         orderly: bool,
         suspend_ms: int,
     ) -> None:
-        """`expression`: tags as `A || B`, or `*`. `suspend_ms`: long-poll time."""
+        """`expression`: tags as `A || B`, `*`, or SQL92. `suspend_ms`: long-poll time."""
         super().__init__(context, name, ip, random)
         self._expression = expression
         self._options = ConsumerOptions(

@@ -115,6 +115,7 @@ def draw(random: Random) -> Plan:
         segment_bytes=random.choice((16, 32)) * 1024,
         queue_file_bytes=20 * random.choice((7, 30, 100)),
         message_bytes_max=4 * 1024,
+        property_filter_enable=True,
         sync_flush_timeout_ms=1_500,
         flush_interval_ms=random.choice((1_000, 2_000)),
         queue_flush_interval_ms=random.choice((2_000, 5_000)),
