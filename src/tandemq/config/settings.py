@@ -120,6 +120,9 @@ class BrokerConfig:
     store_replies: bool = _setting("storeReplyMessageEnable", True, live=True)
     """Whether replies to requests are stored in the topic `<brokerClusterName>_REPLY_TOPIC` too, beside being passed
     on to the client that sent the request."""
+    message_type_check: bool = _setting("enableTopicMessageTypeCheck", False, live=True)
+    """Whether a message whose type is not that of its topic (attribute `message.type`) is refused. Sends to topics
+    that do not take every type cost more then. In RocketMQ only proxies check this."""
     message_bytes_max: int = _setting("maxMessageSize", 4 * MEBIBYTE, "bytes", live=True)
     """Largest message body; for a batch, the whole body."""
 

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from tandemq.errors import ProtocolError
 
 ATTRIBUTES_BYTES_MAX = 16 * 1024
+MESSAGE_TYPE = "message.type"
 QUEUE_TYPE = "queue.type"
 CLEANUP_POLICY = "cleanup.policy"
 BATCH_QUEUES = "BatchCQ"
@@ -28,7 +29,7 @@ COMPACTION = "COMPACTION"
 _RESERVE_TIME = "reserve.time"
 _INT64_MAX = (1 << 63) - 1
 _VALUES = {
-    "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+    MESSAGE_TYPE: ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
     QUEUE_TYPE: ("SimpleCQ", BATCH_QUEUES),
     CLEANUP_POLICY: ("DELETE", COMPACTION),
 }

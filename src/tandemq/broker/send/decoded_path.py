@@ -12,6 +12,7 @@ from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
 from tandemq.broker.send.send_state import SendState
 from tandemq.broker.state.groups import Groups
+from tandemq.broker.state.message_type import type_problem
 from tandemq.broker.state.topics import Topic, internal_topic
 from tandemq.codec.record.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, BatchPart, decode_batch, message_id
 from tandemq.codec.remoting.frame import encode_command
@@ -165,6 +166,7 @@ class DecodedPath:
         properties = decode_properties(fields.properties)
         waits = properties.pop("WAIT", "true").lower() != "false"
         properties.pop("__CRC32#", None)
+        self._check_type(topic, properties)
         if fields.sys_flag & SysFlag.TRANSACTION_ROLLBACK or properties.get("TRAN_MSG") == "true":
             raise SendRefused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "transactional messages are not supported yet")
         _refuse_timed(properties)
@@ -242,6 +244,8 @@ class DecodedPath:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, f"the properties of a message take {longest} bytes")
         queue = state.topics.queue(topic, queue_id)
         for part in parts:
+            if state.config.message_type_check:
+                self._check_type(topic, common | decode_properties(part.properties.decode("utf-8", "replace")))
             if b"TIMER_" in part.properties:
                 _refuse_timed(decode_properties(part.properties.decode("utf-8", "replace")))
         # A batch lies in one file. Besides its body, a message needs at most 113 bytes, shared properties and topic.
@@ -265,6 +269,13 @@ class DecodedPath:
             store_host=self._state.store_host, reconsume_times=fields.reconsume_times,
         )  # fmt: skip
         return log_offset, size
+
+    def _check_type(self, topic: Topic, properties: dict[str, str]) -> None:
+        """Refuse a message that is not of its topic's type, if the setting asks for it."""
+        if self._state.config.message_type_check:
+            problem = type_problem(topic.config, properties)
+            if problem is not None:
+                raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, problem)
 
     def _count(self, body: bytes) -> None:
         self._state.count += 1

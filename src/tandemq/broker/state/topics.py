@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tandemq.boundary import Disk
+from tandemq.broker.state.message_type import takes_any_type
 from tandemq.broker.state.persistence import Saver
 from tandemq.broker.state.table_journal import REMOVED, TableJournal, removed_names
 from tandemq.codec.record.record import TOPIC_V1_BYTES_MAX
@@ -70,9 +71,11 @@ class Topic(TopicTarget):
     __slots__ = ("bytes_in_table", "config")
     queues: dict[int, ConsumeQueue]  # type: ignore[assignment]  # only `Topics.queue` enters queues
 
-    def __init__(self, config: TopicConfig) -> None:
-        """Derive the values for the engine; open no queue yet."""
-        super().__init__(config.topic_name, config.write_queue_nums, takes_plain=_takes_plain(config))
+    def __init__(self, config: TopicConfig, *, checks_type: bool = False) -> None:
+        """Derive the values for the engine; open no queue yet. `checks_type`: messages must be of the topic's type."""
+        super().__init__(
+            config.topic_name, config.write_queue_nums, takes_plain=_takes_plain(config, checks_type=checks_type)
+        )
         self.config = config
         self.bytes_in_table = bytes_in_table(config)
         """Upper bound."""
@@ -140,7 +143,7 @@ class Topics:
 
     def _enter(self, config: TopicConfig) -> Topic:
         self._leave(config.topic_name)
-        topic = self.table[config.topic_name] = Topic(config)
+        topic = self.table[config.topic_name] = Topic(config, checks_type=self._config.message_type_check)
         self._table_bytes += topic.bytes_in_table
         return topic
 
@@ -248,6 +251,9 @@ class Topics:
     def adopt_config(self, config: BrokerConfig, wall_ms: int) -> None:
         """Take changed settings; update the template of topics that are created by sending."""
         before, self._config = self._config, config
+        if config.message_type_check != before.message_type_check:
+            for topic in self.table.values():
+                topic.takes_plain = _takes_plain(topic.config, checks_type=config.message_type_check)
         if _template(config) != _template(before):
             self.put(_template(config), wall_ms)
 
@@ -346,11 +352,12 @@ def refuse_unsupported(disk: Disk) -> None:
             )
 
 
-def _takes_plain(config: TopicConfig) -> bool:
+def _takes_plain(config: TopicConfig, *, checks_type: bool) -> bool:
     """Whether an ordinary send needs no further check of the topic."""
     name = config.topic_name
     return (
-        0 < len(name.encode()) <= TOPIC_V1_BYTES_MAX
+        not (checks_type and not takes_any_type(config))
+        and 0 < len(name.encode()) <= TOPIC_V1_BYTES_MAX
         and not name.startswith("%")
         and name not in FORBIDDEN_FOR_SENDING
         and topic_name_error(name) is None
