@@ -144,12 +144,15 @@ class Broker(BrokerParts):
 
     def _commit(self, turn: Turn, now: Now) -> None:
         """Write the messages of this turn to the log, and begin what their responses wait for."""
+        self.transactions.before_commit(now)
         acks, self.send.acks = self.send.acks, []
         try:
             written = self.store.commit()
             self.delay.committed()
+            self.transactions.committed(now)
         except StoreError as error:
             self.delay.failed()
+            self.transactions.failed()
             self.upkeep.write_failures.note(error, now)
             self.store.woken.clear()
             self.acknowledgements.failed(acks, error, turn)
@@ -224,6 +227,7 @@ class Broker(BrokerParts):
         self.topics.save()
         self.groups.save()
         self.scrubber.save()
+        self.transactions.metrics.save()
         self.replication.masters.save_offsets()
         self.saver.finish()
         self.delay.close()

@@ -75,6 +75,9 @@ from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.persistence import FOLD_MS, Saver
 from tandemq.broker.state.schedule import Schedule
 from tandemq.broker.state.topics import Topics, refuse_unsupported
+from tandemq.broker.transactions.metrics import TransactionMetrics
+from tandemq.broker.transactions.processor import TransactionProcessor
+from tandemq.broker.transactions.service import Transactions
 from tandemq.config.settings import BrokerConfig
 from tandemq.registry import parse_address
 from tandemq.replication.authentication import Keyring
@@ -142,6 +145,7 @@ class BrokerParts:
             disk,
             self.send,
             self.delay,
+            self.transactions,
             self.schedule,
             self.role,
             self.current,
@@ -285,6 +289,21 @@ class BrokerParts:
             self.schedule,
             self.role,
             self.current,
+            now,
+        )
+
+        self.transactions = Transactions(
+            self.store,
+            self.topics,
+            self.offsets,
+            self.clients,
+            self.send,
+            TransactionMetrics(self.saver, self.schedule, self.current, now),
+            self.outbox,
+            self.schedule,
+            self.role,
+            self.current,
+            self.current_turn,
             now,
         )
 
@@ -445,6 +464,7 @@ class BrokerParts:
             ),
             SendBackProcessor(store, topics, groups, self.send, stats, registration, self.random, role, current),
             ReplyMessageProcessor(self.send, clients, self.client_calls, self.links, self.outbox, current, turn),
+            TransactionProcessor(store, self.send, self.transactions, role, current),
             QueryMessageProcessor(store, current),
             MetadataTablesProcessor(store, topics, groups, offsets, self.delay, role, current),
             AdminProcessor(store, topics, groups, offsets, pull, stats, self.upkeep, role, current, turn),

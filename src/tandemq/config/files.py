@@ -61,17 +61,12 @@ _REFUSED: dict[str, tuple[str, str]] = {
 }
 
 # RocketMQ's keys that, with one of these values, request a missing feature: the warning names it.
-_TRANSACTIONS = "transactions are not supported yet; half messages are refused"
 _ACTING = "acting masters are not supported; with registryAddr a slave serves reads or becomes master"
 _NAMED = "name servers are not discovered; set namesrvAddr"
 _LIGHT_QUEUES = "light queues are not supported; messages are in their own topic only"
 _COLD = "reads of cold data are not throttled"
 _MISSING: dict[str, tuple[str, str]] = {
     "filterServerNums": ("!0", "filter servers are not supported"),
-    "rejectTransactionMessage": ("false", _TRANSACTIONS),
-    "transactionTimeOut": ("!", _TRANSACTIONS),
-    "transactionCheckMax": ("!", _TRANSACTIONS),
-    "transactionCheckInterval": ("!", _TRANSACTIONS),
     "timerWheelEnable": ("true", "timed messages are not supported yet and refused; use delay levels"),
     "recallMessageEnable": ("true", "timed messages and their recall are not supported yet"),
     "defaultMessageRequestMode": ("!pull", "POP consumption is not supported yet"),
@@ -134,6 +129,11 @@ LIVE_RANGES: dict[str, tuple[float, float]] = {
     "flushDelayOffsetInterval": (100, 600 * _SECOND_MS),
     "cleanResourceInterval": (_SECOND_MS, _HOUR_MS),
     "fileReservedTime": (1, 1_000_000),
+    "transactionTimeOut": (100, 24 * _HOUR_MS),
+    "transactionCheckMax": (1, 10_000),
+    "transactionCheckInterval": (100, 24 * _HOUR_MS),
+    "transactionMetricFlushInterval": (100, 600 * _SECOND_MS),
+    "transactionsMax": (1_000, 10_000_000),
     "diskMaxUsedSpaceRatio": (10, 95),
     "diskSpaceCleanForciblyRatio": (0.5, 1.0),
     "diskSpaceWarningLevelRatio": (0.5, 1.0),

@@ -157,6 +157,21 @@ class BrokerConfig:
     delay_persist_ms: int = _setting("flushDelayOffsetInterval", 10_000, "ms", live=True)
     """Interval between writes of `delayOffset.json`."""
 
+    # Transactions.
+    reject_transactions: bool = _setting("rejectTransactionMessage", False, live=True)
+    """Whether transactional messages are refused."""
+    transaction_timeout_ms: int = _setting("transactionTimeOut", 6_000, "ms", live=True)
+    """Age at which an open transaction is checked first, unless the producer asks for a later time."""
+    transaction_checks_max: int = _setting("transactionCheckMax", 15, live=True)
+    """Number of checks after which a transaction is given up; its half message stays in
+    `TRANS_CHECK_MAX_TIME_TOPIC`."""
+    transaction_check_interval_ms: int = _setting("transactionCheckInterval", 30_000, "ms", live=True)
+    """Interval between checks of open transactions."""
+    transaction_metrics_ms: int = _setting("transactionMetricFlushInterval", 3_000, "ms", live=True)
+    """Interval between writes of `transactionMetrics`."""
+    transactions_max: int = _setting("transactionsMax", 1_000_000, live=True)
+    """Maximum number of open transactions; beyond it transactional messages are refused."""
+
     # Retention.
     reserved_hours: int = _setting("fileReservedTime", 72, "hours", live=True)
     """How long a full file is kept after its last message."""

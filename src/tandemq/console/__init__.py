@@ -4,11 +4,10 @@
     app          the application: all routes, what is checked before a page is shown, headers of every response
     routes       the table of routes, each with the role that it needs
     pages/       one file per family of pages: what is asked, what is shown, what is changed
-    api/         the same data as JSON below /api/v1, and their description (OpenAPI)
     cluster/     what pages know of the cluster: one poller for all viewers, tables, messages, dead letters
     access/      accounts, passwords, sessions, limits of attempts
     web/         a visit (request, account, form), templates, translations
-    templates/ static/ i18n/    what browsers get
+    templates/ static/    what browsers get
 
 Every page works without JavaScript; htmx (static/htmx.min.js) keeps pages current. A change needs a POST with the
 session's token, and leaves an entry in the audit log. Source: docs/guides/console.md, docs/decisions/0017-console.md.

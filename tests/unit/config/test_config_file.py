@@ -131,7 +131,6 @@ def test_key_without_a_similar_one_points_to_the_settings_page() -> None:
     ("line", "missing"),
     [
         ("enableLmq=TRUE", "light queues are not supported"),
-        ("transactionTimeOut=6000", "transactions are not supported"),
         ("timerWheelEnable=true", "timed messages are not supported"),
         ("metricsExporterType=PROM", "metricsPort is the port"),
         ("defaultMessageRequestMode=POP", "POP consumption is not supported"),
@@ -158,7 +157,6 @@ def test_setting_of_a_missing_feature_gives_its_own_warning(line: str, missing: 
         "messageStorePlugIn=",
         "readOnlyCommitLogStorePaths=",
         "socksProxyConfig={}",
-        "rejectTransactionMessage=true",
     ],
 )
 def test_setting_with_an_inactive_value_is_only_ignored(line: str) -> None:

@@ -15,6 +15,7 @@ from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.failure_log import Failures
 from tandemq.broker.state.schedule import Schedule
+from tandemq.broker.transactions.service import Transactions
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import StoreError
 from tandemq.storage.checkpoint import Checkpoint, write_checkpoint
@@ -57,6 +58,7 @@ class Upkeep:
         disk: Disk,
         send: SendPath,
         delay: DelayedMessages,
+        transactions: Transactions,
         schedule: Schedule,
         role: CurrentRole,
         current: CurrentConfig,
@@ -70,6 +72,7 @@ class Upkeep:
         self._disk = disk
         self._send = send
         self._delay = delay
+        self._transactions = transactions
         self._schedule = schedule
         self._role = role
         self._current = current
@@ -202,6 +205,9 @@ class Upkeep:
         delayed = self._delay.needed_from()
         if delayed is not None and self._role.is_master:
             needed["delayed messages"] = delayed
+        half = self._transactions.needed_from()
+        if half is not None:
+            needed["open transactions"] = half
         return needed
 
     def _log_deleted(self, segment: LogSegment, forced: str) -> None:

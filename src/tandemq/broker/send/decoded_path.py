@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
+from tandemq.broker.send.half_message import as_half, is_half
 from tandemq.broker.send.send_state import SendState
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.message_type import type_problem
@@ -20,10 +21,20 @@ from tandemq.codec.remoting.requests import SendFields, SendFieldsV1, is_true, r
 from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.model.message import TIMER_NAMES, TIMER_OUT, SysFlag, decode_properties, encode_properties
+from tandemq.model.message import (
+    PRODUCER_GROUP,
+    TIMER_NAMES,
+    TIMER_OUT,
+    TRAN_MSG,
+    TRANSACTION_MASK,
+    SysFlag,
+    decode_properties,
+    encode_properties,
+)
 from tandemq.model.topic import (
     DLQ_PREFIX,
     FORBIDDEN_FOR_SENDING,
+    HALF_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     Permission,
@@ -34,7 +45,8 @@ from tandemq.storage.consume_queue import ConsumeQueue
 
 VERSION_3_4_9 = 121
 _WRITE = int(Permission.WRITE)
-
+_BROKER_BITS = int(TRANSACTION_MASK | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+"""Bits of sysFlag that the broker sets."""
 
 _Response = tuple[bytes | None, int, bool, int]
 """An `Ack` without its link: frames, log offset, waits, messages."""
@@ -167,21 +179,31 @@ class DecodedPath:
         waits = properties.pop("WAIT", "true").lower() != "false"
         properties.pop("__CRC32#", None)
         self._check_type(topic, properties)
-        if fields.sys_flag & SysFlag.TRANSACTION_ROLLBACK or properties.get("TRAN_MSG") == "true":
-            raise SendRefused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "transactional messages are not supported yet")
+        half = is_half(properties, fields.reconsume_times)
+        if fields.sys_flag & TRANSACTION_MASK and not half:
+            raise SendRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"sysFlag {fields.sys_flag} marks a transaction, but the property {TRAN_MSG} is not true",
+            )
         _refuse_timed(properties)
         name, requested_id = fields.topic, queue_id
         if name.startswith(RETRY_PREFIX) and not name.startswith(DLQ_PREFIX):
             topic, queue_id = self._after_retry(command, fields, topic, queue_id, properties, now.wall_ms)
-        topic, queue_id = self.redirect_delayed(topic, queue_id, properties)
+        if half:
+            topic, queue_id = self._as_half(topic, queue_id, properties, now.wall_ms)
+        else:
+            topic, queue_id = self.redirect_delayed(topic, queue_id, properties)
         properties["CLUSTER"] = state.config.cluster
         unique = properties.get("UNIQ_KEY", "")
-        queue_offset, log_offset, size = state.store.put(
+        stored = state.store.put(
             state.topics.queue(topic, queue_id), body=command.body, properties=encode_properties(properties).encode(),
-            flag=fields.flag, sys_flag=fields.sys_flag & ~0x30, born_ms=fields.born_timestamp,
+            flag=fields.flag, sys_flag=fields.sys_flag & ~_BROKER_BITS, born_ms=fields.born_timestamp,
             born_host=link.born_host, store_ms=now.wall_ms, store_host=state.store_host,
             reconsume_times=fields.reconsume_times,
         )  # fmt: skip
+        queue_offset, log_offset, size = stored
+        if half:
+            state.note_half(stored, name)
         self._count(command.body)
         group = topic.config.topic_name.removeprefix(DLQ_PREFIX)
         if group != topic.config.topic_name:
@@ -209,6 +231,22 @@ class DecodedPath:
             return topic, queue_id
         properties.pop("DELAY", None)
         return self._own_topic(dead_letter_topic(group_name), wall_ms), 0
+
+    def _as_half(self, topic: Topic, queue_id: int, properties: dict[str, str], wall_ms: int) -> tuple[Topic, int]:
+        """Return where a half message is stored; its properties get the topic and queue of the message."""
+        state = self._state
+        if state.config.reject_transactions:
+            raise SendRefused(ResponseCode.NO_PERMISSION, "sending transaction messages is forbidden")
+        if state.half_refusal is not None:
+            raise SendRefused(ResponseCode.SYSTEM_BUSY, state.half_refusal)
+        if not properties.get(PRODUCER_GROUP):
+            raise SendRefused(
+                ResponseCode.MESSAGE_ILLEGAL, f"a transactional message needs its producer group, in {PRODUCER_GROUP}"
+            )
+        if _delay_level(properties) or not TIMER_NAMES.isdisjoint(properties):
+            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, "a transactional message may not be delayed")
+        as_half(properties, topic.config.topic_name, queue_id)
+        return self._own_topic(HALF_TOPIC, wall_ms), 0
 
     def redirect_delayed(self, topic: Topic, queue_id: int, properties: dict[str, str]) -> tuple[Topic, int]:
         """Return where a message is stored first: its own queue, or the queue of its delay level.

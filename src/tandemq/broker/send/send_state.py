@@ -3,15 +3,27 @@
 `SendPath` is this state with both ways on top of it.
 """
 
+from typing import NamedTuple
+
 from tandemq.broker.send.dead_letters import DeadLetters
 from tandemq.broker.state.topics import Topics
 from tandemq.config.settings import BrokerConfig
 from tandemq.engine import Ack
 from tandemq.model.codes import ResponseCode
 from tandemq.model.topic import Permission
+from tandemq.storage.log.commit_log import AppendMessageResult
 from tandemq.storage.store import Store
 
 _WRITE = int(Permission.WRITE)
+
+
+class StoredHalf(NamedTuple):
+    """A half message appended in this turn."""
+
+    queue_offset: int
+    log_offset: int
+    topic: str
+    """Topic of the message after the commit."""
 
 
 class SendState:
@@ -32,7 +44,15 @@ class SendState:
         self.bytes = 0
         """Bytes of their bodies."""
         self.dead_letters = DeadLetters()
+        self.halves: list[StoredHalf] = []
+        """Half messages of this turn; the owner takes them with the commit."""
+        self.half_refusal: str | None = None
+        """Why half messages are refused at present; None: accepted."""
         self.config = config
+
+    def note_half(self, stored: AppendMessageResult, topic: str) -> None:
+        """Note a half message that was appended, for a message to a topic."""
+        self.halves.append(StoredHalf(stored.queue_offset, stored.log_offset, topic))
 
     def set_store_host(self, store_host: bytes) -> None:
         """Set this broker's advertised address, in the form of records, once it is known."""

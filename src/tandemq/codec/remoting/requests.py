@@ -158,6 +158,27 @@ class ViewMessageFields(msgspec.Struct):
     offset: Int64
 
 
+class EndTransactionFields(msgspec.Struct, rename="camel"):
+    """END_TRANSACTION (37)."""
+
+    producer_group: str
+    tran_state_table_offset: Int64
+    """Queue offset of the half message."""
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    """0: unknown, 8: commit, 12: rollback."""
+    msg_id: str = ""
+    transaction_id: str = ""
+    from_transaction_check: bool = False
+
+
+class ResumeCheckFields(msgspec.Struct, rename="camel"):
+    """RESUME_CHECK_HALF_MESSAGE (323)."""
+
+    msg_id: str
+    """Offset id of the half message, or of its copy in the topic of those given up."""
+
+
 class GroupFields(msgspec.Struct, rename="camel"):
     """A consumer group: GET_CONSUMER_LIST_BY_GROUP and others."""
 

@@ -1,7 +1,6 @@
-"""Translations: the texts of pages are English in the source; i18n/<language>.json has them in other languages.
+"""Translations: the texts of pages are English in the source; i18n/<language>.json would have them in other languages.
 
-A text has placeholders in braces, as "{count} groups". tests/unit/console/test_translation.py finds the texts of all
-templates and sources, and checks that every language has each of them with the same placeholders.
+A text has placeholders in braces, as "{count} groups". No other language is shipped yet.
 """
 
 import json
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-LANGUAGES = {"en": "English", "zh": "中文"}
+LANGUAGES = {"en": "English"}
 _DIRECTORY = Path(__file__).parent.parent / "i18n"
 
 

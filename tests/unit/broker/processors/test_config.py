@@ -73,7 +73,7 @@ def test_settings_that_tools_need_are_shown_although_they_cannot_be_changed(brok
         (("brokerPermission=0",), "outside 2 to 6"),
         (("useServerSideResetOffset=true",), "has no effect"),
         (("filterServerNums=1",), "filter servers"),
-        (("rejectTransactionMessage=false",), "is not changed"),
+        (("timerWheelEnable=true",), "is not changed"),
         (("fileReservedTime=70", "sendMessageThreadPoolNums=4"), "has no effect"),
         (("brokerConfigPath=x",), "cannot be changed"),
         (("fileReservedTime=70", "slaveTimeout=none"), "not a whole number"),

@@ -1,0 +1,1 @@
+"""Transactional messages: half messages, their commit or rollback, and checks of those that stay open."""

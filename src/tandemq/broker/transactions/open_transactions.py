@@ -1,0 +1,83 @@
+"""The open transactions of a master: which half messages are neither committed, rolled back nor given up.
+
+A check appends a copy of a half message, and the copy takes its place. A producer may end the transaction by any of the
+copies.
+"""
+
+from typing import NamedTuple
+
+ENDED_MAX = 65_536
+"""Number of ended transactions that are remembered, so that a repeated END_TRANSACTION is known as such."""
+
+
+class HalfEntry(NamedTuple):
+    """Where the newest copy of a half message is."""
+
+    log_offset: int
+    topic: str
+    """Topic of the message after the commit, "" if the record could not be read."""
+
+
+class OpenTransactions:
+    """Open half messages by queue offset, in its order."""
+
+    def __init__(self) -> None:
+        """Begin without transactions."""
+        self.entries: dict[int, HalfEntry] = {}
+        self.counts: dict[str, int] = {}
+        """Number of open transactions by topic."""
+        self._newest: dict[int, int] = {}
+        """Queue offset of the newest copy, by that of each older one."""
+        self._older: dict[int, list[int]] = {}
+        """Queue offsets of the older copies, by that of the newest one."""
+        self._over: dict[int, bool] = {}
+        """Whether it was given up, by queue offset, of the last transactions that are over."""
+
+    def __len__(self) -> int:
+        """Return the number of open transactions."""
+        return len(self.entries)
+
+    def add(self, queue_offset: int, entry: HalfEntry) -> None:
+        """Add a half message, or its copy, behind all others."""
+        self.entries[queue_offset] = entry
+        self.counts[entry.topic] = self.counts.get(entry.topic, 0) + 1
+
+    def current(self, queue_offset: int) -> int | None:
+        """Return the queue offset of the newest copy of an open transaction; None if it is not open."""
+        found = self._newest.get(queue_offset, queue_offset)
+        return found if found in self.entries else None
+
+    def copied(self, queue_offset: int, copy: int, entry: HalfEntry) -> None:
+        """Replace a half message by its copy."""
+        self._remove(queue_offset)
+        self.add(copy, entry)
+        older = [*self._older.pop(queue_offset, ()), queue_offset]
+        self._older[copy] = older
+        for one in older:
+            self._newest[one] = copy
+
+    def end(self, queue_offset: int, *, is_given_up: bool = False) -> None:
+        """Note that a transaction is over, by the queue offset of its newest copy."""
+        self._remove(queue_offset)
+        for one in (*self._older.pop(queue_offset, ()), queue_offset):
+            self._newest.pop(one, None)
+            self._over[one] = is_given_up
+        while len(self._over) > ENDED_MAX:
+            del self._over[next(iter(self._over))]
+
+    def _remove(self, queue_offset: int) -> None:
+        entry = self.entries.pop(queue_offset, None)
+        if entry is not None:
+            self.counts[entry.topic] -= 1
+
+    def is_over(self, queue_offset: int) -> bool:
+        """Whether a transaction is known as committed or rolled back."""
+        return self._over.get(queue_offset) is False
+
+    def was_given_up(self, queue_offset: int) -> bool:
+        """Whether a transaction is known as given up."""
+        return self._over.get(queue_offset, False)
+
+    def first(self, end: int) -> int:
+        """Return the queue offset of the oldest open half message; `end`: the result if none is open."""
+        return next(iter(self.entries), end)

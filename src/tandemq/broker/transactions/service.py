@@ -1,0 +1,466 @@
+"""The transactions of a master: commits and rollbacks, checks of half messages that stay open, giving up.
+
+    half message ──► open ──► END_TRANSACTION: message and op record in one write, or op record alone ──► over
+                      │  older than `transactionTimeOut`: copied, and its producer group asked, once per
+                      │  `transactionCheckInterval` ──► END_TRANSACTION
+                      └► asked `transactionCheckMax` times: stored in TRANS_CHECK_MAX_TIME_TOPIC ──► over
+
+Everything is in the log: another master reads the open transactions from it (`loading`). What a turn appends counts
+from its commit on.
+
+Source: docs/reference/transactions.md; RocketMQ TransactionalMessageServiceImpl, TransactionalMessageBridge.
+"""
+
+import logging
+from collections import deque
+from typing import NamedTuple
+
+from tandemq.boundary import Now, Outbox
+from tandemq.broker.connections.client_requests import notify
+from tandemq.broker.context import CurrentConfig, CurrentTurn
+from tandemq.broker.role import CurrentRole
+from tandemq.broker.send.half_message import CHECK_TIMES, FIRST_OFFSET, HalfMessage, read_half
+from tandemq.broker.send.processor import SendPath
+from tandemq.broker.state.clients import Clients, Member
+from tandemq.broker.state.consumer_offsets import ConsumerOffsets
+from tandemq.broker.state.schedule import Schedule
+from tandemq.broker.state.topics import Topic, Topics, internal_topic
+from tandemq.broker.transactions.loading import GROUP, TransactionLoader
+from tandemq.broker.transactions.metrics import TransactionMetrics
+from tandemq.broker.transactions.op_records import Progress, op_body, op_properties
+from tandemq.broker.transactions.open_transactions import HalfEntry, OpenTransactions
+from tandemq.codec.record.record import encode_record, message_id
+from tandemq.errors import ProtocolError, StoreError
+from tandemq.model.codes import RequestCode
+from tandemq.model.message import TRANSACTION_MASK, SysFlag, encode_properties
+from tandemq.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from tandemq.storage.log.commit_log import AppendMessageResult
+from tandemq.storage.store import Store
+
+log = logging.getLogger(__name__)
+SCAN_MS = 100
+BATCH_MESSAGES = 128
+"""Maximum number of half messages checked in one turn; the rest follow in the next."""
+OP_OFFSETS_MAX = 512
+"""Maximum number of half messages in one op record."""
+OPS_MAX = 10_000
+"""Number of op records whose range is kept in memory; beyond it, pairs of them are joined."""
+PROGRESS_MS = 5_000
+"""Interval between updates of the offset table."""
+COPY_AFTER_MS = 300_000
+"""Age at which a half message that may not be checked yet is copied, so that the progress moves on."""
+BACKLOG_BYTES_MAX = 1 << 20
+"""A producer whose connection has a larger backlog is not asked if there is another one."""
+HOUR_MS = 3_600_000
+_V6_MASK = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+
+
+class _Copy(NamedTuple):
+    """A copy appended in this turn."""
+
+    queue_offset: int
+    """Of the half message that it replaces."""
+    stored: AppendMessageResult
+    half: HalfMessage
+    is_checked: bool
+    """Whether the producer group is asked once the copy is stored."""
+
+
+class Transactions:
+    """The transactions of one broker; active on a master only."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        offsets: ConsumerOffsets,
+        clients: Clients,
+        send: SendPath,
+        metrics: TransactionMetrics,
+        outbox: Outbox,
+        schedule: Schedule,
+        role: CurrentRole,
+        current: CurrentConfig,
+        turn: CurrentTurn,
+        now: Now,
+    ) -> None:
+        """Take the collaborators; the open transactions are read once the broker is master and accepts messages."""
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._clients = clients
+        self._send = send
+        self.metrics = metrics
+        self._outbox = outbox
+        self._role = role
+        self._current = current
+        self._turn = turn
+        self.table: OpenTransactions | None = None
+        """None: not a master, or not read yet."""
+        self._loader: TransactionLoader | None = None
+        self._mastership = (-1, -1)
+        """Epoch, and truncations of the log, for which the table holds."""
+        self._ended: dict[int, bool] = {}
+        """Ends of this turn: queue offset of the newest copy, and whether the transaction was given up."""
+        self._unnoted: list[int] = []
+        """Those without op record yet."""
+        self._copies: list[_Copy] = []
+        self._ops: deque[Progress] = deque()
+        """Op records that name half messages at or behind the oldest open one: the greatest, and their own offset."""
+        self._written_ops: list[Progress] = []
+        """Op records of this turn."""
+        self._due: deque[int] = deque()
+        """Half messages that this run has to look at."""
+        self._next_run_ms = 0
+        self._progress_due_ms = 0
+        self._unflushed: tuple[int, Progress] | None = None
+        """Progress that holds once the log below an offset is on the device."""
+        self._asked: dict[str, int] = {}
+        """Number of checks sent, by producer group; they alternate between its connections."""
+        self._is_behind = False
+        self.checks = 0
+        """Checks sent to producers."""
+        self.given_up = 0
+        schedule.every(lambda: 1 if self._is_behind else SCAN_MS, self._run, first_ms=now.mono_ms + SCAN_MS)
+
+    # Role.
+
+    def _run(self, now: Now) -> None:
+        self._is_behind = False
+        if not self._role.is_master or (self._send.refusal is not None and self.table is None):
+            self._forget()
+            return
+        mastership = (self._role.role.epoch, self._store.log.truncations)
+        if mastership != self._mastership:
+            self._forget()
+            self._mastership = mastership
+        if self.table is None:
+            self._load(now)
+        elif self._send.refusal is None:
+            self._check(now)
+            self._save_progress(now)
+
+    def _forget(self) -> None:
+        self.table = self._loader = None
+        self._ended.clear()
+        self._unnoted.clear()
+        self._copies.clear()
+        self._written_ops.clear()
+        self._ops.clear()
+        self._due.clear()
+        self._unflushed = None
+        self._send.half_refusal = None
+
+    def _load(self, now: Now) -> None:
+        if self._loader is None:
+            self._loader = TransactionLoader(self._store, self._offsets)
+        self._loader.advance()
+        self._is_behind = not self._loader.done
+        if not self._loader.done:
+            return
+        loader, self._loader = self._loader, None
+        self.table = loader.table
+        self._ops.extend(loader.ops)
+        self._next_run_ms = now.mono_ms + self._current.config.transaction_check_interval_ms
+        self._progress_due_ms = now.mono_ms + PROGRESS_MS
+        if len(self.table) or loader.committed:
+            log.info("transactions: %d are open, %d more were committed", len(self.table), len(loader.committed))
+        for queue_offset in loader.committed:
+            self.note_end(queue_offset, now)
+        self.metrics.adopt(self.table.counts)
+
+    # A turn.
+
+    def before_commit(self, now: Now) -> None:
+        """Append the op record of this turn's ends, behind their messages."""
+        if self._unnoted:
+            self._write_op(self._unnoted, now, is_copied=False)
+            self._unnoted = []
+        copied = [copy.queue_offset for copy in self._copies]
+        for start in range(0, len(copied), OP_OFFSETS_MAX):
+            self._write_op(copied[start : start + OP_OFFSETS_MAX], now, is_copied=True)
+
+    def committed(self, now: Now) -> None:
+        """Apply what this turn appended: it is in the log."""
+        halves, self._send.halves = self._send.halves, []
+        table = self.table
+        if table is None:
+            return
+        for half in halves:
+            table.add(half.queue_offset, HalfEntry(half.log_offset, half.topic))
+        for copy in self._copies:
+            table.copied(
+                copy.queue_offset, copy.stored.queue_offset, HalfEntry(copy.stored.log_offset, copy.half.topic)
+            )
+            if copy.is_checked:
+                self._ask(copy)
+        for queue_offset, is_given_up in self._ended.items():
+            table.end(queue_offset, is_given_up=is_given_up)
+        if halves or self._ended:
+            self.metrics.changed(now.wall_ms)
+            self._limit(table)
+        self._ops.extend(self._written_ops)
+        self._clear_turn()
+
+    def failed(self) -> None:
+        """Forget what this turn appended: it is not in the log."""
+        self._send.halves.clear()
+        self._clear_turn()
+
+    def _clear_turn(self) -> None:
+        self._copies.clear()
+        self._ended.clear()
+        self._unnoted.clear()
+        self._written_ops.clear()
+
+    def _limit(self, table: OpenTransactions) -> None:
+        limit = self._current.config.transactions_max
+        is_full = len(table) >= limit
+        self._send.half_refusal = f"{limit} transactions are open, transactionsMax allows no more" if is_full else None
+
+    # Ends.
+
+    def is_over(self, queue_offset: int) -> bool:
+        """Whether a transaction was ended before, in this turn too."""
+        assert self.table is not None, "asked when the table is loaded"
+        if self.table.is_over(queue_offset):
+            return True
+        current = self.table.current(queue_offset)
+        return queue_offset in self._ended or (current is not None and current in self._ended)
+
+    def current(self, queue_offset: int) -> int | None:
+        """Return the queue offset of the newest copy of a transaction that can be ended; None if it cannot."""
+        assert self.table is not None, "asked when the table is loaded"
+        if self.table.was_given_up(queue_offset):
+            return queue_offset
+        return self.table.current(queue_offset)
+
+    def is_open(self, queue_offset: int) -> bool:
+        """Whether a transaction is open."""
+        return self.table is not None and self.table.current(queue_offset) is not None
+
+    def note_end(self, queue_offset: int, now: Now, *, is_given_up: bool = False) -> None:
+        """Note the end of a transaction, whose message is appended already; its op record follows in this turn."""
+        self._ended[queue_offset] = is_given_up
+        self._unnoted.append(queue_offset)
+        if len(self._unnoted) == OP_OFFSETS_MAX:
+            self._write_op(self._unnoted, now, is_copied=False)
+            self._unnoted = []
+
+    def commit(self, half: HalfMessage, now: Now) -> AppendMessageResult:
+        """Append the message of a half message to its topic.
+
+        Raises:
+            RecordTooLarge: it does not fit into a record.
+        """
+        message = half.message
+        properties = half.properties
+        topic, queue_id = self._topic(half.topic, now), half.queue_id
+        topic, queue_id = self._send.decoded.redirect_delayed(topic, queue_id, properties)
+        sys_flag = message.sys_flag & ~(_V6_MASK | TRANSACTION_MASK) | SysFlag.TRANSACTION_COMMIT
+        return self._store.put(
+            self._topics.queue(topic, queue_id),
+            body=half.body,
+            properties=encode_properties(properties).encode(),
+            flag=message.flag,
+            sys_flag=int(sys_flag),
+            born_ms=message.born_ms,
+            born_host=half.born_host,
+            store_ms=now.wall_ms,
+            store_host=half.store_host,
+            reconsume_times=message.reconsume_times,
+            prepared_offset=message.log_offset,
+        )
+
+    def _topic(self, name: str, now: Now) -> Topic:
+        """Return a topic, created if it does not exist; without room for it, its queue gets the message anyway."""
+        return self._topics.create_internal(name, 1, now.wall_ms) or Topic(internal_topic(name, 1))
+
+    def _write_op(self, offsets: list[int], now: Now, *, is_copied: bool) -> None:
+        queue = self._topics.queue(self._topic(OP_HALF_TOPIC, now), 0)
+        host = self._send.store_host
+        stored = self._store.put(
+            queue,
+            body=op_body(offsets),
+            properties=op_properties(self._progress(queue.next_offset), is_copied=is_copied),
+            flag=0,
+            sys_flag=0,
+            born_ms=now.wall_ms,
+            born_host=host,
+            store_ms=now.wall_ms,
+            store_host=host,
+            reconsume_times=0,
+        )
+        self._written_ops.append(Progress(max(offsets), stored.queue_offset))
+
+    def _progress(self, next_op: int) -> Progress:
+        """Return from where a reader needs the queues, with what this turn has appended so far."""
+        assert self.table is not None, "only a master with a table writes op records"
+        copied = {copy.queue_offset for copy in self._copies}
+        left = (at for at in self.table.entries if at not in self._ended and at not in copied)
+        half = next(left, -1)
+        if half < 0:
+            halves = self._store.queues.get((HALF_TOPIC, 0))
+            half = halves.max_offset if halves is not None else 0
+        ops = self._ops
+        while ops and ops[0].half < half:
+            ops.popleft()
+        if len(ops) > OPS_MAX:
+            self._join_ops()
+        return Progress(half, ops[0].op if ops else next_op)
+
+    def _join_ops(self) -> None:
+        pairs = list(self._ops)
+        if len(pairs) % 2:
+            pairs.append(pairs[-1])
+        self._ops = deque(
+            Progress(max(one.half, two.half), one.op) for one, two in zip(pairs[::2], pairs[1::2], strict=True)
+        )
+
+    # Checks.
+
+    def _check(self, now: Now) -> None:
+        assert self.table is not None, "checked when the table is loaded"
+        if not self._due:
+            if now.mono_ms < self._next_run_ms:
+                return
+            self._next_run_ms = now.mono_ms + self._current.config.transaction_check_interval_ms
+            self._due.extend(self.table.entries)
+        halves = self._store.queues.get((HALF_TOPIC, 0))
+        for _ in range(min(BATCH_MESSAGES, len(self._due))):
+            queue_offset = self._due.popleft()
+            if halves is None or queue_offset not in self.table.entries or queue_offset in self._ended:
+                continue
+            try:
+                half = read_half(self._store, halves, queue_offset)
+            except (ProtocolError, StoreError) as error:
+                log.error("transactions: half message %d cannot be checked: %s", queue_offset, error)
+                continue
+            if half is not None and not self._check_one(queue_offset, half, now):
+                self._due.clear()
+                break
+        self._is_behind = bool(self._due)
+
+    def _check_one(self, queue_offset: int, half: HalfMessage, now: Now) -> bool:
+        """Check a half message if that is due; False if those behind it are not due either."""
+        config, message = self._current.config, half.message
+        age_ms, timeout_ms = now.wall_ms - message.born_ms, config.transaction_timeout_ms
+        if half.check_times >= config.transaction_checks_max or age_ms > config.reserved_hours * HOUR_MS:
+            self._give_up(queue_offset, half, now)
+            return True
+        if 0 <= now.wall_ms - message.store_ms < timeout_ms and not half.check_times and half.immunity_ms is None:
+            return False
+        if 0 <= age_ms <= (timeout_ms if half.immunity_ms is None else half.immunity_ms):
+            if now.wall_ms - message.store_ms > COPY_AFTER_MS:
+                self._copy(queue_offset, half, now, is_checked=False)
+            return True
+        self._copy(queue_offset, half, now, is_checked=True)
+        return True
+
+    def _copy(self, queue_offset: int, half: HalfMessage, now: Now, *, is_checked: bool) -> None:
+        properties = half.properties
+        properties[CHECK_TIMES] = str(half.check_times + is_checked)
+        properties.setdefault(FIRST_OFFSET, str(queue_offset))
+        stored = self.put_half(half, properties, now)
+        message = half.message
+        message.properties.update(properties)
+        self._copies.append(_Copy(queue_offset, stored, half, is_checked))
+
+    def put_half(self, half: HalfMessage, properties: dict[str, str], now: Now) -> AppendMessageResult:
+        """Append a half message again, with other properties."""
+        return self._put_parked(HALF_TOPIC, half, properties, now)
+
+    def _give_up(self, queue_offset: int, half: HalfMessage, now: Now) -> None:
+        self._put_parked(CHECK_MAX_TIME_TOPIC, half, half.properties, now)
+        self.note_end(queue_offset, now, is_given_up=True)
+        self.given_up += 1
+        log.warning(
+            "transactions: half message %d of group=%.255s topic=%s is given up after %d checks; it is in %s",
+            queue_offset,
+            half.group,
+            half.topic,
+            half.check_times,
+            CHECK_MAX_TIME_TOPIC,
+        )
+
+    def _put_parked(self, name: str, half: HalfMessage, properties: dict[str, str], now: Now) -> AppendMessageResult:
+        message = half.message
+        return self._store.put(
+            self._topics.queue(self._topic(name, now), 0),
+            body=half.body,
+            properties=encode_properties(properties).encode(),
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~_V6_MASK,
+            born_ms=message.born_ms,
+            born_host=half.born_host,
+            store_ms=now.wall_ms,
+            store_host=half.store_host,
+            reconsume_times=message.reconsume_times,
+        )
+
+    def _ask(self, copy: _Copy) -> None:
+        """Ask a producer of the group for the outcome."""
+        half, stored = copy.half, copy.stored
+        member = self._producer(half.group)
+        if member is None:
+            log.warning("transactions: no producer of group=%.255s is connected, to be asked", half.group)
+            return
+        message, key = half.message, half.unique_key
+        host = half.store_host
+        fields = {
+            "tranStateTableOffset": str(stored.queue_offset),
+            "commitLogOffset": str(stored.log_offset),
+            "msgId": key,
+            "transactionId": key,
+            "offsetMsgId": message_id(host, stored.log_offset),
+            "topic": HALF_TOPIC,
+            "bname": self._current.config.broker_name,
+        }
+        record = encode_record(
+            topic=half.topic.encode(),
+            queue_id=half.queue_id,
+            queue_offset=stored.queue_offset,
+            log_offset=stored.log_offset,
+            body=half.body,
+            properties=encode_properties(half.properties).encode(),
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~_V6_MASK,
+            born_ms=message.born_ms,
+            born_host=half.born_host,
+            store_ms=message.store_ms,
+            store_host=host,
+            reconsume_times=message.reconsume_times,
+        )
+        notify(member.link, RequestCode.CHECK_TRANSACTION_STATE, fields, self._turn.out, record)
+        self.checks += 1
+
+    def _producer(self, group: str) -> Member | None:
+        """Return a connected producer of a group; the group's producers take turns."""
+        members = list(self._clients.producers.get(group, {}).values())
+        if not members:
+            self._asked.pop(group, None)
+            return None
+        at = self._asked[group] = (self._asked.get(group, -1) + 1) % len(members)
+        turns = members[at:] + members[:at]
+        return next((one for one in turns if self._outbox.backlog(one.link) <= BACKLOG_BYTES_MAX), turns[0])
+
+    # Progress.
+
+    def needed_from(self) -> int | None:
+        """Return the log offset of the oldest open half message, which retention must keep; None if none is open."""
+        if not self.table:
+            return None
+        return next(iter(self.table.entries.values())).log_offset
+
+    def _save_progress(self, now: Now) -> None:
+        """Update the offset table; it never counts an end that is not on the device."""
+        if self._unflushed is not None and self._unflushed[0] <= self._store.log.flushed_offset:
+            progress, self._unflushed = self._unflushed[1], None
+            for topic, offset in ((HALF_TOPIC, progress.half), (OP_HALF_TOPIC, progress.op)):
+                if self._offsets.get(topic, GROUP, 0) != offset:
+                    self._offsets.commit(topic, GROUP, 0, offset)
+        if now.mono_ms >= self._progress_due_ms and self._unflushed is None and (HALF_TOPIC, 0) in self._store.queues:
+            self._progress_due_ms = now.mono_ms + PROGRESS_MS
+            ops = self._store.queues.get((OP_HALF_TOPIC, 0))
+            progress = self._progress(ops.max_offset if ops is not None else 0)
+            self._unflushed = (self._store.log.written_end, progress)

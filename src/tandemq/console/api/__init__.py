@@ -1,1 +1,0 @@
-"""The JSON interface below /api/v1."""

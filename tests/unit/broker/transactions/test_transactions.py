@@ -1,0 +1,399 @@
+"""Transactions on one broker: half messages, their end, checks, giving up, restarts, and every refusal."""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tandemq.codec.record.record import decode_messages
+from tandemq.codec.remoting.frame import encode_command
+from tandemq.errors import DiskFull
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.message import StoredMessage
+from tandemq.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from tandemq.sim.world.disk import SimDisk
+from tandemq.storage.json_tables import load_table
+from tests.spec import spec
+from tests.unit.broker.harness import CLIENT, Harness, messages_in, send_fields
+
+OK = ResponseCode.SUCCESS
+COMMIT, ROLLBACK = 8, 12
+GROUP = "tx"
+
+
+def ready(path: Path | SimDisk, **changes: Any) -> Harness:
+    """Return a broker that has read its open transactions, and a producer of the group."""
+    broker = Harness(path, **changes)
+    broker.heartbeat("", producers=[GROUP])
+    broker.pass_time(100)
+    return broker
+
+
+def half(broker: Harness, body: bytes = b"body", key: str = "K1", topic: str = "TopicA", **properties: str) -> Command:
+    """Send a half message."""
+    named = {"TRAN_MSG": "true", "PGROUP": GROUP, "UNIQ_KEY": key} | properties
+    return broker.ask(RequestCode.SEND_MESSAGE_V2, send_fields(topic, 1, named), body)
+
+
+def checking(path: Path, **changes: Any) -> Harness:
+    """Return a broker that checks transactions older than 3 s, each 4 s."""
+    return ready(path, transaction_check_interval_ms=4_000, transaction_timeout_ms=3_000, **changes)
+
+
+def end(broker: Harness, at: int, outcome: int, *, key: str = "K1", **fields: Any) -> Command:
+    """End the transaction whose half message has a queue offset."""
+    stored = at_offset(broker, HALF_TOPIC, at)
+    wanted = {
+        "producerGroup": GROUP,
+        "tranStateTableOffset": at,
+        "commitLogOffset": stored.log_offset,
+        "commitOrRollback": outcome,
+        "msgId": key,
+    }
+    return broker.ask(RequestCode.END_TRANSACTION, wanted | fields)
+
+
+def at_offset(broker: Harness, topic: str, at: int, queue_id: int = 0) -> StoredMessage:
+    (message,) = decode_messages(record(broker, topic, at, queue_id))
+    return message
+
+
+def record(broker: Harness, topic: str, at: int, queue_id: int = 0) -> bytes:
+    store = broker.node.store
+    found = store.record_of(store.queues[topic, queue_id], at)
+    assert found is not None
+    return found[1]
+
+
+def delivered(broker: Harness, topic: str = "TopicA", queue_id: int = 1) -> list[StoredMessage]:
+    found = broker.pull(topic, queue_id=queue_id)
+    return messages_in(found) if found is not None else []
+
+
+def bodies(broker: Harness, topic: str, queue_id: int = 0) -> list[bytes]:
+    queue = broker.node.store.queues.get((topic, queue_id))
+    return [] if queue is None else [at_offset(broker, topic, at, queue_id).body for at in range(queue.max_offset)]
+
+
+@spec("G09")
+def test_half_message_is_invisible_until_it_is_committed(tmp_path: Path) -> None:
+    broker = ready(tmp_path)
+    answer = half(broker, b"one", TAGS="t", KEYS="k")
+    assert (answer.code, answer.fields["queueId"], answer.fields["queueOffset"]) == (OK, "1", "0")
+    assert answer.fields["transactionId"] == "K1"
+    assert delivered(broker) == []
+    stored = at_offset(broker, HALF_TOPIC, 0)
+    assert (stored.properties["REAL_TOPIC"], stored.properties["REAL_QID"]) == ("TopicA", "1")
+    assert stored.properties["__transactionId__"] == "K1"
+    assert stored.sys_flag & 0xC == 0
+
+    assert end(broker, 0, COMMIT).code == OK
+    (message,) = delivered(broker)
+    assert (message.body, message.tags, message.keys) == (b"one", "t", ["k"])
+    assert (message.sys_flag & 0xC, message.prepared_offset) == (8, stored.log_offset)
+    assert (message.born_ms, message.born_host) == (stored.born_ms, stored.born_host)
+    assert bodies(broker, OP_HALF_TOPIC) == [b"0,"]
+    assert at_offset(broker, OP_HALF_TOPIC, 0).properties["TAGS"] == "d"
+
+
+def test_rolled_back_message_is_never_delivered_nor_checked(tmp_path: Path) -> None:
+    broker = ready(tmp_path)
+    half(broker)
+    assert end(broker, 0, ROLLBACK).code == OK
+    broker.pass_time(120_000)
+    assert delivered(broker) == []
+    assert broker.take_requests(RequestCode.CHECK_TRANSACTION_STATE) == []
+
+
+@pytest.mark.parametrize(("first", "count"), [(COMMIT, 1), (ROLLBACK, 0)])
+@pytest.mark.parametrize("second", [COMMIT, ROLLBACK])
+def test_second_end_changes_nothing(tmp_path: Path, first: int, second: int, count: int) -> None:
+    broker = ready(tmp_path)
+    half(broker)
+    assert end(broker, 0, first).code == OK
+    log_end = broker.node.store.log.end
+    assert end(broker, 0, second).code == OK
+    assert broker.node.store.log.end == log_end
+    assert len(delivered(broker)) == count
+
+
+def test_open_transaction_is_checked_with_a_copy_and_given_up(tmp_path: Path) -> None:
+    broker = checking(tmp_path, transaction_checks_max=3)
+    half(broker, b"one")
+    checks = []
+    for _ in range(6):
+        broker.pass_time(4_000)
+        checks += broker.take_requests(RequestCode.CHECK_TRANSACTION_STATE)
+    assert [check.fields["tranStateTableOffset"] for check in checks] == ["1", "2", "3"]
+    for at, check in enumerate(checks, start=1):
+        copy = at_offset(broker, HALF_TOPIC, at)
+        (asked,) = decode_messages(check.body)
+        assert int(check.fields["commitLogOffset"]) == copy.log_offset
+        assert copy.properties["TRANSACTION_CHECK_TIMES"] == str(at)
+        assert (asked.topic, asked.queue_id, asked.body, asked.unique_key) == ("TopicA", 1, b"one", "K1")
+        assert check.fields["msgId"] == check.fields["transactionId"] == "K1"
+    assert bodies(broker, CHECK_MAX_TIME_TOPIC) == [b"one"]
+    assert broker.node.transactions.needed_from() is None
+
+
+@pytest.mark.parametrize("named", [0, 1, 2])
+def test_transaction_is_ended_once_whichever_copy_is_named(tmp_path: Path, named: int) -> None:
+    broker = checking(tmp_path)
+    half(broker)
+    broker.pass_time(9_000)
+    assert end(broker, named, COMMIT).code == OK
+    for other in range(3):
+        assert end(broker, other, COMMIT).code == OK
+    broker.pass_time(30_000)
+    assert len(delivered(broker)) == 1
+    assert len(broker.take_requests(RequestCode.CHECK_TRANSACTION_STATE)) == 2
+
+
+def test_immunity_delays_the_first_check_and_costs_none(tmp_path: Path) -> None:
+    broker = checking(tmp_path, transaction_checks_max=2)
+    half(broker, CHECK_IMMUNITY_TIME_IN_SECONDS="10")
+    broker.pass_time(9_900)
+    assert broker.take_requests(RequestCode.CHECK_TRANSACTION_STATE) == []
+    broker.pass_time(20_000)
+    assert len(broker.take_requests(RequestCode.CHECK_TRANSACTION_STATE)) == 2
+    late = end(broker, 0, COMMIT)
+    assert late.code == ResponseCode.ILLEGAL_OPERATION
+    assert end(broker, 0, COMMIT, fromTransactionCheck=True).code == OK
+    assert len(delivered(broker)) == 1
+
+
+def test_long_immunity_does_not_hold_the_progress(tmp_path: Path) -> None:
+    broker = ready(tmp_path, transaction_check_interval_ms=30_000)
+    half(broker, CHECK_IMMUNITY_TIME_IN_SECONDS="2000")
+    broker.pass_time(700_000)
+    assert at_offset(broker, HALF_TOPIC, 2).properties["TRANSACTION_CHECK_TIMES"] == "0"
+    assert broker.take_requests(RequestCode.CHECK_TRANSACTION_STATE) == []
+    assert broker.node.offsets.get(HALF_TOPIC, "CID_RMQ_SYS_TRANS", 0) == 2
+    assert end(broker, 0, COMMIT).code == OK
+
+
+def test_checks_alternate_between_the_producers_of_a_group(tmp_path: Path) -> None:
+    broker = checking(tmp_path)
+    broker.open(7)
+    broker.heartbeat("", producers=[GROUP], client_id="client-2", link=7)
+    for key in "ABCD":
+        half(broker, key=key)
+    broker.pass_time(5_000)
+    assert len(broker.take_requests(RequestCode.CHECK_TRANSACTION_STATE)) == 2
+    assert len(broker.take_requests(RequestCode.CHECK_TRANSACTION_STATE, link=7)) == 2
+    broker.outbox.waiting[7] = 10 << 20
+    broker.pass_time(4_000)
+    assert len(broker.take_requests(RequestCode.CHECK_TRANSACTION_STATE)) == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "remark"),
+    [
+        ({"producerGroup": "other"}, 1, "producer group wrong"),
+        ({"tranStateTableOffset": 5}, 1, "state table offset wrong"),
+        ({"commitLogOffset": 1 << 40}, 1, "Find prepared transaction message failed"),
+        ({"commitLogOffset": -1}, 1, "Find prepared transaction message failed"),
+        ({"commitOrRollback": 4}, 29, "commitOrRollback=4"),
+        ({"msgId": "0" * 2}, 1, "message id wrong"),
+        ({"commitOrRollback": "x"}, 1, "commitOrRollback"),
+    ],
+)
+def test_wrong_end_is_refused_and_changes_nothing(
+    tmp_path: Path, fields: dict[str, Any], code: int, remark: str
+) -> None:
+    broker = ready(tmp_path)
+    half(broker)
+    answer = end(broker, 0, COMMIT, **fields)
+    assert answer.code == code
+    assert remark in (answer.remark or "")
+    assert delivered(broker) == []
+    assert end(broker, 0, COMMIT).code == OK
+
+
+def test_end_of_an_ordinary_message_is_refused(tmp_path: Path) -> None:
+    broker = ready(tmp_path)
+    broker.send("TopicA", b"one", PGROUP=GROUP, REAL_TOPIC="TopicB", REAL_QID="0", TRAN_MSG="false")
+    offset = at_offset(broker, "TopicA", 0).log_offset
+    half(broker)
+    answer = end(broker, 0, COMMIT, commitLogOffset=offset)
+    assert (answer.code, answer.remark) == (1, "Find prepared transaction message failed")
+
+
+def test_unknown_outcome_leaves_the_transaction_open(tmp_path: Path) -> None:
+    broker = ready(tmp_path)
+    half(broker)
+    assert end(broker, 0, 0).code == OK
+    assert end(broker, 0, COMMIT).code == OK
+    assert len(delivered(broker)) == 1
+
+
+@pytest.mark.parametrize(
+    ("properties", "code", "remark"),
+    [
+        ({"PGROUP": ""}, 13, "producer group"),
+        ({"DELAY": "3"}, 13, "delayed"),
+        ({"TIMER_DELAY_SEC": "3"}, None, ""),
+    ],
+)
+def test_half_message_that_cannot_be_is_refused(
+    tmp_path: Path, properties: dict[str, Any], code: int | None, remark: str
+) -> None:
+    broker = ready(tmp_path)
+    answer = half(broker, **properties)
+    assert answer.code != OK
+    assert code in (None, answer.code)
+    assert remark in (answer.remark or "")
+    assert (HALF_TOPIC, 0) not in broker.node.store.queues
+
+
+def test_rejected_by_the_setting(tmp_path: Path) -> None:
+    broker = ready(tmp_path, reject_transactions=True)
+    assert half(broker).code == ResponseCode.NO_PERMISSION
+
+
+def test_more_transactions_than_the_limit_are_refused(tmp_path: Path) -> None:
+    broker = ready(tmp_path, transactions_max=2)
+    for key in "AB":
+        assert half(broker, key=key).code == OK
+    assert half(broker, key="C").code == ResponseCode.SYSTEM_BUSY
+    end(broker, 0, ROLLBACK, key="A")
+    assert half(broker, key="D").code == OK
+
+
+def test_message_that_a_client_sends_back_is_no_half_message(tmp_path: Path) -> None:
+    broker = ready(tmp_path)
+    fields = {
+        "a": GROUP, "b": "TopicA", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": broker.now.wall_ms, "h": 0,
+        "i": "TRAN_MSG\x01true\x02DELAY\x011\x02PGROUP\x01tx", "j": 1, "k": "false", "m": "false",
+    }  # fmt: skip
+    assert broker.ask(RequestCode.SEND_MESSAGE_V2, fields, b"again").code == OK
+    assert (HALF_TOPIC, 0) not in broker.node.store.queues
+
+
+def test_failed_write_ends_nothing(tmp_path: Path) -> None:
+    disk = SimDisk(Random(1))
+    broker = ready(disk)
+    half(broker)
+    disk.fail("pwrite", times=1, error=DiskFull, prefix="commitlog")
+    assert end(broker, 0, COMMIT).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert delivered(broker) == []
+    disk.heal()
+    broker.pass_time(25_000)
+    assert end(broker, 0, COMMIT).code == OK
+    assert len(delivered(broker)) == 1
+
+
+@spec("G10")
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_open_transactions_survive_a_restart(tmp_path: Path, is_clean: bool) -> None:
+    broker = checking(tmp_path)
+    for key in "ABCD":
+        half(broker, key.encode(), key=key)
+    end(broker, 1, COMMIT, key="B")
+    end(broker, 3, ROLLBACK, key="D")
+    broker.pass_time(5_000)  # a check of A and C
+    broker = broker.restart(clean=is_clean)
+    assert broker.ask(RequestCode.END_TRANSACTION, {
+        "producerGroup": GROUP, "tranStateTableOffset": 0, "commitLogOffset": 0, "commitOrRollback": COMMIT,
+    }).code in (1, ResponseCode.SYSTEM_BUSY)  # fmt: skip
+    broker.heartbeat("", producers=[GROUP])
+    broker.pass_time(200)
+    assert end(broker, 1, COMMIT, key="B").code == 1  # it was ended before
+    broker.pass_time(9_000)
+    checks = broker.take_requests(RequestCode.CHECK_TRANSACTION_STATE)
+    assert [check.fields["msgId"] for check in checks[:2]] == ["A", "C"]
+    last = checks[-1].fields
+    assert end(broker, int(last["tranStateTableOffset"]), COMMIT, key=last["msgId"]).code == OK
+    assert sorted(message.body for message in delivered(broker)) == [b"B", b"C"]
+
+
+def test_commit_without_its_op_record_is_found_after_a_crash(tmp_path: Path) -> None:
+    broker = ready(tmp_path)
+    for key in "ABC":
+        half(broker, key=key)
+    end(broker, 0, ROLLBACK, key="A")
+    before = broker.node.store.log.end
+    end(broker, 1, COMMIT, key="B")
+    assert len(bodies(broker, OP_HALF_TOPIC)) == 2
+    message = delivered(broker)[0]
+    segment = next((tmp_path / "commitlog").iterdir())
+    broker.node.store.log.close()
+    with segment.open("r+b") as file:  # what lies behind the message was not written
+        file.seek(message.log_offset + message.size)
+        file.write(bytes(broker.node.store.log.end - message.log_offset - message.size))
+    assert before == message.log_offset
+    broker = broker.restart(clean=False)
+    broker.heartbeat("", producers=[GROUP])
+    broker.pass_time(100_000)
+    assert {check.fields["msgId"] for check in broker.take_requests(RequestCode.CHECK_TRANSACTION_STATE)} == {"C"}
+    assert bodies(broker, OP_HALF_TOPIC)[1] == b"1,"
+    assert len(delivered(broker)) == 1
+
+
+def test_resumed_transaction_is_checked_again(tmp_path: Path) -> None:
+    broker = checking(tmp_path, transaction_checks_max=1)
+    half(broker, b"one")
+    open_id = {"msgId": at_offset(broker, HALF_TOPIC, 0).offset_message_id}
+    assert broker.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, open_id).code == 1
+    broker.pass_time(13_000)
+    broker.take_requests(RequestCode.CHECK_TRANSACTION_STATE)
+    parked = at_offset(broker, CHECK_MAX_TIME_TOPIC, 0)
+    assert broker.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": parked.offset_message_id}).code == OK
+    broker.pass_time(4_000)
+    (check,) = broker.take_requests(RequestCode.CHECK_TRANSACTION_STATE)
+    assert end(broker, int(check.fields["tranStateTableOffset"]), COMMIT, fromTransactionCheck=True).code == OK
+    assert [message.body for message in delivered(broker)] == [b"one"]
+    for wrong in ("zz", parked.offset_message_id[:-2] + "00"):
+        assert broker.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": wrong}).code == 1
+
+
+def test_late_commit_of_a_transaction_that_was_given_up(tmp_path: Path) -> None:
+    broker = checking(tmp_path, transaction_checks_max=1)
+    half(broker)
+    broker.pass_time(13_000)
+    assert bodies(broker, CHECK_MAX_TIME_TOPIC) == [b"body"]
+    assert end(broker, 1, COMMIT, fromTransactionCheck=True).code == OK
+    assert end(broker, 1, COMMIT, fromTransactionCheck=True).code == OK
+    assert len(delivered(broker)) == 1
+
+
+def test_counts_are_kept_by_topic(tmp_path: Path) -> None:
+    broker = ready(tmp_path)
+    for key in "ABC":
+        half(broker, key=key)
+    half(broker, key="D", topic="TopicB")
+    end(broker, 0, COMMIT, key="A")
+    broker.pass_time(4_000)
+    counts = load_table(broker.disk, "transactionMetrics")["transactionCount"]
+    assert {topic: entry["count"] for topic, entry in counts.items()} == {"TopicA": 2, "TopicB": 1}
+
+
+def test_slave_ends_no_transactions(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, role="SLAVE", broker_id=1)
+    fields = {"producerGroup": GROUP, "tranStateTableOffset": 0, "commitLogOffset": 0, "commitOrRollback": COMMIT}
+    assert broker.ask(RequestCode.END_TRANSACTION, fields).code == ResponseCode.SLAVE_NOT_AVAILABLE
+    assert CLIENT in broker.inbox
+
+
+def test_many_ends_in_one_turn_share_op_records(tmp_path: Path) -> None:
+    broker = ready(tmp_path)
+    halves = 1_200
+    for at in range(halves):
+        half(broker, key=f"K{at}")
+    frames = []
+    for at in range(halves):
+        stored = at_offset(broker, HALF_TOPIC, at)
+        fields = {
+            "producerGroup": GROUP, "tranStateTableOffset": str(at), "commitLogOffset": str(stored.log_offset),
+            "commitOrRollback": str(COMMIT), "msgId": f"K{at}",
+        }  # fmt: skip
+        frames.append(encode_command(Command(RequestCode.END_TRANSACTION, at, 2, fields=fields)))
+    broker.turn([(CLIENT, b"".join(frames))])
+    assert len(bodies(broker, OP_HALF_TOPIC)) == 3
+    assert broker.node.store.queues["TopicA", 1].max_offset == halves
+    broker = broker.restart(clean=False)
+    broker.pass_time(1_000)
+    assert broker.node.transactions.table is not None
+    assert len(broker.node.transactions.table) == 0
