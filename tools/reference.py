@@ -19,7 +19,7 @@ import click
 from tandemq.cli import main as command_line
 from tandemq.config import settings
 from tandemq.config.files import LIVE_KEYS, LIVE_RANGES, ZERO_IS_UNLIMITED
-from tandemq.config.settings import BrokerConfig, NameServerConfig
+from tandemq.config.settings import BrokerConfig, NameServerConfig, TlsConfig
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 REFERENCE = REPOSITORY / "docs" / "reference"
@@ -99,10 +99,11 @@ def settings_page() -> str:
             "| Key | Default | Unit | While running | Meaning |",
             "|---|---|---|---|---|",
         ]
-        for field in dataclasses.fields(config):
+        shared = {field.name for field in dataclasses.fields(TlsConfig)}
+        for field in sorted(dataclasses.fields(config), key=lambda field: field.name in shared):
             key, unit = field.metadata["key"], field.metadata["unit"]
             cells = [f"`{key}`", _as_written(field.default), unit, _while_running(config, key)]
-            cells.append(_linked(meanings[config.__name__, field.name]))
+            cells.append(_linked(meanings["TlsConfig" if field.name in shared else config.__name__, field.name]))
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

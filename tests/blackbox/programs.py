@@ -8,6 +8,7 @@ import json
 import select
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -176,8 +177,10 @@ class Program:
 class Caller:
     """One blocking remoting connection."""
 
-    def __init__(self, port: int, timeout_s: float = WAIT_S) -> None:
+    def __init__(self, port: int, timeout_s: float = WAIT_S, *, tls: ssl.SSLContext | None = None) -> None:
         self._sock = socket.create_connection(("127.0.0.1", port), timeout_s)
+        if tls is not None:
+            self._sock = tls.wrap_socket(self._sock, server_hostname="127.0.0.1")
         self._decoder = FrameDecoder()
         self._answers: list[Command] = []
         self._opaque = 0

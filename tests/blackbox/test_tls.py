@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from tandemq.errors import ConfigError, NetworkError
-from tandemq.real.network.tls import HANDSHAKE_BYTES_MAX, NOT_TLS_ALERT, Tls, TlsLink
+from tandemq.real.network.tls import HANDSHAKE_BYTES_MAX, NOT_TLS_ALERT, Tls, TlsLink, between_brokers
 from tests.blackbox.certificates import Authority
 
 HOST = "127.0.0.1"
@@ -20,7 +20,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def make(authority: Authority, name: str = "broker", *, server_name: str = "", trusts: Authority | None = None) -> Tls:
-    return Tls(*authority.issue(name), str((trusts or authority).ca_file), server_name)
+    return between_brokers(*authority.issue(name), str((trusts or authority).ca_file), server_name)
 
 
 def shake(client: TlsLink, server: TlsLink, pieces: Random | None = None) -> None:
@@ -104,7 +104,7 @@ def test_certificate_of_another_authority_is_refused_by_either_end(authority: Au
 
 
 def test_expired_certificate_is_called_so(authority: Authority) -> None:
-    expired = Tls(*authority.issue("late", is_expired=True), str(authority.ca_file))
+    expired = between_brokers(*authority.issue("late", is_expired=True), str(authority.ca_file))
     theirs, _ = refusals(make(authority).connect(HOST), expired.accept())
     assert "certificate has expired" in theirs
     _, ours = refusals(expired.connect(HOST), make(authority).accept())
@@ -112,7 +112,7 @@ def test_expired_certificate_is_called_so(authority: Authority) -> None:
 
 
 def test_certificate_of_another_host_is_refused_unless_its_name_is_expected(authority: Authority) -> None:
-    named = Tls(*authority.issue("named", "brokers.example"), str(authority.ca_file))
+    named = between_brokers(*authority.issue("named", "brokers.example"), str(authority.ca_file))
     theirs, _ = refusals(make(authority).connect(HOST), named.accept())
     assert "not valid for '127.0.0.1'" in theirs
     shake(make(authority, server_name="brokers.example").connect(HOST), named.accept())
@@ -123,7 +123,7 @@ def test_client_without_a_certificate_is_refused_where_an_authority_is_given(aut
     theirs, ours = refusals(TlsLink(context, HOST), make(authority).accept())
     assert "peer did not return a certificate" in ours
     assert "refused by the peer" in theirs
-    open_to_all = Tls(*authority.issue("open"), "")
+    open_to_all = between_brokers(*authority.issue("open"), "")
     shake(TlsLink(context, HOST), open_to_all.accept())
 
 
@@ -174,4 +174,4 @@ def test_file_that_cannot_be_used_is_named_with_its_setting(authority: Authority
         ((cert, key, str(rubbish)), "haTlsCaFile .*rubbish"),
     ):
         with pytest.raises(ConfigError, match=what):
-            Tls(*files)
+            between_brokers(*files)

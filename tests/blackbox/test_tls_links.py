@@ -155,7 +155,7 @@ def broker(authority: Authority, tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def test_peer_that_says_nothing_is_given_up(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandemq.real.loop.HANDSHAKE_MS_MAX", 50)
+    monkeypatch.setattr("tandemq.real.network.handshakes.HANDSHAKE_MS_MAX", 50)
     with socket.create_connection(("127.0.0.1", broker.ha_port), 20) as sock:
         assert sock.recv(100) == b""
     masters = broker.node.replication.masters

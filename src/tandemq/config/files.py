@@ -43,6 +43,7 @@ _COMMAND_LINE = "command line"
 _ALIASES = {
     "serverChannelMaxIdleTimeSeconds": ("serverChannelMaxIdleTimeMillis", 1_000),
     "channelExpiredTimeout": ("clientChannelExpiredTimeout", 1),
+    "useTLS": ("tls.enable", 1),
 }
 
 # RocketMQ's keys that are refused with one of these values ("!x": any value but x), because ignoring them is unsafe.
@@ -51,7 +52,8 @@ _REFUSED: dict[str, tuple[str, str]] = {
     "aclEnable": ("true", "access control is not supported yet"),
     "authenticationEnabled": ("true", "access control is not supported yet"),
     "authorizationEnabled": ("true", "access control is not supported yet"),
-    "useTLS": ("true", "TLS for clients is not supported yet; haTlsCertFile protects replication"),
+    "tls.server.keyPassword": ("!", "passwords belong into tls.config.file, as settings are shown to clients"),
+    "tls.client.keyPassword": ("!", "passwords belong into tls.config.file, as settings are shown to clients"),
     "enableDLegerCommitLog": ("true", "DLedger is not supported, and its store has another layout"),
     "enableControllerMode": ("true", _NO_CONTROLLER),
     "enableControllerInNamesrv": ("true", _NO_CONTROLLER),
@@ -238,7 +240,18 @@ def _toml(text: str, path: str) -> Iterable[tuple[str, object, str]]:
             f"{path}: malformed TOML: {error}",
             hint="texts need quotes; the name of a RocketMQ file must not end with .toml",
         ) from error
+    table |= _dotted("tls", table.pop("tls", {}))
     return [(key, value, f"{path}:{_line_of(key, text)}") for key, value in table.items()]
+
+
+def _dotted(name: str, value: object) -> dict[str, object]:
+    """Return the values of a table by their dotted keys: TOML reads `tls.enable = true` as a table."""
+    if not isinstance(value, dict):
+        return {name: value}
+    found: dict[str, object] = {}
+    for key, inner in value.items():
+        found |= _dotted(f"{name}.{key}", inner)
+    return found
 
 
 def _line_of(key: str, text: str) -> int:
@@ -372,6 +385,8 @@ def _parse(item: Field[Any], value: object) -> Any:
         return _integer(value)
     if item.type is float:
         return _ratio(value)
+    if item.type is str and isinstance(value, bool) and item.name == "tls_enable":
+        return str(value).lower()
     if item.type is str:
         return _data_directory(_text(value)) if item.name == "data_path" else _text(value)
     assert item.type == tuple[str, ...]

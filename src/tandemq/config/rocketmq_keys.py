@@ -16,6 +16,7 @@ _NETWORK = """
     serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds serverNettyWorkerGroupEnable
     serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog
     serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds socksProxyConfig
+    tls.client.keyPassword tls.server.keyPassword
     useEpollNativeSelector useTLS writeBufferHighWaterMark writeBufferLowWaterMark
 """
 

@@ -25,7 +25,47 @@ def _setting(key: str, default: Any, unit: str = "", *, live: bool = False) -> A
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class TlsConfig:
+    """TLS of clients, for brokers and name servers alike, by RocketMQ's names; `config.tls` adds `tls.config.file`."""
+
+    tls_mode: str = _setting("tls.server.mode", "permissive")
+    """Who may connect, by the first byte: `disabled` (without TLS only), `permissive` (with and without), or
+    `enforcing` (with TLS only). Without `tls.server.certPath` or test mode `permissive` means `disabled`."""
+    tls_file: str = _setting("tls.config.file", "/etc/rocketmq/tls.properties")
+    """Properties file of further `tls.*` settings, read at the start if it exists. Its values override those given
+    here, and passwords are read from it alone. See docs/guides/operations.md, "TLS for clients"."""
+    tls_test_mode: bool = _setting("tls.test.mode.enable", False)
+    """Test mode: a key that is made at the start by the program `openssl`, which no client can verify. RocketMQ's
+    default is true."""
+    tls_cert_file: str = _setting("tls.server.certPath", "")
+    """Certificate for clients, PEM, with the certificates between it and its authority; empty: no TLS."""
+    tls_key_file: str = _setting("tls.server.keyPath", "")
+    """Private key of `tls.server.certPath`, PEM, not readable by all users."""
+    tls_client_auth: str = _setting("tls.server.need.client.auth", "none")
+    """Whether clients present certificates: `none`, `optional` or `require`."""
+    tls_verify_clients: bool = _setting("tls.server.authClient", False)
+    """Whether certificates of clients are verified. Without it they are not asked for, and `require` is refused,
+    since RocketMQ accepts any certificate then."""
+    tls_ca_file: str = _setting("tls.server.trustCertPath", "")
+    """Authorities, PEM, for certificates of clients. Empty: those of the system."""
+    tls_enable: str = _setting("tls.enable", "")
+    """Whether this node uses TLS on connections that it opens to name servers and brokers, except replication:
+    `true` or `false`. Empty: only if `tls.server.mode` is `enforcing`."""
+    tls_client_cert_file: str = _setting("tls.client.certPath", "")
+    """Certificate that this node presents on connections that it opens."""
+    tls_client_key_file: str = _setting("tls.client.keyPath", "")
+    """Private key of `tls.client.certPath`."""
+    tls_verify_servers: bool = _setting("tls.client.authServer", False)
+    """Whether this node verifies the certificates of name servers and brokers."""
+    tls_check_host: bool = _setting("tls.client.checkHost", False)
+    """Whether verified certificates must also contain the address that this node connects to. RocketMQ never checks
+    it."""
+    tls_client_ca_file: str = _setting("tls.client.trustCertPath", "")
+    """Authorities, PEM, for `tls.client.authServer`. Empty: those of the system."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig(TlsConfig):
     """Settings of one broker."""
 
     # Identity.
@@ -285,7 +325,7 @@ class BrokerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NameServerConfig:
+class NameServerConfig(TlsConfig):
     """Settings of one name server."""
 
     bind_address: str = _setting("bindAddress", "0.0.0.0")
@@ -347,7 +387,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     return tuple(int(match[1]) * _UNITS[match[2]] for match in matches if match is not None)
 
 
-def key_of(config: type[BrokerConfig] | type[NameServerConfig], name: str) -> str:
+def key_of(config: type[TlsConfig], name: str) -> str:
     """Return RocketMQ's name of a field."""
     for item in fields(config):
         if item.name == name:

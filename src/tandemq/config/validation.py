@@ -9,12 +9,21 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import TypeVar
 
-from tandemq.config.settings import JAVA_INT_MAX, MEBIBYTE, BrokerConfig, NameServerConfig, key_of, parse_delay_levels
+from tandemq.config.settings import (
+    JAVA_INT_MAX,
+    MEBIBYTE,
+    BrokerConfig,
+    NameServerConfig,
+    TlsConfig,
+    key_of,
+    parse_delay_levels,
+)
 from tandemq.errors import ConfigError, LocalError
 from tandemq.registry import parse_address
 
 ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
 FLUSH_TYPES = ("ASYNC_FLUSH", "SYNC_FLUSH")
+TLS_MODES = ("disabled", "permissive", "enforcing")
 HA_PROTOCOLS = ("auto", "tandemq", "classic")
 WEIGHT_MAX = 1_000_000
 ZONE_CHARACTERS_MAX = 255
@@ -57,6 +66,7 @@ def problems(config: BrokerConfig | NameServerConfig) -> list[Problem]:
 
 
 def _broker_problems(config: BrokerConfig) -> Iterator[Problem]:
+    yield from tls_problems(config)
     yield from _identity_problems(config)
     yield from _network_problems(config)
     yield from _store_problems(config)
@@ -242,7 +252,7 @@ def _replication_problems(config: BrokerConfig) -> Iterator[Problem]:
                 "ha_classic_peers",
                 f"{peer[:64]!r} is not an IP address; write addresses without ports, separated by ;",
             )
-    yield from _tls_problems(config)
+    yield from _ha_tls_problems(config)
     if not 1 <= config.ha_batch_bytes <= CLASSIC_FRAME_BYTES_MAX:
         yield "ha_batch_bytes", f"{config.ha_batch_bytes} is outside 1 to {CLASSIC_FRAME_BYTES_MAX} bytes"
     if config.ha_heartbeat_ms >= config.ha_housekeeping_ms:
@@ -257,7 +267,7 @@ def _replication_problems(config: BrokerConfig) -> Iterator[Problem]:
         yield "memory_ratio_max", f"{config.memory_ratio_max} is outside 0 to 100 percent"
 
 
-def _tls_problems(config: BrokerConfig) -> Iterator[Problem]:
+def _ha_tls_problems(config: BrokerConfig) -> Iterator[Problem]:
     if not config.ha_tls_cert_file:
         for name in ("ha_tls_key_file", "ha_tls_ca_file", "ha_tls_server_name"):
             if getattr(config, name):
@@ -271,7 +281,28 @@ def _tls_problems(config: BrokerConfig) -> Iterator[Problem]:
         yield "ha_protocol", "a Java master does not support TLS on this port: remove classic or haTlsCertFile"
 
 
+def tls_problems(config: TlsConfig) -> Iterator[Problem]:
+    """Yield the problems of the settings of TLS for clients."""
+    for name, allowed in (
+        ("tls_mode", TLS_MODES),
+        ("tls_client_auth", ("none", "optional", "require")),
+        ("tls_enable", ("", "true", "false")),
+    ):
+        value = getattr(config, name)
+        if value not in allowed:
+            yield name, f"{value[:64]!r} is unknown; use one of {', '.join(filter(None, allowed))}"
+    if config.tls_client_auth == "require" and not config.tls_verify_clients:
+        yield (
+            "tls_client_auth",
+            (
+                "require without tls.server.authClient would accept any certificate; set tls.server.authClient=true, "
+                "and tls.server.trustCertPath to the authorities of the clients"
+            ),
+        )
+
+
 def _name_server_problems(config: NameServerConfig) -> Iterator[Problem]:
+    yield from tls_problems(config)
     yield from _listen_problems(config)
     if not config.data_path.strip():
         yield "data_path", "the directory of kvConfig.json is missing"

@@ -4,9 +4,7 @@
 
 All sockets share one receive buffer, except that the connection to a master has a larger one. Bytes that the kernel
 does not accept are queued per connection. A connection with more than `BACKLOG_READ_STOP` queued bytes is not read
-until they are sent; if all connections together queue more than `untaken_max`, stalled ones are closed. With TLS
-(`protect`) a connection counts as open after its handshake, and its queued bytes are encrypted.
-"""
+until they XX"""
 
 import contextlib
 import errno
@@ -16,7 +14,6 @@ import select
 import socket
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from time import monotonic_ns
 
 from tandemq.boundary import (
@@ -25,30 +22,27 @@ from tandemq.boundary import (
     Connect,
     Drained,
     Event,
-    HandshakeFailed,
     LinkKind,
     Node,
     Opened,
     Turn,
 )
-from tandemq.errors import NetworkError
 from tandemq.real.busy_poll import BusyPoll
 from tandemq.real.clock import read_clock
 from tandemq.real.file_syncs import FileSyncs
 from tandemq.real.loop_state import LoopState
 from tandemq.real.network.addresses import is_ip, text_of
 from tandemq.real.network.admission import Admission
-from tandemq.real.network.listening import cannot_listen
+from tandemq.real.network.handshakes import Handshakes
+from tandemq.real.network.ports import Ports
 from tandemq.real.network.resolver import Resolver
 from tandemq.real.network.socket_connection import SocketConnection, surplus
-from tandemq.real.network.tls import Tls, TlsLink
+from tandemq.real.network.tls import Tls
 from tandemq.real.workers import Workers
 from tandemq.refusals import Refusals
 from tandemq.registry import RegistrySession
 
 log = logging.getLogger(__name__)
-ACCEPT_BACKLOG = 1024
-ACCEPTS_PER_TURN = 256
 RECEIVE_BYTES = 256 * 1024
 TURN_BYTES = 4 << 20
 """Number of bytes that a turn receives, divided among the readable connections: turns stay short, and their memory is
@@ -65,9 +59,6 @@ SMALL_BYTES = 64 * 1024
 BUFFERS_PER_SEND = 512
 WAIT_MS_MAX = 1_000
 POLLED_MAX = 256
-ACCEPT_PAUSE_MS = 1_000
-HANDSHAKE_MS_MAX = 10_000
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _STALLED = "it does not read its responses"
 _GONE = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR)
 
@@ -93,15 +84,10 @@ class Loop:
         """
         self._busy_poll = BusyPoll(busy_poll_us)
         self._epoll = select.epoll()
-        self._listeners: dict[int, tuple[socket.socket, LinkKind]] = {}
+        self._ports = Ports(self._epoll)
         self._by_fd: dict[int, SocketConnection] = {}
         self._by_number: dict[int, SocketConnection] = {}
-        self._tls: dict[LinkKind, Tls] = {}
-        self._shaking: dict[int, int] = {}
-        """Deadline (ms) of each TLS handshake in progress, by connection; oldest first."""
-        self._is_accepting = False
-        self._paused: dict[int, int] = {}
-        """Listeners paused after a failed accept, with the time (ms) at which they resume."""
+        self._handshakes = Handshakes(self._put, self._drop, self._report)
         self._admission = Admission(connections_max, is_member)
         self._untaken_max = untaken_max
         self._untaken = 0
@@ -144,17 +130,7 @@ class Loop:
         Raises:
             ConfigError: the address cannot be used.
         """
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, not is_new)
-        try:
-            sock.bind((address, port))
-        except (OSError, OverflowError) as error:
-            sock.close()
-            raise cannot_listen(f"{address}:{port} ({what})", error) from error
-        sock.setblocking(False)
-        self._listeners[sock.fileno()] = (sock, kind)
-        return int(sock.getsockname()[1])
+        return self._ports.listen(address, port, kind, what, is_new=is_new)
 
     def accept(self) -> None:
         """Begin to accept connections on all ports.
@@ -162,25 +138,15 @@ class Loop:
         Raises:
             ConfigError: another process listens on a port meanwhile.
         """
-        for fd, (sock, _) in self._listeners.items():
-            try:
-                sock.listen(ACCEPT_BACKLOG)
-            except OSError as error:
-                raise cannot_listen(text_of(sock.getsockname()), error) from error
-            if not self._is_accepting:
-                self._epoll.register(fd, select.EPOLLIN)
-        self._is_accepting = True
+        self._ports.begin()
 
     def unlisten(self, port: int) -> None:
         """Release a bound port; only before `run`."""
-        for number, (sock, _) in list(self._listeners.items()):
-            if sock.getsockname()[1] == port:
-                del self._listeners[number]
-                sock.close()
+        self._ports.unlisten(port)
 
     def protect(self, kind: LinkKind, tls: Tls) -> None:
-        """Use TLS on connections of this kind."""
-        self._tls[kind] = tls
+        """Use TLS on connections of this kind; only before `run`."""
+        self._handshakes.protect(kind, tls)
 
     # Running.
 
@@ -197,10 +163,8 @@ class Loop:
             wait_ms = max(0, min(wait_ms, deadline - read_clock().mono_ms))
         if self._events or self._workers.done or self._resolver.has_found:
             wait_ms = 0
-        if self._paused:
-            self._resume_accepting()
-        if self._shaking:
-            self._give_up_handshakes()
+        self._ports.resume()
+        self._handshakes.turn_began()
         received: list[tuple[int, bytes]] = []
         ready = self._wait(wait_ms)
         share = min(SHARE_BYTES_MAX, max(SHARE_BYTES_MIN, TURN_BYTES // (len(ready) or 1)))
@@ -242,6 +206,9 @@ class Loop:
         self._busy_poll.waited(monotonic_ns() - began_ns)
         return ready
 
+    def _report(self, event: Event) -> None:
+        self._events.append(event)
+
     def _take_events(self) -> list[Event]:
         done = self._workers.done
         while done:
@@ -259,44 +226,22 @@ class Loop:
                 return
         elif fd == self._syncs.fd:
             self._events.extend(self._syncs.take_done())
-        elif fd in self._listeners:
-            self._accept(*self._listeners[fd])
+        elif fd in self._ports:
+            self._accept(fd)
 
-    def _accept(self, listener: socket.socket, kind: LinkKind) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
-            try:
-                sock, address = listener.accept()
-            except OSError as error:
-                if error.errno in _EXHAUSTED:
-                    self._pause_accepting(listener, error)
-                elif error.errno not in _GONE:
-                    log.warning("accept: %s", os.strerror(error.errno or 0))
-                return
-            refusal = self._admission.refusal(kind, str(address[0]), len(self._by_fd))
+    def _accept(self, fd: int) -> None:
+        for sock, host, peer, kind in self._ports.accept(fd):
+            refusal = self._admission.refusal(kind, host, len(self._by_fd))
             if refusal:
-                times = self._refused.note(str(address[0]), read_clock().mono_ms)
+                times = self._refused.note(host, read_clock().mono_ms)
                 if times:
-                    log.warning("accept: peer=%s refused times=%d reason=%r", text_of(address), times, refusal)
+                    log.warning("accept: peer=%s refused times=%d reason=%r", peer, times, refusal)
                 sock.close()
                 continue
             self._next_number += 1
             link = self._add(sock, self._next_number, kind, is_open=True)
             self._admission.opened(kind)
-            tls = self._tls.get(kind)
-            link.tls = None if tls is None else tls.accept()
-            self._opened(link, Opened(link.number, kind, text_of(address), text_of(sock.getsockname())))
-
-    def _pause_accepting(self, listener: socket.socket, error: OSError) -> None:
-        """Pause a listener after accept ran out of descriptors or memory: it would be ready again immediately."""
-        log.error("accept: %s; trying again in %d ms", os.strerror(error.errno or 0), ACCEPT_PAUSE_MS)
-        self._epoll.unregister(listener.fileno())
-        self._paused[listener.fileno()] = read_clock().mono_ms + ACCEPT_PAUSE_MS
-
-    def _resume_accepting(self) -> None:
-        now_ms = read_clock().mono_ms
-        for fd in [fd for fd, until_ms in self._paused.items() if until_ms <= now_ms]:
-            del self._paused[fd]
-            self._epoll.register(fd, select.EPOLLIN)
+            self._handshakes.opened(link, Opened(link.number, kind, peer, text_of(sock.getsockname())))
 
     def _add(self, sock: socket.socket, number: int, kind: LinkKind, *, is_open: bool) -> SocketConnection:
         sock.setblocking(False)
@@ -314,6 +259,8 @@ class Loop:
     def _receive(
         self, link: SocketConnection, received: list[tuple[int, bytes]], buffer: memoryview, times: int
     ) -> None:
+        if not link.is_plain and self._handshakes.must_wait(link):
+            return
         for _ in range(times):
             try:
                 count = link.sock.recv_into(buffer)
@@ -322,56 +269,18 @@ class Loop:
                     self._drop(link, os.strerror(error.errno or 0))
                 return
             if not count:
-                is_shaking = link.unopened is not None
-                self._drop(link, "TLS: closed by the peer during the handshake" if is_shaking else "closed by the peer")
+                self._drop(link, self._handshakes.ended(link))
                 return
-            if link.tls is None:
+            if link.is_plain:
                 received.append((link.number, bytes(buffer[:count])))
-            elif not self._decrypt(link, link.tls, bytes(buffer[:count]), received):
-                return
+            else:
+                plain = self._handshakes.receive(link, bytes(buffer[:count]))
+                if plain:
+                    received.append((link.number, plain))
+                if not link.is_open:
+                    return
             if count < len(buffer):
                 return
-
-    # TLS.
-
-    def _opened(self, link: SocketConnection, opened: Opened) -> None:
-        """Report an open connection to the node, with TLS after its handshake."""
-        if link.tls is None:
-            self._events.append(opened)
-            return
-        link.unopened = opened
-        self._shaking[link.number] = read_clock().mono_ms + HANDSHAKE_MS_MAX
-        self._put(link, [link.tls.outgoing()])
-
-    def _decrypt(self, link: SocketConnection, tls: TlsLink, data: bytes, received: list[tuple[int, bytes]]) -> bool:
-        """Decrypt received bytes and continue the handshake; return whether the connection is still open."""
-        try:
-            plain = tls.receive(data)
-        except NetworkError as error:
-            with contextlib.suppress(OSError):
-                link.sock.send(tls.outgoing())
-            if link.number < 0 and link.unopened is None:
-                self._events.append(HandshakeFailed(link.kind, "", str(error)))
-            self._drop(link, str(error))
-            return False
-        answer = tls.outgoing()
-        if answer:
-            self._put(link, [answer])
-        if link.is_open and link.unopened is not None and tls.is_ready:
-            self._events.append(replace(link.unopened, tls=tls.version))
-            link.unopened = None
-            del self._shaking[link.number]
-        if plain:
-            received.append((link.number, plain))
-        return link.is_open
-
-    def _give_up_handshakes(self) -> None:
-        now_ms = read_clock().mono_ms
-        while self._shaking:
-            number, until_ms = next(iter(self._shaking.items()))
-            if until_ms > now_ms:
-                return
-            self._drop(self._by_number[number], f"TLS: no handshake within {HANDSHAKE_MS_MAX} ms")
 
     # Carrying out.
 
@@ -499,11 +408,7 @@ class Loop:
         link.is_open = False
         self._untaken -= link.held
         link.out.clear()
-        self._shaking.pop(link.number, None)
-        unopened, link.unopened = link.unopened, None
-        if unopened is not None:
-            self._events.append(HandshakeFailed(link.kind, unopened.peer, reason))
-        if unopened is None or link.number < 0:
+        if self._handshakes.forget(link, reason):
             self._events.append(Closed(link.number, reason))
 
     # Connecting.
@@ -524,9 +429,8 @@ class Loop:
                 self._events.append(Closed(found.connect.link, found.error))
 
     def _connect_to(self, connect: Connect, host: str, port: str) -> None:
-        tls = self._tls.get(connect.kind)
         try:
-            tls_link = None if tls is None else tls.connect(connect.address.rpartition(":")[0].strip("[]"))
+            tls = self._handshakes.connecting(connect.kind, connect.address.rpartition(":")[0].strip("[]"))
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             sock = socket.socket(family, socket.SOCK_STREAM)
             sock.setblocking(False)
@@ -538,7 +442,7 @@ class Loop:
             sock.close()
             self._events.append(Closed(connect.link, f"cannot connect to {connect.address}: {os.strerror(code)}"))
             return
-        self._add(sock, connect.link, connect.kind, is_open=False).tls = tls_link
+        self._add(sock, connect.link, connect.kind, is_open=False).tls = tls
 
     def _connected(self, link: SocketConnection) -> None:
         code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -551,7 +455,7 @@ class Loop:
             self._drop(link, os.strerror(error.errno or 0))
             return
         link.is_open = True
-        self._opened(link, Opened(link.number, link.kind, peer, local))
+        self._handshakes.opened(link, Opened(link.number, link.kind, peer, local))
 
     def wake(self) -> None:
         """Make the loop run a turn soon; from any thread. Harmless on a closed loop: a signal may arrive late."""
@@ -583,8 +487,7 @@ class Loop:
         """Close all sockets and stop the worker threads."""
         for link in list(self._by_number.values()):
             self._drop(link, "stopping")
-        for sock, _ in self._listeners.values():
-            sock.close()
+        self._ports.close()
         self._workers.end()
         self._resolver.close()
         self._workers.join()

@@ -18,12 +18,13 @@ from tandemq.errors import ConfigError
 from tandemq.real.clock import read_clock
 from tandemq.real.disk import RealDisk
 from tandemq.real.loop import Loop
-from tandemq.real.network.tls import Tls
+from tandemq.real.network.tls import between_brokers
 from tandemq.registry import ZOOKEEPER, parse_address
 from tandemq.run.monitoring import Monitoring
 from tandemq.run.registry_session import ClosableSession, open_zookeeper
 from tandemq.run.secret import check_private, open_keyring
 from tandemq.run.store_identity import claim
+from tandemq.run.tls import CertificateWatch, protect
 from tandemq.telemetry.buckets import DurationBuckets
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class BrokerProcess:
         self._registry: ClosableSession | None = None
         self._node: Broker | None = None
         self._monitoring: Monitoring | None = None
+        self._watch: CertificateWatch | None = None
         self.port = self.fast_port = self.ha_port = 0
 
     @property
@@ -117,6 +119,8 @@ class BrokerProcess:
             self.close(clean=False)
             raise
         log_open_access(config)
+        if self._watch is not None:
+            self._watch.start()
         self._node.listening(self.address, self.ha_address, now)
 
     def _open_registry(self, loop: Loop) -> None:
@@ -129,11 +133,16 @@ class BrokerProcess:
 
     def _protect(self, loop: Loop) -> None:
         config = self.config
+        watched = protect(loop, config)
         if config.ha_tls_cert_file:
             check_private("haTlsKeyFile", config.ha_tls_key_file)
-            tls = Tls(config.ha_tls_cert_file, config.ha_tls_key_file, config.ha_tls_ca_file, config.ha_tls_server_name)
+            tls = between_brokers(
+                config.ha_tls_cert_file, config.ha_tls_key_file, config.ha_tls_ca_file, config.ha_tls_server_name
+            )
             loop.protect(LinkKind.HA_MASTER, tls)
             loop.protect(LinkKind.HA_SLAVE, tls)
+            watched.append(tls)
+        self._watch = CertificateWatch(watched)
 
     @property
     def _present(self) -> BrokerConfig:
@@ -174,6 +183,8 @@ class BrokerProcess:
     def close(self, *, clean: bool = True) -> None:
         """Unregister, save and close. With `clean` False nothing is saved, as after a crash."""
         is_clean_stop = self._node is not None and clean
+        if self._watch is not None:
+            self._watch.close()
         if self._node is not None and self._loop is not None and clean:
             self._loop.finish(self._node.stop(read_clock()), seconds=1.0)
         if self._monitoring is not None:

@@ -13,6 +13,7 @@ from tandemq.real.disk import RealDisk
 from tandemq.real.loop import Loop
 from tandemq.run.monitoring import Monitoring
 from tandemq.run.secret import open_keyring
+from tandemq.run.tls import CertificateWatch, protect
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ class NameServerProcess:
         self._node: NameServer | None = None
         self._disk: RealDisk | None = None
         self._monitoring: Monitoring | None = None
+        self._watch: CertificateWatch | None = None
         self.port = 0
 
     @property
@@ -58,6 +60,7 @@ class NameServerProcess:
             untaken_max=lambda: self._present.untaken_bytes_max,
         )
         try:
+            self._watch = CertificateWatch(protect(self._loop, self.config))
             self.port = self._loop.listen(self.config.bind_address, self.config.listen_port, LinkKind.REMOTING)
             keyring = open_keyring(self.config.ha_secret_file)
             with disk.named():
@@ -65,6 +68,7 @@ class NameServerProcess:
             if self.config.metrics_port != NO_METRICS:
                 self._monitoring = Monitoring(self.config, self._node, self._loop)
             self._loop.accept()
+            self._watch.start()
         except BaseException:
             self.close()
             raise
@@ -89,6 +93,8 @@ class NameServerProcess:
         """Close the sockets and files."""
         if self._monitoring is not None:
             self._monitoring.close()
+        if self._watch is not None:
+            self._watch.close()
         if self._loop is not None:
             self._loop.close()
         if self._node is not None:

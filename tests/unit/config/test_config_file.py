@@ -181,7 +181,6 @@ def test_settings_of_missing_features_are_rocketmqs_and_documented() -> None:
         "authenticationEnabled=TRUE",
         "enableDLegerCommitLog=true",
         "enableControllerMode=true",
-        "useTLS=true",
         "storeType=defaultRocksDB",
         "enableConsumeQueueExt=true",
         "readOnlyCommitLogStorePaths=/older",

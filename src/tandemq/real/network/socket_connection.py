@@ -49,6 +49,8 @@ class SocketConnection:
     has_taken: bool = False
     """Whether the kernel ever accepted queued bytes."""
     mask: int = select.EPOLLIN
+    is_plain: bool = True
+    """Whether received bytes are for the node as they are; not before the first byte if there may be TLS."""
     tls: TlsLink | None = None
     unopened: Opened | None = None
     """Event to report to the node after the TLS handshake."""

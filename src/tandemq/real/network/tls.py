@@ -11,11 +11,13 @@ Source: docs/internals/ha.md 10; decision 0009.
 
 import os
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tandemq.boundary import Buffer
 from tandemq.errors import ConfigError, NetworkError
+from tandemq.real.network.certificates import read_validity
 
 HANDSHAKE_BYTES_MAX = 128 * 1024
 """Larger than any handshake with usual certificate chains."""
@@ -23,70 +25,180 @@ READ_BYTES = 64 * 1024
 HANDSHAKE_RECORD, ALERT_RECORD = 22, 21
 NOT_TLS_ALERT = bytes((ALERT_RECORD, 3, 1, 0, 2, 2, 70))
 """Fatal alert protocol_version, sent to a peer that does not begin with TLS."""
+ENCRYPT_BYTES = 256 * 1024
+"""Bytes joined for one call of OpenSSL."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files of one end, and the settings that name them, for error messages."""
+
+    cert: str
+    key: str
+    ca: str = ""
+    """Trusted authorities; "": those of the system."""
+    password: str = ""
+    cert_setting: str = "haTlsCertFile"
+    key_setting: str = "haTlsKeyFile"
+    ca_setting: str = "haTlsCaFile"
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Return the files that are set."""
+        return tuple(path for path in (self.cert, self.key, self.ca) if path)
 
 
 class Tls:
-    """TLS configuration of one kind of connection: own certificate and trusted authorities."""
+    """TLS of one kind of connection. Its files can be read again; connections keep what they began with."""
 
-    def __init__(self, cert_file: str, key_file: str, ca_file: str, server_name: str = "") -> None:
+    def __init__(
+        self,
+        server: Callable[[], ssl.SSLContext] | None,
+        client: Callable[[], ssl.SSLContext] | None,
+        files: TlsFiles,
+        *,
+        server_name: str = "",
+        is_permissive: bool = False,
+    ) -> None:
         """Load certificates.
 
         Args:
-            cert_file: certificate of this node, and the intermediate ones.
-            key_file: its private key, without a password.
-            ca_file: trusted authorities; peers must then present a certificate in both directions. "": those of the
-                system, and peers that connect need no certificate.
+            server: makes the context of accepted connections.
+            client: makes the context of connections that the node opens.
+            files: what both read.
             server_name: name expected in the certificates of servers; "": the host that is connected to.
+            is_permissive: whether peers may also connect without TLS.
 
         Raises:
             ConfigError: a file cannot be used.
         """
+        self.files = files
+        self.is_permissive = is_permissive
         self._server_name = server_name
-        self._server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._server.num_tickets = 0
-        for context in (self._server, self._client):
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            context.options |= ssl.OP_NO_RENEGOTIATION
-            _load_own(context, cert_file, key_file)
-            if ca_file:
-                _load_authorities(context, ca_file)
-        if ca_file:
-            self._server.verify_mode = ssl.CERT_REQUIRED
-        else:
-            self._client.load_default_certs()
+        self._make_server, self._make_client = server, client
+        self._server: ssl.SSLContext | None = None
+        self._client: ssl.SSLContext | None = None
+        self._load()
+
+    def _load(self) -> None:
+        server = self._make_server() if self._make_server is not None else None
+        client = self._make_client() if self._make_client is not None else None
+        self._server, self._client = server, client
+
+    def reload(self, now_s: float) -> None:
+        """Read the files again, for new connections. Callable from any thread.
+
+        Raises:
+            ConfigError: a file cannot be used, or the certificate has expired; the old ones stay in use.
+        """
+        if self.files.cert:
+            problem = read_validity(self.files.cert).problem(now_s)
+            if problem:
+                raise ConfigError(f"{self.files.cert_setting} {self.files.cert}: {problem}")
+        self._load()
 
     def accept(self) -> "TlsLink":
         """Return the TLS state for an accepted connection."""
+        assert self._server is not None, "not for accepted connections"
         return TlsLink(self._server, None)
 
     def connect(self, host: str) -> "TlsLink":
         """Return the TLS state for a connection to this host; `outgoing` returns its first bytes."""
+        assert self._client is not None, "not for connections to servers"
         return TlsLink(self._client, self._server_name or host)
 
 
-def _load_own(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
-    for key, path in (("haTlsCertFile", cert_file), ("haTlsKeyFile", key_file)):
-        _check_readable(key, path)
+def between_brokers(cert_file: str, key_file: str, ca_file: str, server_name: str = "") -> Tls:
+    """Return the TLS of replication connections, the same in both directions.
+
+    Args:
+        cert_file: certificate of this node, and the intermediate ones.
+        key_file: its private key, without a password.
+        ca_file: trusted authorities; peers must then present a certificate in both directions. "": those of the
+            system, and peers that connect need no certificate.
+        server_name: see `Tls`.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    files = TlsFiles(cert_file, key_file, ca_file)
+    return Tls(
+        lambda: server_context(files, ssl.CERT_REQUIRED if ca_file else ssl.CERT_NONE),
+        lambda: client_context(files),
+        files,
+        server_name=server_name,
+    )
+
+
+def server_context(files: TlsFiles, verify: ssl.VerifyMode) -> ssl.SSLContext:
+    """Return the context of a server. `verify`: whether clients may or must present a certificate.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0
+    _restrict(context)
+    _load_own(context, files)
+    if verify is not ssl.CERT_NONE:
+        _load_authorities(context, files)
+        context.verify_mode = verify
+    return context
+
+
+def client_context(files: TlsFiles, *, verifies: bool = True, checks_host: bool = True) -> ssl.SSLContext:
+    """Return the context of a client, which presents its certificate if it has one.
+
+    Args:
+        verifies: whether the server's certificate must come from a trusted authority.
+        checks_host: whether it must also contain the server's name.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = verifies and checks_host
+    _restrict(context)
+    if files.cert:
+        _load_own(context, files)
+    if verifies:
+        _load_authorities(context, files)
+    else:
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _restrict(context: ssl.SSLContext) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+
+
+def _load_own(context: ssl.SSLContext, files: TlsFiles) -> None:
+    for setting, path in ((files.cert_setting, files.cert), (files.key_setting, files.key)):
+        _check_readable(setting, path)
     try:
         # Without a password argument OpenSSL would ask for one at the terminal.
-        context.load_cert_chain(_path(cert_file), _path(key_file), password="")
+        context.load_cert_chain(_path(files.cert), _path(files.key), password=files.password)
     except ssl.SSLError as error:
         is_other = error.reason == "KEY_VALUES_MISMATCH"
         what = "is not the key of the certificate in" if is_other else "cannot be used with"
         raise ConfigError(
-            f"haTlsKeyFile {key_file} {what} haTlsCertFile {cert_file}: {error.reason or error}",
-            hint="both are PEM files; the key has no password",
+            f"{files.key_setting} {files.key} {what} {files.cert_setting} {files.cert}: {error.reason or error}",
+            hint="both are PEM files; the key has no password, or the one of the settings",
         ) from error
 
 
-def _load_authorities(context: ssl.SSLContext, ca_file: str) -> None:
-    _check_readable("haTlsCaFile", ca_file)
+def _load_authorities(context: ssl.SSLContext, files: TlsFiles) -> None:
+    if not files.ca:
+        context.load_default_certs()
+        return
+    _check_readable(files.ca_setting, files.ca)
     try:
-        context.load_verify_locations(_path(ca_file))
+        context.load_verify_locations(_path(files.ca))
     except ssl.SSLError as error:
         raise ConfigError(
-            f"haTlsCaFile {ca_file}: {error.reason or error}", hint="it is a PEM file of one certificate or more"
+            f"{files.ca_setting} {files.ca}: {error.reason or error}",
+            hint="it is a PEM file of one certificate or more",
         ) from error
 
 
@@ -95,6 +207,8 @@ def _path(text: str) -> Path:
 
 
 def _check_readable(key: str, path: str) -> None:
+    if not path:
+        raise ConfigError(f"{key} is missing")
     try:
         with _path(path).open("rb"):
             pass
@@ -114,6 +228,8 @@ class TlsLink:
         self._alert = b""
         self.is_ready = False
         """Whether the handshake is done."""
+        self.is_ended = False
+        """Whether the peer has said that it sends no more."""
         if not self._is_server:
             self._shake()
 
@@ -128,6 +244,8 @@ class TlsLink:
         Raises:
             NetworkError: the connection must be closed after `outgoing` was sent.
         """
+        if self.is_ended:
+            return b""
         if not self.is_ready:
             self._check_handshake(data)
         self._in.write(data)
@@ -137,18 +255,37 @@ class TlsLink:
         try:
             while piece := self._object.read(READ_BYTES):
                 pieces.append(piece)
-        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
-            pass  # everything was read; after a close_notify the peer closes the connection
+            self.is_ended = True
+        except ssl.SSLWantReadError:
+            pass  # everything was read
+        except ssl.SSLZeroReturnError:
+            self.is_ended = True
         except ssl.SSLError as error:
             raise NetworkError(_message(error)) from error
         return b"".join(pieces)
 
     def encrypt(self, buffers: Sequence[Buffer]) -> bytes:
         """Encrypt bytes of the node; only after the handshake."""
-        rest = memoryview(b"".join(buffers))
+        small: list[Buffer] = []
+        size = 0
+        for buffer in buffers:
+            if len(buffer) >= ENCRYPT_BYTES:
+                self._write(b"".join(small))
+                self._write(buffer)
+                small, size = [], 0
+                continue
+            small.append(buffer)
+            size += len(buffer)
+            if size >= ENCRYPT_BYTES:
+                self._write(b"".join(small))
+                small, size = [], 0
+        self._write(small[0] if len(small) == 1 else b"".join(small))
+        return self._out.read()
+
+    def _write(self, data: Buffer) -> None:
+        rest = memoryview(data)
         while rest:
             rest = rest[self._object.write(rest) :]
-        return self._out.read()
 
     def outgoing(self) -> bytes:
         """Return handshake bytes and alerts to send now."""
@@ -158,7 +295,7 @@ class TlsLink:
     def _check_handshake(self, data: bytes) -> None:
         if not self._handshake_bytes and data[0] not in (HANDSHAKE_RECORD, ALERT_RECORD):
             self._alert = NOT_TLS_ALERT
-            raise NetworkError("TLS: the peer does not use TLS: set haTlsCertFile there as well")
+            raise NetworkError("TLS: the peer does not use TLS: switch it on there as well")
         self._handshake_bytes += len(data)
         if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
             raise NetworkError(f"TLS: a handshake of more than {HANDSHAKE_BYTES_MAX} bytes")
