@@ -7,7 +7,7 @@
 In permissive mode a connection counts as open when it is accepted, because the first byte comes from a client that may
 take its time; in enforcing mode, and on connections that the node opens, it counts as open after the handshake.
 
-A handshake costs a signature, about a thousand times the work of a small message, and memory. So handshakes are bounded
+A handshake costs a signature, far more work than a small message, and memory. So handshakes are bounded
 in time (`HANDSHAKE_MS_MAX`), in number (`HANDSHAKES_MAX`), and in their share of a turn (`TURN_NS`): connections that
 must wait are not read, and the kernel reports them again in the next turn.
 
