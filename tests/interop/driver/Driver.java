@@ -51,6 +51,7 @@ public final class Driver {
                 case "pull": Consume.pull(order); break;
                 case "lite": Consume.lite(order); break;
                 case "request": Ask.request(order); break;
+                case "transact": Transact.run(order); break;
                 case "respond": Ask.respond(order); break;
                 case "key": Query.byKey(order); break;
                 case "unique": Query.byUniqueKey(order); break;

@@ -1,0 +1,61 @@
+import java.nio.charset.StandardCharsets;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.producer.TransactionSendResult;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/** Transactions whose outcome stands in the body. */
+final class Transact {
+    private Transact() {
+    }
+
+    /**
+     * transact: namesrv topic group [count]. Sends count messages of each kind, with the bodies kind-0, kind-1, …: commit,
+     * rollback; late (unknown first, committed by the second check), never (unknown always). A line "sent" per message,
+     * "checked" per check; it ends when stopped.
+     */
+    static void run(Order order) throws Exception {
+        Map<String, Integer> checks = new ConcurrentHashMap<>();
+        TransactionMQProducer producer = new TransactionMQProducer(order.text("group"));
+        order.configure(producer);
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                String body = text(message);
+                return body.startsWith("commit") ? LocalTransactionState.COMMIT_MESSAGE
+                    : body.startsWith("rollback") ? LocalTransactionState.ROLLBACK_MESSAGE : LocalTransactionState.UNKNOW;
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                String body = text(message);
+                int count = checks.merge(body, 1, Integer::sum);
+                order.emit("checked", "body", body, "topic", message.getTopic(), "count", count,
+                    "transactionId", message.getTransactionId(), "properties", message.getProperties());
+                return body.startsWith("late") && count == 2 ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.UNKNOW;
+            }
+        });
+        producer.start();
+        try {
+            for (String kind : new String[] {"commit", "rollback", "late", "never"}) {
+                for (int i = 0; i < order.number("count", 1); i++) {
+                    byte[] body = (kind + "-" + i).getBytes(StandardCharsets.UTF_8);
+                    TransactionSendResult sent = producer.sendMessageInTransaction(new Message(order.text("topic"), "tag", "key", body), null);
+                    order.emit("sent", "status", sent.getSendStatus().name(), "transactionId", sent.getTransactionId());
+                }
+            }
+            order.awaitStop();
+        } finally {
+            producer.shutdown();
+        }
+    }
+
+    private static String text(Message message) {
+        return new String(message.getBody(), StandardCharsets.UTF_8);
+    }
+}
