@@ -89,7 +89,8 @@ def test_wheel_carries_every_module_types_and_licence_and_nothing_else(wheel: Pa
     compiled = {n for n in package if n.startswith("tandemq/_engine.")}
     assert len(compiled) == (NAME == "compiled")
     assert package - compiled == {p.relative_to(source).as_posix() for p in files}
-    assert {p.name for p in files if p.suffix != ".py"} == {"py.typed", "log4j2.properties"}
+    pages = source / "tandemq" / "console"
+    assert {p.name for p in files if p.suffix != ".py" and pages not in p.parents} == {"py.typed", "log4j2.properties"}
     assert not [n for n in names if "mutation" in n], "mutations are tests"
     # Beside it, the modules by which Spark finds our sources: it looks for packages called pyspark_….
     found_by_spark = {p.name for p in source.glob("pyspark_*")}

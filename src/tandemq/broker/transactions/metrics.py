@@ -34,7 +34,7 @@ class TransactionMetrics:
     def adopt(self, counts: Mapping[str, int]) -> None:
         """Take the counts by topic, which the owner goes on changing."""
         self._counts = counts
-        self._is_dirty = True
+        self._is_dirty = bool(counts) or self._saver.disk.exists(f"config/{FILE}")
 
     def changed(self, wall_ms: int) -> None:
         """Note that the counts changed."""
