@@ -265,9 +265,19 @@ def test_more_transactions_than_the_limit_are_refused(tmp_path: Path) -> None:
 def test_message_that_a_client_sends_back_is_no_half_message(tmp_path: Path) -> None:
     broker = ready(tmp_path)
     fields = {
-        "a": GROUP, "b": "TopicA", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": broker.now.wall_ms, "h": 0,
-        "i": "TRAN_MSG\x01true\x02DELAY\x011\x02PGROUP\x01tx", "j": 1, "k": "false", "m": "false",
-    }  # fmt: skip
+        "a": GROUP,
+        "b": "TopicA",
+        "c": "TBW102",
+        "d": 4,
+        "e": 0,
+        "f": 0,
+        "g": broker.now.wall_ms,
+        "h": 0,
+        "i": "TRAN_MSG\x01true\x02DELAY\x011\x02PGROUP\x01tx",
+        "j": 1,
+        "k": "false",
+        "m": "false",
+    }
     assert broker.ask(RequestCode.SEND_MESSAGE_V2, fields, b"again").code == OK
     assert (HALF_TOPIC, 0) not in broker.node.store.queues
 
@@ -295,9 +305,15 @@ def test_open_transactions_survive_a_restart(tmp_path: Path, is_clean: bool) -> 
     end(broker, 3, ROLLBACK, key="D")
     broker.pass_time(5_000)  # a check of A and C
     broker = broker.restart(clean=is_clean)
-    assert broker.ask(RequestCode.END_TRANSACTION, {
-        "producerGroup": GROUP, "tranStateTableOffset": 0, "commitLogOffset": 0, "commitOrRollback": COMMIT,
-    }).code in (1, ResponseCode.SYSTEM_BUSY)  # fmt: skip
+    assert broker.ask(
+        RequestCode.END_TRANSACTION,
+        {
+            "producerGroup": GROUP,
+            "tranStateTableOffset": 0,
+            "commitLogOffset": 0,
+            "commitOrRollback": COMMIT,
+        },
+    ).code in (1, ResponseCode.SYSTEM_BUSY)
     broker.heartbeat("", producers=[GROUP])
     broker.pass_time(200)
     assert end(broker, 1, COMMIT, key="B").code == 1  # it was ended before
@@ -386,9 +402,12 @@ def test_many_ends_in_one_turn_share_op_records(tmp_path: Path) -> None:
     for at in range(halves):
         stored = at_offset(broker, HALF_TOPIC, at)
         fields = {
-            "producerGroup": GROUP, "tranStateTableOffset": str(at), "commitLogOffset": str(stored.log_offset),
-            "commitOrRollback": str(COMMIT), "msgId": f"K{at}",
-        }  # fmt: skip
+            "producerGroup": GROUP,
+            "tranStateTableOffset": str(at),
+            "commitLogOffset": str(stored.log_offset),
+            "commitOrRollback": str(COMMIT),
+            "msgId": f"K{at}",
+        }
         frames.append(encode_command(Command(RequestCode.END_TRANSACTION, at, 2, fields=fields)))
     broker.turn([(CLIENT, b"".join(frames))])
     assert len(bodies(broker, OP_HALF_TOPIC)) == 3
