@@ -89,16 +89,14 @@ class TransactionLoader:
     def _start(self, halves: ConsumeQueue, ops: ConsumeQueue | None, progress: Progress | None) -> Progress:
         """Return from where both queues are read."""
         op_min = ops.min_offset if ops is not None else 0
-        if progress is None:
-            half = self._offsets.get(HALF_TOPIC, GROUP, 0)
-            op = self._offsets.get(OP_HALF_TOPIC, GROUP, 0)
-            progress = Progress(half or 0, op or 0)
-            if ops is not None and self._store.last_store_ms:
-                before_ms = self._store.last_store_ms - MARGIN_MS
-                progress = Progress(
-                    min(progress.half, self._store.offset_by_time(halves, before_ms)),
-                    min(progress.op, self._store.offset_by_time(ops, before_ms)),
-                )
+        if ops is None or ops.max_offset <= ops.min_offset:
+            progress = Progress(0, 0)  # no transaction has ended, whatever the offset table says
+        elif progress is None:
+            before_ms = self._store.last_store_ms - MARGIN_MS
+            progress = Progress(
+                min(self._offsets.get(HALF_TOPIC, GROUP, 0) or 0, self._store.offset_by_time(halves, before_ms)),
+                min(self._offsets.get(OP_HALF_TOPIC, GROUP, 0) or 0, self._store.offset_by_time(ops, before_ms)),
+            )
         return Progress(max(progress.half, halves.min_offset), max(progress.op, op_min))
 
     def _read_ops(self, ops: ConsumeQueue, start: Progress) -> Iterator[None]:

@@ -416,3 +416,49 @@ def test_many_ends_in_one_turn_share_op_records(tmp_path: Path) -> None:
     broker.pass_time(1_000)
     assert broker.node.transactions.table is not None
     assert len(broker.node.transactions.table) == 0
+
+
+def test_log_alone_is_enough_for_another_master(tmp_path: Path) -> None:
+    """A slave's offset table may be older than its log, or newer than what the log has after a failover."""
+    broker = checking(tmp_path)
+    for key in "ABC":
+        half(broker, key.encode(), key=key)
+    end(broker, 0, COMMIT, key="A")
+    broker.pass_time(9_000)  # B and C are checked twice
+    newest = int(broker.take_requests(RequestCode.CHECK_TRANSACTION_STATE)[-2].fields["tranStateTableOffset"])
+    end(broker, newest, ROLLBACK, key="B")
+    broker.node.close()
+    for file in (tmp_path / "config").glob("*ffset*"):
+        file.unlink()
+    broker = broker.restart(clean=False)
+    broker.heartbeat("", producers=[GROUP])
+    broker.pass_time(4_200)
+    (check,) = broker.take_requests(RequestCode.CHECK_TRANSACTION_STATE)
+    assert check.fields["msgId"] == "C"
+    assert (
+        at_offset(broker, HALF_TOPIC, int(check.fields["tranStateTableOffset"])).properties["TRANSACTION_CHECK_TIMES"]
+        == "3"
+    )
+    assert [message.body for message in delivered(broker)] == [b"A"]
+
+
+def test_offset_table_ahead_of_the_log_forgets_nothing(tmp_path: Path) -> None:
+    """The log of a Java master, whose op records do not say from where to read, with a table of a later moment."""
+    broker = ready(tmp_path)
+    half(broker, key="A")
+    broker.node.offsets.commit(HALF_TOPIC, "CID_RMQ_SYS_TRANS", 0, 40)
+    broker = broker.restart()
+    broker.pass_time(200)
+    assert end(broker, 0, COMMIT, key="A").code == OK
+    assert len(delivered(broker)) == 1
+
+
+@spec("G10")
+def test_retention_keeps_the_log_of_open_transactions(tmp_path: Path) -> None:
+    broker = ready(tmp_path)
+    broker.send("TopicA", b"before")
+    half(broker, key="A")
+    first = at_offset(broker, HALF_TOPIC, 0).log_offset
+    assert broker.node.upkeep._needed()["open transactions"] == first
+    end(broker, 0, ROLLBACK, key="A")
+    assert "open transactions" not in broker.node.upkeep._needed()
