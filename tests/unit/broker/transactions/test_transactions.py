@@ -295,7 +295,7 @@ def test_failed_write_ends_nothing(tmp_path: Path) -> None:
     assert len(delivered(broker)) == 1
 
 
-@spec("G10")
+@spec("G09", "G11")
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_open_transactions_survive_a_restart(tmp_path: Path, is_clean: bool) -> None:
     broker = checking(tmp_path)
