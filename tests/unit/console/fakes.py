@@ -96,6 +96,7 @@ class FakeAdmin:
     groups_progress: dict[str, dict[MessageQueue, ConsumeProgress]] = field(default_factory=dict)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     refusal: TandemError | None = None
+    retries: int = 16
 
     def __post_init__(self) -> None:
         self.answers = self.answers or {MASTER: failover(0), SLAVE: failover(1)}
@@ -181,7 +182,7 @@ class FakeAdmin:
         self.configs.pop(topic, None)
 
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
-        return {name: SubscriptionGroupConfig(name) for name in self.groups_progress}
+        return {name: SubscriptionGroupConfig(name, retry_max_times=self.retries) for name in self.groups_progress}
 
     async def create_group(self, config: SubscriptionGroupConfig, **_: Any) -> list[str]:
         self._change("create_group", config.group_name)
@@ -205,12 +206,14 @@ class FakeAdmin:
 
     async def switch_master(self, address: str, target: int, **_: Any) -> str:
         self._change("switch_master", address, target)
+        self.answers = {MASTER: failover(0, master=target, epoch=4), SLAVE: failover(1, master=target, epoch=4)}
         return f"broker {target} is the master"
 
     async def force_master(self, address: str, *, preview: bool, **_: Any) -> str:
         if preview:
             return "512 bytes may be lost"
         self._change("force_master", address)
+        self.answers = {MASTER: failover(0, master=1, epoch=4), SLAVE: failover(1, master=1, epoch=4)}
         return "it serves"
 
 

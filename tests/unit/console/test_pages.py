@@ -197,6 +197,15 @@ def test_failed_resend_has_its_reason(browser_of: BrowserOf, producer: FakeProdu
     assert audit()[0].outcome.startswith("failed: no message was sent")
 
 
+def test_group_without_retries_gets_no_copies(
+    browser_of: BrowserOf, cluster: FakeAdmin, producer: FakeProducer
+) -> None:
+    cluster.retries = 0
+    response = browser_of("operator").post("/consumers/billing/dead", {"what": "all", "confirm": "billing"})
+    assert response.status_code == 400 and "no retries" in response.text
+    assert producer.sent == []
+
+
 @pytest.mark.parametrize("place", ["x", "broker-a/0@99", "other/0@0", "broker-a/-1@0", "../0@0"])
 def test_wrong_places_are_refused(browser_of: BrowserOf, producer: FakeProducer, place: str) -> None:
     assert browser_of("operator").post("/consumers/billing/dead", {"place": place}).status_code in (400, 404)
@@ -322,10 +331,10 @@ def test_master_is_switched_after_the_name_was_typed(browser_of: BrowserOf, clus
     form = {"target": "1", "confirm": "broker-a"}
     assert browser.post("/groups/broker-a/switch", form).status_code == 303
     assert ("switch_master", MASTER, 1) in cluster.calls
-    cluster.refusal = RemoteError("broker 1 is not in sync")
-    response = browser.post("/groups/broker-a/switch", form)
+    cluster.refusal = RemoteError("broker 0 is not in sync")
+    response = browser.post("/groups/broker-a/switch", {**form, "target": "0"})
     assert response.status_code == 502 and "not in sync" in response.text
-    assert [one.outcome for one in audit()] == ["done", "failed: broker 1 is not in sync"]
+    assert [one.outcome for one in audit()] == ["done", "failed: broker 0 is not in sync"]
 
 
 def test_forced_takeover_shows_its_price(browser_of: BrowserOf, cluster: FakeAdmin, audit: Audit) -> None:

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import anyio
 from starlette.responses import Response
 
 from tandemq.console.cluster.picture import GroupView
@@ -30,6 +31,8 @@ from tandemq.groupdb.database import RevisionConflict, StoredGroup
 from tandemq.groupdb.publications import Publication, publications, publishers
 
 HISTORY_MAX = 100
+SERVED_S = 5.0
+POLL_S = 0.2
 _NAMED = re.compile(r"^brokers? (-?\d+)")
 
 
@@ -306,8 +309,18 @@ async def switch(visit: Visit) -> Response:
         visit.actor, "group.switch", group.name, before=str(master.broker_id), after=str(target)
     ):
         await console.admin.switch_master(master.address, target)
-    await console.watch.fresh()
+    await _wait_served(visit, group.name, target)
     return visit.to(f"/groups/{segment(group.name)}")
+
+
+async def _wait_served(visit: Visit, name: str, broker_id: int) -> None:
+    """Wait until the picture has the new master, so that the next page shows it; at most `SERVED_S`."""
+    with anyio.move_on_after(SERVED_S):
+        while True:
+            view = (await visit.console.watch.fresh()).group(name)
+            if view is not None and view.master is not None and view.master.broker_id == broker_id:
+                return
+            await anyio.sleep(POLL_S)
 
 
 async def force_form(visit: Visit) -> Response:
@@ -336,5 +349,5 @@ async def force(visit: Visit) -> Response:
         visit.actor, "group.force-master", group.name, before=price, after=json.dumps({"broker": member.broker_id})
     ):
         await console.admin.force_master(member.address, preview=False)
-    await console.watch.fresh()
+    await _wait_served(visit, group.name, member.broker_id)
     return visit.to(f"/groups/{segment(group.name)}")

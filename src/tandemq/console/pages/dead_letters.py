@@ -49,6 +49,9 @@ async def show(visit: Visit) -> Response:
 async def resend(visit: Visit) -> Response:
     """Send chosen dead letters again, or all from a start on."""
     group, console = visit.group(), visit.console
+    config = (await console.admin.groups()).get(group)
+    if config is not None and config.retry_max_times <= 0:
+        raise LocalError("this group has no retries: a copy in its retry topic would be a dead letter again at once")
     topic = dead_letter_topic(group)
     if visit.form.text("what") == "all":
         visit.require_typed(group)
