@@ -117,6 +117,8 @@ class Transactions:
         """Progress that holds once the log below an offset is on the device."""
         self._asked: dict[str, int] = {}
         """Number of checks sent, by producer group; they alternate between its connections."""
+        self._absent: set[str] = set()
+        """Producer groups without a connected producer, logged in this run."""
         self._is_behind = False
         self.checks = 0
         """Checks sent to producers."""
@@ -326,6 +328,7 @@ class Transactions:
                 return
             self._next_run_ms = now.mono_ms + self._current.config.transaction_check_interval_ms
             self._due.extend(self.table.entries)
+            self._absent.clear()
         halves = self._store.queues.get((HALF_TOPIC, 0))
         for _ in range(min(BATCH_MESSAGES, len(self._due))):
             queue_offset = self._due.popleft()
@@ -403,7 +406,9 @@ class Transactions:
         half, stored = copy.half, copy.stored
         member = self._producer(half.group)
         if member is None:
-            log.warning("transactions: no producer of group=%.255s is connected, to be asked", half.group)
+            if half.group not in self._absent:
+                self._absent.add(half.group)
+                log.warning("transactions: no producer of group=%.255s is connected, to be asked", half.group)
             return
         message, key = half.message, half.unique_key
         host = half.store_host
