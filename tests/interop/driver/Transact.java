@@ -37,7 +37,7 @@ final class Transact {
                 int count = checks.merge(body, 1, Integer::sum);
                 order.emit("checked", "body", body, "topic", message.getTopic(), "count", count,
                     "transactionId", message.getTransactionId(), "properties", message.getProperties());
-                return body.startsWith("late") && count == 2 ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.UNKNOW;
+                return body.startsWith("commit") || body.startsWith("late") && count == 2 ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.UNKNOW;
             }
         });
         producer.start();

@@ -50,12 +50,13 @@ class TransactionProcessor:
         """Return the handlers by request code."""
         return {Code.END_TRANSACTION: self._on_end, Code.RESUME_CHECK_HALF_MESSAGE: self._on_resume}
 
-    def _unready(self, command: Command) -> Command | None:
+    def _unready(self, command: Command, now: Now) -> Command | None:
         """Return the refusal of any request now; None if it is accepted."""
         if not self._role.is_master:
             return command.answer(ResponseCode.SLAVE_NOT_AVAILABLE, remark="a slave ends no transactions")
         if self._send.refusal is not None:
             return command.answer(self._send.refusal[0], remark=self._send.refusal[1])
+        self._transactions.hurry(now)
         if self._transactions.table is None:
             return command.answer(ResponseCode.SYSTEM_BUSY, remark="the open transactions are being read; try again")
         return None
@@ -64,7 +65,7 @@ class TransactionProcessor:
 
     def _on_end(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(EndTransactionFields, command.fields)
-        refused = self._unready(command)
+        refused = self._unready(command, now)
         if refused is not None:
             return refused
         outcome = fields.commit_or_rollback
@@ -146,7 +147,7 @@ class TransactionProcessor:
 
     def _on_resume(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(ResumeCheckFields, command.fields)
-        refused = self._unready(command)
+        refused = self._unready(command, now)
         if refused is not None:
             return refused
         _, log_offset = parse_message_id(fields.msg_id)

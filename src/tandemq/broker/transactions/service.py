@@ -39,6 +39,8 @@ from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 SCAN_MS = 100
+HURRY_SLICES = 16
+"""Maximum number of slices of the queues that are read at once because a request needs them."""
 BATCH_MESSAGES = 128
 """Maximum number of half messages checked in one turn; the rest follow in the next."""
 OP_OFFSETS_MAX = 512
@@ -141,6 +143,13 @@ class Transactions:
         elif self._send.refusal is None:
             self._check(now)
             self._save_progress(now)
+
+    def hurry(self, now: Now) -> None:
+        """Read the open transactions now, if they are few: an end that is refused has to be asked for again."""
+        for _ in range(HURRY_SLICES):
+            if self.table is not None or not self._role.is_master or self._send.refusal is not None:
+                return
+            self._run(now)
 
     def _forget(self) -> None:
         self.table = self._loader = None

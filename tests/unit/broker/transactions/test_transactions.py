@@ -453,6 +453,16 @@ def test_offset_table_ahead_of_the_log_forgets_nothing(tmp_path: Path) -> None:
     assert len(delivered(broker)) == 1
 
 
+def test_end_right_after_the_start_is_taken(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    half(broker, key="A")
+    assert end(broker, 0, COMMIT, key="A").code == OK
+    half(broker, key="B")
+    broker = broker.restart(clean=False)
+    assert end(broker, 1, COMMIT, key="B").code == OK
+    assert len(delivered(broker)) == 2
+
+
 @spec("G10")
 def test_retention_keeps_the_log_of_open_transactions(tmp_path: Path) -> None:
     broker = ready(tmp_path)
