@@ -1,6 +1,6 @@
 """Readiness of a broker: the reasons why it serves no clients, for `/readyz`.
 
-A master is ready if it may be read or written, and accepts what it may; a slave, if it copies.
+A master is ready if it may be read or written, and accepts what it may; a slave is ready while it replicates.
 Source: docs/guides/monitoring.md.
 """
 

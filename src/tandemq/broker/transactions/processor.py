@@ -89,7 +89,7 @@ class TransactionProcessor:
         end = 0
         if outcome == _COMMIT:
             try:
-                _, log_offset, size = self._transactions.commit(half, now)
+                _, log_offset, size = self._transactions.commit(half, current, now)
             except RecordTooLarge as error:
                 return command.answer(ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
             end = log_offset + size

@@ -146,6 +146,8 @@ class Transactions:
 
     def hurry(self, now: Now) -> None:
         """Read the open transactions now, if they are few: an end that is refused has to be asked for again."""
+        if self.table is not None and self._mastership != (self._role.role.epoch, self._store.log.truncations):
+            self._forget()
         for _ in range(HURRY_SLICES):
             if self.table is not None or not self._role.is_master or self._send.refusal is not None:
                 return
@@ -258,13 +260,14 @@ class Transactions:
             self._write_op(self._unnoted, now, is_copied=False)
             self._unnoted = []
 
-    def commit(self, half: HalfMessage, now: Now) -> AppendMessageResult:
-        """Append the message of a half message to its topic.
+    def commit(self, half: HalfMessage, current: int, now: Now) -> AppendMessageResult:
+        """Append the message of a half message to its topic; it names the newest copy, at queue offset `current`.
 
         Raises:
             RecordTooLarge: it does not fit into a record.
         """
-        message = half.message
+        assert self.table is not None, "asked when the table is loaded"
+        message, newest = half.message, self.table.entries.get(current)
         properties = half.properties
         topic, queue_id = self._topic(half.topic, now), half.queue_id
         topic, queue_id = self._send.decoded.redirect_delayed(topic, queue_id, properties)
@@ -280,7 +283,7 @@ class Transactions:
             store_ms=now.wall_ms,
             store_host=half.store_host,
             reconsume_times=message.reconsume_times,
-            prepared_offset=message.log_offset,
+            prepared_offset=newest.log_offset if newest is not None else message.log_offset,
         )
 
     def _topic(self, name: str, now: Now) -> Topic:

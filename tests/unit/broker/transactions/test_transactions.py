@@ -149,6 +149,8 @@ def test_transaction_is_ended_once_whichever_copy_is_named(tmp_path: Path, named
     broker.pass_time(30_000)
     assert len(delivered(broker)) == 1
     assert len(broker.take_requests(RequestCode.CHECK_TRANSACTION_STATE)) == 2
+    # Another master that has the message without its op record knows the newest copy only.
+    assert delivered(broker)[0].prepared_offset == at_offset(broker, HALF_TOPIC, 2).log_offset
 
 
 def test_immunity_delays_the_first_check_and_costs_none(tmp_path: Path) -> None:
