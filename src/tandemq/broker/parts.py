@@ -511,7 +511,7 @@ class BrokerParts:
         counters = self.pull.counters
         for source in (
             TopicMetrics(store, self.topics, self.groups, counters, self.stats),
-            ConsumerMetrics(store, self.offsets, counters, self.clients),
+            ConsumerMetrics(store, self.offsets, counters, self.clients, role),
             StoreMetrics(store, self.disk, self.send, self.upkeep, self.scrubber, self.damages, current),
             ReplicationMetrics(store, self.replication, role, current),
             self.request_metrics,

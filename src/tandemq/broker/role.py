@@ -34,6 +34,10 @@ class BrokerRole(ABC):
         """Whether masters are elected, so that messages wait for every member in sync."""
         return False
 
+    def keeps_offsets(self, _now: Now) -> bool:
+        """Whether the group's consumers commit their offsets here, so that this member knows their lag."""
+        return self.is_master
+
     @property
     def has_tables(self) -> bool:
         """Whether every table of the master was received, in a group with a registry."""

@@ -178,6 +178,15 @@ class RegistryRole(BrokerRole):
         state = self._member.view.state if self._member is not None else None
         return state is not None and holder_of(state) == self._current.config.broker_id
 
+    def is_serving(self, now: Now) -> bool:
+        """Whether this member's turn at serving clients has begun and its lease is not over."""
+        status = self.member.status(now)
+        return status.stage in (MemberStage.SERVING, MemberStage.HANDING) and status.lease_left_ms != 0
+
+    def keeps_offsets(self, now: Now) -> bool:
+        """See `BrokerRole.keeps_offsets`: the member named by the record, while it serves."""
+        return self.is_holder and self.is_serving(now)
+
     @property
     def timeline(self) -> list[dict[str, Any]]:
         """The last changes of the role: when (calendar ms), in which epoch, what; oldest first."""

@@ -4,7 +4,8 @@
     └───────────────────────────────── lag ───────────────────────────────┘
 
 The lag in time is the age of the first message not committed. That needs its record, so the time is kept as long as the
-offset stays the same, and at most READS_PER_SLICE records are read per slice.
+offset stays the same, and at most READS_PER_SLICE records are read per slice. Of a group's members only the one that
+consumers commit to exports lag: the others have copies of the offsets, and a sum over the group would count them twice.
 Source: docs/guides/monitoring.md; RocketMQ ConsumerLagCalculator.
 """
 
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from tandemq.boundary import Now
 from tandemq.broker.metrics.topic_metrics import is_retry_topic, is_system_topic, truth
 from tandemq.broker.pull.counters import PullCounters
+from tandemq.broker.role import CurrentRole
 from tandemq.broker.state.clients import Clients, Member
 from tandemq.broker.state.consumer_offsets import SEPARATOR, ConsumerOffsets
 from tandemq.errors import StoreError
@@ -85,8 +87,11 @@ class _Lag:
 class ConsumerMetrics:
     """The source of the families above."""
 
-    def __init__(self, store: Store, offsets: ConsumerOffsets, counters: PullCounters, clients: Clients) -> None:
+    def __init__(
+        self, store: Store, offsets: ConsumerOffsets, counters: PullCounters, clients: Clients, role: CurrentRole
+    ) -> None:
         """Take the collaborators."""
+        self._role = role
         self._store = store
         self._offsets = offsets
         self._counters = counters
@@ -97,7 +102,8 @@ class ConsumerMetrics:
 
     def collect(self, now: Now) -> Iterator[Batch | None]:
         """Yield the batches."""
-        yield from self._collect_lags(now)
+        if self._role.role.keeps_offsets(now):
+            yield from self._collect_lags(now)
         yield from self._collect_clients()
 
     def _collect_lags(self, now: Now) -> Iterator[Batch | None]:

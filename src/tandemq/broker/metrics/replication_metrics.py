@@ -12,7 +12,6 @@ from tandemq.broker.context import CurrentConfig
 from tandemq.broker.failover.registry_role import RegistryRole
 from tandemq.broker.ha.service import Replication
 from tandemq.broker.role import CurrentRole
-from tandemq.coordination.member.orders import MemberStage
 from tandemq.replication.master import MasterSessionState
 from tandemq.replication.slave import SlaveSessionState
 from tandemq.storage.store import Store
@@ -83,7 +82,7 @@ class ReplicationMetrics:
     def _collect_registry(self, role: RegistryRole, now: Now) -> Iterator[Batch]:
         member = role.member
         status = member.status(now)
-        is_serving = status.stage in (MemberStage.SERVING, MemberStage.HANDING)
+        is_serving = role.is_serving(now)
         yield single(MASTER, role.is_master and is_serving)
         yield Batch(ROLE, {(status.stage.value.replace(" ", "_"),): 1})
         yield single(MAY_READ, status.may_read)

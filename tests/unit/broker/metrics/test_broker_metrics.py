@@ -5,13 +5,18 @@ from pathlib import Path
 import pytest
 
 from tandemq.broker.metrics.consumer_metrics import READS_PER_SLICE
+from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.telemetry.collection import Collection
 from tandemq.telemetry.exposition import TextRenderer
 from tests.spec import spec
+from tests.unit.broker.failover.registry_group import RegistryGroup
 from tests.unit.broker.ha.group import Group
 from tests.unit.broker.harness import Harness
 from tests.unit.telemetry.pages import samples_in, text_of, value
+
+LAG_NAME = "rocketmq_consumer_lag_messages"
+OFFSET = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 1}
 
 
 def page_of(broker: Harness) -> str:
@@ -60,6 +65,65 @@ def test_lag_is_split_into_messages_in_flight_and_ready(tmp_path: Path) -> None:
     text = page_of(broker)
     assert value(text, "rocketmq_consumer_lag_messages", **labels) == 0
     assert value(text, "rocketmq_consumer_lag_latency_milliseconds", **labels) == 0
+
+
+@spec("O02")
+def test_slave_exports_no_lag_because_a_sum_would_count_it_twice(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    for _ in range(3):
+        group.send(b"one", "TopicA")
+    group.settle()
+    group.master.commit(1)
+    group.tell_master(group.slave)
+    group.pass_time(15_000)
+    assert group.slave.node.offsets.table, "the slave has a copy of the offsets"
+    lags = [value(text_of(one.node.metrics, one.now), LAG_NAME) for one in (group.master, group.slave)]
+    assert lags == [2, None]
+
+
+@spec("O02")
+def test_lag_comes_from_the_reader_in_charge_only(tmp_path: Path) -> None:
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME)
+    master, slave = group.brokers[0], group.brokers[1]
+    for _ in range(3):
+        group.send(master)
+    master.ask(Code.UPDATE_CONSUMER_OFFSET, OFFSET)
+    group.pass_time(500)
+    assert lags_of(group) == {0: 2, 1: None}
+    group.kill(0)
+    group.pass_time(5_000)
+    assert slave.may == "R"
+    assert lags_of(group) == {1: 2}
+    slave.heartbeat("group", {"TopicA": "*"})  # a consumer whose commits are waited for
+    group.start(0)
+    for _ in range(30):
+        group.pass_time(100)
+        assert list(lags_of(group).values()).count(2) <= 1
+    assert lags_of(group) == {0: 2, 1: None}
+
+
+@spec("O02")
+def test_master_without_its_lease_exports_no_lag_and_is_no_active_master(tmp_path: Path) -> None:
+    group = RegistryGroup(tmp_path, Mode.ELECT)
+    master = group.serving
+    group.send(master)
+    group.send(master)
+    master.ask(Code.UPDATE_CONSUMER_OFFSET, OFFSET)
+    group.pass_time(500)
+    text = text_of(master.node.metrics, master.now)
+    assert (value(text, LAG_NAME), value(text, "tandemq_broker_master")) == (1, 1)
+    group.registry_is_up = False
+    group.kill(next(number for number, one in group.brokers.items() if one is not master))
+    group.pass_time(10_000)
+    text = text_of(master.node.metrics, master.now)
+    assert (value(text, LAG_NAME), value(text, "tandemq_broker_master")) == (None, 0)
+
+
+def lags_of(group: RegistryGroup) -> dict[int, float | None]:
+    """Return the sum of each running member's lag series."""
+    return {
+        number: value(text_of(broker.node.metrics, broker.now), LAG_NAME) for number, broker in group.brokers.items()
+    }
 
 
 @spec("O03")
