@@ -54,6 +54,13 @@ CHAINS: tuple[tuple[Row, ...], ...] = (
         Row("updateTopic", "-b {a} -t {t}m -a +message.type=DELAY", (_CREATED,), versions=(NEW,)),
         Row(
             "updateTopic",
+            "-b {a} -t {t}n -a +message.type=MIXED",
+            ("CODE: 29", "MIXED message type is not supported"),
+            versions=(NEW,),
+            fails=True,
+        ),
+        Row(
+            "updateTopic",
             "-b {a} -t {t}q -a +cleanup.policy=COMPACTION",
             ("compaction is not supported: messages are deleted by age",),
             versions=(NEW,),

@@ -52,7 +52,7 @@ _BROKER = """
     enableAutoInSyncReplicas enableBatchPush enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently
     enableCalcFilterBitMap enableCleanExpiredOffset enableCompaction enableConsumeQueueExt enableControllerMode
     enableCreateSysGroup enabledAppendPropCRC enableDetailStat enableDLegerCommitLog enableFastChannelEventProcess
-    enableLmq enableLmqStats enableMixedMessageType enableMultiDispatch enableNetWorkFlowControl
+    enableLmq enableLmqStats enableMultiDispatch enableNetWorkFlowControl
     enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge
     enablePopLog enablePopMessageThreshold enablePropertyFilter enableRegisterProducer enableRemoteEscape
     enableRetryTopicV2 enableRocksDBLog enableScheduleAsyncDeliver enableScheduleMessageStats

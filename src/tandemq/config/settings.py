@@ -163,6 +163,8 @@ class BrokerConfig(TlsConfig):
     message_type_check: bool = _setting("enableTopicMessageTypeCheck", False, live=True)
     """Whether a message whose type is not that of its topic (attribute `message.type`) is refused. Sends to topics
     that do not take every type cost more then. In RocketMQ only proxies check this."""
+    mixed_message_type: bool = _setting("enableMixedMessageType", False, live=True)
+    """Whether topics may get `message.type=MIXED`; topics that have it keep it."""
     message_bytes_max: int = _setting("maxMessageSize", 4 * MEBIBYTE, "bytes", live=True)
     """Largest message body; for a batch, the whole body."""
 

@@ -9,8 +9,9 @@
     cleanup.policy   DELETE                                                  no, set when the topic is created
     reserve.time     -1                                                      yes
 
-RocketMQ has further values (`BatchCQ`, `COMPACTION`, a retention time per topic). They are refused, because TandemQ
-does not implement them. Consumer groups have no attributes, as in 5.3.
+A broker takes MIXED only with `enableMixedMessageType`. RocketMQ has further values (`BatchCQ`, `COMPACTION`, a
+retention time per topic). They are refused, because TandemQ does not implement them. Consumer groups have no
+attributes, as in 5.3.
 
 Limit: `ATTRIBUTES_BYTES_MAX` per topic or group, in a request and as stored.
 Source: RocketMQ TopicAttributes, AttributeUtil, AttributeParser.
@@ -22,6 +23,7 @@ from tandemq.errors import ProtocolError
 
 ATTRIBUTES_BYTES_MAX = 16 * 1024
 MESSAGE_TYPE = "message.type"
+MIXED = "MIXED"
 QUEUE_TYPE = "queue.type"
 CLEANUP_POLICY = "cleanup.policy"
 BATCH_QUEUES = "BatchCQ"
@@ -29,7 +31,7 @@ COMPACTION = "COMPACTION"
 _RESERVE_TIME = "reserve.time"
 _INT64_MAX = (1 << 63) - 1
 _VALUES = {
-    MESSAGE_TYPE: ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+    MESSAGE_TYPE: ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED),
     QUEUE_TYPE: ("SimpleCQ", BATCH_QUEUES),
     CLEANUP_POLICY: ("DELETE", COMPACTION),
 }

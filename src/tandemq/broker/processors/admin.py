@@ -34,7 +34,7 @@ from tandemq.codec.remoting.bodies import convert, decode_body
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.codec.remoting.requests import is_true, read_fields
 from tandemq.errors import ProtocolError
-from tandemq.model.attributes import GROUP_ATTRIBUTES, changed, parse_changes
+from tandemq.model.attributes import GROUP_ATTRIBUTES, MESSAGE_TYPE, MIXED, changed, parse_changes
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -60,6 +60,10 @@ LISTED_MAX = 10_000
 NAMED_MAX = 3
 """Maximum number of those that are named in the log."""
 _INT32_MAX = (1 << 31) - 1
+_MIXED_REMARK = (
+    "MIXED message type is not supported: a topic has messages of one type (NORMAL, FIFO, DELAY, TRANSACTION), or set "
+    "enableMixedMessageType=true"
+)
 SLAVE_REMARK = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
 
 
@@ -146,6 +150,8 @@ class AdminProcessor:
             problem = self._topic_problem(config)
             if problem is not None:
                 return command.answer(ResponseCode.SYSTEM_ERROR, remark=problem)
+            if config.attributes.get(f"+{MESSAGE_TYPE}") == MIXED and not self._current.config.mixed_message_type:
+                return command.answer(ResponseCode.INVALID_PARAMETER, remark=_MIXED_REMARK)
         news: dict[str, TopicConfig] = {}
         for config in wanted:
             known = topics.get(config.topic_name)

@@ -13,12 +13,12 @@ Source: RocketMQ 5.3 TopicMessageType, DefaultTopicMessageTypeValidator (there i
 
 from collections.abc import Mapping
 
-from tandemq.model.attributes import MESSAGE_TYPE
+from tandemq.model.attributes import MESSAGE_TYPE, MIXED
 from tandemq.model.message import TIMER_NAMES
 from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, TopicConfig
 
 NORMAL, FIFO, DELAY, TRANSACTION = "NORMAL", "FIFO", "DELAY", "TRANSACTION"
-_ANY_TYPE = frozenset({"MIXED", "UNSPECIFIED"})
+_ANY_TYPE = frozenset({MIXED, "UNSPECIFIED"})
 
 
 def message_type(properties: Mapping[str, str]) -> str:
@@ -42,5 +42,5 @@ def type_problem(topic: TopicConfig, properties: Mapping[str, str]) -> str | Non
         return None
     return (
         f"topic[{topic.topic_name}] takes {wanted} messages (message.type), this one is {found}; send it to a topic of "
-        "its type, or change the topic: updateTopic -a +message.type=MIXED"
+        "its type, or change the topic: updateTopic -a +message.type=UNSPECIFIED"
     )

@@ -114,6 +114,23 @@ def test_invalid_topic_is_refused_with_a_reason(
     assert set(broker.node.topics.table) == before
 
 
+def test_mixed_message_type_is_refused_as_by_rocketmq_unless_a_setting_allows_it(broker: Harness) -> None:
+    listed = [{"topicName": "Good"}, {"topicName": "Mixed", "attributes": {"+message.type": "MIXED"}}]
+    many = dumps({"topicConfigList": listed})
+    for answer in (
+        create(broker, "Mixed", attributes="+message.type=MIXED"),
+        broker.ask(Code.UPDATE_AND_CREATE_TOPIC_LIST, None, many),
+    ):
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert (answer.remark or "").startswith("MIXED message type is not supported")
+    assert broker.node.topics.get("Good") is None
+    broker.ask(Code.UPDATE_BROKER_CONFIG, None, b"enableMixedMessageType=true")
+    assert create(broker, "Mixed", attributes="+message.type=MIXED").code == ResponseCode.SUCCESS
+    broker.ask(Code.UPDATE_BROKER_CONFIG, None, b"enableMixedMessageType=false")
+    assert create(broker, "Mixed", perm=4).code == ResponseCode.SUCCESS
+    assert topic_config(broker, "Mixed")["attributes"] == {"message.type": "MIXED"}
+
+
 def test_topic_attributes_are_added_changed_and_removed(broker: Harness) -> None:
     create(broker, "TopicA", attributes="+message.type=FIFO,+cleanup.policy=DELETE")
     both = {"message.type": "FIFO", "cleanup.policy": "DELETE"}

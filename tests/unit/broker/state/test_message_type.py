@@ -52,6 +52,7 @@ def test_topic_takes_messages_of_its_type_only(broker: Harness, kind: str) -> No
 def test_topic_without_the_attribute_is_normal_and_mixed_ones_take_all(broker: Harness) -> None:
     create(broker, "TopicA")
     assert refused(broker, "TopicA") == {"FIFO", "DELAY", "TRANSACTION"}
+    assert broker.ask(Code.UPDATE_BROKER_CONFIG, None, b"enableMixedMessageType=true").code == 0
     for kind in ("MIXED", "UNSPECIFIED"):
         create(broker, kind, kind)
         assert refused(broker, kind) == set()
@@ -63,7 +64,7 @@ def test_refusal_names_both_types_and_a_way_out(broker: Harness) -> None:
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert answer.remark == (
         "topic[TopicA] takes FIFO messages (message.type), this one is NORMAL; send it to a topic of its type, or "
-        "change the topic: updateTopic -a +message.type=MIXED"
+        "change the topic: updateTopic -a +message.type=UNSPECIFIED"
     )
 
 
