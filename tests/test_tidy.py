@@ -101,6 +101,7 @@ OUTERMOST = frozenset(
         "src/tandemq/broker/node.py",
         "src/tandemq/cli/__init__.py",
         "src/tandemq/client/aio/push_consumer.py",
+        "src/tandemq/client/aio/transaction_producer.py",
         "src/tandemq/client/aio/transport.py",
         "src/tandemq/run/broker.py",
         "src/tandemq/run/nameserver.py",

@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from tandemq.client.aio.producer import Producer
     from tandemq.client.aio.pull_consumer import PullConsumer
     from tandemq.client.aio.push_consumer import PushConsumer
+    from tandemq.client.aio.transaction_producer import Transaction, TransactionProducer
     from tandemq.client.consumer.received_message import ReceivedMessage
     from tandemq.client.core.settings import ConsumeFrom, MessageModel
     from tandemq.model.group import Sql
     from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus, StoredMessage
     from tandemq.model.replies import ReplyMessage, create_reply
+    from tandemq.model.transactions import TransactionState
 
 __version__ = "0.1.0"
 __all__ = [
@@ -35,6 +37,9 @@ __all__ = [
     "SendStatus",
     "Sql",
     "StoredMessage",
+    "Transaction",
+    "TransactionProducer",
+    "TransactionState",
     "create_reply",
 ]
 _MODULES = {
@@ -52,6 +57,9 @@ _MODULES = {
     "SendStatus": "tandemq.model.message",
     "Sql": "tandemq.model.group",
     "StoredMessage": "tandemq.model.message",
+    "Transaction": "tandemq.client.aio.transaction_producer",
+    "TransactionProducer": "tandemq.client.aio.transaction_producer",
+    "TransactionState": "tandemq.model.transactions",
     "create_reply": "tandemq.model.replies",
 }
 

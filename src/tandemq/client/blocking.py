@@ -3,6 +3,10 @@
     with BlockingProducer("127.0.0.1:9876", group="orders") as producer:
         producer.send(Message("Orders", b"42 paid"))
 
+    with BlockingTransactionProducer("127.0.0.1:9876", group="orders", check=look_up) as producer:
+        with producer.transaction(Message("Orders", b"42 paid")):
+            pay(42)
+
     with BlockingConsumer("127.0.0.1:9876", group="billing", topics={"Orders": "*"}) as consumer:
         while (message := consumer.receive(timeout_s=5)) is not None:
             message.ack()
@@ -12,7 +16,7 @@ Thread-safe. Errors are those of the asyncio client.
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -20,11 +24,13 @@ from typing import Any, Self, TypeVar, Unpack
 from tandemq.client.aio.options import ConsumerKeywords, ProducerKeywords, QueueChoice
 from tandemq.client.aio.producer import REQUEST_TIMEOUT_S, Producer
 from tandemq.client.aio.push_consumer import PushConsumer
+from tandemq.client.aio.transaction_producer import Transaction, TransactionProducer
 from tandemq.client.consumer.received_message import MessageView, ReceivedMessage
 from tandemq.client.consumer.subscription import Expression
 from tandemq.errors import ClosedError
-from tandemq.model.message import Message, SendResult
+from tandemq.model.message import Message, SendResult, StoredMessage
 from tandemq.model.replies import ReplyMessage
+from tandemq.model.transactions import TransactionState
 
 T = TypeVar("T")
 
@@ -78,9 +84,12 @@ class BlockingProducer:
         Raises:
             ConfigError: an address, the group or an option is invalid.
         """
-        self._producer = Producer(name_servers, group=group, client_id=client_id, **options)
+        self._begin(Producer(name_servers, group=group, client_id=client_id, **options))
+
+    def _begin(self, producer: Producer) -> None:
+        self._producer = producer
         self._thread = LoopThread()
-        _start(self._thread, self._producer.start())
+        _start(self._thread, producer.start())
 
     def send(self, message: Message, **choice: Unpack[QueueChoice]) -> SendResult:
         """Send one message and wait for the response; see `Producer.send`."""
@@ -111,6 +120,103 @@ class BlockingProducer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class BlockingTransaction:
+    """A message that is delivered when the body of its `with` returns, and dropped if it raises. See `Transaction`."""
+
+    def __init__(self, transaction: Transaction, thread: LoopThread) -> None:
+        """Made by `BlockingTransactionProducer.transaction`."""
+        self._transaction = transaction
+        self._thread = thread
+
+    @property
+    def unique_key(self) -> str:
+        """The id of the message."""
+        return self._transaction.unique_key
+
+    @property
+    def state(self) -> TransactionState:
+        """UNKNOWN until it is committed or rolled back."""
+        return self._transaction.state
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the broker has confirmed the end. If it has not, it will ask, and this process answers."""
+        return self._transaction.is_confirmed
+
+    def __enter__(self) -> Self:
+        self._thread.call(self._transaction.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.call(self._transaction.__aexit__(kind, error, trace))
+
+    def commit(self) -> None:
+        """Have the message delivered; see `Transaction.commit`."""
+        self._thread.call(self._transaction.commit())
+
+    def rollback(self) -> None:
+        """Have the message dropped; see `Transaction.rollback`."""
+        self._thread.call(self._transaction.rollback())
+
+
+class BlockingTransactionProducer(BlockingProducer):
+    """Sends messages, and transactions; each call waits for the response. See `TransactionProducer`."""
+
+    def __init__(
+        self,
+        name_servers: str,
+        *,
+        group: str,
+        check: Callable[[StoredMessage], TransactionState],
+        topics: Iterable[str] = (),
+        checks_at_once: int = 8,
+        check_timeout_s: float = 30.0,
+        client_id: str = "",
+        **options: Unpack[ProducerKeywords],
+    ) -> None:
+        """Create and start a producer.
+
+        Args:
+            check: as that of `TransactionProducer`, as a function; it is called in threads of its own. One that takes
+                longer than `check_timeout_s` goes on, and its result is dropped.
+            name_servers: and the others, see `TransactionProducer`.
+            group: producer group.
+            topics: topics of transactions.
+            checks_at_once: maximum number of calls of `check` at a time.
+            check_timeout_s: for how long `check` may take.
+            client_id: name of this client at brokers; by default a unique one.
+            options: see `ProducerOptions`.
+
+        Raises:
+            ConfigError: an address, the group or an option is invalid.
+        """
+
+        async def in_thread(message: StoredMessage) -> TransactionState:
+            return await asyncio.to_thread(check, message)
+
+        producer = TransactionProducer(
+            name_servers,
+            group=group,
+            check=in_thread,
+            topics=topics,
+            checks_at_once=checks_at_once,
+            check_timeout_s=check_timeout_s,
+            client_id=client_id,
+            **options,
+        )
+        self._transactions = producer
+        self._begin(producer)
+
+    def transaction(
+        self, message: Message, *, check_after_s: int | None = None, **choice: Unpack[QueueChoice]
+    ) -> BlockingTransaction:
+        """Return a transaction with one message, for `with`; see `TransactionProducer.transaction`."""
+        transaction = self._transactions.transaction(message, check_after_s=check_after_s, **choice)
+        return BlockingTransaction(transaction, self._thread)
 
 
 class BlockingMessage(MessageView):

@@ -15,6 +15,7 @@ Masters get the heartbeats of producers and consumers, slaves only those of clie
 Source: docs/reference/requests.md, "group membership"; RocketMQ MQClientInstance.
 """
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from random import Random
@@ -56,12 +57,16 @@ from tandemq.client.core.settings import ClientConfig, ConsumerOptions, MessageM
 from tandemq.client.producer.fault_strategy import MQFaultStrategy
 from tandemq.client.producer.machine import ProducerCore
 from tandemq.client.producer.requester import Requester
+from tandemq.client.producer.transactions import TransactionCore
 from tandemq.client.producer.unique_keys import UniqueKeys
-from tandemq.errors import ConfigError, TandemError
-from tandemq.model.codes import RequestCode
+from tandemq.codec.record.record import decode_message
+from tandemq.errors import ConfigError, ProtocolError, TandemError
+from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.group import HeartbeatData
+from tandemq.model.message import PRODUCER_GROUP
 
+log = logging.getLogger(__name__)
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 FLIGHT_CHECK_MS = 10
 
@@ -82,6 +87,7 @@ class ClientNode:
         self._storage = storage if storage is not None else MemoryOffsetStorage()
         self._producers: dict[str, ProducerCore] = {}
         self.requester = Requester(config.client_id, self.introduce, self.routes, self.timers, self._keys, random)
+        self._transactions: dict[str, TransactionCore] = {}
         self._consumers: dict[str, PushConsumerCore] = {}
         self._pullers: dict[str, PullConsumerCore] = {}
         self._is_closed = False
@@ -90,7 +96,12 @@ class ClientNode:
 
     def _connect_parts(self, now: Now) -> None:
         processor = ClientRemotingProcessor(
-            self.remoting, self.config.name_servers, self._consumers, self.requester.take_reply, now.wall_ms
+            self.remoting,
+            self.config.name_servers,
+            self._consumers,
+            self.requester.take_reply,
+            self._take_check,
+            now.wall_ms,
         )
         self.remoting.on_open = self._on_open
         self.remoting.on_recovered = self._on_recovered
@@ -119,6 +130,36 @@ class ClientNode:
             options, self.remoting, self.routes, self.runner, self.timers, strategy, self._keys, self._random
         )
         return producer
+
+    def transactions(self, producer: ProducerCore) -> TransactionCore:
+        """Return the transactions of a producer of this client; from now on brokers may ask it for outcomes."""
+        group = producer.options.group
+        assert self._producers.get(group) is producer, "it is one of this client"
+        if group not in self._transactions:
+            self._transactions[group] = TransactionCore(
+                producer, self.remoting, self.routes, self.runner, self.timers, self._keys
+            )
+        return self._transactions[group]
+
+    def _take_check(self, address: str, command: Command, now: Now) -> Command | None:
+        """Handle a broker's question for the outcome of a transaction; the answer is a request of its own."""
+        try:
+            message = decode_message(command.body, 0, len(command.body))
+        except ProtocolError as error:
+            log.warning("check cannot be read address=%s: %s", address, error)
+            raise
+        group = message.properties.get(PRODUCER_GROUP, "")
+        transactions = self._transactions.get(group)
+        if transactions is None:
+            log.warning("check of a producer group that this client has not address=%s group=%.255s", address, group)
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark="this client has no such producer")
+        transactions.take_check(address, message, command.fields, now)
+        return command.answer(ResponseCode.SUCCESS)
+
+    @property
+    def _is_asked(self) -> bool:
+        """Whether brokers send requests to this client, so that each has to know it all the time."""
+        return bool(self._consumers or self._transactions) or self.requester.is_used
 
     def push_consumer(self, options: ConsumerOptions, now: Now) -> PushConsumerCore:
         """Host a push consumer.
@@ -217,6 +258,8 @@ class ClientNode:
     def send_heartbeats(self, now: Now) -> None:
         """Send a heartbeat to all brokers."""
         for address in self.broker_addresses():
+            if self._transactions:
+                self.remoting.keep_reconnecting(address, now)
             self._send_heartbeat(address, now)
 
     def broker_addresses(self) -> list[str]:
@@ -260,9 +303,9 @@ class ClientNode:
             self._send_heartbeat(address, now)
 
     def _on_route_change(self, route: TopicRoute, now: Now) -> None:
-        """Send a heartbeat to new brokers at once if the client has a consumer, or requests that wait for replies;
-        other producers connect with their first message."""
-        if not self._consumers and not self.requester.is_used:
+        """Send a heartbeat to new brokers at once if brokers ask this client; other producers connect with their first
+        message."""
+        if not self._is_asked:
             return
         for group in route.brokers.values():
             for address in group.members.values():
@@ -271,7 +314,7 @@ class ClientNode:
 
     def _on_active(self, address: str, now: Now) -> None:
         """Send a heartbeat to a broker that has become active, before messages are pulled from it."""
-        if (self._consumers or self.requester.is_used) and not self.remoting.is_down(address):
+        if self._is_asked and not self.remoting.is_down(address):
             self._send_heartbeat(address, now)
         self._on_recovered(address, now)
 
@@ -296,7 +339,11 @@ class ClientNode:
         for producer in self._producers.values():
             producer.refuse()
         self.requester.close()
-        while any(producer.in_flight for producer in self._producers.values()):
+        for transactions in self._transactions.values():
+            transactions.close()
+        while any(producer.in_flight for producer in self._producers.values()) or any(
+            transactions.ending for transactions in self._transactions.values()
+        ):
             yield from pause(FLIGHT_CHECK_MS)
         for producer in self._producers.values():
             producer.close()

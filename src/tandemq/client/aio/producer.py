@@ -94,7 +94,7 @@ class Producer:
             choice: see `send`.
         """
         shell, core = self._running()
-        ticket = core.send(message, shell.now, select=_selector(**choice), unique_key=unique_key)
+        ticket = core.send(message, shell.now, select=selector(**choice), unique_key=unique_key)
         shell.wake()
         return ticket
 
@@ -118,7 +118,7 @@ class Producer:
         if shell.is_paused:
             await shell.writable()
             shell.check_open()
-        ticket = core.send(message, shell.now, select=_selector(**choice) if choice else None)
+        ticket = core.send(message, shell.now, select=selector(**choice) if choice else None)
         if not ticket.done:
             settled = shell.settled(ticket)
             if core.in_flight == 1:
@@ -139,7 +139,7 @@ class Producer:
         """
         shell, core = self._running()
         await shell.writable()
-        tickets = core.send_batch(messages, shell.now, select=_selector(**choice))
+        tickets = core.send_batch(messages, shell.now, select=selector(**choice))
         return [result for ticket in tickets for result in await shell.done(ticket)]
 
     async def send_oneway(self, message: Message, **choice: Unpack[QueueChoice]) -> None:
@@ -150,7 +150,7 @@ class Producer:
             LocalError, RecordTooLarge: the message is invalid; nothing was sent.
         """
         shell, core = self._running()
-        ticket = core.send_oneway(message, shell.now, select=_selector(**choice))
+        ticket = core.send_oneway(message, shell.now, select=selector(**choice))
         shell.wake()
         self._oneway_count += 1
         if self._oneway_count % ONEWAY_YIELD_AFTER == 0:
@@ -178,7 +178,7 @@ class Producer:
         await shell.writable()
         requester = shell.node.requester
         ticket = requester.request(
-            core, message, shell.now, timeout_ms=math.ceil(timeout_s * 1000), select=_selector(**choice)
+            core, message, shell.now, timeout_ms=math.ceil(timeout_s * 1000), select=selector(**choice)
         )
         try:
             return await shell.done(ticket)
@@ -196,9 +196,14 @@ class Producer:
         return await shell.done(shell.node.runner.start(core.queues(topic), shell.now))
 
 
-def _selector(
+def selector(
     queue: MessageQueue | None = None, by_key: str | None = None, select: Select | None = None
 ) -> Select | None:
+    """Return the function that chooses the queue, see `QueueChoice`.
+
+    Raises:
+        LocalError: more than one way is given.
+    """
     if (queue is not None) + (by_key is not None) + (select is not None) > 1:
         raise LocalError("give only one of queue, by_key and select")
     if queue is not None:

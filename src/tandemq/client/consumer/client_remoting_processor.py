@@ -31,11 +31,12 @@ class ClientRemotingProcessor:
         name_servers: tuple[str, ...],
         consumers: dict[str, PushConsumerCore],
         take_reply: Handler,
+        take_check: Handler,
         started_ms: int,
     ) -> None:
         """`consumers`: by group; the node adds consumers to it. `started_ms`: of the client, since 1970.
 
-        `take_reply` handles replies to the client's requests.
+        `take_reply` handles replies to the client's requests, `take_check` questions for the outcome of transactions.
         """
         self._remoting = remoting
         self._name_servers = name_servers
@@ -48,6 +49,7 @@ class ClientRemotingProcessor:
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: take_reply,
+            RequestCode.CHECK_TRANSACTION_STATE: take_check,
         }
 
     def process_request(self, address: str, command: Command, now: Now) -> Command | None:
