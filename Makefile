@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: all help setup fmt check docs reference test test-fast demo sim interop bench bench-spark bench-failover chaos soak fuzz-engine spec blackbox cov wheel lock clean
+.PHONY: all help setup fmt check docs reference test test-fast demo sim browser screenshots interop bench bench-spark bench-failover chaos soak fuzz-engine spec blackbox cov wheel lock clean
 
 all: check test  ## check + test (the default)
 
@@ -68,7 +68,7 @@ reference: $(READY)  ## write the reference pages made from the code, and the ar
 
 # Three workers, because tests spend half of their time waiting for processes; an idle worker takes tests from the others.
 test: $(READY)  ## the tests, without Java peers and real-time waits; k=name selects
-	$(PYTEST) $(WHERE) -n 3 --dist worksteal --ignore=tests/interop --ignore=tests/test_tidy.py --ignore=tests/test_docs.py \
+	$(PYTEST) $(WHERE) -n 3 --dist worksteal --ignore=tests/interop --ignore=tests/browser --ignore=tests/test_tidy.py --ignore=tests/test_docs.py \
 		-m "not slow and not interop" $(if $(k),-k "$(k)")
 
 # Three at a time on two cores, because some of the tests wait for the disk and for sockets.
@@ -81,6 +81,13 @@ demo: $(READY)  ## a cluster under load that loses a master, with checks of the 
 
 sim: $(READY)  ## the simulation: 300 seeds, seeds=2000 for more, seed=7 for one with its full log
 	$(TANDEMQ) sim $(if $(seed),--seed $(seed)) $(if $(seeds),--seeds $(seeds) --jobs 2)
+
+# The screenshots of a run are in build/screenshots; those of the documentation are written by `make screenshots` only.
+browser: $(READY)  ## the console in a real browser (needs Debian's chromium); k=name selects
+	$(PYTEST) tests/browser $(if $(k),-k "$(k)")
+
+screenshots: $(READY)  ## the same, and its screenshots replace those of docs/assets/console
+	TANDEMQ_SCREENSHOTS=docs/assets/console $(PYTEST) tests/browser
 
 interop: $(READY)  ## tests with unmodified Java peers (needs Java and Maven); k=name selects
 	$(PYTEST) tests/interop -m "not slow" --timeout=240 $(if $(k),-k "$(k)")
@@ -98,7 +105,7 @@ chaos: $(READY)  ## real brokers, real registries, real faults, 200 runs: about 
 	$(PY) -m chaos.run
 
 soak: $(READY)  ## long searches and real-time waits, an hour or more, then seeds until stopped (seeds=10000: so many)
-	$(PYTEST) tests --ignore=tests/interop -m slow -o faulthandler_timeout=0
+	$(PYTEST) tests --ignore=tests/interop --ignore=tests/browser -m slow -o faulthandler_timeout=0
 	$(TANDEMQ) sim $(if $(seeds),--seeds $(seeds) --jobs 2,--forever)
 
 fuzz-engine: $(READY)  ## the compiled engine under AddressSanitizer: a minute, seconds=600 or frames=50000000 for more
@@ -111,7 +118,7 @@ blackbox: $(READY)  ## tests with real processes, sockets, files and signals; k=
 	$(PYTEST) tests/blackbox -m "not slow" $(if $(k),-k "$(k)")
 
 cov: $(READY)  ## test coverage of each file
-	$(PY) -m coverage run -m pytest tests --ignore=tests/interop -m "not slow and not interop" $(if $(k),-k "$(k)")
+	$(PY) -m coverage run -m pytest tests --ignore=tests/interop --ignore=tests/browser -m "not slow and not interop" $(if $(k),-k "$(k)")
 	$(PY) -m coverage report
 
 wheel: $(READY)  ## the wheel, in dist/

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -118,9 +119,11 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._console = console
 
-    def handle_exit(self, sig: int, frame: object) -> None:
+    def handle_exit(self, sig: int, frame: object) -> None:  # noqa: ARG002  # the signature of signal handlers
+        """Stop; at the second SIGINT at once. uvicorn's handler raises the signal again: the exit code is not 0."""
         self._console.ending.set()
-        super().handle_exit(sig, frame)  # type: ignore[arg-type]
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
 
 def link_of(console: Console, listener: socket.socket, *, is_secure: bool) -> str:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from tandemq.client.admin.groups import ConsumeProgress, ResetTarget
+from tandemq.console.cluster import topics_and_groups
 from tandemq.console.cluster.messages import RESENT_FROM
+from tandemq.console.pages import consumers
 from tandemq.console.pages.broker_groups import read_form
 from tandemq.console.services import Console, wall_ms
 from tandemq.console.web.forms import Fields
@@ -150,6 +152,20 @@ def test_reset_is_previewed_and_needs_the_name(browser_of: BrowserOf, cluster: F
     assert ("reset_offsets", "billing", "Orders", ResetTarget(offset=4)) in cluster.calls
     (entry,) = audit()
     assert (entry.action, entry.before, entry.after) == ("offsets.reset", '{"broker-a/0": 2}', '{"broker-a/0": 4}')
+
+
+def test_new_group_is_found_at_once_and_its_reset_begins_with_present_offsets(
+    browser_of: BrowserOf, cluster: FakeAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables are kept for seconds, but neither hide what is new nor show a reset from offsets of the past."""
+    monkeypatch.setattr(topics_and_groups, "NEW_S", 0.0)
+    monkeypatch.setattr(consumers, "NEW_S", 0.0)
+    browser = browser_of("operator")
+    assert browser.get("/consumers/late").status_code == 404
+    cluster.groups_progress = {"late": {QUEUE: ConsumeProgress(10, 4, 1_700_000_000_000)}}
+    assert browser.get("/consumers/late").status_code == 200
+    cluster.groups_progress = {"late": {QUEUE: ConsumeProgress(10, 9, 1_700_000_000_000)}}
+    assert "9 messages would be delivered again" in browser.get("/consumers/late/offsets?topic=Orders&to=earliest").text
 
 
 @pytest.mark.parametrize("query", ["to=time", "to=time&time=x", "to=offset&offset=-1", "to=x", "to=latest&queue=y"])

@@ -16,22 +16,25 @@ from tandemq.model.message import MessageQueue
 from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS, TopicConfig, is_system_group
 
 FRESH_S = 3.0
+NEW_S = 0.5
+"""Age of a table in which something is missing that may be new, and of the offsets before a reset."""
 SAMPLE_S = 60.0
 SAMPLES_MAX = 60
 T = TypeVar("T")
 
 
 class _Cached(Generic[T]):
-    """A value that is fetched at most once per `FRESH_S`, by one request at a time."""
+    """A value that is kept for seconds; it is fetched by one request at a time."""
 
     def __init__(self, fetch: Callable[[], Awaitable[T]]) -> None:
         self._fetch = fetch
         self._value: tuple[float, T] | None = None
         self._lock = asyncio.Lock()
 
-    async def get(self) -> T:
+    async def get(self, age_s: float = FRESH_S) -> T:
+        """Return the value, at most `age_s` old."""
         async with self._lock:
-            if self._value is None or time.monotonic() - self._value[0] > FRESH_S:
+            if self._value is None or time.monotonic() - self._value[0] > age_s:
                 value = await self._fetch()
                 self._value = (time.monotonic(), value)
             return self._value[1]
@@ -85,7 +88,7 @@ class ClusterTables:
 
     async def topic(self, name: str) -> Mapping[str, TopicConfig]:
         """Return the configurations of a topic by broker; {} if there is no such topic."""
-        return (await self._topics.get()).get(name, {})
+        return (await self._topics.get()).get(name) or (await self._topics.get(NEW_S)).get(name, {})
 
     async def groups(self) -> list[GroupRow]:
         """Return all consumer groups, those that lag most first."""
@@ -97,9 +100,10 @@ class ClusterTables:
         ]
         return sorted(rows, key=lambda row: (-row.lag, row.name))
 
-    async def progress(self, group: str) -> Mapping[MessageQueue, ConsumeProgress] | None:
-        """Return the progress of a group; None if no broker knows the group."""
-        return (await self._progress.get()).get(group)
+    async def progress(self, group: str, age_s: float = FRESH_S) -> Mapping[MessageQueue, ConsumeProgress] | None:
+        """Return the progress of a group, at most `age_s` old; None if no broker knows the group."""
+        found = (await self._progress.get(age_s)).get(group)
+        return found if found is not None else (await self._progress.get(NEW_S)).get(group)
 
     async def consumers_of(self, queue: MessageQueue, offset: int) -> dict[str, bool]:
         """Return the groups that read a queue, and whether each has consumed the message at an offset."""

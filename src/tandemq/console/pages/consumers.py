@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from tandemq.client.admin.groups import ResetTarget
 from tandemq.client.admin.queries import FAR_FUTURE_MS
+from tandemq.console.cluster.topics_and_groups import NEW_S
 from tandemq.console.pages.topics import confirmation
 from tandemq.console.services import wall_ms
 from tandemq.console.visit import NotFound, Visit
@@ -139,7 +140,7 @@ def target_of(fields: Fields) -> ResetTarget:
 async def _plan(visit: Visit, fields: Fields) -> list[PlannedOffset]:
     group, console = visit.group(), visit.console
     target = target_of(fields)
-    before = await console.tables.progress(group) or {}
+    before = await console.tables.progress(group, NEW_S) or {}
     plan = await console.admin.plan_reset(fields.text("topic"), target)
     return [
         PlannedOffset(queue, before[queue].consumer_offset if queue in before else None, offset)
@@ -167,7 +168,6 @@ async def reset(visit: Visit) -> Response:
     """Move the group, after its name was typed."""
     group, form, console = visit.group(), visit.form, visit.console
     visit.require_typed(group)
-    console.tables.forget()
     plan = await _plan(visit, form)
     topic = form.text("topic")
     places = {f"{one.queue.broker_name}/{one.queue.queue_id}": one for one in plan}

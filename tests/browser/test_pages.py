@@ -1,0 +1,242 @@
+"""What every page has to be: refused to those who may not see it, usable by everybody and without scripts, harmless
+whatever a message contains.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from playwright.sync_api import Page, expect
+
+from tandemq.client.blocking import BlockingConsumer, BlockingProducer
+from tandemq.groupdb.audit import entries
+from tandemq.model.message import Message, SendResult
+from tandemq.run.children import ChildCluster
+from tests.browser.served import ServedConsole, Visitor
+
+NewVisitor = Callable[..., Visitor]
+ATTACK = "<script>window.attacked=1</script><img src=x onerror='window.attacked=1'>\"'><svg onload=window.attacked=1>"
+FOR_ALL = (
+    "/",
+    "/topics",
+    "/topics/Orders",
+    "/consumers",
+    "/consumers/billing",
+    "/consumers/billing/dead",
+    "/messages",
+    "/messages?search=1&by=key&topic=Orders&key=order-1",
+    "/groups",
+    "/groups/broker-a",
+    "/me",
+)
+FOR_OPERATORS = (
+    "/topics/new",
+    "/topics/Orders/tail",
+    "/topics/Orders/delete",
+    "/consumers/billing/offsets",
+    "/consumers/billing/offsets?topic=Orders&to=earliest",
+    "/consumers/billing/delete",
+)
+FOR_ADMINS = (
+    "/groups/new",
+    "/groups/broker-a/edit",
+    "/groups/broker-a/switch",
+    "/groups/broker-a/force",
+    "/groups/broker-a/remove",
+    "/audit",
+    "/users",
+)
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def sent(cluster: ChildCluster) -> Iterator[SendResult]:
+    """An order whose every part is an attack, among others; the group has consumed one and sent one back."""
+    with BlockingProducer(cluster.name_servers, group="shop") as producer:
+        for number in range(8):
+            producer.send(Message("Orders", b'{"order": %d}' % number, keys=[f"order-{number}"], tags="paid"))
+        attack = Message("Orders", ATTACK.encode(), keys=["k<b>"], tags="<i>", properties={"note": ATTACK, "<u>": "1"})
+        result = producer.send(attack)
+        with BlockingConsumer(
+            cluster.name_servers, group="billing", topics={"Orders": "*"}, client_id="<b>client", max_reconsume_times=0
+        ) as consumer:
+            for number in range(9):
+                message = consumer.receive(timeout_s=20)
+                assert message is not None
+                message.retry() if number % 2 else message.ack()
+        yield result
+
+
+def message_path(result: SendResult) -> str:
+    """The page of a message."""
+    queue = result.queue
+    return f"/messages/{queue.topic}/{queue.broker_name}/{queue.queue_id}/{result.queue_offset}"
+
+
+def test_viewer_sees_pages_without_bodies_and_changes_nothing(
+    new_visitor: NewVisitor, sent: SendResult, console: ServedConsole
+) -> None:
+    vera = new_visitor()
+    page = vera.log_in("vera")
+    for path in (*FOR_ALL, message_path(sent)):
+        answer = page.goto(path)
+        assert answer is not None and answer.status == 200, path
+        assert "order-1" not in page.locator("main").inner_text(), path
+        forms = page.locator("form[method=post]").evaluate_all("forms => forms.map(form => form.action)")
+        expected = {f"{console.base}/logout"} | (
+            {f"{console.base}/me{x}" for x in ("", "/password", "/sessions")} if path == "/me" else set()
+        )
+        assert set(forms) == expected, path
+    page.goto(message_path(sent))
+    expect(page.get_by_text("This console shows bodies and properties to operators only.")).to_be_visible()
+    assert "attacked" not in page.content()
+    for path in (*FOR_OPERATORS, *FOR_ADMINS):
+        answer = page.goto(path)
+        expected_status = 404 if path.endswith("/tail") else 403  # bodies are hidden, the page itself is not
+        assert answer is not None and answer.status == expected_status, path
+    vera.picture("refused")
+
+
+def test_viewers_own_forms_do_not_reach_other_pages(new_visitor: NewVisitor, console: ServedConsole) -> None:
+    """A viewer edits a form of an allowed page so that it changes something: the role decides, not the page."""
+    page = new_visitor().log_in("vera")
+    with console.audit() as connection:
+        before = len(entries(connection, count=1_000))
+    for target in ("/topics", "/consumers/billing/offsets", "/groups", "/groups/broker-a/switch", "/users"):
+        page.goto("/me")
+        form = page.locator("main form").first
+        form.evaluate("(form, target) => { form.action = target }", target)
+        with page.expect_navigation() as navigation:
+            form.get_by_role("button", name="Save").click()
+        assert navigation.value.status == 403, target
+        expect(page.get_by_role("alert")).to_contain_text("this needs the role")
+    with console.audit() as connection:
+        assert len(entries(connection, count=1_000)) == before
+
+
+def test_two_admins_at_once_see_both_versions(new_visitor: NewVisitor, console: ServedConsole) -> None:
+    first, second = new_visitor(), new_visitor()
+    pages = [first.log_in("ada"), second.log_in("ada")]
+    for page, weight in zip(pages, ("70", "30"), strict=True):
+        page.goto("/groups/broker-a/edit")
+        page.get_by_label("Weight 2").fill(weight)
+        page.get_by_role("button", name="Show the difference").click()
+    pages[0].get_by_role("button", name="Save").click()
+    expect(pages[0].get_by_role("heading", level=1)).to_have_text("broker-a")
+    pages[1].get_by_role("button", name="Save").click()
+    meanwhile = pages[1].locator("section").filter(has_text="Saved meanwhile")
+    expect(meanwhile).to_contain_text("weight 70")
+    expect(pages[1].locator("section").filter(has_text="Yours")).to_contain_text("weight 30")
+    second.picture("conflict")
+    pages[1].get_by_role("button", name="Show the difference").click()
+    expect(pages[1].locator("del")).to_contain_text("weight 70")
+    pages[1].get_by_role("button", name="Save").click()
+    expect(pages[1].get_by_role("heading", level=1)).to_have_text("broker-a")
+    expect(pages[1].get_by_role("cell", name="30")).to_be_visible()
+
+
+def test_content_of_messages_and_names_is_shown_and_not_run(new_visitor: NewVisitor, sent: SendResult) -> None:
+    visitor = new_visitor()
+    page = visitor.log_in("otto")
+    paths = [
+        message_path(sent),
+        "/topics/Orders",
+        "/topics/Orders/tail",
+        "/consumers/billing",
+        "/consumers/billing/dead",
+    ]
+    paths += ["/topics?q=" + ATTACK, "/messages?search=1&by=key&topic=" + ATTACK, "/topics/Orders/tail?tag=" + ATTACK]
+    for path in paths:
+        page.goto(path)
+        page.wait_for_load_state("load")
+        assert page.evaluate("window.attacked") is None, path
+    page.goto(message_path(sent))
+    assert page.locator("pre").inner_text() == ATTACK
+    expect(page.get_by_role("cell", name=ATTACK)).to_be_visible()
+    # Live: the same, when the stream brings it.
+    page.goto("/topics/Orders/tail")
+    expect(page.locator("#live")).to_contain_text("window.attacked=1")
+    assert page.evaluate("window.attacked") is None
+
+
+def test_body_is_a_file_that_no_browser_shows(new_visitor: NewVisitor, sent: SendResult) -> None:
+    page = new_visitor().log_in("otto")
+    page.goto(message_path(sent))
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download the body").click()
+    assert download.value.path().read_bytes() == ATTACK.encode()
+
+
+def _findings(page: Page) -> list[str]:
+    found = Axe().run(page).response["violations"]
+    return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_has_no_findings(new_visitor: NewVisitor, sent: SendResult, theme: str) -> None:
+    visitor = new_visitor(color_scheme=theme)
+    page = visitor.page
+    page.goto("/login")
+    found = {"/login": _findings(page)}
+    visitor.log_in("ada")
+    for path in (*FOR_ALL, *FOR_OPERATORS, *FOR_ADMINS, message_path(sent), "/nothing"):
+        page.goto(path)
+        page.locator("details").evaluate_all("all => all.forEach(one => { one.open = true })")
+        if path != "/nothing":
+            found[path] = _findings(page)
+    assert {path: findings for path, findings in found.items() if findings} == {}
+    page.goto("/")
+    visitor.picture(f"cluster-{theme}")
+
+
+def test_pages_fit_a_telephone(new_visitor: NewVisitor, sent: SendResult) -> None:
+    """Wide tables scroll on their own; the page itself does not move sideways."""
+    page = new_visitor(viewport={"width": 390, "height": 800}).log_in("ada")
+    for path in (*FOR_ALL, *FOR_OPERATORS, *FOR_ADMINS, message_path(sent)):
+        page.goto(path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+
+
+def test_keyboard_is_enough(new_visitor: NewVisitor) -> None:
+    """Log in and reach the content without a pointer."""
+    page = new_visitor().page
+    page.goto("/login")
+    for text in ("", "", "vera", "correct horse"):
+        page.keyboard.press("Tab")
+        page.keyboard.type(text)
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+
+
+def test_pages_work_without_scripts(new_visitor: NewVisitor, sent: SendResult) -> None:
+    visitor = new_visitor(java_script_enabled=False)
+    page = visitor.log_in("ada")
+    expect(page.get_by_role("status")).to_contain_text("2 groups, all in sync")
+    for path in (*FOR_ALL, *FOR_OPERATORS, *FOR_ADMINS, message_path(sent)):
+        answer = page.goto(path)
+        assert answer is not None and answer.status == 200, path
+    page.goto("/topics/Orders")
+    page.get_by_label("Body").fill(json.dumps({"order": 99}))
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator("pre")).to_have_text('{\n  "order": 99\n}')
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+
+
+def test_page_follows_no_stream_after_logout(new_visitor: NewVisitor) -> None:
+    """A page that is still open in another tab no longer changes, and its next request needs a login."""
+    visitor = new_visitor()
+    page = visitor.log_in("vera")
+    other = visitor.context.new_page()
+    other.goto("/")
+    page.get_by_role("button", name="Log out").click()
+    other.goto("/topics")
+    expect(other.get_by_role("heading", level=1)).to_have_text("Log in")
+    answer = visitor.context.request.get("/live")
+    assert answer.status == 401
