@@ -60,11 +60,13 @@ check: $(READY)  ## format, lint, types, the project's own rules and the documen
 docs: $(DOCS)  ## the documentation site, in build/site; a broken link or anchor fails
 	$(PY) -m tools.reference --check
 	$(PY) -m tools.picture --check
+	$(PY) -m tools.dashboards --check
 	$(VENV)/bin/zensical build --strict --clean
 
-reference: $(READY)  ## write the reference pages made from the code, and the architecture picture
+reference: $(READY)  ## write the reference pages made from the code, the architecture picture and the dashboards
 	$(PY) -m tools.reference
 	$(PY) -m tools.picture
+	$(PY) -m tools.dashboards
 
 # Three workers, because tests spend half of their time waiting for processes; an idle worker takes tests from the others.
 test: $(READY)  ## the tests, without Java peers and real-time waits; k=name selects

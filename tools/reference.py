@@ -2,12 +2,15 @@
 
     commands.md     every command of the command line with its arguments and options, from click
     settings.md     every setting of a broker and of a name server, from the fields of `tandemq.config.settings`
+    metrics.md      every metric family of a broker and of a name server, and the alert rules of deploy/monitoring
 
 `make reference` writes them; tests/test_docs.py fails when a page differs from what the code says.
 """
 
 import ast
 import dataclasses
+import importlib
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -16,10 +19,13 @@ from pathlib import Path
 
 import click
 
+import tandemq
 from tandemq.cli import main as command_line
 from tandemq.config import settings
 from tandemq.config.files import LIVE_KEYS, LIVE_RANGES, ZERO_IS_UNLIMITED
 from tandemq.config.settings import BrokerConfig, NameServerConfig, TlsConfig
+from tandemq.telemetry.families import Family
+from tools.dashboards import alert_rules
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 REFERENCE = REPOSITORY / "docs" / "reference"
@@ -41,6 +47,19 @@ unless set otherwise.
 *While running* says whether [a request](configuration.md#changes-while-running) can change the setting, and the range
 that it accepts; a file may have values outside that range.
 """
+_METRICS_HEAD = """\
+# Metrics
+
+Every metric of a broker and of a name server, and every alert rule. Made from the code and from
+`deploy/monitoring/rules.yml` by `make reference`; do not edit. How to scrape, dashboards, and differences from
+RocketMQ: [monitoring](../guides/monitoring.md).
+
+Beside the labels in the tables, `rocketmq_…` of a broker have `cluster`, `node_type` and `node_id` (the group), and
+`tandemq_…` of a broker have `cluster`, `broker` (the group) and `broker_id`. A histogram has the samples `…_bucket`,
+`…_sum` and `…_count`.
+"""
+_MEASURED = ("broker", "nameserver", "real", "run", "telemetry")
+"""Packages with metric families."""
 
 
 def commands_page() -> str:
@@ -160,7 +179,46 @@ def _linked(text: str) -> str:
     return re.sub(r'(docs/[\w./-]+\.md)(?:, "([^"]+)")?', link, text)
 
 
-PAGES: dict[str, Callable[[], str]] = {"commands.md": commands_page, "settings.md": settings_page}
+def metrics_page() -> str:
+    """Return the page of metrics and alert rules as Markdown."""
+    lines = _METRICS_HEAD.splitlines()
+    found = metric_families()
+    for heading, prefix in (
+        ("RocketMQ's metrics", "rocketmq_"),
+        ("TandemQ's metrics", "tandemq_"),
+        ("Process", "process_"),
+    ):
+        lines += ["", f"## {heading}", "", "| Name | Type | Labels | Meaning |", "|---|---|---|---|"]
+        for name in sorted(found):
+            if name.startswith(prefix):
+                family = found[name]
+                lines.append(
+                    f"| `{name}` | {family.kind.value} | {', '.join(family.labels)} | {_escape(family.help)} |"
+                )
+    lines += ["", "## Alerts", "", "| Alert | Severity | After | Meaning, and what to do |", "|---|---|---|---|"]
+    for rule in alert_rules():
+        text = re.sub(r"\{\{ \$(?:labels\.)?(\w+).*?\}\}", r"<\1>", f"{rule.summary}. {rule.description}")
+        lines.append(f"| `{rule.name}` | {rule.severity} | {rule.after or 'at once'} | {_escape(text)} |")
+    return "\n".join(lines) + "\n"
+
+
+def metric_families() -> dict[str, Family]:
+    """Return every metric family of brokers and name servers, by name."""
+    found: dict[str, Family] = {}
+    for package in _MEASURED:
+        path = [f"{tandemq.__path__[0]}/{package}"]
+        for info in pkgutil.walk_packages(path, f"tandemq.{package}."):
+            for value in vars(importlib.import_module(info.name)).values():
+                if isinstance(value, Family):
+                    assert found.setdefault(value.name, value) is value, f"{value.name}: defined twice"
+    return found
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "commands.md": commands_page,
+    "settings.md": settings_page,
+    "metrics.md": metrics_page,
+}
 
 
 def stale_pages() -> list[str]:

@@ -234,6 +234,7 @@ class ChildCluster:
         broker_ports: returns listen and replication port of a broker by (group number, id); (0, 0) for free ones.
         mode: failover mode (docs/guides/failover.md); None: existing groups keep theirs, new ones use `elect`.
         settings: broker settings by RocketMQ's keys, for all brokers.
+        name_server_settings: settings of the name server.
     """
 
     def __init__(
@@ -246,8 +247,10 @@ class ChildCluster:
         broker_ports: Callable[[int, int], tuple[int, int]] = lambda _group, _id: (0, 0),
         mode: Mode | None = Mode.STATIC,
         settings: Mapping[str, Setting] | None = None,
+        name_server_settings: Mapping[str, Setting] | None = None,
     ) -> None:
         """Create the cluster without starting it."""
+        self._name_server_settings = dict(name_server_settings or {})
         self.directory = Path(directory)
         self._shape = (groups, slaves)
         self._ports = broker_ports
@@ -264,6 +267,9 @@ class ChildCluster:
             port = int(startup["address"].rpartition(":")[2])
         data, secret = f"kvConfigPath={self.directory / 'namesrv'}", f"haSecretFile={self.secret_file}"
         words = ["namesrv", "--port", str(port), "--set", f"bindAddress={LOOPBACK}", "--set", data, "--set", secret]
+        words += [
+            word for key, value in self._name_server_settings.items() for word in ("--set", f"{key}={_text(value)}")
+        ]
         return [*words, "--set", "registryEnable=true"] if self._hosts_registry() else words
 
     def _hosts_registry(self) -> bool:
