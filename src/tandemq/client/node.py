@@ -24,6 +24,7 @@ import msgspec
 
 from tandemq.boundary import Closed, Event, Now, Turn
 from tandemq.client.consumer.client_remoting_processor import ClientRemotingProcessor
+from tandemq.client.consumer.consume_tracer import ConsumeTracer
 from tandemq.client.consumer.offsets.commits import OffsetCommitter
 from tandemq.client.consumer.offsets.offset_store import (
     LocalOffsetStore,
@@ -53,10 +54,12 @@ from tandemq.client.core.operations import (
     wait,
 )
 from tandemq.client.core.routes import MASTER_ID, Routes, TopicRoute
-from tandemq.client.core.settings import ClientConfig, ConsumerOptions, MessageModel, ProducerOptions
+from tandemq.client.core.settings import ClientConfig, ConsumerOptions, MessageModel, ProducerOptions, trace_topic
+from tandemq.client.core.trace_dispatcher import TraceDispatcher
 from tandemq.client.producer.fault_strategy import MQFaultStrategy
 from tandemq.client.producer.machine import ProducerCore
 from tandemq.client.producer.requester import Requester
+from tandemq.client.producer.send_tracer import SendTracer
 from tandemq.client.producer.transactions import TransactionCore
 from tandemq.client.producer.unique_keys import UniqueKeys
 from tandemq.codec.record.record import decode_message
@@ -65,9 +68,12 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.group import HeartbeatData
 from tandemq.model.message import PRODUCER_GROUP
+from tandemq.model.topic import GROUP_CHARACTERS_MAX
 
 log = logging.getLogger(__name__)
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
+TRACE_PRODUCER = "_INNER_TRACE_PRODUCER"
+"""Start of the groups of producers of traces."""
 FLIGHT_CHECK_MS = 10
 
 
@@ -90,6 +96,8 @@ class ClientNode:
         self._transactions: dict[str, TransactionCore] = {}
         self._consumers: dict[str, PushConsumerCore] = {}
         self._pullers: dict[str, PullConsumerCore] = {}
+        self._traces: dict[str, TraceDispatcher] = {}
+        """By the group of their producer."""
         self._is_closed = False
         self._connect_parts(now)
         self._start_timers(now)
@@ -129,7 +137,17 @@ class ClientNode:
         producer = self._producers[options.group] = ProducerCore(
             options, self.remoting, self.routes, self.runner, self.timers, strategy, self._keys, self._random
         )
+        topic = trace_topic(options.trace)
+        if topic is not None:
+            producer.tracer = SendTracer(options.group, self._trace_dispatcher(topic, options.group, "PRODUCE"))
         return producer
+
+    def _trace_dispatcher(self, topic: str, group: str, kind: str) -> TraceDispatcher:
+        suffix = f"-{kind}-{len(self._traces) + 1}"
+        group = f"{TRACE_PRODUCER}-{group}"[: GROUP_CHARACTERS_MAX - len(suffix)] + suffix
+        sender = self.producer(ProducerOptions(group=group, retries=1, retry_ms=0))
+        dispatcher = self._traces[group] = TraceDispatcher(topic, sender.send, self.timers)
+        return dispatcher
 
     def transactions(self, producer: ProducerCore) -> TransactionCore:
         """Return the transactions of a producer of this client; from now on brokers may ask it for outcomes."""
@@ -174,6 +192,10 @@ class ClientNode:
         sender = MessageSendBack(options, self.remoting, self.routes, inner, self._keys)
         consumer = PushConsumerCore(options, self.runner, self.timers, service, sender, now)
         consumer.on_subscribed = self.send_heartbeats
+        topic = trace_topic(options.trace)
+        if topic is not None:
+            dispatcher = self._trace_dispatcher(topic, options.group, "CONSUME")
+            consumer.tracer = ConsumeTracer(options.group, dispatcher, self._keys)
         self.routes.on_change.append(consumer.route_changed)
         self._consumers[options.group] = consumer
         return consumer
@@ -209,8 +231,10 @@ class ClientNode:
         """Host a pull consumer.
 
         Raises:
-            ConfigError: this client has a pull consumer of that group.
+            ConfigError: this client has a pull consumer of that group, or `options` ask for traces.
         """
+        if options.trace:
+            raise ConfigError("pull consumers make no message traces", hint="leave out trace, or use a push consumer")
         if options.group in self._pullers:
             raise ConfigError(f"this client already has a pull consumer of the group {options.group}")
         make_puller = self._make_puller(options)
@@ -336,21 +360,28 @@ class ClientNode:
             yield from wait(consumer.close((yield from current_time())))
         for puller in self._pullers.values():
             yield from wait(puller.close((yield from current_time())))
-        for producer in self._producers.values():
-            producer.refuse()
         self.requester.close()
         for transactions in self._transactions.values():
             transactions.close()
-        while any(producer.in_flight for producer in self._producers.values()) or any(
-            transactions.ending for transactions in self._transactions.values()
-        ):
+        yield from self._drain([producer for group, producer in self._producers.items() if group not in self._traces])
+        while any(transactions.ending for transactions in self._transactions.values()):
             yield from pause(FLIGHT_CHECK_MS)
+        for dispatcher in self._traces.values():
+            dispatcher.flush((yield from current_time()))
+        yield from self._drain([self._producers[group] for group in self._traces])
         for producer in self._producers.values():
             producer.close()
         brokers = [address for address in self.remoting.open_addresses() if address not in self.config.name_servers]
         yield from ask_all([Invoke(address, command) for address in brokers for command in self._unregistrations()])
         self._is_closed = True
         self.remoting.close((yield from current_time()))
+
+    def _drain(self, producers: list[ProducerCore]) -> Steps[None]:
+        """Accept no more messages, and wait for those in flight."""
+        for producer in producers:
+            producer.refuse()
+        while any(producer.in_flight for producer in producers):
+            yield from pause(FLIGHT_CHECK_MS)
 
     def _unregistrations(self) -> list[Command]:
         client_id = self.config.client_id

@@ -1,5 +1,6 @@
 """`tandemq message`: messages are sent, followed and looked up."""
 
+import asyncio
 import json
 import re
 import signal
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tandemq import ConsumeFrom, Message, Producer, PushConsumer
 from tandemq.client.producer.encoder import SendRequest
 from tandemq.model.codes import ResponseCode
 from tandemq.run.local import LocalCluster
@@ -18,6 +20,7 @@ from tandemq.run.request import connect
 from tests.unit.cli.conftest import Run
 
 RunJson = Callable[..., Any]
+FIRST = ConsumeFrom.FIRST
 
 
 def test_sent_message_is_found_by_key_unique_key_id_and_position(run_json: RunJson) -> None:
@@ -121,3 +124,57 @@ def test_message_that_cannot_be_decompressed_does_not_hide_others(
     assert one == found[1]
     printed = run("message", "query", "--id", one["offsetId"], "-n", cluster.name_servers).stdout
     assert "[the body cannot be decompressed: " in printed
+
+
+async def _send_and_consume(name_servers: str, topic: str) -> tuple[str, str]:
+    """Send a traced message that is sent back once and consumed; returns its unique key and its offset message id."""
+    async with Producer(name_servers, group="traced", trace=True) as producer:
+        sent = await producer.send(Message(topic, b"x", tags="paid", keys=["order-7"]))
+    topics = {topic: "*"}
+    async with PushConsumer(name_servers, group="tracing", topics=topics, consume_from=FIRST, trace=True) as consumer:
+        for delay_level in (1, None):
+            message = await consumer.receive(20)
+            assert message is not None
+            await (message.ack() if delay_level is None else message.retry(delay_level))
+    return sent.unique_key, sent.offset_message_id
+
+
+def test_trace_shows_send_and_deliveries_by_each_kind_of_key(
+    run_json: RunJson, run_text: Callable[..., str], cluster: LocalCluster
+) -> None:
+    run_json("topic", "create", "Traced", "--queues", 1)
+    unique_key, offset_id = asyncio.run(_send_and_consume(cluster.name_servers, "Traced"))
+    for key in (unique_key, "order-7", offset_id):
+        [found] = run_json("message", "trace", key)
+        assert (found["id"], found["topic"], found["tag"], found["keys"]) == (unique_key, "Traced", "paid", ["order-7"])
+        assert [(step["event"], step["group"], step["outcome"], step["retryTimes"]) for step in found["steps"]] == [
+            ("sent", "traced", "stored", 0),
+            ("delivered", "tracing", "not consumed: FAILED", 0),
+            ("delivered", "tracing", "consumed", 1),
+        ]
+        sent = found["steps"][0]
+        assert sent["offsetId"] == offset_id
+        assert sent["broker"] in {cluster.broker(name).address for name in ("broker-a", "broker-b")}
+        assert sent["client"].startswith("127.0.0.1:")
+    printed = run_text("message", "trace", unique_key)
+    assert printed.startswith(f"{unique_key} topic=Traced tag=paid keys=order-7\n")
+    assert re.search(r"delivered +tracing .* consumed \(delivery 2\)", printed)
+
+
+def test_trace_of_nothing_has_exit_code_1_and_a_missing_trace_topic_is_named(
+    run: Run, run_json: RunJson, cluster: LocalCluster
+) -> None:
+    run_json("message", "send", "RMQ_SYS_TRACE_TOPIC", "x")  # which creates it
+    for key in ("nobody", "7F00000100002A9F0000000000000000", "F" * 32):
+        assert run_json("message", "trace", key, code=1) == []
+    missing = run("message", "trace", "k", "--topic", "NoTraces", "-n", cluster.name_servers, code=1)
+    assert "there is no topic NoTraces (start brokers with traceTopicEnable=true" in str(missing.output)
+
+
+def test_trace_says_that_lines_could_not_be_read(run: Run, run_json: RunJson, cluster: LocalCluster) -> None:
+    lines = "Recall\x017\x01r\x01g\x01T\x01ID\x1b7\x01true\x02nonsense\x02"
+    run_json("message", "send", "RMQ_SYS_TRACE_TOPIC", lines, "--key", "odd")
+    run_json("message", "send", "RMQ_SYS_TRACE_TOPIC", lines.replace("ID\x1b7", "odd"), "--key", "odd")
+    shown = run("message", "trace", "odd", "-n", cluster.name_servers)
+    assert "odd topic=T" in shown.output
+    assert "2 lines of the trace topic could not be read." in shown.stderr

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tandemq.cli.admin.offset import parse_time
+from tandemq.cli.admin.trace import trace
 from tandemq.cli.support.client_session import namesrv_option, quiet, with_admin
 from tandemq.cli.support.name_servers import explained
 from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
@@ -240,6 +241,9 @@ def query(
             click.echo(_line(one))
     if not found:
         raise click.exceptions.Exit(1)
+
+
+message.add_command(trace)
 
 
 def as_object(one: "StoredMessage") -> dict[str, Any]:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tandemq.client.admin import cluster as administration
-from tandemq.client.admin import groups, overview, queries
+from tandemq.client.admin import groups, overview, queries, traces
 from tandemq.client.admin.cluster import ClusterInfo, QueueStats
 from tandemq.client.admin.groups import ClientConnection, ConsumeProgress, GroupConnections, ResetTarget
 from tandemq.client.aio.transport import Shell, make_config
@@ -29,7 +29,7 @@ from tandemq.errors import ClosedError, TandemError
 from tandemq.model.codes import RequestCode
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.message import MessageQueue, StoredMessage
-from tandemq.model.topic import TopicConfig
+from tandemq.model.topic import TRACE_TOPIC, TopicConfig
 
 T = TypeVar("T")
 COMMAND_MS = 20_000
@@ -373,6 +373,22 @@ class Admin:
         return await self._run(
             queries.located_messages(self._routes, topic, key, count_max, begin_ms, end_ms, unique=unique)
         )
+
+    async def message_traces(
+        self, key: str, *, topic: str = TRACE_TOPIC, begin_ms: int = 0, end_ms: int | None = None
+    ) -> traces.FoundTraces:
+        """Return what clients reported about the messages with a unique key, an offset message id, or a key.
+
+        Args:
+            topic: the trace topic.
+            begin_ms: reported at or after this time.
+            end_ms: reported at or before this time.
+
+        Raises:
+            NoRoute: the trace topic does not exist.
+        """
+        last_ms = queries.FAR_FUTURE_MS if end_ms is None else end_ms
+        return await self._run(traces.message_traces(self._routes, key, topic, begin_ms, last_ms))
 
     async def message_at(self, queue: MessageQueue, offset: int) -> StoredMessage | None:
         """Return the message at an offset of a queue; None if there is none."""

@@ -34,6 +34,7 @@ class ProducerKeywords(TypedDict, total=False):
     delay_levels: int
     latency_aware: bool
     zone: str
+    trace: bool | str
 
 
 class ConsumerKeywords(TypedDict, total=False):
@@ -54,3 +55,4 @@ class ConsumerKeywords(TypedDict, total=False):
     commit_ms: int
     suspend_ms: int
     error_pause_ms: int
+    trace: bool | str

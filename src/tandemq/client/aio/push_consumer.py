@@ -183,8 +183,8 @@ class PushConsumer:
 
     def _next(self) -> ReceivedMessage | None:
         """Return the next message, None if there is none now."""
-        _, core = self._running()
-        delivery = core.next_delivery()
+        shell, core = self._running()
+        delivery = core.next_delivery(shell.now if core.tracer is not None else None)
         if delivery is None:
             return None
         self._taken += 1

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from tandemq.boundary import Now
 from tandemq.client.consumer import unreadable
+from tandemq.client.consumer.consume_tracer import ConsumeTracer, TracedDelivery
 from tandemq.client.consumer.queues.assigned_queue import AssignedQueue, AssignmentState
 from tandemq.client.consumer.rebalance import RebalanceService
 from tandemq.client.consumer.send_back import DEAD_LETTER_LEVEL, MessageSendBack
@@ -54,6 +55,7 @@ class Delivery(msgspec.Struct, eq=False):
     is_ended: bool = False
     on_end: Callable[[bool, Now], None] | None = None
     """Called with whether it was acknowledged; for direct consumption."""
+    traced: TracedDelivery | None = None
 
     @property
     def is_ours(self) -> bool:
@@ -88,6 +90,8 @@ class PushConsumerCore:
         self._current: dict[AssignedQueue, Delivery] = {}
         """Orderly consumers: the delivery of each queue that is not ended."""
         self._is_closed = False
+        self.tracer: ConsumeTracer | None = None
+        """Records deliveries, if `options.trace`."""
         self.on_ready: Callable[[], None] = lambda: None
         """Called when there may be a next delivery."""
         self.on_subscribed: Callable[[Now], None] = lambda _now: None
@@ -123,11 +127,15 @@ class PushConsumerCore:
         """Number of messages that wait for `next_delivery`; some may not be ours any more."""
         return len(self._ready)
 
-    def next_delivery(self) -> Delivery | None:
-        """Return the next message to consume; None if there is none now."""
+    def next_delivery(self, now: Now | None = None) -> Delivery | None:
+        """Return the next message to consume; None if there is none now. `now`: for its trace."""
         while self._ready:
             delivery = self._ready.popleft()
-            if delivery.assigned is None or delivery.is_ours:
+            if delivery.assigned is None:
+                return delivery
+            if delivery.is_ours:
+                if self.tracer is not None and now is not None:
+                    delivery.traced = self.tracer.delivered(delivery.message, now)
                 return delivery
         return None
 
@@ -135,9 +143,7 @@ class PushConsumerCore:
         """Acknowledge a message; has no effect a second time."""
         if delivery.is_ended:
             return
-        delivery.is_ended = True
-        if delivery.on_end is not None:
-            delivery.on_end(True, now)
+        self._end(delivery, now, acknowledged=True)
         self._acknowledge(delivery, now)
 
     def retry(self, delivery: Delivery, now: Now, delay_level: int = 0) -> Ticket[None]:
@@ -153,9 +159,7 @@ class PushConsumerCore:
         if delivery.is_ended:
             ticket.settle(None)
             return ticket
-        delivery.is_ended = True
-        if delivery.on_end is not None:
-            delivery.on_end(False, now)
+        self._end(delivery, now, acknowledged=False)
         if not delivery.is_ours:
             ticket.settle(None)
         elif self.options.model is MessageModel.BROADCASTING:
@@ -168,6 +172,13 @@ class PushConsumerCore:
             level = DEAD_LETTER_LEVEL if self.options.orderly else delay_level
             self._send_back(delivery, level, ticket, now)
         return ticket
+
+    def _end(self, delivery: Delivery, now: Now, *, acknowledged: bool) -> None:
+        delivery.is_ended = True
+        if delivery.on_end is not None:
+            delivery.on_end(acknowledged, now)
+        if self.tracer is not None and delivery.traced is not None:
+            self.tracer.ended(delivery.traced, delivery.message, now, acknowledged=acknowledged)
 
     def _is_used_up(self, message: StoredMessage) -> bool:
         return 0 <= self.options.max_reconsume_times <= message.reconsume_times

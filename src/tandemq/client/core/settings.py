@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tandemq.errors import ConfigError
-from tandemq.model.topic import group_name_error
+from tandemq.model.topic import TRACE_TOPIC, group_name_error, topic_name_error
 
 MEBIBYTE = 1 << 20
 
@@ -85,14 +85,17 @@ class ProducerOptions:
     zone: str = ""
     """Zone of this producer: brokers of the same zone are preferred, others are used when none of those accepts
     messages."""
+    trace: bool | str = False
+    """Whether a trace record of each stored message is sent to the topic RMQ_SYS_TRACE_TOPIC; a name: to that topic."""
 
     def __post_init__(self) -> None:
-        """Validate the group name and times.
+        """Validate the group name, times and the trace topic.
 
         Raises:
-            ConfigError: the group name is invalid, or `retry_ms` is negative.
+            ConfigError: the group name or the trace topic is invalid, or `retry_ms` is negative.
         """
         check_group(self.group)
+        trace_topic(self.trace)
         if self.retry_ms < 0:
             raise ConfigError(f"retry_ms is {self.retry_ms}; it must not be negative")
 
@@ -154,16 +157,35 @@ class ConsumerOptions:
     """Pause before an orderly consumer gets a failed message again."""
     error_pause_ms: int = 1_000
     """Pause before a broker that refused a pull is asked again."""
+    trace: bool | str = False
+    """Whether trace records of each delivery are sent to the topic RMQ_SYS_TRACE_TOPIC; a name: to that topic. Not for
+    pull consumers."""
 
     def __post_init__(self) -> None:
-        """Validate the group name and limits.
+        """Validate the group name, limits and the trace topic.
 
         Raises:
-            ConfigError: the group name is invalid, or a limit is below 1.
+            ConfigError: the group name or the trace topic is invalid, or a limit is below 1.
         """
         check_group(self.group)
+        trace_topic(self.trace)
         if min(self.pull_messages, self.prefetch_messages, self.prefetch_bytes) < 1:
             raise ConfigError("pull_messages, prefetch_messages and prefetch_bytes must be at least 1")
+
+
+def trace_topic(trace: bool | str) -> str | None:
+    """Return the topic for trace records; None if there are none.
+
+    Raises:
+        ConfigError: it is not a topic name.
+    """
+    if not trace:
+        return None
+    topic = TRACE_TOPIC if trace is True else trace
+    fault = topic_name_error(topic)
+    if fault is not None:
+        raise ConfigError(f"trace: {fault}", hint=f"trace=True takes the topic {TRACE_TOPIC}")
+    return topic
 
 
 def check_group(group: str) -> None:

@@ -36,6 +36,7 @@ from tandemq.client.core.settings import ProducerOptions
 from tandemq.client.producer.encoder import SendEncoder, SendRequest, prepare, prepare_batches
 from tandemq.client.producer.fault_strategy import MQFaultStrategy, SendTarget
 from tandemq.client.producer.publish_info import TopicPublishInfo, TopicPublishTable
+from tandemq.client.producer.send_tracer import SendTracer
 from tandemq.client.producer.unique_keys import UniqueKeys
 from tandemq.errors import ClosedError, LocalError, NoRoute, OutcomeUnknown, TandemError
 from tandemq.model.codes import ResponseCode
@@ -124,6 +125,8 @@ class ProducerCore:
         self._wait_timer: Timer | None = None
         self._parked: dict[str, list[_Sending]] = {}
         self._is_closed = False
+        self.tracer: SendTracer | None = None
+        """Records what brokers stored, if `options.trace`."""
         self.in_flight = 0
         """Number of messages and batches that are not settled."""
 
@@ -305,6 +308,9 @@ class ProducerCore:
             unreadable = OutcomeUnknown(f"{queue.broker_name} stored a message, its response is invalid: {error!r}")
             self._failed(sending, target, unreadable, now)
             return
+        if self.tracer is not None:
+            cost_ms = now.mono_ms - sent_ms
+            self.tracer.stored(sending.message, target.address, answer, sending.stored, cost_ms, now)
         if status is SendStatus.SEND_OK:
             if self._strategy.record_success(target.address, queue.topic, now.mono_ms - sent_ms, now):
                 self._retry_waiting_soon()

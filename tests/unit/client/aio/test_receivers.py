@@ -30,7 +30,9 @@ class Ready:
     def ready_count(self) -> int:
         return len(self._deliveries)
 
-    def next_delivery(self) -> Delivery | None:
+    tracer = None
+
+    def next_delivery(self, _now: None) -> Delivery | None:
         return self._deliveries.popleft() if self._deliveries else None
 
 
