@@ -194,7 +194,10 @@ def entries_of(pieces: list[Piece]) -> list[Entries]:
 
 
 class CheckWork(NamedTuple):
-    """Verify records from the record boundary `position`; `near`: from a boundary at or before any offset."""
+    """Verify records from the record boundary `position`; `near`: from a boundary at or before any offset.
+
+    Damage that ends at or before that offset is not what was asked for: the check goes on behind it.
+    """
 
     disk: Disk
     segment_bytes: int
@@ -218,17 +221,23 @@ class CheckWork(NamedTuple):
             if self.near:
                 start = boundary_before(reader, self.position, self.segment_bytes)
                 size += self.position - start
-            walked = _walk(reader, start, self.limit, size, self.segment_bytes)
-            records, entries = sum(piece.records for piece in walked.pieces), entries_of(walked.pieces)
-            if walked.corrupt is None:
-                return Checked(start, walked.end, records, entries)
-            file_end = walked.end - walked.end % self.segment_bytes + self.segment_bytes
-            end = min(file_end, self.limit)
-            is_unread = bool(reader.unreadable)
-            resumes = find_next_record(reader, walked.end + 1, end, self.segment_bytes)
-            return Checked(start, walked.end, records, entries, walked.corrupt.reason, resumes or end, is_unread)
+            found = self._checked(reader, start, size)
+            while self.near and found.fault and found.resumes <= self.position < self.limit:
+                found = self._checked(reader, found.resumes, self.size + self.position - found.resumes)
+            return found
         finally:
             reader.close()
+
+    def _checked(self, reader: LogReader, start: int, size: int) -> Checked:
+        walked = _walk(reader, start, self.limit, size, self.segment_bytes)
+        records, entries = sum(piece.records for piece in walked.pieces), entries_of(walked.pieces)
+        if walked.corrupt is None:
+            return Checked(start, walked.end, records, entries)
+        file_end = walked.end - walked.end % self.segment_bytes + self.segment_bytes
+        end = min(file_end, self.limit)
+        is_unread = bool(reader.unreadable)
+        resumes = find_next_record(reader, walked.end + 1, end, self.segment_bytes)
+        return Checked(start, walked.end, records, entries, walked.corrupt.reason, resumes or end, is_unread)
 
 
 class Wanted(NamedTuple):

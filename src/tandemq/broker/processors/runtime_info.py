@@ -14,6 +14,7 @@ from tandemq.broker.integrity.scrubber import Scrubber
 from tandemq.broker.maintenance.stats import Rates, Stats
 from tandemq.broker.role import CurrentRole
 from tandemq.broker.send.delay import DelayedMessages
+from tandemq.broker.send.delay_progress import NOTHING
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.damage_table import Damages
 from tandemq.broker.state.schedule import Schedule
@@ -214,7 +215,8 @@ class RuntimeInfoProcessor:
         for level in range(1, len(self._store.config.delays_ms) + 1):
             queue = self._store.queues.get((SCHEDULE_TOPIC, level - 1))
             if queue is not None:
-                found[f"scheduleMessageOffset_{level}"] = f"{self._delay.progress.get(level, 0)},{queue.max_offset}"
+                offset = self._delay.progress.get(level, NOTHING).offset
+                found[f"scheduleMessageOffset_{level}"] = f"{offset},{queue.max_offset}"
         return found
 
     # Replication.

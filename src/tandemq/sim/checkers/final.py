@@ -87,9 +87,7 @@ class FinalChecks:
             if slave.broker.store.log.written_end != end:
                 return f"{slave.name} has its log up to {slave.broker.store.log.written_end}, its master up to {end}"
         for level in range(len(DELAYS_US)):
-            queue = master.broker.store.queues.get((SCHEDULE_TOPIC, level))
-            progress = master.broker.delay.progress.get(level + 1, 0)
-            if queue is not None and max(progress, queue.min_offset) < queue.max_offset:
+            if not master.broker.delay.is_drained(level + 1):
                 return f"{master.name}: messages of delay level {level + 1} wait"
         return ""
 

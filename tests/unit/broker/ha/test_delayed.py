@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
-from tandemq.broker.send.delay import DOUBT_MS
+from tandemq.broker.send import delay
+from tandemq.broker.send.delay import APART_MS, DOUBT_MS
+from tandemq.broker.send.delay_progress import LevelProgress
+from tandemq.codec.remoting.fastjson import dumps_java
 from tandemq.model.codes import RequestCode
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.sim.world.disk import SimDisk
+from tandemq.storage.json_tables import load_table
 from tests.spec import spec
 from tests.unit.broker.ha.group import Group
 from tests.unit.broker.ha.test_repair import SEGMENT, flip, paths, read_from_disk, state
@@ -61,7 +65,7 @@ def test_delayed_message_that_is_damaged_when_due_is_repaired_and_delivered_in_o
     group.assert_same_logs()
 
 
-def test_delay_level_waits_while_the_replica_is_down_and_other_levels_continue(
+def test_damaged_delayed_message_waits_alone_while_the_replica_is_down(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     group = delayed(tmp_path, in_sync_replicas=1)
@@ -70,17 +74,75 @@ def test_delay_level_waits_while_the_replica_is_down_and_other_levels_continue(
     at, _ = place(group.master, 3)
     flip(paths(group)["master"], at + 300)
     read_from_disk(group.master)
+    group.pass_time(1_000 + APART_MS - 500)
+    assert bodies(group.master) == wanted(0, 1, 2), "a quick repair would keep the order"
     group.pass_time(3 * DOUBT_MS)
-    assert bodies(group.master) == wanted(0, 1, 2)
-    group.send(b"retried", DELAY="1")
-    group.pass_time(3_000)
-    assert bodies(group.master) == [*wanted(0, 1, 2), b"retried"]
-    said = [record for record in caplog.records if "delay: level 2 waits" in record.getMessage()]
+    rest = wanted(0, 1, 2, *range(4, 10))
+    assert bodies(group.master) == rest
+    group.send(b"retried", DELAY="2")
+    group.pass_time(LEVEL_2_MS + 500)
+    assert bodies(group.master) == [*rest, b"retried"]
+    assert not group.master.node.delay.is_drained(2)
+    said = [record for record in caplog.records if "delay: level 2 has messages that wait" in record.getMessage()]
     assert 3 <= len(said) <= 5, "once a minute"
     group.refuses = False
     group.pass_time(30_000)
-    assert bodies(group.master) == [*wanted(0, 1, 2), b"retried", *wanted(*range(3, 10))]
+    assert bodies(group.master) == [*rest, b"retried", *wanted(3)]
+    assert group.master.node.delay.is_drained(2)
     group.assert_same_logs()
+
+
+def test_messages_that_wait_apart_are_kept_over_a_restart_and_delivered_once(tmp_path: Path) -> None:
+    group = delayed(tmp_path, in_sync_replicas=1)
+    group.refuses = True
+    group.cut()
+    for number in (3, 6):
+        at, _ = place(group.master, number)
+        flip(paths(group)["master"], at + 300)
+    read_from_disk(group.master)
+    group.pass_time(10_000)
+    assert group.master.node.delay.progress[2] == LevelProgress(10, (3, 6))
+    rest = wanted(0, 1, 2, 4, 5, 7, 8, 9)
+    assert bodies(group.master) == rest
+    group.pass_time(20_000)
+    table = load_table(group.master.disk, "delayOffset.json")
+    assert (table["offsetTable"], table["waitingTable"]) == ({"2": 10}, {"2": [3, 6]})
+    group.restart_master(clean=True)
+    group.pass_time(10_000)
+    assert bodies(group.master) == rest
+    group.refuses = False
+    group.pass_time(30_000)
+    assert bodies(group.master) == [*rest, *wanted(3, 6)]
+
+
+def test_retention_keeps_the_log_of_a_message_that_waits_apart(tmp_path: Path) -> None:
+    group = delayed(tmp_path, in_sync_replicas=1)
+    group.refuses = True
+    group.cut()
+    at, _ = place(group.master, 3)
+    flip(paths(group)["master"], at + 300)
+    read_from_disk(group.master)
+    group.pass_time(10_000)
+    assert group.master.node.delay.needed_from() == at
+    group.refuses = False
+    group.pass_time(30_000)
+    assert group.master.node.delay.needed_from() is None
+
+
+def test_level_with_too_many_damaged_messages_waits_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delay, "WAITING_MAX", 2)
+    group = delayed(tmp_path, in_sync_replicas=1)
+    group.refuses = True
+    group.cut()
+    for number in (1, 3, 5):
+        at, _ = place(group.master, number)
+        flip(paths(group)["master"], at + 300)
+    read_from_disk(group.master)
+    group.pass_time(10_000)
+    assert group.master.node.delay.progress[2] == LevelProgress(5, (1, 3))
+    group.refuses = False
+    group.pass_time(30_000)
+    assert sorted(bodies(group.master)) == wanted(*range(10))
 
 
 def test_replica_that_becomes_the_master_delivers_what_the_old_one_could_not(tmp_path: Path) -> None:
@@ -90,13 +152,25 @@ def test_replica_that_becomes_the_master_delivers_what_the_old_one_could_not(tmp
     at, _ = place(group.master, 3)
     flip(paths(group)["master"], at + 300)
     read_from_disk(group.master)
-    group.pass_time(5_000)
-    assert group.master.node.delay.progress[2] == 3
+    group.pass_time(10_000)
+    assert group.master.node.delay.progress[2] == LevelProgress(10, (3,))
     for member in group.members:
         group.stop(member)
     successor = Harness(group.path / "slave1", segment_bytes=SEGMENT, now=group.now)
     successor.pass_time(5_000)
-    assert bodies(successor) == wanted(*range(10)), "and 0 to 2, whose delivery had not been replicated"
+    assert bodies(successor) == wanted(*range(10)), "also those whose delivery had not been replicated"
+
+
+def test_slave_takes_the_list_of_waiting_messages_and_delivers_only_those_as_master(tmp_path: Path) -> None:
+    group = delayed(tmp_path)
+    group.pass_time(30_000)
+    table = group.master.node.delay.as_json() | {"waitingTable": {"2": [3]}}
+    group.stop(group.master)
+    group.slave.node.delay.adopt_body(dumps_java(table))
+    group.stop(group.slave, clean=True)
+    successor = Harness(group.path / "slave1", segment_bytes=SEGMENT, now=group.now)
+    successor.pass_time(5_000)
+    assert bodies(successor) == [*wanted(*range(10)), *wanted(3)]
 
 
 def test_delayed_message_that_no_replica_has_is_logged_and_skipped(
@@ -124,6 +198,7 @@ def test_unreadable_delayed_message_waits_until_it_can_be_read() -> None:
     broker.ask(RequestCode.TANDEM_SCRUB, {"begin": "true"})
     broker.pass_time(10_000)
     assert bodies(broker) == [b"late"]
+    assert broker.node.delay.is_drained(1)
 
 
 def test_wrong_queue_entry_of_a_delayed_message_is_corrected_and_the_message_delivered(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.boundary import LinkKind
+from tandemq.broker.send.delay_progress import LevelProgress
 from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.spec import spec
@@ -155,7 +156,8 @@ def test_progress_of_delayed_messages_is_equal_on_both(tmp_path: Path) -> None:
         group.send(DELAY=level)
     group.settle()
     group.pass_time(20_000)
-    assert group.slave.node.delay.progress == group.master.node.delay.progress == {1: 2, 2: 1}
+    wanted = {1: LevelProgress(2), 2: LevelProgress(1)}
+    assert group.slave.node.delay.progress == group.master.node.delay.progress == wanted
     assert list((tmp_path / "slave1").rglob("delayOffset.json"))
     assert group.slave.node.delay.delivered == 0
 

@@ -1,0 +1,104 @@
+"""Progress of delay levels: what of each level's queue is delivered, and the messages that wait apart.
+
+    {"dataVersion": …, "offsetTable": {"3": 42}, "waitingTable": {"3": [17, 20]}}
+
+Entries below 42 of level 3 are delivered, but 17 and 20, which were damaged when they were due. RocketMQ has no
+`waitingTable` and ignores it. It is in the same file as the offsets, because a list of another age would lose messages
+or repeat them.
+
+Limit: `WAITING_MAX` messages of a level wait apart; then the level waits as a whole.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from tandemq.codec.remoting.bodies import integer
+from tandemq.errors import ProtocolError, StoreDamaged
+
+WAITING_MAX = 256
+_OFFSETS, _WAITING = "offsetTable", "waitingTable"
+
+
+class LevelProgress(NamedTuple):
+    """Progress of one level: entries below `offset` are delivered, except `waiting` (ascending, all below it)."""
+
+    offset: int = 0
+    waiting: tuple[int, ...] = ()
+
+    def advanced(self, offset: int) -> "LevelProgress":
+        """Return the progress after the delivery of all entries up to `offset`."""
+        return self._replace(offset=offset)
+
+    def put_apart(self, queue_offset: int) -> "LevelProgress":
+        """Return the progress if the next entry is not delivered, but waits apart."""
+        assert queue_offset >= self.offset, "only the next entry is put apart"
+        return LevelProgress(queue_offset + 1, (*self.waiting, queue_offset))
+
+    def settled(self, queue_offset: int) -> "LevelProgress":
+        """Return the progress after the delivery of an entry that waited apart."""
+        return self._replace(waiting=tuple(one for one in self.waiting if one != queue_offset))
+
+    def cut(self, end: int) -> "LevelProgress":
+        """Return the progress in a queue that was truncated to `end`."""
+        return LevelProgress(min(self.offset, end), tuple(one for one in self.waiting if one < end))
+
+    def has_delivered(self, queue_offset: int) -> bool:
+        """Return whether an entry is delivered."""
+        return queue_offset < self.offset and queue_offset not in self.waiting
+
+
+NOTHING = LevelProgress()
+Table = Mapping[int, LevelProgress]
+
+
+def delivered_by_either(one: LevelProgress, other: LevelProgress) -> LevelProgress:
+    """Return the progress of a level at two members together: an entry counts if either has delivered it."""
+    return LevelProgress(
+        max(one.offset, other.offset),
+        tuple(
+            at
+            for at in sorted({*one.waiting, *other.waiting})
+            if not (one.has_delivered(at) or other.has_delivered(at))
+        ),
+    )
+
+
+def delivered_by_both(one: LevelProgress, other: LevelProgress) -> LevelProgress:
+    """Return the common part of two states of a level: an entry counts only if both have it."""
+    offset = min(one.offset, other.offset)
+    return LevelProgress(offset, tuple(at for at in sorted({*one.waiting, *other.waiting}) if at < offset))
+
+
+def progress_as_json(table: Table) -> dict[str, Any]:
+    """Return the tables of offsets and of waiting messages, the latter only if there are any."""
+    waiting = {level: list(progress.waiting) for level, progress in table.items() if progress.waiting}
+    offsets: dict[str, Any] = {_OFFSETS: {level: progress.offset for level, progress in table.items()}}
+    return offsets | ({_WAITING: waiting} if waiting else {})
+
+
+def progress_in(raw: dict[str, Any]) -> dict[int, LevelProgress]:
+    """Return the progress by level in a table of a file or a peer.
+
+    Raises:
+        StoreDamaged: it is not a table of progress, or has more waiting messages than the limit.
+    """
+    try:
+        offsets = {
+            int(level): integer(offset, f"level {level}")
+            for level, offset in (raw.get(_OFFSETS) or {}).items()
+            if offset is not None
+        }
+        waiting = {int(level): _waiting_in(level, found) for level, found in (raw.get(_WAITING) or {}).items()}
+    except (AttributeError, TypeError, ValueError, ProtocolError) as error:
+        raise StoreDamaged(f"delay offsets: {error}") from error
+    return {
+        level: LevelProgress(offset, tuple(at for at in waiting.get(level, ()) if 0 <= at < offset))
+        for level, offset in offsets.items()
+    }
+
+
+def _waiting_in(level: str, found: Iterable[Any]) -> list[int]:
+    waiting = sorted({integer(offset, f"waiting message of level {level}") for offset in found})
+    if len(waiting) > WAITING_MAX:
+        raise ProtocolError(f"{len(waiting)} messages of level {level:.8} wait, at most {WAITING_MAX} can")
+    return waiting
