@@ -64,7 +64,7 @@ _MEASURED = ("broker", "nameserver", "real", "run", "telemetry")
 
 def commands_page() -> str:
     """Return the page of commands as Markdown."""
-    lines = _COMMANDS_HEAD.splitlines()
+    lines = [*_COMMANDS_HEAD.splitlines(), "", "## tandemq", *_describe("tandemq", command_line)]
     for path, command in leaf_commands(command_line, "tandemq"):
         lines += ["", f"## {path}", *_describe(path, command)]
     return "\n".join(lines) + "\n"

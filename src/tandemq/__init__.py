@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tandemq.client.aio.transaction_producer import Transaction, TransactionProducer
     from tandemq.client.consumer.received_message import ReceivedMessage
     from tandemq.client.core.settings import ConsumeFrom, MessageModel
+    from tandemq.config.tls import ClientTls, read_client_tls
     from tandemq.model.group import Sql
     from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus, StoredMessage
     from tandemq.model.replies import ReplyMessage, create_reply
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Admin",
+    "ClientTls",
     "ConsumeFrom",
     "Message",
     "MessageModel",
@@ -41,9 +43,11 @@ __all__ = [
     "TransactionProducer",
     "TransactionState",
     "create_reply",
+    "read_client_tls",
 ]
 _MODULES = {
     "Admin": "tandemq.client.aio.admin",
+    "ClientTls": "tandemq.config.tls",
     "ConsumeFrom": "tandemq.client.core.settings",
     "Message": "tandemq.model.message",
     "MessageModel": "tandemq.client.core.settings",
@@ -61,6 +65,7 @@ _MODULES = {
     "TransactionProducer": "tandemq.client.aio.transaction_producer",
     "TransactionState": "tandemq.model.transactions",
     "create_reply": "tandemq.model.replies",
+    "read_client_tls": "tandemq.config.tls",
 }
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 
+from tandemq.config.tls import ClientTls
 from tandemq.errors import ConfigError
 from tandemq.model.message import MessageQueue
-from tandemq.spark.sources.cluster.options import Edge, ReadFrom, StoreTime, sink_options, source_options
+from tandemq.spark.sources.cluster.options import Edge, ReadFrom, StoreTime, lag_options, sink_options, source_options
 
 GOOD = {"nameServer": "127.0.0.1:9876", "subscribe": "Orders"}
 
@@ -64,7 +65,9 @@ def test_names_are_case_insensitive_and_old_ones_are_accepted() -> None:
         ({"subExpression": "||"}, "subExpression: subscription '||' names no tag"),
         ({"expressionType": "sql92"}, "expressionType=SQL92 without subExpression filters nothing"),
         ({"schema": "kafka", "details": "true"}, "schema=kafka has no use for details"),
-        ({"tls": "true"}, "tls: this client does not support ACL and TLS"),
+        ({"accessKey": "a"}, "accessKey: this client does not support ACL"),
+        ({"tlsCaFile": "/ca"}, "tlsCaFile has no effect without tls (give tls=true as well)"),
+        ({"tls": "true", "tlsKeyFile": "/key"}, "tlsCertFile and tlsKeyFile belong together"),
     ],
 )
 def test_wrong_option_of_a_batch_query_is_named(given: dict[str, str], says: str) -> None:
@@ -114,6 +117,16 @@ def test_offsets_and_times_are_parsed() -> None:
     assert found.ending == StoreTime(99)
     waits = {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "2m"}
     assert source_options(GOOD | waits, streaming=True).trigger_delay_ms == 120_000
+
+
+def test_tls_is_read_by_source_sink_and_lag_alike() -> None:
+    given = {"tls": "true", "tlsCaFile": "/ca", "tlsCertFile": "/c", "tlsKeyFile": "/k", "tlsCheckHost": "false"}
+    wanted = ClientTls(ca_file="/ca", cert_file="/c", key_file="/k", check_host=False)
+    assert source_options(GOOD | given, streaming=False).tls == wanted
+    assert sink_options({"nameServer": "a:1"} | given).tls == wanted
+    assert lag_options({"nameServer": "a:1"} | given) == ("a:1", wanted)
+    assert source_options(GOOD | {"tls": "true"}, streaming=True).tls == ClientTls()
+    assert source_options(GOOD, streaming=True).tls is None
 
 
 def test_sink_accepts_its_options_and_no_others() -> None:

@@ -17,6 +17,7 @@ from tandemq.cli.ha.config import actor, database_option, open_database
 from tandemq.cli.support import registries
 from tandemq.cli.support.client_session import namesrv_option, quiet
 from tandemq.cli.support.output import json_option, show_facts, show_rows, time_text
+from tandemq.cli.support.tls import client_tls
 from tandemq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def _serve(options: dict[str, Any]) -> None:
         is_secure=bool(options["certificate"]) or bool(options["proxies"]),
         hides_bodies=options["hide_bodies"],
         proxies=frozenset(options["proxies"]),
+        tls=client_tls(),
     )
     address = ListenAddress(host, options["port"], options["certificate"] or "", options["key"] or "")
     if options["while_stdin"]:
@@ -110,7 +112,7 @@ def _serve(options: dict[str, Any]) -> None:
         listener = stack.enter_context(bind(address))
         if options["publish"]:
             secret = registries.secret_file()
-            stack.callback(PublisherThread(database, options["registry"], secret).close)
+            stack.callback(PublisherThread(database, options["registry"], secret, settings.tls).close)
         ready = _printer(as_json=options["as_json"])
         asyncio.run(serve(settings, database, options["name_servers"], address, listener, ready))
 

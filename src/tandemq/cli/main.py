@@ -11,6 +11,7 @@ import click
 
 from tandemq import __version__
 from tandemq.cli.support.log_format import BoundedFormatter
+from tandemq.cli.support.tls import tls_options
 from tandemq.errors import ConfigError, TandemError
 
 COMMANDS = {
@@ -125,6 +126,7 @@ def _show_version(context: click.Context, _parameter: click.Parameter, is_wanted
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
 )
 @click.option("--verbose", "-v", is_flag=True, help="Log more.")
+@tls_options
 def main(verbose: bool) -> None:
     """TandemQ: a message broker compatible with Apache RocketMQ, with byte-for-byte replication.
 

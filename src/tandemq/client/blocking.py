@@ -27,6 +27,7 @@ from tandemq.client.aio.push_consumer import PushConsumer
 from tandemq.client.aio.transaction_producer import Transaction, TransactionProducer
 from tandemq.client.consumer.received_message import MessageView, ReceivedMessage
 from tandemq.client.consumer.subscription import Expression
+from tandemq.config.tls import ClientTls
 from tandemq.errors import ClosedError
 from tandemq.model.message import Message, SendResult, StoredMessage
 from tandemq.model.replies import ReplyMessage
@@ -71,7 +72,13 @@ class BlockingProducer:
     """Sends messages; each call waits for the response. See `Producer`."""
 
     def __init__(
-        self, name_servers: str, *, group: str, client_id: str = "", **options: Unpack[ProducerKeywords]
+        self,
+        name_servers: str,
+        *,
+        group: str,
+        client_id: str = "",
+        tls: ClientTls | bool = False,
+        **options: Unpack[ProducerKeywords],
     ) -> None:
         """Create and start a producer.
 
@@ -79,12 +86,13 @@ class BlockingProducer:
             name_servers: "host:port", several separated by ";".
             group: producer group.
             client_id: name of this client at brokers; by default a unique one.
+            tls: TLS on all connections; True: servers are verified with the authorities of the system.
             options: see `ProducerOptions`.
 
         Raises:
             ConfigError: an address, the group or an option is invalid.
         """
-        self._begin(Producer(name_servers, group=group, client_id=client_id, **options))
+        self._begin(Producer(name_servers, group=group, client_id=client_id, tls=tls, **options))
 
     def _begin(self, producer: Producer) -> None:
         self._producer = producer
@@ -176,6 +184,7 @@ class BlockingTransactionProducer(BlockingProducer):
         checks_at_once: int = 8,
         check_timeout_s: float = 30.0,
         client_id: str = "",
+        tls: ClientTls | bool = False,
         **options: Unpack[ProducerKeywords],
     ) -> None:
         """Create and start a producer.
@@ -189,6 +198,7 @@ class BlockingTransactionProducer(BlockingProducer):
             checks_at_once: maximum number of calls of `check` at a time.
             check_timeout_s: for how long `check` may take.
             client_id: name of this client at brokers; by default a unique one.
+            tls: TLS on all connections; True: servers are verified with the authorities of the system.
             options: see `ProducerOptions`.
 
         Raises:
@@ -206,6 +216,7 @@ class BlockingTransactionProducer(BlockingProducer):
             checks_at_once=checks_at_once,
             check_timeout_s=check_timeout_s,
             client_id=client_id,
+            tls=tls,
             **options,
         )
         self._transactions = producer
@@ -258,6 +269,7 @@ class BlockingConsumer:
         group: str,
         topics: Mapping[str, Expression],
         client_id: str = "",
+        tls: ClientTls | bool = False,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         """Create a consumer and join the group.
@@ -267,6 +279,7 @@ class BlockingConsumer:
             group: consumer group.
             topics: subscriptions: "*" for all messages of a topic, tags: "a || b", or SQL92: `Sql("a > 3")`.
             client_id: name of this member at brokers and in its group; by default a unique one.
+            tls: TLS on all connections; True: servers are verified with the authorities of the system.
             options: see `ConsumerOptions`.
 
         Raises:
@@ -274,7 +287,7 @@ class BlockingConsumer:
             NetworkError: no name server responds within `start_timeout_ms`.
             RemoteError: the server at the address is not a name server.
         """
-        self._consumer = PushConsumer(name_servers, group=group, topics=topics, client_id=client_id, **options)
+        self._consumer = PushConsumer(name_servers, group=group, topics=topics, client_id=client_id, tls=tls, **options)
         self._thread = LoopThread()
         _start(self._thread, self._consumer.start())
 

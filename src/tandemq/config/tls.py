@@ -1,7 +1,7 @@
-"""Settings of TLS for clients: those of the node, and above them those of `tls.config.file`.
+"""Settings of TLS: of brokers and name servers, and of clients.
 
     node's settings ──┐
-    tls.config.file ──┴─► read_tls ─► TlsSettings
+    tls.config.file ──┴─► read_tls ─► TlsSettings        a program's arguments, or such a file ─► ClientTls
 
 As in RocketMQ, the file overrides, keys without meaning in it are ignored, and `tls.server.mode`, `tls.enable` and the
 file's own path are not read from it. Only the file has passwords.
@@ -9,7 +9,7 @@ file's own path are not read from it. Only the file has passwords.
 Source: docs/reference/compatibility.md, "TLS"; RocketMQ TlsSystemConfig, TlsHelper.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tandemq.config.java_properties import parse_properties
@@ -19,6 +19,68 @@ from tandemq.errors import ConfigError
 
 _NOT_IN_FILE = frozenset({"tls_mode", "tls_file", "tls_enable"})
 _PASSWORDS = {"tls.server.keyPassword": "server_password", "tls.client.keyPassword": "client_password"}
+_CLIENT_KEYS = {
+    "tls.client.trustCertPath": "ca_file",
+    "tls.client.certPath": "cert_file",
+    "tls.client.keyPath": "key_file",
+    "tls.client.keyPassword": "key_password",
+    "tls.client.authServer": "verify",
+    "tls.client.checkHost": "check_host",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTls:
+    """TLS of a client: what it trusts, and its own certificate. Files are PEM."""
+
+    ca_file: str = ""
+    """Trusted authorities; "": those of the system. Java: `tls.client.trustCertPath`."""
+    cert_file: str = ""
+    """Certificate of this client, for servers that require one. Java: `tls.client.certPath`."""
+    key_file: str = ""
+    """Its private key. Java: `tls.client.keyPath`."""
+    key_password: str = field(default="", repr=False)
+    """Password of the key. Java: `tls.client.keyPassword`."""
+    verify: bool = True
+    """Whether the server's certificate must come from a trusted authority. Java: `tls.client.authServer`, by default
+    false."""
+    check_host: bool = True
+    """Whether the server's certificate must contain the host that the client connects to. Java never checks."""
+
+    def __post_init__(self) -> None:
+        """Check that the settings fit together.
+
+        Raises:
+            ConfigError: certificate or key is missing, or authorities are given that nothing is verified with.
+        """
+        if bool(self.cert_file) != bool(self.key_file):
+            missing, given = ("cert_file", "key_file") if self.key_file else ("key_file", "cert_file")
+            raise ConfigError(f"{given} without {missing}: a client's certificate and its key belong together")
+        if self.ca_file and not self.verify:
+            raise ConfigError(
+                "ca_file has no effect without verification", hint="leave out ca_file, or verify the server"
+            )
+
+
+def read_client_tls(text: str) -> ClientTls:
+    """Return the settings in a properties file with Java's names (`tls.properties`); others are ignored.
+
+    Servers are verified unless `tls.client.authServer` is false; Java's default is the opposite. Without verification
+    the authorities are ignored, as by Java.
+
+    Raises:
+        ConfigError: settings contradict each other.
+    """
+    values: dict[str, Any] = {}
+    for given in parse_properties(text):
+        name = _CLIENT_KEYS.get(given.key)
+        if name in ("verify", "check_host"):
+            values[name] = given.value.lower() != "false"
+        elif name is not None:
+            values[name] = given.value
+    if not values.get("verify", True):
+        values.pop("ca_file", None)
+    return ClientTls(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

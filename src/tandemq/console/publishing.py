@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Iterable
 
+from tandemq.config.tls import ClientTls
 from tandemq.console.services import wall_ms
 from tandemq.coordination.registry.records import ROOT, config_from_json, config_path, groups_path
 from tandemq.errors import ConfigError, RemoteError, TandemError
@@ -29,12 +30,13 @@ INTERVAL_S = 1.0
 class PublisherThread:
     """The publisher. It goes on when registry or database do not answer, and reports a problem once."""
 
-    def __init__(self, database: GroupDatabase, registry: str, secret_file: str) -> None:
+    def __init__(self, database: GroupDatabase, registry: str, secret_file: str, tls: ClientTls | None = None) -> None:
         """Start it.
 
         Args:
             registry: "zookeeper://host:2181" or "namesrv://host:9876".
             secret_file: haSecretFile of the name server; "": none.
+            tls: TLS of the connection to a name server.
 
         Raises:
             LocalError: the address is malformed.
@@ -42,6 +44,7 @@ class PublisherThread:
         self._database = database
         self._address = parse_address(registry)
         self._secret_file = secret_file
+        self._tls = tls
         self._name = f"console on {socket.gethostname()}, process {os.getpid()}"
         self._problem = ""
         self._ending = threading.Event()
@@ -56,7 +59,7 @@ class PublisherThread:
     def _run(self) -> None:
         while not self._ending.is_set():
             try:
-                with RegistryClient(self._address, secret_file=self._secret_file) as client:
+                with RegistryClient(self._address, secret_file=self._secret_file, tls=self._tls) as client:
                     import_groups(self._database, client.do)
                     while not self._ending.wait(INTERVAL_S):
                         publish(self._database, client.do, None, self._name, wall_ms())

@@ -40,7 +40,7 @@ class ListenAddress:
 @asynccontextmanager
 async def open_console(settings: ConsoleSettings, database: GroupDatabase, name_servers: str) -> AsyncIterator[Console]:
     """Open a console without a server, for as long as the body runs."""
-    async with Admin(name_servers) as admin:
+    async with Admin(name_servers, tls=settings.tls or False) as admin:
         console = Console(settings, database, admin, name_servers)
         if not await console.run(console.accounts.users):
             console.setup_token = secrets.token_urlsafe(24)

@@ -12,6 +12,7 @@ from anyio import CapacityLimiter, to_thread
 
 from tandemq.client.aio.admin import Admin
 from tandemq.client.aio.producer import Producer
+from tandemq.config.tls import ClientTls
 from tandemq.console.access.accounts import Accounts
 from tandemq.console.access.throttle import LoginThrottle
 from tandemq.console.cluster.messages import MessageFinder
@@ -44,6 +45,8 @@ class ConsoleSettings:
     """Whether viewers do not see bodies and properties of messages."""
     proxies: frozenset[str] = frozenset()
     """Addresses of proxies whose X-Forwarded-For header is believed."""
+    tls: ClientTls | None = None
+    """TLS of the connections to brokers and name servers; None: without."""
     resend_per_s: float = 50.0
     """Maximum number of messages per second that one request sends again."""
 
@@ -90,7 +93,9 @@ class Console:
     async def producer(self) -> Producer:
         """Return the producer that sends messages for users; started at its first use."""
         if self._producer is None:
-            producer = Producer(self.name_servers, group=PRODUCER_GROUP, retry_ms=RETRY_MS)
+            producer = Producer(
+                self.name_servers, group=PRODUCER_GROUP, retry_ms=RETRY_MS, tls=self.settings.tls or False
+            )
             await producer.start()
             self._producer = producer
         return self._producer

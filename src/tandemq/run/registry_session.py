@@ -16,12 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from tandemq.boundary import Closed, Event, Now, Opened, Turn
+from tandemq.boundary import Closed, Event, LinkKind, Now, Opened, Turn
 from tandemq.codec.proofs import Keyring
+from tandemq.config.tls import ClientTls
 from tandemq.coordination.registry.embedded import EmbeddedRegistry, RegistrySessionState
 from tandemq.errors import ConfigError, NotConnected, RemoteError
 from tandemq.real.clock import read_clock
 from tandemq.real.loop import Loop
+from tandemq.real.network.client_tls import loop_tls
 from tandemq.registry import (
     ZOOKEEPER,
     Operation,
@@ -64,8 +66,13 @@ class EmbeddedSession:
         timeout_ms: int,
         wake: "threading.Event | None" = None,
         keyring: Keyring | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
-        """Start to connect. `wake` is set when there are events, or when the session is refused."""
+        """Start to connect. `wake` is set when there are events, or when the session is refused.
+
+        Raises:
+            ConfigError: a file of TLS cannot be used.
+        """
         self._links = 0
         self._machine = EmbeddedRegistry(address, client, timeout_ms, self._next_link, keyring)
         self._wake = wake
@@ -74,6 +81,8 @@ class EmbeddedSession:
         self._is_closing = False
         self._is_over = threading.Event()
         self._loop = Loop()
+        if tls is not None:
+            self._loop.protect(LinkKind.PEER, loop_tls(tls))
         self._thread = threading.Thread(target=self._loop.run, args=(self,), name="registry", daemon=True)
         self._thread.start()
 
@@ -143,15 +152,19 @@ class EmbeddedSession:
 
 
 def start_session(
-    address: RegistryAddress, timeout_ms: int, wake: threading.Event, keyring: Keyring | None = None
+    address: RegistryAddress,
+    timeout_ms: int,
+    wake: threading.Event,
+    keyring: Keyring | None = None,
+    tls: ClientTls | None = None,
 ) -> ClosableSession:
-    """Start a session; its events follow later.
+    """Start a session; its events follow later. `tls`: of the connection to a name server.
 
     Raises:
-        ConfigError: the address is ZooKeeper's, and its client is not installed.
+        ConfigError: the address is ZooKeeper's, and its client is not installed, or a file of TLS cannot be used.
     """
     if address.kind != ZOOKEEPER:
-        return EmbeddedSession(address.hosts, f"tool-{secrets.token_hex(8)}", timeout_ms, wake, keyring)
+        return EmbeddedSession(address.hosts, f"tool-{secrets.token_hex(8)}", timeout_ms, wake, keyring, tls)
     return open_zookeeper(address, timeout_ms, wake.set)
 
 
@@ -176,7 +189,12 @@ class RegistryClient:
     """A blocking client of a registry."""
 
     def __init__(
-        self, address: RegistryAddress, *, seconds: float = ANSWER_SECONDS, secret_file: str | Path = ""
+        self,
+        address: RegistryAddress,
+        *,
+        seconds: float = ANSWER_SECONDS,
+        secret_file: str | Path = "",
+        tls: ClientTls | None = None,
     ) -> None:
         """Connect and wait for a session.
 
@@ -184,15 +202,16 @@ class RegistryClient:
             address: the registry.
             seconds: timeout for the session and for each answer.
             secret_file: secret file for authentication at a name server, the same as its haSecretFile.
+            tls: TLS of the connection to a name server.
 
         Raises:
             NotConnected: there was no session in time.
             RemoteError: the name server refused the authentication.
-            ConfigError: ZooKeeper's client is not installed, or the secret file cannot be used.
+            ConfigError: ZooKeeper's client is not installed, or the secret file or a file of TLS cannot be used.
         """
         self._seconds = seconds
         self._wake = threading.Event()
-        self._session = start_session(address, TIMEOUT_MS, self._wake, open_keyring(str(secret_file)))
+        self._session = start_session(address, TIMEOUT_MS, self._wake, open_keyring(str(secret_file)), tls)
         self._token = 0
         if self._wait_for(SessionUp) is None:
             reason, refusal = self._session.problem, self._session.refusal

@@ -129,7 +129,7 @@ class CertificateWatch:
 
     def __init__(self, watched: Iterable[Tls]) -> None:
         """Begin with the files as they are; `start` begins to watch."""
-        self._watched = [(tls, _stamp(tls), _stamp(tls)) for tls in watched if tls.files.paths]
+        self._watched = [(tls, tls.files.stamp(), tls.files.stamp()) for tls in watched if tls.files.paths]
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._warned_s = 0.0
@@ -154,7 +154,7 @@ class CertificateWatch:
     def look(self, now_s: float) -> None:
         """Compare the files with those in use, and reload what has changed since the look before the last."""
         for position, (tls, used, last) in enumerate(self._watched):
-            stamp = _stamp(tls)
+            stamp = tls.files.stamp()
             if stamp == last != used:
                 self._reload(tls, now_s)
                 used = stamp  # stored below
@@ -178,15 +178,3 @@ class CertificateWatch:
                 warning = read_validity(tls.files.cert).warning(now_s, WARN_DAYS)
                 if warning:
                     log.warning("tls: %s %s: %s", tls.files.cert_setting, tls.files.cert, warning)
-
-
-def _stamp(tls: Tls) -> tuple[tuple[int, int, int], ...]:
-    """Return what changes with the files: modification time, size and inode of each; zeros for one that is missing."""
-    found = []
-    for path in tls.files.paths:
-        try:
-            status = Path(path).expanduser().stat()
-            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
-        except OSError:
-            found.append((0, 0, 0))
-    return tuple(found)

@@ -12,6 +12,7 @@ from tandemq.cli.admin.trace import trace
 from tandemq.cli.support.client_session import namesrv_option, quiet, with_admin
 from tandemq.cli.support.name_servers import explained
 from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
+from tandemq.cli.support.tls import client_tls
 from tandemq.errors import LocalError
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ async def _send(name_servers: str, group: str, messages: list[Any]) -> "list[Sen
     from tandemq.client.aio.producer import Producer  # noqa: PLC0415
 
     results = []
-    async with Producer(name_servers, group=group, retry_ms=RETRY_MS) as producer:
+    async with Producer(name_servers, group=group, retry_ms=RETRY_MS, tls=client_tls() or False) as producer:
         for at in range(0, len(messages), LINES_PER_BATCH):
             some = messages[at : at + LINES_PER_BATCH]
             # RocketMQ does not allow delayed messages in a batch.
@@ -157,7 +158,7 @@ async def _tail(
     from tandemq.client.aio.pull_consumer import PullConsumer  # noqa: PLC0415
 
     left = count
-    async with PullConsumer(name_servers, group="tandemq-cli-tail") as consumer:
+    async with PullConsumer(name_servers, group="tandemq-cli-tail", tls=client_tls() or False) as consumer:
         consumer.subscribe(topic, tags)
         queues = await consumer.queues(topic)
         consumer.assign(queues)

@@ -21,6 +21,7 @@ from tandemq.cli.ha.status import status
 from tandemq.cli.support.client_session import namesrv_option
 from tandemq.cli.support.members import FoundBroker, address_option, groups_of, registry_option, required_at
 from tandemq.cli.support.output import json_option, show_json, show_rows
+from tandemq.cli.support.tls import client_tls
 from tandemq.errors import RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 
@@ -139,7 +140,8 @@ def compare(first: str, second: str, start: int, progress: Progress = _quiet) ->
     from tandemq.run.request import connect  # noqa: PLC0415
 
     with ExitStack() as stack:
-        one, other = _Log(stack.enter_context(connect(first))), _Log(stack.enter_context(connect(second)))
+        tls = client_tls()
+        one, other = (_Log(stack.enter_context(connect(address, tls=tls))) for address in (first, second))
         a, b = one.digest(0, 0), other.digest(0, 0)
         begin, end = max(start, a.log_start, b.log_start), min(a.log_end, b.log_end)
         begin = min(begin, end)

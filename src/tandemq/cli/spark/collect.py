@@ -11,6 +11,7 @@ from tandemq.cli.spark.session import LINE_EVERY_S, REPORT_EVERY_S, run_into_lak
 from tandemq.cli.support.client_session import DEFAULT_NAME_SERVERS
 from tandemq.cli.support.output import json_option, show_facts
 from tandemq.cli.support.paths import LocalPath
+from tandemq.cli.support.tls import spark_tls
 
 if TYPE_CHECKING:
     from tandemq.spark.jobs.collect import CollectResult
@@ -79,6 +80,7 @@ def collect(
     what = {"subscribe": subscribe} if subscribe is not None else {"subscribePattern": ".*"}
     source = {
         "nameServer": namesrv,
+        **spark_tls(),
         **what,
         "readFrom": read_from,
         "maxOffsetsPerTrigger": str(batch_messages),

@@ -10,6 +10,7 @@ from click.core import ParameterSource
 from tandemq.cli.spark.session import clear_errors
 from tandemq.cli.support.output import json_option, show_json
 from tandemq.cli.support.paths import LocalPath
+from tandemq.cli.support.tls import spark_tls
 
 if TYPE_CHECKING:
     from tandemq.spark.pipelines.projects import Project
@@ -95,4 +96,5 @@ def _project(namesrv: str | None, subscribe: str | None, store: Path | None) -> 
         return Project("rocketmq-log", {"path": str(store.absolute())})
     assert namesrv is not None, "checked above"
     what = {"subscribe": subscribe} if subscribe is not None else {"subscribePattern": ".*"}
-    return Project("rocketmq", {"nameServer": namesrv, **what, "startingOffsets": "earliest"}, namesrv)
+    source = {"nameServer": namesrv, **spark_tls(), **what, "startingOffsets": "earliest"}
+    return Project("rocketmq", source, namesrv)

@@ -10,6 +10,7 @@ from tandemq.cli.spark.session import session_options, spark_session
 from tandemq.cli.support.client_session import DEFAULT_NAME_SERVERS, quiet
 from tandemq.cli.support.members import ask_json
 from tandemq.cli.support.paths import LocalPath
+from tandemq.cli.support.tls import spark_tls
 from tandemq.errors import ConfigError, NetworkError, RemoteError
 from tandemq.model.codes import RequestCode
 
@@ -104,7 +105,7 @@ def replay(
                 session, lake, broker_name, to_store, segment_bytes=segment_bytes, epochs=epochs, progress=show
             )
         else:
-            options = {"nameServer": namesrv} | ({"topic": to_topic} if to_topic is not None else {})
+            options = {"nameServer": namesrv, **spark_tls()} | ({"topic": to_topic} if to_topic is not None else {})
             done = replay_to_topic(session, lake, options, where=where, also=also, noted=note, progress=show)
     if as_json:
         click.echo(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from tandemq.cli.support.name_servers import explained
+from tandemq.cli.support.tls import client_tls
 
 if TYPE_CHECKING:
     from tandemq.client.aio.admin import Admin
@@ -53,7 +54,7 @@ def with_admin(name_servers: str, requests: "Callable[[Admin], Awaitable[T]]") -
     from tandemq.client.aio.admin import Admin  # noqa: PLC0415  # --help needs no client
 
     async def run() -> T:
-        async with Admin(name_servers) as admin:
+        async with Admin(name_servers, tls=client_tls() or False) as admin:
             return await requests(admin)
 
     import asyncio  # noqa: PLC0415  # nor asyncio

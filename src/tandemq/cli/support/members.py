@@ -17,6 +17,7 @@ import click
 from tandemq.cli.support import registries
 from tandemq.cli.support.client_session import quiet
 from tandemq.cli.support.name_servers import registered_brokers
+from tandemq.cli.support.tls import client_tls
 from tandemq.errors import ConfigError, LocalError, NetworkError, NotConnected, RemoteError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 
@@ -122,7 +123,7 @@ def ask_broker(
     from tandemq.model.command import Command  # noqa: PLC0415  # not for --help
     from tandemq.run.request import connect  # noqa: PLC0415
 
-    with connect(address, seconds=seconds) as opened:
+    with connect(address, seconds=seconds, tls=client_tls()) as opened:
         return opened.request(Command(code, fields=fields or {}))
 
 

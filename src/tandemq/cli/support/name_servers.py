@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tandemq.cli.support.tls import client_tls
 from tandemq.errors import NetworkError, NotConnected, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 
@@ -26,7 +27,7 @@ def registered_brokers(name_servers: str) -> dict[str, Any]:
     silent: list[str] = []
     for address in filter(None, map(str.strip, name_servers.split(";"))):
         try:
-            with connect(address) as opened:
+            with connect(address, tls=client_tls()) as opened:
                 answer = opened.request(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
         except NetworkError as error:
             silent.append(str(error.args[0]))

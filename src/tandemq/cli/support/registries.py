@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tandemq.cli.support.tls import client_tls
 from tandemq.errors import ConfigError, LocalError
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def open_registry(address: str) -> "RegistryClient":
         parsed = parse_address(address)
     except LocalError as error:
         raise ConfigError(str(error)) from error
-    return RegistryClient(parsed, secret_file=secret_file())
+    return RegistryClient(parsed, secret_file=secret_file(), tls=client_tls())
 
 
 def secret_file() -> str:

@@ -25,6 +25,7 @@ from tandemq.client.consumer.offsets.lookup import (
 from tandemq.client.core.operations import Steps, checked
 from tandemq.client.core.requests import update_offset_request
 from tandemq.client.core.routes import Routes, TopicRoute
+from tandemq.config.tls import ClientTls
 from tandemq.errors import ClosedError, TandemError
 from tandemq.model.codes import RequestCode
 from tandemq.model.group import SubscriptionGroupConfig
@@ -46,13 +47,15 @@ class Admin:
     Offsets are positions in a queue, the first message of which has offset 0. Times are milliseconds since 1970.
     """
 
-    def __init__(self, name_servers: str) -> None:
+    def __init__(self, name_servers: str, *, tls: ClientTls | bool = False) -> None:
         """Create a client that is not connected yet.
 
         Args:
             name_servers: "host:port", several separated by ";".
+            tls: TLS on all connections; True: servers are verified with the authorities of the system.
         """
         self._name_servers = name_servers
+        self._tls = tls
         self._shell: Shell | None = None
 
     async def start(self) -> None:
@@ -61,7 +64,7 @@ class Admin:
         Raises:
             ConfigError: an address is not "host:port".
         """
-        self._shell = Shell(make_config(self._name_servers))
+        self._shell = Shell(make_config(self._name_servers, tls=self._tls))
 
     async def close(self) -> None:
         """Close all connections; has no effect a second time."""

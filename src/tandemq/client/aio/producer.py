@@ -17,6 +17,7 @@ from tandemq.client.aio.transport import Shell, make_config
 from tandemq.client.core.calls import Ticket
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.client.producer.machine import ProducerCore, Select, by_hash
+from tandemq.config.tls import ClientTls
 from tandemq.errors import ClosedError, LocalError
 from tandemq.model.message import Message, MessageQueue, SendResult
 from tandemq.model.replies import ReplyMessage
@@ -31,7 +32,13 @@ class Producer:
     """Sends messages. Use it with `async with`, or call `start` and `close`."""
 
     def __init__(
-        self, name_servers: str, *, group: str, client_id: str = "", **options: Unpack[ProducerKeywords]
+        self,
+        name_servers: str,
+        *,
+        group: str,
+        client_id: str = "",
+        tls: ClientTls | bool = False,
+        **options: Unpack[ProducerKeywords],
     ) -> None:
         """Create a producer that is not connected yet.
 
@@ -39,6 +46,7 @@ class Producer:
             name_servers: "host:port", several separated by ";".
             group: producer group.
             client_id: name of this client at brokers; by default a unique one.
+            tls: TLS on all connections; True: servers are verified with the authorities of the system.
             options: see `ProducerOptions`.
 
         Raises:
@@ -47,6 +55,7 @@ class Producer:
         self._options = ProducerOptions(group=group, **options)
         self._name_servers = name_servers
         self._client_id = client_id
+        self._tls = tls
         self._shell: Shell | None = None
         self._core: ProducerCore | None = None
         self._oneway_count = 0
@@ -57,7 +66,7 @@ class Producer:
         Raises:
             ConfigError: an address is not "host:port".
         """
-        self._shell = Shell(make_config(self._name_servers, self._client_id))
+        self._shell = Shell(make_config(self._name_servers, self._client_id, self._tls))
         self._core = self._shell.node.producer(self._options)
 
     async def close(self) -> None:

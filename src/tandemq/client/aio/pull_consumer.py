@@ -19,6 +19,7 @@ from tandemq.client.consumer.pull_machine import PolledMessage, PullConsumerCore
 from tandemq.client.consumer.subscription import Expression
 from tandemq.client.core.operations import Steps
 from tandemq.client.core.settings import ConsumerOptions
+from tandemq.config.tls import ClientTls
 from tandemq.errors import ClosedError
 from tandemq.model.codes import RequestCode
 from tandemq.model.message import MessageQueue, StoredMessage
@@ -32,7 +33,13 @@ class PullConsumer:
     """Reads the queues that the user assigns. Use it with `async with`, or call `start` and `close`."""
 
     def __init__(
-        self, name_servers: str, *, group: str, client_id: str = "", **options: Unpack[ConsumerKeywords]
+        self,
+        name_servers: str,
+        *,
+        group: str,
+        client_id: str = "",
+        tls: ClientTls | bool = False,
+        **options: Unpack[ConsumerKeywords],
     ) -> None:
         """Create a consumer that is not connected yet.
 
@@ -40,6 +47,7 @@ class PullConsumer:
             name_servers: "host:port", several separated by ";".
             group: consumer group whose offsets are loaded and committed.
             client_id: name of this member at brokers; by default a unique one.
+            tls: TLS on all connections; True: servers are verified with the authorities of the system.
             options: see `ConsumerOptions`.
 
         Raises:
@@ -48,6 +56,7 @@ class PullConsumer:
         self._options = ConsumerOptions(group=group, **options)
         self._name_servers = name_servers
         self._client_id = client_id
+        self._tls = tls
         self._shell: Shell | None = None
         self._core: PullConsumerCore | None = None
         self._ready: asyncio.Future[None] | None = None
@@ -60,7 +69,7 @@ class PullConsumer:
             NetworkError: no name server responds within `start_timeout_ms`.
             RemoteError: the server at the address is not a name server.
         """
-        self._shell = Shell(make_config(self._name_servers, self._client_id))
+        self._shell = Shell(make_config(self._name_servers, self._client_id, self._tls))
         self._core = self._shell.node.pull_consumer(self._options)
         self._core.on_ready = self._on_ready
         try:

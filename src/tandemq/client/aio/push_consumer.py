@@ -26,6 +26,7 @@ from tandemq.client.consumer.push_machine import Delivery, PushConsumerCore
 from tandemq.client.consumer.received_message import ReceivedMessage
 from tandemq.client.consumer.subscription import Expression, check_expression_at_broker, make_subscription
 from tandemq.client.core.settings import ConsumerOptions
+from tandemq.config.tls import ClientTls
 from tandemq.errors import ClosedError
 from tandemq.model.group import Sql
 from tandemq.model.message import Message, MessageQueue, SendResult
@@ -47,6 +48,7 @@ class PushConsumer:
         group: str,
         topics: Mapping[str, Expression] | None = None,
         client_id: str = "",
+        tls: ClientTls | bool = False,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         """Create a consumer that is not connected yet.
@@ -56,6 +58,7 @@ class PushConsumer:
             group: consumer group; its members share the queues, or each reads all of them (`model`).
             topics: subscriptions: "*" for all messages of a topic, tags: "a || b", or SQL92: `Sql("a > 3")`.
             client_id: name of this member at brokers and in its group; by default a unique one.
+            tls: TLS on all connections; True: servers are verified with the authorities of the system.
             options: see `ConsumerOptions`.
 
         Raises:
@@ -64,6 +67,7 @@ class PushConsumer:
         self._options = ConsumerOptions(group=group, **options)
         self._name_servers = name_servers
         self._client_id = client_id
+        self._tls = tls
         self._topics = dict(topics or {})
         for topic, expression in self._topics.items():
             make_subscription(topic, expression, 0)
@@ -81,7 +85,7 @@ class PushConsumer:
             NetworkError: no name server responds within `start_timeout_ms`.
             RemoteError: the server at the address is not a name server.
         """
-        shell = self._shell = Shell(make_config(self._name_servers, self._client_id))
+        shell = self._shell = Shell(make_config(self._name_servers, self._client_id, self._tls))
         core = self._core = shell.node.push_consumer(self._options, shell.now)
         core.on_ready = self._wake_receivers
         for topic, expression in self._topics.items():

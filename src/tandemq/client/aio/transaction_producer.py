@@ -21,6 +21,7 @@ from tandemq.client.aio.options import ProducerKeywords, QueueChoice
 from tandemq.client.aio.producer import Producer, selector
 from tandemq.client.aio.transport import Shell
 from tandemq.client.producer.transactions import TransactionCheck, TransactionCore, TransactionTicket
+from tandemq.config.tls import ClientTls
 from tandemq.errors import ClosedError, ConfigError, LocalError, TandemError
 from tandemq.model.message import Message, SendResult, StoredMessage
 from tandemq.model.topic import AUTO_CREATE_TOPIC
@@ -149,6 +150,7 @@ class TransactionProducer(Producer):
         checks_at_once: int = 8,
         check_timeout_s: float = 30.0,
         client_id: str = "",
+        tls: ClientTls | bool = False,
         **options: Unpack[ProducerKeywords],
     ) -> None:
         """Create a producer that is not connected yet.
@@ -163,12 +165,13 @@ class TransactionProducer(Producer):
             checks_at_once: maximum number of calls of `check` at a time.
             check_timeout_s: for how long `check` may take.
             client_id: name of this client at brokers; by default a unique one.
+            tls: TLS on all connections; True: servers are verified with the authorities of the system.
             options: see `ProducerOptions`.
 
         Raises:
             ConfigError: the group or an option is invalid.
         """
-        super().__init__(name_servers, group=group, client_id=client_id, **options)
+        super().__init__(name_servers, group=group, client_id=client_id, tls=tls, **options)
         if checks_at_once < 1 or check_timeout_s <= 0:
             raise ConfigError("checks_at_once must be at least 1, and check_timeout_s more than 0")
         self._check = check

@@ -11,6 +11,7 @@ A producer or consumer calls an operation of the node with `shell.now`, calls `w
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
@@ -26,7 +27,9 @@ from tandemq.client.core.calls import Ticket
 from tandemq.client.core.routes import WHERE
 from tandemq.client.core.settings import ClientConfig, split_addresses
 from tandemq.client.node import ClientNode
+from tandemq.config.tls import ClientTls
 from tandemq.errors import ClosedError, NetworkError, NoRoute, NotConnected
+from tandemq.real.network.client_tls import ClientContext, explain
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -35,15 +38,18 @@ START_PAUSE_MS = 200
 """Pause between two attempts to reach a name server at the start."""
 CLOSE_AFTER_ERROR_S = 0.8
 """Timeout of `close` after an error."""
+TLS_CLOSE_S = 0.5
+"""For how long `close` waits until servers have confirmed the end of TLS."""
 _serial = itertools.count(1)
 
 
-def make_config(name_servers: str, client_id: str = "") -> ClientConfig:
+def make_config(name_servers: str, client_id: str = "", tls: ClientTls | bool = False) -> ClientConfig:
     """Return the configuration of a client on this machine.
 
     Args:
         name_servers: "host:port", several separated by ";".
         client_id: by default a unique one.
+        tls: TLS on all connections; True: with the authorities of the system.
 
     Raises:
         ConfigError: an address is not "host:port".
@@ -51,7 +57,8 @@ def make_config(name_servers: str, client_id: str = "") -> ClientConfig:
     addresses = split_addresses(name_servers)
     ip = local_ip(addresses[0]) if addresses else "127.0.0.1"
     name = client_id or f"{ip}@{os.getpid()}#{time.time_ns():x}.{next(_serial)}"
-    return ClientConfig(name_servers=addresses, client_id=name, ip=ip, pid=os.getpid())
+    own_tls = ClientTls() if tls is True else tls or None
+    return ClientConfig(name_servers=addresses, client_id=name, ip=ip, pid=os.getpid(), tls=own_tls)
 
 
 def local_ip(address: str) -> str:
@@ -68,9 +75,10 @@ def local_ip(address: str) -> str:
 class _Connection(asyncio.Protocol):
     """One connection; passes events to the shell."""
 
-    def __init__(self, shell: "Shell", link: int) -> None:
+    def __init__(self, shell: "Shell", link: int, host: str) -> None:
         self._shell = shell
         self._link = link
+        self.host = host
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -83,7 +91,10 @@ class _Connection(asyncio.Protocol):
         self._shell.received(self._link, data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._shell.lost(self._link, str(exc) if exc is not None else "closed by the peer")
+        reason = "closed by the peer"
+        if exc is not None:
+            reason = explain(exc, self.host, is_open=True) if isinstance(exc, OSError) else str(exc)
+        self._shell.lost(self._link, reason)
 
     def pause_writing(self) -> None:
         self._shell.paused(self._link)
@@ -96,8 +107,13 @@ class Shell:
     """Drives one client node on the running event loop."""
 
     def __init__(self, config: ClientConfig) -> None:
-        """Create the node; must be called within a running event loop."""
+        """Create the node; must be called within a running event loop.
+
+        Raises:
+            ConfigError: a file of TLS cannot be used.
+        """
         self._loop = asyncio.get_running_loop()
+        self._tls = ClientContext(config.tls) if config.tls is not None else None
         self.node = ClientNode(
             config, Random(SystemRandom().getrandbits(64)), self.now, FileOffsetStorage(config.client_id)
         )
@@ -113,6 +129,8 @@ class Shell:
         """Whether the last operation failed with a NetworkError: then `close` does not wait long."""
         self._waiting: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._all_lost: asyncio.Future[None] | None = None
+        """Done when the last connection is closed."""
 
     @property
     def now(self) -> Now:
@@ -240,7 +258,19 @@ class Shell:
             if link.transport is not None:
                 link.transport.close()
         self._free_writers()
-        # Transports close in the next turn of the event loop.
+        # Transports close in the next turn of the event loop; those with TLS when the server confirms.
+        await asyncio.sleep(0)
+        if self._tls is not None and self._links:
+            await self._end_tls()
+
+    async def _end_tls(self) -> None:
+        ended = self._all_lost = self._loop.create_future()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TLS_CLOSE_S):
+                await ended
+        for link in list(self._links.values()):
+            if link.transport is not None:
+                link.transport.abort()
         await asyncio.sleep(0)
 
     # Turns.
@@ -305,10 +335,21 @@ class Shell:
 
     async def _connect(self, number: int, address: str) -> None:
         host, _, port = address.rpartition(":")
+        host = host.strip("[]")
         try:
-            await self._loop.create_connection(lambda: _Connection(self, number), host.strip("[]"), int(port))
+            if self._tls is None:
+                await self._loop.create_connection(lambda: _Connection(self, number, host), host, int(port))
+            else:
+                await self._loop.create_connection(
+                    lambda: _Connection(self, number, host),
+                    host,
+                    int(port),
+                    ssl=self._tls.current(),
+                    ssl_shutdown_timeout=TLS_CLOSE_S,
+                )
         except (OSError, ValueError, OverflowError) as error:
-            self._events.append(Closed(number, str(error)))
+            is_tls = self._tls is not None and isinstance(error, OSError)
+            self._events.append(Closed(number, explain(error, host) if is_tls else str(error)))  # type: ignore[arg-type]
             self.wake()
         finally:
             self._connecting.pop(number, None)
@@ -335,6 +376,8 @@ class Shell:
     def lost(self, number: int, reason: str) -> None:
         """Handle the end of a connection."""
         self._links.pop(number, None)
+        if self._all_lost is not None and not self._links and not self._all_lost.done():
+            self._all_lost.set_result(None)
         self.resumed(number)
         self._events.append(Closed(number, reason))
         self.wake()

@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 
 Answer = Command | TandemError
 OnAnswer = Callable[[Answer, Now], None]
+TLS_ALERT = b"\x15\x03"
+"""First bytes of the response of a port that requires TLS to a client without it."""
+NEEDS_TLS = "the server at this port requires TLS, which this client does not use"
 DEADLINE_STEP_MS = 20
 """Deadlines are rounded up to a multiple of this, so that a thousand requests need one timer."""
 DOWN_FORGOTTEN_MS = 600_000
@@ -83,6 +86,7 @@ class _Peer:
         "failures",
         "is_down",
         "is_leaving",
+        "is_unread",
         "link",
         "opened_ms",
         "probe_ms",
@@ -104,6 +108,7 @@ class _Peer:
         self.read_ms = -1
         self.is_down = False
         self.is_leaving = False
+        self.is_unread = True
         self.failures = 0
         self.probe_ms = 0
         self.wanted_ms = 0
@@ -265,6 +270,7 @@ class RemotingClient:
     def _opened(self, peer: _Peer, now: Now) -> None:
         peer.state = _PeerState.OPEN
         peer.opened_ms = peer.read_ms = now.mono_ms
+        peer.is_unread = True
         queued, peer.queued = peer.queued, []
         self.on_open(peer.address, now)
         for opaque, frame in queued:
@@ -281,6 +287,11 @@ class RemotingClient:
         if peer is None:
             return
         peer.read_ms = now.mono_ms
+        if peer.is_unread:
+            peer.is_unread = False
+            if data.startswith(TLS_ALERT):
+                self._drop(peer, NEEDS_TLS, now)
+                return
         if peer.is_down:
             self._recovered(peer, now)
         try:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from tandemq.config.tls import ClientTls
 from tandemq.errors import ConfigError
 from tandemq.model.topic import TRACE_TOPIC, group_name_error, topic_name_error
 
@@ -31,6 +32,8 @@ class ClientConfig:
     """Pause before reconnecting to an address that failed; doubled with each failure, up to `probe_max_ms`."""
     probe_max_ms: int = 5_000
     frame_bytes_max: int = 16 * MEBIBYTE
+    tls: ClientTls | None = None
+    """TLS on all connections, to name servers and brokers; None: without."""
 
     def __post_init__(self) -> None:
         """Validate the addresses.

@@ -47,6 +47,17 @@ class TlsFiles:
         """Return the files that are set."""
         return tuple(path for path in (self.cert, self.key, self.ca) if path)
 
+    def stamp(self) -> tuple[tuple[int, int, int], ...]:
+        """Return what changes with the files: modification time, size, inode of each; zeros for one that is missing."""
+        found = []
+        for path in self.paths:
+            try:
+                status = _path(path).stat()
+                found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+            except OSError:
+                found.append((0, 0, 0))
+        return tuple(found)
+
 
 class Tls:
     """TLS of one kind of connection. Its files can be read again; connections keep what they began with."""

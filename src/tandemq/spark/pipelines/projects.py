@@ -22,6 +22,7 @@ from tandemq.errors import ConfigError
 from tandemq.spark.runtime.java import find_java
 from tandemq.spark.runtime.local_paths import local_path
 from tandemq.spark.runtime.session import SETTINGS
+from tandemq.spark.sources.cluster.options import TLS
 
 SPEC = "spark-pipeline.yml"
 TEMPLATE = Path(__file__).parent / "project"
@@ -64,6 +65,9 @@ def _spec(home: Path, project: Project) -> str:
     }
     if project.name_servers:
         settings["spark.tandemq.nameServer"] = project.name_servers
+        settings["spark.tandemq.tls"] = json.dumps(
+            {name: project.options[name] for name in TLS if name in project.options}
+        )
     # JSON strings are valid YAML strings.
     lines = [f"  {name}: {json.dumps(value)}" for name, value in settings.items()]
     return "\n".join(

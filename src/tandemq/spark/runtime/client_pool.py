@@ -18,27 +18,28 @@ from tandemq.client.aio.transport import Shell, make_config
 from tandemq.client.blocking import LoopThread
 from tandemq.client.core.operations import Steps
 from tandemq.client.core.routes import Routes
-from tandemq.errors import NetworkError, OutcomeUnknown
+from tandemq.config.tls import ClientTls
+from tandemq.errors import NetworkError, OutcomeUnknown, TandemError
 
 T = TypeVar("T")
 Operation = Callable[[Routes], Steps[T]]
 RETRY_PAUSE_S = 0.1
-_clients: dict[tuple[int, str], "ClusterClient"] = {}
-"""By process id and name servers."""
+_clients: dict[tuple[int, str, ClientTls | None], "ClusterClient"] = {}
+"""By process id, name servers and TLS."""
 
 
-def cluster_client(name_servers: str) -> "ClusterClient":
+def cluster_client(name_servers: str, tls: ClientTls | None = None) -> "ClusterClient":
     """Return this process's client of a cluster, created at the first call."""
-    key = os.getpid(), name_servers
+    key = os.getpid(), name_servers, tls
     if key not in _clients:
-        _clients[key] = ClusterClient(name_servers)
+        _clients[key] = ClusterClient(name_servers, tls)
     return _clients[key]
 
 
 def close_clients() -> None:
     """Close all clients of this process."""
     while _clients:
-        (pid, _), client = _clients.popitem()
+        (pid, _, _), client = _clients.popitem()
         if pid == os.getpid():
             client.close()
 
@@ -46,20 +47,24 @@ def close_clients() -> None:
 class ClusterClient:
     """A client of one cluster and the thread of its event loop."""
 
-    def __init__(self, name_servers: str) -> None:
+    def __init__(self, name_servers: str, tls: ClientTls | None = None) -> None:
         """Create a client that connects when it is first used.
 
         Raises:
-            ConfigError: an address is malformed.
+            ConfigError: an address is malformed, or a file of TLS cannot be used.
         """
         self._name_servers = name_servers
-        config = make_config(name_servers)
+        config = make_config(name_servers, tls=tls or False)
         self._thread = LoopThread()
 
         async def open_shell() -> Shell:
             return Shell(config)
 
-        self._shell = self._thread.call(open_shell())
+        try:
+            self._shell = self._thread.call(open_shell())
+        except TandemError:
+            self._thread.stop()
+            raise
 
     def run(self, operation: Operation[T], timeout_ms: int) -> T:
         """Run an operation and return its result. After a NetworkError it is started again until the timeout.

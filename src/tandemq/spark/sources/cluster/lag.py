@@ -14,12 +14,11 @@ from tandemq.client.admin.cluster import topic_names
 from tandemq.client.admin.groups import ConsumeProgress, progress, topic_groups
 from tandemq.client.core.operations import Steps
 from tandemq.client.core.routes import Routes
-from tandemq.errors import ConfigError, RemoteError
+from tandemq.errors import RemoteError
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import SYSTEM_TOPICS
 from tandemq.spark.runtime.client_pool import cluster_client
-from tandemq.spark.sources.cluster.options import TIMEOUT_MS
-from tandemq.spark.sources.schema import did_you_mean
+from tandemq.spark.sources.cluster.options import TIMEOUT_MS, LagOptions, lag_options
 
 log = logging.getLogger(__name__)
 SCHEMA = StructType(
@@ -48,18 +47,15 @@ class LagRow(NamedTuple):
 
 
 class RocketMqLag(DataSource):
-    """The data source, for `spark.dataSource.register`. Option: `nameServer`; without it there are no rows."""
+    """The data source, for `spark.dataSource.register`. Options: those of TLS, and `nameServer`: without it no rows."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         """Validate the options that Spark passes.
 
         Raises:
-            ConfigError: an option is unknown.
+            ConfigError: an option is unknown or malformed.
         """
-        for name in options:
-            if name.lower() != "nameserver":
-                raise ConfigError(f"the source has no option {name!r}", hint=did_you_mean(name, ["nameServer"]))
-        self._name_servers = options.get("nameServer", "")
+        self._options = lag_options(options)
 
     @classmethod
     def name(cls) -> str:
@@ -72,19 +68,20 @@ class RocketMqLag(DataSource):
 
     def reader(self, schema: StructType) -> "_LagReader":  # noqa: ARG002  # Spark's signature
         """Return the reader for `spark.read`."""
-        return _LagReader(self._name_servers)
+        return _LagReader(self._options)
 
 
 class _LagReader(DataSourceReader):
-    def __init__(self, name_servers: str) -> None:
-        self._name_servers = name_servers
+    def __init__(self, options: LagOptions) -> None:
+        self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002  # there is one
-        if self._name_servers:
-            yield from cluster_client(self._name_servers).run(find_lag, TIMEOUT_MS)
+        name_servers, tls = self._options
+        if name_servers:
+            yield from cluster_client(name_servers, tls).run(find_lag, TIMEOUT_MS)
 
 
 def find_lag(routes: Routes) -> Steps[list[LagRow]]:

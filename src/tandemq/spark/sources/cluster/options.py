@@ -14,6 +14,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from tandemq.client.core.settings import split_addresses
+from tandemq.config.tls import ClientTls
 from tandemq.errors import ConfigError
 from tandemq.model.group import parse_tag_expression
 from tandemq.model.topic import group_name_error, topic_name_error
@@ -23,6 +24,15 @@ from tandemq.spark.sources.schema import did_you_mean
 TIMEOUT_MS = 30_000
 PULL_BATCH_SIZE = 1_000
 TRIGGER_DELAY_MS = 15 * 60_000
+
+TLS = {
+    "tls": "whether connections use TLS",
+    "tlsCaFile": "trusted authorities, a PEM file on every node, instead of the system's",
+    "tlsCertFile": "certificate of the client, a PEM file on every node",
+    "tlsKeyFile": "its private key, a PEM file on every node",
+    "tlsCheckHost": "whether the brokers' certificates must contain their addresses",
+}
+"""Options of TLS, of source and sink."""
 
 SOURCE = {
     "nameServer": "name servers, host:port;host:port",
@@ -49,6 +59,7 @@ SOURCE = {
     "pushDown": "whether filters of a query reduce what is read; for batch queries",
     "pullBatchSize": "maximum messages per pull",
     "timeoutMs": "timeout in milliseconds for a cluster that does not answer",
+    **TLS,
 }
 """Options of the source and their meaning."""
 
@@ -60,8 +71,12 @@ SINK = {
     "requireSendOk": "whether a status other than SEND_OK fails the query",
     "timeoutMs": SOURCE["timeoutMs"],
     "maxInFlight": "maximum messages in flight per task",
+    **TLS,
 }
 """Options of the sink and their meaning."""
+
+LAG = {"nameServer": SOURCE["nameServer"], **TLS}
+"""Options of the lag source and their meaning."""
 
 OLD_NAMES = {
     "nameserver.addr": "nameServer",
@@ -74,7 +89,7 @@ OLD_NAMES = {
 }
 """Option by its name in the old connector."""
 
-REFUSED = dict.fromkeys(("accessKey", "secretKey", "tls"), "this client does not support ACL and TLS")
+REFUSED = dict.fromkeys(("accessKey", "secretKey"), "this client does not support ACL")
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "truncate", "numrows"})
 STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitGroup")
 BATCH_ONLY = ("endingOffsets", "endingTimestamp", "pushDown")
@@ -136,6 +151,7 @@ class SourceOptions:
     pushes_down: bool = False
     pull_messages: int = PULL_BATCH_SIZE
     timeout_ms: int = TIMEOUT_MS
+    tls: ClientTls | None = None
 
     @property
     def tags(self) -> frozenset[str] | None:
@@ -154,6 +170,7 @@ class SinkOptions:
     require_send_ok: bool
     timeout_ms: int
     in_flight_max: int
+    tls: ClientTls | None = None
 
 
 def parse_tags(expression: str) -> frozenset[str] | None:
@@ -246,6 +263,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         pushes_down=values.flag("pushDown", default=False),
         pull_messages=values.count("pullBatchSize") or PULL_BATCH_SIZE,
         timeout_ms=values.count("timeoutMs") or TIMEOUT_MS,
+        tls=values.tls(),
     )
 
 
@@ -269,8 +287,27 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         write_id=values.texts.get("writeId"),
         require_send_ok=values.flag("requireSendOk", default=False),
         timeout_ms=values.count("timeoutMs") or TIMEOUT_MS,
+        tls=values.tls(),
         in_flight_max=values.count("maxInFlight") or 512,
     )
+
+
+class LagOptions(NamedTuple):
+    """Parsed options of the lag source."""
+
+    name_servers: str
+    """"": no rows."""
+    tls: ClientTls | None
+
+
+def lag_options(given: Mapping[str, str]) -> LagOptions:
+    """Parse the options of the lag source.
+
+    Raises:
+        ConfigError: as `source_options`; name servers may be missing.
+    """
+    values = _Values(given, LAG, "the source")
+    return LagOptions(values.texts.get("nameServer", ""), values.tls())
 
 
 class _Values:
@@ -310,6 +347,19 @@ class _Values:
             if not host or not port.isdigit() or not 0 < int(port) < 65536:
                 raise ConfigError(f"nameServer: {address!r} is not an address", hint='write "host:port;host:port"')
         return text
+
+    def tls(self) -> ClientTls | None:
+        """Return the TLS of connections; None: without."""
+        own = [name for name in TLS if name != "tls" and name in self.texts]
+        if not self.flag("tls", default=False):
+            if own:
+                raise ConfigError(f"{own[0]} has no effect without tls", hint="give tls=true as well")
+            return None
+        ca, cert, key = (self.texts.get(name, "") for name in ("tlsCaFile", "tlsCertFile", "tlsKeyFile"))
+        if bool(cert) != bool(key):
+            raise ConfigError("tlsCertFile and tlsKeyFile belong together; one is missing")
+        checks_host = self.flag("tlsCheckHost", default=True)
+        return ClientTls(ca_file=ca, cert_file=cert, key_file=key, check_host=checks_host)
 
     def one_of(self, name: str, choices: tuple[str, ...], default: str) -> str:
         """Return the choice that a value names, ignoring case."""

@@ -24,6 +24,7 @@ from tandemq.client.admin.cluster import topic_route
 from tandemq.client.core.operations import Invoke, Steps, current_time, number, pause, refusal
 from tandemq.client.core.routes import MASTER_ID, Routes
 from tandemq.codec.record.record import RECORD_BYTES_MIN, parse_record, property_value
+from tandemq.config.tls import ClientTls
 from tandemq.errors import NetworkError, OffsetGone, ProtocolError, RemoteError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -66,6 +67,7 @@ class PullSettings:
     tags: frozenset[str] | None = None
     pull_messages: int = 1_000
     timeout_ms: int = 30_000
+    tls: ClientTls | None = None
 
     @property
     def is_filtered(self) -> bool:

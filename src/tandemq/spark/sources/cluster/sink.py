@@ -101,7 +101,7 @@ class _Writer:
         check_sink_schema(schema, options)
         self._options = options
         # Fail before the first task if the cluster is not reachable.
-        cluster_client(options.name_servers).run(topic_names, options.timeout_ms)
+        cluster_client(options.name_servers, options.tls).run(topic_names, options.timeout_ms)
 
     def write_batches(self, batches: Iterator[Any], query: str, batch: str) -> Written:
         """Send all rows of a task; returns when every message is acknowledged.
@@ -212,7 +212,7 @@ class _Sender:
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._producer = Producer(options.name_servers, group=options.group)
+        self._producer = Producer(options.name_servers, group=options.group, tls=options.tls or False)
         self._thread = LoopThread()
         self._thread.call(self._producer.start())
         self.unsafe = 0

@@ -123,11 +123,12 @@ class _Reader:
             tags=options.tags,
             pull_messages=options.pull_messages,
             timeout_ms=options.timeout_ms,
+            tls=options.tls,
         )
 
     def run(self, operation: Operation[T]) -> T:
         """Run a client operation with the timeout of the options."""
-        return cluster_client(self.options.name_servers).run(operation, self.options.timeout_ms)
+        return cluster_client(self.options.name_servers, self.options.tls).run(operation, self.options.timeout_ms)
 
     def report_loss(self, what: str) -> None:
         """Fail because messages are gone, or log a warning if loss is accepted.
@@ -178,7 +179,7 @@ class _Reader:
         """Yield the messages of a task as Arrow batches; none for the empty task of a query that reads nothing."""
         if not isinstance(partition, QueuePartition):
             return
-        client = cluster_client(self.how.name_servers)
+        client = cluster_client(self.how.name_servers, self.how.tls)
         for pulled in read_ranges(client, self.how, partition.ranges, partition.members):
             yield self.decoder.batch(pulled, partition.epochs[pulled.range.queue.broker_name])
         freeze_modules()

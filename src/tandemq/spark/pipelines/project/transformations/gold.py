@@ -1,5 +1,7 @@
 """Gold: metrics for operators and analysts."""
 
+import json
+
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -32,6 +34,7 @@ def gold_lag() -> DataFrame:
     return (
         spark.read.format("rocketmq-lag")
         .option("nameServer", spark.conf.get("spark.tandemq.nameServer", ""))
+        .options(**json.loads(spark.conf.get("spark.tandemq.tls", "{}")))
         .load()
         .groupBy("group", "topic")
         .agg(F.sum("lag").alias("lag"), F.sum("consumerOffset").alias("consumed"), F.count("*").alias("queues"))
