@@ -61,6 +61,7 @@ from tandemq.broker.processors.reply_message import ReplyMessageProcessor
 from tandemq.broker.processors.reset_offset import ResetOffsetProcessor
 from tandemq.broker.processors.runtime_info import RuntimeInfoProcessor
 from tandemq.broker.processors.send_back import SendBackProcessor
+from tandemq.broker.processors.sliced_responses import SlicedResponses
 from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.role import CurrentRole
 from tandemq.broker.send.acknowledgements import Acknowledgements
@@ -183,6 +184,7 @@ class BrokerParts:
         self.links: dict[int, Link] = {}
         """Connections of clients."""
         self.schedule = Schedule()
+        self.sliced_responses = SlicedResponses(self.schedule, self.links, self.current_turn)
         self.peers = Peers(self.next_link)
         self.damages = Damages()
         self.generations = Generations(self.disk)
@@ -469,7 +471,9 @@ class BrokerParts:
             MetadataTablesProcessor(store, topics, groups, offsets, self.delay, role, current),
             AdminProcessor(store, topics, groups, offsets, pull, stats, self.upkeep, role, current, turn),
             ConnectionsProcessor(offsets, clients, registration),
-            QueueInfoProcessor(store, topics, groups, offsets, clients, pull, stats, registration, current),
+            QueueInfoProcessor(
+                store, topics, groups, offsets, clients, pull, stats, registration, current, self.sliced_responses
+            ),
             Broker2ClientProcessor(store, topics, groups, clients, self.client_calls, self.links, current, turn),
             ResetOffsetProcessor(store, topics, groups, offsets, clients, pull, role, current, turn),
             RuntimeInfoProcessor(

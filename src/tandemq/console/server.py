@@ -17,6 +17,7 @@ import uvicorn
 
 from tandemq.client.aio.admin import Admin
 from tandemq.console.app import build_app
+from tandemq.console.cluster.tables_thread import TablesThread
 from tandemq.console.cluster.topics_and_groups import SAMPLE_S
 from tandemq.console.services import Console, ConsoleSettings, wall_ms
 from tandemq.errors import LocalError, TandemError
@@ -40,19 +41,21 @@ class ListenAddress:
 @asynccontextmanager
 async def open_console(settings: ConsoleSettings, database: GroupDatabase, name_servers: str) -> AsyncIterator[Console]:
     """Open a console without a server, for as long as the body runs."""
-    async with Admin(name_servers, tls=settings.tls or False) as admin:
-        console = Console(settings, database, admin, name_servers)
-        if not await console.run(console.accounts.users):
-            console.setup_token = secrets.token_urlsafe(24)
-            console.setup_until_ms = wall_ms() + SETUP_MS
-        sampler = asyncio.create_task(_sample(console))
-        try:
-            yield console
-        finally:
-            sampler.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await sampler
-            await console.close()
+    tls = settings.tls or False
+    async with Admin(name_servers, tls=tls) as admin:
+        with contextlib.closing(TablesThread(Admin(name_servers, tls=tls))) as tables:
+            console = Console(settings, database, admin, name_servers, tables)
+            if not await console.run(console.accounts.users):
+                console.setup_token = secrets.token_urlsafe(24)
+                console.setup_until_ms = wall_ms() + SETUP_MS
+            sampler = asyncio.create_task(_sample(console))
+            try:
+                yield console
+            finally:
+                sampler.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await sampler
+                await console.close()
 
 
 async def _sample(console: Console) -> None:

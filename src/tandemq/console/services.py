@@ -16,6 +16,7 @@ from tandemq.config.tls import ClientTls
 from tandemq.console.access.accounts import Accounts
 from tandemq.console.access.throttle import LoginThrottle
 from tandemq.console.cluster.messages import MessageFinder
+from tandemq.console.cluster.tables_thread import TableSource
 from tandemq.console.cluster.topics_and_groups import ClusterTables
 from tandemq.console.cluster.watch import ClusterWatch
 from tandemq.errors import OutcomeUnknown, TandemError
@@ -59,6 +60,8 @@ class Console:
     database: GroupDatabase
     admin: Admin
     name_servers: str
+    table_source: TableSource | None = None
+    """What fetches the tables of topics and groups; None: `admin`."""
     accounts: Accounts = field(init=False)
     watch: ClusterWatch = field(init=False)
     tables: ClusterTables = field(init=False)
@@ -79,7 +82,7 @@ class Console:
         """Build what follows from the arguments."""
         self.accounts = Accounts(self.database)
         self.watch = ClusterWatch(self.admin)
-        self.tables = ClusterTables(self.admin)
+        self.tables = ClusterTables(self.table_source or self.admin)
         self.finder = MessageFinder(self.admin)
 
     async def run(self, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
@@ -104,6 +107,7 @@ class Console:
         """End streams and close connections; the database stays open."""
         self.ending.set()
         await self.watch.close()
+        await self.tables.close()
         if self._producer is not None:
             await self._producer.close()
 

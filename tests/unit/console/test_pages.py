@@ -2,11 +2,15 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from tandemq.client.admin.groups import ConsumeProgress, ResetTarget
+from tandemq.client.aio.admin import Admin
 from tandemq.console.cluster import topics_and_groups
 from tandemq.console.cluster.messages import RESENT_FROM
 from tandemq.console.pages import consumers
@@ -125,6 +129,27 @@ def test_groups_are_listed_by_lag_with_one_request(browser_of: BrowserOf, cluste
     assert "1 to 100 of 2002" in page
     browser.get("/consumers?at=100&q=g1")
     assert [call for call in cluster.calls if call[0] == "all_progress"] == [("all_progress",)]
+
+
+def test_list_is_shown_at_once_while_the_next_one_is_fetched(
+    cluster: FakeAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(topics_and_groups, "time", SimpleNamespace(monotonic=lambda: clock[0], time_ns=lambda: 0))
+
+    async def lists() -> list[tuple[str, ...]]:
+        shown, tables = [], topics_and_groups.ClusterTables(cast(Admin, cluster))
+        for wait_s, name in ((0, "a"), (4, "b"), (0, "c"), (20, "d")):
+            clock[0] += wait_s
+            cluster.groups_progress = {name: {}}
+            shown.append(tuple(row.name for row in await tables.groups()))
+            await anyio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
+        await tables.close()
+        return shown
+
+    # The second is 4 s old and shown, while "b" is fetched; the last one would be 20 s old.
+    assert anyio.run(lists) == [("a",), ("a",), ("b",), ("d",)]
 
 
 def test_group_shows_queues_and_chart(browser_of: BrowserOf, console: Console) -> None:

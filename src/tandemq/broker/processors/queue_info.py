@@ -3,8 +3,6 @@
 Source: docs/reference/requests.md, "administration"; RocketMQ AdminBrokerProcessor.
 """
 
-from typing import Any
-
 import msgspec
 
 from tandemq.boundary import Now
@@ -12,9 +10,10 @@ from tandemq.broker.connections.connection import Handler, Link
 from tandemq.broker.context import CurrentConfig
 from tandemq.broker.maintenance.registration import Registration
 from tandemq.broker.maintenance.stats import Stats
+from tandemq.broker.processors.sliced_responses import SlicedResponses, Slices
 from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.state.clients import Clients
-from tandemq.broker.state.consumer_offsets import ConsumerOffsets
+from tandemq.broker.state.consumer_offsets import SEPARATOR, ConsumerOffsets
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.admin_requests import (
@@ -36,6 +35,9 @@ from tandemq.storage.store import Store
 
 ENTRIES_MAX = 4_096
 """Maximum number of entries of a queue in one response."""
+QUEUES_PER_SLICE = 128
+"""Queues, or groups without any, in one slice of the progress of all groups."""
+KEYS_PER_SLICE = 2_048
 
 
 def queue_key(topic: str, broker_name: str, queue_id: int) -> Raw:
@@ -57,6 +59,7 @@ class QueueInfoProcessor:
         stats: Stats,
         registration: Registration,
         current: CurrentConfig,
+        sliced: SlicedResponses,
     ) -> None:
         """Take the collaborators; nothing is read yet."""
         self._store = store
@@ -68,6 +71,7 @@ class QueueInfoProcessor:
         self._stats = stats
         self._registration = registration
         self._current = current
+        self._sliced = sliced
 
     def handlers(self) -> dict[Code, Handler]:
         """Return the handlers by request code."""
@@ -150,36 +154,56 @@ class QueueInfoProcessor:
         )
 
     def _progress(self, topic: str, group: str, queues: int) -> dict[Raw, dict[str, int]]:
-        table = {}
-        for queue_id in range(queues):
-            consumed = max(0, self._offsets.get(topic, group, queue_id) or 0)
-            table[self._key(topic, queue_id)] = {
-                "brokerOffset": self._bounds(topic, queue_id)[1],
-                "consumerOffset": consumed,
-                "lastTimestamp": self._time_at(topic, queue_id, consumed - 1),
-                "pullOffset": max(consumed, self._pull.counters.next_offset(topic, group, queue_id)),
-            }
-        return table
+        return {self._key(topic, queue_id): self._progress_in(topic, group, queue_id) for queue_id in range(queues)}
+
+    def _progress_in(self, topic: str, group: str, queue_id: int) -> dict[str, int]:
+        consumed = max(0, self._offsets.get(topic, group, queue_id) or 0)
+        return {
+            "brokerOffset": self._bounds(topic, queue_id)[1],
+            "consumerOffset": consumed,
+            "lastTimestamp": self._time_at(topic, queue_id, consumed - 1),
+            "pullOffset": max(consumed, self._pull.counters.next_offset(topic, group, queue_id)),
+        }
 
     def _rate(self, topic: str, group: str) -> float:
         return self._stats.per_second("GROUP_GET_NUMS", f"{topic}@{group}")
 
-    def _on_all_consume_stats(self, _link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_all_consume_stats(self, link: Link, command: Command, now: Now) -> Command | None:
         is_order = read_fields(BrokerConsumeStatsFields, command.fields).is_order
-        groups: list[dict[str, Any]] = []
-        behind = 0
-        for group in self._groups.table:
-            found = []
-            for topic in self._consumed(group, None):
-                config = self._topics.table[topic].config
-                if is_order and not config.order:
+        return self._sliced.begin(link, command, self._all_progress(is_order=is_order), now)
+
+    def _all_progress(self, *, is_order: bool) -> Slices:
+        """Build the body in slices: topics and groups that are deleted meanwhile are left out from then on."""
+        topics_of: dict[str, list[str]] = {}
+        for number, key in enumerate(list(self._offsets.table), 1):
+            topic, _, group = key.rpartition(SEPARATOR)
+            topics_of.setdefault(group, []).append(topic)
+            if number % KEYS_PER_SLICE == 0:
+                yield
+        groups: list[bytes] = []
+        behind = built = 0
+        for group in list(self._groups.table):
+            found: list[bytes] = []
+            for topic in self._consumed(group, topics_of.get(group, [])):
+                known = self._topics.get(topic)
+                if known is None or (is_order and not known.config.order):
                     continue
-                table = self._progress(topic, group, config.write_queue_nums)
-                behind += sum(queue["brokerOffset"] - queue["consumerOffset"] for queue in table.values())
-                found.append({"consumeTps": self._rate(topic, group), "offsetTable": table})
-            groups.append({group: found})
-        body = {"brokerAddr": self._registration.address, "consumeStatsList": groups, "totalDiff": behind}
-        return command.answer(ResponseCode.SUCCESS, body=dumps_java(body))
+                queues: list[bytes] = []
+                for queue_id in range(known.config.write_queue_nums):
+                    progress = self._progress_in(topic, group, queue_id)
+                    behind += progress["brokerOffset"] - progress["consumerOffset"]
+                    queues.append(b"%b:%b" % (self._key(topic, queue_id).encode(), dumps(progress)))
+                    built += 1
+                    if built % QUEUES_PER_SLICE == 0:
+                        yield
+                rate = dumps_java(self._rate(topic, group))
+                found.append(b'{"consumeTps":%b,"offsetTable":{%b}}' % (rate, b",".join(queues)))
+            groups.append(b"{%b:[%b]}" % (dumps_java(group), b",".join(found)))
+            built += not found
+            if not found and built % QUEUES_PER_SLICE == 0:
+                yield
+        address = dumps_java(self._registration.address)
+        return b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d}' % (address, b",".join(groups), behind)
 
     def _on_time_span(self, _link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(TopicGroupFields, command.fields)

@@ -4,6 +4,7 @@ The lag of all groups is recorded once a minute, for the chart of the last hour;
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,36 +12,62 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tandemq.client.admin.groups import ConsumeProgress
-from tandemq.client.aio.admin import Admin
+from tandemq.console.cluster.tables_thread import TableSource
+from tandemq.errors import TandemError
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS, TopicConfig, is_system_group
 
 FRESH_S = 3.0
 NEW_S = 0.5
 """Age of a table in which something is missing that may be new, and of the offsets before a reset."""
+STALE_S = 15.0
+"""Age of a list that is shown at once, while the next one is fetched."""
 SAMPLE_S = 60.0
 SAMPLES_MAX = 60
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 class _Cached(Generic[T]):
-    """A value that is kept for seconds; it is fetched by one request at a time."""
+    """A value that is kept for seconds; it is fetched by one request at a time.
+
+    A value older than `FRESH_S` is fetched again; who accepts an older one gets it at once and does not wait.
+    """
 
     def __init__(self, fetch: Callable[[], Awaitable[T]]) -> None:
         self._fetch = fetch
         self._value: tuple[float, T] | None = None
         self._lock = asyncio.Lock()
+        self._refresh: asyncio.Task[None] | None = None
 
     async def get(self, age_s: float = FRESH_S) -> T:
         """Return the value, at most `age_s` old."""
+        found = self._value
+        if found is not None and (age := time.monotonic() - found[0]) <= age_s:
+            if age > FRESH_S and self._refresh is None:
+                self._refresh = asyncio.create_task(self._fetch_again())
+            return found[1]
         async with self._lock:
             if self._value is None or time.monotonic() - self._value[0] > age_s:
                 value = await self._fetch()
                 self._value = (time.monotonic(), value)
             return self._value[1]
 
+    async def _fetch_again(self) -> None:
+        try:
+            await self.get()
+        except TandemError as error:  # the next one that needs it gets the error
+            log.info("console: a table is not fetched: %s", error)
+        finally:
+            self._refresh = None
+
     def forget(self) -> None:
         self._value = None
+
+    async def close(self) -> None:
+        if self._refresh is not None:
+            self._refresh.cancel()
+            await asyncio.wait({self._refresh})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +98,16 @@ class GroupRow:
 class ClusterTables:
     """The tables."""
 
-    def __init__(self, admin: Admin) -> None:
-        """Take an admin client that is started; nothing is asked yet."""
-        self._topics = _Cached(admin.topic_configs)
-        self._progress = _Cached(admin.all_progress)
+    def __init__(self, source: TableSource) -> None:
+        """Take what fetches the tables; nothing is asked yet."""
+        self._topics = _Cached(source.topic_configs)
+        self._progress = _Cached(source.all_progress)
         self._samples: dict[str, deque[int]] = {}
+
+    async def close(self) -> None:
+        """Stop fetching."""
+        await self._topics.close()
+        await self._progress.close()
 
     def forget(self) -> None:
         """Fetch the tables again when they are asked for next: something was changed."""
@@ -84,18 +116,18 @@ class ClusterTables:
 
     async def topics(self) -> list[TopicRow]:
         """Return all topics, sorted by name."""
-        return [_topic_row(name, configs) for name, configs in (await self._topics.get()).items()]
+        return [_topic_row(name, configs) for name, configs in (await self._topics.get(STALE_S)).items()]
 
     async def topic(self, name: str) -> Mapping[str, TopicConfig]:
         """Return the configurations of a topic by broker; {} if there is no such topic."""
         return (await self._topics.get()).get(name) or (await self._topics.get(NEW_S)).get(name, {})
 
-    async def groups(self) -> list[GroupRow]:
-        """Return all consumer groups, those that lag most first."""
+    async def groups(self, age_s: float = STALE_S) -> list[GroupRow]:
+        """Return all consumer groups, those that lag most first, at most `age_s` old."""
         now_ms = time.time_ns() // 1_000_000
         rows = [
             _group_row(name, queues, now_ms)
-            for name, queues in (await self._progress.get()).items()
+            for name, queues in (await self._progress.get(age_s)).items()
             if not is_system_group(name)
         ]
         return sorted(rows, key=lambda row: (-row.lag, row.name))
@@ -119,7 +151,7 @@ class ClusterTables:
 
     async def sample(self) -> None:
         """Record the present lag of all groups."""
-        rows = await self.groups()
+        rows = await self.groups(FRESH_S)
         for row in rows:
             self._samples.setdefault(row.name, deque(maxlen=SAMPLES_MAX)).append(row.lag)
         for name in self._samples.keys() - {row.name for row in rows}:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tandemq.broker.processors import queue_info
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
@@ -94,6 +95,54 @@ def test_progress_of_all_groups_sums_their_lag(broker: Harness) -> None:
     assert tables["slow"][0]["offsetTable"][key("TopicA", 0)]["brokerOffset"] == 3
     ordered = broker.json(Code.GET_BROKER_CONSUME_STATS, {"isOrder": True})
     assert ordered["totalDiff"] == 0
+
+
+MANY = {"isOrder": False}
+
+
+@pytest.fixture
+def many(broker: Harness, monkeypatch: pytest.MonkeyPatch) -> Harness:
+    """A broker with 20 more groups, two queues each, of which four fit in a slice."""
+    monkeypatch.setattr(queue_info, "QUEUES_PER_SLICE", 4)
+    for number in range(20):
+        commit(broker, f"group-{number:02}", 1)
+        broker.pull("TopicA", group=f"group-{number:02}")  # the group exists from now on
+    return broker
+
+
+def test_progress_of_many_groups_is_built_in_slices_between_other_requests(many: Harness) -> None:
+    opaque = many.send_request(Code.GET_BROKER_CONSUME_STATS, MANY)
+    turns = 0
+    while (answer := many.answer_to(opaque)) is None:
+        assert many.send("TopicA").code == ResponseCode.SUCCESS, "answered while the response is being built"
+        many.pass_time(1)
+        turns += 1
+    assert turns >= 42 // 4
+    found = loads(answer.body)
+    tables = {group: stats for entry in found["consumeStatsList"] for group, stats in entry.items() if stats}
+    assert len(tables) == 20
+    assert tables["group-07"][0]["offsetTable"][key("TopicA", 0)]["consumerOffset"] == 1
+
+
+def test_groups_and_topics_deleted_meanwhile_are_left_out(many: Harness) -> None:
+    opaque = many.send_request(Code.GET_BROKER_CONSUME_STATS, MANY)
+    many.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "TopicA"})
+    many.pass_time(50)
+    answer = many.answer_to(opaque)
+    assert answer is not None and answer.code == ResponseCode.SUCCESS
+    assert len([stats for entry in loads(answer.body)["consumeStatsList"] for stats in entry.values() if stats]) <= 3
+
+
+def test_number_of_responses_being_built_is_limited_and_closed_connections_are_dropped(many: Harness) -> None:
+    many.open(9)
+    begun = [many.send_request(Code.GET_BROKER_CONSUME_STATS, MANY, link=9) for _ in range(8)]
+    assert many.ask(Code.GET_BROKER_CONSUME_STATS, MANY).code == ResponseCode.SYSTEM_BUSY
+    many.close(9)
+    many.pass_time(50)
+    assert [many.answer_to(opaque, link=9) for opaque in begun] == [None] * 8
+    opaque = many.send_request(Code.GET_BROKER_CONSUME_STATS, MANY)
+    many.pass_time(50)
+    assert many.answer_to(opaque) is not None
 
 
 def test_groups_of_a_topic_are_subscribers_and_owners_of_offsets(broker: Harness) -> None:
