@@ -22,10 +22,12 @@ NATS_CELLS = frozenset(f"send/json/varied/4q/{shape}" for shape in ("1x1", "64x1
 """The cells that NATS JetStream is measured on, with bodies of the same lengths. It is no part of any target."""
 
 Session = Literal[
-    "send", "read", "live", "flush", "pair", "java", "rest", "store", "failover", "client", "topics", "beside", "sim"
-]
+    "send", "read", "live", "flush", "pair", "java", "rest", "store", "failover", "client", "topics", "metrics",
+    "beside", "sim"
+]  # fmt: skip
 SESSIONS: tuple[Session, ...] = (
-    "send", "read", "live", "flush", "pair", "java", "rest", "store", "failover", "client", "topics", "beside", "sim"
+    "send", "read", "live", "flush", "pair", "java", "rest", "store", "failover", "client", "topics", "metrics",
+    "beside", "sim"
 )  # fmt: skip
 """Groups of cells that are measured on one start of the server, in this order."""
 _Quantity = Literal["rate", "time"]
@@ -180,6 +182,10 @@ def _other_cells() -> Iterable[Cell]:
     yield _time("topics/create", "creating 5,000 topics", "topics", "s", bound=5.0, ours_only=True)
     title = "kill -9 with 5,000 topics → all routes are back"
     yield _time("topics/restart", title, "topics", "s", bound=3.0, ours_only=True)
+    title = "10,000 series, a scrape per second"
+    yield _time("metrics/slice", f"{title}: longest slice", "metrics", "ms", bound=3.0, ours_only=True)
+    yield _time("metrics/scrape", f"{title}: CPU time of one", "metrics", "ms", bound=10.0, ours_only=True)
+    yield Cell("metrics/throughput", f"{title}: sends kept", "metrics", "%", bound=99.0, ours_only=True)
     yield Cell("sim/seeds", "simulation", "sim", "seeds/s", bound=10, ours_only=True)
 
 

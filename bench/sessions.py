@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import clients, live, nats, processes, reading, sending
+from bench import clients, live, nats, processes, reading, scraping, sending
 from bench.cells import NATS, Session
 from bench.setting import Bench, Figure
 
@@ -24,6 +24,7 @@ _SESSIONS: dict[Session, Callable[[Bench], Iterator[Figure]]] = {
     "failover": processes.failover,
     "client": clients.client,
     "topics": processes.topics,
+    "metrics": scraping.metrics,
     "beside": live.beside,
     "sim": processes.sim,
 }

@@ -1,5 +1,6 @@
 """`tandemq broker` and `tandemq namesrv`: one server process each."""
 
+import gc
 import json
 import logging
 import os
@@ -122,6 +123,8 @@ def broker(
         },
         as_json=as_json,
     )
+    # What the start has made stays: the collector of cycles need not look at it again, which took it 30 ms at a time.
+    gc.freeze()
     process.run()
     process.close()
 
@@ -157,5 +160,7 @@ def namesrv(path: str | None, port: int | None, pairs: tuple[str, ...], as_json:
         {"address": process.address, "metrics": process.metrics_address},
         as_json=as_json,
     )
+    # What the start has made stays: the collector of cycles need not look at it again, which took it 30 ms at a time.
+    gc.freeze()
     process.run()
     process.close()

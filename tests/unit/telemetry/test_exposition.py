@@ -1,6 +1,7 @@
 """The text formats: escapes, headers, buckets, and limits."""
 
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 
@@ -68,6 +69,19 @@ def test_texts_of_series_that_are_gone_are_dropped() -> None:
     for start in range(0, 10_000, 1_000):
         list(renderer.render(Batch(SENT, {(str(n),): n for n in range(start, start + 1_000)}), {}))
     assert len(renderer._prefixes[SENT.name]) <= 4_000
+
+
+def test_kept_texts_are_those_of_a_renderer_that_keeps_none() -> None:
+    random, renderer = Random(7), TextRenderer(50_000)
+    values: dict[tuple[str, ...], float] = {}
+    for number in range(60):
+        for _ in range(random.choice((0, 1, 40))):
+            values[str(random.randrange(700)),] = random.choice((1, 2, 2.5))
+        for labels in random.sample(list(values), min(len(values), random.choice((0, 0, 3)))):
+            del values[labels]
+        kept = b"".join(renderer.render(Batch(SENT, dict(values)), {"broker": "b"}))
+        assert kept == b"".join(TextRenderer(50_000).render(Batch(SENT, dict(values)), {"broker": "b"})), number
+        assert kept.count(b"\n") == len(values)
 
 
 @spec("O03")

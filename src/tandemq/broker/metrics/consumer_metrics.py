@@ -20,7 +20,6 @@ from tandemq.broker.state.clients import Clients, Member
 from tandemq.broker.state.consumer_offsets import SEPARATOR, ConsumerOffsets
 from tandemq.errors import StoreError
 from tandemq.model.topic import is_system_group
-from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.store import Store
 from tandemq.telemetry.families import PAUSE_EVERY, Batch, Family, Labels, Values, gauge
 
@@ -60,28 +59,46 @@ class _KnownTime(NamedTuple):
     stored_ms: int
 
 
-class _KnownTimes:
-    """What is kept of one group and topic: labels, and store times of the first messages by queue."""
+_Spans = dict[int, tuple[int, int]]
+"""Lowest offset and end of each queue of a topic, by queue id."""
 
-    __slots__ = ("committed", "group", "labels", "pulled", "topic")
+
+class _GroupLag:
+    """Lag of one group in one topic as it was counted last, and what it was counted from.
+
+    `since_ms` and `queueing_since_ms` are store times of the oldest messages not committed and not pulled, 0: none.
+    """
+
+    __slots__ = (
+        "committed",
+        "committed_times",
+        "group",
+        "in_flight",
+        "labels",
+        "pulled",
+        "pulled_times",
+        "queueing_since_ms",
+        "ready",
+        "since_ms",
+        "spans",
+        "topic",
+    )
 
     def __init__(self, key: str) -> None:
         self.topic, _, self.group = key.partition(SEPARATOR)
         system = truth(is_system_topic(self.topic) or is_system_group(self.group))
         self.labels: Labels = (self.group, self.topic, truth(is_retry_topic(self.topic)), system)
-        self.committed: dict[int, _KnownTime] = {}
-        """Of the first message not committed."""
-        self.pulled: dict[int, _KnownTime] = {}
+        self.spans: _Spans = {}
+        self.committed: dict[int, int] = {}
+        self.pulled: dict[int, int] = {}
+        self.committed_times: dict[int, _KnownTime] = {}
+        """Of the first message not committed, by queue."""
+        self.pulled_times: dict[int, _KnownTime] = {}
         """Of the first message not pulled, if that is another one."""
-
-
-class _Lag:
-    """Lag of one group in one topic; store times of the oldest messages not committed and not pulled, 0: none."""
-
-    __slots__ = ("in_flight", "queueing_since_ms", "ready", "since_ms")
-
-    def __init__(self) -> None:
         self.in_flight = self.ready = self.since_ms = self.queueing_since_ms = 0
+
+
+_NO_OFFSETS: dict[int, int] = {}
 
 
 class ConsumerMetrics:
@@ -96,7 +113,7 @@ class ConsumerMetrics:
         self._offsets = offsets
         self._counters = counters
         self._clients = clients
-        self._known: dict[str, _KnownTimes] = {}
+        self._lags: dict[str, _GroupLag] = {}
         """By topic and group, of the last collection."""
         self._reads = 0
 
@@ -107,62 +124,85 @@ class ConsumerMetrics:
         yield from self._collect_clients()
 
     def _collect_lags(self, now: Now) -> Iterator[Batch | None]:
+        """Yield the families of lag. What nothing has changed for is not counted again."""
         found: dict[Family, Values] = {family: {} for family in (LAG, LAG_MS, IN_FLIGHT, QUEUEING_MS, READY)}
         lags, lag_times, in_flight, queueing_times, ready = found.values()
-        known: dict[str, _KnownTimes] = {}
-        for number, key in enumerate(list(self._offsets.table)):
-            lag = _Lag()
-            times = known[key] = self._known.get(key) or _KnownTimes(key)
-            yield from self._walk(key, lag, times)
-            labels = times.labels
+        spans_by_topic: dict[str, _Spans] = {}
+        yield from self._collect_spans(spans_by_topic)
+        kept: dict[str, _GroupLag] = {}
+        wall_ms, by_group, table = now.wall_ms, self._counters.by_group, self._offsets.table
+        for number, key in enumerate(list(table)):
+            lag = kept[key] = self._lags.get(key) or _GroupLag(key)
+            spans = spans_by_topic.get(lag.topic, {})
+            committed = table.get(key, _NO_OFFSETS)
+            counts = by_group.get((lag.topic, lag.group))
+            pulled = counts.next_offsets if counts is not None else _NO_OFFSETS
+            if lag.committed != committed or lag.spans != spans or lag.pulled != pulled:
+                lag.committed, lag.spans, lag.pulled = committed.copy(), spans, pulled.copy()
+                yield from self._count(lag)
+            labels, since_ms, queueing_ms = lag.labels, lag.since_ms, lag.queueing_since_ms
             lags[labels] = lag.in_flight + lag.ready
             in_flight[labels] = lag.in_flight
             ready[labels] = lag.ready
-            lag_times[labels] = max(0, now.wall_ms - lag.since_ms) if lag.since_ms else 0
-            queueing_times[labels] = max(0, now.wall_ms - lag.queueing_since_ms) if lag.queueing_since_ms else 0
+            lag_times[labels] = wall_ms - since_ms if 0 < since_ms < wall_ms else 0
+            queueing_times[labels] = wall_ms - queueing_ms if 0 < queueing_ms < wall_ms else 0
             if number % (PAUSE_EVERY // 4) == 0:
                 yield None
-        self._known = known
+        self._lags = kept
         for family, values in found.items():
             yield Batch(family, values)
 
-    def _walk(self, key: str, lag: _Lag, times: _KnownTimes) -> Iterator[None]:
+    def _collect_spans(self, spans_by_topic: dict[str, _Spans]) -> Iterator[None]:
+        """Note the offsets of all queues of topics that some group has offsets of."""
+        for number, key in enumerate(list(self._offsets.table)):
+            spans_by_topic[key.partition(SEPARATOR)[0]] = {}
+            if number % PAUSE_EVERY == 0:
+                yield None
+        for number, ((topic, queue_id), queue) in enumerate(list(self._store.queues.items())):
+            spans = spans_by_topic.get(topic)
+            if spans is not None:
+                spans[queue_id] = queue.min_offset, queue.max_offset
+            if number % PAUSE_EVERY == 0:
+                yield None
+
+    def _count(self, lag: _GroupLag) -> Iterator[None]:
         """Add up the queues of one group and topic; times of offsets that are not the first any more are forgotten."""
-        topic, queues = times.topic, self._store.queues
-        counts = self._counters.by_group.get((topic, times.group))
-        pulled = counts.next_offsets if counts is not None else {}
+        lag.in_flight = lag.ready = lag.since_ms = lag.queueing_since_ms = 0
         committed_times: dict[int, _KnownTime] = {}
         pulled_times: dict[int, _KnownTime] = {}
-        for queue_id, committed in list(self._offsets.table.get(key, {}).items()):
-            queue = queues.get((topic, queue_id))
-            if queue is None or committed >= queue.max_offset:
+        for queue_id, committed in lag.committed.items():
+            low, end = lag.spans.get(queue_id, (0, 0))
+            if committed >= end:
                 continue
-            end, first = queue.max_offset, max(committed, queue.min_offset)
-            following = min(max(first, pulled.get(queue_id, 0)), end)
+            first = max(committed, low)
+            following = min(max(first, lag.pulled.get(queue_id, 0)), end)
             lag.in_flight += following - first
             lag.ready += end - following
-            time = times.committed.get(queue_id)
+            time = lag.committed_times.get(queue_id)
             if time is None or time.offset != first:
-                time = self._read(queue, first)
+                time = self._read(lag.topic, queue_id, first)
             committed_times[queue_id] = time
             if time.stored_ms and (time.stored_ms < lag.since_ms or not lag.since_ms):
                 lag.since_ms = time.stored_ms
             if following < end:
                 if following != first:
-                    time = times.pulled.get(queue_id)
+                    time = lag.pulled_times.get(queue_id)
                     if time is None or time.offset != following:
-                        time = self._read(queue, following)
+                        time = self._read(lag.topic, queue_id, following)
                     pulled_times[queue_id] = time
                 if time.stored_ms and (time.stored_ms < lag.queueing_since_ms or not lag.queueing_since_ms):
                     lag.queueing_since_ms = time.stored_ms
             if self._reads >= READS_PER_SLICE:
                 self._reads = 0
                 yield None
-        times.committed, times.pulled = committed_times, pulled_times
+        lag.committed_times, lag.pulled_times = committed_times, pulled_times
 
-    def _read(self, queue: ConsumeQueue, offset: int) -> _KnownTime:
+    def _read(self, topic: str, queue_id: int, offset: int) -> _KnownTime:
         """Read the store time of a message, 0 if that is not possible."""
         self._reads += 1
+        queue = self._store.queues.get((topic, queue_id))
+        if queue is None:
+            return _KnownTime(offset, 0)
         try:
             return _KnownTime(offset, self._store.stored_ms(queue, offset))
         except StoreError:

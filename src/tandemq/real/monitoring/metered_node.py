@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from time import monotonic_ns
+from time import monotonic_ns, thread_time_ns
 
 from tandemq.boundary import Event, Job, JobDone, Now, Turn
 from tandemq.telemetry.buckets import SECONDS_BOUNDS, DurationBuckets
@@ -36,6 +36,10 @@ COLLECT_SECONDS = histogram(
 )
 SLICE_SECONDS = histogram(
     "tandemq_metrics_slice_seconds", "Duration of the slices in which collections run.", bounds=SECONDS_BOUNDS
+)
+CPU_SECONDS = counter("tandemq_metrics_cpu_seconds_total", "CPU time of the event loop that collections took.")
+LONGEST_SLICE = gauge(
+    "tandemq_metrics_longest_slice_seconds", "CPU time of the longest slice of the collection before this one."
 )
 
 
@@ -88,6 +92,8 @@ class MeteredNode:
         self._waiting: list[Question] = []
         self._collection: Collection | None = None
         self._collecting_ns = 0
+        self._cpu_ns = self._longest_ns = self._last_longest_ns = 0
+        """CPU time of all slices, of the longest one of the collection in progress, and of the one before."""
         self._syncs_begun: dict[Job, int] = {}
         self._syncs = DurationBuckets()
         self._collections = DurationBuckets()
@@ -143,20 +149,24 @@ class MeteredNode:
         if self._collection is None and self._waiting:
             wants_text = self._waiting[0].kind is QuestionKind.PAGE
             self._collection = Collection(self.node.metrics, self._renderer if wants_text else None, now)
-            self._collecting_ns = 0
+            self._collecting_ns = self._longest_ns = 0
         if self._collection is not None:
             self._advance(self._collection)
 
     def _advance(self, collection: Collection) -> None:
-        began_ns = monotonic_ns()
+        began_ns, cpu_began_ns = monotonic_ns(), thread_time_ns()
         is_complete = False
         while not is_complete and monotonic_ns() - began_ns < SLICE_NS:
             is_complete = collection.step()
         took_ns = monotonic_ns() - began_ns
         self._slices.add(took_ns)
         self._collecting_ns += took_ns
+        cpu_ns = thread_time_ns() - cpu_began_ns
+        self._cpu_ns += cpu_ns
+        self._longest_ns = max(self._longest_ns, cpu_ns)
         if not is_complete:
             return
+        self._last_longest_ns = self._longest_ns
         self._collection = None
         self._collections.add(self._collecting_ns)
         kind = QuestionKind.PAGE if collection.is_text else QuestionKind.BATCHES
@@ -170,5 +180,7 @@ class MeteredNode:
         yield Batch(SYNC_SECONDS, distributions={(): self._syncs.distribution()})
         yield Batch(COLLECT_SECONDS, distributions={(): self._collections.distribution()})
         yield Batch(SLICE_SECONDS, distributions={(): self._slices.distribution()})
+        yield single(CPU_SECONDS, self._cpu_ns / 1e9)
+        yield single(LONGEST_SLICE, self._last_longest_ns / 1e9)
         yield single(DROPPED, self._renderer.dropped)
         yield single(SERIES, self._renderer.series)

@@ -1,10 +1,12 @@
 """Metrics of a broker: they agree with what its clients did."""
 
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
-from tandemq.broker.metrics.consumer_metrics import READS_PER_SLICE
+from tandemq.broker.metrics.consumer_metrics import READS_PER_SLICE, ConsumerMetrics
 from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.telemetry.collection import Collection
@@ -117,6 +119,37 @@ def test_master_without_its_lease_exports_no_lag_and_is_no_active_master(tmp_pat
     group.pass_time(10_000)
     text = text_of(master.node.metrics, master.now)
     assert (value(text, LAG_NAME), value(text, "tandemq_broker_master")) == (None, 0)
+
+
+@spec("O02")
+def test_lag_that_is_kept_is_the_lag_counted_anew(tmp_path: Path) -> None:
+    random, broker = Random(3), Harness(tmp_path)
+    kept = ConsumerMetrics(*collaborators(broker))
+    for topic in ("TopicA", "TopicB"):
+        broker.create_topic(topic, queues=3)
+    for number in range(80):
+        topic, queue = random.choice(("TopicA", "TopicB")), random.randrange(3)
+        match random.randrange(5):
+            case 0 | 1:
+                broker.send(topic, queue_id=queue)
+            case 2:
+                broker.commit(random.randrange(6), topic=topic, queue_id=queue)
+            case 3:
+                broker.pull(topic, random.randrange(4), queue_id=queue, most=1)
+            case _:
+                broker.pass_time(1_000)
+        assert lag_in(kept, broker) == lag_in(ConsumerMetrics(*collaborators(broker)), broker), number
+
+
+def collaborators(broker: Harness) -> tuple[Any, ...]:
+    """Return what the lag of a broker is counted from."""
+    node = broker.node
+    return node.store, node.offsets, node.pull.counters, node.clients, node.role
+
+
+def lag_in(metrics: ConsumerMetrics, broker: Harness) -> dict[str, dict[tuple[str, ...], float]]:
+    """Return the values of all families of one collection."""
+    return {batch.family.name: dict(batch.values) for batch in metrics.collect(broker.now) if batch is not None}
 
 
 def lags_of(group: RegistryGroup) -> dict[int, float | None]:
