@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tandemq.client.aio.admin import Admin
+    from tandemq.client.aio.deduplication import Deduplication, DuplicateStore, StoreFailure
     from tandemq.client.aio.producer import Producer
     from tandemq.client.aio.pull_consumer import PullConsumer
     from tandemq.client.aio.push_consumer import PushConsumer
+    from tandemq.client.aio.redis_store import RedisStore
+    from tandemq.client.aio.sqlite_store import SQLiteStore
     from tandemq.client.aio.transaction_producer import Transaction, TransactionProducer
     from tandemq.client.consumer.received_message import ReceivedMessage
     from tandemq.client.core.settings import ConsumeFrom, MessageModel
@@ -27,6 +30,8 @@ __all__ = [
     "Admin",
     "ClientTls",
     "ConsumeFrom",
+    "Deduplication",
+    "DuplicateStore",
     "Message",
     "MessageModel",
     "MessageQueue",
@@ -34,10 +39,13 @@ __all__ = [
     "PullConsumer",
     "PushConsumer",
     "ReceivedMessage",
+    "RedisStore",
     "ReplyMessage",
+    "SQLiteStore",
     "SendResult",
     "SendStatus",
     "Sql",
+    "StoreFailure",
     "StoredMessage",
     "Transaction",
     "TransactionProducer",
@@ -49,6 +57,8 @@ _MODULES = {
     "Admin": "tandemq.client.aio.admin",
     "ClientTls": "tandemq.config.tls",
     "ConsumeFrom": "tandemq.client.core.settings",
+    "Deduplication": "tandemq.client.aio.deduplication",
+    "DuplicateStore": "tandemq.client.aio.deduplication",
     "Message": "tandemq.model.message",
     "MessageModel": "tandemq.client.core.settings",
     "MessageQueue": "tandemq.model.message",
@@ -56,10 +66,13 @@ _MODULES = {
     "PullConsumer": "tandemq.client.aio.pull_consumer",
     "PushConsumer": "tandemq.client.aio.push_consumer",
     "ReceivedMessage": "tandemq.client.consumer.received_message",
+    "RedisStore": "tandemq.client.aio.redis_store",
     "ReplyMessage": "tandemq.model.replies",
+    "SQLiteStore": "tandemq.client.aio.sqlite_store",
     "SendResult": "tandemq.model.message",
     "SendStatus": "tandemq.model.message",
     "Sql": "tandemq.model.group",
+    "StoreFailure": "tandemq.client.aio.deduplication",
     "StoredMessage": "tandemq.model.message",
     "Transaction": "tandemq.client.aio.transaction_producer",
     "TransactionProducer": "tandemq.client.aio.transaction_producer",

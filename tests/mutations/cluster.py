@@ -27,6 +27,7 @@ from tandemq.broker.send import acknowledgements, decoded_path, delay
 from tandemq.broker.send import processor as send
 from tandemq.broker.send.response import recode
 from tandemq.broker.state import consumer_offsets as offsets
+from tandemq.client.consumer import deduplication
 from tandemq.client.consumer import push_machine as consuming
 from tandemq.client.consumer.queues import process_queue
 from tandemq.client.core import connections as links
@@ -449,6 +450,24 @@ def client_waits_for_its_master() -> AbstractContextManager[Any]:
     return patched(routes.Routes, "read_addresses", master_only)
 
 
+def client_delivers_duplicates() -> AbstractContextManager[Any]:
+    """A consumer with a window of duplicates delivers them."""
+    return patched(deduplication.HandledKeys, "__contains__", lambda self, identity: False)
+
+
+def client_marks_before_the_handler() -> AbstractContextManager[Any]:
+    """A consumer with a window of duplicates counts a message as handled when it is delivered."""
+    admit = deduplication.DuplicateFilter.admit
+
+    def marking(self: deduplication.DuplicateFilter, delivery: Any) -> Any:
+        admission = admit(self, delivery)
+        if delivery.identity:
+            self._handled.add(delivery.queue, delivery.identity)
+        return admission
+
+    return patched(deduplication.DuplicateFilter, "admit", marking)
+
+
 def client_mixes_up_replies() -> AbstractContextManager[Any]:
     """The client gives a reply to the oldest request that waits."""
     taken = requester.Requester.take_reply
@@ -524,6 +543,8 @@ MUTATIONS: dict[str, Mutation] = {
     "client-drops-rejected": Mutation(client_drops_rejected, frozenset({"I13"})),
     "client-skips-messages": Mutation(client_skips_messages, frozenset({"I14"})),
     "client-waits-for-its-master": Mutation(client_waits_for_its_master, frozenset({"I14"})),
+    "client-delivers-duplicates": Mutation(client_delivers_duplicates, frozenset({"I22"})),
+    "client-marks-before-the-handler": Mutation(client_marks_before_the_handler, frozenset({"I22", "I13", "I14"})),
     "client-mixes-up-replies": Mutation(client_mixes_up_replies, frozenset({"I20"})),
     "replies-get-lost": Mutation(replies_get_lost, frozenset({"I20"})),
     "filters-let-pass": Mutation(filters_let_pass, frozenset({"I21"})),

@@ -21,6 +21,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
+from tandemq.client.aio.deduplication import Deduplication
 from tandemq.client.aio.options import ConsumerKeywords, ProducerKeywords, QueueChoice
 from tandemq.client.aio.producer import REQUEST_TIMEOUT_S, Producer
 from tandemq.client.aio.push_consumer import PushConsumer
@@ -270,6 +271,7 @@ class BlockingConsumer:
         topics: Mapping[str, Expression],
         client_id: str = "",
         tls: ClientTls | bool = False,
+        deduplicate: bool | Deduplication = False,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         """Create a consumer and join the group.
@@ -280,6 +282,7 @@ class BlockingConsumer:
             topics: subscriptions: "*" for all messages of a topic, tags: "a || b", or SQL92: `Sql("a > 3")`.
             client_id: name of this member at brokers and in its group; by default a unique one.
             tls: TLS on all connections; True: servers are verified with the authorities of the system.
+            deduplicate: whether, or how, duplicates of handled messages are recognised and skipped.
             options: see `ConsumerOptions`.
 
         Raises:
@@ -287,7 +290,15 @@ class BlockingConsumer:
             NetworkError: no name server responds within `start_timeout_ms`.
             RemoteError: the server at the address is not a name server.
         """
-        self._consumer = PushConsumer(name_servers, group=group, topics=topics, client_id=client_id, tls=tls, **options)
+        self._consumer = PushConsumer(
+            name_servers,
+            group=group,
+            topics=topics,
+            client_id=client_id,
+            tls=tls,
+            deduplicate=deduplicate,
+            **options,
+        )
         self._thread = LoopThread()
         _start(self._thread, self._consumer.start())
 
@@ -304,6 +315,16 @@ class BlockingConsumer:
         """Iterate over messages without end."""
         while (message := self.receive()) is not None:
             yield message
+
+    @property
+    def duplicates_skipped(self) -> int:
+        """Number of duplicates that were acknowledged instead of delivered; see `PushConsumer`."""
+        return self._consumer.duplicates_skipped
+
+    @property
+    def store_failures(self) -> int:
+        """Number of calls of the store of handled messages that failed; see `PushConsumer`."""
+        return self._consumer.store_failures
 
     def close(self) -> None:
         """Commit, leave the group, close; has no effect a second time."""

@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from tandemq.client.consumer.push_machine import Delivery, PushConsumerCore
+from tandemq.client.consumer.delivery import Delivery
+from tandemq.client.consumer.push_machine import PushConsumerCore
 from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions, ProducerOptions
 from tandemq.codec.message_trace import TraceKind, TraceMessageType, TraceRecord, decode_traces
 from tandemq.errors import ConfigError, RemoteError

@@ -20,9 +20,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Self, Unpack
 
+from tandemq.client.aio.checked_deliveries import CheckedDeliveries
+from tandemq.client.aio.deduplication import Deduplication, window_options
 from tandemq.client.aio.options import ConsumerKeywords
 from tandemq.client.aio.transport import Shell, make_config
-from tandemq.client.consumer.push_machine import Delivery, PushConsumerCore
+from tandemq.client.consumer.delivery import Delivery
+from tandemq.client.consumer.push_machine import PushConsumerCore
 from tandemq.client.consumer.received_message import ReceivedMessage
 from tandemq.client.consumer.subscription import Expression, check_expression_at_broker, make_subscription
 from tandemq.client.core.settings import ConsumerOptions
@@ -49,6 +52,7 @@ class PushConsumer:
         topics: Mapping[str, Expression] | None = None,
         client_id: str = "",
         tls: ClientTls | bool = False,
+        deduplicate: bool | Deduplication = False,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         """Create a consumer that is not connected yet.
@@ -59,12 +63,14 @@ class PushConsumer:
             topics: subscriptions: "*" for all messages of a topic, tags: "a || b", or SQL92: `Sql("a > 3")`.
             client_id: name of this member at brokers and in its group; by default a unique one.
             tls: TLS on all connections; True: servers are verified with the authorities of the system.
+            deduplicate: whether, or how, duplicates of handled messages are recognised and skipped.
             options: see `ConsumerOptions`.
 
         Raises:
             ConfigError: the group, a topic, an expression or an option is invalid.
         """
-        self._options = ConsumerOptions(group=group, **options)
+        self._options = ConsumerOptions(group=group, **options, **window_options(deduplicate))
+        self._deduplication = deduplicate if isinstance(deduplicate, Deduplication) else Deduplication()
         self._name_servers = name_servers
         self._client_id = client_id
         self._tls = tls
@@ -73,6 +79,8 @@ class PushConsumer:
             make_subscription(topic, expression, 0)
         self._shell: Shell | None = None
         self._core: PushConsumerCore | None = None
+        self._checked: CheckedDeliveries | None = None
+        """Deliveries looked up in the store of handled messages, if there is one."""
         self._receivers: deque[asyncio.Future[None]] = deque()
         self._last: ReceivedMessage | None = None
         self._taken = 0
@@ -88,6 +96,11 @@ class PushConsumer:
         shell = self._shell = Shell(make_config(self._name_servers, self._client_id, self._tls))
         core = self._core = shell.node.push_consumer(self._options, shell.now)
         core.on_ready = self._wake_receivers
+        if self._options.duplicate_window and self._deduplication.store is not None:
+            store, when_store_fails = self._deduplication.store, self._deduplication.when_store_fails
+            self._checked = CheckedDeliveries(core, store, when_store_fails, self._wake_receivers, shell.wake)
+            core.on_ready = self._checked.arrived
+            self._checked.start()
         for topic, expression in self._topics.items():
             core.subscribe(topic, expression, shell.now)
         shell.wake()
@@ -128,6 +141,8 @@ class PushConsumer:
 
     async def _close(self, *, after_error: bool) -> None:
         if self._shell is not None and not self._shell.is_closed:
+            if self._checked is not None:
+                await self._checked.close()
             await self._shell.close(after_error=after_error)
             self._wake_receivers(len(self._receivers))
 
@@ -155,7 +170,8 @@ class PushConsumer:
 
     def _wake_receivers(self, most: int | None = None) -> None:
         """Wake as many receivers as there are messages, or `most`."""
-        count = most if most is not None or self._core is None else self._core.ready_count
+        source = self._checked if self._checked is not None else self._core
+        count = most if most is not None or source is None else source.ready_count
         receivers = self._receivers
         while receivers and (count is None or count > 0):
             future = receivers.popleft()
@@ -188,7 +204,14 @@ class PushConsumer:
     def _next(self) -> ReceivedMessage | None:
         """Return the next message, None if there is none now."""
         shell, core = self._running()
-        delivery = core.next_delivery(shell.now if core.tracer is not None else None)
+        traced_at = shell.now if core.tracer is not None else None
+        if self._checked is not None:
+            delivery = self._checked.take(traced_at)
+        else:
+            delivery = core.next_delivery(traced_at)
+            if self._options.duplicate_window:
+                # Skipped duplicates are acknowledged in the next turn.
+                shell.wake()
         if delivery is None:
             return None
         self._taken += 1
@@ -260,13 +283,25 @@ class PushConsumer:
                 if not message.is_ended and not self._is_over():
                     await message.retry()
             else:
-                if not message.is_ended:
-                    await message.ack()
+                try:
+                    if not message.is_ended:
+                        await message.ack()
+                except ClosedError:
+                    return
 
     # Called by messages; state.
 
-    def ack(self, delivery: Delivery) -> None:
-        """See `ReceivedMessage.ack`."""
+    def ack(self, delivery: Delivery) -> Awaitable[None] | None:
+        """See `ReceivedMessage.ack`; returns what to wait for."""
+        shell, core = self._running()
+        if self._checked is not None and delivery.identity and not delivery.is_ended:
+            return self._note_and_ack(self._checked, delivery)
+        core.ack(delivery, shell.now)
+        shell.wake()
+        return None
+
+    async def _note_and_ack(self, checked: CheckedDeliveries, delivery: Delivery) -> None:
+        await checked.note(delivery.identity)
         shell, core = self._running()
         core.ack(delivery, shell.now)
         shell.wake()
@@ -287,6 +322,16 @@ class PushConsumer:
         shell, core = self._running()
         core.rebalance_service.commit(shell.now)
         shell.wake()
+
+    @property
+    def duplicates_skipped(self) -> int:
+        """Number of duplicates that were acknowledged instead of delivered (`deduplicate`), since `start`."""
+        return self._core.duplicates_skipped if self._core is not None else 0
+
+    @property
+    def store_failures(self) -> int:
+        """Number of calls of the store of handled messages that failed, since `start`."""
+        return self._checked.failures if self._checked is not None else 0
 
     def assigned(self) -> list[MessageQueue]:
         """Return the queues that are assigned to this member, sorted."""

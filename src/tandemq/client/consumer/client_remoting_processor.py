@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tandemq.boundary import Now
-from tandemq.client.consumer.push_machine import Delivery, PushConsumerCore
+from tandemq.client.consumer.delivery import Delivery
+from tandemq.client.consumer.push_machine import PushConsumerCore
 from tandemq.client.consumer.queues.assigned_queue import AssignedQueue
 from tandemq.client.core.connections import RemotingClient
 from tandemq.client.core.requests import queue_from_json, queue_to_json

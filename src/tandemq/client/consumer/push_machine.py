@@ -8,6 +8,8 @@ Concurrent: all pulled messages may be delivered at once; the order within a que
 Orderly: one message of each queue at a time, under the lock of the queue; a failed message is delivered again before
 the next one.
 
+With a window of handled messages, duplicates are not delivered (`client.consumer.deduplication`).
+
 Invariant: a delivery is ended once, by `ack` or `retry`; one that is not ended stays uncommitted and is delivered
 again, here or at another member. Ending a delivery of a queue that was dropped meanwhile has no effect.
 
@@ -18,13 +20,15 @@ ConsumeMessage*Service.
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
-import msgspec
 from msgspec.structs import replace
 
 from tandemq.boundary import Now
 from tandemq.client.consumer import unreadable
-from tandemq.client.consumer.consume_tracer import ConsumeTracer, TracedDelivery
+from tandemq.client.consumer.consume_tracer import ConsumeTracer
+from tandemq.client.consumer.deduplication import DuplicateDecision, DuplicateFilter
+from tandemq.client.consumer.delivery import Delivery
 from tandemq.client.consumer.queues.assigned_queue import AssignedQueue, AssignmentState
 from tandemq.client.consumer.rebalance import RebalanceService
 from tandemq.client.consumer.send_back import DEAD_LETTER_LEVEL, MessageSendBack
@@ -40,30 +44,8 @@ from tandemq.model.topic import retry_topic
 log = logging.getLogger(__name__)
 LOCAL_RETRY_MS = 5_000
 """Pause before a message that could not be sent back is delivered again here."""
-_ACTIVE = AssignmentState.ACTIVE
-
-
-class Delivery(msgspec.Struct, eq=False):
-    """One message delivered to the user, until it is ended."""
-
-    message: StoredMessage
-    queue: MessageQueue
-    assigned: AssignedQueue | None
-    """None for a message that a broker sent for direct consumption, which has no offset."""
-    generation: int
-    """That of the process queue when the message was pulled."""
-    is_ended: bool = False
-    on_end: Callable[[bool, Now], None] | None = None
-    """Called with whether it was acknowledged; for direct consumption."""
-    traced: TracedDelivery | None = None
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether its queue is still assigned, and was not moved to another offset."""
-        assigned = self.assigned
-        return (
-            assigned is not None and assigned.state is _ACTIVE and assigned.process_queue.generation == self.generation
-        )
+PARKED_MAX_MS = 60_000
+"""For how long a duplicate waits for the end of the delivery before it; then it is delivered too."""
 
 
 class PushConsumerCore:
@@ -89,6 +71,11 @@ class PushConsumerCore:
         """Orderly consumers: deliveries of each queue after the current one."""
         self._current: dict[AssignedQueue, Delivery] = {}
         """Orderly consumers: the delivery of each queue that is not ended."""
+        self._filter = (
+            DuplicateFilter(options.duplicate_window, options.duplicate_window_total)
+            if options.duplicate_window
+            else None
+        )
         self._is_closed = False
         self.tracer: ConsumeTracer | None = None
         """Records deliveries, if `options.trace`."""
@@ -96,6 +83,8 @@ class PushConsumerCore:
         """Called when there may be a next delivery."""
         self.on_subscribed: Callable[[Now], None] = lambda _now: None
         """Called when brokers should get a heartbeat with a new subscription."""
+        self.on_skipped: Callable[[Delivery], None] = lambda _delivery: None
+        """Called with each duplicate that is acknowledged instead of delivered."""
         rebalance_service.on_messages = self._on_messages
         rebalance_service.on_dropped = self._on_dropped
         rebalance_service.on_locked = self._deliver_next
@@ -131,13 +120,69 @@ class PushConsumerCore:
         """Return the next message to consume; None if there is none now. `now`: for its trace."""
         while self._ready:
             delivery = self._ready.popleft()
-            if delivery.assigned is None:
+            if delivery.assigned is not None and not delivery.is_ours:
+                continue
+            admission = self._filter.admit(delivery) if self._filter is not None else DuplicateDecision.DELIVER
+            if admission is DuplicateDecision.DELIVER:
+                if now is not None:
+                    self.trace_delivered(delivery, now)
                 return delivery
-            if delivery.is_ours:
-                if self.tracer is not None and now is not None:
-                    delivery.traced = self.tracer.delivered(delivery.message, now)
-                return delivery
+            if admission is DuplicateDecision.SKIP:
+                self.skip(delivery)
+            else:
+                self._timers.at(0, partial(self._limit_parking, delivery))
         return None
+
+    def trace_delivered(self, delivery: Delivery, now: Now) -> None:
+        """Record that a message is delivered now, if deliveries are traced."""
+        if self.tracer is not None and delivery.assigned is not None:
+            delivery.traced = self.tracer.delivered(delivery.message, now)
+
+    # Duplicates.
+
+    @property
+    def duplicates_skipped(self) -> int:
+        """Number of duplicates that were acknowledged instead of delivered."""
+        return self._filter.skipped if self._filter is not None else 0
+
+    def skip(self, delivery: Delivery) -> None:
+        """Acknowledge a duplicate of a handled message, in the next turn."""
+        assert self._filter is not None
+        delivery.is_ended = True
+        self._filter.skipped += 1
+        self.on_skipped(delivery)
+        log.debug("duplicate skipped group=%s queue=%s %s", self.options.group, delivery.queue, delivery.message)
+        self._timers.at(0, partial(self._after_skip, delivery))
+
+    def _after_skip(self, delivery: Delivery, now: Now) -> None:
+        self._acknowledge(delivery, now)
+        self._release(delivery, is_handled=True)
+
+    def release(self, delivery: Delivery) -> None:
+        """End a delivery that will not reach the application: its queue was dropped. Duplicates are delivered."""
+        self._release(delivery, is_handled=False)
+
+    def _release(self, delivery: Delivery, *, is_handled: bool) -> None:
+        if self._filter is None:
+            return
+        parked = self._filter.ended(delivery, is_handled=is_handled)
+        for duplicate in parked if is_handled else ():
+            if duplicate.is_ours:
+                self.skip(duplicate)
+        if parked and not is_handled:
+            self._ready.extendleft(reversed(parked))
+            self.on_ready()
+
+    def _limit_parking(self, delivery: Delivery, now: Now) -> None:
+        self._timers.at(now.mono_ms + PARKED_MAX_MS, lambda _: self._parked_too_long(delivery))
+
+    def _parked_too_long(self, delivery: Delivery) -> None:
+        assert self._filter is not None
+        if self._filter.overdue(delivery):
+            self._ready.append(delivery)
+            self.on_ready()
+
+    # Ends of deliveries.
 
     def ack(self, delivery: Delivery, now: Now) -> None:
         """Acknowledge a message; has no effect a second time."""
@@ -145,6 +190,7 @@ class PushConsumerCore:
             return
         self._end(delivery, now, acknowledged=True)
         self._acknowledge(delivery, now)
+        self._release(delivery, is_handled=True)
 
     def retry(self, delivery: Delivery, now: Now, delay_level: int = 0) -> Ticket[None]:
         """End a message that could not be consumed: it is delivered again later.
@@ -160,6 +206,7 @@ class PushConsumerCore:
             ticket.settle(None)
             return ticket
         self._end(delivery, now, acknowledged=False)
+        self._release(delivery, is_handled=False)
         if not delivery.is_ours:
             ticket.settle(None)
         elif self.options.model is MessageModel.BROADCASTING:
@@ -322,6 +369,8 @@ class PushConsumerCore:
             assigned = self.rebalance_service.get(queue)
             if assigned is not None and assigned.state is AssignmentState.ACTIVE:
                 log.info("offset reset group=%s queue=%s offset=%d", self.options.group, queue, offset)
+                if self._filter is not None:
+                    self._filter.replay(queue, assigned.process_queue.next_offset)
                 assigned.process_queue.reset(offset)
                 self._on_dropped(assigned)
                 assigned.puller.restart(now)

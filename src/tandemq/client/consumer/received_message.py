@@ -1,9 +1,10 @@
 """Messages as push consumers deliver them."""
 
+from collections.abc import Awaitable
 from typing import Protocol
 from warnings import warn
 
-from tandemq.client.consumer.push_machine import Delivery
+from tandemq.client.consumer.delivery import Delivery
 from tandemq.model.message import Message, MessageQueue, SendResult, StoredMessage
 from tandemq.model.replies import create_reply
 
@@ -11,8 +12,8 @@ from tandemq.model.replies import create_reply
 class AckHandler(Protocol):
     """The consumer that a message belongs to."""
 
-    def ack(self, delivery: Delivery) -> None:
-        """Acknowledge a message."""
+    def ack(self, delivery: Delivery) -> Awaitable[None] | None:
+        """Acknowledge a message; returns what to wait for, None if it is done."""
 
     async def retry(self, delivery: Delivery, delay_level: int) -> None:
         """Send a message back, or to the dead letter topic."""
@@ -114,8 +115,11 @@ class ReceivedMessage(MessageView):
         self._ender = ender
 
     async def ack(self) -> None:
-        """Acknowledge the message: the next commit may include it. Returns at once."""
-        self._ender.ack(self._delivery)
+        """Acknowledge the message: the next commit may include it. Returns at once, without a store of handled
+        messages; with one when the store has the message."""
+        pending = self._ender.ack(self._delivery)
+        if pending is not None:
+            await pending
 
     async def retry(self, delay_level: int = 0) -> None:
         """Send the message back for a later redelivery; returns when the attempt has succeeded or failed.

@@ -163,6 +163,10 @@ class ConsumerOptions:
     trace: bool | str = False
     """Whether trace records of each delivery are sent to the topic RMQ_SYS_TRACE_TOPIC; a name: to that topic. Not for
     pull consumers."""
+    duplicate_window: int = 0
+    """Number of handled messages per queue whose duplicates are recognised; 0: duplicates are delivered."""
+    duplicate_window_total: int = 200_000
+    """Maximum number of such messages, of all queues."""
 
     def __post_init__(self) -> None:
         """Validate the group name, limits and the trace topic.
@@ -174,6 +178,11 @@ class ConsumerOptions:
         trace_topic(self.trace)
         if min(self.pull_messages, self.prefetch_messages, self.prefetch_bytes) < 1:
             raise ConfigError("pull_messages, prefetch_messages and prefetch_bytes must be at least 1")
+        if not 0 <= self.duplicate_window <= self.duplicate_window_total:
+            raise ConfigError(
+                f"the window of duplicates is {self.duplicate_window} messages per queue and "
+                f"{self.duplicate_window_total} in all; it must not be negative, nor larger per queue than in all"
+            )
 
 
 def trace_topic(trace: bool | str) -> str | None:

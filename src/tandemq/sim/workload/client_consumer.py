@@ -3,16 +3,18 @@
 I4   within an assignment of a queue offsets grow; orderly: one message at a time
 I7   a committed offset never passes an unfinished message, and does not move back
 I13  a message sent back is redelivered or becomes a dead letter                              (see `checkers.final`)
+I22  with a window of duplicates: no message is delivered again that is in it; what is skipped was finished
 I14  when the connection to a master breaks, reading continues at a connected slave, long before the next poll of
 routes
 """
 
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from random import Random
 
 from tandemq.boundary import Event, Now, Turn
-from tandemq.client.consumer.push_machine import Delivery
+from tandemq.client.consumer.delivery import Delivery
 from tandemq.client.consumer.queues.assigned_queue import AssignedQueue, AssignmentState
 from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions
 from tandemq.client.node import ClientNode
@@ -23,6 +25,8 @@ from tandemq.sim.checkers.model import TOPICS, BrokerQueue, QueuePlace
 from tandemq.sim.workload.application import Application, ApplicationContext
 from tandemq.sim.world.world import Violation
 
+WINDOWS = (0, 3, 1_000)
+"""Windows of duplicates, messages per queue."""
 MOVE_MS = 1_500
 """Time limit for reading a lost master's queues elsewhere."""
 
@@ -44,6 +48,8 @@ class ConsumingApplication(Application):
     ) -> None:
         """`expression`: tags as `A || B`, `*`, or SQL92. `suspend_ms`: long-poll time."""
         super().__init__(context, name, ip, random)
+        # Drawn apart, so that the other draws of a seed do not depend on it.
+        self._window = Random(f"duplicates {random.getstate()[1][:4]}").choice(WINDOWS)
         self._expression = expression
         self._options = ConsumerOptions(
             group=group,
@@ -60,6 +66,7 @@ class ConsumingApplication(Application):
             lock_live_ms=8_000,
             suspend_ms=500,
             error_pause_ms=500,
+            duplicate_window=self._window,
         )
         self._deliveries = Deliveries(context.world, context.expected, name, group)
         self._highest: dict[AssignedQueue, tuple[int, int]] = {}
@@ -71,6 +78,8 @@ class ConsumingApplication(Application):
         self._open: dict[MessageQueue, dict[int, Delivery]] = {}
         """Unfinished deliveries."""
         self._sent_back: set[tuple[MessageQueue, int]] = set()
+        self._in_window: dict[MessageQueue, deque[str]] = {}
+        """Keys of the messages finished last, by queue: duplicates of them must be skipped."""
         self.is_hasty = False
         """Whether messages are finished at once, so that a backlog ends in time; set by the owner."""
         self.moves = 0
@@ -79,9 +88,10 @@ class ConsumingApplication(Application):
 
     def begin(self, client: ClientNode, now: Now) -> None:
         """See `Application`."""
-        for known in (self._highest, self._reported, self._generations, self._open, self._sent_back):
+        for known in (self._highest, self._reported, self._generations, self._open, self._sent_back, self._in_window):
             known.clear()
         self._consumer = client.push_consumer(self._options, now)
+        self._consumer.on_skipped = self._skipped
         for topic in TOPICS:
             self._consumer.subscribe(topic, self._expression, now)
 
@@ -108,6 +118,10 @@ class ConsumingApplication(Application):
         address = self.monitor.read_from.get(place, share.puller.read_from)
         wanted = self._deliveries.given(address, queue.broker_name, queue.topic, message)
         self._judge_order(share, queue, message.queue_offset)
+        if any(wanted.key in keys for keys in self._in_window.values()):
+            raise Violation(
+                "I22", f"{self.name} was given {queue}@{message.queue_offset} and has finished {wanted.key}"
+            )
         self._open.setdefault(queue, {})[message.queue_offset] = delivery
         if self._deliveries.is_rejected(wanted, message):
             self._sent_back.add((queue, message.queue_offset))
@@ -120,6 +134,8 @@ class ConsumingApplication(Application):
 
     def _finish(self, delivery: Delivery, key: str, now: Now) -> None:
         self._deliveries.finished.add(key)
+        if self._window and not any(key in keys for keys in self._in_window.values()):
+            self._in_window.setdefault(delivery.queue, deque(maxlen=self._window)).append(key)
         self._end(delivery)
         self._consumer.ack(delivery, now)
 
@@ -129,6 +145,14 @@ class ConsumingApplication(Application):
             del opened[delivery.message.queue_offset]
 
     # Checks.
+
+    def _skipped(self, delivery: Delivery) -> None:
+        key = delivery.message.unique_key
+        if key not in self._deliveries.finished:
+            raise Violation(
+                "I22", f"{self.name} skips {delivery.queue}@{delivery.message.queue_offset}, unfinished {key}"
+            )
+        self.context.world.fold("skip", self.name, delivery.message.queue_offset, key)
 
     def _judge_order(self, share: AssignedQueue, queue: MessageQueue, queue_offset: int) -> None:
         generation, highest = self._highest.get(share, (-1, -1))

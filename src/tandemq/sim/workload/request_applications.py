@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 
 from tandemq.boundary import Now
-from tandemq.client.consumer.push_machine import Delivery
+from tandemq.client.consumer.delivery import Delivery
 from tandemq.client.core.calls import Ticket
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.client.node import ClientNode

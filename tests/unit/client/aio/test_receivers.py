@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tandemq import PushConsumer, ReceivedMessage
-from tandemq.client.consumer.push_machine import Delivery
+from tandemq.client.consumer.delivery import Delivery
 from tandemq.codec.record.record import decode_message
 from tandemq.model.message import MessageQueue
 from tests.unit.client.world import World

@@ -2,9 +2,10 @@
 
 import pytest
 
+from tandemq.client.consumer.delivery import Delivery
 from tandemq.client.consumer.offsets.commits import OffsetCommitter
 from tandemq.client.consumer.offsets.offset_store import RemoteBrokerOffsetStore
-from tandemq.client.consumer.push_machine import Delivery, PushConsumerCore
+from tandemq.client.consumer.push_machine import PushConsumerCore
 from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions, MessageModel
 from tandemq.errors import ConfigError
 from tandemq.model.codes import RequestCode, ResponseCode

@@ -1,0 +1,187 @@
+"""Deliveries of a consumer with a store of handled messages: looked up before they are delivered, noted when handled.
+
+    core ─► batches of 64 ─► store.find ─► handled: skipped          64 to 128 messages are looked up in advance
+                                        └► take(): to the application
+    handled ─► store.add ─► acknowledged                             notes that arrive during a call share the next
+
+The order of the last two is the guarantee: a process that dies between them gets the message again, and skips it; one
+that dies between the handler and `store.add` gets it again and handles it again.
+
+The store may be the user's, so any exception is caught here, logged once a minute, and the call is repeated or given up
+(`StoreFailure`).
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from typing import TypeVar
+
+from tandemq.boundary import Now
+from tandemq.client.aio.deduplication import BATCH_MAX, CALL_TIMEOUT_S, DuplicateStore, StoreFailure
+from tandemq.client.consumer.delivery import Delivery
+from tandemq.client.consumer.push_machine import PushConsumerCore
+from tandemq.errors import ClosedError
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+AHEAD_MIN = 64
+"""Below this number of deliveries that were looked up, the next batch is."""
+RETRY_PAUSE_S = 0.5
+WARN_EVERY_S = 60.0
+
+
+class CheckedDeliveries:
+    """The deliveries of one consumer that are not in its store."""
+
+    def __init__(
+        self,
+        core: PushConsumerCore,
+        store: DuplicateStore,
+        when_store_fails: StoreFailure,
+        on_ready: Callable[[], None],
+        wake: Callable[[], None],
+    ) -> None:
+        """`on_ready` is called when there may be a delivery to take, `wake` when the core has work. Not running yet."""
+        self._core = core
+        self._store = store
+        self._when_store_fails = when_store_fails
+        self._on_ready = on_ready
+        self._wake = wake
+        self._ready: deque[Delivery] = deque()
+        self._arrived = asyncio.Event()
+        self._notes: list[tuple[str, asyncio.Future[None]]] = []
+        self._noted = asyncio.Event()
+        self._warned_s = 0.0
+        self._tasks: list[asyncio.Task[None]] = []
+        self.failures = 0
+        """Number of calls of the store that failed."""
+
+    def start(self) -> None:
+        """Begin to look up deliveries."""
+        self._tasks = [asyncio.create_task(self._look_up()), asyncio.create_task(self._note())]
+
+    async def close(self) -> None:
+        """Wait for notes in flight, for one call at most, stop, drop what was not taken, close the store."""
+        if self._notes:
+            await asyncio.wait([future for _, future in self._notes], timeout=CALL_TIMEOUT_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for _, future in self._notes:
+            if not future.done():
+                future.set_exception(ClosedError("the consumer was closed while the store of handled messages failed"))
+        self._ready.clear()
+        await self._attempt(self._store.close)
+        # Those who waited for notes acknowledge now, before the consumer commits.
+        await asyncio.sleep(0)
+
+    # Lookup.
+
+    def arrived(self) -> None:
+        """Note that the core may have deliveries."""
+        self._arrived.set()
+
+    @property
+    def ready_count(self) -> int:
+        """Number of deliveries that were looked up and not taken."""
+        return len(self._ready)
+
+    def take(self, traced_at: Now | None) -> Delivery | None:
+        """Return the next delivery; None if there is none now. `traced_at`: for its trace."""
+        found: Delivery | None = None
+        while self._ready and found is None:
+            delivery = self._ready.popleft()
+            if delivery.assigned is None or delivery.is_ours:
+                found = delivery
+            else:
+                self._core.release(delivery)
+        if len(self._ready) < AHEAD_MIN:
+            self._arrived.set()
+        if found is not None and traced_at is not None:
+            self._core.trace_delivered(found, traced_at)
+        return found
+
+    async def _look_up(self) -> None:
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            while len(self._ready) < AHEAD_MIN and (batch := self._batch()):
+                await self._check(batch)
+                self._on_ready()
+            self._wake()
+
+    def _batch(self) -> list[Delivery]:
+        batch: list[Delivery] = []
+        while len(batch) < BATCH_MAX and (delivery := self._core.next_delivery()) is not None:
+            batch.append(delivery)
+        return batch
+
+    async def _check(self, batch: list[Delivery]) -> None:
+        """Skip those that the store has. Deliveries without a unique key, and replayed ones, are not looked up."""
+        identities = [delivery.identity for delivery in batch if delivery.identity]
+        handled: Collection[str] = ()
+        if identities:
+            found = await self._call(partial(self._store.find, self._core.options.group, identities))
+            handled = frozenset(found or ())
+        for delivery in batch:
+            if delivery.identity and delivery.identity in handled:
+                self._core.skip(delivery)
+            else:
+                self._ready.append(delivery)
+
+    # Notes.
+
+    async def note(self, identity: str) -> None:
+        """Have the store remember a handled message; returns when it does, or was given up on (`StoreFailure`)."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._notes.append((identity, future))
+        self._noted.set()
+        await future
+
+    async def _note(self) -> None:
+        while True:
+            await self._noted.wait()
+            self._noted.clear()
+            while self._notes:
+                batch = self._notes[:BATCH_MAX]
+                identities = list(dict.fromkeys(identity for identity, _ in batch))
+                await self._call(partial(self._store.add, self._core.options.group, identities))
+                del self._notes[: len(batch)]
+                for _, future in batch:
+                    if not future.done():
+                        future.set_result(None)
+
+    # Calls.
+
+    async def _call(self, call: Callable[[], Awaitable[T]]) -> T | None:
+        """Call the store; None if it failed and failures are not waited for."""
+        while True:
+            attempt = await self._attempt(call)
+            if attempt is not None:
+                return attempt[0]
+            if self._when_store_fails is StoreFailure.DELIVER:
+                return None
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def _attempt(self, call: Callable[[], Awaitable[T]]) -> tuple[T] | None:
+        """Call the store once; None if it failed."""
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                return (await call(),)
+        except Exception:
+            self.failures += 1
+            now = time.monotonic()
+            if not self._warned_s or now - self._warned_s >= WARN_EVERY_S:
+                self._warned_s = now
+                waits = self._when_store_fails is StoreFailure.WAIT
+                log.warning(
+                    "the store of handled messages fails, %s until it works group=%s store=%s",
+                    "nothing is delivered" if waits else "duplicates may be delivered",
+                    self._core.options.group,
+                    type(self._store).__name__,
+                    exc_info=True,
+                )
+            return None
