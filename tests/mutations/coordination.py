@@ -64,19 +64,19 @@ def _promises_always(original: Callable[..., int]) -> Callable[..., int]:
 
 
 def _live_ignored(original: Callable[..., Any]) -> Callable[..., Any]:
-    def suspect(self: takeover.Takeover, now: Any) -> Any:
+    def suspects(self: takeover.Takeover, now: Any) -> Any:
         live, self._view.live = self._view.live, {} if self._view.live is not None else None
         found = original(self, now)
         self._view.live = live
         return found
 
-    return suspect
+    return suspects
 
 
 MUTATIONS = (
     Mutation("a lease never ends", held_lease.HeldLease, "until_ms", lambda _: lease.FOREVER, first_seed=10),
     Mutation("a registry grant counts in any session", held_lease.HeldLease, "until_ms", _any_session, first_seed=54),
-    Mutation("one of several peers grants a lease", lease.Lease, "peers_until_ms", _one_peer_is_enough, first_seed=403),
+    Mutation("one of several peers grants a lease", lease.Lease, "peers_until_ms", _one_peer_is_enough, first_seed=560),
     Mutation(
         "reading the record counts as a claim, with any log",
         follower.RecordFollower,
@@ -89,7 +89,7 @@ MUTATIONS = (
         follower.RecordFollower,
         "_may_lead",
         lambda _: True,
-        first_seed=2109,
+        first_seed=2410,
     ),
     Mutation(
         "a group is founded again without its absent members", founding.Founding, "_existed_before", lambda *_: False
@@ -101,6 +101,6 @@ MUTATIONS = (
         _promises_always(machine.MemberMachine.on_heartbeat),
     ),
     Mutation("a takeover does not wait for silence", takeover.Takeover, "_is_silent", lambda *_: True, first_seed=29),
-    Mutation("the live node is ignored", takeover.Takeover, "_suspect", _live_ignored(takeover.Takeover._suspect)),
+    Mutation("the live node is ignored", takeover.Takeover, "_suspects", _live_ignored(takeover.Takeover._suspects)),
     Mutation("members not in sync are candidates", takeover, "may_become_master", lambda **_: True, first_seed=693),
 )

@@ -44,9 +44,8 @@ def epoch_not_begun() -> AbstractContextManager[Any]:
 
     original = replicate.Replication.lead
 
-    def lead(self: replicate.Replication, now: Any, *, epoch: int | None) -> None:
-        if epoch is None or not self.generations:
-            original(self, now, epoch=epoch)
+    def lead(self: replicate.Replication, now: Any, *, epoch: int, is_whole: bool) -> None:
+        original(self, now, epoch=0 if self.generations else epoch, is_whole=is_whole)
 
     return patched(replicate.Replication, "lead", lead)
 

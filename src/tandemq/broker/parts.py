@@ -419,9 +419,9 @@ class BrokerParts:
                 self.disk,
                 self.saver,
                 has_messages=self.store.log.written_end > 0,
-                may_have_lost=self.recovered.may_have_lost,
+                may_have_lost=self.recovered.may_have_lost or self.replication.awaits_tail,
             ),
-            ClientAccess(self.send, self.pull, barrier, self.current),
+            ClientAccess(self.send, self.pull, barrier, self.clients, self.current),
             MetadataStream(
                 self.store,
                 self.topics,

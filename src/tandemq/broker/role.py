@@ -39,6 +39,11 @@ class BrokerRole(ABC):
         return self.is_master
 
     @property
+    @abstractmethod
+    def waits_for_replicas(self) -> bool:
+        """Whether a message is acknowledged only when enough replicas have it."""
+
+    @property
     def has_tables(self) -> bool:
         """Whether every table of the master was received, in a group with a registry."""
         return True
@@ -61,6 +66,10 @@ class BrokerRole(ABC):
 
     def refusal(self, _code: int) -> str | None:
         """Return why requests with this code may not be answered now; None if they may."""
+        return None
+
+    def consumer_refusal(self) -> str | None:
+        """Return why consumers may not connect now; None if they may."""
         return None
 
     def holds(self, _link: int, _request: Command, _answer: Command) -> bool:
@@ -158,3 +167,8 @@ class CurrentRole:
     def is_elect(self) -> bool:
         """See `BrokerRole.is_elect`."""
         return self.role.is_elect
+
+    @property
+    def waits_for_replicas(self) -> bool:
+        """See `BrokerRole.waits_for_replicas`."""
+        return self.role.waits_for_replicas

@@ -103,17 +103,18 @@ def broker(
         use_json({"broker": config.broker_name, "broker_id": config.broker_id})
     keep_blocks()
     raise_limit()
+    role = "role by the registry" if config.registry_address else config.static_role
     process = BrokerProcess(config, accept_loss=accept_loss)
     process.open()
     _stop_on_signal(process.stop, while_stdin=while_stdin)
     _print_ready(
-        f"tandemq broker {config.broker_name}/{config.broker_id} ({config.role}) at {process.address}, "
+        f"tandemq broker {config.broker_name}/{config.broker_id} ({role}) at {process.address}, "
         f"fast port {process.fast_port}, replication {process.ha_address}, store {config.store_path}, {NAME} engine"
         + (f", metrics http://{process.metrics_address}/metrics" if process.metrics_address else ""),
         {
             "brokerName": config.broker_name,
             "brokerId": config.broker_id,
-            "role": config.role,
+            "role": role,
             "address": process.address,
             "fastPort": process.fast_port,
             "haAddress": process.ha_address,

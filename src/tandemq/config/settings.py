@@ -74,9 +74,12 @@ class BrokerConfig(TlsConfig):
     broker_name: str = _setting("brokerName", "broker-a")
     """Name of the broker group: the brokers of one name are a master and its slaves."""
     broker_id: int = _setting("brokerId", 0)
-    """0 for the master; each slave has its own number above 0."""
-    role: str = _setting("brokerRole", "ASYNC_MASTER")
-    """`ASYNC_MASTER`, `SYNC_MASTER` (SEND_OK needs `inSyncReplicas` copies) or `SLAVE`."""
+    """0 for the master; each slave has its own number above 0. In a group with a registry any number of its
+    configuration."""
+    role: str = _setting("brokerRole", "")
+    """`ASYNC_MASTER`, `SYNC_MASTER` (SEND_OK needs `inSyncReplicas` copies) or `SLAVE`. Not set: `ASYNC_MASTER` with
+    `brokerId` 0, else `SLAVE`. In a group with a registry the group's record decides which broker is the master. In
+    mode `slave-consume` its messages then wait for `inSyncReplicas` copies unless this is `ASYNC_MASTER`."""
     permission: int = _setting("brokerPermission", 6, live=True)
     """What clients may do: 4 is read, 2 is write, 6 is both."""
     weight: int = _setting("brokerWeight", 100, live=True)
@@ -324,6 +327,13 @@ class BrokerConfig(TlsConfig):
     def replication_port(self) -> int:
         """Port to listen on for slaves; 0: any free one."""
         return self.ha_port or (self.listen_port + 1 if self.listen_port else 0)
+
+    @property
+    def static_role(self) -> str:
+        """The role in a group without a registry."""
+        if self.broker_id:
+            return "SLAVE"
+        return self.role if self.role in ("ASYNC_MASTER", "SYNC_MASTER") else "ASYNC_MASTER"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

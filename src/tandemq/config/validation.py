@@ -113,11 +113,14 @@ def _identity_problems(config: BrokerConfig) -> Iterator[Problem]:
                 name,
                 (f"{value[:64]!r} is not a valid name; 1 to 127 letters, digits and _-.%|, no dot at the start"),
             )
-    if config.role not in ROLES:
+    role = config.role
+    if role and role not in ROLES:
         yield "role", f"{config.role!r} is not a role; use one of {', '.join(ROLES)}"
-    elif config.broker_id == 0 and config.role == "SLAVE":
+    elif not role or config.registry_address:
+        pass  # by the id, or as the group's record decides
+    elif config.broker_id == 0 and role == "SLAVE":
         yield "role", "SLAVE contradicts brokerId 0; give the slave a brokerId above 0, or make it a master"
-    elif config.broker_id > 0 and config.role != "SLAVE":
+    elif config.broker_id > 0 and role != "SLAVE":
         yield (
             "role",
             (f"{config.role} contradicts brokerId {config.broker_id}; a master has brokerId 0, or make this a SLAVE"),

@@ -98,6 +98,7 @@ class InSync:
         gone: Collection[int],
         candidates: Collection[int],
         lag_ms_max: int,
+        keeps_last: bool = False,
     ) -> frozenset[int] | None:
         """Return the set to request from the registry if it should change now, else None; one member at a time.
 
@@ -107,6 +108,7 @@ class InSync:
             gone: members whose live node has been missing for long enough.
             candidates: configured members; others leave the set.
             lag_ms_max: a member that has not caught up for longer leaves the set.
+            keeps_last: whether a member leaves only while another one that has caught up stays.
         """
         if self._served_from is None or self._asked:
             return None
@@ -116,7 +118,8 @@ class InSync:
             peer = peers.get(member)
             seen_ms = self._served_ms if peer is None else max(peer.caught_up_ms, self._served_ms)
             is_away = member in gone and (peer is None or not peer.is_linked)
-            if is_away or now_ms - seen_ms > lag_ms_max:
+            is_stale = is_away or now_ms - seen_ms > lag_ms_max
+            if is_stale and not (keeps_last and self._is_last(member, now_ms, peers, lag_ms_max)):
                 return self.decided - {member}
         self._drop_stuck(now_ms, peers)
         for member in sorted(set(candidates) - self.decided):
@@ -128,6 +131,14 @@ class InSync:
             if peer.has_tables and peer.acked >= max(self.confirm_offset, self._served_from):
                 return self.decided | {self._joining}
         return None
+
+    def _is_last(self, member: int, now_ms: int, peers: Mapping[int, GroupPeer], lag_ms_max: int) -> bool:
+        """Return whether no other member of the decided set is connected and has caught up."""
+        others = (peers.get(one) for one in self.decided - {self._broker_id, member})
+        return not any(
+            peer is not None and peer.is_linked and peer.acked >= 0 and now_ms - peer.caught_up_ms <= lag_ms_max
+            for peer in others
+        )
 
     def _drop_stuck(self, now_ms: int, peers: Mapping[int, GroupPeer]) -> None:
         if self._joining is not None:

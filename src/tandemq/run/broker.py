@@ -218,10 +218,10 @@ def log_open_access(config: BrokerConfig) -> None:
             "replication: haClassicPeers %s may use the classic protocol, which has no authentication",
             ";".join(config.ha_classic_peers),
         )
-    if config.role == "SLAVE" and config.ha_protocol == "classic":
+    if config.static_role == "SLAVE" and config.ha_protocol == "classic":
         log.warning("replication: haProtocol = classic: the master is not authenticated")
     is_unproven = not (config.ha_secret_file or config.registry_address)
-    if config.role == "SLAVE" and config.ha_protocol == "auto" and is_unproven:
+    if config.static_role == "SLAVE" and config.ha_protocol == "auto" and is_unproven:
         log.warning(
             "replication: haProtocol = auto without haSecretFile: this slave copies from an unauthenticated master, "
             "TandemQ or Java; set haSecretFile on both if the master is TandemQ"

@@ -2,7 +2,7 @@
 
     mode            broker 0             others             brokers use the registry
     static          master, FULL         slaves, FULL       no: settings define the roles
-    slave-consume   master, FULL         slaves, READ       yes
+    slave-consume   master, FULL         slaves, FULL       yes
     elect           initial master       slaves, FULL       yes
 
 A group that an earlier run or `tandemq ha config` configured keeps its configuration, unless another mode is requested.
@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from tandemq.coordination.registry.records import (
-    BrokerPermission,
     GroupConfig,
     GroupMember,
     Mode,
@@ -41,8 +40,7 @@ def has_registry(directory: Path) -> bool:
 
 def new_group(mode: Mode, members: int) -> GroupConfig:
     """Return the default configuration of a new group with this number of members."""
-    slave = BrokerPermission.READ if mode is Mode.SLAVE_CONSUME else BrokerPermission.FULL
-    others = (GroupMember(number, Role.SLAVE, slave) for number in range(1, members))
+    others = (GroupMember(number, Role.SLAVE) for number in range(1, members))
     return GroupConfig(mode, (GroupMember(MASTER_ID, Role.MASTER), *others))
 
 

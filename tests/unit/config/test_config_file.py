@@ -256,9 +256,16 @@ def test_malformed_toml_is_reported(text: str, what: str) -> None:
 
 
 @spec("R02")
-@pytest.mark.parametrize("text", ["brokerId=1", "brokerRole=SLAVE", "brokerId=1\nbrokerRole=SYNC_MASTER"])
+@pytest.mark.parametrize("text", ["brokerRole=SLAVE", "brokerId=1\nbrokerRole=SYNC_MASTER"])
 def test_role_that_contradicts_the_id_stops_the_start_with_its_line(text: str) -> None:
     assert "contradicts brokerId" in refused(text)
+    Loaded(f"{text}\nregistryAddr=namesrv://127.0.0.1:9876")  # there the group's record decides
+
+
+@spec("R02")
+@pytest.mark.parametrize(("broker_id", "role"), [(0, "ASYNC_MASTER"), (1, "SLAVE")])
+def test_role_is_by_the_id_if_it_is_not_set(broker_id: int, role: str) -> None:
+    assert Loaded(f"brokerId={broker_id}").config.static_role == role
 
 
 def test_all_errors_are_reported_at_once_with_their_lines() -> None:

@@ -6,12 +6,13 @@ Every fault ends by itself or when all is healed. A disk is lost at most once pe
 member in sync has all messages.
 """
 
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import TypeVar
 
 from tandemq.coordination.member.orders import MemberStage
-from tandemq.coordination.registry.records import GroupMode, Mode
+from tandemq.coordination.registry.records import GroupMode, Mode, Role
 from tests.unit.coordination.world import Violation, World
 
 Key = TypeVar("Key")
@@ -27,9 +28,10 @@ class Schedule:
 
     def __init__(self, seed: int, *, traced: bool = False) -> None:
         mode = Mode.ELECT if seed % 2 else Mode.SLAVE_CONSUME
-        size = 3 if seed % 4 == 3 else 2
+        size = 3 if seed % 4 in (2, 3) else 2
         self.seed = seed
-        self.world = World(seed, mode, size=size, traced=traced)
+        master = seed // 4 % size if mode is Mode.SLAVE_CONSUME else None
+        self.world = World(seed, mode, size=size, master=master, traced=traced)
         self.random = self.world.random
         self._may_lose_disk = self.world.loses_disks = seed % 3 == 0
         self._is_faulty = True
@@ -65,6 +67,8 @@ class Schedule:
     def _ask_operator(self) -> bool:
         """A master that may have lost something, and nobody in sync has more: only an operator may decide that."""
         world = self.world
+        if world.record is None:
+            return False
         master = world.nodes[world.record.master]
         if master.member is None or master.member.is_log_whole or world.stage(master.id) is not MemberStage.CLAIMING:
             return False
@@ -98,6 +102,7 @@ class Schedule:
             self._expire,
             self._slow,
             self._switch,
+            self._configure_master,
             self._isolate,
             self._lag,
             self._late_registry,
@@ -195,6 +200,7 @@ class Schedule:
         world.delay_ms_max, world.watch_delay_ms = self.random.choice(((80, 0), (12, 1_500), (300, 800)))
 
         def over() -> None:
+            world.disturb()
             world.delay_ms_max, world.watch_delay_ms = 12.0, 0.0
 
         world.after(self._later(), over)
@@ -209,10 +215,30 @@ class Schedule:
         """Requests of one member reach the registry late."""
         node = self._some()
         self.world.registry_delay_ms[node] = self.random.choice((100, 400, 1_200))
-        self.world.after(self._later(), lambda: self._over(self.world.registry_delay_ms, node))
+        self.world.after(self._later(), lambda: self._late_no_more(node))
+
+    def _late_no_more(self, node: int) -> None:
+        self.world.disturb(node)
+        self._over(self.world.registry_delay_ms, node)
 
     def _over(self, delays: dict[Key, float], key: Key) -> None:
         delays.pop(key, None)
+
+    def _configure_master(self) -> None:
+        """An administrator makes another member the master, and may restart the present one."""
+        world = self.world
+        chosen = self.random.choice(list(world.nodes))
+        if world.mode is not Mode.SLAVE_CONSUME:
+            return
+        members = tuple(
+            replace(one, role=Role.MASTER if one.broker_id == chosen else Role.SLAVE) for one in world.config.members
+        )
+        world.config = replace(world.config, members=members)
+        world.configure(world.config)
+        if self.random.random() < 0.5 and world.record is not None:
+            node = world.nodes[world.record.master]
+            node.crash()
+            world.after(self._later(), lambda: node.start() if node.member is None else None)
 
     def _switch(self) -> None:
         """An operator orders a switch, or consumers are quick to drain."""

@@ -78,6 +78,8 @@ class Node:
         self._inbox: list[Callable[..., Any]] = []
         self.is_whole = True
         """Stored on its disk."""
+        self.held = (0, 0)
+        """Stored on its disk."""
         self.epochs: list[tuple[int, int]] = []
         self.offset = 0
         self.member: MemberMachine | None = None
@@ -99,6 +101,7 @@ class Node:
     def start(self) -> None:
         world = self.world
         self.life += 1
+        world.disturb(self.id)
         self.role, self.is_ready, self.ticking = None, False, None
         self.unacked.clear()
         self._inbox.clear()
@@ -107,7 +110,14 @@ class Node:
         )
         now = self.clock()
         epoch = self.epochs[-1][0] if self.epochs else 0
-        self.member = MemberMachine(settings, now, log_end=len(self.log), log_epoch=epoch, is_log_whole=self.is_whole)
+        self.member = MemberMachine(
+            settings,
+            now,
+            log_end=len(self.log),
+            log_epoch=epoch,
+            is_log_whole=self.is_whole,
+            held=self.held,
+        )
         self.registry = RegistryClient(world, self)
         self.after_input()
         life = self.life
@@ -116,7 +126,7 @@ class Node:
     def crash(self) -> None:
         if self.member is None:
             return
-        self.is_whole = self.member.is_log_whole
+        self.is_whole, self.held = self.member.is_log_whole, self.member.held
         self.member, registry, self.registry = None, self.registry, None
         assert registry is not None
         if registry.connection is not None:

@@ -44,7 +44,8 @@ def test_json_of_a_state_and_a_live_broker_round_trips() -> None:
         (GroupConfig(Mode.ELECT, (MASTER, GroupMember(1, Role.MASTER))), "brokers 0, 1 are all master"),
         (GroupConfig(Mode.ELECT, (MASTER, SLAVE, SLAVE)), "broker 1 is listed 2 times"),
         (GroupConfig(Mode.STATIC, (SLAVE,)), "no master"),
-        (GroupConfig(Mode.SLAVE_CONSUME, (GroupMember(0, Role.SLAVE), GroupMember(1, Role.MASTER))), "broker id 0"),
+        (GroupConfig(Mode.STATIC, (GroupMember(0, Role.SLAVE), GroupMember(1, Role.MASTER))), "broker id 0"),
+        (GroupConfig(Mode.SLAVE_CONSUME, (GroupMember(0, Role.SLAVE), GroupMember(1, Role.SLAVE))), "has no master"),
         (
             GroupConfig(Mode.SLAVE_CONSUME, (MASTER, replace(SLAVE, permission=BrokerPermission.WRITE))),
             "take over reading",

@@ -15,6 +15,7 @@ from tandemq.coordination.registry.records import (
     BrokerPermission,
     GroupConfig,
     GroupMember,
+    GroupMode,
     GroupState,
     Mode,
     Role,
@@ -26,6 +27,8 @@ from tandemq.coordination.registry.records import (
 )
 from tandemq.coordination.registry.tree import Tree
 from tests.unit.coordination.node import CLUSTER, GROUP, Node
+
+UNDISTURBED_MS = 6_000
 
 
 class Violation(AssertionError):
@@ -41,6 +44,7 @@ class World:
         mode: Mode,
         *,
         size: int = 2,
+        master: int | None = None,
         drift_scale: float = 1.0,
         traced: bool = False,
         started: bool = True,
@@ -69,14 +73,16 @@ class World:
         self.loses_disks = False
         """What one member alone acknowledged may be lost then."""
         self.last_reader = -1
+        self.disturbed_ms: dict[int, float] = {}
+        """When a fault last kept a member from the registry, or delayed it."""
         self.is_traced = traced
         self.trace: list[str] = []
         self.message = 0
         ids = range(size) if mode is Mode.SLAVE_CONSUME else range(1, size + 1)
         self.nodes = {number: Node(self, number) for number in ids}
+        first = ids[0] if master is None else master
         members = tuple(
-            GroupMember(number, Role.MASTER if number == ids[0] else Role.SLAVE, BrokerPermission.FULL)
-            for number in ids
+            GroupMember(number, Role.MASTER if number == first else Role.SLAVE, BrokerPermission.FULL) for number in ids
         )
         self.config = GroupConfig(mode, members)
         self.admin = self.tree.open_session(60_000, "admin", 0)
@@ -157,13 +163,19 @@ class World:
 
     # Faults.
 
+    def disturb(self, *nodes: int) -> None:
+        """Note that a fault touches these members now; without arguments: all."""
+        self.disturbed_ms |= dict.fromkeys(nodes or self.nodes, self.now)
+
     def cut_registry(self, node: int) -> None:
+        self.disturb(node)
         self.cut_from_registry.add(node)
         client = self.nodes[node].registry
         if client is not None:
             client.cut()
 
     def join_registry(self, node: int) -> None:
+        self.disturb(node)
         self.cut_from_registry.discard(node)
 
     def stop_registry(self) -> None:
@@ -173,6 +185,7 @@ class World:
                 node.registry.cut()
 
     def start_registry(self) -> None:
+        self.disturb()
         self.is_registry_up = True
         for node in self.nodes.values():
             if node.registry is not None and node.registry.session:
@@ -195,7 +208,8 @@ class World:
                 link.close()
 
     def pause(self, node: int, ms: float) -> None:
-        self.nodes[node].paused_until = max(self.nodes[node].paused_until, self.now + ms)
+        until = self.nodes[node].paused_until = max(self.nodes[node].paused_until, self.now + ms)
+        self.disturbed_ms[node] = until
 
     def configure(self, config: GroupConfig) -> None:
         path = config_path(CLUSTER, GROUP)
@@ -247,20 +261,38 @@ class World:
         """After every event; between events permissions only end."""
         readers, writers = self.readers(), self.writers()
         if readers and readers[0] != self.last_reader:
-            before = self.nodes.get(self.last_reader)
-            self.last_reader = readers[0]
-            is_return = before is not None and self.mode is Mode.SLAVE_CONSUME and readers[0] == 0
-            if before is not None and is_return and not self.is_unclean and self.nodes[0].offset < before.offset:
-                raise Violation(f"at {self.now:.0f} offset {before.offset} goes back to {self.nodes[0].offset}")
+            before, after, record = self.nodes.get(self.last_reader), self.nodes[readers[0]], self.record
+            self.last_reader = after.id
+            is_handed = record.reason.startswith("switch") or "handed its offsets over" in record.reason
+            is_checked = self.mode is Mode.SLAVE_CONSUME and is_handed and not self.is_unclean
+            if before is not None and is_checked and after.offset < before.offset:
+                raise Violation(f"at {self.now:.0f} offset {before.offset} goes back to {after.offset}")
+            self._check_freshness(after, record)
         if len(readers) > 1 or len(writers) > 1:
             raise Violation(f"at {self.now:.0f} readers {readers}, writers {writers}")
+
+    def _check_freshness(self, reader: Node, record: Any) -> None:
+        """A slave that begins to serve reads has the longest log of those in sync that could have done so."""
+        if record.mode is not GroupMode.SLAVE_CONSUME or not record.reason.startswith(f"broker {reader.id} reads for"):
+            return
+        is_slow = self.delay_ms_max > 12 or self.watch_delay_ms or self.registry_delay_ms
+        is_crash = self.now - self.disturbed_ms.get(record.master, 0) > UNDISTURBED_MS
+        if self.nodes[record.master].member is not None or is_slow or not is_crash:
+            return
+        for number in record.in_sync:
+            other = self.nodes[number]
+            is_fit = other.member is not None and self.now - self.disturbed_ms.get(number, 0) > UNDISTURBED_MS
+            if is_fit and len(other.log) > len(reader.log):
+                raise Violation(
+                    f"at {self.now:.0f} broker {reader.id} reads with {len(reader.log)} messages, "
+                    f"broker {number} has {len(other.log)}"
+                )
 
     def began(self, node: Node, epoch: int) -> None:
         """A master begins, or goes on with, an epoch."""
         if self.epochs.setdefault(epoch, node.id) != node.id:
             raise Violation(f"epoch {epoch} has masters {self.epochs[epoch]} and {node.id}")
-        if self.mode is Mode.ELECT:
-            self.check_history(node)
+        self.check_history(node)
 
     def check_history(self, node: Node) -> None:
         if self.is_unclean:

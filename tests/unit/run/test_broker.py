@@ -26,7 +26,8 @@ from tests.spec import spec
 def test_unauthenticated_replication_is_logged_at_the_start(
     settings: dict[str, str], said: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    log_open_access(BrokerConfig(**{"bind_address": "127.0.0.1", **settings}))  # type: ignore[arg-type]
+    broker_id = int(settings.get("role") == "SLAVE")
+    log_open_access(BrokerConfig(broker_id=broker_id, **{"bind_address": "127.0.0.1", **settings}))  # type: ignore[arg-type]
     assert {record.levelno for record in caplog.records} <= {logging.WARNING}
     assert len(caplog.records) == len(said)
     for record, part in zip(caplog.records, said, strict=True):

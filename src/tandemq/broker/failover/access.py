@@ -7,11 +7,14 @@ from tandemq.broker.context import CurrentConfig
 from tandemq.broker.failover.offset_barrier import OffsetBarrier
 from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.send.processor import SendPath
+from tandemq.broker.state.clients import Clients
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 
 REASON = "failover"
 TOO_FEW = "in sync"
+OWN_LANGUAGE = "PYTHON"
+"""Language in the heartbeats of TandemQ's client."""
 UNKNOWN = "the group's configuration has not been read from the registry yet"
 _READ = frozenset(
     {
@@ -51,11 +54,14 @@ NOTHING = AccessRights(read=False, write=False, commit=False)
 class ClientAccess:
     """Opens and closes the send and pull paths, and refuses other requests by code."""
 
-    def __init__(self, send: SendPath, pull: PullPath, barrier: OffsetBarrier, current: CurrentConfig) -> None:
+    def __init__(
+        self, send: SendPath, pull: PullPath, barrier: OffsetBarrier, clients: Clients, current: CurrentConfig
+    ) -> None:
         """Refuse everything until the group's configuration is known."""
         self._send = send
         self._pull = pull
         self._barrier = barrier
+        self._clients = clients
         self._current = current
         self.may = NOTHING
         self._why = UNKNOWN
@@ -64,11 +70,20 @@ class ClientAccess:
         pull.refusal = UNKNOWN
         send.refuse(REASON, UNKNOWN, ResponseCode.NO_PERMISSION)
 
-    def permit(self, may: AccessRights, why: str, turn: Turn) -> None:
-        """Apply permissions. `why`: the reason for what is refused, "" if nothing is."""
+    def permit(self, may: AccessRights, why: str, turn: Turn, *, is_reader: bool) -> None:
+        """Apply permissions.
+
+        Args:
+            may: what is allowed from now on.
+            why: the reason for what is refused, "" if nothing is.
+            turn: takes answers to waiting requests.
+            is_reader: whether this is a slave that may serve reads; when it stops, consumers are disconnected.
+        """
         if may == self.may and why == self._why:
             return
-        could_read, self.may, self._why = self.may.read, may, why
+        could_read, could_commit, self.may, self._why = self.may.read, self.may.commit, may, why
+        if is_reader and could_commit and not may.commit:
+            self._disconnect_consumers(why, turn)
         self._pull.takes_commits = may.commit
         if could_read and not may.read:
             self._pull.refuse(why, turn)
@@ -79,6 +94,16 @@ class ClientAccess:
             self._send.admit(REASON)
         else:
             self._send.refuse(REASON, why, ResponseCode.NO_PERMISSION)
+
+    def _disconnect_consumers(self, why: str, turn: Turn) -> None:
+        """Close the connections of consumers, after their answers. TandemQ's client changes the broker by itself."""
+        links = {
+            member.link
+            for group in self._clients.consumers.values()
+            for member in group.members.values()
+            if member.language != OWN_LANGUAGE
+        }
+        turn.closes += [(link, why) for link in sorted(links)]
 
     def require_in_sync(self, count: int, *, is_elect: bool) -> None:
         """Refuse messages while fewer members are in sync than `minInSyncReplicas`."""

@@ -40,24 +40,33 @@ class FailoverJournal:
         is_noted = bool(saved["isLogWhole"]) if "isLogWhole" in saved else has_messages
         self.was_whole = is_noted and not may_have_lost
         """Whether the log is whole, as far as is known at the start."""
-        self._noted: bool | None = None
+        held = saved.get("held", [0, 0])
+        self.held: tuple[int, int] = (int(held[0]), int(held[1]))
+        """Epoch and version of the last record by which this broker served clients."""
+        self._noted: tuple[bool, tuple[int, int]] | None = None
         self._is_failing = False
         """Whether the disk did not take the note."""
         self.timeline: list[dict[str, Any]] = list(load_table(disk, TIMELINE_FILE).get("entries", []))
         """When (calendar ms), in which epoch, what; oldest first."""
 
-    def note_whole(self, *, is_whole: bool, is_elect: bool) -> None:
-        """Save whether the log is whole, before another member can know of it. A failure is tried again each turn."""
-        if is_whole == self._noted:
+    def note(self, *, is_whole: bool, held: tuple[int, int], is_elect: bool) -> None:
+        """Save whether the log is whole, and which record this broker served by, before another member can know of it.
+        A failure is tried again each turn."""
+        if (is_whole, held) == self._noted:
             return
         try:
-            save_table(self._disk, FILE, {"isLogWhole": is_whole})
-            self._noted, self._is_failing = is_whole, False
+            save_table(self._disk, FILE, {"isLogWhole": is_whole, "held": list(held)})
+            self._noted, self._is_failing = (is_whole, held), False
             if is_elect:
                 clear_loss_flag(self._disk)
         except StoreError as error:
             if not self._is_failing:
-                log.error("failover: it cannot be noted that the log is%s whole: %s", "" if is_whole else " not", error)
+                log.error(
+                    "failover: it cannot be noted that the log is%s whole and that this broker served by record %s: %s",
+                    "" if is_whole else " not",
+                    held,
+                    error,
+                )
             self._is_failing = True
 
     def add(self, now: Now, epoch: int, text: str, at_ms: int) -> None:

@@ -72,6 +72,7 @@ class FailoverProcessor:
         if isinstance(role, RegistryRole):
             table |= _status_table(role.member.status(now), now) | {
                 "isMaster": role.is_master,
+                "warning": role.warning,
                 "timeline": role.timeline,
                 "members": _members(role, now),
                 "registryAddress": f"{role.registry.address.kind}://{role.registry.address.hosts}",

@@ -21,7 +21,10 @@ from tandemq.broker.failover.journal import FailoverJournal
 from tandemq.broker.failover.metadata_stream import MetadataStream
 from tandemq.broker.failover.offset_barrier import GATED, OffsetBarrier
 from tandemq.broker.failover.offset_handover import OffsetHandover
+from tandemq.broker.failover.problem_log import ProblemLog
+from tandemq.broker.failover.registered_id import MASTER_ID, registered_id
 from tandemq.broker.failover.registry_client import BrokerRegistry
+from tandemq.broker.failover.texts import not_readable, permission_text, settings_warning
 from tandemq.broker.ha.service import Replication
 from tandemq.broker.ha.static_role import StaticRole
 from tandemq.broker.maintenance.registration import Registration
@@ -52,7 +55,6 @@ from tandemq.storage.log.epochs import EpochTable
 from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
-MASTER_ID = 0
 HEARTBEAT_GAP_MS = 10
 """Minimum interval of heartbeats that responses wait for."""
 AGAIN_MS = 1_000
@@ -130,8 +132,7 @@ class RegistryRole(BrokerRole):
         self._delayed_order: BecomeMaster | None = None
         self._again_ms = 0
         """What could not begin because of the disk, and when it is tried again."""
-        self._problem, self._problem_ms, self._logged_problem = "", 0, ""
-        """What is wrong with the registry or in it, since when, and what of it was logged last."""
+        self._problems = ProblemLog(registry, current)
         registration.broker_id = None
         pull.replica_limit = self.replica_limit
 
@@ -153,8 +154,9 @@ class RegistryRole(BrokerRole):
             log_end=self._store.log.written_end,
             log_epoch=self._replication.log_epoch,
             is_log_whole=self._journal.was_whole,
+            held=self._journal.held,
         )
-        self._note_whole()
+        self._note_log()
 
     @property
     def member(self) -> MemberMachine:
@@ -171,6 +173,18 @@ class RegistryRole(BrokerRole):
     def is_elect(self) -> bool:
         """Whether masters are elected, so that messages wait for every member in sync."""
         return self._member is not None and self._member.mode is Mode.ELECT
+
+    @property
+    def waits_for_replicas(self) -> bool:
+        """Whether a message is acknowledged only when enough replicas have it: the administrator may choose otherwise
+        in slave-consume."""
+        return self.is_elect or self._current.config.role != "ASYNC_MASTER"
+
+    @property
+    def warning(self) -> str:
+        """What operators should know about the settings; "" if there is nothing."""
+        mode = None if self._member is None else self._member.mode
+        return settings_warning(mode, waits_for_replicas=self.waits_for_replicas)
 
     @property
     def is_holder(self) -> bool:
@@ -231,6 +245,8 @@ class RegistryRole(BrokerRole):
             member.receive(event, now)
         if member.view.state is not None:
             self._has_own_tables = self.is_holder
+        if self._replication.awaits_tail and (members := self.other_members()) is not None:
+            self._replication.keep_awaiting(members)
         if now.mono_ms >= member.deadline_ms():
             member.tick(now)
         if member.mode is Mode.STATIC:
@@ -241,9 +257,9 @@ class RegistryRole(BrokerRole):
             return
         if self._delayed_order is not None and now.mono_ms >= self._again_ms:
             self._lead(self._delayed_order, turn, now)
-        self._note_whole()
+        self._note_log()
         self._carry_out(turn, now)
-        self._log_problem(now)
+        self._problems.tick(member, self.warning, now)
         registry_ms = self.registry.deadline_ms()
         member_ms = member.deadline_ms()
         self._due_ms = member_ms if registry_ms is None else min(member_ms, registry_ms)
@@ -253,7 +269,7 @@ class RegistryRole(BrokerRole):
         config = self._current.config
         self._role.role = self._static
         try:
-            self._replication.begin_by_settings(now, is_slave=config.role == "SLAVE")
+            self._replication.begin_by_settings(now, is_slave=config.static_role == "SLAVE")
         except StoreError as error:
             log.error("failover: the role of the settings cannot begin yet: %s", error)
             self._role.role, self._again_ms = self, now.mono_ms + AGAIN_MS
@@ -267,7 +283,7 @@ class RegistryRole(BrokerRole):
     def _carry_out(self, turn: Turn, now: Now) -> None:
         member = self.member
         while effects := member.next_effects():
-            self._note_whole()
+            self._note_log()
             self.registry.ask([effect for effect in effects if isinstance(effect, RegistryRequest)], turn, now)
             for effect in effects:
                 if isinstance(effect, BecomeMaster):
@@ -275,7 +291,7 @@ class RegistryRole(BrokerRole):
                 elif isinstance(effect, BecomeSlave):
                     self._follow(effect, turn, now)
                 elif isinstance(effect, PermissionChanged):
-                    self._record(now, _permission_text(effect), at_ms=effect.at_ms)
+                    self._record(now, permission_text(effect), at_ms=effect.at_ms)
                 elif isinstance(effect, HandOffsets):
                     self._hand_over(effect, turn, now)
                 elif isinstance(effect, CommandDone):
@@ -287,28 +303,12 @@ class RegistryRole(BrokerRole):
         self._permit(turn, now)
         self._register(turn, now)
 
-    def _note_whole(self) -> None:
-        self._journal.note_whole(is_whole=self.member.is_log_whole, is_elect=self.is_elect)
+    def _note_log(self) -> None:
+        member = self.member
+        self._journal.note(is_whole=member.is_log_whole, held=member.held, is_elect=self.is_elect)
 
     def _record(self, now: Now, text: str, epoch: int | None = None, *, at_ms: int | None = None) -> None:
         self._journal.add(now, self.epoch if epoch is None else epoch, text, now.mono_ms if at_ms is None else at_ms)
-
-    def _log_problem(self, now: Now) -> None:
-        """Log once what is wrong with the registry or in it, and once that it is over. What lasts no longer than a
-        session is not logged: after a restart, for instance, our own earlier one is still there."""
-        if self.registry.is_up:
-            found = self.member.problem(now.mono_ms)
-        else:
-            found = (
-                f"the registry {self.registry.address} does not answer: until it does, no member takes over, and a "
-                "broker that starts serves no client; see whether it runs and can be reached"
-            )
-        if found != self._problem:
-            self._problem, self._problem_ms = found, now.mono_ms
-        if found == self._logged_problem or now.mono_ms - self._problem_ms < self.member.timing.session_ms * 3 // 2:
-            return
-        log.warning("failover: %s %s", "trouble:" if found else "over:", found or self._logged_problem)
-        self._logged_problem = found
 
     def _permit(self, turn: Turn, now: Now) -> None:
         """Apply what clients may do from now on, and note until when that holds if nothing happens."""
@@ -316,7 +316,8 @@ class RegistryRole(BrokerRole):
         may = AccessRights(member.may_read(at), member.may_write(at), member.may_commit(at))
         is_refused = not (may.read and may.write)
         why = f"broker {member.id} ({member.stage.value}) may not serve this: {member.why}" if is_refused else ""
-        self._access.permit(may, why, turn)
+        is_reader = member.mode is Mode.SLAVE_CONSUME and not self.is_master
+        self._access.permit(may, why, turn, is_reader=is_reader)
         self._access.require_in_sync(member.in_sync_count, is_elect=self.is_elect)
         self._pull.log_limit = self.confirm_offset if self.is_elect and self.is_master else NO_LIMIT
         self._permitted_until_ms = member.permitted_until.next_end_ms(at)
@@ -324,6 +325,13 @@ class RegistryRole(BrokerRole):
     def refusal(self, code: int) -> str | None:
         """Return why requests with this code may not be answered now; None if they may."""
         return self._access.refusal(code)
+
+    def consumer_refusal(self) -> str | None:
+        """Return why consumers of a slave-consume group may not connect now, and which broker serves them."""
+        member = self.member
+        if member.mode is not Mode.SLAVE_CONSUME or self._access.may.read:
+            return None
+        return not_readable(member, self._current.config.broker_name)
 
     def deadline_ms(self) -> int:
         """Return when the next turn is needed, monotonic ms."""
@@ -441,6 +449,7 @@ class RegistryRole(BrokerRole):
 
     def _lead(self, order: BecomeMaster, turn: Turn, now: Now) -> None:
         member = self.member
+        self._problems.compare_role(member.id, is_master=True)
         if not self.is_master or self.epoch != order.epoch:
             self._replication.close_connections(turn, f"broker {member.id} is the master of epoch {order.epoch}")
             was_master, self._is_master, self.epoch = self.is_master, True, order.epoch
@@ -448,10 +457,9 @@ class RegistryRole(BrokerRole):
             self.role_changes += not was_master
             self._copied = 0
             try:
-                if self.is_elect:
-                    self._replication.lead(now, epoch=order.epoch)
-                elif not was_master:
-                    self._replication.lead(now, epoch=None)
+                self._replication.lead(
+                    now, epoch=order.epoch, is_whole=self.is_elect or self._is_whole(was_master=was_master)
+                )
             except StoreError as error:
                 self._is_master = False
                 self._cannot_lead(order, error, now)
@@ -459,6 +467,13 @@ class RegistryRole(BrokerRole):
         self._delayed_order = None
         self.log_changed()
         member.on_ready(order.epoch, self._store.log.written_end, now)
+
+    def _is_whole(self, *, was_master: bool) -> bool:
+        """Whether no other member of a slave-consume group can have more of the log than this one, its next master."""
+        member = self.member
+        if was_master:
+            return not self._replication.awaits_tail
+        return member.is_log_whole or member.is_loss_accepted
 
     def _cannot_lead(self, order: BecomeMaster, error: StoreError, now: Now) -> None:
         """Leave it to another member in sync; if there is none, or roles are fixed, try again."""
@@ -472,6 +487,7 @@ class RegistryRole(BrokerRole):
         self._delayed_order, self._again_ms = order, now.mono_ms + AGAIN_MS
 
     def _follow(self, order: BecomeSlave, turn: Turn, now: Now) -> None:
+        self._problems.compare_role(order.master, is_master=False)
         if self.is_master or self.epoch != order.epoch:
             self._replication.close_connections(turn, f"broker {order.master} is the master of epoch {order.epoch}")
             self._drop_waiting(turn)
@@ -485,22 +501,12 @@ class RegistryRole(BrokerRole):
         self._pull.unseen.clear()
 
     def _register(self, turn: Turn, now: Now) -> None:
-        """Register at the name servers: the broker that may be written to has id 0; one that may not be used, none.
-
-        A slave with id 0 in its settings takes that of its master meanwhile.
-        """
+        """Register at the name servers with the id of the present role."""
         member, registration = self.member, self._registration
         state = member.view.state
         if state is None or member.own is None or not registration.address:
             return
-        broker_id: int | None
-        if state.master != member.id:
-            broker_id = member.id if member.id != MASTER_ID else state.master
-        elif member.stage in (MemberStage.SERVING, MemberStage.HANDING):
-            broker_id = MASTER_ID
-        else:
-            broker_id = registration.broker_id if registration.broker_id == MASTER_ID and self.is_master else None
-            broker_id = None if member.stage is MemberStage.AWAITING else broker_id
+        broker_id = registered_id(member, registration.broker_id, is_master=self.is_master)
         mode = "" if member.mode is None else member.mode.value
         registration.move(broker_id, state.epoch, turn, now, weight=member.own.weight, mode=mode)
 
@@ -589,9 +595,3 @@ class RegistryRole(BrokerRole):
     def close(self, turn: Turn, now: Now) -> None:
         """End the session at the registry, so that other members need not wait for it to expire."""
         self.registry.close(turn, now)
-
-
-def _permission_text(change: PermissionChanged) -> str:
-    may = {(True, True): "be read and written", (True, False): "be read", (False, True): "be written"}
-    what = may.get((change.may_read, change.may_write))
-    return f"may {what}: {change.why}" if what else f"may neither be read nor written: {change.why}"

@@ -8,7 +8,7 @@ Source: docs/internals/ha.md, "after a stop that may have lost bytes".
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from tandemq.boundary import Disk, Now
 from tandemq.broker.context import CurrentConfig
@@ -74,8 +74,11 @@ class LostTail:
         self.accept_at_ms: int | None = None
         """When the loss is accepted, monotonic ms."""
 
-    def begin(self, now: Now, *, accept_loss: bool) -> None:
-        """Become the master, by settings or by the group's configuration; at most once per start."""
+    def begin(self, now: Now, *, accept_loss: bool, may_give_up: bool) -> None:
+        """Become the master; slaves are awaited if they may hold what was lost here.
+
+        `may_give_up`: whether the loss is accepted when no slave has answered for a time.
+        """
         self.waits_for_absent = not accept_loss
         if not self._generations.pairs:
             self._generations.set([(1, self._store.log.start)])
@@ -98,8 +101,24 @@ class LostTail:
             self._store.log.end,
             sorted(self.awaited),
         )
-        if self._current.config.role == "ASYNC_MASTER":
+        if may_give_up:
             self.accept_at_ms = now.mono_ms + self._current.config.accept_loss_ms
+
+    def settle(self) -> None:
+        """Await no slave: another member of the group had the whole log, and this one has copied it, or an operator
+        accepted the loss."""
+        self._may_have_lost = False
+        self._accept_messages()
+
+    def suspend(self) -> None:
+        """Accept no loss any more: this member copies from another one."""
+        self.accept_at_ms = None
+
+    def keep_awaiting(self, members: Collection[int]) -> None:
+        """Await only slaves that are members of the group."""
+        for removed in self.awaited - frozenset(members):
+            log.warning("master: slave %d is no longer a member of the group, so it is not awaited", removed)
+            self.answered(removed)
 
     def tick(self, now: Now) -> bool:
         """Accept the loss when an ASYNC_MASTER has waited long enough; whether it was tried."""

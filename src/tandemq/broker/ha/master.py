@@ -223,7 +223,7 @@ class MasterSide:
     def replica_verdict(self) -> ResponseCode | None:
         """Return the outcome of replicating a message stored now, by the settings; None if it has to be waited for."""
         config = self._current.config
-        if config.role != "SYNC_MASTER" or config.in_sync_replicas <= 1:
+        if not self._role.waits_for_replicas or config.in_sync_replicas <= 1:
             return ResponseCode.SUCCESS
         needed, log_end = config.in_sync_replicas - 1, self._store.log.written_end
         if enough_in_reach(self.acked_offsets(), needed, log_end, config.ha_lag_bytes_max):

@@ -19,7 +19,6 @@ from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.fastjson import dumps, dumps_java
 from tandemq.codec.remoting.frame import FRAME_BYTES_MAX
-from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -88,7 +87,7 @@ class MetadataTablesProcessor:
             fields={
                 "brokerName": config.broker_name,
                 "brokerId": str(config.broker_id),
-                "role": role_name(self._role, config),
+                "role": role_name(self._role),
                 "logStart": str(self._store.log.start),
                 "logEnd": str(self._store.log.written_end),
             },
@@ -102,11 +101,11 @@ def _answer(command: Command, body: bytes) -> Command:
     return command.answer(ResponseCode.SUCCESS, body=body)
 
 
-def role_name(role: CurrentRole, config: BrokerConfig) -> str:
+def role_name(role: CurrentRole) -> str:
     """Return the role at this moment, in the words of the setting `brokerRole`."""
     if not role.is_master:
         return "SLAVE"
-    return "SYNC_MASTER" if role.is_elect or config.role == "SYNC_MASTER" else "ASYNC_MASTER"
+    return "SYNC_MASTER" if role.waits_for_replicas else "ASYNC_MASTER"
 
 
 def _plain(table: dict[str, Any], entries: str, command: Command) -> dict[str, Any]:

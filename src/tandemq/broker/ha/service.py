@@ -4,7 +4,7 @@
 one to a master.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from tandemq.boundary import Disk, HandshakeFailed, LinkKind, Now, Opened, Turn
 from tandemq.broker.ha.lost_tail import LostTail
@@ -25,7 +25,7 @@ OFFSETS_SAVED_MS = 60_000
 class Replication:
     """Both sides. The role of the broker decides which one is in use.
 
-    In a group with a registry the generations are the epochs of an `elect` group.
+    In a group with a registry a new epoch of the group begins a generation of the same number.
     """
 
     def __init__(
@@ -73,32 +73,49 @@ class Replication:
         if is_slave:
             self.slave = self._make_slave(now)
         else:
-            self._lost_tail.begin(now, accept_loss=self._accept_loss)
+            self._await_tail(now)
         clear_loss_flag(self._disk)
 
     # In a group with a registry.
 
-    def lead(self, now: Now, *, epoch: int | None) -> None:
-        """Become the master. `epoch`: begin it at our log's end, if it is a new one; None: roles are not elected.
+    def lead(self, now: Now, *, epoch: int, is_whole: bool) -> None:
+        """Become the master, and begin the epoch at our log's end if it is a new one.
+
+        `is_whole`: whether the log has all that the group's can have; else slaves may return what was lost here.
 
         Raises:
             StoreError: that could not be saved.
         """
-        if epoch is None:
-            self._lost_tail.begin(now, accept_loss=self._accept_loss)
+        if not is_whole:
+            self._await_tail(now)
             clear_loss_flag(self._disk)
             return
         end = self._store.log.written_end
         pairs = [pair for pair in self.generations if pair[1] <= end]
         if not pairs or pairs[-1][0] < epoch:
             self._generations.set([*pairs, (epoch, end)])
-        self._correct_progress()
+        self._lost_tail.settle()
+        clear_loss_flag(self._disk)
+
+    def _await_tail(self, now: Now) -> None:
+        may_give_up = not self._role.waits_for_replicas
+        self._lost_tail.begin(now, accept_loss=self._accept_loss, may_give_up=may_give_up)
 
     def follow(self, master: int, epoch: int, address: str, ha_address: str, turn: Turn, now: Now) -> None:
         """Copy the log of this member as long as the epoch lasts. Addresses: "ip:port", "" while unknown."""
+        self._lost_tail.suspend()
         if self.slave is None:
             self.slave = self._make_slave(now)
         self.slave.follow(master, epoch, address, ha_address, turn, now)
+
+    def keep_awaiting(self, members: Collection[int]) -> None:
+        """Await the lost end of the log only from these slaves."""
+        self._lost_tail.keep_awaiting(members)
+
+    @property
+    def awaits_tail(self) -> bool:
+        """Whether slaves may still return the lost end of the log."""
+        return bool(self._lost_tail.awaited)
 
     def close_connections(self, turn: Turn, reason: str) -> None:
         """Close the connections of an epoch that is over."""

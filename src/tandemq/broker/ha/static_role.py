@@ -20,7 +20,12 @@ class StaticRole(BrokerRole):
     @property
     def is_master(self) -> bool:
         """Whether this broker's log is the one that is replicated."""
-        return self._current.config.role != "SLAVE"
+        return self._current.config.static_role != "SLAVE"
+
+    @property
+    def waits_for_replicas(self) -> bool:
+        """Whether a message is acknowledged only when enough replicas have it."""
+        return self._current.config.static_role == "SYNC_MASTER"
 
     def replica_verdict(self) -> ResponseCode | None:
         """Return the outcome of replicating a message stored now; None if that has to be waited for."""

@@ -77,7 +77,7 @@ class ReplicationMetrics:
             config, masters = self._current.config, self._replication.masters
             nearest = self._store.log.written_end - config.ha_lag_bytes_max
             yield single(IN_SYNC, 1 + sum(acked > nearest for acked in masters.acked_offsets()))
-            yield single(IN_SYNC_MIN, config.in_sync_replicas if config.role == "SYNC_MASTER" else 1)
+            yield single(IN_SYNC_MIN, config.in_sync_replicas if self._role.waits_for_replicas else 1)
 
     def _collect_registry(self, role: RegistryRole, now: Now) -> Iterator[Batch]:
         member = role.member

@@ -7,6 +7,7 @@ Source: docs/reference/configuration.md, "changes while running"; RocketMQ Admin
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Handler, Link
@@ -49,6 +50,8 @@ class ConfigProcessor:
     def _on_read(self, _link: Link, command: Command, _now: Now) -> Command | None:
         version = dumps(self._current.version.as_json()).decode()
         config = self._current.config
+        if not config.registry_address:
+            config = replace(config, role=config.static_role)
         known = as_texts(config)
         missing = "".join(f"{key}={value}\n" for key, value in READ_BY_TOOLS.items() if key not in known)
         body = (as_properties(config) + missing).encode()

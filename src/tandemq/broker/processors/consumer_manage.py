@@ -111,6 +111,10 @@ class ConsumerManageProcessor:
                     retry_topic(consumer.group_name), max(1, group.retry_queue_nums), now.wall_ms
                 )
         self._membership.notify(changed, self._turn.out, now)
+        # The consumer stays registered: it may be served here after a takeover, before its next heartbeat.
+        refusal = self._role.role.consumer_refusal() if beat.consumers else None
+        if refusal is not None:
+            return command.answer(ResponseCode.NO_PERMISSION, remark=refusal)
         return command.answer(ResponseCode.SUCCESS)
 
     def _on_unregister(self, link: Link, command: Command, now: Now) -> Command | None:

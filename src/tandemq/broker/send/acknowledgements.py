@@ -109,7 +109,7 @@ class Acknowledgements:
         if is_elect and not self._role.is_master:
             send_unknown_outcomes(acks, StoreError("another member of the group is the master now"), turn)
             return
-        if config.flush_type == "SYNC_FLUSH" or config.role == "SYNC_MASTER" or is_elect:
+        if config.flush_type == "SYNC_FLUSH" or self._role.waits_for_replicas:
             self._wait(acks, turn, now)
             return
         for link, answers, _, _, _ in acks:

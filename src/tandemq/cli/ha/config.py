@@ -189,7 +189,7 @@ def set_group(
 ) -> None:
     """Create or change a group. Options that are not given keep their values; an invalid result changes nothing.
 
-    tandemq ha config set broker-a --mode slave-consume --member 0,role=master --member 1,role=slave,permission=READ
+    tandemq ha config set broker-a --mode slave-consume --member 0,role=master --member 1,role=slave
     """
 
     def changed(before: "GroupConfig | None") -> "GroupConfig":

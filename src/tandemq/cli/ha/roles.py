@@ -86,9 +86,10 @@ def _order(member: FoundBroker, code: RequestCode, **fields: str) -> str:
 def switch(
     broker: str | None, target: int, addresses: tuple[str, ...], registry: str | None, name_servers: str, as_json: bool
 ) -> None:
-    """Make another member of an elect group the master, and wait until it accepts messages.
+    """Make another member of a group the master, and wait until it accepts messages.
 
     No message is lost, and sends that clients retry succeed. Refused, with the reason, while the target is not in sync.
+    In slave-consume the configured master returns at the next start: change it with ha config, too.
     """
     group = _group(broker, addresses, name_servers, registry)
     master = group.master

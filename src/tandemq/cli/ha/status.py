@@ -209,7 +209,7 @@ def _show_group(group: Group) -> None:
         click.echo(f"broker {broker_id} is a member and is not live, or does not answer")
     for found in group.members:
         failover = found.failover or {}
-        for problem in filter(None, (failover.get("trouble"), registry_problem(failover))):
+        for problem in filter(None, (failover.get("trouble"), registry_problem(failover), failover.get("warning"))):
             click.echo(f"broker {found.broker_id}: {problem}")
 
 

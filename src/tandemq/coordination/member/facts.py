@@ -22,11 +22,30 @@ class Membership:
         self._view = view
         self.mode: Mode | None = None
         """The mode of the first configuration read; a changed mode takes effect after a restart."""
+        self._first_master: int | None = None
+        """The configured master of the first configuration read."""
+        self._is_master_since_start: bool | None = None
+        """Whether every record read so far names this broker as the master; None: none was read."""
 
     def adopt_mode(self) -> None:
         """Take the mode from the first configuration that was read."""
-        if self.mode is None and self._view.config is not None:
-            self.mode = self._view.config.mode
+        config = self._view.config
+        if self.mode is None and config is not None:
+            self.mode = config.mode
+            self._first_master = None if config.master is None else config.master.broker_id
+
+    def note_master(self, master: int) -> None:
+        """Take the master of a record that was read."""
+        is_own = master == self.id
+        self._is_master_since_start = is_own and self._is_master_since_start is not False
+
+    @property
+    def successor(self) -> int | None:
+        """The configured master, if it is another one than this master, and was when this one started; else None."""
+        config = self._view.config
+        named = None if config is None or config.master is None else config.master.broker_id
+        is_changed = self._is_master_since_start and named == self._first_master != self.id
+        return named if is_changed else None
 
     @property
     def is_elect(self) -> bool:
@@ -56,7 +75,7 @@ class Membership:
 class LogState:
     """The state of this broker's log, as far as leading the group depends on it."""
 
-    def __init__(self, end: int, epoch: int, *, is_whole: bool) -> None:
+    def __init__(self, end: int, epoch: int, held: tuple[int, int], *, is_whole: bool) -> None:
         """A recovered log."""
         self.end = end
         """Bytes."""
@@ -64,6 +83,8 @@ class LogState:
         """The last epoch in the epoch table; 0 if it is empty."""
         self.is_whole = is_whole
         """False while the log may lack bytes that were reported or acknowledged."""
+        self.held = held
+        """Epoch and version of the last record that named this member the holder; (0, 0): none."""
         self.is_loss_accepted = False
         """The missing bytes stay lost: an operator accepted that, or no member can have more."""
         self.is_doubt_final = False
@@ -115,6 +136,12 @@ class PeerTable:
     def gone(self, now: Now, silence_ms: int) -> frozenset[int]:
         """Members whose live node has been missing for longer than `silence_ms`."""
         return frozenset(one for one, since in self._absent_since_ms.items() if now.mono_ms - since > silence_ms)
+
+    def silent(self, now: Now, silence_ms: int) -> frozenset[int]:
+        """Members without a connection that were not heard for longer than `silence_ms`."""
+        return frozenset(
+            one for one, peer in self.known.items() if not peer.is_linked and now.mono_ms - peer.heard_ms > silence_ms
+        )
 
 
 def member_with_longer_log(view: RegistryView, membership: Membership, log: LogState, *, without: int) -> int | None:

@@ -70,6 +70,7 @@ class RecordFollower:
         assignment = _Assignment(state.epoch, state.master, state.mode, state.reader)
         if assignment != self._followed:
             is_new_epoch = state.epoch != self._followed_epoch
+            self._membership.note_master(state.master)
             self._followed, self._followed_epoch = assignment, state.epoch
             self._enter(state, now, is_new_epoch=is_new_epoch)
         elif self._membership.is_elect and frozenset(state.in_sync) != self._in_sync.decided:
@@ -101,6 +102,7 @@ class RecordFollower:
         self._handover.over()
         self._handover.taken = None
         if is_holder:
+            self._log.held = (state.epoch, self._view.version)
             self._service.claim_above = self._view.version - 1
             self._service.become(MemberStage.CLAIMING, state.reason, now)
         else:

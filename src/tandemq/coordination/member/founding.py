@@ -8,8 +8,8 @@
 
 A waiting member serves no clients and grants no lease, and its live node says so. When all of them wait, no broker
 acknowledges anything, and the longest log of the latest epoch holds all acknowledged messages. In `slave-consume` the
-log is the master's, but it is unknown which member was the reader last: the slave becomes the reader until it has
-handed its offsets over.
+member that served last has the consumers' offsets: if it is not the new master, it becomes the reader until it has
+handed them over.
 
 Owner: the member. Source: docs/internals/failover.md, "When the registry loses the record"; requirements F09, F30.
 """
@@ -77,8 +77,6 @@ class Founding:
     def force(self, *, is_preview: bool) -> CommandResult:
         """Carry out an operator's order to create the record with this broker's log; a preview changes nothing."""
         membership = self._membership
-        if not membership.is_elect and not self._is_configured_master(self._view.config):
-            return CommandResult(False, False, "roles are fixed: force the configured master")
         self._is_forced |= not is_preview
         longer = member_with_longer_log(self._view, membership, self._log, without=NOBODY)
         hint = "" if longer is None else f"; broker {longer} has a longer log: force that one instead"
@@ -94,9 +92,6 @@ class Founding:
         epochs = [record.epoch for record in others.values() if record is not None]
         return max(self._log.epoch, self._view.last_epoch, *epochs, 0) > 0
 
-    def _is_configured_master(self, config: GroupConfig | None) -> bool:
-        return config is not None and config.master is not None and config.master.broker_id == self._membership.id
-
     def _create_first(self, config: GroupConfig, now: Now) -> None:
         own_id = self._membership.id
         able = [one for one in config.members if one.permission.may_write]
@@ -108,22 +103,33 @@ class Founding:
             self._writer.propose(state, "the group begins", now)
 
     def _new_master(self, config: GroupConfig, others: dict[int, LiveBroker]) -> int | None:
+        """Return the member with the longest history; among equal ones of slave-consume, the configured master."""
         membership, log = self._membership, self._log
-        if not membership.is_elect:
-            return None if config.master is None else config.master.broker_id
         candidates = [membership.candidate(membership.id, log.epoch, log.end)]
         candidates += [membership.candidate(number, record.epoch, record.log_end) for number, record in others.items()]
-        candidates = [one for one in candidates if membership.permission_of(one.broker_id).may_write]
+        named = None if membership.is_elect or config.master is None else config.master.broker_id
+        candidates = [
+            one._replace(priority=int(one.broker_id == named)) if named is not None else one
+            for one in candidates
+            if membership.permission_of(one.broker_id).may_write or one.broker_id == named
+        ]
         return min((one.broker_id for one in candidates), key=lambda one: rank_of(one, candidates), default=None)
 
     def _create_again(self, others: dict[int, LiveBroker], why: str, now: Now) -> None:
         membership, own_id = self._membership, self._membership.id
         epochs = [self._log.epoch, self._view.last_epoch, *(record.epoch for record in others.values())]
         state = GroupState(max(epochs) + 1, own_id, (own_id,), GroupMode.NORMAL, own_id)
-        readers = [number for number in others if membership.permission_of(number).may_read]
-        if membership.mode is Mode.SLAVE_CONSUME and readers:
-            reader = max(readers, key=lambda number: (others[number].epoch, others[number].log_end, -number))
+        if membership.mode is Mode.SLAVE_CONSUME and (reader := self._last_reader(others)) is not None:
             in_sync = tuple(sorted((own_id, reader)))
             state = GroupState(max(epochs) + 1, own_id, in_sync, GroupMode.SLAVE_CONSUME, reader)
-        self._log.is_loss_accepted = True  # no member has more, or the operator accepted the loss
+        # No member has more, or the operator accepted the loss.
+        longer = member_with_longer_log(self._view, membership, self._log, without=NOBODY)
+        self._log.is_loss_accepted = membership.is_elect or self._is_forced or longer is None
         self._writer.propose(state, f"the registry had lost the group's record; it is created again: {why}", now)
+
+    def _last_reader(self, others: dict[int, LiveBroker]) -> int | None:
+        """Return the member that served clients last, if it is not this one and may be read."""
+        last = max(others, key=lambda number: others[number].held, default=None)
+        if last is None or others[last].held <= self._log.held or not self._membership.permission_of(last).may_read:
+            return None
+        return last

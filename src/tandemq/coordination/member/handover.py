@@ -1,5 +1,8 @@
 """Orderly handovers: a reader returns reading to its master, a master is switched to an in-sync member.
 
+A switch is an operator's order; in `slave-consume` a master that starts while the configuration names another master
+also hands over to that one.
+
     DRAIN ── consumers drained, or timeout ──► OFFSETS ── stored by the other ──► WAIT ── record changed ──► over
       └────────────────────┴── timeout, refusal, no registry: given up ──┘
 
@@ -21,7 +24,7 @@ from tandemq.coordination.member.orders import CommandResult, HandOffsets, Membe
 from tandemq.coordination.member.outputs import EffectQueue, RegistryWriter
 from tandemq.coordination.member.service import ServiceState
 from tandemq.coordination.permission import holder_of
-from tandemq.coordination.registry.records import GroupMode
+from tandemq.coordination.registry.records import GroupMode, Mode
 from tandemq.coordination.registry.view import RegistryView
 from tandemq.coordination.slave_consume import HandoverStep
 
@@ -32,6 +35,8 @@ class HandoverProgress:
 
     to: int
     is_switch: bool
+    why: str
+    """For the record: who ordered it."""
     begun_ms: int
     token: int
     """Version of the record that the offsets belong to."""
@@ -75,9 +80,6 @@ class Handover:
             return CommandResult(
                 False, False, f"broker {membership.id} has not read the group's record from the registry"
             )
-        if not membership.is_elect:
-            mode = membership.mode.value if membership.mode else "unknown"
-            return CommandResult(False, False, f"roles are fixed in mode {mode}")
         if state.master == target:
             return CommandResult(True, True, f"broker {target} is the master already")
         if self.progress is not None and self.progress.to == target:
@@ -85,7 +87,7 @@ class Handover:
         refusal = self._refusal(target)
         if refusal is not None:
             return CommandResult(False, False, refusal)
-        self._begin(target, now, is_switch=True)
+        self._begin(target, now, is_switch=True, why="by an operator")
         return CommandResult(True, False, f"switching to broker {target}")
 
     def _refusal(self, target: int) -> str | None:
@@ -112,8 +114,8 @@ class Handover:
 
     # Handing over.
 
-    def _begin(self, to: int, now: Now, *, is_switch: bool) -> None:
-        self.progress = HandoverProgress(to, is_switch, now.mono_ms, self._view.version)
+    def _begin(self, to: int, now: Now, *, is_switch: bool, why: str = "") -> None:
+        self.progress = HandoverProgress(to, is_switch, why, now.mono_ms, self._view.version)
         self._service.takes_commits = True
         self._service.become(MemberStage.HANDING, f"handing over to broker {to}", now)
 
@@ -124,6 +126,8 @@ class Handover:
             if self._may_return_reading(now):
                 assert self._view.state is not None, "checked before"
                 self._begin(self._view.state.master, now, is_switch=False)
+            elif (master := self._configured_master(now)) is not None:
+                self._begin(master, now, is_switch=True, why="as configured")
             return
         if self._is_forbidden(progress):
             self.give_up(f"by its configuration broker {progress.to} may not be written to any more", now)
@@ -160,6 +164,15 @@ class Handover:
             and self._peers.get(state.master).is_linked
             and now.mono_ms >= self._next_ms
         )
+
+    def _configured_master(self, now: Now) -> int | None:
+        """Return the member to which this master of `slave-consume` hands over now, as configured when it started;
+        None if there is none, or it is not ready."""
+        membership, master = self._membership, self._membership.successor
+        is_serving = membership.mode is Mode.SLAVE_CONSUME and self._service.stage is MemberStage.SERVING
+        if master is None or not is_serving or now.mono_ms < self._next_ms:
+            return None
+        return master if self._refusal(master) is None else None
 
     def deadline_ms(self) -> int | None:
         """When the present step times out; None if no handover is in progress."""
@@ -200,8 +213,9 @@ class Handover:
         if peer.acked < self._log.end or not peer.is_linked:
             return
         progress.is_proposed = True
-        new = replace(state, epoch=state.epoch + 1, master=progress.to, reader=progress.to)
-        self._writer.propose(new, f"switch from broker {self._membership.id} to {progress.to} by an operator", now)
+        epoch = max(state.epoch, self._log.epoch) + 1
+        new = replace(state, epoch=epoch, master=progress.to, reader=progress.to)
+        self._writer.propose(new, f"switch from broker {self._membership.id} to {progress.to} {progress.why}", now)
 
     def give_up(self, why: str, now: Now) -> None:
         """Serve again; after another write of the record if the other member may have a write in flight."""

@@ -58,7 +58,16 @@ ROUND_MS = 250
 class MemberMachine:
     """One broker's part in its group. Every input may change the effects and the permissions."""
 
-    def __init__(self, settings: MemberSettings, now: Now, *, log_end: int, log_epoch: int, is_log_whole: bool) -> None:
+    def __init__(
+        self,
+        settings: MemberSettings,
+        now: Now,
+        *,
+        log_end: int,
+        log_epoch: int,
+        is_log_whole: bool,
+        held: tuple[int, int] = (0, 0),
+    ) -> None:
         """A broker that has just recovered its store.
 
         Args:
@@ -68,11 +77,12 @@ class MemberMachine:
             log_epoch: last epoch in its epoch table, 0 if it is empty.
             is_log_whole: False if the log may lack bytes that were reported or acknowledged (the machine crashed, the
                 store is empty or another one); the broker then becomes master only after it has copied them again.
+            held: the last value of the property of that name, saved by the broker.
         """
         self.id = settings.broker_id
         self.view = view = RegistryView(settings.cluster, settings.broker_name, settings.broker_id)
         self._membership = membership = Membership(settings, view)
-        self._log = log = LogState(log_end, log_epoch, is_whole=is_log_whole)
+        self._log = log = LogState(log_end, log_epoch, held, is_whole=is_log_whole)
         self._peers = peers = PeerTable(now.mono_ms)
         self._in_sync = in_sync = InSync(self.id, ())
         self._lease = lease = HeldLease(settings, view)
@@ -151,6 +161,17 @@ class MemberMachine:
     def is_log_whole(self) -> bool:
         """Whether the log has all bytes that were reported or acknowledged."""
         return self._log.is_whole
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Epoch and version of the last record that named this member the holder. To be saved before it serves: if the
+        registry loses the record, the last holder is known by it."""
+        return self._log.held
+
+    @property
+    def is_loss_accepted(self) -> bool:
+        """Whether missing bytes of the log stay lost: an operator accepted that, or no member can have more."""
+        return self._log.is_loss_accepted
 
     @property
     def timing(self) -> Timing:

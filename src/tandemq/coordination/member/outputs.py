@@ -60,5 +60,14 @@ class RegistryWriter:
     def publish_live_node(self) -> None:
         """Bring the live node up to date: other members order an election by its log end."""
         settings, log = self._settings, self._log
-        record = LiveBroker(settings.broker_id, settings.address, settings.ha_address, log.epoch, log.end)
-        self._view.publish(replace(record, is_waiting=self._view.is_record_missing))
+        self._view.publish(
+            LiveBroker(
+                settings.broker_id,
+                settings.address,
+                settings.ha_address,
+                log.epoch,
+                log.end,
+                self._view.is_record_missing,
+                log.held,
+            )
+        )

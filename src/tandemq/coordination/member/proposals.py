@@ -94,23 +94,20 @@ class RecordProposals:
     def _change_in_sync(self, state: GroupState, now: Now) -> None:
         config = self._view.config
         assert config is not None, "this member serves by it"
-        wanted = self._wanted_in_sync(state, config, now)
+        wanted = self._wanted_in_sync(config, now)
         if wanted is not None and wanted != frozenset(state.in_sync):
             new = replace(state, in_sync=tuple(sorted(wanted)))
             self._writer.propose(new, f"in sync: {', '.join(map(str, sorted(wanted)))}", now)
             self._in_sync.adopt(state.in_sync, new.in_sync)
 
-    def _wanted_in_sync(self, state: GroupState, config: GroupConfig, now: Now) -> frozenset[int] | None:
-        membership = self._membership
-        if membership.is_elect:
-            return self._in_sync.next_members(
-                now.mono_ms,
-                self._peers.known,
-                gone=self._peers.gone(now, self._lease.timing.silence_ms),
-                candidates={one.broker_id for one in config.members},
-                lag_ms_max=membership.settings.lag_ms_max,
-            )
-        # A member that once had the log and the tables may take over reading; a later lag does not change that.
-        peers = ((one.broker_id, self._peers.get(one.broker_id)) for one in config.members)
-        caught_up = {broker_id for broker_id, peer in peers if peer.acked >= 0 and peer.has_tables}
-        return frozenset(one for one in state.in_sync if membership.own_of(one) is not None) | caught_up
+    def _wanted_in_sync(self, config: GroupConfig, now: Now) -> frozenset[int] | None:
+        is_elect, silence_ms = self._membership.is_elect, self._lease.timing.silence_ms
+        gone = self._peers.gone(now, silence_ms)
+        return self._in_sync.next_members(
+            now.mono_ms,
+            self._peers.known,
+            gone=gone if is_elect else gone | self._peers.silent(now, silence_ms),
+            candidates={one.broker_id for one in config.members},
+            lag_ms_max=self._membership.settings.lag_ms_max,
+            keeps_last=not is_elect,  # the slave that was connected last may still serve reads
+        )

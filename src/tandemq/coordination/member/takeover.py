@@ -1,21 +1,22 @@
 """Taking over from a failed holder, by this member's own decision or by an operator's order.
 
-The holder is the master, or the reader in slave-consume. Every condition must hold in several checks of the registry in
-a row. Source: docs/internals/failover.md, "When another takes over"; requirements F13, F14, F17-F20, F30, R11.
+The holder is the master, or the reader in slave-consume. There an operator can also promote a slave to master, when
+neither the master nor another reader is left. Every condition must hold in several checks of the registry in a row.
+Source: docs/internals/failover.md, "When another takes over"; requirements F13, F14, F17-F20, F30, R11.
 """
 
 from dataclasses import replace
 
 from tandemq.boundary import Now
 from tandemq.coordination.election import may_become_master, rank_of
-from tandemq.coordination.lease import drift_of
+from tandemq.coordination.lease import NEVER, drift_of
 from tandemq.coordination.liveness import AbsenceChecks
 from tandemq.coordination.member.facts import LogState, Membership, PeerTable, member_with_longer_log
 from tandemq.coordination.member.held_lease import HeldLease
 from tandemq.coordination.member.orders import CommandResult
 from tandemq.coordination.member.outputs import EffectQueue, RegistryWriter
 from tandemq.coordination.permission import holder_of
-from tandemq.coordination.registry.records import GroupMode, GroupState, Mode
+from tandemq.coordination.registry.records import NOBODY, GroupMode, GroupState, Mode
 from tandemq.coordination.registry.view import RegistryView
 from tandemq.coordination.slave_consume import may_take_reading
 
@@ -43,6 +44,7 @@ class Takeover:
         self._effects = effects
         self.checks = AbsenceChecks()
         self._forced_until_ms: int | None = None
+        self._published_ms = NEVER
 
     @property
     def is_forced(self) -> bool:
@@ -56,26 +58,28 @@ class Takeover:
         own_id = membership.id
         if state is None or membership.own is None:
             return CommandResult(False, False, f"broker {own_id} has not read the group's record from the registry")
-        holder = holder_of(state)
-        if holder == own_id:
+        if state.master == own_id == holder_of(state):
             return CommandResult(True, True, f"broker {own_id} is it already")
-        if membership.mode is Mode.SLAVE_CONSUME and (state.mode is GroupMode.NORMAL or state.master != own_id):
+        if not membership.permission_of(own_id).may_write and state.master != own_id:
             return CommandResult(
-                False, False, "in slave-consume only the master can be forced, while its slave serves reads"
+                False,
+                False,
+                f"broker {own_id} may not be written to by configuration; allow it WRITE first",
             )
         if not view.may_propose or view.live is None:
             return CommandResult(
                 False, False, f"broker {own_id} has no connection to the registry; without it no broker may take over"
             )
-        if holder in view.live:
+        alive = next((one for one in self._failed_for(state, is_forced=True) if one in view.live), None)
+        if alive is not None:
             return CommandResult(
                 False,
                 False,
-                f"broker {holder} is alive; use switch, or stop it and wait until its registry session has expired",
+                f"broker {alive} is alive; use switch, or stop it and wait until its registry session has expired",
             )
         if not is_preview:
             self._forced_until_ms = now.mono_ms + membership.settings.force_ms
-        return CommandResult(True, False, self._possible_loss(state, holder, now))
+        return CommandResult(True, False, self._possible_loss(state, now))
 
     def settled(self, text: str, *, is_done: bool) -> None:
         """End a forced takeover: the record has another holder, or the order expired."""
@@ -90,34 +94,55 @@ class Takeover:
             self.settled("given up: the other broker could not be shown to be gone in time", is_done=False)
         if self._evaluate_polls(now):
             return
-        if self._suspect(now) is None:
+        if not self._suspects(now):
             self.checks.reset()
+            self._publish_if_holder_missing(now)
             return
         self.checks.begin(now.mono_ms)
         if self.checks.is_due(now.mono_ms, membership.settings.check_ms):
             self._writer.publish_live_node()
             view.poll(other for other in sorted(view.live or ()) if other != membership.id)
 
+    def _publish_if_holder_missing(self, now: Now) -> None:
+        """Publish our log end once per check while other members may begin to check: they order themselves by it."""
+        state, live = self._view.state, self._view.live
+        is_missing = state is not None and live is not None and holder_of(state) not in (NOBODY, *live)
+        if is_missing and now.mono_ms >= self._published_ms + self._membership.settings.check_ms:
+            self._published_ms = now.mono_ms
+            self._writer.publish_live_node()
+
     def _evaluate_polls(self, now: Now) -> bool:
         """Count the answered checks; True if they led to a takeover."""
         polls, self._view.polls = self._view.polls, []
         for is_fresh in polls:
-            holder = self._suspect(now)
-            self.checks.found(holds=is_fresh and holder is not None)
-            if holder is not None and self.checks.count >= self._lease.timing.checks + self._place(holder):
-                self._take_over(holder, now)
+            failed = self._suspects(now)
+            self.checks.found(holds=is_fresh and bool(failed))
+            if failed and self.checks.count >= self._lease.timing.checks + self._place(failed):
+                self._take_over(failed, now)
                 return True
         return False
 
-    def _suspect(self, now: Now) -> int | None:
-        """Return the holder if all conditions of a takeover hold now; None otherwise."""
+    def _suspects(self, now: Now) -> tuple[int, ...]:
+        """Return the failed members that this one replaces, if all conditions of a takeover hold now; else ()."""
         view, state = self._view, self._view.state
         if state is None or self._membership.own is None or view.live is None or not view.may_propose:
-            return None
-        holder = holder_of(state)
-        if holder == self._membership.id or holder in view.live or not self._is_silent(holder, now):
-            return None
-        return holder if self._is_eligible(state, holder, now) else None
+            return ()
+        failed = self._failed_for(state, is_forced=self.is_forced)
+        if any(one in view.live or not self._is_silent(one, now) for one in failed):
+            return ()
+        return failed if failed and self._is_eligible(state, failed[0], now) else ()
+
+    def _failed_for(self, state: GroupState, *, is_forced: bool) -> tuple[int, ...]:
+        """Return the members that must have failed before this one takes over: the holder; for a promotion in
+        slave-consume also the master."""
+        own_id, needed = self._membership.id, {holder_of(state)}
+        if is_forced and self._is_promotion(state):
+            needed.add(state.master)
+        return tuple(sorted(needed - {own_id, NOBODY}))
+
+    def _is_promotion(self, state: GroupState) -> bool:
+        """Whether a forced takeover makes this slave of a slave-consume group its master."""
+        return self._membership.mode is Mode.SLAVE_CONSUME and state.master != self._membership.id
 
     def _is_silent(self, holder: int, now: Now) -> bool:
         peer = self._peers.get(holder)
@@ -130,8 +155,10 @@ class Takeover:
         if membership.is_elect:
             is_in_sync = own_id in state.in_sync and membership.permission_of(own_id).may_write
             return may_become_master(is_in_sync=is_in_sync, is_log_whole=self._log.is_whole, is_forced=self.is_forced)
-        if state.mode is GroupMode.SLAVE_CONSUME:
-            return state.master == own_id and (self.is_forced or self._may_end_unclean(holder, now))
+        if state.mode is GroupMode.SLAVE_CONSUME and state.master == own_id:
+            return self.is_forced or self._may_end_unclean(holder, now)
+        if self.is_forced:
+            return membership.permission_of(own_id).may_write
         own, masters = membership.permission_of(own_id), membership.permission_of(state.master)
         return membership.mode is Mode.SLAVE_CONSUME and may_take_reading(state, own_id, own, masters)
 
@@ -139,28 +166,34 @@ class Takeover:
         after_ms = self._membership.settings.unclean_hand_back_after_ms
         return after_ms > 0 and now.mono_ms - self._peers.get(reader).heard_ms >= after_ms
 
-    def _place(self, holder: int) -> int:
+    def _place(self, failed: tuple[int, ...]) -> int:
         """Return how many checks longer this member waits than the first candidate."""
         membership, view, log = self._membership, self._view, self._log
-        if not membership.is_elect or self.is_forced or view.state is None or view.config is None:
+        if self.is_forced or view.state is None or view.config is None or view.state.master == membership.id:
             return 0
         candidates = [membership.candidate(membership.id, log.epoch, log.end)]
         for other, record in (view.live or {}).items():
-            is_in_line = other in view.state.in_sync and other not in (membership.id, holder)
-            if is_in_line and record is not None and membership.permission_of(other).may_write:
+            is_in_line = other in view.state.in_sync and other not in (membership.id, *failed)
+            if is_in_line and record is not None and self._may_follow(other):
                 candidates.append(membership.candidate(other, record.epoch, record.log_end))
         return rank_of(membership.id, candidates)
 
-    def _take_over(self, holder: int, now: Now) -> None:
+    def _may_follow(self, broker_id: int) -> bool:
+        """Whether the configuration allows a member to take over: writes in `elect`, reads in `slave-consume`."""
+        allowed = self._membership.permission_of(broker_id)
+        return allowed.may_write if self._membership.is_elect else allowed.may_read
+
+    def _take_over(self, failed: tuple[int, ...], now: Now) -> None:
         """Propose the record that makes this member the holder."""
-        own_id, state = self._membership.id, self._view.state
+        own_id, state, holder = self._membership.id, self._view.state, failed[0]
         assert state is not None, "suspected without a record"
         how = "by an operator's order" if self.is_forced else f"missing in {self.checks.count} checks"
         self.checks.reset()
-        if self._membership.is_elect:
+        if self._membership.is_elect or (self.is_forced and self._is_promotion(state)):
             self._log.is_loss_accepted |= self.is_forced
-            new = replace(state, epoch=state.epoch + 1, master=own_id, in_sync=(own_id,), reader=own_id)
-            reason = f"broker {own_id} follows {holder}, {how}"
+            epoch = max(state.epoch, self._log.epoch) + 1
+            new = GroupState(epoch, own_id, (own_id,), GroupMode.NORMAL, own_id)
+            reason = f"broker {own_id} follows {', '.join(map(str, failed))}, {how}"
         elif state.mode is GroupMode.NORMAL:
             new = replace(state, mode=GroupMode.SLAVE_CONSUME, reader=own_id)
             reason = f"broker {own_id} reads for {holder}, {how}"
@@ -169,14 +202,17 @@ class Takeover:
             reason = f"broker {own_id} takes reading back from {holder} without its offsets, {how}"
         self._writer.propose(new, reason, now)
 
-    def _possible_loss(self, state: GroupState, holder: int, now: Now) -> str:
+    def _possible_loss(self, state: GroupState, now: Now) -> str:
         """State what a forced takeover may lose, for the operator."""
-        own_id = self._membership.id
-        if not self._membership.is_elect:
-            return (
-                f"offsets committed at broker {holder} that did not reach this broker are lost, so their messages are "
-                f"delivered again; taking over when broker {holder} is shown to be gone"
+        own_id, reader, holder = self._membership.id, holder_of(state), state.master
+        again = ""
+        if reader not in (own_id, state.master):
+            again = (
+                f"offsets committed at broker {reader} that did not reach this broker are lost, so their messages are "
+                "delivered again; "
             )
+        if state.master == own_id:
+            return f"{again}taking over when broker {reader} is shown to be gone"
         peer = self._peers.get(holder)
         lost = f"{max(0, peer.log_end - self._log.end)} bytes" if peer.log_end >= 0 else "an unknown number of bytes"
         lost, not_in_sync = f"{lost} of broker {holder}'s log", ""
@@ -186,4 +222,4 @@ class Takeover:
             not_in_sync = f"; broker {own_id} is not in the in-sync set"
         longer = member_with_longer_log(self._view, self._membership, self._log, without=holder)
         hint = "" if longer is None else f"; broker {longer} has a longer log: force that one instead"
-        return f"{lost} may be lost{not_in_sync}{hint}; taking over when it is shown to be gone"
+        return f"{again}{lost} may be lost{not_in_sync}{hint}; taking over when it is shown to be gone"

@@ -156,6 +156,8 @@ class LiveBroker:
     """End of its log when it wrote the record; orders the candidates of an election."""
     is_waiting: bool = False
     """Whether it waits for a missing record of the group; until then it serves no clients."""
+    held: tuple[int, int] = (0, 0)
+    """Epoch and version of the last record by which it served clients; of the last holder they are highest."""
 
 
 # Paths.
@@ -235,8 +237,10 @@ def contradictions(config: GroupConfig) -> Iterator[str]:
         yield from _contradictions_of(member)
     if config.mode is Mode.ELECT:
         yield from _elect_contradictions(config)
-    else:
-        yield from _fixed_role_contradictions(config, masters)
+    elif not masters:
+        yield f"it has no master, and mode {config.mode.value} does not elect one: make one broker the master"
+    if config.mode is Mode.STATIC:
+        yield from _static_contradictions(config)
     if config.mode is Mode.SLAVE_CONSUME:
         for member in config.members:
             if member.role is Role.SLAVE and not member.permission.may_read:
@@ -265,14 +269,12 @@ def _contradictions_of(member: GroupMember) -> Iterator[str]:
         yield f"broker {member.broker_id}: priority {member.priority} is outside -{JAVA_INT_MAX} to {JAVA_INT_MAX}"
 
 
-def _fixed_role_contradictions(config: GroupConfig, masters: list[int]) -> Iterator[str]:
-    if not masters:
-        yield f"it has no master, and mode {config.mode.value} does not elect one: make broker 0 the master"
+def _static_contradictions(config: GroupConfig) -> Iterator[str]:
     for member in config.members:
         if (member.role is Role.MASTER) != (member.broker_id == 0):
             yield (
-                f"broker {member.broker_id} is a {member.role.value}; in mode {config.mode.value} "
-                "the master must have broker id 0, and the slaves others"
+                f"broker {member.broker_id} is a {member.role.value}; in mode static the master must have broker id 0, "
+                "and the slaves others"
             )
 
 
@@ -372,6 +374,7 @@ def live_to_json(live: LiveBroker) -> bytes:
             "epoch": live.epoch,
             "logEnd": live.log_end,
             "waiting": live.is_waiting,
+            "held": list(live.held),
         }
     )
 
@@ -391,7 +394,16 @@ def live_from_json(data: bytes) -> LiveBroker:
         _integer(what, fields, "epoch"),
         _integer(what, fields, "logEnd"),
         fields.get("waiting") is True,
+        _held(what, fields),
     )
+
+
+def _held(what: str, fields: dict[str, Any]) -> tuple[int, int]:
+    """Decode the field, which earlier versions do not write."""
+    value = fields.get("held", [0, 0])
+    if not isinstance(value, list) or len(value) != 2 or not all(type(part) is int for part in value):
+        raise ConfigError(f"{what}: held must be a list of two integers, not {value!r:.64}")
+    return value[0], value[1]
 
 
 def with_member(config: GroupConfig, member: GroupMember) -> GroupConfig:

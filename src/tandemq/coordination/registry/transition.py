@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tandemq.coordination.registry.records import NOBODY, GroupConfig, GroupMode, GroupState, Mode
 
 MASTER_ID = 0
-"""Broker id of the master in modes with fixed roles."""
+"""Broker id of the master in mode `static`."""
 
 
 class Objection(NamedTuple):
@@ -48,7 +48,7 @@ def objection(
             return Objection(f"broker {broker_id} {part} at present, but is not in this configuration", "switch first")
     if before is not None and before.mode is after.mode:
         return None
-    if after.mode is not Mode.ELECT and state.master not in (MASTER_ID, NOBODY):
+    if after.mode is Mode.STATIC and state.master not in (MASTER_ID, NOBODY):
         return Objection(
             f"broker {state.master} is its master", f"switch to broker {MASTER_ID} (tandemq ha switch), stop it"
         )

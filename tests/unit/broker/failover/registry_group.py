@@ -98,7 +98,7 @@ class Broker(Member):
 
 
 class RegistryGroup:
-    """Members 0, 1, …; 0 is the configured master in `slave-consume`."""
+    """Members 0, 1, …; `master` is the configured one in `slave-consume`."""
 
     broker_class = Broker
 
@@ -112,6 +112,7 @@ class RegistryGroup:
         disks: Mapping[int, Disk] | None = None,
         settles: bool = True,
         secret: bytes | None = None,
+        master: int = 0,
         **changes: Any,
     ) -> None:
         """Start a group.
@@ -124,13 +125,14 @@ class RegistryGroup:
             disks: disks of members instead of directories.
             settles: whether to wait until a member is active.
             secret: secret with which members authenticate each other.
+            master: id of the configured master.
             changes: settings of all members.
         """
         self.secret = secret
+        self.master = master
         self.path, self.mode, self.changes = path, mode, changes
         self.disks = disks or {}
-        slave = BrokerPermission.FULL if mode is Mode.ELECT else BrokerPermission.READ
-        self.allowed = {number: slave if number else BrokerPermission.FULL for number in range(members)}
+        self.allowed = dict.fromkeys(range(members), BrokerPermission.FULL)
         self.now = Now(1_000, START_WALL_MS)
         self.tree = Tree()
         self.registry_is_up = True
@@ -158,7 +160,7 @@ class RegistryGroup:
         config = GroupConfig(
             self.mode,
             tuple(
-                records.GroupMember(number, Role.SLAVE if number else Role.MASTER, permission)
+                records.GroupMember(number, Role.MASTER if number == self.master else Role.SLAVE, permission)
                 for number, permission in self.allowed.items()
             ),
         )
@@ -191,12 +193,9 @@ class RegistryGroup:
     # Starting and killing members.
 
     def start(self, number: int, *, boot_id: str = "boot-1", **changes: Any) -> Broker:
-        config = tiny(
-            broker_id=number,
-            role="SLAVE" if number else "SYNC_MASTER",
-            registry_address="zookeeper://box:2181",
-            **(self.changes | changes),
-        )
+        settings: dict[str, Any] = {"role": "SLAVE" if number else "SYNC_MASTER"}
+        settings |= self.changes | changes
+        config = tiny(broker_id=number, registry_address="zookeeper://box:2181", **settings)
         broker = self.broker_class(
             self.disks.get(number, self.path / f"b{number}"),
             config,
