@@ -145,14 +145,17 @@ class Broker(BrokerParts):
     def _commit(self, turn: Turn, now: Now) -> None:
         """Write the messages of this turn to the log, and begin what their responses wait for."""
         self.transactions.before_commit(now)
+        self.timers.before_commit(now)
         acks, self.send.acks = self.send.acks, []
         try:
             written = self.store.commit()
             self.delay.committed()
             self.transactions.committed(now)
+            self.timers.committed(now)
         except StoreError as error:
             self.delay.failed()
             self.transactions.failed()
+            self.timers.failed()
             self.upkeep.write_failures.note(error, now)
             self.store.woken.clear()
             self.acknowledgements.failed(acks, error, turn)
@@ -187,6 +190,7 @@ class Broker(BrokerParts):
         elif not (
             self.flush.job_done(event, turn, now)
             or self.scrubber.job_done(event, turn, now)
+            or self.timers.job_done(event.job, event.error)
             or self.replica_requests.job_done(event, turn)
         ):
             self.upkeep.job_done(event.job, event.error)
@@ -228,7 +232,9 @@ class Broker(BrokerParts):
         self.groups.save()
         self.scrubber.save()
         self.transactions.metrics.save()
+        self.timers.metrics.save()
         self.replication.masters.save_offsets()
         self.saver.finish()
         self.delay.close()
+        self.timers.close()
         self.store.close()

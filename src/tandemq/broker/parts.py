@@ -76,6 +76,10 @@ from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.persistence import FOLD_MS, Saver
 from tandemq.broker.state.schedule import Schedule
 from tandemq.broker.state.topics import Topics, refuse_unsupported
+from tandemq.broker.timers.damaged import DamagedTimers
+from tandemq.broker.timers.metrics import TimerMetrics
+from tandemq.broker.timers.processor import TimerProcessor
+from tandemq.broker.timers.service import TimedMessages
 from tandemq.broker.transactions.metrics import TransactionMetrics
 from tandemq.broker.transactions.processor import TransactionProcessor
 from tandemq.broker.transactions.service import Transactions
@@ -147,6 +151,7 @@ class BrokerParts:
             self.send,
             self.delay,
             self.transactions,
+            self.timers,
             self.schedule,
             self.role,
             self.current,
@@ -302,6 +307,19 @@ class BrokerParts:
             self.send,
             TransactionMetrics(self.saver, self.schedule, self.current, now),
             self.outbox,
+            self.schedule,
+            self.role,
+            self.current,
+            self.current_turn,
+            now,
+        )
+
+        self.timers = TimedMessages(
+            self.store,
+            self.topics,
+            self.send,
+            DamagedTimers(self.store, self.damages, self.scrubber),
+            TimerMetrics(self.saver, now),
             self.schedule,
             self.role,
             self.current,
@@ -467,6 +485,7 @@ class BrokerParts:
             SendBackProcessor(store, topics, groups, self.send, stats, registration, self.random, role, current),
             ReplyMessageProcessor(self.send, clients, self.client_calls, self.links, self.outbox, current, turn),
             TransactionProcessor(store, self.send, self.transactions, role, current),
+            TimerProcessor(store, topics, self.send, self.timers, role, current),
             QueryMessageProcessor(store, current),
             MetadataTablesProcessor(store, topics, groups, offsets, self.delay, role, current),
             AdminProcessor(store, topics, groups, offsets, pull, stats, self.upkeep, role, current, turn),

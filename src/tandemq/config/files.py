@@ -69,8 +69,6 @@ _LIGHT_QUEUES = "light queues are not supported; messages are in their own topic
 _COLD = "reads of cold data are not throttled"
 _MISSING: dict[str, tuple[str, str]] = {
     "filterServerNums": ("!0", "filter servers are not supported"),
-    "timerWheelEnable": ("true", "timed messages are not supported yet and refused; use delay levels"),
-    "recallMessageEnable": ("true", "timed messages and their recall are not supported yet"),
     "defaultMessageRequestMode": ("!pull", "POP consumption is not supported yet"),
     "traceTopicEnable": ("true", "RMQ_SYS_TRACE_TOPIC is not created; create it with: tandemq topic create"),
     "enableLmq": ("true", _LIGHT_QUEUES),
@@ -136,6 +134,11 @@ LIVE_RANGES: dict[str, tuple[float, float]] = {
     "transactionCheckInterval": (100, 24 * _HOUR_MS),
     "transactionMetricFlushInterval": (100, 600 * _SECOND_MS),
     "transactionsMax": (1_000, 10_000_000),
+    "timerMaxDelaySec": (1, 2_000_000),
+    "timerRollWindowSlot": (2, 604_740),
+    "timerCongestNumEachSlot": (1, 2_147_483_647),
+    "timersMax": (1_000, 1_000_000_000),
+    "timerFlushIntervalMs": (100, 600 * _SECOND_MS),
     "diskMaxUsedSpaceRatio": (10, 95),
     "diskSpaceCleanForciblyRatio": (0.5, 1.0),
     "diskSpaceWarningLevelRatio": (0.5, 1.0),

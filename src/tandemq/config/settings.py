@@ -217,6 +217,27 @@ class BrokerConfig(TlsConfig):
     transactions_max: int = _setting("transactionsMax", 1_000_000, live=True)
     """Maximum number of open transactions; beyond it transactional messages are refused."""
 
+    # Timed messages.
+    timer_enable: bool = _setting("timerWheelEnable", True, live=True)
+    """Whether messages with a delivery time of their own are accepted; those that wait are delivered in any case."""
+    timer_precision_ms: int = _setting("timerPrecisionMs", 1000, "ms")
+    """Unit of delivery times: 1000, 500, 200 or 100; another value counts as the next lower one. A message is delivered
+    at the end of the unit that its time lies in. Change it only while no timed message waits."""
+    timer_delay_max_s: int = _setting("timerMaxDelaySec", 259_200, "seconds", live=True)
+    """How far away the delivery time of a message may be."""
+    timer_roll_window: int = _setting("timerRollWindowSlot", 172_800, live=True)
+    """Number of units of time after which a message that is still waiting is stored again, so that its file can
+    expire."""
+    timer_congest_max: int = _setting("timerCongestNumEachSlot", 2_147_483_647, live=True)
+    """Number of messages for one unit of time above which more are refused at random; from twice the number on, all."""
+    timers_max: int = _setting("timersMax", 10_000_000, live=True)
+    """Maximum number of waiting timed messages; beyond it more are refused. Each takes about 10 bytes of memory, and
+    some 300 if it is alone in its unit of time."""
+    timer_flush_ms: int = _setting("timerFlushIntervalMs", 1_000, "ms", live=True)
+    """Interval between writes of `timercheck` and `timermetrics`, as other brokers read them."""
+    recall_enable: bool = _setting("recallMessageEnable", False, live=True)
+    """Whether producers may recall timed messages."""
+
     # Retention.
     reserved_hours: int = _setting("fileReservedTime", 72, "hours", live=True)
     """How long a full file is kept after its last message."""

@@ -52,6 +52,7 @@ STEP_BYTES = (64 << 10, 4 << 20)
 SAVE_MS = 30_000
 A_PULL = "a pull"
 A_DELAY = "delivery after a delay"
+A_TIMER = "delivery at a time"
 SUSPECTS_MAX = 16
 SEARCH_STEP_BYTES = 128 << 10
 SEARCH_BYTES_PER_SECOND = 16 << 20
@@ -414,7 +415,7 @@ class Scrubber:
                 self.suspicion.reason,
                 self.suspicion.found,
             )
-            if not is_bad and self.suspicion.source in (A_PULL, A_DELAY) and self._rate():
+            if not is_bad and self.suspicion.source in (A_PULL, A_DELAY, A_TIMER) and self._rate():
                 self.begin(now)
 
     def _note(self, start: int, end: int, reason: str, now: Now, *, is_unread: bool = False) -> None:

@@ -15,6 +15,7 @@ from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.failure_log import Failures
 from tandemq.broker.state.schedule import Schedule
+from tandemq.broker.timers.service import TimedMessages
 from tandemq.broker.transactions.service import Transactions
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import StoreError
@@ -59,6 +60,7 @@ class Upkeep:
         send: SendPath,
         delay: DelayedMessages,
         transactions: Transactions,
+        timers: TimedMessages,
         schedule: Schedule,
         role: CurrentRole,
         current: CurrentConfig,
@@ -73,6 +75,7 @@ class Upkeep:
         self._send = send
         self._delay = delay
         self._transactions = transactions
+        self._timers = timers
         self._schedule = schedule
         self._role = role
         self._current = current
@@ -208,6 +211,9 @@ class Upkeep:
         half = self._transactions.needed_from()
         if half is not None:
             needed["open transactions"] = half
+        timed = self._timers.needed_from()
+        if timed is not None:
+            needed["timed messages"] = timed
         return needed
 
     def _log_deleted(self, segment: LogSegment, forced: str) -> None:

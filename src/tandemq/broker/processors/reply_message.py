@@ -23,8 +23,9 @@ from tandemq.boundary import Now, Outbox
 from tandemq.broker.connections.client_requests import WAITING_MAX, ClientCalls, Missing
 from tandemq.broker.connections.connection import Handler, Link
 from tandemq.broker.context import CurrentConfig, CurrentTurn
-from tandemq.broker.send.decoded_path import SendPlace, SendRefused, read_send_fields
+from tandemq.broker.send.decoded_path import SendPlace, read_send_fields
 from tandemq.broker.send.processor import SendPath
+from tandemq.broker.send.refused import SendRefused
 from tandemq.broker.state.clients import Clients
 from tandemq.codec.record.record import decode_host, message_id
 from tandemq.codec.remoting.frame import encode_command

@@ -11,7 +11,9 @@ from typing import NamedTuple
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
 from tandemq.broker.send.half_message import as_half, is_half
+from tandemq.broker.send.refused import SendRefused
 from tandemq.broker.send.send_state import SendState
+from tandemq.broker.send.timed_message import ADDED_BYTES, add_timer_properties, encode_handle, requested_time
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.message_type import type_problem
 from tandemq.broker.state.topics import Topic, internal_topic
@@ -37,11 +39,13 @@ from tandemq.model.topic import (
     HALF_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
+    TIMER_TOPIC,
     Permission,
     dead_letter_topic,
     topic_name_error,
 )
 from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.storage.log.commit_log import AppendMessageResult
 
 VERSION_3_4_9 = 121
 _WRITE = int(Permission.WRITE)
@@ -57,16 +61,6 @@ class SendPlace(NamedTuple):
 
     topic: Topic
     queue_id: int
-
-
-class SendRefused(Exception):
-    """A refused send: code and remark of the response."""
-
-    def __init__(self, code: ResponseCode, remark: str) -> None:
-        """Keep the response's code and remark."""
-        super().__init__(remark)
-        self.code = code
-        self.remark = remark
 
 
 class DecodedPath:
@@ -185,14 +179,16 @@ class DecodedPath:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"sysFlag {fields.sys_flag} marks a transaction, but the property {TRAN_MSG} is not true",
             )
-        _refuse_timed(properties)
         name, requested_id = fields.topic, queue_id
         if name.startswith(RETRY_PREFIX) and not name.startswith(DLQ_PREFIX):
             topic, queue_id = self._after_retry(command, fields, topic, queue_id, properties, now.wall_ms)
+        out_ms = None
         if half:
             topic, queue_id = self._as_half(topic, queue_id, properties, now.wall_ms)
-        else:
+        elif _delay_level(properties):
             topic, queue_id = self.redirect_delayed(topic, queue_id, properties)
+        elif (out_ms := requested_time(properties, state.config, now.wall_ms)) is not None:
+            topic, queue_id = self.as_timed(topic, queue_id, properties, out_ms, now.wall_ms)
         properties["CLUSTER"] = state.config.cluster
         unique = properties.get("UNIQ_KEY", "")
         stored = state.store.put(
@@ -202,15 +198,20 @@ class DecodedPath:
             reconsume_times=fields.reconsume_times,
         )  # fmt: skip
         queue_offset, log_offset, size = stored
+        handle = ""
         if half:
             state.note_half(stored, name)
+        elif out_ms is not None:
+            state.note_timed(stored, properties, out_ms)
+            if unique and not name.startswith(RETRY_PREFIX):
+                handle = encode_handle(name, state.config.broker_name, out_ms, unique)
         self._count(command.body)
         group = topic.config.topic_name.removeprefix(DLQ_PREFIX)
         if group != topic.config.topic_name:
             origin = properties.get("RETRY_TOPIC", name)
             state.dead_letters.note(group, origin, properties, fields.reconsume_times, log_offset, now.mono_ms)
         ids = message_id(state.store_host, log_offset)
-        return self._ack(command, ids, requested_id, queue_offset, unique, log_offset + size, waits)
+        return self._ack(command, ids, requested_id, queue_offset, unique, log_offset + size, waits, handle=handle)
 
     def _after_retry(
         self, command: Command, fields: SendFields, topic: Topic, queue_id: int, properties: dict[str, str],
@@ -248,6 +249,27 @@ class DecodedPath:
         as_half(properties, topic.config.topic_name, queue_id)
         return self._own_topic(HALF_TOPIC, wall_ms), 0
 
+    def as_timed(
+        self, topic: Topic, queue_id: int, properties: dict[str, str], out_ms: int, wall_ms: int
+    ) -> tuple[Topic, int]:
+        """Return where a timed message is stored; its properties get its time, and the topic and queue of the message.
+
+        Raises:
+            SendRefused: too many messages wait, or its properties leave no room for those that its delivery adds.
+        """
+        state, name = self._state, topic.config.topic_name
+        refused = state.timed_refusal(out_ms, self._random)
+        if refused is not None:
+            raise SendRefused(ResponseCode.SYSTEM_ERROR, refused)
+        add_timer_properties(properties, out_ms, name, queue_id)
+        size = len(encode_properties(properties).encode()) + CRC_PROPERTY_BYTES + ADDED_BYTES
+        if size > PROPERTIES_BYTES_MAX:
+            raise SendRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the properties take {size} bytes with those of a timed message, at most {PROPERTIES_BYTES_MAX} fit",
+            )
+        return self._own_topic(TIMER_TOPIC, wall_ms), 0
+
     def redirect_delayed(self, topic: Topic, queue_id: int, properties: dict[str, str]) -> tuple[Topic, int]:
         """Return where a message is stored first: its own queue, or the queue of its delay level.
 
@@ -257,6 +279,8 @@ class DecodedPath:
         delay_topic = self._state.topics.get(SCHEDULE_TOPIC)
         if not level or delay_topic is None or not self._state.store.config.delays_ms:
             return topic, queue_id
+        for timer in TIMER_NAMES:
+            properties.pop(timer, None)
         level = min(level, len(self._state.store.config.delays_ms))
         properties["DELAY"] = str(level)
         properties["REAL_TOPIC"] = topic.config.topic_name
@@ -273,8 +297,11 @@ class DecodedPath:
             raise SendRefused(
                 ResponseCode.MESSAGE_ILLEGAL, "a batch may not be delayed and may not go to a retry topic"
             )
-        _refuse_timed(common)
         parts = decode_batch(command.body)
+        out_ms = requested_time(common, state.config, now.wall_ms)
+        requested_id = queue_id
+        if out_ms is not None:
+            topic, queue_id = self.as_timed(topic, queue_id, common, out_ms, now.wall_ms)
         shared = encode_properties({key: value for key, value in common.items() if key != "UNIQ_KEY"}).encode()
         shared += f"CLUSTER\x01{state.config.cluster}\x02".encode()
         longest = max([len(part.properties) for part in parts]) + 1 + len(shared) + CRC_PROPERTY_BYTES
@@ -284,29 +311,31 @@ class DecodedPath:
         for part in parts:
             if state.config.message_type_check:
                 self._check_type(topic, common | decode_properties(part.properties.decode("utf-8", "replace")))
-            if b"TIMER_" in part.properties:
+            if out_ms is None and b"TIMER_" in part.properties:
                 _refuse_timed(decode_properties(part.properties.decode("utf-8", "replace")))
         # A batch lies in one file. Besides its body, a message needs at most 113 bytes, shared properties and topic.
         state.store.log.reserve(len(command.body) + len(parts) * (113 + len(shared) + len(topic.encoded)))
         first = queue.next_offset
         placed = [self._store_part(link, fields, queue, part, shared, now) for part in parts]
-        ids = ",".join([message_id(state.store_host, offset) for offset, _ in placed])
-        end = placed[-1][0] + placed[-1][1]
-        return self._ack(command, ids, queue_id, first, common.get("UNIQ_KEY", ""), end, waits, len(parts))
+        if out_ms is not None:
+            for one in placed:
+                state.note_timed(one, common, out_ms)
+        ids = ",".join([message_id(state.store_host, one.log_offset) for one in placed])
+        end = placed[-1].log_offset + placed[-1].size
+        return self._ack(command, ids, requested_id, first, common.get("UNIQ_KEY", ""), end, waits, len(parts))
 
     def _store_part(
         self, link: Link, fields: SendFields, queue: ConsumeQueue, part: BatchPart, shared: bytes, now: Now
-    ) -> tuple[int, int]:
+    ) -> AppendMessageResult:
         raw = part.properties
         if raw and raw[-1] != 2:
             raw += b"\x02"
         self._count(part.body)
-        _, log_offset, size = self._state.store.put(
+        return self._state.store.put(
             queue, body=part.body, properties=raw + shared, flag=part.flag, sys_flag=fields.sys_flag & ~0x30,
             born_ms=fields.born_timestamp, born_host=link.born_host, store_ms=now.wall_ms,
             store_host=self._state.store_host, reconsume_times=fields.reconsume_times,
         )  # fmt: skip
-        return log_offset, size
 
     def _check_type(self, topic: Topic, properties: dict[str, str]) -> None:
         """Refuse a message that is not of its topic's type, if the setting asks for it."""
@@ -321,7 +350,7 @@ class DecodedPath:
 
     def _ack(
         self, command: Command, ids: str, queue_id: int, queue_offset: int, unique: str, end: int,
-        waits: bool, count: int = 1,
+        waits: bool, count: int = 1, handle: str = "",
     ) -> _Response:  # fmt: skip
         if command.is_oneway:
             return None, end, False, count
@@ -331,6 +360,8 @@ class DecodedPath:
         }  # fmt: skip
         if unique:
             fields["transactionId"] = unique
+        if handle:
+            fields["recallHandle"] = handle
         return encode_command(command.answer(ResponseCode.SUCCESS, fields=fields)), end, waits, count
 
 
@@ -347,16 +378,17 @@ def read_send_fields(command: Command) -> SendFields:
 
 
 def _refuse_timed(properties: dict[str, str]) -> None:
-    """Refuse a message with a delivery time of its own, which would otherwise be delivered at once.
+    """Refuse a batch with a message that has a time of its own, which would otherwise be delivered at once.
 
-    A delay level takes precedence over a time.
+    The time of a batch is a property of the batch. A delay level takes precedence over a time.
 
     Source: RocketMQ HookUtils.checkIfTimerMessage.
     """
     if TIMER_OUT not in properties and not TIMER_NAMES.isdisjoint(properties) and not _delay_level(properties):
         raise SendRefused(
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-            f"timed messages ({', '.join(sorted(TIMER_NAMES))}) are not supported; use a delay level",
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"a message within a batch may not have a time of its own ({', '.join(sorted(TIMER_NAMES))}); "
+            "send it alone, or give the time to the batch",
         )
 
 

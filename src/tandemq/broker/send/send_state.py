@@ -3,13 +3,16 @@
 `SendPath` is this state with both ways on top of it.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from random import Random
+from typing import NamedTuple, Protocol
 
 from tandemq.broker.send.dead_letters import DeadLetters
 from tandemq.broker.state.topics import Topics
 from tandemq.config.settings import BrokerConfig
 from tandemq.engine import Ack
 from tandemq.model.codes import ResponseCode
+from tandemq.model.message import REAL_TOPIC, TIMER_DELETE
 from tandemq.model.topic import Permission
 from tandemq.storage.log.commit_log import AppendMessageResult
 from tandemq.storage.store import Store
@@ -24,6 +27,27 @@ class StoredHalf(NamedTuple):
     log_offset: int
     topic: str
     """Topic of the message after the commit."""
+
+
+class StoredTimed(NamedTuple):
+    """A timed message appended in this turn."""
+
+    queue_offset: int
+    out_ms: int
+    topic: str
+    """Topic that it is delivered to."""
+    is_delete: bool
+    """Whether it is a request not to deliver another one."""
+
+
+class PendingAtTime(Protocol):
+    """How many timed messages wait."""
+
+    def __len__(self) -> int:
+        """Return the number of all."""
+
+    def at(self, out_ms: int) -> int:
+        """Return the number of those of one time."""
 
 
 class SendState:
@@ -48,11 +72,40 @@ class SendState:
         """Half messages of this turn; the owner takes them with the commit."""
         self.half_refusal: str | None = None
         """Why half messages are refused at present; None: accepted."""
+        self.timed: list[StoredTimed] = []
+        """Timed messages of this turn; the owner takes them with the commit."""
+        self.pending_timed: PendingAtTime | None = None
+        """The timed messages that wait; None: not known."""
         self.config = config
 
     def note_half(self, stored: AppendMessageResult, topic: str) -> None:
         """Note a half message that was appended, for a message to a topic."""
         self.halves.append(StoredHalf(stored.queue_offset, stored.log_offset, topic))
+
+    def note_timed(self, stored: AppendMessageResult, properties: Mapping[str, str], out_ms: int) -> None:
+        """Note a timed message that was appended."""
+        is_delete = TIMER_DELETE in properties
+        self.timed.append(StoredTimed(stored.queue_offset, out_ms, properties[REAL_TOPIC], is_delete))
+
+    def timed_refusal(self, out_ms: int, random: Random) -> str | None:
+        """Return why a timed message is refused at present; None if it is accepted.
+
+        Between once and twice the limit of a time, messages are refused more and more often.
+
+        Source: RocketMQ TimerMessageStore.isReject.
+        """
+        pending = self.pending_timed
+        if pending is None:
+            return None
+        if len(pending) + len(self.timed) >= self.config.timers_max:
+            return f"timer message is under flow control, {len(pending)} wait, timersMax allows no more"
+        limit = self.config.timer_congest_max
+        count = pending.at(out_ms)
+        if count > limit and (count >= 2 * limit or random.random() * limit < count - limit):
+            return (
+                f"timer message is under flow control, {count} wait for this time, timerCongestNumEachSlot is {limit}"
+            )
+        return None
 
     def set_store_host(self, store_host: bytes) -> None:
         """Set this broker's advertised address, in the form of records, once it is known."""

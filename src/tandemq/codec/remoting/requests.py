@@ -179,6 +179,14 @@ class ResumeCheckFields(msgspec.Struct, rename="camel"):
     """Offset id of the half message, or of its copy in the topic of those given up."""
 
 
+class RecallFields(msgspec.Struct, rename="camel"):
+    """RECALL_MESSAGE (370)."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str = ""
+
+
 class GroupFields(msgspec.Struct, rename="camel"):
     """A consumer group: GET_CONSUMER_LIST_BY_GROUP and others."""
 

@@ -13,7 +13,6 @@ from tandemq.config.settings import DELAY_LEVELS, parse_delay_levels
 from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.model.message import encode_properties
 from tandemq.model.topic import TopicConfig
 from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.json_tables import load_table
@@ -277,43 +276,7 @@ def test_batch_with_an_invalid_message_is_refused_completely(
     assert stored(broker, "TopicA") == [b"zero"]
 
 
-# Timed messages (5.x), which are not supported.
-
-
-TIMED = [{"TIMER_DELAY_SEC": "5"}, {"TIMER_DELAY_MS": "5000"}, {"TIMER_DELIVER_MS": "1900000000000", "DELAY": "0"}]
-
-
-@pytest.mark.parametrize("properties", TIMED)
-def test_timed_message_is_refused_and_not_delivered_at_once(tmp_path: Path, properties: dict[str, str]) -> None:
-    """Also on a connection that used the fast path before, and the fast path works afterwards."""
-    broker = Harness(tmp_path)
-    for number in range(4):
-        assert broker.send("TopicA", b"%d" % number, UNIQ_KEY=f"K{number}").code == OK
-    for _ in range(3):
-        fields = send_fields("TopicA", 0, {"UNIQ_KEY": "T", **properties})
-        answer = broker.ask(RequestCode.SEND_MESSAGE_V2, fields, b"timed")
-        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        assert "TIMER_DELAY_SEC" in (answer.remark or "")
-    assert broker.send("TopicA", b"4", UNIQ_KEY="K4").code == OK
-    assert stored(broker, "TopicA") == [b"0", b"1", b"2", b"3", b"4"]
-
-
-@pytest.mark.parametrize("properties", TIMED)
-@pytest.mark.parametrize("count", [1, 60])
-def test_batch_with_a_timed_message_is_refused_completely(
-    tmp_path: Path, properties: dict[str, str], count: int
-) -> None:
-    """The time is a property of the batch, of its last message, or of each of many messages with one layout."""
-    broker = Harness(tmp_path, message_bytes_max=60_000, segment_bytes=128 * 1024)
-    broker.send("TopicA", b"zero")
-    raw = encode_properties({"UNIQ_KEY": "K", **properties}).encode()
-    plain, timed = batch_of(b"x", properties=b"UNIQ_KEY\x01K\x02"), batch_of(b"x", properties=raw)
-    for common, body in ((properties, plain * count), ({}, plain * count + timed), ({}, timed * count)):
-        for _ in range(3):
-            answer = broker.ask(RequestCode.SEND_BATCH_MESSAGE, send_fields("TopicA", 0, common) | {"m": "true"}, body)
-            assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-            assert "use a delay level" in (answer.remark or "")
-    assert stored(broker, "TopicA") == [b"zero"]
+# Timed messages (5.x); see tests/unit/broker/timers.
 
 
 def test_delay_level_takes_precedence_over_a_time_and_an_elapsed_time_is_ignored(tmp_path: Path) -> None:

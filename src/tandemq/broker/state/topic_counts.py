@@ -1,0 +1,51 @@
+"""Numbers of waiting messages by topic, in a file of `config/` that operators and Java brokers read.
+
+Source: RocketMQ TransactionMetrics, TimerMetrics.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tandemq.boundary import Now
+from tandemq.broker.state.persistence import Saver
+from tandemq.storage.json_tables import DataVersion
+
+
+class TopicCounts:
+    """Counts that follow from the log; the owner goes on changing them."""
+
+    def __init__(self, saver: Saver, file: str, key: str, now: Now) -> None:
+        """Begin without messages. `key`: name of the counts in the file."""
+        self._saver = saver
+        self._file = file
+        self._key = key
+        self.version = DataVersion(now.wall_ms)
+        self._counts: Mapping[str, int] = {}
+        self._changed_ms = now.wall_ms
+        self._is_dirty = False
+
+    def adopt(self, counts: Mapping[str, int]) -> None:
+        """Take the counts by topic."""
+        self._counts = counts
+        self._is_dirty = bool(counts) or self._saver.disk.exists(f"config/{self._file}")
+
+    def changed(self, wall_ms: int) -> None:
+        """Note that the counts changed."""
+        self._changed_ms = wall_ms
+        self._is_dirty = True
+
+    def by_topic(self) -> dict[str, int]:
+        """Return the number of waiting messages of each topic that has any."""
+        return {topic: count for topic, count in self._counts.items() if count}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the table in the form of the file."""
+        counts = {topic: {"count": count, "timeStamp": self._changed_ms} for topic, count in self._counts.items()}
+        return {"dataVersion": self.version.as_json(), self._key: counts}
+
+    def save(self) -> None:
+        """Write the file if something changed."""
+        if self._is_dirty:
+            self.version.next(self._changed_ms)
+            self._saver.later(self._file, self.as_json, is_awaited=False)
+            self._is_dirty = False

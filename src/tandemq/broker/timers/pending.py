@@ -1,0 +1,187 @@
+"""The timed messages that wait, by their times: an index of the wheel topic, with 8 bytes per message.
+
+    slot      the messages of one time (TIMER_OUT_MS), and the requests not to deliver some of them
+    roll      when a message whose time is far away is stored again, so that the file with its record can expire
+
+Source: docs/reference/timers.md; RocketMQ TimerWheel.
+"""
+
+from array import array
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+CHUNK = 4_096
+"""Number of queue offsets whose waiting messages are counted together."""
+
+
+class Slot:
+    """What waits for one time; queue offsets of the wheel topic, lowest first."""
+
+    __slots__ = ("deletes", "messages")
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.messages = array("q")
+        self.deletes = array("q")
+
+    def __len__(self) -> int:
+        """Return the number of both."""
+        return len(self.messages) + len(self.deletes)
+
+
+class RollTask(NamedTuple):
+    """A message that is to be stored again."""
+
+    queue_offset: int
+    out_ms: int
+
+
+class PendingTimers:
+    """The timed messages that wait."""
+
+    def __init__(self) -> None:
+        """Begin without messages."""
+        self.slots: dict[int, Slot] = {}
+        self._times: list[int] = []
+        """Heap of the times with a slot; times without one may be in it too."""
+        self._rolls: dict[int, array[int]] = {}
+        """By time: queue offset and TIMER_OUT_MS of each message, alternating."""
+        self._roll_times: list[int] = []
+        self._chunks: dict[int, int] = {}
+        """Number of waiting messages by chunk of queue offsets, lowest chunk first: messages are added in order."""
+        self._count = 0
+        self.counts: dict[str, int] = {}
+        """Number of messages by topic, without those that are to be deleted."""
+        self.seen = 0
+        """Queue offset behind the last message that was added."""
+
+    def __len__(self) -> int:
+        """Return the number of messages and delete requests that wait."""
+        return self._count
+
+    def at(self, out_ms: int) -> int:
+        """Return the number of messages and delete requests of one time."""
+        return len(self.slots.get(out_ms, ()))
+
+    # Changes.
+
+    def add(self, queue_offset: int, out_ms: int, topic: str, *, is_delete: bool = False) -> None:
+        """Add a message, or a delete request, behind all others."""
+        slot = self._slot(out_ms)
+        (slot.deletes if is_delete else slot.messages).append(queue_offset)
+        self.count(topic, -1 if is_delete else 1)
+        self.keep(queue_offset)
+        self.seen = queue_offset + 1
+
+    def restore(self, queue_offset: int, out_ms: int, topic: str, *, is_delete: bool) -> None:
+        """Enter a message, which was counted as waiting, in its slot."""
+        slot = self._slot(out_ms)
+        insort(slot.deletes if is_delete else slot.messages, queue_offset)
+        self.count(topic, -1 if is_delete else 1)
+
+    def _slot(self, out_ms: int) -> Slot:
+        slot = self.slots.get(out_ms)
+        if slot is None:
+            slot = self.slots[out_ms] = Slot()
+            heappush(self._times, out_ms)
+        return slot
+
+    def keep(self, queue_offset: int) -> None:
+        """Count a message as waiting, in a slot or elsewhere."""
+        chunk = queue_offset // CHUNK
+        self._chunks[chunk] = self._chunks.get(chunk, 0) + 1
+        self._count += 1
+
+    def release(self, queue_offset: int) -> None:
+        """Count a message as waiting no more."""
+        chunk = queue_offset // CHUNK
+        left = self._chunks[chunk] = self._chunks[chunk] - 1
+        if not left:
+            del self._chunks[chunk]
+        self._count -= 1
+
+    def count(self, topic: str, change: int) -> None:
+        """Change the number of messages of a topic."""
+        self.counts[topic] = max(0, self.counts.get(topic, 0) + change)
+
+    def take(self, out_ms: int, messages: int, *, with_deletes: bool) -> None:
+        """Remove the first messages of a slot, and its delete requests if asked; an empty slot goes."""
+        slot = self.slots[out_ms]
+        del slot.messages[:messages]
+        if with_deletes:
+            slot.deletes = array("q")
+        if not len(slot):
+            del self.slots[out_ms]
+
+    def is_waiting(self, queue_offset: int, out_ms: int) -> bool:
+        """Whether a message waits in its slot."""
+        return self._find(queue_offset, out_ms) is not None
+
+    def discard(self, queue_offset: int, out_ms: int) -> bool:
+        """Remove a message that is over for another reason than its time; return whether it was waiting."""
+        slot, at = self.slots.get(out_ms), self._find(queue_offset, out_ms)
+        if slot is None or at is None:
+            return False
+        del slot.messages[at]
+        if not len(slot):
+            del self.slots[out_ms]
+        self.release(queue_offset)
+        return True
+
+    def _find(self, queue_offset: int, out_ms: int) -> int | None:
+        slot = self.slots.get(out_ms)
+        if slot is None:
+            return None
+        at = bisect_left(slot.messages, queue_offset)
+        return at if at < len(slot.messages) and slot.messages[at] == queue_offset else None
+
+    # Times.
+
+    def first(self) -> int | None:
+        """Return the earliest time with a slot, None if there is none."""
+        times = self._times
+        while times and times[0] not in self.slots:
+            heappop(times)
+        return times[0] if times else None
+
+    def until(self, end_ms: int) -> Iterator[int]:
+        """Yield the times before one that have a slot, in order; no slot may go meanwhile."""
+        times, taken = self._times, list[int]()
+        try:
+            while times and times[0] < end_ms:
+                out_ms = heappop(times)
+                if out_ms in self.slots and not (taken and taken[-1] == out_ms):
+                    taken.append(out_ms)
+                    yield out_ms
+        finally:
+            for out_ms in taken:
+                heappush(times, out_ms)
+
+    def lowest(self) -> int | None:
+        """Return a queue offset at or before that of the oldest waiting message, None if none waits."""
+        chunk = next(iter(self._chunks), None)
+        return None if chunk is None else chunk * CHUNK
+
+    # Rolls.
+
+    def roll_later(self, task: RollTask, roll_ms: int) -> None:
+        """Note that a message is to be stored again at a time before its own."""
+        tasks = self._rolls.get(roll_ms)
+        if tasks is None:
+            tasks = self._rolls[roll_ms] = array("q")
+            heappush(self._roll_times, roll_ms)
+        tasks.extend(task)
+
+    def rolls_before(self, end_ms: int, most: int) -> list[RollTask]:
+        """Return messages to be stored again before a time, at most so many; they are not returned again."""
+        found: list[RollTask] = []
+        while self._roll_times and self._roll_times[0] < end_ms and len(found) < most:
+            tasks = self._rolls[self._roll_times[0]]
+            part = 2 * (most - len(found))
+            found += map(RollTask, tasks[:part:2], tasks[1:part:2])
+            del tasks[:part]
+            if not tasks:
+                del self._rolls[heappop(self._roll_times)]
+        return found

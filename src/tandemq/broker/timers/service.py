@@ -1,0 +1,565 @@
+"""The timed messages of a master: their delivery once their time is over, deletion, and storing them again.
+
+    rmq_sys_wheel_timer ──► time is over ──► message in its topic, and a done record behind it in the same write
+                             │  a delete request of the same time names it ──► over, not delivered
+                             └► `timerRollWindowSlot` units away: stored again there ──► waits on
+                             damaged: waits for its repair; the others are delivered meanwhile
+
+Everything is in the log: another master reads the waiting messages from it (`loading`). What a turn appends counts from
+its commit on.
+
+Source: docs/reference/timers.md; RocketMQ TimerMessageStore.
+"""
+
+import logging
+from typing import NamedTuple
+
+from tandemq.boundary import Job, Now
+from tandemq.broker.context import CurrentConfig, CurrentTurn
+from tandemq.broker.role import CurrentRole
+from tandemq.broker.send.processor import SendPath
+from tandemq.broker.send.timed_message import precision_ms, rounded_down
+from tandemq.broker.state.schedule import Schedule
+from tandemq.broker.state.topics import Topic, Topics, internal_topic
+from tandemq.broker.timers.damaged import DamagedTimers, Restored
+from tandemq.broker.timers.done_records import NOTHING, OFFSETS_MAX, TimerProgress, done_body, done_properties
+from tandemq.broker.timers.java_files import write_java_files
+from tandemq.broker.timers.loading import TimerLoader, last_done
+from tandemq.broker.timers.metrics import TimerMetrics
+from tandemq.broker.timers.pending import PendingTimers, RollTask, Slot
+from tandemq.broker.timers.records import TimedMessage, read_head, read_timed
+from tandemq.broker.timers.timer_check import PATH, TimerCheck, check_of_java
+from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
+from tandemq.model.message import (
+    TIMER_DEQUEUED,
+    TIMER_ENQUEUED,
+    TIMER_ROLLS,
+    SysFlag,
+    encode_properties,
+)
+from tandemq.model.topic import TIMER_DONE_TOPIC, TIMER_TOPIC
+from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.storage.log.commit_log import AppendMessageResult
+from tandemq.storage.store import Store
+
+log = logging.getLogger(__name__)
+SCAN_MS = 100
+BATCH_MESSAGES = 256
+"""Maximum number of messages delivered, dropped or read in one turn; the rest follow in the next."""
+BATCH_BYTES = 4 << 20
+"""Maximum size of their records, but for the last one."""
+PROGRESS_BYTES = 64 << 20
+"""Growth of the log after which a done record is written although nothing was delivered: a new master reads the log
+behind the last one."""
+HASHES_MAX = 100_000
+"""Number of waiting messages up to which a stop reads their topics, which Java brokers use to check their counts."""
+_END_MS = 1 << 62
+_V6_MASK = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+
+
+class _TakenSlot(NamedTuple):
+    """What this turn handled of a slot."""
+
+    out_ms: int
+    messages: int
+    is_whole: bool
+
+
+class _Targets:
+    """What the delete requests of one time name."""
+
+    def __init__(self, out_ms: int) -> None:
+        self.out_ms = out_ms
+        self.read = 0
+        """Number of requests read."""
+        self.topics: dict[str, str] = {}
+        """Topic by name, "topic+key"."""
+        self.found: set[str] = set()
+
+
+class _Turn:
+    """What this turn has appended; it counts from the commit on."""
+
+    def __init__(self) -> None:
+        self.slots: list[_TakenSlot] = []
+        self.over: list[int] = []
+        """Queue offsets of messages that are over."""
+        self.topics: list[str] = []
+        """Topics of those that were delivered."""
+        self.until_ms = 0
+        """Latest time of messages that are over."""
+        self.rolled: list[tuple[RollTask, str]] = []
+        """Messages stored again, and their topics."""
+        self.progress: TimerProgress | None = None
+        """Of the done record."""
+        self.room = BATCH_MESSAGES
+        self.bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.room <= 0 or self.bytes >= BATCH_BYTES
+
+    def note_over(self, queue_offset: int, out_ms: int) -> None:
+        self.over.append(queue_offset)
+        self.until_ms = max(self.until_ms, out_ms)
+
+
+class TimedMessages:
+    """The timed messages of one broker; active on a master only."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        send: SendPath,
+        damaged: DamagedTimers,
+        metrics: TimerMetrics,
+        schedule: Schedule,
+        role: CurrentRole,
+        current: CurrentConfig,
+        turn: CurrentTurn,
+        now: Now,
+    ) -> None:
+        """Take the collaborators; the waiting messages are read once the broker is master and accepts messages."""
+        self._store = store
+        self._topics = topics
+        self._send = send
+        self.damaged = damaged
+        self.metrics = metrics
+        self._role = role
+        self._current = current
+        self._turn_out = turn
+        self.precision_ms = precision_ms(current.config)
+        self.table: PendingTimers | None = None
+        """None: not a master, or not read yet."""
+        self._loader: TimerLoader | None = None
+        self._mastership = (-1, -1)
+        """Epoch, and truncations of the log, for which the table holds."""
+        self._progress = NOTHING
+        """Of the last done record."""
+        self._progress_end = 0
+        """Log offset at which the last done record was written."""
+        self._unnamed: list[int] = []
+        """Messages that were over when the others were read, though no done record says so."""
+        self._copied: set[int] = set()
+        """Log offsets of messages that are over, of which the queue entry was damaged."""
+        self._must_write = False
+        """Whether a done record is needed, whatever this turn does."""
+        self._targets: _Targets | None = None
+        self._turn = _Turn()
+        self._is_behind = False
+        self._saving: Job | None = None
+        self._saved = TimerCheck(-1, 0, 0, 0)
+        self._last = Now(now.mono_ms, now.wall_ms)
+        """Time of the last run."""
+        schedule.every(lambda: 1 if self._is_behind else SCAN_MS, self._run, first_ms=now.mono_ms + SCAN_MS)
+        schedule.every(
+            lambda: current.config.timer_flush_ms, self._save, first_ms=now.mono_ms + current.config.timer_flush_ms
+        )
+
+    # Role.
+
+    def _run(self, now: Now) -> None:
+        self._is_behind = False
+        self._last = Now(now.mono_ms, now.wall_ms)
+        if not self._role.is_master:
+            self._forget()
+            return
+        mastership = (self._role.role.epoch, self._store.log.truncations)
+        if mastership != self._mastership:
+            self._forget()
+            self._mastership = mastership
+        if self._send.refusal is not None:
+            return
+        if self.table is None:
+            self._load(now)
+        else:
+            self._deliver(self.table, now)
+
+    def _forget(self) -> None:
+        self.table = self._loader = self._targets = None
+        self._unnamed, self._copied, self._must_write = [], set(), False
+        self._turn = _Turn()
+        self.damaged.clear()
+        self._send.timed.clear()
+        self._send.pending_timed = None
+
+    def _load(self, now: Now) -> None:
+        if self._loader is None:
+            self._loader = TimerLoader(self._store, check_of_java(self._store.disk))
+        self._loader.advance()
+        self._is_behind = True
+        if not self._loader.is_done:
+            return
+        loader, self._loader = self._loader, None
+        table = self.table = self._send.pending_timed = loader.table
+        self._progress = loader.progress
+        self._progress_end = self._store.log.end
+        for queue_offset in loader.unread:
+            self.damaged.hold(queue_offset, 0, now)
+        self._plan_rolls(table, now)
+        if len(table) or loader.over:
+            log.info("timers: %d messages wait, %d more were delivered already", len(table), len(loader.over))
+        self._unnamed, self._copied = loader.over, loader.copied
+        self._progress = self._progress._replace(until_ms=max(self._progress.until_ms, loader.over_until_ms))
+        self._must_write = loader.is_of_java or bool(loader.over)
+        for path in ("timerwheel", "timerlog"):
+            self._store.disk.remove(path)  # of a Java broker, or of the last clean stop: no longer right
+        self.metrics.adopt(table.counts)
+
+    def _plan_rolls(self, table: PendingTimers, now: Now) -> None:
+        for out_ms, slot in table.slots.items():
+            roll_ms = self._roll_time(out_ms, now)
+            if roll_ms is not None:
+                for queue_offset in slot.messages:
+                    table.roll_later(RollTask(queue_offset, out_ms), roll_ms)
+
+    def _roll_time(self, out_ms: int, now: Now) -> int | None:
+        """Return when a message is stored again, None if its own time comes first."""
+        window_ms = self._current.config.timer_roll_window * self.precision_ms
+        write_ms = rounded_down(now.wall_ms, self.precision_ms)
+        if out_ms - write_ms < window_ms:
+            return None
+        is_near = out_ms - write_ms - window_ms < window_ms // 3
+        return write_ms + (window_ms // 2 if is_near else window_ms)
+
+    # Delivery.
+
+    def _deliver(self, table: PendingTimers, now: Now) -> None:
+        timers = self._store.queues.get((TIMER_TOPIC, 0))
+        if timers is None:
+            return
+        end_ms = rounded_down(now.wall_ms, self.precision_ms)
+        try:
+            self._deliver_repaired(timers, end_ms, now)
+            self._roll(table, timers, end_ms, now)
+            for out_ms in table.until(end_ms):
+                if not self._deliver_slot(timers, out_ms, table.slots[out_ms], now):
+                    break
+        except StoreError as error:  # what was appended before stays in this turn
+            log.error("timers: deliveries wait: %s", error)
+            self._is_behind = False
+
+    def _deliver_slot(self, timers: ConsumeQueue, out_ms: int, slot: Slot, now: Now) -> bool:
+        """Deliver the messages of a time, as many as this turn has room for; return whether those were all."""
+        turn = self._turn
+        targets = self._targets_of(timers, out_ms, slot)
+        if targets is None:
+            self._is_behind = True
+            return False
+        done = 0
+        try:
+            for queue_offset in slot.messages:
+                if turn.is_full:
+                    self._is_behind = True
+                    break
+                self._deliver_one(timers, queue_offset, out_ms, targets, now)
+                done += 1
+        finally:
+            is_whole = done == len(slot.messages)
+            if is_whole:
+                for queue_offset in slot.deletes:
+                    turn.note_over(queue_offset, out_ms)
+            if done or is_whole:
+                turn.slots.append(_TakenSlot(out_ms, done, is_whole))
+        return is_whole
+
+    def _targets_of(self, timers: ConsumeQueue, out_ms: int, slot: Slot) -> _Targets | None:
+        """Return what the delete requests of a time name; None if this turn has no room to read them all."""
+        found = self._targets
+        if found is None or found.out_ms != out_ms or found.read > len(slot.deletes):
+            found = self._targets = _Targets(out_ms)
+        while found.read < len(slot.deletes):
+            if self._turn.is_full:
+                return None
+            self._turn.room -= 1
+            target = self.damaged.target_of(timers, slot.deletes[found.read])
+            found.read += 1
+            if target is not None:
+                found.topics[target[0]] = target[1]
+        return found
+
+    def _deliver_one(self, timers: ConsumeQueue, queue_offset: int, out_ms: int, targets: _Targets, now: Now) -> None:
+        turn = self._turn
+        turn.room -= 1
+        read = self.damaged.read(timers, queue_offset, out_ms, now)
+        if read.timed is None:
+            if not read.waits:
+                turn.note_over(queue_offset, out_ms)
+            return
+        timed = read.timed
+        turn.bytes += timed.size
+        name = f"{timed.head.topic}+{timed.head.key}"
+        for one in (name, timed.head.key):  # before 5.3.2 a request had the key alone
+            if targets.topics.get(one) == timed.head.topic and timed.head.key:
+                targets.found.add(one)
+                self.metrics.deleted_total += 1
+                turn.note_over(queue_offset, out_ms)
+                return
+        self._put_delivered(timed, queue_offset, now)
+
+    def _put_delivered(self, timed: TimedMessage, queue_offset: int, now: Now) -> None:
+        """Append a message to its topic.
+
+        Raises:
+            StoreError: the log takes no more now.
+        """
+        turn, head = self._turn, timed.head
+        properties = timed.properties
+        properties[TIMER_ENQUEUED] = str(rounded_down(head.store_ms, self.precision_ms))
+        properties[TIMER_DEQUEUED] = str(now.wall_ms)
+        topic = self._topics.create_internal(head.topic, 1, now.wall_ms) or Topic(internal_topic(head.topic, 1))
+        try:
+            self._put(self._topics.queue(topic, timed.queue_id), timed, properties, now)
+        except RecordTooLarge as error:
+            log.error("timers: the message at log offset %d cannot be delivered: %s", timed.log_offset, error)
+        turn.note_over(queue_offset, head.out_ms)
+        turn.topics.append(head.topic)
+        self.metrics.dequeued(head, now.wall_ms)
+
+    def _put(
+        self, queue: ConsumeQueue, timed: TimedMessage, properties: dict[str, str], now: Now
+    ) -> AppendMessageResult:
+        message = timed.message
+        return self._store.put(
+            queue,
+            body=timed.body,
+            properties=encode_properties(properties).encode(),
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~_V6_MASK,
+            born_ms=message.born_ms,
+            born_host=timed.born_host,
+            store_ms=now.wall_ms,
+            store_host=timed.store_host,
+            reconsume_times=message.reconsume_times,
+            prepared_offset=timed.log_offset + 1,
+        )
+
+    def _deliver_repaired(self, timers: ConsumeQueue, end_ms: int, now: Now) -> None:
+        """Deliver messages that were damaged and can be read now."""
+        for queue_offset in self.damaged.to_try():
+            if self._turn.is_full:
+                break
+            self._turn.room -= 1
+            read = self.damaged.read(timers, queue_offset, 0, now)
+            timed = read.timed
+            if read.waits:
+                continue
+            if timed is None or self._was_over(queue_offset, timed):
+                self._turn.note_over(queue_offset, 0 if timed is None else timed.head.out_ms)
+            elif timed.head.out_ms >= end_ms:
+                self.damaged.restored.append(Restored(queue_offset, timed.head))
+            elif timed.head.is_delete:
+                self._turn.note_over(queue_offset, timed.head.out_ms)
+            else:
+                self._put_delivered(timed, queue_offset, now)
+            self.damaged.resolved(queue_offset)
+
+    def _was_over(self, queue_offset: int, timed: TimedMessage) -> bool:
+        progress = self._progress
+        is_past = queue_offset < progress.below and timed.head.out_ms < progress.before_ms
+        return is_past or timed.log_offset in self._copied
+
+    # Far times.
+
+    def _roll(self, table: PendingTimers, timers: ConsumeQueue, end_ms: int, now: Now) -> None:
+        """Store messages again whose time is far away."""
+        for task in table.rolls_before(end_ms, self._turn.room):
+            if not table.is_waiting(task.queue_offset, task.out_ms):
+                continue
+            self._turn.room -= 1
+            try:
+                timed = read_timed(self._store, timers, task.queue_offset)
+            except ProtocolError:
+                continue  # it is handled at its time
+            properties = timed.properties
+            rolls = properties.get(TIMER_ROLLS, "0")
+            properties[TIMER_ROLLS] = str(int(rolls) + 1 if rolls.isdecimal() and len(rolls) < 9 else 1)
+            properties[TIMER_DEQUEUED] = str(now.wall_ms)
+            try:
+                stored = self._put(timers, timed, properties, now)
+            except RecordTooLarge:
+                continue
+            self._turn.bytes += stored.size
+            self._send.note_timed(stored, properties, timed.head.out_ms)
+            self._turn.rolled.append((task, timed.head.topic))
+
+    # A turn.
+
+    def before_commit(self, now: Now) -> None:
+        """Append the done record of this turn, behind its messages."""
+        table = self.table
+        if table is None:
+            return
+        turn = self._turn
+        over = turn.over + self._unnamed
+        is_due = len(table) > 0 and self._store.log.end - self._progress_end >= PROGRESS_BYTES
+        if not over and not is_due and not self._must_write:
+            return
+        topic = self._topics.create_internal(TIMER_DONE_TOPIC, 1, now.wall_ms)
+        queue = self._topics.queue(topic or Topic(internal_topic(TIMER_DONE_TOPIC, 1)), 0)
+        turn.progress = self._next_progress(table, queue.next_offset, now)
+        properties, host = done_properties(turn.progress), self._send.store_host
+        for start in range(0, max(1, len(over)), OFFSETS_MAX):
+            self._store.put(
+                queue,
+                body=done_body(over[start : start + OFFSETS_MAX]),
+                properties=properties,
+                flag=0,
+                sys_flag=0,
+                born_ms=now.wall_ms,
+                born_host=host,
+                store_ms=now.wall_ms,
+                store_host=host,
+                reconsume_times=0,
+            )
+
+    def _next_progress(self, table: PendingTimers, next_done: int, now: Now) -> TimerProgress:
+        """Return what is over with what this turn has appended so far."""
+        turn, before = self._turn, self._progress
+        whole = {slot.out_ms for slot in turn.slots if slot.is_whole}
+        first = next((out_ms for out_ms in table.until(_END_MS) if out_ms not in whole), _END_MS)
+        before_ms = min(first, self.damaged.first_ms(), rounded_down(now.wall_ms, self.precision_ms))
+        lowest = table.lowest()
+        lowest = table.seen if lowest is None else lowest
+        until_ms = max(before.until_ms, turn.until_ms)
+        if before_ms < before.before_ms or table.seen < before.below:  # the clock went back
+            return TimerProgress(before.before_ms, before.below, lowest, before.since, until_ms)
+        if before_ms > before.until_ms:
+            return TimerProgress(before_ms, table.seen, lowest, next_done, turn.until_ms)
+        return TimerProgress(before_ms, table.seen, lowest, before.since, until_ms)
+
+    def committed(self, now: Now) -> None:
+        """Apply what this turn appended: it is in the log."""
+        timed, self._send.timed = self._send.timed, []
+        table, turn = self.table, self._turn
+        if table is None:
+            return
+        self._turn = _Turn()
+        if turn.slots or turn.over or turn.rolled or self.damaged.has_changes:
+            self._apply(table, turn)
+            self.metrics.changed(now.wall_ms)
+        if turn.progress is not None:
+            self._progress, self._progress_end = turn.progress, self._store.log.end
+            self._unnamed, self._must_write = [], False
+        for stored in timed:
+            table.add(stored.queue_offset, stored.out_ms, stored.topic, is_delete=stored.is_delete)
+            if not stored.is_delete and (roll_ms := self._roll_time(stored.out_ms, now)) is not None:
+                table.roll_later(RollTask(stored.queue_offset, stored.out_ms), roll_ms)
+        if timed:
+            self.metrics.enqueued(timed)
+            self.metrics.changed(now.wall_ms)
+
+    def _apply(self, table: PendingTimers, turn: _Turn) -> None:
+        for slot in turn.slots:
+            table.take(slot.out_ms, slot.messages, with_deletes=slot.is_whole)
+            targets = self._targets
+            if slot.is_whole and targets is not None and targets.out_ms == slot.out_ms:
+                for name, topic in targets.topics.items():
+                    if name not in targets.found:
+                        table.count(topic, 1)
+                self._targets = None
+        for queue_offset in turn.over:
+            table.release(queue_offset)
+        for topic in turn.topics:
+            table.count(topic, -1)
+        for task, topic in turn.rolled:
+            if table.discard(task.queue_offset, task.out_ms):
+                table.count(topic, -1)
+        self.damaged.committed(table)
+
+    def failed(self) -> None:
+        """Forget what this turn appended: it is not in the log."""
+        self._send.timed.clear()
+        for task, _ in self._turn.rolled:
+            if self.table is not None:
+                self.table.roll_later(task, 0)
+        self._turn = _Turn()
+        self._targets = None
+        self._is_behind = False
+        self.damaged.failed()
+
+    # What others ask.
+
+    def needed_from(self) -> int | None:
+        """Return the log offset of the oldest waiting message, which retention must keep; None if none waits."""
+        timers = self._store.queues.get((TIMER_TOPIC, 0))
+        if timers is None or timers.max_offset <= timers.min_offset:
+            return None
+        if self.table is not None:
+            lowest = self.table.lowest()
+        else:
+            done = self._store.queues.get((TIMER_DONE_TOPIC, 0))
+            found = last_done(self._store, done) if done is not None else None
+            lowest = found[0].lowest if found is not None else None
+            if found is None and self._role.is_master:
+                lowest = 0
+        if lowest is None or lowest >= timers.max_offset:
+            return None
+        return timers.entry(max(lowest, timers.min_offset)).log_offset
+
+    def check(self, now: Now) -> TimerCheck | None:
+        """Return the progress in the form of Java brokers; None if this is no master that has read its messages."""
+        if self.table is None:
+            return None
+        first = self.table.first()
+        end_ms = rounded_down(now.wall_ms, self.precision_ms)
+        read_ms = end_ms if first is None else min(first, end_ms)
+        version = self.metrics.version
+        return TimerCheck(read_ms, 0, self.table.seen, self.table.seen, 0, now.wall_ms, version.counter)
+
+    # Files of Java brokers.
+
+    def _save(self, now: Now) -> None:
+        """Write the files that Java brokers read: without wheel and log, they read from the oldest waiting message."""
+        self.metrics.save()
+        check = self.check(now)
+        if (
+            check is None
+            or self._saving is not None
+            or self._must_write
+            or self._store.log.flushed_offset < self._progress_end
+            or (TIMER_TOPIC, 0) not in self._store.queues
+        ):
+            return
+        assert self.table is not None, "there is a progress"
+        lowest = self.table.lowest()
+        lowest = self.table.seen if lowest is None else lowest
+        check = check._replace(queue_offset=lowest, master_queue_offset=lowest)
+        if check[:4] != self._saved[:4]:
+            self._saved, disk, data = check, self._store.disk, check.as_file()
+            self._saving = Job("save timercheck", lambda: disk.replace(PATH, data))
+            self._turn_out.out.jobs.append(self._saving)
+
+    def job_done(self, job: Job, error: Exception | None) -> bool:
+        """Note the end of a job; return False if it is not one of this object."""
+        if job is not self._saving:
+            return False
+        self._saving = None
+        if error is not None:
+            log.warning("timers: %s could not be written: %s", PATH, error)
+            self._saved = TimerCheck(-1, 0, 0, 0)
+        return True
+
+    def close(self) -> None:
+        """Write all files that a Java broker needs to go on; blocking."""
+        timers = self._store.queues.get((TIMER_TOPIC, 0))
+        check = self.check(self._last)
+        if timers is None or self.table is None or check is None:
+            return
+        if len(self.damaged):
+            log.warning("timers: a Java broker would not deliver %d messages in damage", len(self.damaged))
+        window_ms = self._current.config.timer_roll_window * self.precision_ms
+        knows_topics = len(self.table) <= HASHES_MAX
+
+        def topic_of(queue_offset: int) -> str:
+            try:
+                head = read_head(self._store, timers, queue_offset) if knows_topics else None
+            except (ProtocolError, StoreError):
+                head = None
+            return head.topic if head is not None else ""
+
+        try:
+            write_java_files(self._store.disk, self.table, timers, topic_of, check, window_ms, self.precision_ms)
+        except StoreError as error:
+            log.error("timers: the files for Java brokers could not be written: %s", error)
