@@ -106,9 +106,9 @@ class Visitor:
     def log_in(self, name: str) -> Page:
         """Log in by the form, and return the page that follows."""
         self.page.goto("/login")
-        self.page.get_by_label("User name").fill(name)
-        self.page.get_by_label("Password").fill(PASSWORD)
-        self.page.get_by_role("button", name="Log in").click()
+        self.page.locator("[name=name]").fill(name)
+        self.page.locator("[name=password]").fill(PASSWORD)
+        self.page.locator("main button").click()
         self.page.wait_for_url(lambda url: urlsplit(url).path != "/login")
         return self.page
 

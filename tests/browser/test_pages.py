@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
@@ -174,9 +174,9 @@ def _findings(page: Page) -> list[str]:
     return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_has_no_findings(new_visitor: NewVisitor, sent: SendResult, theme: str) -> None:
-    visitor = new_visitor(color_scheme=theme)
+@pytest.mark.parametrize(("theme", "locale"), [("light", "en-GB"), ("dark", "zh-CN")])
+def test_axe_has_no_findings(new_visitor: NewVisitor, sent: SendResult, theme: str, locale: str) -> None:
+    visitor = new_visitor(color_scheme=theme, locale=locale)
     page = visitor.page
     page.goto("/login")
     found = {"/login": _findings(page)}

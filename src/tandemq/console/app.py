@@ -30,7 +30,7 @@ from tandemq.console.services import Console, wall_ms
 from tandemq.console.visit import NotFound, Visit
 from tandemq.console.web.forms import FORM_BYTES_MAX, parse_fields
 from tandemq.console.web.render import STATIC
-from tandemq.console.web.translation import LANGUAGES, preferred
+from tandemq.console.web.translation import LANGUAGES, Phrase, preferred, say, translate
 from tandemq.errors import LocalError, NetworkError, NoRoute, TandemError
 
 log = logging.getLogger(__name__)
@@ -165,10 +165,11 @@ def _refusal(visit: Visit, page: Page) -> Response | None:
         if page.is_api:
             return _problem(401, "log in first")
         if page.method != "GET":
-            return visit.page("error.html", 401, title="Log in", why="your session has ended")
+            why = translate(visit.language, "your session has ended")
+            return visit.page("error.html", 401, title="Log in", why=why)
         return visit.to(f"/login?next={quote(_here(visit), safe='')}")
     if visit.user.role < page.role:
-        return _failed(visit, page, 403, f"this needs the role {page.role.text}")
+        return _failed(visit, page, 403, Phrase("this needs the role {role}", {"role": Phrase(page.role.text)}))
     return None
 
 
@@ -209,10 +210,12 @@ def _is_same_origin(request: Request) -> bool:
     return site is not None or origin is not None
 
 
-def _failed(visit: Visit, page: Page, status: int, why: str) -> Response:
+def _failed(visit: Visit, page: Page, status: int, reason: str | Phrase) -> Response:
+    why = reason if isinstance(reason, Phrase) else Phrase(reason)
     if page.is_api:
-        return _problem(status, why)
-    values = {"title": "Refused" if status == 403 else "Not found" if status == 404 else "Failed", "why": why}
+        return _problem(status, say("en", why))
+    title = "Refused" if status == 403 else "Not found" if status == 404 else "Failed"
+    values = {"title": title, "why": say(visit.language, why)}
     return HTMLResponse(visit.text("error.html", **values), status)
 
 

@@ -1,6 +1,6 @@
-"""Translations: the texts of pages are English in the source; i18n/<language>.json would have them in other languages.
+"""Translations: the texts of pages are English in the source; i18n/<language>.json has them in other languages.
 
-A text has placeholders in braces, as "{count} groups". No other language is shipped yet.
+A text has placeholders in braces, as "{count} groups". What brokers and the client report stays English.
 """
 
 import json
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-LANGUAGES = {"en": "English"}
+LANGUAGES = {"en": "English", "zh": "中文"}
 _DIRECTORY = Path(__file__).parent.parent / "i18n"
 
 
@@ -51,12 +51,12 @@ def preferred(header: str) -> str:
     """Return the first known language of an Accept-Language header."""
     weighted = []
     for part in header[:500].split(","):
-        tag, _, weight = part.partition(";q=")
+        tag, _, weight = part.replace(" ", "").partition(";q=")
         try:
-            weighted.append((float(weight or 1), tag.strip().lower().split("-")[0]))
+            weighted.append((float(weight or 1), tag.lower().split("-")[0]))
         except ValueError:
             continue
-    for _, tag in sorted(weighted, key=lambda item: -item[0]):
-        if tag in LANGUAGES:
+    for quality, tag in sorted(weighted, key=lambda item: -item[0]):
+        if tag in LANGUAGES and quality > 0:
             return tag
     return "en"
