@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: all help setup fmt check docs reference test test-fast demo sim browser screenshots interop bench bench-spark bench-failover chaos soak fuzz-engine spec blackbox cov wheel lock clean
+.PHONY: all help setup fmt check docs reference test test-fast demo console sim browser screenshots interop bench bench-spark bench-failover chaos soak fuzz-engine spec blackbox cov wheel lock clean
 
 all: check test  ## check + test (the default)
 
@@ -80,6 +80,9 @@ test-fast: $(READY)  ## the tests that start no process and no Spark, after each
 
 demo: $(READY)  ## a cluster under load that loses a master, with checks of the result
 	$(TANDEMQ) demo
+
+console: $(READY)  ## a cluster with traffic and the console beside it; prints the link to open
+	$(PY) -m tools.console_demo
 
 sim: $(READY)  ## the simulation: 300 seeds, seeds=2000 for more, seed=7 for one with its full log
 	$(TANDEMQ) sim $(if $(seed),--seed $(seed)) $(if $(seeds),--seeds $(seeds) --jobs 2)

@@ -28,7 +28,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ROLE_NAMES = ("viewer", "operator", "admin")
 
 
-def _need_packages() -> None:
+def need_packages() -> None:
+    """Check that the packages of the console are installed. Raises ConfigError if not."""
     try:
         import starlette  # noqa: F401, PLC0415  # an extra
         import uvicorn  # noqa: F401, PLC0415
@@ -70,7 +71,7 @@ def console(context: click.Context, /, **options: Any) -> None:
     addresses than loopback need --certificate and --key, or --behind-proxy.
     """
     if context.invoked_subcommand is None:
-        _need_packages()
+        need_packages()
         _serve(options)
 
 
@@ -144,7 +145,7 @@ def user() -> None:
 
 
 def _accounts(context: click.Context, database_url: str | None) -> "Accounts":
-    _need_packages()
+    need_packages()
     from tandemq.console.access.accounts import Accounts  # noqa: PLC0415
 
     return Accounts(context.with_resource(open_database(database_url)))

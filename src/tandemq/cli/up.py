@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tandemq.cli.console import DEFAULT_PORT, need_packages
 from tandemq.cli.serve import set_option
 from tandemq.cli.support.client_session import quiet
 from tandemq.cli.support.output import show_json
@@ -15,7 +16,9 @@ from tandemq.cli.support.paths import LocalPath
 from tandemq.errors import ConfigError, LocalError
 
 if TYPE_CHECKING:
-    from tandemq.run.children import BrokerChild, ChildCluster
+    from collections.abc import Iterator
+
+    from tandemq.run.children import BrokerChild, Child, ChildCluster
 
 FIRST_BROKER_PORT = 10911
 PORTS_PER_GROUP = 100
@@ -54,10 +57,23 @@ def ports_of(group: int, broker_id: int) -> tuple[int, int]:
     type=click.Choice(["static", "slave-consume", "elect"]),
     help="Failover mode. Default: the mode of the existing data; for new data elect, or static without slaves.",
 )
+@click.option(
+    "--console",
+    "with_console",
+    is_flag=True,
+    help="Also serve the console's web pages, on port 8377, and print the link to open; with --port 0 on a free port.",
+)
 @set_option
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON once all is ready.")
 def up(
-    brokers: int, slaves: int, data: Path, port: int, mode: str | None, pairs: tuple[str, ...], as_json: bool
+    brokers: int,
+    slaves: int,
+    data: Path,
+    port: int,
+    mode: str | None,
+    with_console: bool,
+    pairs: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C; its data are kept.
 
@@ -68,6 +84,8 @@ def up(
 
     A broker that exits by itself is reported and not restarted; the others continue. When a group has no running broker
     left, or the name server exits, all processes are stopped, with exit code 1.
+
+    With --console, changes of roles on its pages are applied to the groups. Its users and audit log are kept in --data.
     """
     from tandemq.coordination.registry.records import Mode  # noqa: PLC0415
     from tandemq.run.children import ChildCluster  # noqa: PLC0415  # see `tandemq broker`
@@ -89,12 +107,15 @@ def up(
         broker_ports=ports_of if port else lambda _group, _id: (0, 0),
         mode=Mode(mode) if mode is not None else None if slaves else Mode.STATIC,
     )
+    if with_console:
+        need_packages()
     for number in _SIGNALS:
         signal.signal(number, _interrupt)
     gone: list[BrokerChild] = []
-    with quiet(), contextlib.suppress(KeyboardInterrupt), cluster:
-        _print_ready(cluster, as_json=as_json)
-        _watch(cluster, gone)
+    with quiet(), contextlib.suppress(KeyboardInterrupt), cluster, contextlib.ExitStack() as stack:
+        console = stack.enter_context(_console(cluster, DEFAULT_PORT if port else 0)) if with_console else None
+        _print_ready(cluster, console, as_json=as_json)
+        _watch(cluster, console, gone)
     reported = [broker.name for broker in gone]
     if unclean := [name for name in cluster.unclean if name not in reported]:
         raise LocalError(f"{', '.join(unclean)} did not stop cleanly", hint=f"logs are in {data}")
@@ -102,7 +123,22 @@ def up(
         click.echo(f"stopped; its data are in {data}")
 
 
-def _watch(cluster: "ChildCluster", gone: "list[BrokerChild]") -> None:
+@contextlib.contextmanager
+def _console(cluster: "ChildCluster", port: int) -> "Iterator[Child]":
+    """Run the console beside a cluster."""
+    from tandemq.run.children import console_child  # noqa: PLC0415  # see `tandemq broker`
+
+    child = console_child(cluster, port)
+    child.start()
+    try:
+        yield child
+    finally:
+        was_running = child.is_running  # else its exit was reported
+        if not child.stop() and was_running:
+            cluster.unclean.append(child.name)
+
+
+def _watch(cluster: "ChildCluster", console: "Child | None", gone: "list[BrokerChild]") -> None:
     """Report each broker that exits by itself and append it to `gone`, as long as the cluster can continue.
 
     Raises:
@@ -113,6 +149,9 @@ def _watch(cluster: "ChildCluster", gone: "list[BrokerChild]") -> None:
             if broker.ending and broker not in gone:
                 gone.append(broker)
                 _report_exit(broker, [one for one in cluster.brokers if one.broker_name == broker.broker_name])
+        if console is not None and console.ending:
+            click.echo(f"the console exited: {console.ending}; its log is {console.log_path}", err=True)
+            console = None
         if ending := cluster.name_server.ending:
             raise LocalError(f"the name server exited: {ending}", hint=f"its log is {cluster.name_server.log_path}")
         time.sleep(POLL_SECONDS)
@@ -137,10 +176,11 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _print_ready(cluster: "ChildCluster", *, as_json: bool) -> None:
+def _print_ready(cluster: "ChildCluster", console: "Child | None", *, as_json: bool) -> None:
     if as_json:
         show_json(
-            {
+            ({} if console is None else {"console": console.startup})
+            | {
                 "nameServer": cluster.name_servers,
                 "nameServerPid": cluster.name_server.pid,
                 "mode": cluster.mode.value,
@@ -167,4 +207,8 @@ def _print_ready(cluster: "ChildCluster", *, as_json: bool) -> None:
     for broker in cluster.brokers:
         role = "master" if broker in masters else "slave"
         click.echo(f"{broker.name:<12} {broker.address}  {role}, process {broker.pid}")
+    if console is not None:
+        link = console.startup["link"]
+        once = " (works once, for 15 minutes: it creates the first user)" if "/setup/" in link else ""
+        click.echo(f"console      {link}{once}")
     click.echo(f"stores, configuration and logs: {cluster.directory}; Ctrl-C stops it")

@@ -3,7 +3,8 @@
     ChildCluster ─┬─ Child "namesrv"       tandemq namesrv --json …      directory/namesrv.log
                   ├─ Child "broker-a-0"    tandemq broker -c FILE        directory/broker-a-0.{conf,log}, broker-a-0/
                   ├─ Child "broker-a-1"    …
-                  └─ Child "broker-b-0"    …
+                  ├─ Child "broker-b-0"    …
+                  └─ Child "console"       tandemq console --json …      directory/console.{log,db}; `console_child`
 
 Brokers and name server share directory/replication.secret, which is created at the first start. Each child is the
 program that a user would start by hand, with its own configuration file. A child stops when its standard input is
@@ -442,6 +443,20 @@ class ChildCluster:
     ) -> None:
         """Stop the cluster."""
         self.close()
+
+
+def console_child(cluster: ChildCluster, port: int) -> Child:
+    """Return the console of a cluster that runs, to be started; it also publishes configurations of groups."""
+    database = f"sqlite:///{cluster.directory.absolute() / 'console.db'}"
+
+    def command(startup: Mapping[str, Any]) -> list[str]:
+        own = int(startup["address"].rpartition(":")[2]) if startup else port
+        words = ["console", "--port", str(own), "--namesrv", cluster.name_servers, "--database", database]
+        if cluster.registry:
+            words += ["--publish", "--registry", cluster.registry, "--secret-file", cluster.secret_file]
+        return words
+
+    return Child("console", cluster.directory, command)
 
 
 def _is_serving_master(status: Mapping[str, Any]) -> bool:

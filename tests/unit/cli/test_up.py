@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +18,11 @@ import pytest
 from tandemq import ConsumeFrom, Message
 from tandemq.cli.up import ports_of
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
+from tandemq.groupdb.database import GroupDatabase
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.run.request import try_request
+from tests.blackbox.programs import wait_until
 from tests.unit.cli.conftest import Run
 
 pytestmark = pytest.mark.system
@@ -144,3 +147,22 @@ def test_mode_of_existing_data_is_kept(tmp_path: Path) -> None:
                 assert up.wait(20) == 0
             finally:
                 up.kill()
+
+
+@pytest.mark.timeout(120)
+def test_console_beside_the_cluster_publishes_its_roles(tmp_path: Path) -> None:
+    with started(tmp_path, "--slaves", "1", "--console") as (process, printed):
+        link = printed["console"]["link"]
+        assert "/setup/" in link
+        with urllib.request.urlopen(link, timeout=20) as page:
+            assert b"The user becomes an admin" in page.read()
+        url = f"sqlite:///{tmp_path / 'console.db'}"
+        with GroupDatabase(url) as database:
+            wait_until(lambda: bool(database.groups()), "the publisher imports the group")
+            assert [one.broker_name for one in database.groups()] == ["broker-a"]
+            wait_until(lambda: database.groups()[0].is_applied, "its configuration is applied")
+        os.kill(printed["console"]["pid"], signal.SIGKILL)
+        assert next_error_line(process).startswith("the console exited: killed by SIGKILL")
+        assert try_request(printed["nameServer"], Command(RequestCode.GET_BROKER_CLUSTER_INFO)) is not None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
