@@ -72,6 +72,7 @@ _DEFAULT_RATIOS: dict[str, float | None] = {
     "send/json/128/4q/16x32": 3.8,
     "send/json/1k/4q/16x32": 2.6,
     "send/batch/varied/4q/4x8": 1.5,
+    "send/tls/varied/4q/16x32": 1.0,
     "send/json/varied/4q/1000x1": None,
     "send/json/varied/4q/1x32": 4.0,
     "send/json/varied/4q/64x1": 1.9,
@@ -88,6 +89,7 @@ _DEFAULT_RATIOS: dict[str, float | None] = {
     "pull/1m/4q/4c": None,
     "filter/4q/4c": None,
     "filter/1024q/4c": None,
+    "sql/4q/4c": 1.0,
     "flush/128/1x1": 1.3,
     "flush/128/16x32": 2.5,
     "flush/varied/1x1": 1.3,
@@ -126,7 +128,7 @@ def _load_cells() -> Iterable[Cell]:
     for name, load in PAIRS.items():
         yield _rate(name, f"SYNC_MASTER pair, {load.title}", "pair")
     for name, pull in PULL_LOADS.items():
-        what = "filter 1 of 100," if pull.filtered else "pull catch-up,"
+        what = {"": "pull catch-up,", "tag": "filter 1 of 100,", "sql": "SQL filter 1 of 10,"}[pull.filter]
         title = f"{what} {size_text(pull.lengths)}{layout_text(pull.layout)}, {pull.connections} connections"
         yield _rate(name, title.replace(" 1 connections", " 1 connection"), "read")
 

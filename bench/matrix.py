@@ -10,9 +10,15 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-FORMS = ("json", "v5", "binary", "v1", "delay", "batch")
+from tandemq.load.wire.frames import RARE_TAG
+
+FORMS = ("json", "v5", "binary", "v1", "delay", "batch", "tls")
 """Requests: JSON as a 4.9 client and as a 5.x client writes it, binary headers, SEND_MESSAGE (10); JSON with a delay
-level, and batches."""
+level, batches, and JSON over TLS."""
+TLS = '{"verify": false}'
+"""TLS of the generator: the brokers' certificates are their own."""
+SQL = "KEYS IS NOT NULL AND customer <> 'c-0' AND TAGS IN ('returned-by-customer', 'audit')"
+"""A filter over three properties that a tenth of the varied messages match."""
 LENGTHS = {"varied": 0, "128": 128, "1k": 1 << 10, "64k": 64 << 10, "1m": 1 << 20}
 """Bodies; `varied` messages are as applications send them (`tandemq.load.wire.frames`)."""
 LAYOUTS = {"4q": (1, 4), "1024q": (1, 1024), "300t": (300, 4)}
@@ -21,7 +27,7 @@ SHAPES = {"1x1": (1, 1), "64x1": (64, 1), "1x32": (1, 32), "16x32": (16, 32), "1
 """Connections and requests in flight on each."""
 
 LARGE = ("64k", "1m")
-"""Lengths that are sent as JSON only, with few requests in flight."""
+"""Lengths that are sent as JSON only, with and without TLS, with few requests in flight."""
 _LARGE_SHAPES = ("1x1", "4x8")
 _DELAY_LEVEL = 18  # Two hours: nothing becomes due during the run.
 _BATCH = 32
@@ -45,7 +51,7 @@ class SendLoad:
     @property
     def title(self) -> str:
         """Return a description for people."""
-        form = {"json": "", "v5": "5.x form, ", "v1": "code 10, ", "batch": f"batch of {_BATCH}, "}
+        form = {"json": "", "tls": "TLS, ", "v5": "5.x form, ", "v1": "code 10, ", "batch": f"batch of {_BATCH}, "}
         return (
             f"{form.get(self.form, f'{self.form}, ')}{size_text(self.lengths)}{layout_text(self.layout)}, {self.shape}"
         )
@@ -59,6 +65,8 @@ class SendLoad:
             options["delay"] = _DELAY_LEVEL
         elif self.form == "batch":
             options["batch"] = _BATCH
+        elif self.form == "tls":
+            options["tls"] = TLS
         else:
             options["form"] = self.form
         return options
@@ -77,15 +85,18 @@ class PullLoad:
     lengths: str
     layout: str
     connections: int
-    filtered: bool = False  # One of a hundred messages matches.
+    filter: str = ""
+    """"tag": a tag of one in a hundred messages; "sql": an expression that one in ten matches; "": all."""
 
     @property
     def options(self) -> dict[str, Any]:
         """Return the options of the generator, less those of what was stored."""
         topics, queues = LAYOUTS[self.layout]
-        return {"topic": topic(self.lengths, self.layout), "topics": topics, "queues": queues} | {
-            "connections": self.connections
-        }
+        found: dict[str, Any] = {"topic": topic(self.lengths, self.layout), "topics": topics, "queues": queues}
+        found["connections"] = self.connections
+        if self.filter:
+            found["expression"] = RARE_TAG if self.filter == "tag" else SQL
+        return found | ({"expression_type": "SQL92"} if self.filter == "sql" else {})
 
 
 def store_options(lengths: str, layout: str) -> _Options:
@@ -114,7 +125,7 @@ def _send_loads() -> dict[str, SendLoad]:
     found = {}
     for coordinates in product(FORMS, LENGTHS, LAYOUTS, SHAPES):
         load = SendLoad(*coordinates)
-        if load.lengths in LARGE and (load.form != "json" or load.shape not in _LARGE_SHAPES):
+        if load.lengths in LARGE and (load.form not in ("json", "tls") or load.shape not in _LARGE_SHAPES):
             continue
         found[f"send/{load.name}"] = load
     return found
@@ -138,7 +149,7 @@ PULL_LOADS = {
         if lengths not in LARGE or layout == "4q"
     },
     **{
-        f"filter/{layout}/{connections}c": PullLoad("varied", layout, connections, filtered=True)
-        for layout, connections in product(LAYOUTS, (1, 4))
+        f"{name}/{layout}/{connections}c": PullLoad("varied", layout, connections, kind)
+        for (name, kind), layout, connections in product((("filter", "tag"), ("sql", "sql")), LAYOUTS, (1, 4))
     },
 }

@@ -13,7 +13,6 @@ from bench.matrix import LARGE, LAYOUTS, LENGTHS, PULL_LOADS, PullLoad, store_op
 from bench.servers import BrokerGroup
 from bench.setting import Bench, Figure
 from tandemq.load import SendShape
-from tandemq.load.wire.frames import RARE_TAG
 from tandemq.load.wire.probe import first_record_end, log_end, max_offset
 from tandemq.load.wire.sockets import connect
 from tests.interop.java import wait_until
@@ -27,9 +26,9 @@ _FOR_SLAVE = PullLoad("1k", "4q", 4)  # What is stored for a classic slave alone
 def read(bench: Bench) -> Iterator[Figure]:
     """Measure reads; each layout is filled once."""
     loads = [(cell.name, PULL_LOADS[cell.name]) for cell in bench.cells if cell.name in PULL_LOADS]
-    loads.sort(key=lambda one: (one[1].lengths, one[1].layout, one[1].filtered))
+    loads.sort(key=lambda one: (one[1].lengths, one[1].layout, one[1].filter))
     filled: list[tuple[str, str]] = []
-    with bench.group() as group:
+    with bench.group({"enablePropertyFilter": "true"}) as group:
         group.start_master()
         for name, load in loads or [("", _FOR_SLAVE)]:
             store = (load.lengths, load.layout)
@@ -85,7 +84,6 @@ def _pull(bench: Bench, group: BrokerGroup, load: PullLoad, seconds: float) -> d
             "consume",
             group.master.address,
             **load.options,
-            expression=RARE_TAG if load.filtered else "*",
             seconds=seconds,
             warmup=bench.pace.settle_s,
         )

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bench.cells import OURS
 from bench.clocks import Clocks
 from bench.loads import run_load
 from bench.matrix import LARGE, SEND_LOADS
-from bench.servers import BrokerGroup
+from bench.servers import BrokerGroup, Conf
 from bench.setting import Bench, Figure, start_pair, sync_master, warm_up
 
 
 def send(bench: Bench) -> Iterator[Figure]:
     """Measure sends to one asynchronous master."""
-    with bench.group() as group:
+    with bench.group(_tls(bench)) as group:
         group.start_master()
         yield from _cells(bench, group)
 
@@ -30,6 +31,12 @@ def pair(bench: Bench) -> Iterator[Figure]:
     with bench.group(sync_master(bench.server)) as group:
         start_pair(group)
         yield from _cells(bench, group)
+
+
+def _tls(bench: Bench) -> Conf:
+    """Return settings with which a broker of ours makes itself a certificate, as Java's do without any."""
+    is_needed = any(SEND_LOADS[cell.name].form == "tls" for cell in bench.cells)
+    return {"tls.test.mode.enable": "true"} if is_needed and bench.server == OURS else {}
 
 
 def _cells(bench: Bench, group: BrokerGroup) -> Iterator[Figure]:

@@ -93,5 +93,7 @@ def test_large_bodies_are_measured_with_few_requests_in_flight() -> None:
 def test_generator_knows_every_option_of_a_load() -> None:
     for kind, loads in (("produce", SEND_LOADS), ("consume", PULL_LOADS)):
         for load in loads.values():
-            flags = [part for name, value in load.options.items() for part in (f"--{name}", str(value))]
+            flags = [
+                part for name, value in load.options.items() for part in (f"--{name.replace('_', '-')}", str(value))
+            ]
             _parser().parse_args([kind, "127.0.0.1:1", *flags])

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from tandemq.errors import ConfigError, NetworkError
-from tandemq.real.network.tls import HANDSHAKE_BYTES_MAX, NOT_TLS_ALERT, Tls, TlsLink, between_brokers
+from tandemq.real.network.tls import ENCRYPT_BYTES, HANDSHAKE_BYTES_MAX, NOT_TLS_ALERT, Tls, TlsLink, between_brokers
 from tests.blackbox.certificates import Authority
 
 HOST = "127.0.0.1"
@@ -75,9 +75,25 @@ def test_both_ends_get_what_the_other_sent(authority: Authority, pieces: Random 
     assert client.version == server.version == "TLSv1.3"
     big = Random(1).randbytes(1 << 20)
     for sender, taker in ((client, server), (server, client)):
-        cipher = sender.encrypt([b"head", memoryview(big), bytearray(b"tail")])
+        cipher = b"".join(sender.encrypt([b"head", memoryview(big), bytearray(b"tail")]))
         assert big[:64] not in cipher
         assert give(cipher, taker.receive, None if pieces is None else Random(4)) == b"head" + big + b"tail"
+
+
+def test_buffers_of_every_size_arrive_in_order(authority: Authority) -> None:
+    client, server = make(authority, "a").connect(HOST), make(authority, "b").accept()
+    shake(client, server)
+    random = Random(5)
+    assert server.encrypt([]) == server.encrypt([b"", b""]) == []
+    for _ in range(60):
+        sizes = [
+            random.choice((0, 1, 90, 5_000, 16_384, 65_535, 65_536, 200_000)) for _ in range(random.randint(1, 40))
+        ]
+        buffers = [random.randbytes(size) for size in sizes]
+        pieces = server.encrypt(buffers)
+        assert max(map(len, pieces), default=0) < 2 * ENCRYPT_BYTES + 4096
+        assert give(b"".join(pieces), client.receive) == b"".join(buffers)
+        assert client.outgoing() == b""
 
 
 def test_version_1_2_is_taken_and_nothing_older(authority: Authority) -> None:
@@ -152,7 +168,7 @@ def test_handshake_without_end_is_given_up(authority: Authority) -> None:
 def test_changed_byte_of_a_record_ends_the_link(authority: Authority) -> None:
     client, server = make(authority, "a").connect(HOST), make(authority, "b").accept()
     shake(client, server)
-    cipher = bytearray(client.encrypt([b"some bytes of a log"]))
+    cipher = bytearray(b"".join(client.encrypt([b"some bytes of a log"])))
     cipher[-3] ^= 1
     with pytest.raises(NetworkError, match="bad record mac"):
         server.receive(bytes(cipher))

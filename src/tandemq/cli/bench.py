@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from typing import Any, Self
 
 import click
 
 from tandemq.cli.support.output import json_option, show_json
-from tandemq.errors import LocalError
+from tandemq.cli.support.tls import client_tls
+from tandemq.errors import ConfigError, LocalError
 
 BAR_WIDTH = 40
 address_argument = click.argument("address", default="127.0.0.1:10911")
@@ -94,7 +96,7 @@ def produce(address: str, as_json: bool, **options: Any) -> None:
     """Send messages as fast as the broker acknowledges them."""
     if options["batch"] > 1 and options["delay"]:
         raise click.UsageError("a batch cannot be delayed: --delay needs --batch 1")
-    result = _run("produce", address, options, as_json=as_json)
+    result = _run("produce", address, _with_tls(options), as_json=as_json)
     if as_json:
         show_json(result)
         return
@@ -117,6 +119,13 @@ def produce(address: str, as_json: bool, **options: Any) -> None:
 @click.option(
     "--expression", default="*", show_default=True, help='Tags of the messages to be delivered, as in "paid || audit".'
 )
+@click.option(
+    "--expression-type",
+    default="TAG",
+    show_default=True,
+    type=click.Choice(("TAG", "SQL92")),
+    help="SQL92: --expression is a filter over properties.",
+)
 @click.option("--connections", default=4, show_default=True, type=click.IntRange(1), help="Number of connections.")
 @click.option("--max-messages", default=32, show_default=True, type=click.IntRange(1), help="Messages per pull.")
 @click.option("--window", default=32, show_default=True, type=click.IntRange(1), help="Pulls in flight per connection.")
@@ -126,7 +135,7 @@ def produce(address: str, as_json: bool, **options: Any) -> None:
 @json_option
 def consume(address: str, as_json: bool, **options: Any) -> None:
     """Pull all messages of a topic, repeatedly."""
-    result = _run("consume", address, options, as_json=as_json)
+    result = _run("consume", address, _with_tls(options), as_json=as_json)
     if as_json:
         show_json(result)
         return
@@ -160,6 +169,15 @@ def replicate(address: str, as_json: bool, **options: Any) -> None:
         f"log offsets {result['start_offset']} to {result['end_offset']}"
     )
     click.echo(f"the generator used {result['cpu_share']:.0%} of one core")
+
+
+def _with_tls(options: dict[str, Any]) -> dict[str, Any]:
+    tls = client_tls()
+    if tls is None:
+        return options
+    if tls.key_password:
+        raise ConfigError("the load generator reads keys without a password only")
+    return options | {"tls": json.dumps(asdict(tls))}
 
 
 def _run(kind: str, address: str, options: dict[str, Any], *, as_json: bool) -> dict[str, Any]:

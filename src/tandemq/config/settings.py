@@ -328,6 +328,9 @@ class BrokerConfig(TlsConfig):
     """How long such a pull is held without long polling."""
     property_filter_enable: bool = _setting("enablePropertyFilter", False, live=True)
     """Whether consumers may select messages by SQL92 expressions over their properties."""
+    filter_retries: bool = _setting("filterSupportRetry", False, live=True)
+    """With `enablePropertyFilter`: whether a group's SQL92 expressions also select what it reads of its retry topic,
+    each by the topic that the message came from. Else all of it is delivered."""
     slave_read_enable: bool = _setting("slaveReadEnable", False, live=True)
     """Whether a master sends consumers that are far behind to its slave. It has no effect in a group with a
     registry, where one member at a time is read from."""

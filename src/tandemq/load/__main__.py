@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import signal
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from tandemq.config.tls import ClientTls
+from tandemq.errors import ConfigError
 from tandemq.load import (
     ConsumeOptions,
     IdleOptions,
@@ -31,6 +34,7 @@ from tandemq.load import (
 )
 from tandemq.load.results.report import to_json
 from tandemq.load.wire.frames import FORMS
+from tandemq.load.wire.sockets import use_tls
 
 
 def _produce(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
@@ -66,6 +70,7 @@ def _consume(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
         args.topics,
         args.expression,
         args.window,
+        args.expression_type,
     )
     return consume(options, on_progress)
 
@@ -132,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
         delay=0,
     )
     sends.add_argument("--form", choices=FORMS, default="json", help="of the header and the request code")
-    kind(
+    pulls = kind(
         "consume",
         _consume,
         topic="load",
@@ -144,6 +149,7 @@ def _parser() -> argparse.ArgumentParser:
         group="",
         topics=1,
         expression="*",
+        expression_type="TAG",
         window=32,
     )
     latency = kind(
@@ -159,6 +165,8 @@ def _parser() -> argparse.ArgumentParser:
         groups=1,
         connections=1,
     )
+    for sub in (sends, pulls, latency):
+        sub.add_argument("--tls", default="", help="TLS on all connections: fields of ClientTls, as JSON")
     for sub in (sends, latency):
         sub.add_argument("--lengths", choices=("one", "varied"), default="one", help="varied: --body does not matter")
     kind("replicate", _replicate, start=0, end=0, seconds=10.0)
@@ -178,8 +186,10 @@ def main(arguments: list[str] | None = None) -> int:
     # Nothing here is cyclic; a collection would only show up as latency.
     gc.disable()
     try:
+        if getattr(args, "tls", ""):
+            use_tls(ClientTls(**json.loads(args.tls)))
         sys.stdout.write(to_json(args.run(args, _print_progress if args.progress else None)) + "\n")
-    except LoadError as error:
+    except (LoadError, ConfigError) as error:
         sys.stderr.write(f"load: {error}\n")
         return 1
     return 0

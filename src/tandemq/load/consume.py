@@ -43,6 +43,7 @@ class ConsumeOptions:
     topics: int = 1  # As in SendShape.
     expression: str = _ALL  # Tags, for example "a || b".
     window: int = 32  # Pulls in flight per connection, of as many queues.
+    expression_type: str = "TAG"  # TAG or SQL92.
 
 
 @dataclass(slots=True)
@@ -84,7 +85,11 @@ class _Run:
         self.readers = {reader.link.fd: reader for reader in readers}
         for topic in names:
             frames = PullFrames(
-                topic, group=options.group, max_messages=options.max_messages, expression=options.expression
+                topic,
+                group=options.group,
+                max_messages=options.max_messages,
+                expression=options.expression,
+                expression_type=options.expression_type,
             )
             for queue_id in range(options.queue_count):
                 self.queues.append(_Queue(frames, queue_id, readers[len(self.queues) % len(readers)]))

@@ -274,7 +274,7 @@ class Loop:
             if link.is_plain:
                 received.append((link.number, bytes(buffer[:count])))
             else:
-                plain = self._handshakes.receive(link, bytes(buffer[:count]))
+                plain = self._handshakes.receive(link, buffer[:count])
                 if plain:
                     received.append((link.number, plain))
                 if not link.is_open:
@@ -306,7 +306,7 @@ class Loop:
                 self.registry.ask(ask)
 
     def _send(self, link: SocketConnection, buffers: list[Buffer]) -> None:
-        self._put(link, buffers if link.tls is None else [link.tls.encrypt(buffers)])
+        self._put(link, buffers if link.tls is None else link.tls.encrypt(buffers))
 
     def _put(self, link: SocketConnection, buffers: list[Buffer]) -> None:
         if link.out or not link.is_open:

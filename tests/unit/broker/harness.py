@@ -296,7 +296,8 @@ class Harness:
         version: int = 409,
         kind: str | None = None,
     ) -> Command:
-        """Send a client's heartbeat; `group` "" for a producer only; `kind`: of the expressions, None for tags."""
+        """Send a client's heartbeat; `group` "" for a producer only; `kind`: of the expressions, except those of
+        retry topics, which are tags; None for tags."""
         consumer = {
             "groupName": group,
             "consumeType": "CONSUME_PASSIVELY",
@@ -310,7 +311,7 @@ class Harness:
                     "subVersion": self.now.wall_ms,
                     "tagsSet": [],
                     "codeSet": [],
-                    "expressionType": kind,
+                    "expressionType": None if topic.startswith("%RETRY%") else kind,
                 }
                 for topic, text in (subscriptions or {}).items()
             ],

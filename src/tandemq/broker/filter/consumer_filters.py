@@ -93,6 +93,10 @@ class ConsumerFilters:
         """Return the filter of a group for a topic."""
         return self._by_group.get(group, {}).get(topic)
 
+    def parts_of(self, group: str) -> int:
+        """Return the largest number of constants and properties of an expression of a group; 0 if it has none."""
+        return max((found.compiled.parts for found in self._by_group.get(group, {}).values()), default=0)
+
     def follow(self, group: str, subscriptions: dict[str, SubscriptionData], wall_ms: int) -> None:
         """Take the current subscriptions of a group by topic, none if it has no consumers."""
         for topic, subscription in subscriptions.items():

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from tandemq.broker.filter.compiled import memory_of_filter
 from tandemq.broker.filter.parser import SqlFilter
+from tandemq.broker.filter.retry import RetryFilter
 from tandemq.broker.state.subscriptions import CODE_BYTES, Codes
 
 
@@ -12,12 +13,13 @@ class MessageSelector(NamedTuple):
 
     codes: Codes = None
     """Tags codes; None: of all tags."""
-    sql: SqlFilter | None = None
+    sql: SqlFilter | RetryFilter | None = None
 
     @property
     def memory_bytes(self) -> int:
         """Estimate of its memory, bytes."""
-        return CODE_BYTES * len(self.codes or ()) + (memory_of_filter(self.sql) if self.sql is not None else 0)
+        compiled = memory_of_filter(self.sql) if isinstance(self.sql, SqlFilter) else 0
+        return CODE_BYTES * len(self.codes or ()) + compiled
 
 
 ALL_MESSAGES = MessageSelector()

@@ -4,6 +4,7 @@ Source: docs/reference/requests.md, "PULL_MESSAGE"; RocketMQ PullMessageProcesso
 """
 
 from tandemq.broker.filter.consumer_filters import ConsumerFilters
+from tandemq.broker.filter.retry import RetryFilter
 from tandemq.broker.filter.selector import ALL_MESSAGES, MessageSelector
 from tandemq.broker.filter.tokens import FilterInvalid
 from tandemq.broker.state.clients import Clients
@@ -58,6 +59,7 @@ class PullChecks:
         """Take the settings, at the start and when they change."""
         self.permission = config.permission
         self._takes_sql = config.property_filter_enable
+        self._filters_retries = config.property_filter_enable and config.filter_retries
 
     def check_readable(self) -> None:
         """Refuse all pulls while the broker's own permission lacks READ.
@@ -128,6 +130,18 @@ class PullChecks:
         return topic.queues.get(fields.queue_id) or self._topics.queue(topic, fields.queue_id)
 
     def selector(self, fields: PullFields, group: SubscriptionGroupConfig) -> MessageSelector:
+        """Return what a pull selects; of a retry topic also by the group's expressions for the topics behind it.
+
+        Raises:
+            PullRefused: as `_selector`.
+        """
+        found = self._selector(fields, group)
+        if not self._filters_retries or found.sql is not None or not fields.topic.startswith(RETRY_PREFIX):
+            return found
+        of_group = fields.topic.removeprefix(RETRY_PREFIX)
+        return MessageSelector(found.codes, RetryFilter(self._filters, of_group, found.codes))
+
+    def _selector(self, fields: PullFields, group: SubscriptionGroupConfig) -> MessageSelector:
         """Return what a pull selects, by the request's own expression or by the group's subscription.
 
         Removes the expression from `fields`: a held pull needs no memory for it.

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from tandemq.boundary import Buffer
 from tandemq.broker.filter.parser import SqlFilter
+from tandemq.broker.filter.retry import RetryFilter
 from tandemq.broker.state.damage_table import WAITS, Damages
 from tandemq.codec.record.entries import QUEUE_ENTRY
 from tandemq.codec.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, TOPIC_V1_BYTES_MAX
@@ -118,7 +119,7 @@ class MessageReader:
         return self._load_each(queue, selection) if messages is None else messages
 
     def read_matching(
-        self, queue: ConsumeQueue, offset: int, sql: SqlFilter, *, most: int, bytes_max: int, limit: int
+        self, queue: ConsumeQueue, offset: int, sql: SqlFilter | RetryFilter, *, most: int, bytes_max: int, limit: int
     ) -> Messages:
         """Read the messages whose properties match; arguments and errors as for `read`."""
         stop = offset + max(EXAMINED_ENTRIES_MIN, min(EXAMINED_ENTRIES_MAX, EVALUATED_PARTS_MAX // (1 + sql.parts)))

@@ -312,6 +312,7 @@ class PullFrames:
         max_messages: int = 32,
         suspend_ms: int = 0,
         expression: str = "*",
+        expression_type: str = "TAG",
     ) -> None:
         """`suspend_ms` above 0 asks the broker to hold a pull that finds nothing (long poll)."""
         # 4: the subscription is in the request, so the group needs no heartbeat; 2: hold the request.
@@ -327,7 +328,7 @@ class PullFrames:
             "suspendTimeoutMillis": str(suspend_ms),
             "subscription": expression.replace("%", "%%"),
             "subVersion": "0",
-            "expressionType": "TAG",
+            "expressionType": expression_type,
         }
         self._format = json_header(_PULL, "%s", fields).decode()
 

@@ -57,20 +57,29 @@ class PullReader:
             LoadError: the connection broke, or a response has an unexpected form.
         """
         self._make_room()
-        try:
-            size = link.sock.recv_into(self._view[self._end :])
-        except BlockingIOError:
-            return
-        except OSError as error:
-            raise LoadError(f"the connection broke: {error}") from error
-        if not size:
-            raise LoadError("the server closed the connection")
-        self._end += size
+        if link.is_tls:
+            self._take(link.receive())
+        else:
+            try:
+                size = link.sock.recv_into(self._view[self._end :])
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise LoadError(f"the connection broke: {error}") from error
+            if not size:
+                raise LoadError("the server closed the connection")
+            self._end += size
         while (stop := self._next_frame_end()) is not None:
             start, self._start = self._start, stop
             yield self._parse(start, stop)
         if self._start == self._end:
             self._start = self._end = 0
+
+    def _take(self, data: bytes) -> None:
+        while len(self.buffer) - self._end < len(data):
+            self._grow()
+        self._view[self._end : self._end + len(data)] = data
+        self._end += len(data)
 
     def _next_frame_end(self) -> int | None:
         if self._end - self._start < 8:
@@ -80,10 +89,12 @@ class PullReader:
 
     def _make_room(self) -> None:
         """Move the unfinished frame to the front when the free part is small; grow when it needs more."""
+        if len(self.buffer) - self._end < len(self.buffer) // 4:
+            self._grow()
+
+    def _grow(self) -> None:
         pending = self._end - self._start
         size = len(self.buffer)
-        if size - self._end >= size // 4:
-            return
         if pending > size // 2:
             size *= 2
         buffer = bytearray(size)

@@ -1,7 +1,7 @@
 """Sockets of the load generator: non-blocking for the hot loops, blocking for single requests.
 
 An address is `host:port`. Every socket has TCP_NODELAY. A `LoadConnection` keeps what the kernel did not accept and
-sends it when epoll reports room.
+sends it when epoll reports room. After `use_tls` all connections use TLS.
 """
 
 from __future__ import annotations
@@ -12,13 +12,19 @@ import struct
 import time
 from collections.abc import Mapping
 
+from tandemq.config.tls import ClientTls
+from tandemq.errors import NetworkError
 from tandemq.load.wire.headers import request_frame
 from tandemq.load.wire.responses import LoadError, ParsedResponse, parse_response
+from tandemq.real.network.client_tls import ClientContext, explain
+from tandemq.real.network.tls import TlsLink
 
 RECEIVE_BYTES = 1 << 18
 # All connections read into this buffer and copy out what came: a fresh 256 KiB buffer per read costs page faults.
 _shared = memoryview(bytearray(RECEIVE_BYTES))
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
+_contexts: list[ClientContext] = []
+"""TLS of this process's connections; empty without."""
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -33,12 +39,33 @@ def parse_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def use_tls(settings: ClientTls) -> None:
+    """Use TLS on all connections that are opened from now on.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    _contexts[:] = [ClientContext(settings)]
+
+
 def connect(address: str, timeout_s: float = 5.0) -> socket.socket:
     """Return a connected blocking socket with a timeout.
 
     Raises:
         LoadError: the connection failed.
     """
+    sock = _connect(address, timeout_s)
+    if not _contexts:
+        return sock
+    host, _ = parse_address(address)
+    try:
+        return _contexts[0].current().wrap_socket(sock, server_hostname=host)
+    except OSError as error:
+        sock.close()
+        raise LoadError(f"cannot connect to {address}: {explain(error, host)}") from error
+
+
+def _connect(address: str, timeout_s: float = 5.0) -> socket.socket:
     try:
         sock = socket.create_connection(parse_address(address), timeout_s)
     except OSError as error:
@@ -50,18 +77,26 @@ def connect(address: str, timeout_s: float = 5.0) -> socket.socket:
 class LoadConnection:
     """One non-blocking connection in an epoll set."""
 
-    __slots__ = ("_epoll", "_unsent", "fd", "sock")
+    __slots__ = ("_epoll", "_tls", "_unsent", "fd", "sock")
 
     def __init__(self, address: str, epoll: select.epoll) -> None:
-        self.sock = connect(address)
+        self.sock = _connect(address)
+        self._tls = _shake(self.sock, address) if _contexts else None
         self.sock.setblocking(False)
         self.fd = self.sock.fileno()
         self._epoll = epoll
         self._unsent = b""
         epoll.register(self.fd, _READ)
 
+    @property
+    def is_tls(self) -> bool:
+        """Whether the connection uses TLS."""
+        return self._tls is not None
+
     def send(self, data: bytes | memoryview) -> None:
         """Send; keep what does not fit until `ready` reports room."""
+        if self._tls is not None:
+            data = b"".join(self._tls.encrypt([data]))
         if self._unsent:
             self._unsent += data
             return
@@ -99,11 +134,31 @@ class LoadConnection:
             raise LoadError(f"the connection broke: {error}") from error
         if not size:
             raise LoadError("the server closed the connection")
-        return _shared[:size].tobytes()
+        data = _shared[:size].tobytes()
+        return data if self._tls is None else self._tls.receive(data)
 
     def close(self) -> None:
         """Close the socket, which removes it from the epoll set."""
         self.sock.close()
+
+
+def _shake(sock: socket.socket, address: str) -> TlsLink:
+    """Do the handshake on a blocking socket."""
+    host, _ = parse_address(address)
+    link = TlsLink(_contexts[0].current(), host)
+    try:
+        while not link.is_ready:
+            sock.sendall(link.outgoing())
+            data = sock.recv(RECEIVE_BYTES)
+            if not data:
+                raise LoadError(
+                    f"cannot connect to {address}: closed during the handshake; does it use TLS at this port?"
+                )
+            link.receive(data)
+        sock.sendall(link.outgoing())
+    except (OSError, NetworkError) as error:
+        raise LoadError(f"cannot connect to {address}: {error}") from error
+    return link
 
 
 def read_exactly(sock: socket.socket, size: int) -> bytes:

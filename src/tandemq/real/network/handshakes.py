@@ -113,7 +113,7 @@ class Handshakes:
         except OSError:
             return False  # the receive reports it
 
-    def receive(self, link: SocketConnection, data: bytes) -> bytes:
+    def receive(self, link: SocketConnection, data: memoryview) -> bytes:
         """Return the plain bytes of a connection with TLS or with its first bytes; b"" if there are none yet.
 
         The connection may be closed afterwards.
@@ -122,7 +122,7 @@ class Handshakes:
         if tls is None:
             if data[0] != HANDSHAKE_RECORD and link.unopened is None:
                 link.is_plain = True
-                return data
+                return bytes(data)
             tls = link.tls = self._tls[link.kind].accept()
             if link.unopened is None:
                 self._begin(link)
@@ -166,7 +166,7 @@ class Handshakes:
             is_old = until_ms - HANDSHAKE_MS_MAX + HANDSHAKE_MS_MIN <= now_ms
             self._fail(oldest if is_old else link, f"TLS: {HANDSHAKES_MAX} handshakes are in progress")
 
-    def _decrypt(self, link: SocketConnection, tls: TlsLink, data: bytes) -> bytes:
+    def _decrypt(self, link: SocketConnection, tls: TlsLink, data: memoryview) -> bytes:
         try:
             plain = tls.receive(data)
         except NetworkError as error:

@@ -22,10 +22,13 @@ from tandemq.real.network.certificates import read_validity
 HANDSHAKE_BYTES_MAX = 128 * 1024
 """Larger than any handshake with usual certificate chains."""
 READ_BYTES = 64 * 1024
+"""At least one record."""
+FEED_BYTES = 32 * 1024
+"""Bytes passed to OpenSSL at a time. It keeps a buffer of that size per connection."""
 HANDSHAKE_RECORD, ALERT_RECORD = 22, 21
 NOT_TLS_ALERT = bytes((ALERT_RECORD, 3, 1, 0, 2, 2, 70))
 """Fatal alert protocol_version, sent to a peer that does not begin with TLS."""
-ENCRYPT_BYTES = 256 * 1024
+ENCRYPT_BYTES = 64 * 1024
 """Bytes joined for one call of OpenSSL."""
 
 
@@ -249,7 +252,7 @@ class TlsLink:
         """TLS version, for example "TLSv1.3"; "" before the end of the handshake."""
         return self._object.version() or ""
 
-    def receive(self, data: bytes) -> bytes:
+    def receive(self, data: Buffer) -> bytes:
         """Process received bytes and return the decrypted ones, possibly b"".
 
         Raises:
@@ -259,51 +262,75 @@ class TlsLink:
             return b""
         if not self.is_ready:
             self._check_handshake(data)
-        self._in.write(data)
-        if not self.is_ready and not self._shake():
-            return b""
-        pieces = []
+        view = memoryview(data)
+        pieces: list[bytes] = []
+        for at in range(0, len(view), FEED_BYTES):
+            self._in.write(view[at : at + FEED_BYTES])
+            if self.is_ready or self._shake():
+                self._decrypt(pieces)
+            if self.is_ended:
+                break
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _decrypt(self, pieces: list[bytes]) -> None:
+        """Append what can be decrypted. Nothing is read from an empty buffer: that would be an exception per call."""
+        incoming, read = self._in, self._object.read
         try:
-            while piece := self._object.read(READ_BYTES):
+            while incoming.pending:
+                piece = read(READ_BYTES)
+                if not piece:
+                    self.is_ended = True
+                    return
                 pieces.append(piece)
-            self.is_ended = True
         except ssl.SSLWantReadError:
-            pass  # everything was read
+            pass  # the rest of a record is missing
         except ssl.SSLZeroReturnError:
             self.is_ended = True
         except ssl.SSLError as error:
             raise NetworkError(_message(error)) from error
-        return b"".join(pieces)
 
-    def encrypt(self, buffers: Sequence[Buffer]) -> bytes:
-        """Encrypt bytes of the node; only after the handshake."""
+    def encrypt(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+        """Encrypt bytes of the node, in pieces of about `ENCRYPT_BYTES`; only after the handshake.
+
+        The buffers of OpenSSL, which it keeps for the next call, stay as small as a piece.
+        """
+        pieces: list[Buffer] = []
+        if sum(map(len, buffers)) <= ENCRYPT_BYTES:
+            self._encrypt_into(pieces, buffers[0] if len(buffers) == 1 else b"".join(buffers))
+            return pieces
         small: list[Buffer] = []
         size = 0
         for buffer in buffers:
             if len(buffer) >= ENCRYPT_BYTES:
-                self._write(b"".join(small))
-                self._write(buffer)
+                self._encrypt_into(pieces, b"".join(small))
                 small, size = [], 0
+                view = memoryview(buffer)
+                for at in range(0, len(view), ENCRYPT_BYTES):
+                    self._encrypt_into(pieces, view[at : at + ENCRYPT_BYTES])
                 continue
             small.append(buffer)
             size += len(buffer)
             if size >= ENCRYPT_BYTES:
-                self._write(b"".join(small))
+                self._encrypt_into(pieces, b"".join(small))
                 small, size = [], 0
-        self._write(small[0] if len(small) == 1 else b"".join(small))
-        return self._out.read()
+        self._encrypt_into(pieces, b"".join(small))
+        return pieces
 
-    def _write(self, data: Buffer) -> None:
+    def _encrypt_into(self, pieces: list[Buffer], data: Buffer) -> None:
+        """Append the encrypted bytes. OpenSSL may take one record of them per call."""
+        if not data:
+            return
         rest = memoryview(data)
         while rest:
             rest = rest[self._object.write(rest) :]
+        pieces.append(self._out.read())
 
     def outgoing(self) -> bytes:
         """Return handshake bytes and alerts to send now."""
         alert, self._alert = self._alert, b""
         return self._out.read() + alert
 
-    def _check_handshake(self, data: bytes) -> None:
+    def _check_handshake(self, data: Buffer) -> None:
         if not self._handshake_bytes and data[0] not in (HANDSHAKE_RECORD, ALERT_RECORD):
             self._alert = NOT_TLS_ALERT
             raise NetworkError("TLS: the peer does not use TLS: switch it on there as well")

@@ -126,9 +126,9 @@ def test_setting_refuses_filters(broker: Harness) -> None:
 # Subscriptions by heartbeat.
 
 
-def subscribed(broker: Harness, version: int = 0, offset: int = 0) -> Command:
+def subscribed(broker: Harness, version: int = 0, offset: int = 0, topic: str = "TopicA") -> Command:
     fields = {
-        "consumerGroup": "G", "topic": "TopicA", "queueId": 0, "queueOffset": offset, "maxMsgNums": 32, "sysFlag": 0,
+        "consumerGroup": "G", "topic": topic, "queueId": 0, "queueOffset": offset, "maxMsgNums": 32, "sysFlag": 0,
         "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": version,
     }  # fmt: skip
     return broker.ask(RequestCode.PULL_MESSAGE, fields)
@@ -155,6 +155,40 @@ def test_group_consumes_by_the_filter_of_its_heartbeat(broker: Harness) -> None:
     broker.now.wall_ms += 1
     broker.heartbeat("G", {"TopicA": "*"})
     assert len(bodies(subscribed(broker))) == 4
+
+
+def retried(broker: Harness, from_topic: str, body: bytes, n: int) -> None:
+    broker.send("%RETRY%G", body, RETRY_TOPIC=from_topic, TAGS="t", n=str(n))
+
+
+@pytest.mark.parametrize("has_own_expression", [False, True])
+def test_retry_topic_is_selected_by_the_expressions_of_the_topics_behind_it(
+    broker: Harness, has_own_expression: bool
+) -> None:
+    for number in range(1, 10):
+        retried(broker, "TopicA", b"a%d" % number, number)
+    retried(broker, "TopicB", b"b", 50)
+    retried(broker, "TopicC", b"c", 0)
+
+    def read() -> list[bytes]:
+        if has_own_expression:
+            return bodies(broker.pull("%RETRY%G", group="G"))
+        return bodies(subscribed(broker, topic="%RETRY%G"))
+
+    broker.heartbeat("G", {"TopicA": "n > 5", "TopicB": "n > 100", "%RETRY%G": "*"}, kind="SQL92")
+    assert len(read()) == 11  # by default all
+    assert broker.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"filterSupportRetry=true").code == OK
+    assert read() == [b"a6", b"a7", b"a8", b"a9", b"c"]
+    broker.now.wall_ms += 1
+    broker.heartbeat("G", {"TopicA": "n > 8", "TopicB": "n > 1", "%RETRY%G": "*"}, kind="SQL92")
+    assert read() == [b"a9", b"b", b"c"]
+    if has_own_expression:
+        assert bodies(broker.pull("%RETRY%G", group="G", expression="t")) == [b"a9", b"b", b"c"]
+        nothing = broker.pull("%RETRY%G", group="G", expression="other")
+        assert nothing is not None
+        assert nothing.code == AGAIN
+    assert broker.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"enablePropertyFilter=false").code == OK
+    assert len(read()) == 11
 
 
 def test_same_expression_with_a_newer_version_is_current(broker: Harness) -> None:
