@@ -12,7 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from tandemq.coordination.registry.records import BrokerPermission, GroupConfig, Mode, contradictions, with_member
+from tandemq.coordination.registry.records import (
+    BrokerPermission,
+    GroupConfig,
+    Mode,
+    Role,
+    contradictions,
+    with_member,
+)
 from tandemq.errors import LocalError
 from tandemq.groupdb.database import GroupDatabase
 from tandemq.groupdb.publisher import ApplyOutcome, apply_group
@@ -73,6 +80,10 @@ class Administrator:
         }
         permission = random.choice([one for one in BrokerPermission if one is not member.permission])
         found[f"permission {permission.value}"] = with_member(self.first, replace(member, permission=permission))
+        if self.first.mode is Mode.SLAVE_CONSUME:
+            roles = {one.broker_id: Role.MASTER if one is member else Role.SLAVE for one in self.first.members}
+            members = tuple(replace(one, role=roles[one.broker_id]) for one in self.first.members)
+            found["master"] = replace(self.first, members=members)
         sound = {what: config for what, config in found.items() if not list(contradictions(config))}
         what = random.choice(sorted(sound))
         return what, sound[what]

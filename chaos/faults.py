@@ -9,7 +9,7 @@ from typing import Any
 
 from chaos.proxy import Behaviour
 from chaos.world import Broker, World
-from tandemq.coordination.registry.records import BrokerPermission, Mode
+from tandemq.coordination.registry.records import BrokerPermission
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.run.request import try_request
@@ -40,9 +40,8 @@ class Faults:
             "enospc": self._enospc,
             "eread": self._eread,
             "configure": self._configure,
+            "switch": self._switch,
         }
-        if world.mode is Mode.ELECT:
-            self._kinds["switch"] = self._switch
 
     def run(self, seconds: float) -> None:
         """Inject one fault after the other for this long."""

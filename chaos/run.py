@@ -47,7 +47,7 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
     """Run one seed; return its report."""
     random = Random(seed)
     mode = random.choice((Mode.ELECT, Mode.ELECT, Mode.SLAVE_CONSUME))
-    members = 2 if mode is Mode.SLAVE_CONSUME else random.choice((2, 3))
+    members = random.choice((2, 3))
     registry = random.choice((zookeeper, "")) if zookeeper else ""
     flush = {"flushDiskType": random.choice(("ASYNC_FLUSH", "SYNC_FLUSH"))}
     settings = {**flush, "messageDelayLevel": DELAYS}

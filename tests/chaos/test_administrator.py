@@ -43,5 +43,6 @@ def test_drawn_changes_differ_and_never_contradict_themselves(mode: Mode, tmp_pa
     finally:
         administrator.close()
     assert not [what for what, config in drawn if list(contradictions(config))]
-    assert {what.partition(" ")[0] for what, _ in drawn} == {"permission", "dropped", "weight"}
+    kinds = {"permission", "dropped", "weight"} | ({"master"} if mode is Mode.SLAVE_CONSUME else set())
+    assert {what.partition(" ")[0] for what, _ in drawn} == kinds
     assert [config for _, config in drawn if config != new_group(mode, 2)]

@@ -24,7 +24,7 @@ from tandemq.coordination import in_sync as insync
 from tandemq.coordination import lease
 from tandemq.coordination.member import facts, handover, held_lease, service, takeover
 from tandemq.coordination.permission import granted_permission
-from tandemq.coordination.registry.records import BrokerPermission
+from tandemq.coordination.registry.records import BrokerPermission, GroupMode, GroupState
 from tandemq.replication import master
 from tests.mutations.patch import Mutation, both, patched
 
@@ -44,8 +44,8 @@ def epoch_not_begun() -> AbstractContextManager[Any]:
 
     original = replicate.Replication.lead
 
-    def lead(self: replicate.Replication, now: Any, *, epoch: int, is_whole: bool) -> None:
-        original(self, now, epoch=0 if self.generations else epoch, is_whole=is_whole)
+    def lead(self: replicate.Replication, now: Any, *, epoch: int, is_whole: bool, holders: Any) -> None:
+        original(self, now, epoch=0 if self.generations else epoch, is_whole=is_whole, holders=holders)
 
     return patched(replicate.Replication, "lead", lead)
 
@@ -281,6 +281,34 @@ def master_not_looked_for() -> AbstractContextManager[Any]:
 
 ANY = frozenset({"I1", "I19", "I5", "I6", "I17", "I8", "I9", "I10", "I14", "I16", "I4", "I2"})
 SAFE = frozenset({"I1", "I5", "I17", "I19", "I8", "I14", "I4"})
+
+
+def last_slave_leaves() -> AbstractContextManager[Any]:
+    """The only slave that could serve reads leaves the in-sync set when it is disconnected."""
+    return patched(insync.InSync, "_is_last", lambda *_: False)
+
+
+def stale_slave_reads() -> AbstractContextManager[Any]:
+    """A slave takes over reading although another one is fresher, and it has left the in-sync set."""
+
+    def may_take_reading(state: GroupState, broker_id: int, *_: Any) -> bool:
+        return state.mode is GroupMode.NORMAL and broker_id != state.master
+
+    return patched(takeover, "may_take_reading", may_take_reading)
+
+
+def switched_too_early() -> AbstractContextManager[Any]:
+    """A switch does not wait until the target has the whole log."""
+    original = handover.Handover._propose_switch
+
+    def propose(self: handover.Handover, progress: Any, now: Any) -> None:
+        end, self._log.end = self._log.end, 0
+        original(self, progress, now)
+        self._log.end = end
+
+    return patched(handover.Handover, "_propose_switch", propose)
+
+
 GROUP_MUTATIONS: dict[str, Mutation] = {
     "epoch-not-begun": Mutation(epoch_not_begun, ANY),
     "tail-not-cut": Mutation(tail_not_cut, ANY),
@@ -308,6 +336,9 @@ GROUP_MUTATIONS: dict[str, Mutation] = {
     "switch-goes-on": Mutation(switch_goes_on, frozenset({"I6"})),
     "too-few-are-enough": Mutation(too_few_are_enough, frozenset({"I17"})),
     "refusal-never-forgotten": Mutation(refusal_never_forgotten, frozenset({"I14"})),
+    "last-slave-leaves": Mutation(last_slave_leaves, frozenset({"I6"})),
+    "stale-slave-reads": Mutation(stale_slave_reads, frozenset({"I6"})),
+    "switched-too-early": Mutation(switched_too_early, ANY),
     "master-not-looked-for": Mutation(master_not_looked_for, frozenset({"I14"})),
 }
 """Mutations by name."""

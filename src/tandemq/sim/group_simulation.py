@@ -16,7 +16,7 @@ from tandemq.sim.workload.group_applications import FOUND_US, GroupConsuming, Gr
 from tandemq.sim.workload.group_clients import GroupConsumer, GroupProducer, MemberPicker
 from tandemq.sim.workload.host import ClientHost
 from tandemq.sim.workload.raw_client import RawClient
-from tandemq.sim.world.groups import GroupCluster, draw_groups, mode_of, with_secret
+from tandemq.sim.world.groups import GroupCluster, draw_groups, mode_of, with_roles, with_secret
 from tandemq.sim.world.plan import client_ip
 from tandemq.sim.world.world import MS, SECOND, Violation
 
@@ -43,7 +43,8 @@ class GroupSimulation(History):
         """Build everything; nothing runs yet."""
         super().__init__(seed)
         world = self.world
-        self.plan = with_secret(draw_groups(world.random), Random(f"{seed}-secret"))
+        plan = with_roles(draw_groups(world.random), Random(f"{seed}-roles"))
+        self.plan = with_secret(plan, Random(f"{seed}-secret"))
         self.cluster = GroupCluster(world, self.network, self.plan)
         self.expected.has_bit_rot = self.cluster.has_bit_rot
         self.checks = GroupChecks(world, self.cluster, self.expected)

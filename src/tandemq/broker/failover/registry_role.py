@@ -457,9 +457,9 @@ class RegistryRole(BrokerRole):
             self.role_changes += not was_master
             self._copied = 0
             try:
-                self._replication.lead(
-                    now, epoch=order.epoch, is_whole=self.is_elect or self._is_whole(was_master=was_master)
-                )
+                is_whole = self.is_elect or self._is_whole(was_master=was_master)
+                holders = member.must_ack - {member.id}
+                self._replication.lead(now, epoch=order.epoch, is_whole=is_whole, holders=holders)
             except StoreError as error:
                 self._is_master = False
                 self._cannot_lead(order, error, now)

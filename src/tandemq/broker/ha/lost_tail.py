@@ -74,10 +74,14 @@ class LostTail:
         self.accept_at_ms: int | None = None
         """When the loss is accepted, monotonic ms."""
 
-    def begin(self, now: Now, *, accept_loss: bool, may_give_up: bool) -> None:
+    def begin(self, now: Now, *, accept_loss: bool, may_give_up: bool, holders: Collection[int] = ()) -> None:
         """Become the master; slaves are awaited if they may hold what was lost here.
 
-        `may_give_up`: whether the loss is accepted when no slave has answered for a time.
+        Args:
+            now: the time.
+            accept_loss: whether an operator accepts the loss.
+            may_give_up: whether the loss is accepted when no slave has answered for a time.
+            holders: members that may hold it though they never connected here: another one was the master.
         """
         self.waits_for_absent = not accept_loss
         if not self._generations.pairs:
@@ -85,11 +89,11 @@ class LostTail:
         if not self._may_have_lost and not self.awaited:
             self._correct_progress()
             return
-        if accept_loss or not self.known:
+        if accept_loss or not (self.known or holders):
             self._begin_generation("the loss is accepted" if accept_loss else "no slave is known")
             return
         if self._may_have_lost:
-            self.awaited = set(self.known)
+            self.awaited = self.known.union(holders)
             self._save()
         self._pull.is_tail_awaited = True
         self._send.refuse(
@@ -134,7 +138,8 @@ class LostTail:
     def _begin_generation(self, why: str) -> None:
         end, pairs = self._store.log.end, self._generations.pairs
         number = pairs[-1][0] + 1
-        self._generations.set([*pairs, (number, end)])
+        # One that began behind our end is lost with what it had.
+        self._generations.set([*(pair for pair in pairs if pair[1] <= end), (number, end)])
         self._accept_messages()
         self._end_sessions("a new generation of the log began here")
         log.warning("master: generation %d begins at log offset %d: %s", number, end, why)

@@ -78,16 +78,20 @@ class Replication:
 
     # In a group with a registry.
 
-    def lead(self, now: Now, *, epoch: int, is_whole: bool) -> None:
+    def lead(self, now: Now, *, epoch: int, is_whole: bool, holders: Collection[int]) -> None:
         """Become the master, and begin the epoch at our log's end if it is a new one.
 
-        `is_whole`: whether the log has all that the group's can have; else slaves may return what was lost here.
+        Args:
+            now: the time.
+            epoch: of the group's record.
+            is_whole: whether the log has all that the group's can have; else slaves may return what was lost here.
+            holders: members in sync, which may do that.
 
         Raises:
             StoreError: that could not be saved.
         """
         if not is_whole:
-            self._await_tail(now)
+            self._await_tail(now, holders)
             clear_loss_flag(self._disk)
             return
         end = self._store.log.written_end
@@ -97,9 +101,9 @@ class Replication:
         self._lost_tail.settle()
         clear_loss_flag(self._disk)
 
-    def _await_tail(self, now: Now) -> None:
+    def _await_tail(self, now: Now, holders: Collection[int] = ()) -> None:
         may_give_up = not self._role.waits_for_replicas
-        self._lost_tail.begin(now, accept_loss=self._accept_loss, may_give_up=may_give_up)
+        self._lost_tail.begin(now, accept_loss=self._accept_loss, may_give_up=may_give_up, holders=holders)
 
     def follow(self, master: int, epoch: int, address: str, ha_address: str, turn: Turn, now: Now) -> None:
         """Copy the log of this member as long as the epoch lasts. Addresses: "ip:port", "" while unknown."""

@@ -1,7 +1,8 @@
 """Checks of group configurations while they change: permissions of members, and whose replica counts.
 
     I6    a member without permission by the configuration it has read serves nothing; no member elects a master that
-          may not be written, or takes over reading for one that may not be read, unless an operator forces it
+          may not be written, or takes over reading for one that may not be read, unless an operator forces it; a slave
+          takes over reading only while it is in sync, and the last slave of a slave-consume group stays in sync
     I14   a removed member leaves the in-sync set as soon as the registry allows it
     I17   an acknowledgement counts members only; with fewer in sync than minInSyncReplicas nothing is stored
 
@@ -139,7 +140,7 @@ class Configurations:
         state = member.view.state
         if self.forced_until_us.get(host.group.name, -1) >= self._world.now_us:
             return
-        if member.mode is Mode.ELECT and (state is None or new.master != state.master):
+        if (member.mode is Mode.ELECT and state is None) or (state is not None and new.master != state.master):
             if not any(_right(config, new.master).may_write for config in configs):
                 raise Violation(
                     "I6",
@@ -153,6 +154,12 @@ class Configurations:
                     "I6",
                     f"{host.name} reads for {new.master}, and has read that one of them may not be read: {configs[-1]}",
                 )
+            if new.reader not in state.in_sync:
+                raise Violation("I6", f"{host.name} takes over reading, and in sync are {state.in_sync}")
+        elif member.mode is Mode.SLAVE_CONSUME and state is not None and new.epoch == state.epoch:
+            left = {one for one in state.in_sync if one not in new.in_sync and _is_named(configs[-1], one)}
+            if left and set(new.in_sync) <= {new.master}:
+                raise Violation("I6", f"{host.name} lets {sorted(left)} leave, and no other slave could serve reads")
 
     def _judge_leaving(self, host: Host, member: MemberMachine, seen: BrokerObservations) -> None:
         state, config = member.view.state, member.view.config
@@ -176,6 +183,10 @@ class Configurations:
                 "I17", f"{host.name} takes messages, and {count} members are in sync, not {broker.config.min_in_sync}"
             )
         seen.stored = stored
+
+
+def _is_named(config: GroupConfig | None, broker_id: int) -> bool:
+    return config is not None and config.member(broker_id) is not None
 
 
 def _right(config: GroupConfig | None, broker_id: int) -> BrokerPermission:

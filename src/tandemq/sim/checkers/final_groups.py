@@ -55,7 +55,7 @@ class GroupFinalChecks(FinalChecks):
         if mode_of(group) is not Mode.STATIC:
             if state is None or stage_of(leader) is not MemberStage.SERVING or state.mode is not GroupMode.NORMAL:
                 return f"{group.name} is not as it should be: {self.describe(group)}"
-            if mode_of(group) is Mode.ELECT and len(state.in_sync) != group.slaves + 1:
+            if len(state.in_sync) != group.slaves + 1:
                 return f"{group.name} has {state.in_sync} in sync: {self.describe(group)}"
         return super()._unsettled_group(group)
 

@@ -28,7 +28,7 @@ from tandemq.sim.checkers.logs import read_log, walk
 from tandemq.sim.checkers.model import STORED, Attempt, DeliveredMessage, ExpectedState, QueuePlace
 from tandemq.sim.checkers.permissions import COMMIT, READ, WRITE, Permissions
 from tandemq.sim.world.cluster import Host
-from tandemq.sim.world.groups import DRIFT_PPM, GroupCluster, epoch_of, mode_of, stage_of
+from tandemq.sim.world.groups import DRIFT_PPM, GroupCluster, epoch_of, mode_of, stage_of, state_of
 from tandemq.sim.world.world import SECOND, Violation, World
 
 PULLED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
@@ -88,6 +88,8 @@ class GroupChecks(ContinuousChecks):
             self._look_at_elected(host, broker)
         else:
             self._look_for_losses(host, broker)
+        if broker.failover is not None and broker.failover.is_master:
+            self._judge_epoch(host, broker)
 
     def _look_at_elected(self, host: Host, broker: Broker) -> None:
         assert broker.failover is not None, "it is of a group with a registry"
@@ -99,6 +101,9 @@ class GroupChecks(ContinuousChecks):
         state = member.view.state
         decided = state.in_sync if state is not None and state.master == host.broker_id else ()
         self._decided[host.name] = self._names(host, decided)
+
+    def _judge_epoch(self, host: Host, broker: Broker) -> None:
+        """Check the log of a master that begins an epoch."""
         epoch = epoch_of(broker)
         if stage_of(host) is MemberStage.SERVING and self._epochs.get(host.group.name, 0) < epoch:
             self._epochs[host.group.name] = epoch
@@ -109,6 +114,8 @@ class GroupChecks(ContinuousChecks):
 
     def _look_for_losses(self, host: Host, broker: Broker) -> None:
         """Drop what lay beyond the log end of a master with a fixed role that lost its tail: it starts a generation."""
+        if mode_of(host.group) is Mode.SLAVE_CONSUME and host.group.role == "SYNC_MASTER":
+            return  # there a slave returns the tail, or an operator accepts the loss
         pairs = broker.replication.generations
         if broker.is_master and len(pairs) > self._generations.get(host.group.name, 0):
             if host.group.name in self._generations and host.losses_us:
@@ -170,7 +177,8 @@ class GroupChecks(ContinuousChecks):
     def _holders(self, host: Host) -> frozenset[str]:
         if mode_of(host.group) is Mode.ELECT:
             return self._in_sync.get(host.name, frozenset({host.name}))
-        return frozenset({f"{host.group.name}/0"})
+        state = state_of(host)
+        return self._names(host, (0 if state is None else state.master,))
 
     def given(self, given: DeliveredMessage) -> None:
         """Check a message delivered to a consumer."""
@@ -285,11 +293,24 @@ class GroupChecks(ContinuousChecks):
             if waits or not is_elect:
                 self._place(attempt, at, record)
                 place = QueuePlace(attempt.group, record.topic.decode(), record.queue_id, record.queue_offset)
-                self._claims.setdefault(place, DurabilityClaim(attempt.sent_us, self._holders(host), flushed))
+                holders = self._holders(host)
+                if copied and not is_elect:
+                    holders |= self._copies(host, log_offset, data)
+                self._claims.setdefault(place, DurabilityClaim(attempt.sent_us, holders, flushed))
             if flushed:
                 self._judge_flush(host, log_offset, data, attempt)
             if copied:
                 self._judge_members(host, log_offset, data, attempt, safe=flushed)
+
+    def _copies(self, master: Host, log_offset: int, data: bytes) -> frozenset[str]:
+        """Return the slaves that have a record."""
+        segment = master.config.segment_bytes
+        return frozenset(
+            member.name
+            for member in self._cluster.members(master.group)
+            if member is not master
+            and read_log(member.machine.disk, log_offset, log_offset + len(data), segment) == data
+        )
 
     def _judge_time(self, attempt: Attempt, master: Host) -> None:
         took_us = attempt.answered_us - attempt.sent_us

@@ -3,6 +3,7 @@
     permission   of a member, most often the active one; soon changed again or back
     member       removed, its broker stopped or not, and added again
     weight       or priority in elections
+    master       another one in slave-consume; then a switch, or a restart of the present master, or neither
     settings     minInSyncReplicas, which is no part of the configuration: each broker restarts with it
 
 About every third seed has some, from a generator of its own. Contradictory changes are not attempted. What the group's
@@ -20,6 +21,7 @@ from tandemq.coordination.registry.records import (
     GroupConfig,
     GroupMember,
     Mode,
+    Role,
     contradictions,
     with_member,
 )
@@ -88,6 +90,8 @@ class ConfigurationFaults:
         kinds: list[tuple[int, Callable[[ManagedGroup], None]]] = [(5, self._permit), (5, self._drop), (1, self._weigh)]
         if mode_of(group) is Mode.ELECT:
             kinds.append((2, self._require))
+        if mode_of(group) is Mode.SLAVE_CONSUME:
+            kinds.append((4, self._name_master))
         self._random.choices([kind for _, kind in kinds], [weight for weight, _ in kinds])[0](group)
         leader = self._cluster.leader(group)
         if leader is not None and self._random.random() < MEETS_A_KILL:
@@ -154,6 +158,21 @@ class ConfigurationFaults:
         weight, priority = self._random.choice((0, 1, 50, 10_000)), self._random.choice((-1, 0, 5))
         after = with_member(config, replace(member, weight=weight, priority=priority))
         self._change(group, after, "config-weight", f"{member.broker_id} {weight} {priority}")
+
+    def _name_master(self, group: ManagedGroup) -> None:
+        """Configure another master, and let the change take effect in one of the ways, or not yet."""
+        config, leader = self._present(group), self._cluster.leader(group)
+        chosen = self._random.choice(config.members).broker_id
+        members = tuple(
+            replace(one, role=Role.MASTER if one.broker_id == chosen else Role.SLAVE) for one in config.members
+        )
+        self._change(group, replace(config, members=members), "config-master", str(chosen))
+        way = self._random.choice((self.switch, None, self._restart_master))
+        if leader is not None and way is not None:
+            self._later(300, 3_000, partial(way, leader, chosen))
+
+    def _restart_master(self, host: Host, _chosen: int) -> None:
+        self._restart(host)
 
     def _require(self, group: ManagedGroup) -> None:
         """Change minInSyncReplicas, broker by broker."""

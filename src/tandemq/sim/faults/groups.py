@@ -146,7 +146,8 @@ class GroupFaults(Faults):
             and stage_of(member) in (MemberStage.SERVING, MemberStage.SLAVE)
             for member in members
         )
-        may_lose = mode_of(host.group) is Mode.ELECT or (not host.is_master and state.mode is GroupMode.NORMAL)
+        is_slave = self._groups.leader(host.group) is not host
+        may_lose = mode_of(host.group) is Mode.ELECT or (is_slave and state.mode is GroupMode.NORMAL)
         if is_whole and may_lose:
             self._note("disk-lost", host.name)
             host.wipe()
@@ -229,7 +230,7 @@ class GroupFaults(Faults):
 
     def _switch(self) -> None:
         host = self._leader()
-        if host is not None and mode_of(host.group) is Mode.ELECT:
+        if host is not None and mode_of(host.group) is not Mode.STATIC:
             self._order_switch(host, self._random.choice(self._cluster.members(host.group)).broker_id)
 
     def _switch_while_waiting(self) -> None:
@@ -293,7 +294,6 @@ class GroupFaults(Faults):
             other is not host
             and other.broker is not None
             and (failover := other.broker.failover) is not None
-            and failover.is_elect
             and failover.is_master
             and failover.member.must_ack == {failover.member.id}
             for other in self._cluster.members(host.group)

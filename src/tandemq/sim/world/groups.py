@@ -50,13 +50,15 @@ class ManagedGroup(GroupPlan):
     min_in_sync: int = 1
     uneven: bool = False
     """Whether one member has a higher priority in elections."""
+    master: int = 0
+    """Broker id of the configured master."""
 
     def config(self) -> GroupConfig:
         """Return the configuration that its administrator wrote."""
         members = tuple(
             GroupMember(
                 broker_id,
-                Role.SLAVE if broker_id else Role.MASTER,
+                Role.MASTER if broker_id == self.master else Role.SLAVE,
                 BrokerPermission.FULL,
                 priority=int(self.uneven and broker_id == self.slaves),
             )
@@ -91,6 +93,8 @@ class GroupsPlan(Plan):
         """Return the settings of one member."""
         base = Plan.config(self, group, broker_id)
         assert isinstance(group, ManagedGroup), "all groups here have a registry"
+        if group.mode is Mode.SLAVE_CONSUME:  # the settings need not say who is the master
+            base = replace(base, role="ASYNC_MASTER" if group.role == "ASYNC_MASTER" else "")
         return replace(
             base,
             registry_address=self.registry_address,
@@ -141,6 +145,19 @@ def draw_groups(random: Random) -> GroupsPlan:
 def with_secret(plan: GroupsPlan, random: Random) -> GroupsPlan:
     """Return the plan, in some seeds with a secret. Its own generator keeps seeds without a secret as they are."""
     return replace(plan, secret=random.randbytes(32)) if random.random() < SECRETS else plan
+
+
+def with_roles(plan: GroupsPlan, random: Random) -> GroupsPlan:
+    """Return the plan with two slaves in some slave-consume groups, and masters with any id. Its own generator keeps
+    seeds without such groups as they are."""
+    groups = []
+    for group in plan.groups:
+        assert isinstance(group, ManagedGroup), "all groups here have a registry"
+        if group.mode is Mode.SLAVE_CONSUME:
+            slaves = random.choice((1, 1, 2))
+            group = replace(group, slaves=slaves, master=random.choice((0, random.randrange(slaves + 1))))
+        groups.append(group)
+    return replace(plan, groups=tuple(groups))
 
 
 class GroupCluster(Cluster):

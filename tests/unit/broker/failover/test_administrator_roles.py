@@ -90,6 +90,40 @@ def test_promoted_slave_truncates_what_the_lost_master_alone_had(tmp_path: Path)
     assert group.send(reader, b"copied") == OK
 
 
+@spec("F02")
+def test_master_by_a_switch_waits_for_the_slave_after_a_crash_of_its_machine(tmp_path: Path) -> None:
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME, role="")
+    assert group.send(group.brokers[0]) == OK
+    group.pass_time(1_000)
+    group.brokers[0].send_request(Code.TANDEM_SWITCH, {"target": 1})
+    group.pass_time(1_000)
+    assert group.send(group.brokers[1]) == OK
+    group.kill(1)
+    group.apart.add(0)
+    group.start(1, boot_id="boot-2")
+    group.pass_time(40_000)
+    refused = group.brokers[1].send("TopicA")
+    assert refused.code != OK and "waiting for slave [0]" in str(refused.remark)
+    group.apart.clear()
+    group.pass_time(2_000)
+    assert group.send(group.serving) == OK
+
+
+def test_removed_slave_is_not_waited_for_after_a_crash(tmp_path: Path) -> None:
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME, role="")
+    group.pass_time(1_000)
+    group.kill(1)
+    group.kill(0)
+    group.start(0, boot_id="boot-2")
+    group.pass_time(4_000)
+    assert "waiting for slave [1]" in str(group.brokers[0].send("TopicA").remark)
+    del group.allowed[1]
+    group.configure()
+    group.pass_time(1_000)
+    assert group.send(group.brokers[0]) is not None
+    assert group.brokers[0].send("TopicA").code in (OK, SLAVE_NOT_AVAILABLE)
+
+
 @spec("F04")
 def test_message_waits_for_the_slave_by_default(tmp_path: Path) -> None:
     group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME, role="")
