@@ -367,7 +367,7 @@ class ChildCluster:
         for broker in self.brokers:
             known = table.get(broker.broker_name, {}).get("brokerAddrs", {})
             ids = [number for number, address in known.items() if address == broker.address]
-            if broker.is_running and not (ids if self._mode is Mode.ELECT else str(broker.broker_id) in ids):
+            if broker.is_running and not (str(broker.broker_id) in ids if self._mode is Mode.STATIC else ids):
                 return False
         return True
 
@@ -391,8 +391,10 @@ class ChildCluster:
 
     def _is_group_in_sync(self, running: list[BrokerChild]) -> bool:
         master = self.master_of(running[0].broker_name)
-        if master is None:  # fixed roles: without a master, its slaves have nothing to copy
-            return self._mode is not Mode.ELECT and all(broker.broker_id for broker in running)
+        if master is None:  # without a master that will return, slaves have nothing to copy
+            if self._mode is Mode.STATIC:
+                return all(broker.broker_id for broker in running)
+            return self._mode is Mode.SLAVE_CONSUME and all(map(_is_named_slave, running))
         if self._mode is not Mode.STATIC and len(master.failover_status().get("inSync", ())) < len(running):
             return False
         return synced_slaves(master.address) >= len(running) - 1
@@ -457,6 +459,11 @@ def console_child(cluster: ChildCluster, port: int) -> Child:
         return words
 
     return Child("console", cluster.directory, command)
+
+
+def _is_named_slave(broker: BrokerChild) -> bool:
+    """Return whether the group's record, as a broker has read it, names another one as the master."""
+    return bool(broker.failover_status().get("master", broker.broker_id) != broker.broker_id)
 
 
 def _is_serving_master(status: Mapping[str, Any]) -> bool:

@@ -318,8 +318,10 @@ class LocalCluster:
 
     def _is_group_in_sync(self, running: list[LocalBroker]) -> bool:
         master = next((broker for broker in running if broker.is_master()), None)
-        if master is None:  # fixed roles: without a master, its slaves have nothing to copy
-            return self.mode is not Mode.ELECT and all(broker.broker_id for broker in running)
+        if master is None:  # without a master that will return, slaves have nothing to copy
+            if self.mode is Mode.STATIC:
+                return all(broker.broker_id for broker in running)
+            return self.mode is Mode.SLAVE_CONSUME and all(map(_is_named_slave, running))
         if self.mode is not Mode.STATIC and master.members_in_sync() < len(running):
             return False
         slaves = [broker for broker in running if broker is not master]
@@ -371,6 +373,13 @@ def mode_of(name: str) -> Mode:
         return Mode(name)
     except ValueError:
         raise ConfigError(f"{name!r} is not a mode", hint=f"use one of {', '.join(m.value for m in Mode)}") from None
+
+
+def _is_named_slave(broker: LocalBroker) -> bool:
+    """Return whether the group's record, as a broker has read it, names another one as the master."""
+    failover = broker.node.failover
+    state = None if failover is None else failover.member.view.state
+    return state is not None and state.master != broker.broker_id
 
 
 def _has_tables(slave: LocalBroker) -> bool:
