@@ -197,6 +197,14 @@ class Caller:
     def close(self) -> None:
         self._sock.close()
 
+    def read_end(self) -> bytes:
+        """What is read when the connection ends: nothing, if in order.
+
+        Raises:
+            ConnectionResetError: it was reset.
+        """
+        return self._sock.recv(1)
+
     def tell(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> int:
         self._opaque += 1
         texts = {key: str(value) for key, value in (fields or {}).items()}

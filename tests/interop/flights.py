@@ -4,7 +4,7 @@
     producer  one message each 50 ms, into whichever group takes it, until the end; the client's own retries
     reader    push consumer; needs about 15 s for the backlog, so that there is something to read at any time
 
-Both are unmodified clients with their defaults, but that little is fetched ahead: what is consumed after a kill was
+Both are unmodified clients, with `ClientSettings`, but that little is fetched ahead: what is consumed after a kill was
 pulled after it. Times are milliseconds since 1970, all of one machine.
 """
 
@@ -29,6 +29,31 @@ _ACKNOWLEDGED = {"SEND_OK", "SLAVE_NOT_AVAILABLE"}
 _CLIENT_POLLS_S = 30
 
 
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Settings of a Java producer and consumer that decide how soon they follow a failover."""
+
+    name: str
+    poll_ms: int
+    """`pollNameServerInterval`: between two queries of the routes."""
+    heartbeat_ms: int
+    """`heartbeatBrokerInterval`: a new master serves a consumer after its first heartbeat there."""
+    pull_error_ms: int
+    """`pullTimeDelayMillsWhenException`: pause after a pull that failed."""
+    timeout_ms: int
+    """`sendMsgTimeout`: for all attempts of a message together."""
+    attempt_ms: int
+    """`sendMsgMaxTimeoutPerRequest`, of 5.x only: for one attempt; -1: as `timeout_ms`."""
+    retries: int
+    """`retryTimesWhenSendFailed`: an attempt at an address that refuses connections takes less than a millisecond."""
+
+
+DEFAULTS = ClientSettings("defaults", 30_000, 2_000, 3_000, 3_000, -1, 2)
+"""The clients' own, except for heartbeats, as in all tests here: see driver/Order.java."""
+FOR_FAILOVER = ClientSettings("for failover", 1_000, 1_000, 500, 10_000, 3_000, 1_000_000)
+"""What docs/guides/java-clients.md recommends."""
+
+
 def now_ms() -> int:
     """The clock that stands in the events."""
     return time.time_ns() // 1_000_000
@@ -40,21 +65,32 @@ class Flight:
 
     java: JavaDriver
     topic: str
+    settings: ClientSettings
     backlog: Running
     producer: Running | None = None
     reader: Running | None = None
 
     @staticmethod
-    def begin(java: JavaDriver, topic: str) -> Flight:
+    def begin(java: JavaDriver, topic: str, settings: ClientSettings) -> Flight:
         """Begin to send the backlog; the topic has one queue in each group."""
-        return Flight(
-            java, topic, java.begin("produce", topic=topic, count=BACKLOG, queue=0, broker=GROUP, prefix="early")
-        )
+        backlog = java.begin("produce", topic=topic, count=BACKLOG, queue=0, broker=GROUP, prefix="early")
+        return Flight(java, topic, settings, backlog)
 
     def take_off(self) -> None:
         """Begin to send and to consume as soon as the backlog is stored."""
         self.backlog.result(within_s=90)
-        self.producer = self.java.begin("produce", topic=self.topic, prefix="late", interval_ms=50, timeout_ms=3000)
+        settings = self.settings
+        intervals = {"poll_ms": settings.poll_ms, "heartbeat_ms": settings.heartbeat_ms}
+        self.producer = self.java.begin(
+            "produce",
+            topic=self.topic,
+            prefix="late",
+            interval_ms=50,
+            timeout_ms=settings.timeout_ms,
+            attempt_ms=settings.attempt_ms,
+            retries=settings.retries,
+            **intervals,
+        )
         self.reader = self.java.begin(
             "push",
             topic=self.topic,
@@ -63,6 +99,8 @@ class Flight:
             consume_ms=10,
             threads=1,
             deadline_ms=600_000,
+            pull_error_ms=settings.pull_error_ms,
+            **intervals,
         )
 
     def wait_stored(self, since_ms: int, status: str = "", group: str = "") -> None:
@@ -97,7 +135,9 @@ class Flight:
         assert self.producer is not None and self.reader is not None
         reader, answers = self.reader, self.producer.end()
         wanted = _acknowledged("early", self.backlog.events()) | _acknowledged("late", answers)
-        tried = {f"early-{index}" for index in range(BACKLOG)} | {f"late-{event['index']}" for event in answers}
+        tried = {f"early-{event['index']}" for event in self.backlog.events()} | {
+            f"late-{event['index']}" for event in answers
+        }
         wait_until(
             lambda: wanted <= set(bodies(reader.events())), what=f"all of {self.topic} read", within_s=90, every_s=0.5
         )
@@ -115,19 +155,48 @@ class Flight:
         return answers, deliveries
 
 
-def told(flight: Flight, answers: Events, deliveries: Events, killed_ms: int, returned_ms: int) -> str:
-    """The figures of a flight, in one line."""
+@dataclass(frozen=True, slots=True)
+class FlightFigures:
+    """What one client version saw of a kill and a return. Seconds."""
+
+    version: str
+    kill_read_s: float
+    """Longest time with something to read and nothing read, from the kill on."""
+    kill_write_s: float
+    """Longest time without a stored message, from the kill on."""
+    return_read_s: float
+    """Longest time with something to read and nothing read, from the return on."""
+    return_write_s: float
+    """From the start of the process until its group stores a message."""
+    failed_sends: int
+    stored: int
+    duplicates: int
+
+    def __str__(self) -> str:
+        return (
+            f"Java {self.version}: killed: nothing read for {self.kill_read_s:.1f} s, nothing stored for "
+            f"{self.kill_write_s:.1f} s; returned: nothing read for {self.return_read_s:.1f} s, stored there after "
+            f"{self.return_write_s:.1f} s; {self.failed_sends} sends failed, {self.stored} stored, "
+            f"{self.duplicates} read twice"
+        )
+
+
+def figures(flight: Flight, answers: Events, deliveries: Events, killed_ms: int, returned_ms: int) -> FlightFigures:
+    """The figures of a flight that has landed."""
     reads = [event for event in deliveries if _is_read(event)]
     soon = sum(event["at_ms"] <= killed_ms for event in reads) + AHEAD
     away = [event for event in answers if event["at_ms"] <= returned_ms]
     back = [event for event in answers if event["at_ms"] > returned_ms]
     stored = next(event["at_ms"] for event in sent(back) if event["broker"] == GROUP)
-    twice = sum(count - 1 for count in Counter(bodies(deliveries)).values())
-    return (
-        f"Java {flight.java.version}: killed: {_still_s(reads[:soon], killed_ms):.1f} s nothing read, "
-        f"{_gap_s(sent(away), killed_ms):.1f} s nothing stored, {_failed(away, killed_ms)} sends failed; "
-        f"returned: {_still_s(reads, returned_ms):.1f} s nothing read, {(stored - returned_ms) / 1000:.1f} s until it "
-        f"stores, {_failed(back, returned_ms)} sends failed; {len(sent(answers))} stored, {twice} read twice"
+    return FlightFigures(
+        flight.java.version,
+        _still_s(reads[:soon], killed_ms),
+        _gap_s(sent(away), killed_ms),
+        _still_s(reads, returned_ms),
+        (stored - returned_ms) / 1000,
+        _failed(answers, killed_ms),
+        len(sent(answers)),
+        sum(count - 1 for count in Counter(bodies(deliveries)).values()),
     )
 
 

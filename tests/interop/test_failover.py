@@ -1,187 +1,38 @@
-"""A master is killed, and comes back, under unmodified Java producers and consumers: they go on, in each mode.
+"""A master is killed, and comes back, under unmodified Java producers and consumers: they continue, in each mode.
 
-static, slave-consume   broker-a and broker-b: writing goes on at broker-b, reading at the slave of broker-a
-elect                   broker-a alone: both go on at its new master
+With the settings of docs/guides/java-clients.md no send fails and reads and writes continue within seconds; with the
+clients' defaults within the 30 s between two polls of the name servers. `python -m bench.java_failover` prints the
+times.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tandemq.coordination.registry.records import Mode
-from tandemq.run.groups import configure
-from tests.interop.driver import JavaDriver
-from tests.interop.flights import AHEAD, GROUP, Flight, now_ms, told
-from tests.interop.java import Value, wait_until
-from tests.interop.ours import OurNameServer
-from tests.interop.peers import CLIENTS, SMALL_STORE, SUBJECT, Broker, NameServer, broker, name_server
-from tests.interop.wire import GET_ROUTE, ask, loads_lenient, registered_brokers, wait_registered
+from tests.interop.flights import DEFAULTS, FOR_FAILOVER
+from tests.interop.outages import kill_and_return
 from tests.spec import spec
 
-_GET_BROKER_RUNTIME_INFO = 28
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """Broker groups of a master and a slave each, running and registered; the first one is broker-a."""
-
-    namesrv: NameServer
-    pairs: list[tuple[Broker, Broker]]
+GAP_MAX_S = 60.0
+"""Far above what is measured (docs/guides/java-clients.md): the machine of a test may be busy."""
 
 
 @pytest.mark.background
-@pytest.mark.parametrize("mode", [Mode.STATIC, Mode.SLAVE_CONSUME], ids=["static", "slave-consume"])
-@spec("F01", "G05")
-def test_java_clients_write_to_other_group_and_read_slave_until_master_is_back(mode: Mode, tmp_path: Path) -> None:
-    with _cluster(mode, [GROUP, "broker-b"], tmp_path) as cluster, _flights(cluster, tmp_path) as flights:
-        master, _ = cluster.pairs[0]
-        killed_ms = _kill(master, flights)
-        for flight in flights:
-            flight.wait_stored(killed_ms, group="broker-b")
-            flight.wait_read(killed_ms)
-        master.start()
-        returned_ms = now_ms()
-        for flight in flights:
-            flight.wait_stored(returned_ms, group=GROUP)
-            flight.wait_read(returned_ms, stored_ms=returned_ms, count=1)
-        _wait_all_read_at(master, flights)
-        _land(mode, flights, killed_ms, returned_ms)
+@pytest.mark.parametrize("mode", [Mode.STATIC, Mode.SLAVE_CONSUME, Mode.ELECT], ids=lambda mode: mode.value)
+@spec("F01", "G05", "R11")
+def test_java_clients_set_for_failover_fail_no_send_and_continue_within_seconds(mode: Mode, tmp_path: Path) -> None:
+    for found in kill_and_return(mode, FOR_FAILOVER, tmp_path):
+        print(f"{mode.value}, {found}")
+        assert found.failed_sends == 0, found
+        assert max(found.kill_read_s, found.kill_write_s, found.return_read_s, found.return_write_s) < GAP_MAX_S, found
 
 
 @pytest.mark.background
-@spec("R11")
-def test_java_clients_write_to_and_read_from_elected_master(tmp_path: Path) -> None:
-    with _cluster(Mode.ELECT, [GROUP], tmp_path) as cluster, _flights(cluster, tmp_path) as flights:
-        old, new = cluster.pairs[0]
-        killed_ms = _kill(old, flights)
-        for flight in flights:
-            flight.wait_stored(killed_ms)
-            flight.wait_read(killed_ms)
-        old.start()
-        returned_ms = now_ms()
-        # The old master copies again: messages have a second copy.
-        for flight in flights:
-            flight.wait_stored(returned_ms, status="SEND_OK")
-            flight.wait_read(returned_ms, stored_ms=returned_ms, count=1)
-        assert registered_brokers(cluster.namesrv.port)[GROUP] == {"0": new.address, "1": old.address}
-        _land(Mode.ELECT, flights, killed_ms, returned_ms)
-
-
-def _kill(master: Broker, flights: list[Flight]) -> int:
-    """Kill -9 in the midst of reading and writing; when."""
-    started_ms = now_ms()
-    for flight in flights:
-        flight.take_off()
-    for flight in flights:
-        flight.wait_stored(started_ms, group=GROUP, status="SEND_OK")
-        flight.wait_read(started_ms, count=20)
-    killed_ms = now_ms()
-    master.kill()
-    return killed_ms
-
-
-def _wait_all_read_at(master: Broker, flights: list[Flight]) -> None:
-    """Wait until the master has given more than all readers but one can have got: none of them reads elsewhere."""
-    begun_ms, given = now_ms(), _given(master)
-
-    def do_all() -> bool:
-        counts = [flight.read_since(begun_ms) for flight in flights]
-        return _given(master) - given >= sum(counts) - min(counts) + AHEAD
-
-    wait_until(do_all, what="all readers are back at the master", within_s=90, every_s=0.5)
-
-
-def _land(mode: Mode, flights: list[Flight], killed_ms: int, returned_ms: int) -> None:
-    for flight in flights:
-        print(f"{mode.value}, {told(flight, *flight.land(), killed_ms, returned_ms)}")
-
-
-@contextmanager
-def _cluster(mode: Mode, names: list[str], directory: Path) -> Iterator[Cluster]:
-    """A name server and a pair per name; in `static` of the make that is tested, else ours with a registry."""
-    with ExitStack() as stack:
-        if mode is Mode.STATIC:
-            kind = SUBJECT
-            namesrv: NameServer = name_server(kind, directory / "namesrv")
-            settings: dict[str, Value] = {
-                **SMALL_STORE,
-                "haClassicPeers": "127.0.0.1",
-                "inSyncReplicas": 2,
-                "slaveReadEnable": True,
-            }
-            stack.enter_context(namesrv)
-            namesrv.start()
-        else:
-            kind = "ours"
-            own = {"registryEnable": "true", "kvConfigPath": str(directory / "registry")}
-            namesrv = OurNameServer(directory / "namesrv", settings=own)
-            stack.enter_context(namesrv)
-            namesrv.start()
-            registry = f"namesrv://{namesrv.address}"
-            configure(registry, names, mode, 2)
-            settings = {**SMALL_STORE, "registryAddr": registry}
-
-        def member(name: str, **role: Value) -> Broker:
-            path = directory / f"{name}-{role['brokerRole']}"
-            made = broker(kind, path, namesrv, settings=settings, brokerName=name, **role)
-            stack.enter_context(made)
-            return made
-
-        pairs = [
-            (member(name, brokerRole="SYNC_MASTER"), member(name, brokerRole="SLAVE", brokerId=1)) for name in names
-        ]
-        # The first to come leads an elected group.
-        for rank in (0, 1):
-            for pair in pairs:
-                pair[rank].start()
-            for name in names:
-                wait_registered(namesrv.port, name, rank)
-        yield Cluster(namesrv, pairs)
-
-
-@contextmanager
-def _flights(cluster: Cluster, directory: Path) -> Iterator[list[Flight]]:
-    """A client of each version with its backlog, which the slave has too."""
-    with ExitStack() as stack:
-        clients = [
-            stack.enter_context(JavaDriver(version, directory / version, namesrv=cluster.namesrv.address))
-            for version in CLIENTS
-        ]
-        topics = [f"Flight{version[0]}" for version in CLIENTS]
-        for java, topic in zip(clients, topics, strict=True):
-            for master, _ in cluster.pairs:
-                at = ("-n", cluster.namesrv.address, "-b", master.address)
-                java.mqadmin("updateTopic", *at, "-t", topic, "-r", "1", "-w", "1")
-            _wait_routed(cluster, topic)
-        flights = [Flight.begin(java, topic) for java, topic in zip(clients, topics, strict=True)]
-        # A Java slave serves a topic only after it copied the configuration.
-        stores = [slave.store for _, slave in cluster.pairs]
-        wait_until(lambda: _know(stores, topics), what="the slaves know the topics", within_s=75, every_s=0.5)
-        yield flights
-
-
-def _wait_routed(cluster: Cluster, topic: str) -> None:
-    """Wait until every group is in the route of a topic."""
-
-    def is_routed() -> bool:
-        answer = ask(cluster.namesrv.port, GET_ROUTE, {"topic": topic})
-        return answer.fields["code"] == 0 and len(loads_lenient(answer.body)["queueDatas"]) == len(cluster.pairs)
-
-    wait_until(is_routed, what=f"{topic} in all groups", within_s=40)
-
-
-def _know(stores: list[Path], topics: list[str]) -> bool:
-    paths = [store / "config" / "topics.json" for store in stores]
-    return all(path.exists() and all(f'"{topic}"' in path.read_text() for topic in topics) for path in paths)
-
-
-def _given(which: Broker) -> int:
-    """Messages that a broker gave to consumers since its start."""
-    body = ask(which.port, _GET_BROKER_RUNTIME_INFO).body
-    return int(json.loads(body)["table"]["msgGetTotalTodayNow"])
+@pytest.mark.parametrize("mode", [Mode.STATIC, Mode.SLAVE_CONSUME, Mode.ELECT], ids=lambda mode: mode.value)
+@spec("F01", "G05", "R11")
+def test_java_clients_with_defaults_continue_after_next_poll(mode: Mode, tmp_path: Path) -> None:
+    for found in kill_and_return(mode, DEFAULTS, tmp_path):
+        print(f"{mode.value}, {found}")

@@ -241,6 +241,7 @@ class Loop:
             self._next_number += 1
             link = self._add(sock, self._next_number, kind, is_open=True)
             self._admission.opened(kind)
+            link.reset_when_killed()
             self._handshakes.opened(link, Opened(link.number, kind, peer, text_of(sock.getsockname())))
 
     def _add(self, sock: socket.socket, number: int, kind: LinkKind, *, is_open: bool) -> SocketConnection:
@@ -404,7 +405,7 @@ class Loop:
         if link.number > 0:
             self._admission.closed(link.kind)
         self._epoll.unregister(link.sock.fileno())
-        link.sock.close()
+        link.close()
         link.is_open = False
         self._untaken -= link.held
         link.out.clear()

@@ -71,7 +71,8 @@ final class Order {
         config.setMqClientApiTimeout(number("api_timeout_ms", 3000));
         // A rebalance that meets a heartbeat under way is announced by the next one; until then pulls are refused with
         // SUBSCRIPTION_NOT_LATEST. The default of 30 s is a test's whole time.
-        config.setHeartbeatBrokerInterval(2000);
+        config.setHeartbeatBrokerInterval(number("heartbeat_ms", 2000));
+        config.setPullTimeDelayMillsWhenException(number("pull_error_ms", 3000));
     }
 
     void stop() {

@@ -13,7 +13,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * produce: namesrv topic mode=sync|async|oneway|batch count [start] [group] [prefix] [tags=A,B] [keys=k] [delay] [timed_ms] [size]
- * [queue] [queues] [property] [compress_over] [retries] [timeout_ms] [interval_ms] [flag] [deadline_ms].
+ * [queue] [queues] [property] [compress_over] [retries] [timeout_ms] [attempt_ms] [interval_ms] [flag] [deadline_ms].
  *
  * Message i has the body "prefix-i", padded with '.' to size; the key keys+i (and a second one, keys+"all"); tag i modulo their
  * number. queue fixes the queue, queues=n sends message i to queue i modulo n. count=0 goes on until stopped.
@@ -27,6 +27,7 @@ final class Produce {
         DefaultMQProducer producer = new DefaultMQProducer(order.text("group", "driver-producers"));
         order.configure(producer);
         producer.setSendMsgTimeout(order.number("timeout_ms", 5000));
+        limitAttempts(producer, order.number("attempt_ms", -1));
         producer.setRetryTimesWhenSendFailed(order.number("retries", 2));
         producer.setRetryTimesWhenSendAsyncFailed(order.number("retries", 2));
         producer.setCompressMsgBodyOverHowmuch(order.number("compress_over", 4096));
@@ -42,6 +43,16 @@ final class Produce {
             }
         } finally {
             producer.shutdown();
+        }
+    }
+
+    /** Of 5.x only. */
+    private static void limitAttempts(DefaultMQProducer producer, int millis) throws ReflectiveOperationException {
+        try {
+            producer.getClass().getMethod("setSendMsgMaxTimeoutPerRequest", int.class).invoke(producer, millis);
+        } catch (NoSuchMethodException none) {
+            // 4.9: an attempt may take the whole timeout.
+            return;
         }
     }
 

@@ -27,6 +27,7 @@ STALLED_NS = 1_000_000_000
 SPARE_PARTS = 8
 """Closing frees one eighth of the limit, so that the cost of a pass over all connections is spread over many bytes."""
 _AT_ONCE = pack("ii", 1, 0)
+_ORDERLY = pack("ii", 0, 0)
 _CLIENTS = (LinkKind.REMOTING, LinkKind.FAST)
 
 
@@ -52,6 +53,8 @@ class SocketConnection:
     is_plain: bool = True
     """Whether received bytes are for the node as they are; not before the first byte if there may be TLS."""
     tls: TlsLink | None = None
+    discards_unsent: bool = False
+    """Whether `forget_sent` was called."""
     unopened: Opened | None = None
     """Event to report to the node after the TLS handshake."""
 
@@ -91,7 +94,23 @@ class SocketConnection:
 
     def forget_sent(self) -> None:
         """Make the kernel discard unsent bytes when the socket is closed: the peer may never read them."""
+        self.discards_unsent = True
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+
+    def reset_when_killed(self) -> None:
+        """Make the kernel reset the connection of a client if this process is killed.
+
+        An orderly end does not fail the requests that Java clients of 4.9 have in flight: a pull that is held then
+        waits for 30 s, and a send for `sendMsgTimeout`. A reset fails them at once.
+        """
+        if self.kind in _CLIENTS:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+
+    def close(self) -> None:
+        """Close the socket; the kernel still sends what it has accepted, unless `forget_sent` was called."""
+        if self.kind in _CLIENTS and not self.discards_unsent:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ORDERLY)
+        self.sock.close()
 
 
 def surplus(links: Iterable[SocketConnection], held: int, bytes_max: int) -> list[SocketConnection]:
