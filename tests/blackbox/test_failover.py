@@ -147,9 +147,10 @@ def test_slave_reads_for_its_master_and_hands_back_without_a_duplicate(start: St
         assert running.repeated_since(returned) == []
 
 
-@spec("V18", "V19")
-def test_planned_switch_fails_no_send_and_repeats_nothing(start: Start) -> None:
-    cluster = start(Mode.ELECT)
+@spec("V18", "V19", "F02")
+@pytest.mark.parametrize("mode", [Mode.ELECT, Mode.SLAVE_CONSUME])
+def test_planned_switch_fails_no_send_and_repeats_nothing(start: Start, mode: Mode) -> None:
+    cluster = start(mode)
     with traffic(cluster) as running:
         source = master_of(cluster)
         begun = time.monotonic()
@@ -169,6 +170,28 @@ def test_planned_switch_fails_no_send_and_repeats_nothing(start: Start) -> None:
         assert running.repeated_since(begun) == []
     texts = [entry["text"] for entry in ha(cluster, "history", "--broker", A)]
     assert sum(text.startswith("handing over") for text in texts) == 2
+
+
+@spec("F02", "F30")
+def test_reader_is_promoted_when_the_disk_of_the_master_is_lost(start: Start) -> None:
+    cluster = start(Mode.SLAVE_CONSUME)
+    master, slave = cluster.broker(A), cluster.broker(A, 1)
+    with BlockingProducer(cluster.name_servers, group="g") as producer:
+        producer.send(Message(TOPIC, b"on both"))
+    cluster.wait_until(cluster.in_sync)
+    end = master.log_end()
+    master.kill()
+    wait_until(lambda: bool(slave.failover_status().get("mayRead")), "the slave reads")
+    done = ha(cluster, "force-master", "--broker", A, "--id", "1", "--yes", "--secret-file", cluster.secret_file)
+    assert done["price"].startswith("0 bytes of broker 0's log may be lost")
+    wait_until(lambda: bool(slave.failover_status().get("mayWrite")), "it takes messages")
+    assert slave.log_end() == end
+    assert send_to(slave, b"after") == ResponseCode.SLAVE_NOT_AVAILABLE
+    shutil.rmtree(master.store)
+    master.start()
+    cluster.wait_until(cluster.in_sync)
+    assert master.log_end() == slave.log_end() > end
+    assert cluster.master_of(A) is slave, "until the configuration names it and it starts again"
 
 
 def test_member_out_of_sync_leads_by_order_only_and_the_order_says_what_it_may_lose(start: Start) -> None:
