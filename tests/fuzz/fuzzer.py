@@ -84,7 +84,8 @@ class Fuzzer:
         engine.configure(
             store_host=random.choice(HOSTS),
             region=random.choice(("DefaultRegion", "", 'r"é')),
-            cluster="DefaultCluster",
+            trace_on=random.choice(("true", "false")),
+            common_pairs=random.choice((b"CLUSTER\x01c\x02", b"CLUSTER\x01c\x02MSG_REGION\x01r\x02")),
             frame_bytes_max=400 if is_limited else 256 * 1024,
             body_bytes_max=100 if is_limited else BODY_BYTES_MAX,
             delays_ms=DELAYS_MS[:2] if is_limited else DELAYS_MS,

@@ -70,7 +70,6 @@ _COLD = "reads of cold data are not throttled"
 _MISSING: dict[str, tuple[str, str]] = {
     "filterServerNums": ("!0", "filter servers are not supported"),
     "defaultMessageRequestMode": ("!pull", "POP consumption is not supported yet"),
-    "traceTopicEnable": ("true", "RMQ_SYS_TRACE_TOPIC is not created; create it with: tandemq topic create"),
     "enableLmq": ("true", _LIGHT_QUEUES),
     "enableMultiDispatch": ("true", _LIGHT_QUEUES),
     "enableCompaction": ("true", "compaction topics are not supported; all their messages are kept"),

@@ -159,7 +159,14 @@ class BrokerConfig(TlsConfig):
     broker_topic: bool = _setting("brokerTopicEnable", True)
     """Whether the broker's name is a topic."""
     region: str = _setting("regionId", "DefaultRegion")
-    """Region reported to clients in responses to sends."""
+    """Region reported to clients in responses to sends, for their message traces."""
+    trace_topic_enable: bool = _setting("traceTopicEnable", False)
+    """Whether the topic for message traces is created at the start. A broker that has it stores `regionId` and
+    `traceOn` with every message, as RocketMQ 5.3 always does."""
+    trace_topic: str = _setting("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC")
+    """Topic for message traces."""
+    trace_on: bool = _setting("traceOn", True, live=True)
+    """Whether clients may make traces; `false` is reported to them in responses to sends and with stored messages."""
     store_replies: bool = _setting("storeReplyMessageEnable", True, live=True)
     """Whether replies to requests are stored in the topic `<brokerClusterName>_REPLY_TOPIC` too, beside being passed
     on to the client that sent the request."""

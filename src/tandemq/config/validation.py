@@ -19,6 +19,7 @@ from tandemq.config.settings import (
     parse_delay_levels,
 )
 from tandemq.errors import ConfigError, LocalError
+from tandemq.model.topic import FORBIDDEN_FOR_SENDING, topic_name_error
 from tandemq.registry import parse_address
 
 ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
@@ -113,6 +114,9 @@ def _identity_problems(config: BrokerConfig) -> Iterator[Problem]:
                 name,
                 (f"{value[:64]!r} is not a valid name; 1 to 127 letters, digits and _-.%|, no dot at the start"),
             )
+    fault = topic_name_error(config.trace_topic)
+    if fault is not None or config.trace_topic in FORBIDDEN_FOR_SENDING:
+        yield "trace_topic", fault or f"clients may not send to {config.trace_topic}"
     role = config.role
     if role and role not in ROLES:
         yield "role", f"{config.role!r} is not a role; use one of {', '.join(ROLES)}"

@@ -61,7 +61,7 @@ cdef bint read_send(int form, Bytes data, Py_ssize_t size, Send *send) noexcept:
 
 cdef class SendEngine:
     cdef dict topics
-    cdef bytes store_host, store_host_hex, region, region_json, cluster_pair
+    cdef bytes store_host, store_host_hex, region, region_json, trace_on, common_pairs
     cdef uint64_t frame_bytes_max
     cdef Py_ssize_t body_bytes_max
     cdef list delays_ms
@@ -92,18 +92,23 @@ cdef class SendEngine:
 
     def __init__(self, dict topics):
         self.topics = topics
-        self.store_host = self.store_host_hex = self.region = self.region_json = self.cluster_pair = b""
+        self.store_host = self.store_host_hex = self.region = self.region_json = self.common_pairs = b""
+        self.trace_on = b"true"
         self.delays_ms = []
         self.begin(0, 0, 0)
 
-    def configure(self, *, bytes store_host, str region, str cluster, frame_bytes_max, body_bytes_max, delays_ms):
+    def configure(
+        self, *, bytes store_host, str region, str trace_on, bytes common_pairs, frame_bytes_max, body_bytes_max,
+        delays_ms,
+    ):
         from msgspec.json import encode
 
         self.store_host = store_host
         self.store_host_hex = store_host.hex().upper().encode()
         self.region = region.encode()
         self.region_json = encode(region)
-        self.cluster_pair = f"CLUSTER\x01{cluster}\x02".encode()
+        self.trace_on = trace_on.encode()
+        self.common_pairs = common_pairs
         self.frame_bytes_max = frame_bytes_max
         self.body_bytes_max = body_bytes_max
         self.delays_ms = list(delays_ms)
@@ -205,7 +210,7 @@ cdef class SendEngine:
         if there == NULL:
             return 0
         queue = <QueueTail?><object>there
-        append(&self.kept, PyBytes_AS_STRING(self.cluster_pair), PyBytes_GET_SIZE(self.cluster_pair))
+        append(&self.kept, PyBytes_AS_STRING(self.common_pairs), PyBytes_GET_SIZE(self.common_pairs))
         size = self.record_bytes(born_host, stored_in, body_bytes, self.kept.size)
         if self.kept.size + CRC_PROPERTY_BYTES > PROPERTIES_BYTES_MAX or self.records.size + size > self.room:
             return 0
@@ -238,7 +243,7 @@ cdef class SendEngine:
             return 0
         if found.named.unique.size and send.form == 0 and not is_plain_json(found.named.unique):
             return 0
-        append(&self.kept, PyBytes_AS_STRING(self.cluster_pair), PyBytes_GET_SIZE(self.cluster_pair))
+        append(&self.kept, PyBytes_AS_STRING(self.common_pairs), PyBytes_GET_SIZE(self.common_pairs))
         shared = self.kept.size
         there = PyDict_GetItem(topic.queues, send.queue_id)
         if there == NULL:
@@ -393,7 +398,9 @@ cdef class SendEngine:
         to.size += 8
         append(to, b'{"code":0,"extFields":{"MSG_REGION":', 36)
         append(to, PyBytes_AS_STRING(self.region_json), PyBytes_GET_SIZE(self.region_json))
-        append(to, b',"TRACE_ON":"true","msgId":"', 28)
+        append(to, b',"TRACE_ON":"', 13)
+        append(to, PyBytes_AS_STRING(self.trace_on), PyBytes_GET_SIZE(self.trace_on))
+        append(to, b'","msgId":"', 11)
         append(to, self.ids.data, self.ids.size)
         append(to, b'","queueId":"', 13)
         append_number(to, send.queue_id)
@@ -418,7 +425,7 @@ cdef class SendEngine:
         to.size += 8 + 21
         if PyBytes_GET_SIZE(self.region):
             self.append_field(b"MSG_REGION", 10, <Bytes>PyBytes_AS_STRING(self.region), PyBytes_GET_SIZE(self.region))
-        self.append_field(b"TRACE_ON", 8, b"true", 4)
+        self.append_field(b"TRACE_ON", 8, <Bytes>PyBytes_AS_STRING(self.trace_on), PyBytes_GET_SIZE(self.trace_on))
         self.append_field(b"msgId", 5, self.ids.data, self.ids.size)
         self.part.size = 0
         append_number(&self.part, send.queue_id)

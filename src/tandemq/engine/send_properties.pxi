@@ -26,6 +26,8 @@ cdef inline bint is_unusual(Bytes name, Py_ssize_t size) noexcept:
         is_named(name, size, b"TRAN_MSG", 8)
         or is_named(name, size, b"__CRC32#", 8)
         or is_named(name, size, b"CLUSTER", 7)
+        or is_named(name, size, b"MSG_REGION", 10)
+        or is_named(name, size, b"TRACE_ON", 8)
         or is_named(name, size, b"REAL_TOPIC", 10)
         or is_named(name, size, b"REAL_QID", 8)
     )

@@ -28,14 +28,14 @@ final class Consume {
 
     /**
      * push: namesrv group topic [tags|sql] [orderly] [count] [fail_first] [max_reconsume] [from=first|last] [deadline_ms] [linger_ms]
-     * [threads] [cache] [consume_ms] [broadcast]. cache bounds the messages per queue that the client fetches ahead, consume_ms is the time that
+     * [threads] [cache] [consume_ms] [broadcast] [trace]. cache bounds the messages per queue that the client fetches ahead, consume_ms is the time that
      * one message takes.
      *
      * Ends after count deliveries (0: when stopped), plus linger_ms in which more would be seen, or at the deadline ("deadline" is
      * printed then). The first fail_first deliveries of a body are answered with "again later".
      */
     static void push(Order order) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(order.text("group"));
+        DefaultMQPushConsumer consumer = Traces.consumer(order);
         order.configure(consumer);
         consumer.setConsumeFromWhere(order.text("from", "first").equals("first")
             ? ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET : ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET);

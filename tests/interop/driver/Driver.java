@@ -58,6 +58,7 @@ public final class Driver {
                 case "view": Query.byOffsetId(order); break;
                 case "offsets": Query.offsets(order); break;
                 case "admin": Query.admin(order); break;
+                case "traces": Traces.rewrite(order); break;
                 default: throw new IllegalArgumentException("unknown verb " + order.verb);
             }
             order.emit("done");

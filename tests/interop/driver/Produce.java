@@ -24,7 +24,7 @@ final class Produce {
     }
 
     static void run(Order order) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(order.text("group", "driver-producers"));
+        DefaultMQProducer producer = new DefaultMQProducer(order.text("group", "driver-producers"), null, order.flag("trace"), null);
         order.configure(producer);
         producer.setSendMsgTimeout(order.number("timeout_ms", 5000));
         limitAttempts(producer, order.number("attempt_ms", -1));

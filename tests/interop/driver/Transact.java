@@ -15,13 +15,13 @@ final class Transact {
     }
 
     /**
-     * transact: namesrv topic group [count]. Sends count messages of each kind, with the bodies kind-0, kind-1, …: commit,
+     * transact: namesrv topic group [count] [trace]. Sends count messages of each kind, with the bodies kind-0, kind-1, …: commit,
      * rollback; late (unknown first, committed by the second check), never (unknown always). A line "sent" per message,
      * "checked" per check; it ends when stopped.
      */
     static void run(Order order) throws Exception {
         Map<String, Integer> checks = new ConcurrentHashMap<>();
-        TransactionMQProducer producer = new TransactionMQProducer(order.text("group"));
+        TransactionMQProducer producer = new TransactionMQProducer(null, order.text("group"), null, order.flag("trace"), null);
         order.configure(producer);
         producer.setTransactionListener(new TransactionListener() {
             @Override

@@ -190,7 +190,7 @@ class AdminProcessor:
 
     def _system_topics(self) -> set[str]:
         config = self._current.config
-        return {*SYSTEM_TOPICS, config.cluster, config.broker_name, reply_topic(config.cluster)}
+        return {*SYSTEM_TOPICS, config.cluster, config.broker_name, reply_topic(config.cluster), config.trace_topic}
 
     def _on_delete_topic(self, link: Link, command: Command, now: Now) -> Command | None:
         refusal = self._slave_refusal(command)

@@ -24,9 +24,6 @@ from tandemq.model.command import Command
 log = logging.getLogger(__name__)
 READ_BY_TOOLS = {
     "filterServerNums": "0",
-    "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
-    "traceOn": "true",
-    "traceTopicEnable": "false",
     "useTLS": "false",
 }
 """Settings of RocketMQ, with their defaults, without which mqadmin's exportConfigs of 4.9 ends with an exception."""

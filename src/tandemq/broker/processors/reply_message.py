@@ -26,6 +26,7 @@ from tandemq.broker.context import CurrentConfig, CurrentTurn
 from tandemq.broker.send.decoded_path import SendPlace, read_send_fields
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.send.refused import SendRefused
+from tandemq.broker.send.send_state import trace_fields
 from tandemq.broker.state.clients import Clients
 from tandemq.codec.record.record import decode_host, message_id
 from tandemq.codec.remoting.frame import encode_command
@@ -222,7 +223,7 @@ class ReplyMessageProcessor:
     def _response(
         self, command: Command, code: int, remark: str | None, ids: Mapping[str, str] | None = None
     ) -> Command:
-        fields = {"MSG_REGION": self._current.config.region, "TRACE_ON": "true", **(ids or {})}
+        fields = {**trace_fields(self._current.config), **(ids or {})}
         return command.answer(code, remark=remark, fields=fields)
 
     def _note(self, what: str, reply: _Reply, now: Now) -> None:

@@ -12,7 +12,7 @@ from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
 from tandemq.broker.send.half_message import as_half, is_half
 from tandemq.broker.send.refused import SendRefused
-from tandemq.broker.send.send_state import SendState
+from tandemq.broker.send.send_state import SendState, trace_fields
 from tandemq.broker.send.timed_message import ADDED_BYTES, add_timer_properties, encode_handle, requested_time
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.message_type import type_problem
@@ -189,7 +189,7 @@ class DecodedPath:
             topic, queue_id = self.redirect_delayed(topic, queue_id, properties)
         elif (out_ms := requested_time(properties, state.config, now.wall_ms)) is not None:
             topic, queue_id = self.as_timed(topic, queue_id, properties, out_ms, now.wall_ms)
-        properties["CLUSTER"] = state.config.cluster
+        properties |= state.common_properties
         unique = properties.get("UNIQ_KEY", "")
         stored = state.store.put(
             state.topics.queue(topic, queue_id), body=command.body, properties=encode_properties(properties).encode(),
@@ -302,8 +302,9 @@ class DecodedPath:
         requested_id = queue_id
         if out_ms is not None:
             topic, queue_id = self.as_timed(topic, queue_id, common, out_ms, now.wall_ms)
-        shared = encode_properties({key: value for key, value in common.items() if key != "UNIQ_KEY"}).encode()
-        shared += f"CLUSTER\x01{state.config.cluster}\x02".encode()
+        set_here = state.common_properties
+        kept = {key: value for key, value in common.items() if key != "UNIQ_KEY" and key not in set_here}
+        shared = encode_properties(kept | set_here).encode()
         longest = max([len(part.properties) for part in parts]) + 1 + len(shared) + CRC_PROPERTY_BYTES
         if longest > PROPERTIES_BYTES_MAX:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, f"the properties of a message take {longest} bytes")
@@ -355,7 +356,7 @@ class DecodedPath:
         if command.is_oneway:
             return None, end, False, count
         fields = {
-            "MSG_REGION": self._state.config.region, "TRACE_ON": "true", "msgId": ids, "queueId": str(queue_id),
+            **trace_fields(self._state.config), "msgId": ids, "queueId": str(queue_id),
             "queueOffset": str(queue_offset),
         }  # fmt: skip
         if unique:

@@ -16,12 +16,13 @@ from random import Random
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
 from tandemq.broker.send.decoded_path import DecodedPath
-from tandemq.broker.send.send_state import SendState
+from tandemq.broker.send.send_state import SendState, trace_fields
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.topics import Topics
 from tandemq.config.settings import BrokerConfig
 from tandemq.engine import SendEngine
 from tandemq.model.command import Command
+from tandemq.model.message import CLUSTER, TRACE_ON, encode_properties
 from tandemq.storage.store import RecordBatch, Store
 
 
@@ -49,10 +50,15 @@ class SendPath(SendState):
 
     def _configure_engine(self) -> None:
         config, segment_bytes = self.config, self.store.config.segment_bytes
+        # The region and the switch for traces only with a trace topic; without the region clients of 5.3 drop their
+        # traces of deliveries. RocketMQ 5.3 always stores both, 4.9 never.
+        fields = trace_fields(config) if self.stores_region else {}
+        self.common_properties = {CLUSTER: config.cluster} | {name: value for name, value in fields.items() if value}
         self._engine.configure(
             store_host=self.store_host,
             region=config.region,
-            cluster=config.cluster,
+            trace_on=trace_fields(config)[TRACE_ON],
+            common_pairs=encode_properties(self.common_properties).encode(),
             frame_bytes_max=config.frame_bytes_max,
             body_bytes_max=min(config.message_bytes_max, segment_bytes // 2),
             delays_ms=self.store.config.delays_ms,
@@ -66,6 +72,7 @@ class SendPath(SendState):
         if not self.admits_ordinary:
             return at
         if not self._engine.count:
+            self._follow_trace_topic()
             log = self.store.log
             self._engine.begin(log.end, log.room, now.wall_ms)
         return self._engine.take(link.number, link.born_host, data, at)
@@ -81,4 +88,11 @@ class SendPath(SendState):
 
     def take(self, link: Link, command: Command, now: Now) -> None:
         """Store any send, and add its response or refusal to the acks."""
+        self._follow_trace_topic()
         self.decoded.take(link, command, now)
+
+    def _follow_trace_topic(self) -> None:
+        """Notice that the trace topic was created or deleted."""
+        if (self.config.trace_topic in self.topics.table) is not self.stores_region:
+            self.stores_region = not self.stores_region
+            self._configure_engine()

@@ -12,12 +12,17 @@ from tandemq.broker.state.topics import Topics
 from tandemq.config.settings import BrokerConfig
 from tandemq.engine import Ack
 from tandemq.model.codes import ResponseCode
-from tandemq.model.message import REAL_TOPIC, TIMER_DELETE
+from tandemq.model.message import CLUSTER, MSG_REGION, REAL_TOPIC, TIMER_DELETE, TRACE_ON
 from tandemq.model.topic import Permission
 from tandemq.storage.log.commit_log import AppendMessageResult
 from tandemq.storage.store import Store
 
 _WRITE = int(Permission.WRITE)
+
+
+def trace_fields(config: BrokerConfig) -> dict[str, str]:
+    """Return the fields by which responses to sends and stored messages tell clients about traces."""
+    return {MSG_REGION: config.region, TRACE_ON: "true" if config.trace_on else "false"}
 
 
 class StoredHalf(NamedTuple):
@@ -77,6 +82,10 @@ class SendState:
         self.pending_timed: PendingAtTime | None = None
         """The timed messages that wait; None: not known."""
         self.config = config
+        self.stores_region = False
+        """Whether messages are stored with the properties that clients need for their traces."""
+        self.common_properties = {CLUSTER: config.cluster}
+        """Properties that this broker sets in every message."""
 
     def note_half(self, stored: AppendMessageResult, topic: str) -> None:
         """Note a half message that was appended, for a message to a topic."""

@@ -378,7 +378,9 @@ def internal_topic(name: str, queue_nums: int) -> TopicConfig:
 def system_topics(config: BrokerConfig, delay_levels: int) -> list[TopicConfig]:
     """Return the topics that a RocketMQ broker creates at its start."""
     full, inherit = int(Permission.READ_WRITE), int(Permission.READ_WRITE | Permission.INHERIT)
+    traces = [internal_topic(config.trace_topic, 1)] if config.trace_topic_enable else []
     return [
+        *traces,
         TopicConfig(SELF_TEST_TOPIC, 1, 1, full),
         _template(config),
         TopicConfig(BENCHMARK_TOPIC, BENCHMARK_QUEUES, BENCHMARK_QUEUES, full),
