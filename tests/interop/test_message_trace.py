@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
+import re
 from pathlib import Path
 
 import pytest
 
-from tandemq import Message, Producer, PushConsumer
+from tandemq import Message, Producer, PushConsumer, TransactionProducer
 from tandemq.client.admin.traces import MessageTrace, TraceEvent
 from tandemq.client.aio.admin import Admin
 from tandemq.client.core.settings import ConsumeFrom
 from tandemq.codec.message_trace import decode_traces, encode_trace
 from tandemq.model.topic import TRACE_TOPIC
+from tandemq.model.transactions import TransactionState
 from tests.interop.conftest import Drivers
 from tests.interop.java import CLIENT_VERSIONS, SERVER_VERSIONS, PeerError, wait_until
 from tests.interop.peers import SMALL_STORE, broker, name_server, start_registered
@@ -21,7 +22,6 @@ from tests.unit.codec.test_message_trace import EXAMPLES, line
 
 TRACES = SMALL_STORE | {"traceTopicEnable": "true"}
 STEPS = [TraceEvent.SENT, TraceEvent.DELIVERED, TraceEvent.DELIVERED]
-_numbers = itertools.count(1)
 
 
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
@@ -67,7 +67,9 @@ def test_traces_of_java_clients_at_our_broker(version: str, drivers: Drivers, tm
         namesrv.start()
         start_registered(node, namesrv)
         java = drivers(version).at(namesrv.address)
-        sent = java.call("produce", topic="Traced", group="orders", count=1, tags="paid", keys="order", trace=True)
+        message: dict[str, str | int] = {"topic": "Traced", "count": 1, "tags": "paid", "keys": "order"}
+        sent = java.call("produce", group="orders", timeout_ms=30_000, trace=True, within_s=90, **message)
+        assert sent[0]["event"] == "sent", sent[0].get("text")
         key = sent[0]["msgId"]
         values: dict[str, str | int] = {"topic": "Traced", "group": "billing", "count": 2, "fail_first": 1}
         pushed = java.call("push", linger_ms=7_000, deadline_ms=50_000, trace=True, within_s=90, **values)
@@ -103,6 +105,7 @@ def test_traces_of_our_clients_at_a_java_broker_are_read_by_mqadmin(
         namesrv.start()
         start_registered(node, namesrv)
         key = asyncio.run(_send_and_consume(namesrv.address))
+        committed = asyncio.run(_commit(namesrv.address))
         trace = traces_of(namesrv.address, key, 2)
         assert [(step.event, step.success) for step in trace.steps] == [
             (TraceEvent.SENT, True),
@@ -110,12 +113,24 @@ def test_traces_of_our_clients_at_a_java_broker_are_read_by_mqadmin(
         ]
         java = drivers(CLIENT_VERSIONS[SERVER_VERSIONS.index(version)]).at(namesrv.address)
         printed = java.mqadmin("queryMsgTraceById", "-n", namesrv.address, "-i", key)
-        rows = [row.split() for row in printed.splitlines() if row and not row.startswith("#")]
-        shown = [(words[0], words[1]) for words in rows if words[0] in ("Pub", "orders", "billing")]
-        assert shown, printed
-        assert "orders" in printed
-        assert "billing" in printed
-        assert "success" in printed
+        for row in (r"Pub\s+orders\s+.*\s+success", r"Sub\s+billing\s+.*\s+success"):
+            assert re.search(row, printed), printed
+        steps = traces_of(namesrv.address, committed, 2).steps
+        assert [step.outcome for step in steps] == ["stored", "COMMIT_MESSAGE"]
+        printed = java.mqadmin("queryMsgTraceById", "-n", namesrv.address, "-i", committed)
+        assert re.search(r"Pub\s+payments\s.*\ssuccess", printed), printed
+
+
+async def _commit(servers: str) -> str:
+    async def check(_message: object) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    async with (
+        TransactionProducer(servers, group="payments", check=check, trace=True) as producer,
+        producer.transaction(Message("Traced", b"x")) as transaction,
+    ):
+        pass
+    return transaction.unique_key
 
 
 async def _send_and_consume(servers: str) -> str:

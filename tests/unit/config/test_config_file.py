@@ -131,7 +131,6 @@ def test_key_without_a_similar_one_points_to_the_settings_page() -> None:
     ("line", "missing"),
     [
         ("enableLmq=TRUE", "light queues are not supported"),
-        ("traceTopicEnable=true", "RMQ_SYS_TRACE_TOPIC is not created"),
         ("metricsExporterType=PROM", "metricsPort is the port"),
         ("defaultMessageRequestMode=POP", "POP consumption is not supported"),
         ("fetchNamesrvAddrByAddressServer=true", "set namesrvAddr"),

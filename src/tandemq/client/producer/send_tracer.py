@@ -1,10 +1,12 @@
-"""Trace records of sends.
+"""Trace records of sends, and of the ends of transactions.
 
 As in RocketMQ there is a record of each attempt that a broker stored, whatever the status; none of failed and one-way
 sends, of messages of the trace topic, and of brokers with `traceOn=false`. A batch has a record of each message, so
 that each is found; RocketMQ writes one for all of them.
 
-Source: RocketMQ SendMessageTraceHookImpl, DefaultMQProducerImpl.sendKernelImpl.
+A transaction has a record of each end that was sent and not refused, and of each answer to a check.
+
+Source: RocketMQ SendMessageTraceHookImpl, EndTransactionTraceHookImpl, DefaultMQProducerImpl.sendKernelImpl.
 """
 
 from collections.abc import Sequence
@@ -16,7 +18,23 @@ from tandemq.client.producer.encoder import SendRequest
 from tandemq.codec.message_trace import DEFAULT_REGION, TraceKind, TraceMessageType, TraceRecord
 from tandemq.codec.record.record import decode_batch
 from tandemq.model.command import Command
-from tandemq.model.message import DELAY, KEYS, TAGS, TRAN_MSG, SendResult, SendStatus, decode_properties
+from tandemq.model.message import (
+    DELAY,
+    KEYS,
+    MSG_REGION,
+    TAGS,
+    TRAN_MSG,
+    SendResult,
+    SendStatus,
+    decode_properties,
+)
+from tandemq.model.transactions import TransactionState
+
+_STATE_NAMES = {
+    TransactionState.COMMIT: "COMMIT_MESSAGE",
+    TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
+    TransactionState.UNKNOWN: "UNKNOW",
+}
 
 
 class _Sent(NamedTuple):
@@ -64,6 +82,42 @@ class SendTracer:
                 success=result.status is SendStatus.SEND_OK,
             )
             self._dispatcher.append(record, now)
+
+    def ended(
+        self,
+        message_id: str,
+        topic: str,
+        properties: dict[str, str],
+        state: TransactionState,
+        address: str,
+        now: Now,
+        *,
+        from_check: bool,
+    ) -> None:
+        """Record the end of a transaction, or an answer to a check, that was sent to a broker now.
+
+        Args:
+            properties: of the half message.
+            address: the broker.
+        """
+        if topic.startswith(self._dispatcher.topic):
+            return
+        record = TraceRecord(
+            kind=TraceKind.END_TRANSACTION,
+            time_ms=now.wall_ms,
+            region=properties.get(MSG_REGION) or DEFAULT_REGION,
+            group=self._group,
+            topic=topic,
+            message_id=message_id,
+            tags=properties.get(TAGS),
+            keys=properties.get(KEYS),
+            store_host=address,
+            message_type=TraceMessageType.COMMIT,
+            transaction_id=message_id,
+            transaction_state=_STATE_NAMES[state],
+            from_check=from_check,
+        )
+        self._dispatcher.append(record, now)
 
 
 def _messages(request: SendRequest) -> list[_Sent]:

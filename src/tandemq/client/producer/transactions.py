@@ -60,6 +60,7 @@ from tandemq.model.message import (
     SendResult,
     SendStatus,
     StoredMessage,
+    decode_properties,
 )
 from tandemq.model.transactions import CHECK_IMMUNITY, FIRST_QUEUE_OFFSET, TransactionState
 
@@ -85,13 +86,14 @@ _AGAIN = frozenset(
 class TransactionTicket(Ticket[SendResult]):
     """A transaction; settled when its half message is stored."""
 
-    __slots__ = ("topic", "unique_key")
+    __slots__ = ("properties", "topic", "unique_key")
 
-    def __init__(self, topic: str, unique_key: str) -> None:
-        """Not settled."""
+    def __init__(self, topic: str, unique_key: str, properties: str = "") -> None:
+        """Not settled. `properties`: those of the half message, encoded."""
         super().__init__()
         self.topic = topic
         self.unique_key = unique_key
+        self.properties = properties
 
 
 class TransactionCheck(msgspec.Struct, eq=False):
@@ -181,7 +183,7 @@ class TransactionCore:
             marks[CHECK_IMMUNITY] = str(check_after_s)
         key = self._keys.next(now.wall_ms)
         prepared = prepare(replace(message, properties=message.properties | marks), key, self._producer.options)
-        ticket = self._running[key] = TransactionTicket(message.topic, key)
+        ticket = self._running[key] = TransactionTicket(message.topic, key, prepared.properties)
         try:
             sent = self._producer.send_prepared(prepared, now, select=select)
         except LocalError:
@@ -281,9 +283,11 @@ class TransactionCore:
                 except NotConnected:
                     pass
                 except OutcomeUnknown:
+                    yield from self._trace_end(ticket, state, address)
                     return False
                 else:
                     if answer.code == ResponseCode.SUCCESS:
+                        yield from self._trace_end(ticket, state, address)
                         return True
                     if answer.code == ResponseCode.ILLEGAL_OPERATION:
                         return False  # too late for an end that is not the answer to a check
@@ -294,6 +298,14 @@ class TransactionCore:
                 return False
             self._routes.refresh(ticket.topic, now)
             yield from pause(END_PAUSE_MS)
+
+    def _trace_end(self, ticket: TransactionTicket, state: TransactionState, address: str) -> Steps[None]:
+        if self._producer.tracer is not None:
+            now = yield from current_time()
+            properties = decode_properties(ticket.properties)
+            self._producer.tracer.ended(
+                ticket.unique_key, ticket.topic, properties, state, address, now, from_check=False
+            )
 
     def _end_request(
         self, fields: dict[str, str], state: TransactionState, *, is_answer: bool = False, remark: str = ""
@@ -358,6 +370,12 @@ class TransactionCore:
         fields = {name: check.fields[name] for name in named if name in check.fields}
         command = self._end_request(fields, state, is_answer=True, remark=remark)
         self._remoting.send_oneway(check.address, command, now)
+        if self._producer.tracer is not None:
+            message = check.message
+            key = message.unique_key or message.offset_message_id
+            self._producer.tracer.ended(
+                key, message.topic, message.properties, state, check.address, now, from_check=True
+            )
 
     def close(self) -> None:
         """Begin no more transactions, answer no more checks, and repeat no end that is refused."""

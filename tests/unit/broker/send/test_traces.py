@@ -57,12 +57,12 @@ def test_messages_are_stored_with_region_and_switch(tmp_path: Path, is_second: b
 
 def test_region_takes_39_bytes_of_a_record_as_in_rocketmq_5_and_none_without_a_trace_topic(tmp_path: Path) -> None:
     sizes = []
-    for number, changes in enumerate(({}, {"trace_topic_enable": True})):
-        broker = Harness(tmp_path / str(number), **changes)
+    for has_topic in (False, True):
+        broker = Harness(tmp_path / str(has_topic), trace_topic_enable=has_topic)
         broker.send("T")
         [message] = stored(broker, broker.send("T"))
         sizes.append(message.size)
-        assert traced(message) == ({"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"} if changes else {})
+        assert traced(message) == ({"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"} if has_topic else {})
     assert sizes[1] - sizes[0] == len("MSG_REGION_DefaultRegion_TRACE_ON_true_")
 
 

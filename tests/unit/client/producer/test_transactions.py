@@ -6,12 +6,14 @@ from tandemq.client.core.calls import Ticket
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.client.producer import transactions
 from tandemq.client.producer.transactions import TransactionCheck, TransactionTicket
+from tandemq.codec.message_trace import TraceKind, decode_traces
 from tandemq.codec.record.record import encode_record
 from tandemq.errors import ClosedError, InvalidMessage, LocalError, OutcomeUnknown, ProtocolError, RemoteError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, SendResult, decode_properties, encode_properties
+from tandemq.model.topic import TRACE_TOPIC
 from tandemq.model.transactions import TransactionState
 from tests.unit.client.world import HOST, Broker, Health, World
 
@@ -355,3 +357,29 @@ def test_silent_broker_ends_the_wait_within_the_timeout() -> None:
 def test_result_is_the_place_of_the_half_message() -> None:
     half: SendResult = Case().begin().result()
     assert (half.queue.topic, half.queue.queue_id, half.queue_offset) == ("T", 0, 7)
+
+
+def test_ends_and_answers_to_checks_are_traced() -> None:
+    case = Case(trace=True)
+    case.world.topic(TRACE_TOPIC)
+    message = Message("T", b"x", tags="paid", keys=["k1"])
+    tickets = [case.core.begin(message, case.world.now) for _ in range(2)]
+    case.world.until(lambda: all(ticket.done for ticket in tickets))
+    case.end(tickets[0], COMMIT)
+    case.codes[case.broker.address] = int(ResponseCode.ILLEGAL_OPERATION)
+    case.end(tickets[1], ROLLBACK)
+    case.check(tickets[1].unique_key, MSG_REGION="north", KEYS="k1")
+    case.world.run(1_000)
+    bodies = [sent.body for sent in case.broker.of(Code.SEND_MESSAGE_V2) if sent.fields["b"] == TRACE_TOPIC]
+    lines = [record for body in bodies for record in decode_traces(body.decode()).records]
+    keys = [ticket.unique_key for ticket in tickets]
+    assert [(record.kind, record.message_type) for record in lines[:2]] == [(TraceKind.PUB, 1), (TraceKind.PUB, 1)]
+    assert [(one.message_id, one.transaction_state, one.from_check, one.region, one.tags) for one in lines[2:]] == [
+        (keys[0], "COMMIT_MESSAGE", False, "DefaultRegion", "paid"),
+        (keys[1], "ROLLBACK_MESSAGE", True, "north", None),
+    ]
+    assert all(
+        (one.kind, one.topic, one.keys, one.store_host, one.message_type, one.group, one.transaction_id)
+        == (TraceKind.END_TRANSACTION, "T", "k1", case.broker.address, 2, GROUP, one.message_id)
+        for one in lines[2:]
+    )
