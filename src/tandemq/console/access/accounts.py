@@ -132,6 +132,7 @@ class Accounts:
             LocalError: the user does not exist, or no admin would be left.
         """
         with self._database.transaction() as connection:
+            _lock_users(connection)
             before = self._existing(connection, name)
             connection.execute(sql.update(schema.users).where(schema.users.c.name == name).values(role=role.text))
             _require_admin(connection)
@@ -163,6 +164,7 @@ class Accounts:
             LocalError: the user does not exist, or no admin would be left.
         """
         with self._database.transaction() as connection:
+            _lock_users(connection)
             before = self._existing(connection, name)
             connection.execute(sql.delete(schema.users).where(schema.users.c.name == name))
             connection.execute(sql.delete(schema.sessions).where(schema.sessions.c.user_name == name))
@@ -242,6 +244,11 @@ class Accounts:
 def _is_over(wall_ms: int) -> sql.ColumnElement[bool]:
     columns = schema.sessions.c
     return sql.or_(columns.seen_ms < wall_ms - IDLE_MS, columns.created_ms < wall_ms - SESSION_MS)
+
+
+def _lock_users(connection: sql.Connection) -> None:
+    """Let no other transaction change users until this one ends: two could otherwise remove each other's last admin."""
+    connection.execute(sql.select(schema.users.c.name).order_by(schema.users.c.name).with_for_update()).all()
 
 
 def _require_admin(connection: sql.Connection) -> None:
