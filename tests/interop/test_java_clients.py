@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from tandemq.model.codes import ResponseCode
 from tests.interop.checks import (
     Events,
     agrees_with,
@@ -318,17 +317,21 @@ def test_java_delayed_message_comes_after_its_delay_and_not_before(java: JavaDri
     prove(waited, read, came_at_once, came_late)
 
 
-def test_java_timed_message_is_refused_and_not_delivered_at_once(java: JavaDriver, topic: str) -> None:
-    refused = java.call("produce", topic=topic, count=3, timed_ms=60_000, retries=0)
+def test_java_timed_message_comes_after_its_time_and_not_before(java: JavaDriver, topic: str) -> None:
+    consumer = java.begin("push", topic=topic, group=f"timed{next(_numbers)}", count=3, linger_ms=500)
+    consumer.wait_for(lambda event: event["event"] == "started", 30)
+    java.call("produce", topic=topic, count=3, timed_ms=2_500)
+    read = consumer.result()
+    prove(exactly(_expected("body", 3)), read, lose_one, repeat_one)
 
-    def says_why(events: Events) -> None:
-        assert [event["event"] for event in events] == ["failed"] * 3
-        for event in events:
-            assert event["code"] == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-            assert "timed messages" in event["text"]
+    def not_early(events: Events) -> None:
+        for event in messages(events):
+            assert event["storeTimestamp"] - event["bornTimestamp"] >= 2_500, event
 
-    prove(says_why, refused, lambda events: events[0].update(event="sent"), lambda events: events[1].update(text=""))
-    assert _stored(java, topic) == 0
+    def came_early(events: Events) -> None:
+        messages(events)[0]["storeTimestamp"] = messages(events)[0]["bornTimestamp"] + 2_400
+
+    prove(not_early, read, came_early)
 
 
 def test_java_queries_find_messages_by_key_unique_key_and_id(java: JavaDriver, topic: str) -> None:

@@ -48,6 +48,7 @@ from tandemq.broker.metrics.readiness import Readiness
 from tandemq.broker.metrics.replication_metrics import ReplicationMetrics
 from tandemq.broker.metrics.request_metrics import RequestMetrics
 from tandemq.broker.metrics.store_metrics import StoreMetrics
+from tandemq.broker.metrics.timer_metrics import TimedMessageMetrics
 from tandemq.broker.metrics.topic_metrics import TopicMetrics
 from tandemq.broker.processors.admin import AdminProcessor
 from tandemq.broker.processors.broker_to_client import Broker2ClientProcessor
@@ -500,6 +501,7 @@ class BrokerParts:
                 self.disk,
                 self.send,
                 self.delay,
+                self.timers,
                 stats,
                 self.schedule,
                 self.scrubber,
@@ -537,6 +539,7 @@ class BrokerParts:
             ConsumerMetrics(store, self.offsets, counters, self.clients, role),
             StoreMetrics(store, self.disk, self.send, self.upkeep, self.scrubber, self.damages, current),
             ReplicationMetrics(store, self.replication, role, current),
+            TimedMessageMetrics(self.timers),
             self.request_metrics,
         ):
             self.metrics.add(source.collect)

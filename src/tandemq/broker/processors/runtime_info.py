@@ -18,6 +18,7 @@ from tandemq.broker.send.delay_progress import NOTHING
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.damage_table import Damages
 from tandemq.broker.state.schedule import Schedule
+from tandemq.broker.timers.service import TimedMessages
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.metrics import LARGEST_MS, Histogram
 from tandemq.model.codes import RequestCode as Code
@@ -59,6 +60,7 @@ class RuntimeInfoProcessor:
         disk: Disk,
         send: SendPath,
         delay: DelayedMessages,
+        timers: TimedMessages,
         stats: Stats,
         schedule: Schedule,
         scrubber: Scrubber,
@@ -73,6 +75,7 @@ class RuntimeInfoProcessor:
         self._disk = disk
         self._send = send
         self._delay = delay
+        self._timers = timers
         self._stats = stats
         self._schedule = schedule
         self._scrubber = scrubber
@@ -91,8 +94,21 @@ class RuntimeInfoProcessor:
         }
 
     def _on_figures(self, _link: Link, command: Command, now: Now) -> Command | None:
-        table = self._identity(now) | self._puts() | self._rates() | self._days() | self._log(now) | _idle()
+        table = self._identity(now) | self._puts() | self._rates() | self._days() | self._log(now)
+        table |= self._timed(now) | _idle()
         return command.answer(ResponseCode.SUCCESS, body=dumps({"table": table}))
+
+    def _timed(self, now: Now) -> dict[str, str]:
+        """Return the progress of timed messages; the rates are averages since the start."""
+        timers, elapsed_s = self._timers, max(1.0, (now.wall_ms - self._started_ms) / 1000)
+        metrics = timers.metrics
+        return {
+            "timerReadBehind": str(timers.behind_ms(now) // 1000),
+            "timerOffsetBehind": str(timers.unread()),
+            "timerCongestNum": str(len(timers.table) if timers.table is not None else 0),
+            "timerEnqueueTps": f"{sum(metrics.enqueued_total.values()) / elapsed_s:.1f}",
+            "timerDequeueTps": f"{sum(metrics.dequeued_total.values()) / elapsed_s:.1f}",
+        }
 
     def _on_generations(self, _link: Link, command: Command, _now: Now) -> Command | None:
         """Return the generations of the log under RocketMQ's names; one ends where the next begins."""
@@ -284,15 +300,13 @@ class RuntimeInfoProcessor:
 
 
 def _idle() -> dict[str, str]:
-    """Return the keys of parts that only RocketMQ has, with values of empty queues and of an idle timer wheel."""
+    """Return the keys of parts that only RocketMQ has, with values of empty queues."""
     found = {"EndTransactionQueueSize": "0", "EndTransactionThreadPoolQueueCapacity": "0"}
     for pool in _POOLS:
         found[f"{pool}ThreadPoolQueueSize"] = "0"
         found[f"{pool}ThreadPoolQueueCapacity"] = "0"
         found[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
-    for counter in ("timerReadBehind", "timerOffsetBehind", "timerCongestNum"):
-        found[counter] = "0"
-    return found | {"timerEnqueueTps": "0.0", "timerDequeueTps": "0.0"}
+    return found
 
 
 def _three(rates: Rates) -> str:

@@ -4,14 +4,16 @@
     wheel topic from the lowest offset that waits ──► the rest waits; a copy replaces the message it was made from
     log behind the last done record ──► copies that a broker delivered, but could not name any more, as it died
 
-If a Java broker had the store, its `timercheck` says what is over; copies that it delivered later are found in the log
-by their unique keys.
+If a Java broker had the store, its `timercheck` says what is over. Copies that a Java broker delivered later, perhaps
+as the master of which this broker was a slave, are found in the log by their times and unique keys.
 
 Source: docs/reference/timers.md.
 """
 
 import logging
+from bisect import bisect_left
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tandemq.broker.timers.done_records import NOTHING, DoneRecord, TimerProgress, read_done
 from tandemq.broker.timers.pending import PendingTimers
@@ -32,6 +34,14 @@ MARGIN_MS = 60_000
 """How far the file of a Java broker may be ahead of the log."""
 _TIMER_TOPIC = TIMER_TOPIC.encode()
 _DEQUEUED = TIMER_DEQUEUED.encode()
+
+
+class _SlotKeys(NamedTuple):
+    """Messages of one time by topic and unique key."""
+
+    offsets: dict[tuple[str, str], int]
+    end: int
+    """Queue offset up to which they were read."""
 
 
 class TimerLoader:
@@ -59,8 +69,8 @@ class TimerLoader:
         """Store time of the last record in the log."""
         self._named: set[int] = set()
         """Queue offsets that done records name."""
-        self._by_key: dict[tuple[int, str], int] = {}
-        """Queue offset by time and unique key, if a Java broker had the store."""
+        self._keys: dict[int, _SlotKeys] = {}
+        """Unique keys of the messages of a time, if a copy that a Java broker made names one of them."""
         self._slices = self._load()
 
     @property
@@ -78,14 +88,14 @@ class TimerLoader:
             if next(self._slices, "end") == "end":
                 self.is_done = True
                 self._named.clear()
-                self._by_key.clear()
+                self._keys.clear()
         except StoreError:
             self._slices = self._load()
             raise
 
     def _load(self) -> Iterator[None]:
         self.table, self.unread, self.copied, self.over = PendingTimers(), set(), set(), []
-        self._named, self._by_key, self._copies_from = set(), {}, 0
+        self._named, self._keys, self._copies_from = set(), {}, 0
         timers, done = self._store.queues.get((TIMER_TOPIC, 0)), self._store.queues.get((TIMER_DONE_TOPIC, 0))
         if timers is None:
             return
@@ -149,7 +159,7 @@ class TimerLoader:
             self.table.keep(at)
             self.unread.add(at)
             return
-        self._replace_origin(timers, at, head)
+        self._replace_origin(timers, head)
         if at not in self._named and not self._is_over(at, head):
             self.table.add(at, head.out_ms, head.topic, is_delete=head.is_delete)
 
@@ -165,14 +175,12 @@ class TimerLoader:
     def _java_before_ms(self, java: TimerCheck) -> int:
         return min(java.read_ms, self._last_ms) - MARGIN_MS
 
-    def _replace_origin(self, timers: ConsumeQueue, at: int, head: TimerHead) -> None:
+    def _replace_origin(self, timers: ConsumeQueue, head: TimerHead) -> None:
         """Remove the message that this one is a copy of."""
         if head.origin >= 0:
             self._discard_origin(timers, head)
-        if self._java is not None and head.key:
-            if head.is_rolled:
-                self._discard(self._by_key.get((head.out_ms, head.key)), head)
-            self._by_key[head.out_ms, head.key] = at
+        elif head.is_rolled:
+            self._discard(self._by_key(timers, head), head)
 
     def _discard_origin(self, timers: ConsumeQueue, head: TimerHead) -> None:
         at = self._offset_of(timers, head.origin)
@@ -194,6 +202,22 @@ class TimerLoader:
     def _note_over(self, at: int, head: TimerHead) -> None:
         self.over.append(at)
         self.over_until_ms = max(self.over_until_ms, head.out_ms)
+
+    def _by_key(self, timers: ConsumeQueue, head: TimerHead) -> int | None:
+        """Return the waiting message of which a Java broker made a copy; None if there is none.
+
+        A Java broker's copy has the time and the unique key, but no prepared offset.
+        """
+        slot = self.table.slots.get(head.out_ms)
+        if slot is None or not head.key:
+            return None
+        keys = self._keys.setdefault(head.out_ms, _SlotKeys({}, 0))
+        for queue_offset in slot.messages[bisect_left(slot.messages, keys.end) :]:
+            found = read_head(self._store, timers, queue_offset)
+            if found is not None:
+                keys.offsets[found.topic, found.key] = queue_offset
+        self._keys[head.out_ms] = keys._replace(end=self.table.seen)
+        return keys.offsets.get((head.topic, head.key))
 
     def _offset_of(self, timers: ConsumeQueue, log_offset: int) -> int | None:
         """Return the queue offset of the record of the wheel topic at a log offset; None if there is none."""
@@ -239,7 +263,7 @@ class TimerLoader:
         return max(position, starts[-1]) if starts else position
 
     def _meet(self, timers: ConsumeQueue, record: Record, origin: int) -> None:
-        is_java = origin < 0 and self._java is not None and _DEQUEUED in record.properties
+        is_java = origin < 0 and _DEQUEUED in record.properties
         if origin < 0 and not is_java:
             return
         try:
@@ -249,7 +273,7 @@ class TimerLoader:
         if origin >= 0:
             self._discard_origin(timers, head)
         else:
-            self._discard(self._by_key.get((head.out_ms, head.key)), head)
+            self._discard(self._by_key(timers, head), head)
 
 
 def _last_store_ms(store: Store) -> int:

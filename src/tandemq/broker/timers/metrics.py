@@ -26,15 +26,12 @@ class TimerMetrics(TopicCounts):
         """Messages delivered since the start, by topic."""
         self.deleted_total = 0
         """Messages not delivered since the start, because a delete request named them."""
-        self.late_ms = 0
-        """Time between the requested time, as rounded, and the delivery of the last message."""
 
     def enqueued(self, timed: Iterable[StoredTimed]) -> None:
         """Count messages that were taken."""
         for one in timed:
             self.enqueued_total[one.topic] = self.enqueued_total.get(one.topic, 0) + 1
 
-    def dequeued(self, head: TimerHead, wall_ms: int) -> None:
+    def dequeued(self, head: TimerHead) -> None:
         """Count a message that was delivered."""
         self.dequeued_total[head.topic] = self.dequeued_total.get(head.topic, 0) + 1
-        self.late_ms = max(0, wall_ms - head.out_ms)

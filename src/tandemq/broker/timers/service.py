@@ -315,7 +315,7 @@ class TimedMessages:
             log.error("timers: the message at log offset %d cannot be delivered: %s", timed.log_offset, error)
         turn.note_over(queue_offset, head.out_ms)
         turn.topics.append(head.topic)
-        self.metrics.dequeued(head, now.wall_ms)
+        self.metrics.dequeued(head)
 
     def _put(
         self, queue: ConsumeQueue, timed: TimedMessage, properties: dict[str, str], now: Now
@@ -497,6 +497,19 @@ class TimedMessages:
         if lowest is None or lowest >= timers.max_offset:
             return None
         return timers.entry(max(lowest, timers.min_offset)).log_offset
+
+    def unread(self) -> int:
+        """Return the number of messages in the wheel topic that were not read yet."""
+        timers = self._store.queues.get((TIMER_TOPIC, 0))
+        if timers is None or not self._role.is_master:
+            return 0
+        seen = self.table.seen if self.table is not None else timers.min_offset
+        return max(0, timers.max_offset - max(seen, timers.min_offset))
+
+    def behind_ms(self, now: Now) -> int:
+        """Return for how long the oldest message that is due has been so; 0 if none is."""
+        first = self.table.first() if self.table is not None else None
+        return 0 if first is None else max(0, now.wall_ms - first - self.precision_ms)
 
     def check(self, now: Now) -> TimerCheck | None:
         """Return the progress in the form of Java brokers; None if this is no master that has read its messages."""

@@ -169,7 +169,7 @@ def test_message_that_is_lost_in_damage_is_dropped(tmp_path: Path, caplog: pytes
     assert waiting(broker) == 0
 
 
-# Stores of Java brokers.
+# Stores of Java brokers, and Java masters.
 
 
 def as_java(broker: Harness, check: TimerCheck) -> None:
@@ -193,8 +193,9 @@ def test_file_of_a_java_broker_says_what_was_delivered() -> None:
     assert sorted(bodies(again)) == [b"3", b"4", b"5"]
 
 
-def test_copies_of_a_java_broker_are_known_by_their_keys(tmp_path: Path) -> None:
-    """Its file may be older than the log, or ahead of what was replicated; the last minute is read from the log."""
+@pytest.mark.parametrize("has_file", [True, False])
+def test_copies_of_a_java_broker_are_known_by_their_keys(tmp_path: Path, has_file: bool) -> None:
+    """Its file may be ahead of what was replicated, or on the Java master of a slave of ours."""
     broker = ready(tmp_path, segment_bytes=SEGMENT)
     for number in range(4):
         timed(broker, b"%d" % number, UNIQ_KEY=f"K{number}", TIMER_DELAY_SEC="5")
@@ -212,7 +213,9 @@ def test_copies_of_a_java_broker_are_known_by_their_keys(tmp_path: Path) -> None
             REAL_QID="1",
         )
     broker.node.close()
-    as_java(broker, TimerCheck(broker.now.wall_ms, 0, 4, 4))
+    broker.disk.remove(PATH)
+    if has_file:
+        as_java(broker, TimerCheck(broker.now.wall_ms, 0, 4, 4))
     after = Harness(tmp_path, broker.config, now=Now(1_000, broker.now.wall_ms))
     after.pass_time(8_000)
     assert sorted(bodies(after)) == [b"0", b"1", b"2", b"3"]

@@ -1,0 +1,53 @@
+"""Metrics of timed messages."""
+
+from pathlib import Path
+
+from tandemq.broker.metrics.timer_metrics import TimedMessageMetrics
+from tandemq.model.codes import RequestCode
+from tests.unit.broker.harness import Harness
+from tests.unit.broker.timers.test_timed_messages import ready, timed
+
+
+def values(broker: Harness) -> dict[str, dict[tuple[str, ...], float]]:
+    batches = TimedMessageMetrics(broker.node.timers).collect(broker.now)
+    return {batch.family.name: dict(batch.values) for batch in batches if batch is not None}
+
+
+def test_what_waits_by_topic_and_by_time(tmp_path: Path) -> None:
+    broker = ready(tmp_path)
+    for seconds in ("2", "30", "4000"):
+        timed(broker, UNIQ_KEY=seconds, TIMER_DELAY_SEC=seconds)
+    timed(broker, topic="TopicB", UNIQ_KEY="B", TIMER_DELAY_SEC="30")
+    timed(broker, UNIQ_KEY="x", TIMER_DELAY_SEC="4000", TIMER_DEL_UNIQKEY="TopicA+4000")
+    found = values(broker)
+    assert found["rocketmq_timing_messages"] == {("TopicA",): 2, ("TopicB",): 1}
+    assert found["rocketmq_timer_message_snapshot"][("5",)] == 1
+    assert found["rocketmq_timer_message_snapshot"][("60",)] == 3
+    assert found["rocketmq_timer_message_snapshot"][("3600",)] == 3
+    assert found["rocketmq_timer_message_snapshot"][("14400",)] == 5
+    assert found["rocketmq_timer_enqueue_total"] == {("TopicA",): 4, ("TopicB",): 1}
+    assert found["rocketmq_timer_dequeue_lag"] == {(): 0}
+    broker.pass_time(3_500)
+    found = values(broker)
+    assert found["rocketmq_timer_dequeue_total"] == {("TopicA",): 1}
+    assert found["rocketmq_timing_messages"] == {("TopicA",): 1, ("TopicB",): 1}
+    table = broker.json(RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
+    assert (table["timerReadBehind"], table["timerOffsetBehind"], table["timerCongestNum"]) == ("0", "0", "4")
+
+
+def test_messages_that_are_due_and_refused_by_the_disk_are_lag(tmp_path: Path) -> None:
+    broker = ready(tmp_path)
+    timed(broker, TIMER_DELAY_SEC="2")
+    broker.node.send.refuse("a test", "the disk is full")
+    broker.pass_time(9_000)
+    found = values(broker)
+    assert found["rocketmq_timer_dequeue_lag"] == {(): 1}
+    assert found["rocketmq_timer_dequeue_latency_milliseconds"] == {(): 7_000}
+    broker.node.send.admit("a test")
+    broker.pass_time(200)
+    assert values(broker)["rocketmq_timer_dequeue_lag"] == {(): 0}
+
+
+def test_slave_has_no_figures_of_what_waits(tmp_path: Path) -> None:
+    broker = ready(tmp_path, role="SLAVE", broker_id=1)
+    assert "rocketmq_timing_messages" not in values(broker)
