@@ -94,7 +94,7 @@ browser: $(READY)  ## the console in a real browser (needs Debian's chromium); k
 screenshots: $(READY)  ## the same, and its screenshots replace those of docs/assets/console
 	TANDEMQ_SCREENSHOTS=docs/assets/console $(PYTEST) tests/browser
 
-interop: $(READY)  ## tests with unmodified Java peers (needs Java and Maven); k=name selects
+interop: $(READY)  ## tests with unmodified Java peers (needs Java, Maven and Go); k=name selects
 	$(PYTEST) tests/interop -m "not slow" --timeout=240 $(if $(k),-k "$(k)")
 
 bench: $(READY)  ## the benchmarks, with Java RocketMQ and NATS JetStream in the same run

@@ -13,10 +13,10 @@ import pytest
 
 from tandemq import Message, Producer
 from tests.interop.driver import JavaDriver
-from tests.interop.java import free_port, wait_until
+from tests.interop.java import Value, free_port, wait_until
 from tests.interop.peers import SMALL_STORE, Broker, NameServer, broker, name_server, start_registered
 from tests.interop.test_metrics import LABEL, SAMPLE, scrape
-from tests.interop.wire import Frame, ask, loads_lenient, wait_topic
+from tests.interop.wire import Frame, ask, wait_topic
 
 VERSION = "5.3.3"
 KINDS = ("ours", VERSION)
@@ -78,7 +78,7 @@ def pull(place: Broker, code: int, topic: str, offset: int = 0) -> Frame:
 def test_topic_forbidden_to_a_group_stays_so_when_the_store_moves(
     first: str, second: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
 ) -> None:
-    settings = {**SMALL_STORE, "store": str(tmp_path / "store")}
+    settings: dict[str, Value] = {**SMALL_STORE, "store": str(tmp_path / "store")}
     with name_server("ours", tmp_path / "namesrv") as namesrv:
         namesrv.start()
         java = drivers(VERSION).at(namesrv.address)
@@ -144,7 +144,7 @@ def shown_progress(java: JavaDriver, namesrv: NameServer) -> list[str]:
 def test_lag_of_a_group_is_the_same_in_the_same_store(drivers: Callable[[str], JavaDriver], tmp_path: Path) -> None:
     """A Java broker's store, asked there and here: consumer progress by request and by mqadmin."""
     found: dict[str, Any] = {}
-    settings = {**SMALL_STORE, "store": str(tmp_path / "store")}
+    settings: dict[str, Value] = {**SMALL_STORE, "store": str(tmp_path / "store")}
     with name_server("ours", tmp_path / "namesrv") as namesrv:
         namesrv.start()
         java = drivers(VERSION).at(namesrv.address)
@@ -201,9 +201,8 @@ def test_messages_in_flight_are_counted_alike(drivers: Callable[[str], JavaDrive
     found: dict[str, tuple[dict[str, dict[str, int]], dict[str, float]]] = {}
     for kind in KINDS:
         port = free_port()
-        exporter = {"metricsPort": port} if kind == "ours" else {"metricsPromExporterPort": port}
-        if kind != "ours":
-            exporter["metricsExporterType"] = "PROM"
+        java_page: dict[str, Value] = {"metricsExporterType": "PROM", "metricsPromExporterPort": port}
+        exporter = {"metricsPort": port} if kind == "ours" else java_page
         with (
             name_server("ours", tmp_path / f"namesrv-{kind}") as namesrv,
             broker(kind, tmp_path / kind, namesrv, settings={**SMALL_STORE, **exporter}) as place,
@@ -226,16 +225,13 @@ def test_messages_in_flight_are_counted_alike(drivers: Callable[[str], JavaDrive
                     deadline_ms=90_000,
                 )
             )
-            wait_until(
-                lambda at=place, page=port: (
-                    consume_stats(at, TOPIC).get(f"{TOPIC} 0", {}).get("pullOffset", 0) > 0
-                    and consume_stats(at, TOPIC)[f"{TOPIC} 0"]["consumerOffset"] == 0
-                    and min(lag_figures(scrape(page)).values()) > 0
-                ),
-                what=f"offsets and lag of {kind}",
-                within_s=60,
-                every_s=0.5,
-            )
+
+            def is_counted(at: Broker = place, page: int = port) -> bool:
+                queue = consume_stats(at, TOPIC).get(f"{TOPIC} 0", {})
+                fetched = queue.get("pullOffset", 0) > queue.get("consumerOffset", -1) == 0
+                return fetched and min(lag_figures(scrape(page)).values()) > 0
+
+            wait_until(is_counted, what=f"offsets and lag of {kind}", within_s=60, every_s=0.5)
             found[kind] = consume_stats(place, TOPIC), lag_figures(scrape(port))
             place.kill()
             namesrv.kill()
