@@ -267,3 +267,34 @@ def test_handshakes_that_never_finish_are_bounded_in_number_time_and_memory(star
     assert log.count("closed times=") <= 4, log
     with Caller(broker.port, tls=context(authority)) as caller:
         assert caller.send(b"x") == OK
+
+
+PULL = {
+    "consumerGroup": "g",
+    "topic": "TopicA",
+    "queueId": 0,
+    "queueOffset": 0,
+    "maxMsgNums": 32,
+    "sysFlag": 4,
+    "commitOffset": 0,
+    "suspendTimeoutMillis": 0,
+    "subscription": "*",
+    "subVersion": 0,
+    "expressionType": "TAG",
+}
+
+
+def test_readers_that_stop_reading_over_tls_are_bounded_in_memory(start: Start, authority: Authority) -> None:
+    broker = start("broker", **settings(authority), untakenAnswersMax=64 << 20)
+    with ExitStack() as stack:
+        caller = stack.enter_context(Caller(broker.port, tls=context(authority)))
+        for _ in range(40):
+            assert caller.send(bytes(250_000)) == OK
+        before_kib = broker.memory_kib()
+        for _ in range(12):
+            slow = stack.enter_context(Caller(broker.port, tls=context(authority)))
+            for _ in range(40):  # responses of about 250 KB, of which it reads none
+                slow.tell(RequestCode.PULL_MESSAGE, PULL)
+        wait_until(lambda: "more than untakenAnswersMax on all connections" in broker.log_text(), "some are closed")
+        assert caller.send(b"others are served") == OK
+        assert broker.memory_kib() - before_kib < 192 << 10

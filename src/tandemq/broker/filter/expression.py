@@ -33,9 +33,11 @@ class Nature(Enum):
 class Part:
     """A part of an expression."""
 
-    __slots__ = ("depth", "evaluate", "nature", "text", "value")
+    __slots__ = ("depth", "evaluate", "name", "nature", "text", "value")
 
-    def __init__(self, nature: Nature, evaluate: Evaluate, text: str, *parts: "Part", value: Value = None) -> None:
+    def __init__(
+        self, nature: Nature, evaluate: Evaluate, text: str, *parts: "Part", value: Value = None, name: str = ""
+    ) -> None:
         """Keep what the parts around it need.
 
         Args:
@@ -44,11 +46,13 @@ class Part:
             text: the part for error messages.
             parts: what it consists of.
             value: of a constant.
+            name: of a property.
         """
         self.nature = nature
         self.evaluate = evaluate
         self.text = text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
         self.value = value
+        self.name = name
         self.depth: int = 1 + max((part.depth for part in parts), default=0)
 
     @property
@@ -64,7 +68,7 @@ def constant(value: Value, text: str) -> Part:
 
 def named_property(name: str) -> Part:
     """A property, unknown if the message has none of this name."""
-    return Part(Nature.PROPERTY, lambda properties: properties.get(name), name)
+    return Part(Nature.PROPERTY, lambda properties: properties.get(name), name, name=name)
 
 
 def negative(part: Part) -> Part:
@@ -141,6 +145,10 @@ def is_null(part: Part, *, negates: bool = False) -> Part:
 
 
 def _equal(left: Part, right: Part, *, negates: bool) -> Part:
+    text = f"{left.text} {'<>' if negates else '='} {right.text}"
+    direct = _of_property(left, right, negates=negates)
+    if direct is not None:
+        return Part(Nature.CONDITION, direct, text, left, right)
     left_of, right_of = left.evaluate, right.evaluate
 
     def evaluate(properties: Properties) -> bool | None:
@@ -149,8 +157,28 @@ def _equal(left: Part, right: Part, *, negates: bool) -> Part:
             return True if other is None else None
         return other is not None and compare(one, other) == 0
 
-    text = f"{left.text} {'<>' if negates else '='} {right.text}"
     return _not(evaluate, text, left, right) if negates else Part(Nature.CONDITION, evaluate, text, left, right)
+
+
+def _of_property(left: Part, right: Part, *, negates: bool) -> Evaluate | None:
+    """Return a shorter way to compare a property with a text or with NULL, which most expressions do; else None."""
+    name, wanted = left.name, right.value
+    if left.nature is not Nature.PROPERTY or right.nature is not Nature.CONSTANT:
+        return None
+    if wanted is None:
+        return (lambda properties: name in properties) if negates else (lambda properties: name not in properties)
+    if not isinstance(wanted, str):
+        return None
+
+    def is_equal(properties: Properties) -> bool | None:
+        value = properties.get(name)
+        return None if value is None else value == wanted
+
+    def is_other(properties: Properties) -> bool | None:
+        value = properties.get(name)
+        return None if value is None else value != wanted
+
+    return is_other if negates else is_equal
 
 
 _ORDERS: dict[str, Callable[[int, int], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
@@ -215,10 +243,10 @@ def one_of(part: Part, texts: frozenset[str], *, negates: bool = False) -> Part:
     """
     if part.nature is not Nature.PROPERTY:
         raise FilterInvalid(f"{part.text} IN: only a property can be on the left side")
-    value_of = part.evaluate
+    name = part.name
 
     def evaluate(properties: Properties) -> bool | None:
-        value = value_of(properties)
+        value = properties.get(name)
         return None if value is None else (value in texts) is not negates
 
     return Part(Nature.CONDITION, evaluate, f"{part.text} IN", part)

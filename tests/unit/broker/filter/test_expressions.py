@@ -401,3 +401,18 @@ PIECES = [
 def test_any_text_compiles_or_is_refused_and_never_matches_without_reason(text: str) -> None:
     with contextlib.suppress(FilterInvalid):
         assert compile_filter(text).matches(PROPERTIES) in (True, False)
+
+
+@pytest.mark.parametrize("value", [None, "", "5", "abc"])
+@pytest.mark.parametrize("wanted", ["''", "'5'", "'abc'", "NULL"])
+def test_comparison_of_a_property_is_the_same_in_parentheses_and_without(value: str | None, wanted: str) -> None:
+    """With a comparison around it, the general way is taken."""
+    properties = {} if value is None else {"p": value}
+    text = None if wanted == "NULL" else wanted[1:-1]
+    is_signs = ("IS", "IS NOT") if text is None else ("=", "<>")
+    for sign, expected in zip(is_signs, (value == text, value != text), strict=True):
+        unknown = value is None and text is not None
+        found = compile_filter(f"p {sign} {wanted}").matches(properties)
+        assert found == (expected and not unknown), (value, sign, wanted)
+        is_null = compile_filter(f"(p {sign} {wanted}) IS NULL").matches(properties)
+        assert is_null == unknown
