@@ -135,9 +135,8 @@ class Flight:
         assert self.producer is not None and self.reader is not None
         reader, answers = self.reader, self.producer.end()
         wanted = _acknowledged("early", self.backlog.events()) | _acknowledged("late", answers)
-        tried = {f"early-{event['index']}" for event in self.backlog.events()} | {
-            f"late-{event['index']}" for event in answers
-        }
+        sends = ("early", self.backlog.events()), ("late", answers)
+        tried = {f"{prefix}-{event['index']}" for prefix, events in sends for event in events if "index" in event}
         wait_until(
             lambda: wanted <= set(bodies(reader.events())), what=f"all of {self.topic} read", within_s=90, every_s=0.5
         )
