@@ -25,6 +25,7 @@ from tandemq.client.aio.deduplication import Deduplication
 from tandemq.client.aio.options import ConsumerKeywords, ProducerKeywords, QueueChoice
 from tandemq.client.aio.producer import REQUEST_TIMEOUT_S, Producer
 from tandemq.client.aio.push_consumer import PushConsumer
+from tandemq.client.aio.tracing import Tracing
 from tandemq.client.aio.transaction_producer import Transaction, TransactionProducer
 from tandemq.client.consumer.received_message import MessageView, ReceivedMessage
 from tandemq.client.consumer.subscription import Expression
@@ -79,6 +80,7 @@ class BlockingProducer:
         group: str,
         client_id: str = "",
         tls: ClientTls | bool = False,
+        tracing: Tracing | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
         """Create and start a producer.
@@ -88,12 +90,13 @@ class BlockingProducer:
             group: producer group.
             client_id: name of this client at brokers; by default a unique one.
             tls: TLS on all connections; True: servers are verified with the authorities of the system.
+            tracing: `tandemq.client.opentelemetry.OpenTelemetry()`, or another `Tracing`.
             options: see `ProducerOptions`.
 
         Raises:
             ConfigError: an address, the group or an option is invalid.
         """
-        self._begin(Producer(name_servers, group=group, client_id=client_id, tls=tls, **options))
+        self._begin(Producer(name_servers, group=group, client_id=client_id, tls=tls, tracing=tracing, **options))
 
     def _begin(self, producer: Producer) -> None:
         self._producer = producer
@@ -186,6 +189,7 @@ class BlockingTransactionProducer(BlockingProducer):
         check_timeout_s: float = 30.0,
         client_id: str = "",
         tls: ClientTls | bool = False,
+        tracing: Tracing | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
         """Create and start a producer.
@@ -200,6 +204,7 @@ class BlockingTransactionProducer(BlockingProducer):
             check_timeout_s: for how long `check` may take.
             client_id: name of this client at brokers; by default a unique one.
             tls: TLS on all connections; True: servers are verified with the authorities of the system.
+            tracing: `tandemq.client.opentelemetry.OpenTelemetry()`, or another `Tracing`.
             options: see `ProducerOptions`.
 
         Raises:
@@ -218,6 +223,7 @@ class BlockingTransactionProducer(BlockingProducer):
             check_timeout_s=check_timeout_s,
             client_id=client_id,
             tls=tls,
+            tracing=tracing,
             **options,
         )
         self._transactions = producer
@@ -271,6 +277,7 @@ class BlockingConsumer:
         topics: Mapping[str, Expression],
         client_id: str = "",
         tls: ClientTls | bool = False,
+        tracing: Tracing | None = None,
         deduplicate: bool | Deduplication = False,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
@@ -282,6 +289,7 @@ class BlockingConsumer:
             topics: subscriptions: "*" for all messages of a topic, tags: "a || b", or SQL92: `Sql("a > 3")`.
             client_id: name of this member at brokers and in its group; by default a unique one.
             tls: TLS on all connections; True: servers are verified with the authorities of the system.
+            tracing: `tandemq.client.opentelemetry.OpenTelemetry()`, or another `Tracing`.
             deduplicate: whether, or how, duplicates of handled messages are recognised and skipped.
             options: see `ConsumerOptions`.
 
@@ -296,6 +304,7 @@ class BlockingConsumer:
             topics=topics,
             client_id=client_id,
             tls=tls,
+            tracing=tracing,
             deduplicate=deduplicate,
             **options,
         )

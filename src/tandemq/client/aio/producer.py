@@ -8,11 +8,12 @@ Any number of sends may be in flight: use `asyncio.gather`, or `begin`, which re
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from tandemq.client.aio.options import ProducerKeywords, QueueChoice
+from tandemq.client.aio.tracing import TracedClient, Tracing
 from tandemq.client.aio.transport import Shell, make_config
 from tandemq.client.core.calls import Ticket
 from tandemq.client.core.settings import ProducerOptions
@@ -24,6 +25,7 @@ from tandemq.model.replies import ReplyMessage
 
 ONEWAY_YIELD_AFTER = 64
 """After this many one-way sends the event loop gets a turn."""
+T = TypeVar("T", bound=Ticket[Any])
 REQUEST_TIMEOUT_S = 3.0
 """For how long a request waits for its reply by default."""
 
@@ -38,6 +40,7 @@ class Producer:
         group: str,
         client_id: str = "",
         tls: ClientTls | bool = False,
+        tracing: Tracing | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
         """Create a producer that is not connected yet.
@@ -47,6 +50,7 @@ class Producer:
             group: producer group.
             client_id: name of this client at brokers; by default a unique one.
             tls: TLS on all connections; True: servers are verified with the authorities of the system.
+            tracing: `tandemq.client.opentelemetry.OpenTelemetry()`, or another `Tracing`.
             options: see `ProducerOptions`.
 
         Raises:
@@ -56,6 +60,7 @@ class Producer:
         self._name_servers = name_servers
         self._client_id = client_id
         self._tls = tls
+        self._tracing = tracing
         self._shell: Shell | None = None
         self._core: ProducerCore | None = None
         self._oneway_count = 0
@@ -103,7 +108,13 @@ class Producer:
             choice: see `send`.
         """
         shell, core = self._running()
-        ticket = core.send(message, shell.now, select=selector(**choice), unique_key=unique_key)
+        select = selector(**choice)
+        if self._tracing is None:
+            ticket = core.send(message, shell.now, select=select, unique_key=unique_key)
+        else:
+            [ticket] = self.traced(
+                [message], lambda some: [core.send(some[0], shell.now, select=select, unique_key=unique_key)]
+            )
         shell.wake()
         return ticket
 
@@ -127,7 +138,11 @@ class Producer:
         if shell.is_paused:
             await shell.writable()
             shell.check_open()
-        ticket = core.send(message, shell.now, select=selector(**choice) if choice else None)
+        select = selector(**choice) if choice else None
+        if self._tracing is None:
+            ticket = core.send(message, shell.now, select=select)
+        else:
+            [ticket] = self.traced([message], lambda some: [core.send(some[0], shell.now, select=select)])
         if not ticket.done:
             settled = shell.settled(ticket)
             if core.in_flight == 1:
@@ -136,6 +151,13 @@ class Producer:
                 shell.wake()
             await settled
         return shell.outcome(ticket)
+
+    def traced(self, messages: Sequence[Message], start: Callable[[Sequence[Message]], list[T]]) -> list[T]:
+        """Start to send messages by `start`, within the spans of `tracing` if there is one."""
+        if self._tracing is None:
+            return start(messages)
+        shell, _ = self._running()
+        return self._tracing.sending(messages, TracedClient(shell.node.config.client_id, self._options.group), start)
 
     async def send_batch(self, messages: Sequence[Message], **choice: Unpack[QueueChoice]) -> list[SendResult]:
         """Send several messages of one topic, in as few requests as `batch_bytes_max` allows.
@@ -148,7 +170,8 @@ class Producer:
         """
         shell, core = self._running()
         await shell.writable()
-        tickets = core.send_batch(messages, shell.now, select=selector(**choice))
+        select = selector(**choice)
+        tickets = self.traced(messages, lambda some: core.send_batch(some, shell.now, select=select))
         return [result for ticket in tickets for result in await shell.done(ticket)]
 
     async def send_oneway(self, message: Message, **choice: Unpack[QueueChoice]) -> None:
@@ -159,7 +182,8 @@ class Producer:
             LocalError, RecordTooLarge: the message is invalid; nothing was sent.
         """
         shell, core = self._running()
-        ticket = core.send_oneway(message, shell.now, select=selector(**choice))
+        select = selector(**choice)
+        [ticket] = self.traced([message], lambda some: [core.send_oneway(some[0], shell.now, select=select)])
         shell.wake()
         self._oneway_count += 1
         if self._oneway_count % ONEWAY_YIELD_AFTER == 0:
@@ -186,8 +210,10 @@ class Producer:
         shell, core = self._running()
         await shell.writable()
         requester = shell.node.requester
-        ticket = requester.request(
-            core, message, shell.now, timeout_ms=math.ceil(timeout_s * 1000), select=selector(**choice)
+        timeout_ms, select = math.ceil(timeout_s * 1000), selector(**choice)
+        [ticket] = self.traced(
+            [message],
+            lambda some: [requester.request(core, some[0], shell.now, timeout_ms=timeout_ms, select=select)],
         )
         try:
             return await shell.done(ticket)

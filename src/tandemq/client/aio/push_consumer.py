@@ -23,6 +23,7 @@ from typing import Self, Unpack
 from tandemq.client.aio.checked_deliveries import CheckedDeliveries
 from tandemq.client.aio.deduplication import Deduplication, window_options
 from tandemq.client.aio.options import ConsumerKeywords
+from tandemq.client.aio.tracing import TracedClient, Tracing
 from tandemq.client.aio.transport import Shell, make_config
 from tandemq.client.consumer.delivery import Delivery
 from tandemq.client.consumer.push_machine import PushConsumerCore
@@ -52,6 +53,7 @@ class PushConsumer:
         topics: Mapping[str, Expression] | None = None,
         client_id: str = "",
         tls: ClientTls | bool = False,
+        tracing: Tracing | None = None,
         deduplicate: bool | Deduplication = False,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
@@ -63,6 +65,7 @@ class PushConsumer:
             topics: subscriptions: "*" for all messages of a topic, tags: "a || b", or SQL92: `Sql("a > 3")`.
             client_id: name of this member at brokers and in its group; by default a unique one.
             tls: TLS on all connections; True: servers are verified with the authorities of the system.
+            tracing: `tandemq.client.opentelemetry.OpenTelemetry()`, or another `Tracing`.
             deduplicate: whether, or how, duplicates of handled messages are recognised and skipped.
             options: see `ConsumerOptions`.
 
@@ -74,6 +77,7 @@ class PushConsumer:
         self._name_servers = name_servers
         self._client_id = client_id
         self._tls = tls
+        self._tracing = tracing
         self._topics = dict(topics or {})
         for topic, expression in self._topics.items():
             make_subscription(topic, expression, 0)
@@ -201,8 +205,8 @@ class PushConsumer:
         self._taken = 0
         await asyncio.sleep(0)
 
-    def _next(self) -> ReceivedMessage | None:
-        """Return the next message, None if there is none now."""
+    def _next(self, *, for_handler: bool = False) -> ReceivedMessage | None:
+        """Return the next message, None if there is none now. `for_handler`: `run` traces how it is processed."""
         shell, core = self._running()
         traced_at = shell.now if core.tracer is not None else None
         if self._checked is not None:
@@ -216,7 +220,13 @@ class PushConsumer:
             return None
         self._taken += 1
         self._last = message = ReceivedMessage(delivery, self)
+        if self._tracing is not None and not for_handler:
+            self._tracing.received(message.stored, message.queue, self._traced_client())
         return message
+
+    def _traced_client(self) -> TracedClient:
+        shell, _ = self._running()
+        return TracedClient(shell.node.config.client_id, self._options.group, self._options.model)
 
     async def _take(self) -> ReceivedMessage:
         """Wait for a message and return it. A cancelled call takes none: nothing is awaited after one was taken."""
@@ -268,14 +278,18 @@ class PushConsumer:
             if self._taken >= YIELD_AFTER:
                 await self._yield_to_loop()
             try:
-                message = self._next()
+                message = self._next(for_handler=True)
             except ClosedError:
                 return
             if message is None:
                 await self._wait()
                 continue
             try:
-                await handler(message)
+                if self._tracing is None:
+                    await handler(message)
+                else:
+                    with self._tracing.processing(message.stored, message.queue, self._traced_client()):
+                        await handler(message)
             except asyncio.CancelledError:
                 raise
             except Exception:

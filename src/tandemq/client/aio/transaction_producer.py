@@ -19,6 +19,7 @@ from typing import Self, Unpack
 
 from tandemq.client.aio.options import ProducerKeywords, QueueChoice
 from tandemq.client.aio.producer import Producer, selector
+from tandemq.client.aio.tracing import Tracing
 from tandemq.client.aio.transport import Shell
 from tandemq.client.producer.transactions import TransactionCheck, TransactionCore, TransactionTicket
 from tandemq.config.tls import ClientTls
@@ -79,8 +80,10 @@ class Transaction:
             raise LocalError("the transaction has begun already", hint="make one for each message")
         shell, core = self._producer.running()
         await shell.writable()
-        ticket = core.begin(
-            self._message, shell.now, select=selector(**self._choice), check_after_s=self._check_after_s
+        select, check_after_s = selector(**self._choice), self._check_after_s
+        [ticket] = self._producer.traced(
+            [self._message],
+            lambda some: [core.begin(some[0], shell.now, select=select, check_after_s=check_after_s)],
         )
         self._ticket = ticket
         try:
@@ -151,6 +154,7 @@ class TransactionProducer(Producer):
         check_timeout_s: float = 30.0,
         client_id: str = "",
         tls: ClientTls | bool = False,
+        tracing: Tracing | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
         """Create a producer that is not connected yet.
@@ -166,12 +170,13 @@ class TransactionProducer(Producer):
             check_timeout_s: for how long `check` may take.
             client_id: name of this client at brokers; by default a unique one.
             tls: TLS on all connections; True: servers are verified with the authorities of the system.
+            tracing: `tandemq.client.opentelemetry.OpenTelemetry()`, or another `Tracing`.
             options: see `ProducerOptions`.
 
         Raises:
             ConfigError: the group or an option is invalid.
         """
-        super().__init__(name_servers, group=group, client_id=client_id, tls=tls, **options)
+        super().__init__(name_servers, group=group, client_id=client_id, tls=tls, tracing=tracing, **options)
         if checks_at_once < 1 or check_timeout_s <= 0:
             raise ConfigError("checks_at_once must be at least 1, and check_timeout_s more than 0")
         self._check = check
