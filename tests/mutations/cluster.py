@@ -47,6 +47,7 @@ from tandemq.storage import key_index as index
 from tandemq.storage import recovery, store
 from tandemq.storage.log import range_reader
 from tests.mutations.patch import Mutation, both, patched
+from tests.mutations.transactions import TRANSACTION_MUTATIONS
 
 
 def ack_without_flush() -> AbstractContextManager[Any]:
@@ -549,5 +550,6 @@ MUTATIONS: dict[str, Mutation] = {
     "replies-get-lost": Mutation(replies_get_lost, frozenset({"I20"})),
     "filters-let-pass": Mutation(filters_let_pass, frozenset({"I21"})),
     "filters-drop-unknown": Mutation(filters_drop_unknown, frozenset({"I14"})),
+    **TRANSACTION_MUTATIONS,
 }
 """Mutations by name."""

@@ -27,6 +27,7 @@ from tandemq.coordination.permission import granted_permission
 from tandemq.coordination.registry.records import BrokerPermission, GroupMode, GroupState
 from tandemq.replication import master
 from tests.mutations.patch import Mutation, both, patched
+from tests.mutations.transactions import TRANSACTION_GROUP_MUTATIONS
 
 
 @contextmanager
@@ -340,5 +341,6 @@ GROUP_MUTATIONS: dict[str, Mutation] = {
     "stale-slave-reads": Mutation(stale_slave_reads, frozenset({"I6"})),
     "switched-too-early": Mutation(switched_too_early, ANY),
     "master-not-looked-for": Mutation(master_not_looked_for, frozenset({"I14"})),
+    **TRANSACTION_GROUP_MUTATIONS,
 }
 """Mutations by name."""

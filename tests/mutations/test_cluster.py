@@ -13,6 +13,7 @@ from tests.mutations.cluster import MUTATIONS
 from tests.mutations.groups import GROUP_MUTATIONS
 from tests.mutations.patch import Mutation
 from tests.mutations.test_groups import RARE as RARE_OF_GROUPS
+from tests.mutations.transactions import TRANSACTION_MUTATIONS, TRANSACTION_SEEDS
 from tests.samples import slow
 
 SEEDS_MAX = 30
@@ -49,7 +50,8 @@ def test_mutation_is_caught(name: str) -> None:
     patch, rules = MUTATIONS[name]
     with quiet(), patch():
         first = FIRST.get(name, 1)
-        for seed in (*range(first, SEEDS_MAX + 1), *range(1, first)):
+        every = (*range(first, SEEDS_MAX + 1), *range(1, first))
+        for seed in TRANSACTION_SEEDS if name in TRANSACTION_MUTATIONS else every:
             result = run_one(seed)
             if result.rule:
                 assert result.rule in rules, f"seed {seed}: {result.rule} {result.text}"

@@ -5,6 +5,7 @@ import pytest
 from tandemq.sim.runner import run_one
 from tandemq.sim.simulation import GROUP_SEEDS, quiet
 from tests.mutations.groups import GROUP_MUTATIONS
+from tests.mutations.transactions import TRANSACTION_GROUP_MUTATIONS, TRANSACTION_SEEDS
 from tests.samples import slow
 
 FIRST = {
@@ -57,7 +58,8 @@ def test_mutation_is_caught(name: str) -> None:
     patch, rules = GROUP_MUTATIONS[name]
     first = FIRST.get(name, 1)
     with quiet(), patch():
-        for seed in range(first, first + 60):
+        every = range(first, first + 60)
+        for seed in TRANSACTION_SEEDS if name in TRANSACTION_GROUP_MUTATIONS else every:
             result = run_one(GROUP_SEEDS + seed)
             if result.rule:
                 assert result.rule in rules, f"seed {seed}: {result.rule} {result.text}"

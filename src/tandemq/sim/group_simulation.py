@@ -16,8 +16,9 @@ from tandemq.sim.workload.group_applications import FOUND_US, GroupConsuming, Gr
 from tandemq.sim.workload.group_clients import GroupConsumer, GroupProducer, MemberPicker
 from tandemq.sim.workload.host import ClientHost
 from tandemq.sim.workload.raw_client import RawClient
+from tandemq.sim.workload.transaction_applications import TransactingApplication
 from tandemq.sim.world.groups import GroupCluster, draw_groups, mode_of, with_roles, with_secret
-from tandemq.sim.world.plan import client_ip
+from tandemq.sim.world.plan import client_ip, has_transactions, with_transactions
 from tandemq.sim.world.world import MS, SECOND, Violation
 
 SERVE_US = 30 * SECOND
@@ -30,6 +31,8 @@ CONSUMERS = 2
 APPLICATIONS = 0.3
 """Share of the seeds in which applications on the real client run too."""
 APPLICATIONS_GROUP = "GA"
+RETRY_MS = 10_000
+"""For how long an application tries to have a transaction stored, or ended."""
 KINDS = frozenset({"batch", "oneway", "nowait", "delay", "reject"})
 
 
@@ -44,7 +47,8 @@ class GroupSimulation(History):
         super().__init__(seed)
         world = self.world
         plan = with_roles(draw_groups(world.random), Random(f"{seed}-roles"))
-        self.plan = with_secret(plan, Random(f"{seed}-secret"))
+        plan = with_secret(plan, Random(f"{seed}-secret"))
+        self.plan = with_transactions(plan, Random(f"{seed}-transactions-plan"))
         self.cluster = GroupCluster(world, self.network, self.plan)
         self.expected.has_bit_rot = self.cluster.has_bit_rot
         self.checks = GroupChecks(world, self.cluster, self.expected)
@@ -56,6 +60,9 @@ class GroupSimulation(History):
         groups = ("G", APPLICATIONS_GROUP) if self.applications else ("G",)
         self.final_checks = GroupFinalChecks(world, self.cluster, self.expected, self.checks, groups)
         nodes: list[RawClient | Application] = [*self.producers, *self.consumers, *self.applications]
+        self.transacting = self._transacting(Random(f"{seed}-transactions"), len(nodes))
+        if self.transacting is not None:
+            nodes.append(self.transacting)
         self.clients = [ClientHost(world, self.network, client_ip(number), node) for number, node in enumerate(nodes)]
         self.faults = GroupFaults(world, self.network, self.cluster, self.clients, self.checks)
 
@@ -93,10 +100,7 @@ class GroupSimulation(History):
         """Return the applications on the real client; a generator of their own keeps other seeds as they are."""
         if random.random() >= APPLICATIONS:
             return []
-        members = {host.address: BrokerRef(host.group.name, host.broker_id) for host in self.cluster.hosts}
-        context = ApplicationContext(
-            self.world, self.expected, members, self.plan.name_servers, self.plan.route_poll_ms
-        )
+        context = self._context()
         ips = [client_ip(len(self.producers) + len(self.consumers) + number) for number in range(2)]
         producing = GroupProducing(
             context,
@@ -119,6 +123,23 @@ class GroupSimulation(History):
         )
         return [producing, consuming]
 
+    def _context(self) -> ApplicationContext:
+        members = {host.address: BrokerRef(host.group.name, host.broker_id) for host in self.cluster.hosts}
+        return ApplicationContext(self.world, self.expected, members, self.plan.name_servers, self.plan.route_poll_ms)
+
+    def _transacting(self, random: Random, number: int) -> TransactingApplication | None:
+        """Return the application that sends transactions, if there is one."""
+        if not has_transactions(self.world.seed):
+            return None
+        return TransactingApplication(
+            self._context(),
+            "tx",
+            client_ip(number),
+            Random(random.random()),
+            retry_ms=RETRY_MS,
+            on_response=self.checks.responded,
+        )
+
     # Running.
 
     def run(self) -> None:
@@ -134,6 +155,7 @@ class GroupSimulation(History):
         senders = [sender for sender in self.applications if isinstance(sender, GroupProducing)]
         for sender in senders:
             self._await_found(sender)
+        self.await_confirmed(self.transacting, end_us, SETTLE_US)
         producers: list[GroupProducer | GroupProducing] = [*self.producers, *senders]
         for producer in producers:
             producer.is_stopped = True

@@ -13,6 +13,7 @@ from tandemq.sim.checkers.always import ContinuousChecks
 from tandemq.sim.checkers.final import FinalChecks
 from tandemq.sim.checkers.model import ExpectedState
 from tandemq.sim.result import Result
+from tandemq.sim.workload.transaction_applications import TransactingApplication
 from tandemq.sim.world.network import Network, SimConnection
 from tandemq.sim.world.plan import MALFORMED_PEER_IP
 from tandemq.sim.world.world import MS, SECOND, Violation, World
@@ -72,6 +73,30 @@ class History(ABC):
                 raise Violation(what.rule, f"{within_us // SECOND} s after the last fault: {what.text}")
             help_out()
             world.run_until(world.now_us + LOOK_US)
+
+    def await_confirmed(
+        self, transacting: TransactingApplication | None, end_us: int, within_us: int, *, can_be: bool = True
+    ) -> None:
+        """Run until the end of a transaction is confirmed that was made after the faults, then stop making them.
+
+        Args:
+            transacting: the application that makes them, if there is one.
+            end_us: when the faults ended.
+            within_us: time limit after that.
+            can_be: whether the cluster is configured so that transactions can be confirmed.
+
+        Raises:
+            Violation: I11, none is confirmed `within_us` after the faults' end.
+        """
+        if transacting is None:
+            return
+        while can_be and transacting.confirmed_us < end_us:
+            if self.world.now_us >= end_us + within_us:
+                raise Violation(
+                    "I11", f"no transaction is confirmed {within_us // SECOND} s after the last fault, though it runs"
+                )
+            self.world.run_until(self.world.now_us + LOOK_US)
+        transacting.is_stopped = transacting.is_hasty = True
 
     def result(self, violation: Violation | None) -> Result:
         """Return the result of the run."""

@@ -36,8 +36,9 @@ from tandemq.sim.workload.request_applications import (
     selecting,
     selects,
 )
+from tandemq.sim.workload.transaction_applications import TransactingApplication
 from tandemq.sim.world.cluster import Cluster
-from tandemq.sim.world.plan import MALFORMED_PEER_IP, client_ip, draw
+from tandemq.sim.world.plan import MALFORMED_PEER_IP, client_ip, draw, has_transactions, with_transactions
 from tandemq.sim.world.world import SECOND, Violation
 
 SETTLE_US = 150 * SECOND
@@ -65,7 +66,7 @@ class Simulation(History):
         """Build everything; nothing runs yet."""
         super().__init__(seed)
         world = self.world
-        self.plan = draw(world.random)
+        self.plan = with_transactions(draw(world.random), Random(f"{seed}-transactions-plan"))
         self.cluster = Cluster(world, self.network, self.plan)
         self.expected.has_bit_rot = self.cluster.has_bit_rot
         self.checks = ContinuousChecks(world, self.cluster, self.expected)
@@ -82,6 +83,7 @@ class Simulation(History):
         self.consumers = [self._consumer(number, *group) for number, group in enumerate(groups)]
         nodes: list[RawClient | Application] = [*self.producers, *self.consumers]
         self.requesting: RequestingApplication | None = None
+        self.transacting: TransactingApplication | None = None
         selections = self._add_applications(nodes, Random(f"{seed}-requests-and-filters"))
         names = (*dict(groups), *selections)
         self.final_checks = FinalChecks(world, self.cluster, self.expected, self.checks, names)
@@ -93,7 +95,7 @@ class Simulation(History):
     def _add_applications(
         self, nodes: list[RawClient | Application], random: Random
     ) -> dict[str, Callable[[SentMessage], bool]]:
-        """Add the applications that ask, reply and select, and return what their consumer groups get.
+        """Add the applications that ask, reply, select and send transactions; return what their consumer groups get.
 
         A generator of their own keeps the histories of seeds without them as they are.
         """
@@ -108,6 +110,11 @@ class Simulation(History):
             ip = client_ip(len(nodes))
             nodes.append(selecting(self.context, ip, Random(random.random()), self.plan.suspend_ms))
             found[SELECTING_GROUP] = selects
+        if has_transactions(self.world.seed):
+            random = Random(f"{self.world.seed}-transactions")
+            ip = client_ip(len(nodes))
+            self.transacting = TransactingApplication(self.context, "tx", ip, Random(random.random()))
+            nodes.append(self.transacting)
         return found
 
     def _producer(self, number: int, *, binary: bool) -> SimProducer:
@@ -180,6 +187,9 @@ class Simulation(History):
         world.run_until(end_us + 3 * SECOND)
         self._probe(end_us + SETTLE_US)
         self._await_reply(end_us)
+        # A half message that has fewer copies than configured is rolled back, and so is every one of such groups.
+        has_copies = [group.role == "ASYNC_MASTER" or group.copies <= group.slaves + 1 for group in self.plan.groups]
+        self.await_confirmed(self.transacting, end_us, SETTLE_US, can_be=any(has_copies))
         for producer in self.producers:
             producer.is_stopped = True
         world.run_until(max(world.now_us, RUN_US_MIN))

@@ -65,6 +65,11 @@ class HalfMessage(NamedTuple):
         return _number(self.message.properties.get(CHECK_TIMES, "")) or 0
 
     @property
+    def first_offset(self) -> int | None:
+        """Queue offset of the half message of which this one is a copy; None if it is none."""
+        return _number(self.message.properties.get(FIRST_OFFSET, ""))
+
+    @property
     def immunity_ms(self) -> int | None:
         """Age at which the first check is due, as the producer asks for; None if it does not."""
         seconds = _number(self.message.properties.get(IMMUNITY, ""))

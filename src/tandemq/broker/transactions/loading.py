@@ -76,8 +76,8 @@ class TransactionLoader:
         last = self._last_op(ops)
         start = self._start(halves, ops, last.progress if last is not None else None)
         if ops is not None:
-            yield from self._read_ops(ops, start)
-        yield from self._read_halves(halves, start.half)
+            yield from self._read_ops(ops, halves, start)
+        yield from self._read_halves(halves, start.half, is_ours=last is not None and last.progress is not None)
         if self.table.entries:
             yield from self._find_commits(ops, is_ours=last is not None and last.progress is not None)
 
@@ -99,17 +99,35 @@ class TransactionLoader:
             )
         return Progress(max(progress.half, halves.min_offset), max(progress.op, op_min))
 
-    def _read_ops(self, ops: ConsumeQueue, start: Progress) -> Iterator[None]:
+    def _read_ops(self, ops: ConsumeQueue, halves: ConsumeQueue, start: Progress) -> Iterator[None]:
         for at in range(start.op, ops.max_offset):
             found = self._op(ops, at)
             if found is None:
                 self._has_gaps = True
             elif found.offsets:
+                if found.progress is None:
+                    self._drop_unfounded(found.offsets, halves, ops.entry(at).log_offset, at)
                 over = self._copied if found.is_copied else self._ended
                 over.update([offset for offset in found.offsets if offset >= start.half])
-                self.ops.append(Progress(max(found.offsets), at))
+                self.ops.append(Progress(max(found.offsets, default=0), at))
             if at % SLICE_RECORDS == 0:
                 yield
+
+    def _drop_unfounded(self, offsets: list[int], halves: ConsumeQueue, log_offset: int, at: int) -> None:
+        """Drop offsets of half messages that are not before another broker's op record: they would end later ones."""
+        founded = [
+            offset
+            for offset in offsets
+            if offset < halves.min_offset
+            or (offset < halves.max_offset and halves.entry(offset).log_offset < log_offset)
+        ]
+        if len(founded) < len(offsets):
+            log.error(
+                "transactions: op record %d names %d half messages that are not before it; they stay open",
+                at,
+                len(offsets) - len(founded),
+            )
+            offsets[:] = founded
 
     def _op(self, ops: ConsumeQueue, queue_offset: int) -> OpRecord | None:
         try:
@@ -122,12 +140,18 @@ class TransactionLoader:
             return None
         return read_op(message.body, message.properties)
 
-    def _read_halves(self, halves: ConsumeQueue, start: int) -> Iterator[None]:
+    def _read_halves(self, halves: ConsumeQueue, start: int, *, is_ours: bool) -> Iterator[None]:
+        """Read the half queue.
+
+        Other brokers write no op record for a half message that they copy: the end of its copy is its end too.
+        """
         newest: dict[tuple[str, int], int] = {}
         at = start
         while at < halves.max_offset:
             if at not in self._ended and at not in self._copied:
                 self._add(halves, at, newest)
+            elif not is_ours and at in self._ended:
+                self._end_older(halves, at, newest)
             at += 1
             if at % SLICE_RECORDS == 0:
                 yield
@@ -153,6 +177,16 @@ class TransactionLoader:
         else:
             self.table.add(at, entry)
         newest[key] = at
+
+    def _end_older(self, halves: ConsumeQueue, at: int, newest: dict[tuple[str, int], int]) -> None:
+        try:
+            half = read_half(self._store, halves, at)
+        except ProtocolError as error:
+            log.error("transactions: half message %d cannot be read: %s", at, error)
+            return
+        older = None if half is None else newest.pop((half.unique_key, half.message.born_ms), None)
+        if half is not None and half.unique_key and older is not None:
+            self.table.end(older)
 
     def _find_commits(self, ops: ConsumeQueue | None, *, is_ours: bool) -> Iterator[None]:
         """Find messages of open transactions in the log behind the last op record.

@@ -1,6 +1,7 @@
 """Op records: which half messages are over, in the queue of `RMQ_SYS_TRANS_OP_HALF_TOPIC`.
 
-The body has queue offsets of half messages, each followed by a comma, as RocketMQ 5 writes it; 4.9 wrote one number.
+The body has queue offsets of half messages, each followed by a comma, as RocketMQ 5 writes it; a single one has no
+comma, as 4.9 writes it, so that brokers of both lines read it.
 Two properties of TandemQ's own say what another master needs to continue: it has the log, and perhaps no current offset
 table.
 
@@ -38,7 +39,8 @@ class OpRecord(NamedTuple):
 
 def op_body(offsets: Iterable[int]) -> bytes:
     """Encode the body of an op record."""
-    return "".join([f"{offset}," for offset in offsets]).encode()
+    texts = [str(offset) for offset in offsets]
+    return (texts[0] if len(texts) == 1 else ",".join([*texts, ""])).encode()
 
 
 def op_properties(progress: Progress, *, is_copied: bool) -> bytes:

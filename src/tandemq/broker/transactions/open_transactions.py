@@ -30,8 +30,8 @@ class OpenTransactions:
         """Queue offset of the newest copy, by that of each older one."""
         self._older: dict[int, list[int]] = {}
         """Queue offsets of the older copies, by that of the newest one."""
-        self._over: dict[int, bool] = {}
-        """Whether it was given up, by queue offset, of the last transactions that are over."""
+        self._over: dict[int, tuple[int, ...]] = {}
+        """By queue offset, of the last transactions that are over: all its copies if it was given up, else none."""
 
     def __len__(self) -> int:
         """Return the number of open transactions."""
@@ -59,9 +59,10 @@ class OpenTransactions:
     def end(self, queue_offset: int, *, is_given_up: bool = False) -> None:
         """Note that a transaction is over, by the queue offset of its newest copy."""
         self._remove(queue_offset)
-        for one in (*self._older.pop(queue_offset, ()), queue_offset):
+        copies = self._over.get(queue_offset) or (*self._older.pop(queue_offset, ()), queue_offset)
+        for one in copies:
             self._newest.pop(one, None)
-            self._over[one] = is_given_up
+            self._over[one] = copies if is_given_up else ()
         while len(self._over) > ENDED_MAX:
             del self._over[next(iter(self._over))]
 
@@ -72,11 +73,17 @@ class OpenTransactions:
 
     def is_over(self, queue_offset: int) -> bool:
         """Whether a transaction is known as committed or rolled back."""
-        return self._over.get(queue_offset) is False
+        return self._over.get(queue_offset) == ()
 
-    def was_given_up(self, queue_offset: int) -> bool:
-        """Whether a transaction is known as given up."""
-        return self._over.get(queue_offset, False)
+    def given_up(self, queue_offset: int) -> int | None:
+        """Return the queue offset of the newest copy of a transaction that is known as given up; None if it is not."""
+        copies = self._over.get(queue_offset)
+        return copies[-1] if copies else None
+
+    def forget_given_up(self, queue_offset: int) -> None:
+        """Forget a transaction that was given up: it is resumed as another half message."""
+        for one in self._over.get(queue_offset, ()):
+            del self._over[one]
 
     def first(self, end: int) -> int:
         """Return the queue offset of the oldest open half message; `end`: the result if none is open."""

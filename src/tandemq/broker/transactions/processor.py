@@ -29,6 +29,7 @@ from tandemq.storage.store import Store
 log = logging.getLogger(__name__)
 _COMMIT = int(SysFlag.TRANSACTION_COMMIT)
 _ROLLBACK = int(SysFlag.TRANSACTION_ROLLBACK)
+REFUSALS_LOGGED_MS = 1_000
 _HOST_CHARACTERS = 16
 """Length of an IPv4 store host in an offset id."""
 
@@ -45,6 +46,9 @@ class TransactionProcessor:
         self._transactions = transactions
         self._role = role
         self._current = current
+        self._refused = 0
+        """Number of ends refused since the last log line about one."""
+        self._refusal_logged_ms = -REFUSALS_LOGGED_MS
 
     def handlers(self) -> dict[Code, Handler]:
         """Return the handlers by request code."""
@@ -73,18 +77,23 @@ class TransactionProcessor:
             return self._answer_unknown(command, fields)
         half = self._half(fields.commit_log_offset)
         if half is None:
-            return command.answer(ResponseCode.SYSTEM_ERROR, remark="Find prepared transaction message failed")
+            remark = "Find prepared transaction message failed"
+            return self._refuse(command, ResponseCode.SYSTEM_ERROR, remark, fields, now)
         wrong = self._mismatch(half, fields, now)
         if wrong is not None:
-            return command.answer(wrong[0], remark=wrong[1])
+            return self._refuse(command, *wrong, fields, now)
         if self._transactions.is_over(fields.tran_state_table_offset):
-            return command.answer(ResponseCode.SUCCESS, remark="the transaction was ended before")
+            self._acknowledge(link, command, 0, remark="the transaction was ended before")
+            return None
         current = self._transactions.current(fields.tran_state_table_offset)
         if current is None:
-            return command.answer(
+            return self._refuse(
+                command,
                 ResponseCode.SYSTEM_ERROR,
-                remark=f"half message {fields.tran_state_table_offset} is not open: the transaction was ended before, "
+                f"half message {fields.tran_state_table_offset} is not open: the transaction was ended before, "
                 "or given up after too many checks",
+                fields,
+                now,
             )
         end = 0
         if outcome == _COMMIT:
@@ -97,9 +106,26 @@ class TransactionProcessor:
         self._acknowledge(link, command, end)
         return None
 
-    def _acknowledge(self, link: Link, command: Command, end: int) -> None:
+    def _refuse(
+        self, command: Command, code: ResponseCode, remark: str, fields: EndTransactionFields, now: Now
+    ) -> Command:
+        """Return a refusal; one per `REFUSALS_LOGGED_MS` is logged, since producers do not read the response."""
+        self._refused += 1
+        if now.mono_ms >= self._refusal_logged_ms + REFUSALS_LOGGED_MS:
+            log.warning(
+                "transactions: end of half message %d at log offset %d refused group=%.255s refused=%d: %s",
+                fields.tran_state_table_offset,
+                fields.commit_log_offset,
+                fields.producer_group,
+                self._refused,
+                remark,
+            )
+            self._refused, self._refusal_logged_ms = 0, now.mono_ms
+        return command.answer(code, remark=remark)
+
+    def _acknowledge(self, link: Link, command: Command, end: int, *, remark: str | None = None) -> None:
         """Respond once the turn is written. `end`: log offset behind what the response waits for, 0: the turn's end."""
-        answer = None if command.is_oneway else encode_command(command.answer(ResponseCode.SUCCESS))
+        answer = None if command.is_oneway else encode_command(command.answer(ResponseCode.SUCCESS, remark=remark))
         self._send.acks.append((link.number, answer, end or self._store.log.end, True, 1))
 
     def _answer_unknown(self, command: Command, fields: EndTransactionFields) -> Command:
@@ -163,6 +189,7 @@ class TransactionProcessor:
         properties.pop(FIRST_OFFSET, None)
         stored = self._transactions.put_half(half, properties, now)
         self._send.note_half(stored, half.topic)
+        self._transactions.resumed(half)
         self._acknowledge(link, command, stored.log_offset + stored.size)
         return None
 

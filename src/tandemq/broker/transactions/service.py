@@ -238,15 +238,18 @@ class Transactions:
         assert self.table is not None, "asked when the table is loaded"
         if self.table.is_over(queue_offset):
             return True
-        current = self.table.current(queue_offset)
-        return queue_offset in self._ended or (current is not None and current in self._ended)
+        return queue_offset in self._ended or self.current(queue_offset) in self._ended
 
     def current(self, queue_offset: int) -> int | None:
         """Return the queue offset of the newest copy of a transaction that can be ended; None if it cannot."""
         assert self.table is not None, "asked when the table is loaded"
-        if self.table.was_given_up(queue_offset):
-            return queue_offset
-        return self.table.current(queue_offset)
+        given_up = self.table.given_up(queue_offset)
+        return self.table.current(queue_offset) if given_up is None else given_up
+
+    def resumed(self, half: HalfMessage) -> None:
+        """Forget that a transaction was given up, whose half message is appended again: it ends as that one."""
+        if self.table is not None and half.first_offset is not None:
+            self.table.forget_given_up(half.first_offset)
 
     def is_open(self, queue_offset: int) -> bool:
         """Whether a transaction is open."""

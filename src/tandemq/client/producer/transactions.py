@@ -83,6 +83,13 @@ _AGAIN = frozenset(
 """Responses of a broker that ends no transactions now, after which the same or the next master may."""
 
 
+_NOT_CONFIRMED = frozenset(
+    {ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.ILLEGAL_OPERATION}
+)
+"""Responses of a broker that has ended the transaction, less safely than it is configured to, and of one that ends it
+only by the answer to its next check."""
+
+
 class TransactionTicket(Ticket[SendResult]):
     """A transaction; settled when its half message is stored."""
 
@@ -289,8 +296,8 @@ class TransactionCore:
                     if answer.code == ResponseCode.SUCCESS:
                         yield from self._trace_end(ticket, state, address)
                         return True
-                    if answer.code == ResponseCode.ILLEGAL_OPERATION:
-                        return False  # too late for an end that is not the answer to a check
+                    if answer.code in _NOT_CONFIRMED:
+                        return False
                     if answer.code not in _AGAIN:
                         raise refusal(answer)
             now = yield from current_time()

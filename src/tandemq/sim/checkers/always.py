@@ -14,7 +14,7 @@ from tandemq.broker.node import Broker
 from tandemq.codec.record.record import Record, parse_record, property_value
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import ResponseCode
-from tandemq.model.topic import SCHEDULE_TOPIC
+from tandemq.model.topic import HALF_TOPIC, SCHEDULE_TOPIC
 from tandemq.sim.checkers.logs import read_log
 from tandemq.sim.checkers.model import Attempt, DeliveredMessage, ExpectedState, QueuePlace
 from tandemq.sim.world.cluster import Cluster, Host
@@ -24,6 +24,8 @@ POLL_US = SECOND
 LATE_US = 20 * SECOND
 """Maximum age of a reported offset, or of a master's offset, that may replace a higher one."""
 OFFSETS_FILE = "config/consumerOffset.json"
+TRANSACTIONS_SUFFIX = "@CID_RMQ_SYS_TRANS"
+"""Of the keys under which brokers keep how far the half and op queues are read; no consumer commits those."""
 Offsets = dict[str, dict[int, int]]
 """Offsets by "topic@group" and queue id."""
 
@@ -132,6 +134,8 @@ class ContinuousChecks:
         message = attempt.messages[at]
         level = message.delay_level
         topic, queue_id = (SCHEDULE_TOPIC, level - 1) if level else (message.topic, attempt.queue_id)
+        if message.is_half:
+            topic, queue_id = HALF_TOPIC, 0
         found = (record.topic.decode(), record.queue_id, record.queue_offset)
         if found != (topic, queue_id, attempt.queue_offset + at):
             raise Violation("I17", f"answered {topic}/{queue_id}@{attempt.queue_offset + at}, stored at {found}")
@@ -298,10 +302,15 @@ def says_flushed(attempt: Attempt, master: Host, *, ahead_ppm: int = 0) -> bool:
 
 
 def offsets_in(host: Host) -> dict[tuple[str, int], int]:
-    """Return the consumer offsets of a running broker."""
+    """Return the consumer offsets of a running broker, without those that it keeps of transactions."""
     assert host.broker is not None, "it runs"
     table = host.broker.offsets.table
-    return {(key, queue_id): offset for key, queues in table.items() for queue_id, offset in queues.items()}
+    return {
+        (key, queue_id): offset
+        for key, queues in table.items()
+        if not key.endswith(TRANSACTIONS_SUFFIX)
+        for queue_id, offset in queues.items()
+    }
 
 
 def _not_above(saved: Offsets, held: Offsets) -> Offsets:
@@ -313,9 +322,13 @@ def _not_above(saved: Offsets, held: Offsets) -> Offsets:
 
 
 def offsets_on(host: Host) -> Offsets:
-    """Return the consumer offsets on a host's disk."""
+    """Return the consumer offsets on a host's disk, without those that it keeps of transactions."""
     raw = host.machine.disk.peek(OFFSETS_FILE, 1 << 20, 0, safe=False)
     if not raw:
         return {}
     table = loads(raw)["offsetTable"]
-    return {key: {int(queue_id): int(offset) for queue_id, offset in queues.items()} for key, queues in table.items()}
+    return {
+        key: {int(queue_id): int(offset) for queue_id, offset in queues.items()}
+        for key, queues in table.items()
+        if not key.endswith(TRANSACTIONS_SUFFIX)
+    }

@@ -3,12 +3,14 @@
 records_in   I10  every record of a response is complete and its checksums match
              I4   it belongs to the requested queue, and offsets grow
 given        I2   it is a message that was sent, with its body, tag, keys and properties
+             I11  the transaction that it was sent in was committed
 """
 
 from collections.abc import Iterator
 
 from tandemq.codec.record.record import parse_record, record_fault
 from tandemq.model.message import StoredMessage
+from tandemq.model.transactions import TransactionState
 from tandemq.sim.checkers.model import DeliveredMessage, ExpectedState, SentMessage
 from tandemq.sim.world.world import Violation, World
 
@@ -61,7 +63,7 @@ class Deliveries:
         """Record a delivery to the application, of a queue of `topic`; return the message as sent.
 
         Raises:
-            Violation: I2, or I5 from the checks of deliveries.
+            Violation: I2, I11, or I5 from the checks of deliveries.
         """
         expected = self._expected
         wanted = expected.messages.get(message.unique_key)
@@ -75,6 +77,8 @@ class Deliveries:
             raise Violation(
                 "I2", f"{address} gave {self._name} another message than was sent as {wanted.key}: {message}"
             )
+        if wanted.is_half and wanted.outcome is not TransactionState.COMMIT:
+            raise Violation("I11", f"{address} gave {self._name} {wanted.key}, whose outcome is {wanted.outcome}")
         expected.record_delivery(
             DeliveredMessage(
                 self._group,

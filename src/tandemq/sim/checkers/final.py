@@ -8,6 +8,7 @@ I4        offsets follow the order of sending
 I8        replicas are identical byte for byte
 I9        queues and index equal a rebuild from the log
 I10       no log holds damage that no fault injected
+I11       transactions are over: committed once, rolled back, or given up (see `transactions`)
 I12       delayed messages arrived once and not early
 I16       malformed requests created no topic or group
 """
@@ -16,11 +17,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from tandemq.model.topic import CHECK_MAX_TIME_TOPIC, DLQ_PREFIX, OP_HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 from tandemq.sim.checkers.always import ContinuousChecks, says_flushed
 from tandemq.sim.checkers.deliveries import RECONSUME_MAX, REJECTING_GROUP
 from tandemq.sim.checkers.logs import InvalidRange, LoggedMessage, read_log, walk, without_filler
 from tandemq.sim.checkers.model import TOPICS, Attempt, ExpectedState, QueuePlace, SentMessage
+from tandemq.sim.checkers.transactions import TransactionLog
 from tandemq.sim.world.cluster import Cluster, Host
 from tandemq.sim.world.plan import DELAYS, GroupPlan
 from tandemq.sim.world.world import MS, SECOND, Violation, World
@@ -58,7 +60,10 @@ class FinalChecks:
         if what:
             return Violation("I14", what)
         what = self._unfinished()
-        return Violation("I13", what) if what else None
+        if what:
+            return Violation("I13", what)
+        what = self._open_transactions()
+        return Violation("I11", what) if what else None
 
     def _unsettled(self) -> str:
         for host in self._cluster.hosts:
@@ -164,6 +169,38 @@ class FinalChecks:
                 return f"the message {key} is a dead letter after {message.rejections} rejections"
         return ""
 
+    def _open_transactions(self) -> str:
+        """Return what is known of transactions that are not over; "" if there is none."""
+        for group in self._cluster.plan.groups:
+            master, *slaves = self._cluster.members(group)
+            assert master.broker is not None, "it runs"
+            table = master.broker.transactions.table
+            if table is None:
+                return f"{master.name} has not read its open transactions"
+            if len(table):
+                return f"{master.name} has {len(table)} open transactions: {list(table.entries.items())[:3]}"
+            for slave in slaves:
+                if slave.broker is not None and slave.broker.transactions.table is not None:
+                    return f"{slave.name} is no master and has open transactions"
+        return ""
+
+    def _judge_transactions(self) -> None:
+        masters = [self._cluster.members(group)[0] for group in self._cluster.plan.groups]
+        hosts = self._cluster.hosts
+        logs = [
+            TransactionLog(
+                host.name,
+                self.records(host),
+                self._start(host),
+                is_unharmed=not any(member.flips for member in hosts if member.group is host.group),
+            )
+            for host in masters
+        ]
+        committed = {key for log in logs for key, _ in log.commits}
+        may_lose = any(host.losses_us or host.flips for host in hosts)
+        for host, log in zip(masters, logs, strict=True):
+            log.judge(self._expected, committed, host.config.transaction_checks_max, may_lose=may_lose)
+
     def records(self, host: Host) -> list[LoggedMessage]:
         """Return all records of a host's log, read from its disk; cached while the log's end stays."""
         assert host.broker is not None, "it runs"
@@ -203,6 +240,7 @@ class FinalChecks:
             self._judge_topics(host)
         for group in self._cluster.plan.groups:
             self._judge_order(group)
+        self._judge_transactions()
         self._judge_copies()
         self._judge_kept()
         self._judge_delays()
@@ -296,7 +334,8 @@ class FinalChecks:
             SCHEDULE_TOPIC,
             f"{host.config.cluster}_REPLY_TOPIC",
             "RMQ_SYS_TRANS_HALF_TOPIC",
-            "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+            OP_HALF_TOPIC,
+            CHECK_MAX_TIME_TOPIC,
         }
         if fresh - system:
             raise Violation("I16", f"{host.name} has topics that were not requested: {sorted(fresh - system)}")
@@ -308,6 +347,8 @@ class FinalChecks:
             master = self._cluster.master(group)
             counts: Counter[str] = Counter()
             for found in self.records(master):
+                if found.topic == OP_HALF_TOPIC:
+                    continue
                 message = self._expected.messages.get(found.key)
                 if message is None or found.body != message.body:
                     raise Violation("I2", f"{master.name} holds a message that was not sent: {found.record}")
@@ -343,6 +384,16 @@ class FinalChecks:
                         (attempt.group, message.key), ()
                     ):
                         self._lost(attempt, message, log_offset)
+        self._judge_commits(starts)
+
+    def _judge_commits(self, starts: dict[str, int]) -> None:
+        """Check that messages are there whose commit a broker confirmed."""
+        for group in self._cluster.plan.groups:
+            master = self._cluster.master(group)
+            there = {found.key for found in self.records(master) if found.topic in TOPICS}
+            for attempt in self._expected.confirmed_commits:
+                if attempt.group == group.name and not starts[group.name] and attempt.messages[0].key not in there:
+                    self._lost(attempt, attempt.messages[0], -1)
 
     def _lost(self, attempt: Attempt, message: SentMessage, log_offset: int) -> None:
         group = next(group for group in self._cluster.plan.groups if group.name == attempt.group)
@@ -371,7 +422,7 @@ class FinalChecks:
         queues: dict[tuple[str, int], list[Attempt]] = {}
         for attempt in self._expected.attempts:
             first = attempt.messages[0]
-            if attempt.group != group.name or attempt.queue_offset < 0 or first.delay_level:
+            if attempt.group != group.name or attempt.queue_offset < 0 or first.delay_level or first.is_half:
                 continue
             place = (attempt.link, first.topic, attempt.queue_id)
             if attempt.queue_offset <= last.get(place, -1):
@@ -417,8 +468,8 @@ class FinalChecks:
             stored: Counter[str] = Counter()
             visible: Counter[str] = Counter()
             for found in self.records(master):
-                message = self._expected.messages[found.key]
-                if message.delay_level:
+                message = self._expected.messages.get(found.key)
+                if message is not None and message.delay_level:
                     (stored if found.topic == SCHEDULE_TOPIC else visible)[found.key] += found.topic in (
                         SCHEDULE_TOPIC,
                         *TOPICS,

@@ -10,10 +10,10 @@ from collections import Counter
 
 from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.records import GroupMode, Mode
-from tandemq.model.topic import SCHEDULE_TOPIC
+from tandemq.model.topic import OP_HALF_TOPIC, SCHEDULE_TOPIC
 from tandemq.sim.checkers.final import FinalChecks
 from tandemq.sim.checkers.groups import GroupChecks
-from tandemq.sim.checkers.model import ExpectedState
+from tandemq.sim.checkers.model import TOPICS, ExpectedState
 from tandemq.sim.world.cluster import Host
 from tandemq.sim.world.groups import GroupCluster, mode_of, stage_of, state_of
 from tandemq.sim.world.plan import GroupPlan
@@ -86,18 +86,34 @@ class GroupFinalChecks(FinalChecks):
                 self._group_checks.judge_log(leader, "has it in the end")
         for group in self._cluster.plan.groups:
             self._judge_replicas(group)
+        self._judge_transactions()
         for host in self._cluster.hosts:
             self._judge_places(host)
             self._judge_derived(host)
             self._judge_topics(host)
         for group in self._cluster.plan.groups:
             self._judge_sent(self._cluster.members(group)[0])
+            self._judge_confirmed(self._cluster.members(group)[0])
             if mode_of(group) is not Mode.ELECT:
                 self._group_checks.judge_log(self._cluster.members(group)[0], "has it in the end")
+
+    def _judge_confirmed(self, host: Host) -> None:
+        """Check that messages are there whose commit was confirmed."""
+        if self._start(host):
+            return
+        there = {found.key for found in self.records(host) if found.topic in TOPICS}
+        for attempt in self._expected.confirmed_commits:
+            key = attempt.messages[0].key
+            if attempt.group == host.group.name and key not in there:
+                claim = self._group_checks.commit_claims.get((host.group.name, key))
+                if not self._group_checks.is_excused(host, claim):
+                    raise Violation("I1", f"{host.name} confirmed the commit of {key}, and does not have it: {claim}")
 
     def _judge_sent(self, host: Host) -> None:
         counts: Counter[str] = Counter()
         for found in self.records(host):
+            if found.topic == OP_HALF_TOPIC:
+                continue
             message = self._expected.messages.get(found.key)
             if message is None or found.body != message.body:
                 raise Violation("I2", f"{host.name} holds a message that was not sent: {found.record}")

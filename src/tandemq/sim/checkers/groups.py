@@ -34,6 +34,7 @@ from tandemq.sim.world.world import SECOND, Violation, World
 PULLED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 COMMIT_OFFSET = 1
 """Bit of a pull's sysFlag: the request commits an offset too."""
+CHANGES = (Code.CONSUMER_SEND_MSG_BACK, Code.END_TRANSACTION)
 SENDS = (Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE)
 ORDERLY = ("handed its offsets over", "switch from broker")
 """Reasons in the record when reading moved with all offsets."""
@@ -61,6 +62,9 @@ class GroupChecks(ContinuousChecks):
         self.accepted_us = self.configurations.forced_until_us
         """Group to the time when an operator last accepted a loss."""
         self._claims: dict[QueuePlace, DurabilityClaim] = {}
+        self.commit_claims: dict[tuple[str, str], DurabilityClaim] = {}
+        """(broker group, unique key) of messages whose commit was confirmed."""
+        expected.on_committed = self._committed_transaction
         self._hosts = {host.address: host for host in cluster.hosts}
         self._epochs: dict[str, int] = {}
         self._in_sync: dict[str, frozenset[str]] = {}
@@ -142,8 +146,10 @@ class GroupChecks(ContinuousChecks):
             del self._ledger[place]
 
     def _is_excused(self, host: Host, place: QueuePlace) -> bool:
+        return self.is_excused(host, self._claims.get(place))
+
+    def is_excused(self, host: Host, claim: DurabilityClaim | None) -> bool:
         """Return whether all holders of a message may have lost it since, or a loss was accepted."""
-        claim = self._claims.get(place)
         if claim is None:
             return True
         if self.accepted_us.get(host.group.name, -1) >= claim.since_us or any(
@@ -222,7 +228,7 @@ class GroupChecks(ContinuousChecks):
         elif command.code == Code.UPDATE_CONSUMER_OFFSET and answer.code == ResponseCode.SUCCESS:
             self.permissions.answered(host, COMMIT, sent_us)
             self._answered.add(self._committed(host, command))
-        elif command.code == Code.CONSUMER_SEND_MSG_BACK and answer.code == ResponseCode.SUCCESS:
+        elif command.code in CHANGES and answer.code == ResponseCode.SUCCESS:
             self.permissions.answered(host, WRITE, sent_us)
 
     def _is_replaced(self, host: Host, command: Command) -> bool:
@@ -310,6 +316,14 @@ class GroupChecks(ContinuousChecks):
             for member in self._cluster.members(master.group)
             if member is not master
             and read_log(member.machine.disk, log_offset, log_offset + len(data), segment) == data
+        )
+
+    def _committed_transaction(self, attempt: Attempt) -> None:
+        """Note the claim of a confirmed commit."""
+        host = self._hosts[attempt.address]
+        flushed = says_flushed(attempt, host, ahead_ppm=2 * DRIFT_PPM)
+        self.commit_claims.setdefault(
+            (attempt.group, attempt.messages[0].key), DurabilityClaim(attempt.sent_us, self._holders(host), flushed)
         )
 
     def _judge_time(self, attempt: Attempt, master: Host) -> None:

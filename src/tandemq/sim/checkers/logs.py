@@ -7,17 +7,21 @@ there cannot hide itself.
 from typing import NamedTuple
 
 from tandemq.codec.record.entries import BLANK_MAGIC
-from tandemq.codec.record.record import Record, parse_record, peek, property_value, record_fault
+from tandemq.codec.record.record import Record, parse_record, peek, property_value, record_fault, unpack_head
 from tandemq.sim.world.disk import SimDisk
 
 
 class LoggedMessage(NamedTuple):
-    """A record in a log, with its unique key ("" without one)."""
+    """A record in a log, with its unique key ("" without one).
+
+    `prepared_offset`: of a message that a transaction committed, log offset of its half message; else 0.
+    """
 
     record: Record
     key: str
     topic: str
     body: bytes
+    prepared_offset: int
 
 
 class InvalidRange(NamedTuple):
@@ -61,9 +65,9 @@ def walk(data: bytes, start: int, segment_bytes: int) -> tuple[list[LoggedMessag
         if fault is not None or record.log_offset != offset:
             return found, InvalidRange(offset, fault or f"it says it lies at {record.log_offset}")
         key = property_value(record.properties, b"UNIQ_KEY") or b""
-        found.append(
-            LoggedMessage(record, key.decode(), record.topic.decode(), data[record.body_start : record.body_end])
-        )
+        prepared_offset = unpack_head(data, at).prepared_offset if record.sys_flag & 0xC else 0
+        body = data[record.body_start : record.body_end]
+        found.append(LoggedMessage(record, key.decode(), record.topic.decode(), body, prepared_offset))
         at += record.size
     return found, None
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tandemq.model.codes import ResponseCode
+from tandemq.model.transactions import TransactionState
 
 TOPICS = ("Orders", "Late")
 """Topics of the workload; the second gets messages later."""
@@ -40,7 +41,10 @@ class QueuePlace(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SentMessage:
-    """A message that a producer made. `rejections`: how often its consumer sends it back."""
+    """A message that a producer made. `rejections`: how often its consumer sends it back.
+
+    `is_half`: whether it is sent in a transaction; `outcome`: what its producer decided, None if it has not yet.
+    """
 
     key: str
     producer: str
@@ -52,6 +56,8 @@ class SentMessage:
     rejections: int = 0
     made_us: int = 0
     attempts: list["Attempt"] = field(default_factory=list)
+    is_half: bool = False
+    outcome: TransactionState | None = None
 
 
 STORED = frozenset(
@@ -117,9 +123,12 @@ class ExpectedState:
         """(broker group, topic, queue id, consumer group) to committed offsets, each with its last commit's time."""
         self.finished: dict[str, set[str]] = {}
         """Consumer group to the unique keys that a consumer has finished."""
+        self.confirmed_commits: list[Attempt] = []
+        """Requests to commit a transaction that a broker confirmed."""
         self.duplicates = 0
         self.on_delivery: Callable[[DeliveredMessage], None] = lambda _: None
         self.on_stored: Callable[[Attempt], None] = lambda _: None
+        self.on_committed: Callable[[Attempt], None] = lambda _: None
         self.has_bit_rot: Callable[[str], bool] = lambda _address: False
         """Return whether a broker's log has flipped bits at rest. Clients must detect them until the scrubber does."""
 
@@ -140,6 +149,13 @@ class ExpectedState:
             attempt.queue_offset = int(fields["queueOffset"])
             attempt.log_offsets = [int(text[-16:], 16) for text in fields["msgId"].split(",")]
             self.on_stored(attempt)
+
+    def record_commit_response(self, attempt: Attempt, code: int, now_us: int) -> None:
+        """Record a response to a request to commit a transaction."""
+        attempt.code, attempt.answered_us = code, now_us
+        if code == ResponseCode.SUCCESS:
+            self.confirmed_commits.append(attempt)
+            self.on_committed(attempt)
 
     def record_delivery(self, given: DeliveredMessage) -> None:
         """Record a delivery to a consumer."""

@@ -18,6 +18,7 @@ from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.message import UNIQ_KEY, WAIT, decode_properties
 from tandemq.model.topic import RETRY_PREFIX
+from tandemq.model.transactions import TransactionState
 from tandemq.sim.checkers.deliveries import records_in
 from tandemq.sim.checkers.model import Attempt, BrokerQueue, BrokerRef, ExpectedState, QueuePlace, SentMessage
 from tandemq.sim.world.world import Violation, World
@@ -34,12 +35,18 @@ class ObservedPull(NamedTuple):
     queue_offset: int
 
 
+class ObservedCommit(NamedTuple):
+    """A request to commit a transaction that has no response yet."""
+
+    attempt: Attempt
+
+
 class Asked(NamedTuple):
     """A request that has no response yet, and its details if the monitor keeps them."""
 
     command: Command
     sent_us: int
-    what: Attempt | ObservedPull | None
+    what: Attempt | ObservedPull | ObservedCommit | None
 
 
 class _BrokerConnection:
@@ -123,6 +130,10 @@ class WireMonitor:
             command = decode_command(frame)
             self._world.fold("ack", asked.what.number, command.code)
             self._expected.record_response(asked.what, command.code, command.fields, self._world.now_us)
+        elif isinstance(asked.what, ObservedCommit):
+            code = decode_command(frame).code
+            self._world.fold("commit", asked.what.attempt.messages[0].key, code)
+            self._expected.record_commit_response(asked.what.attempt, code, self._world.now_us)
         elif asked.what is not None and not self._expected.has_bit_rot(
             connection.address
         ):  # I2 shows whether the client checked it.
@@ -208,8 +219,21 @@ class WireMonitor:
         self._await_response(connection, command)
         self.on_commit(queue, offset)
 
+    def _ends(self, connection: _BrokerConnection, command: Command) -> None:
+        """Record a request to end a transaction; other ends than commits promise nothing that could be checked."""
+        fields, link = command.fields, (f"{self._name}#{self._lives}", connection.link)
+        observed = None
+        if int(fields["commitOrRollback"]) == TransactionState.COMMIT and not command.is_oneway:
+            message = self._expected.messages[fields["msgId"]]
+            group, address = connection.member.group, connection.address
+            observed = ObservedCommit(Attempt(-1, [message], group, 0, self._world.now_us, link, address=address))
+        self._await_response(connection, command, observed)
+
     def _await_response(
-        self, connection: _BrokerConnection, command: Command, what: Attempt | ObservedPull | None = None
+        self,
+        connection: _BrokerConnection,
+        command: Command,
+        what: Attempt | ObservedPull | ObservedCommit | None = None,
     ) -> None:
         if not command.is_oneway:
             connection.waiting[command.opaque] = Asked(command, self._world.now_us, what)
@@ -218,6 +242,7 @@ class WireMonitor:
         int(RequestCode.SEND_MESSAGE_V2): _sent,
         int(RequestCode.SEND_BATCH_MESSAGE): _sent,
         int(RequestCode.SEND_REPLY_MESSAGE_V2): _replied,
+        int(RequestCode.END_TRANSACTION): _ends,
         int(RequestCode.PULL_MESSAGE): _pulls,
         int(RequestCode.UPDATE_CONSUMER_OFFSET): _commits,
         int(RequestCode.CONSUMER_SEND_MSG_BACK): _await_response,

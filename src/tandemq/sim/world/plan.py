@@ -5,6 +5,7 @@ Sizes are small, so that segments roll, queue files fill, timeouts pass and limi
 
 from dataclasses import dataclass, replace
 from random import Random
+from typing import TypeVar
 
 from tandemq.config.samples import tiny, tiny_name_server
 from tandemq.config.settings import BrokerConfig, NameServerConfig
@@ -153,3 +154,23 @@ def draw(random: Random) -> Plan:
         fault_count=random.randrange(3, 9),
         memory_bytes=random.choice((1 << 30, 40_000)),
     )
+
+
+def has_transactions(seed: int) -> bool:
+    """Return whether an application sends transactions in a seed: in two of ten; the others stay as they were."""
+    return seed % 10 in (7, 8)
+
+
+_SomePlan = TypeVar("_SomePlan", bound=Plan)
+
+
+def with_transactions(plan: _SomePlan, random: Random) -> _SomePlan:
+    """Return the plan with settings of transactions. Its own generator keeps the other draws of a seed as they are."""
+    base = replace(
+        plan.base,
+        transaction_timeout_ms=random.choice((500, 2_000)),
+        transaction_check_interval_ms=random.choice((1_500, 3_000)),
+        transaction_checks_max=random.choice((1_000, 1_000, 1_000, 2)),
+        transactions_max=random.choice((1_000_000, 1_000_000, 12)),
+    )
+    return replace(plan, base=base)

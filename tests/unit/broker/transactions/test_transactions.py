@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from tandemq.broker.connections.connection import pack_host
+from tandemq.broker.state.topics import Topic, internal_topic
 from tandemq.codec.record.record import decode_messages
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.model.message import StoredMessage
+from tandemq.model.message import StoredMessage, encode_properties
 from tandemq.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.json_tables import load_table
@@ -94,7 +96,7 @@ def test_half_message_is_invisible_until_it_is_committed(tmp_path: Path) -> None
     assert (message.body, message.tags, message.keys) == (b"one", "t", ["k"])
     assert (message.sys_flag & 0xC, message.prepared_offset) == (8, stored.log_offset)
     assert (message.born_ms, message.born_host) == (stored.born_ms, stored.born_host)
-    assert bodies(broker, OP_HALF_TOPIC) == [b"0,"]
+    assert bodies(broker, OP_HALF_TOPIC) == [b"0"]
     assert at_offset(broker, OP_HALF_TOPIC, 0).properties["TAGS"] == "d"
 
 
@@ -212,6 +214,20 @@ def test_wrong_end_is_refused_and_changes_nothing(
     assert remark in (answer.remark or "")
     assert delivered(broker) == []
     assert end(broker, 0, COMMIT).code == OK
+
+
+def test_refused_ends_are_logged_once_a_second(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broker = ready(tmp_path)
+    half(broker)
+    for _ in range(3):
+        end(broker, 0, COMMIT, producerGroup="other")
+    broker.pass_time(1_000)
+    end(broker, 0, COMMIT, producerGroup="other")
+    lines = [record.getMessage() for record in caplog.records if "refused=" in record.getMessage()]
+    assert [line.split("group=")[1] for line in lines] == [
+        "other refused=1: The producer group wrong",
+        "other refused=3: The producer group wrong",
+    ]
 
 
 def test_end_of_an_ordinary_message_is_refused(tmp_path: Path) -> None:
@@ -346,8 +362,73 @@ def test_commit_without_its_op_record_is_found_after_a_crash(tmp_path: Path) -> 
     broker.heartbeat("", producers=[GROUP])
     broker.pass_time(100_000)
     assert {check.fields["msgId"] for check in broker.take_requests(RequestCode.CHECK_TRANSACTION_STATE)} == {"C"}
-    assert bodies(broker, OP_HALF_TOPIC)[1] == b"1,"
+    assert bodies(broker, OP_HALF_TOPIC)[1] == b"1"
     assert len(delivered(broker)) == 1
+
+
+@pytest.mark.parametrize("op", [b"2", b"2,"])
+def test_java_broker_ended_a_copy_and_the_half_message_with_it(tmp_path: Path, op: bytes) -> None:
+    """A Java broker writes no op record for a half message that it copies, nor where its copies come from."""
+    broker = ready(tmp_path)
+    for key in "AB":
+        half(broker, key.encode(), key=key)
+    for key in "AB":  # copies as of a check
+        append_as_java(broker, at_offset(broker, HALF_TOPIC, "AB".index(key)), HALF_TOPIC, key.encode())
+    append_as_java(broker, at_offset(broker, HALF_TOPIC, 0), OP_HALF_TOPIC, op, TAGS="d")
+    broker = broker.restart(clean=False)
+    broker.heartbeat("", producers=[GROUP])
+    broker.pass_time(200)
+    assert broker.node.transactions.table is not None
+    assert list(broker.node.transactions.table.entries) == [3]
+    assert end(broker, 1, COMMIT, key="B").code == OK
+    assert end(broker, 3, COMMIT, key="B").code == OK
+    assert [message.body for message in delivered(broker)] == [b"B"]
+
+
+@pytest.mark.parametrize(
+    ("body", "is_logged"),
+    [
+        (b"7", True),
+        (b"0,7,", True),
+        (b"1,99999999999999999,-3,x,,", True),
+        (b"x" * 3_000, False),
+        (b"1" * 3_000, False),
+    ],
+)
+def test_op_record_that_points_nowhere_ends_nothing(
+    tmp_path: Path, body: bytes, is_logged: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither what it names now, nor a half message that gets such an offset later."""
+    broker = ready(tmp_path)
+    half(broker, key="K0")
+    append_as_java(broker, at_offset(broker, HALF_TOPIC, 0), OP_HALF_TOPIC, body, TAGS="d")
+    for number in range(1, 8):
+        half(broker, key=f"K{number}")
+    broker = broker.restart(clean=False)
+    broker.heartbeat("", producers=[GROUP])
+    broker.pass_time(200)
+    assert broker.node.transactions.table is not None
+    first = 1 if body.startswith(b"0,") else 0
+    assert list(broker.node.transactions.table.entries) == list(range(first, 8))
+    assert ("not before it" in caplog.text) is is_logged
+
+
+def append_as_java(broker: Harness, like: StoredMessage, topic: str, body: bytes, **properties: str) -> None:
+    """Append a record behind the broker's back, as a Java broker that had its store."""
+    queue = broker.node.topics.queue(Topic(internal_topic(topic, 1)), 0)
+    broker.node.store.put(
+        queue,
+        body=body,
+        properties=encode_properties(properties or like.properties).encode(),
+        flag=0,
+        sys_flag=0,
+        born_ms=like.born_ms,
+        born_host=pack_host(like.born_host),
+        store_ms=like.store_ms,
+        store_host=pack_host(like.store_host),
+        reconsume_times=0,
+    )
+    broker.node.store.commit()
 
 
 def test_resumed_transaction_is_checked_again(tmp_path: Path) -> None:
@@ -375,6 +456,35 @@ def test_late_commit_of_a_transaction_that_was_given_up(tmp_path: Path) -> None:
     assert end(broker, 1, COMMIT, fromTransactionCheck=True).code == OK
     assert end(broker, 1, COMMIT, fromTransactionCheck=True).code == OK
     assert len(delivered(broker)) == 1
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_transaction_that_was_given_up_is_committed_once_whichever_copy_is_named(tmp_path: Path, first: int) -> None:
+    broker = checking(tmp_path, transaction_checks_max=2)
+    half(broker)
+    broker.pass_time(17_000)
+    assert bodies(broker, CHECK_MAX_TIME_TOPIC) == [b"body"]
+    for at in (first, 0, 1, 2):
+        assert end(broker, at, COMMIT, fromTransactionCheck=True).code == OK
+    assert len(delivered(broker)) == 1
+
+
+def test_resumed_transaction_ends_as_the_half_message_that_is_checked(tmp_path: Path) -> None:
+    broker = checking(tmp_path, transaction_checks_max=1)
+    half(broker)
+    broker.pass_time(13_000)
+    parked = at_offset(broker, CHECK_MAX_TIME_TOPIC, 0)
+    assert broker.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": parked.offset_message_id}).code == OK
+    assert "not open" in (end(broker, 1, COMMIT, fromTransactionCheck=True).remark or "")
+    assert end(broker, 2, COMMIT, fromTransactionCheck=True).code == OK
+    assert len(delivered(broker)) == 1
+
+
+def test_repeated_end_waits_for_replicas_as_the_first_one(tmp_path: Path) -> None:
+    broker = ready(tmp_path, role="SYNC_MASTER")
+    assert half(broker).code == ResponseCode.SLAVE_NOT_AVAILABLE
+    answers = [end(broker, 0, COMMIT).code for _ in range(2)]
+    assert answers == [ResponseCode.SLAVE_NOT_AVAILABLE] * 2
 
 
 def test_counts_are_kept_by_topic(tmp_path: Path) -> None:

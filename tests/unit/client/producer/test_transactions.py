@@ -184,6 +184,15 @@ def test_end_without_a_response_is_not_repeated() -> None:
     assert len(case.ends()) == 1
 
 
+@pytest.mark.parametrize("code", [ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT])
+def test_end_that_is_stored_less_safely_is_not_confirmed(code: ResponseCode) -> None:
+    case = Case(retry_ms=60_000)
+    ticket = case.begin()
+    case.codes[case.broker.address] = int(code)
+    assert case.end(ticket, COMMIT).result() is False
+    assert len(case.ends()) == 1
+
+
 def test_refused_end_is_an_error_and_too_late_an_end_is_not() -> None:
     case = Case()
     ticket = case.begin()
