@@ -34,6 +34,7 @@ COMMANDS = {
         "Run clusters on a simulated network, disk and clock, inject faults, and check invariants.",
     ),
     "spark": ("tandemq.cli.spark.commands:spark", "Archive, check and measure logs with Spark."),
+    "top": ("tandemq.cli.top:top", "Show brokers and consumer groups with lag and rates until Ctrl-C or q."),
     "topic": ("tandemq.cli.admin.topic:topic", "Create, delete, list and show topics."),
     "up": ("tandemq.cli.up:up", "Run a cluster on this machine until Ctrl-C; its data are kept."),
 }
