@@ -1,8 +1,10 @@
 """`tandemq up`: run a whole cluster on this machine."""
 
 import contextlib
+import shlex
 import signal
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,7 +87,9 @@ def up(
     A broker that exits by itself is reported and not restarted; the others continue. When a group has no running broker
     left, or the name server exits, all processes are stopped, with exit code 1.
 
-    With --console, changes of roles on its pages are applied to the groups. Its users and audit log are kept in --data.
+    The groups' configurations are also stored in the database groups.db in --data, for `tandemq ha config`, with the
+    options that are printed. With --console, changes of roles on its pages are stored there and applied to the groups;
+    its users and audit log are kept there too.
     """
     from tandemq.coordination.registry.records import Mode  # noqa: PLC0415
     from tandemq.run.children import ChildCluster  # noqa: PLC0415  # see `tandemq broker`
@@ -106,6 +110,7 @@ def up(
         settings=settings,
         broker_ports=ports_of if port else lambda _group, _id: (0, 0),
         mode=Mode(mode) if mode is not None else None if slaves else Mode.STATIC,
+        keeps_groups=_has_database(),
     )
     if with_console:
         need_packages()
@@ -121,6 +126,18 @@ def up(
         raise LocalError(f"{', '.join(unclean)} did not stop cleanly", hint=f"logs are in {data}")
     if not as_json:
         click.echo(f"stopped; its data are in {data}")
+
+
+def _has_database() -> bool:
+    """Return whether the package of the database is installed, an extra, without importing it."""
+    return find_spec("sqlalchemy") is not None
+
+
+def _config_commands(cluster: "ChildCluster") -> tuple[str, str]:
+    """Return the commands that change a group of the cluster and that apply the change."""
+    database = shlex.join(["--database", cluster.database])
+    registry = shlex.join(["--registry", cluster.registry, "--secret-file", cluster.secret_file])
+    return f"tandemq ha config set {database} GROUP …", f"tandemq ha config apply {database} {registry}"
 
 
 @contextlib.contextmanager
@@ -186,6 +203,7 @@ def _print_ready(cluster: "ChildCluster", console: "Child | None", *, as_json: b
                 "mode": cluster.mode.value,
                 "registry": cluster.registry,
                 "secretFile": cluster.secret_file,
+                "database": cluster.database if cluster.registry and _has_database() else "",
                 "brokers": [
                     {
                         "broker": b.broker_name,
@@ -203,6 +221,9 @@ def _print_ready(cluster: "ChildCluster", console: "Child | None", *, as_json: b
     if cluster.registry:
         click.echo(f"registry     {cluster.registry}, mode {cluster.mode.value}")
         click.echo(f"secret file  {cluster.secret_file}")
+        if _has_database():
+            change, apply = _config_commands(cluster)
+            click.echo(f"configure    {change}\napply        {apply}")
     masters = cluster.masters()
     for broker in cluster.brokers:
         role = "master" if broker in masters else "slave"

@@ -4,13 +4,14 @@
                   ├─ Child "broker-a-0"    tandemq broker -c FILE        directory/broker-a-0.{conf,log}, broker-a-0/
                   ├─ Child "broker-a-1"    …
                   ├─ Child "broker-b-0"    …
-                  └─ Child "console"       tandemq console --json …      directory/console.{log,db}; `console_child`
+                  └─ Child "console"       tandemq console --json …      directory/console.log; `console_child`
 
 Brokers and name server share directory/replication.secret, which is created at the first start. Each child is the
 program that a user would start by hand, with its own configuration file. A child stops when its standard input is
 closed, so that it does not outlive a killed parent. Ports are given or free ones; a child reports its ports in the
 first line of its output and gets the same ports when it is restarted. In the modes `slave-consume` and `elect` the name
-server hosts the registry, and the groups are configured there before the brokers start.
+server hosts the registry, and the groups are configured there before the brokers start, and on request in the database
+directory/groups.db, which the console uses too.
 """
 
 import contextlib
@@ -236,6 +237,7 @@ class ChildCluster:
         mode: failover mode (docs/guides/failover.md); None: existing groups keep theirs, new ones use `elect`.
         settings: broker settings by RocketMQ's keys, for all brokers.
         name_server_settings: settings of the name server.
+        keeps_groups: store the groups in `database` too; this needs SQLAlchemy.
     """
 
     def __init__(
@@ -249,6 +251,7 @@ class ChildCluster:
         mode: Mode | None = Mode.STATIC,
         settings: Mapping[str, Setting] | None = None,
         name_server_settings: Mapping[str, Setting] | None = None,
+        keeps_groups: bool = False,
     ) -> None:
         """Create the cluster without starting it."""
         self._name_server_settings = dict(name_server_settings or {})
@@ -256,6 +259,7 @@ class ChildCluster:
         self._shape = (groups, slaves)
         self._ports = broker_ports
         self._mode = mode
+        self._keeps_groups = keeps_groups
         self._settings = dict(settings or {})
         self.name_server = Child("namesrv", self.directory, lambda startup: self._name_server_command(startup, port))
         self.brokers: list[BrokerChild] = []
@@ -293,6 +297,11 @@ class ChildCluster:
         return str(self._settings.get("haSecretFile", self.directory / SECRET_FILE_NAME))
 
     @property
+    def database(self) -> str:
+        """URL of the database of group configurations."""
+        return f"sqlite:///{self.directory.absolute() / 'groups.db'}"
+
+    @property
     def name_servers(self) -> str:
         """Name server address for clients, "ip:port"."""
         return self.name_server.address
@@ -320,10 +329,7 @@ class ChildCluster:
         self.name_server.start()
         groups, slaves = self._shape
         if self._hosts_registry():
-            names = map(group_name, range(groups))
-            self._mode = configure(
-                f"namesrv://{self.name_servers}", names, self._mode, slaves + 1, secret_file=self.secret_file
-            )
+            self._configure()
         for broker_id in range(slaves + 1):
             for number in range(groups):
                 broker = self._make(number, broker_id)
@@ -333,6 +339,23 @@ class ChildCluster:
                 self._wait_registered()
         self._wait_registered()
         self.wait_until(self.in_sync)
+
+    def _configure(self) -> None:
+        groups, slaves = self._shape
+        with contextlib.ExitStack() as stack:
+            database = None
+            if self._keeps_groups:
+                from tandemq.groupdb.database import GroupDatabase  # noqa: PLC0415  # an extra
+
+                database = stack.enter_context(GroupDatabase(self.database))
+            self._mode = configure(
+                f"namesrv://{self.name_servers}",
+                map(group_name, range(groups)),
+                self._mode,
+                slaves + 1,
+                secret_file=self.secret_file,
+                database=database,
+            )
 
     def _wait_registered(self) -> None:
         for broker in self.brokers:
@@ -449,11 +472,10 @@ class ChildCluster:
 
 def console_child(cluster: ChildCluster, port: int) -> Child:
     """Return the console of a cluster that runs, to be started; it also publishes configurations of groups."""
-    database = f"sqlite:///{cluster.directory.absolute() / 'console.db'}"
 
     def command(startup: Mapping[str, Any]) -> list[str]:
         own = int(startup["address"].rpartition(":")[2]) if startup else port
-        words = ["console", "--port", str(own), "--namesrv", cluster.name_servers, "--database", database]
+        words = ["console", "--port", str(own), "--namesrv", cluster.name_servers, "--database", cluster.database]
         if cluster.registry:
             words += ["--publish", "--registry", cluster.registry, "--secret-file", cluster.secret_file]
         return words

@@ -6,12 +6,21 @@
     elect           initial master       slaves, FULL       yes
 
 A group that an earlier run or `tandemq ha config` configured keeps its configuration, unless another mode is requested.
+With a database of group configurations, each group is stored there as well:
+
+    in the database                          database afterwards
+    nothing, or a revision that was applied  what the registry has: the registry's is as new, or newer
+    a revision that is not applied           that revision, with missing members and a requested mode; not applied here
+
+The database is written before the registry, so that a publisher that runs meanwhile does not undo a change of mode.
 Use this module only while no broker of the groups runs. Source: docs/guides/failover.md, "Group configuration".
 """
 
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tandemq.coordination.registry.records import (
     GroupConfig,
@@ -30,7 +39,12 @@ from tandemq.errors import ConfigError, OutcomeUnknown, RemoteError
 from tandemq.registry import Create, Done, NodeFound, NodeMissing, Operation, Read, Unknown, Write, parse_address
 from tandemq.run.registry_session import RegistryClient
 
+if TYPE_CHECKING:
+    from tandemq.groupdb.database import GroupDatabase, StoredGroup
+
 CLUSTER = "DefaultCluster"
+AUTHOR = "start of the local cluster"
+"""Who has made the changes, in the audit log of the database."""
 
 
 def has_registry(directory: Path) -> bool:
@@ -51,8 +65,9 @@ def configure(
     members: int,
     cluster: str = CLUSTER,
     secret_file: str | Path = "",
+    database: "GroupDatabase | None" = None,
 ) -> Mode:
-    """Write the configurations of groups to the registry, and return their mode.
+    """Write the configurations of groups to the registry and to a database, and return their mode.
 
     Args:
         address: the registry, "namesrv://host:port".
@@ -61,35 +76,81 @@ def configure(
         members: number of brokers per group; further configured members stay configured.
         cluster: cluster of the groups.
         secret_file: haSecretFile of the name server, "" if it has none.
+        database: group configurations of `tandemq ha config`; None: only the registry.
 
     Raises:
         ConfigError: a group cannot change to the mode now, or the groups have different modes.
+        RevisionConflict: a group was changed in the database meanwhile.
         NetworkError: the registry does not answer.
         RemoteError: the registry refuses.
     """
     modes: dict[str, Mode] = {}
     with RegistryClient(parse_address(address), secret_file=secret_file) as registry:
         for name in names:
-            modes[name] = _configure_group(registry, cluster, name, mode, members)
+            modes[name] = _configure_group(registry, cluster, name, mode, members, database)
     if len(set(modes.values())) > 1:
         listed = ", ".join(f"{name}: {found.value}" for name, found in modes.items())
         raise ConfigError(f"the groups have different modes ({listed})", hint="give one mode for all of them")
     return next(iter(modes.values()))
 
 
-def _configure_group(registry: RegistryClient, cluster: str, name: str, mode: Mode | None, members: int) -> Mode:
+def _configure_group(
+    registry: RegistryClient,
+    cluster: str,
+    name: str,
+    mode: Mode | None,
+    members: int,
+    database: "GroupDatabase | None",
+) -> Mode:
     path = config_path(cluster, name)
     node = _read(registry, path)
     before = None if node is None else config_from_json(name, node.data)
-    wanted = mode or (before.mode if before is not None else Mode.ELECT)
-    after = _config(before, wanted, members)
+    stored = None if database is None else database.group(cluster, name)
+    # A registry that has lost its files gets the group from the database.
+    origin = before or (stored.config if stored is not None else None)
+    wanted = mode or (origin.mode if origin is not None else Mode.ELECT)
+    after = _config(origin, wanted, members)
     if after != before:
         _leave_mode(registry, state_path(cluster, name), name, before, after)
+    if database is not None:
+        stored = _store(database, cluster, name, stored, _to_store(stored, after, mode, members))
     if node is None:
         _do(registry, Create(path, config_to_json(after)), path)
     elif after != before:
         _do(registry, Write(path, config_to_json(after), node.version), path)
+    if database is not None and stored is not None and _is_same(stored.config, after):
+        database.mark_applied(stored)
     return wanted
+
+
+def _to_store(stored: "StoredGroup | None", after: GroupConfig, mode: Mode | None, members: int) -> GroupConfig | None:
+    """Return the configuration that the database must have; None: the removal that it has."""
+    if stored is None or stored.is_applied:
+        return after
+    return None if stored.config is None else _config(stored.config, mode or stored.config.mode, members)
+
+
+def _store(
+    database: "GroupDatabase", cluster: str, name: str, stored: "StoredGroup | None", config: GroupConfig | None
+) -> "StoredGroup | None":
+    """Store a group's configuration as a new revision, if it differs from the stored one."""
+    from tandemq.groupdb.audit import Actor  # noqa: PLC0415  # an extra
+
+    if config is None or (stored is not None and _is_same(stored.config, config)):
+        return stored
+    return database.change(
+        cluster,
+        name,
+        lambda _: config,
+        wall_ms=time.time_ns() // 1_000_000,
+        by=Actor(AUTHOR),
+        expected_revision=0 if stored is None else stored.revision,
+    )
+
+
+def _is_same(one: GroupConfig | None, other: GroupConfig) -> bool:
+    """Return whether two configurations are equal, in whatever order they list the members."""
+    return one is not None and config_to_json(one) == config_to_json(other)
 
 
 def _config(before: GroupConfig | None, mode: Mode, members: int) -> GroupConfig:

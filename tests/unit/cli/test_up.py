@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from tandemq import ConsumeFrom, Message
 from tandemq.cli.up import ports_of
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.groupdb.database import GroupDatabase
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
@@ -26,6 +28,8 @@ from tests.blackbox.programs import wait_until
 from tests.unit.cli.conftest import Run
 
 pytestmark = pytest.mark.system
+STORES = "stores, configuration and logs: {}; Ctrl-C stops it\n"
+"""The last line of the output when the cluster is ready."""
 
 
 @contextmanager
@@ -149,6 +153,67 @@ def test_mode_of_existing_data_is_kept(tmp_path: Path) -> None:
                 up.kill()
 
 
+def failover_status(broker: dict[str, Any]) -> dict[str, Any]:
+    answer = try_request(broker["address"], Command(RequestCode.TANDEM_FAILOVER_STATUS))
+    assert answer is not None
+    found: dict[str, Any] = loads(answer.body)
+    return found
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+
+
+@pytest.mark.timeout(120)
+def test_groups_are_changed_with_ha_config_and_the_next_start_keeps_the_change(run: Run, tmp_path: Path) -> None:
+    def shown() -> tuple[int, bool, list[tuple[str, int]]]:
+        group = json.loads(run("ha", "config", "show", "broker-a", "--database", database, "--json").stdout)
+        return group["revision"], group["applied"], [(one["role"], one["weight"]) for one in group["members"]]
+
+    def followed(broker: dict[str, Any]) -> bool:
+        return [one["weight"] for one in failover_status(broker)["members"]] == [100, 40]
+
+    swapped = [("slave", 100), ("master", 40)]
+    with started(tmp_path, "--slaves", "1", "--mode", "slave-consume") as (process, printed):
+        database = printed["database"]
+        registry = ["--registry", printed["registry"], "--secret-file", printed["secretFile"]]
+        assert shown() == (1, True, [("master", 100), ("slave", 100)])
+        members = ["--member", "0,role=slave", "--member", "1,role=master,weight=40"]
+        run("ha", "config", "set", "broker-a", *members, "--database", database)
+        run("ha", "config", "apply", "--database", database, *registry)
+        for broker in printed["brokers"]:
+            wait_until(lambda broker=broker: followed(broker), "the broker has the new weight")  # type: ignore[misc]
+        run("ha", "switch", "--broker", "broker-a", "--to", 1, "-n", printed["nameServer"])
+        assert [failover_status(broker)["isMaster"] for broker in printed["brokers"]] == [False, True]
+        assert shown() == (2, True, swapped)
+        stop(process)
+
+    with started(tmp_path, "--slaves", "1") as (process, printed):
+        assert printed["database"] == database
+        assert shown() == (2, True, swapped)
+        assert [failover_status(broker)["isMaster"] for broker in printed["brokers"]] == [False, True]
+        assert all(map(followed, printed["brokers"]))
+        stop(process)
+
+
+def test_commands_for_the_groups_are_printed_and_work(run: Run, tmp_path: Path) -> None:
+    data = tmp_path / "with a space"
+    words = ["up", "--brokers", "1", "--port", "0", "--data", str(data)]
+    with subprocess.Popen([sys.executable, "-m", "tandemq", *words], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines = dict(line.rstrip().split(None, 1) for line in iter(process.stdout.readline, STORES.format(data)))
+            change, apply = (shlex.split(lines[name])[1:] for name in ("configure", "apply"))
+            run(*change[:-2], "broker-a", "--member", "1,priority=3")
+            (done,) = json.loads(run(*apply, "--json").stdout)
+            assert (done["group"], done["done"]) == ("broker-a", "written")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
 @pytest.mark.timeout(120)
 def test_console_beside_the_cluster_publishes_its_roles(tmp_path: Path) -> None:
     with started(tmp_path, "--slaves", "1", "--console") as (process, printed):
@@ -156,9 +221,8 @@ def test_console_beside_the_cluster_publishes_its_roles(tmp_path: Path) -> None:
         assert "/setup/" in link
         with urllib.request.urlopen(link, timeout=20) as page:
             assert b"The user becomes an admin" in page.read()
-        url = f"sqlite:///{tmp_path / 'console.db'}"
-        with GroupDatabase(url) as database:
-            wait_until(lambda: bool(database.groups()), "the publisher imports the group")
+        assert printed["database"] == f"sqlite:///{tmp_path / 'groups.db'}"
+        with GroupDatabase(printed["database"]) as database:
             assert [one.broker_name for one in database.groups()] == ["broker-a"]
             wait_until(lambda: database.groups()[0].is_applied, "its configuration is applied")
         os.kill(printed["console"]["pid"], signal.SIGKILL)

@@ -18,6 +18,7 @@ from tandemq.coordination.registry.records import (
     Role,
 )
 from tandemq.errors import ConfigError, RemoteError
+from tandemq.groupdb.database import GroupDatabase
 from tandemq.registry import Create, NodeFound, Read, Write, parse_address
 from tandemq.run.groups import CLUSTER, configure, has_registry, new_group
 from tandemq.run.local import LocalCluster
@@ -37,6 +38,19 @@ def registry(tmp_path: Path) -> Iterator[str]:
     server.stop()
     thread.join()
     server.close()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[GroupDatabase]:
+    with GroupDatabase(f"sqlite:///{tmp_path / 'groups.db'}") as opened:
+        yield opened
+
+
+def in_database(database: GroupDatabase) -> tuple[GroupConfig | None, int, bool]:
+    """Return configuration and revision of broker-a in the database, and whether it is applied."""
+    found = database.group(CLUSTER, "broker-a")
+    assert found is not None
+    return found.config, found.revision, found.is_applied
 
 
 def stored(address: str, name: str = "broker-a") -> GroupConfig:
@@ -92,6 +106,73 @@ def test_existing_configuration_is_kept_and_new_members_are_added(registry: str)
             GroupMember(2, Role.SLAVE),
         ),
     )
+
+
+def test_database_gets_what_the_registry_has(registry: str, database: GroupDatabase) -> None:
+    pair = new_group(Mode.ELECT, 2)
+    for _ in range(2):
+        configure(registry, ["broker-a"], None, 2, database=database)
+        assert in_database(database) == (pair, 1, True)
+    configure(registry, ["broker-a"], Mode.SLAVE_CONSUME, 3)  # without the database
+    configure(registry, ["broker-a"], None, 2, database=database)
+    assert in_database(database) == (new_group(Mode.SLAVE_CONSUME, 3), 2, True)
+    configure(registry, ["broker-a"], Mode.ELECT, 2, database=database)
+    assert in_database(database) == (stored(registry), 3, True)
+    assert stored(registry) == new_group(Mode.ELECT, 3)
+
+
+def test_revision_that_is_not_applied_stays_with_missing_members_and_a_requested_mode(
+    registry: str, database: GroupDatabase
+) -> None:
+    configure(registry, ["broker-a"], Mode.SLAVE_CONSUME, 2, database=database)
+    swapped = GroupConfig(Mode.SLAVE_CONSUME, (GroupMember(0, Role.SLAVE, weight=7), GroupMember(1, Role.MASTER)))
+    database.change(CLUSTER, "broker-a", lambda _: swapped, wall_ms=1)
+    configure(registry, ["broker-a"], None, 2, database=database)
+    assert in_database(database) == (swapped, 2, False)
+    assert stored(registry) == new_group(Mode.SLAVE_CONSUME, 2)
+    configure(registry, ["broker-a"], None, 3, database=database)
+    third = GroupMember(2, Role.SLAVE)
+    assert in_database(database) == (GroupConfig(swapped.mode, (*swapped.members, third)), 3, False)
+    assert stored(registry) == new_group(Mode.SLAVE_CONSUME, 3)
+    configure(registry, ["broker-a"], Mode.ELECT, 3, database=database)
+    assert stored(registry) == new_group(Mode.ELECT, 3)
+    config, revision, is_applied = in_database(database)
+    assert config is not None and (config.mode, config.member(0), revision, is_applied) == (
+        Mode.ELECT,
+        GroupMember(0, Role.MASTER, weight=7),
+        4,
+        False,
+    )
+
+
+def test_removal_that_is_not_applied_stays(registry: str, database: GroupDatabase) -> None:
+    configure(registry, ["broker-a"], None, 2, database=database)
+    database.change(CLUSTER, "broker-a", lambda _: None, wall_ms=1)
+    configure(registry, ["broker-a"], None, 2, database=database)
+    assert in_database(database) == (None, 2, False)
+    assert stored(registry) == new_group(Mode.ELECT, 2)
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+def test_registry_that_has_lost_a_group_gets_it_from_the_database(
+    registry: str, database: GroupDatabase, is_applied: bool
+) -> None:
+    members = (GroupMember(0, Role.SLAVE), GroupMember(1, Role.MASTER, weight=7))
+    config = GroupConfig(Mode.SLAVE_CONSUME, members)
+    group = database.change(CLUSTER, "broker-a", lambda _: config, wall_ms=1)
+    if is_applied:
+        database.mark_applied(group)
+    assert configure(registry, ["broker-a"], None, 2, database=database) is Mode.SLAVE_CONSUME
+    assert stored(registry) == config
+    assert in_database(database) == (config, 1, True)
+
+
+def test_refused_change_of_mode_changes_neither_registry_nor_database(registry: str, database: GroupDatabase) -> None:
+    configure(registry, ["broker-a"], Mode.ELECT, 2, database=database)
+    put_state(registry, GroupState(4, 1, (0, 1), reader=1))
+    with pytest.raises(ConfigError, match=r"broker 1 is its master"):
+        configure(registry, ["broker-a"], Mode.STATIC, 2, database=database)
+    assert in_database(database) == (stored(registry), 1, True)
 
 
 def test_static_is_refused_while_another_broker_than_0_is_master(registry: str) -> None:
