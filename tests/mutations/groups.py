@@ -298,18 +298,6 @@ def stale_slave_reads() -> AbstractContextManager[Any]:
     return patched(takeover, "may_take_reading", may_take_reading)
 
 
-def switched_too_early() -> AbstractContextManager[Any]:
-    """A switch does not wait until the target has the whole log."""
-    original = handover.Handover._propose_switch
-
-    def propose(self: handover.Handover, progress: Any, now: Any) -> None:
-        end, self._log.end = self._log.end, 0
-        original(self, progress, now)
-        self._log.end = end
-
-    return patched(handover.Handover, "_propose_switch", propose)
-
-
 GROUP_MUTATIONS: dict[str, Mutation] = {
     "epoch-not-begun": Mutation(epoch_not_begun, ANY),
     "tail-not-cut": Mutation(tail_not_cut, ANY),
@@ -339,7 +327,6 @@ GROUP_MUTATIONS: dict[str, Mutation] = {
     "refusal-never-forgotten": Mutation(refusal_never_forgotten, frozenset({"I14"})),
     "last-slave-leaves": Mutation(last_slave_leaves, frozenset({"I6"})),
     "stale-slave-reads": Mutation(stale_slave_reads, frozenset({"I6"})),
-    "switched-too-early": Mutation(switched_too_early, ANY),
     "master-not-looked-for": Mutation(master_not_looked_for, frozenset({"I14"})),
     **TRANSACTION_GROUP_MUTATIONS,
 }

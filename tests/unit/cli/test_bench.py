@@ -58,14 +58,14 @@ def test_batch_with_a_delay_level_is_a_usage_error() -> None:
 
 @pytest.mark.parametrize("kind", ["produce", "consume", "replicate"])
 def test_command_has_every_option_of_the_generator(kind: str) -> None:
-    """Under the same name, but for --broker."""
+    """Under the same name, but for --broker, and --tls, which stands before every command."""
     options = {option for parameter in bench.bench.commands[kind].params for option in parameter.opts}
     subparsers = _parser()._subparsers
     assert subparsers is not None
     choices = subparsers._group_actions[0].choices
     assert isinstance(choices, dict)
     generator = {option for action in choices[kind]._actions for option in action.option_strings}
-    assert generator - {"-h", "--help", "--broker-name"} <= options
+    assert generator - {"-h", "--help", "--broker-name", "--tls"} <= options
 
 
 def test_forms_are_those_of_the_generator() -> None:

@@ -48,6 +48,7 @@ class Traffic:
                 await self.producer.send(Message("T", body))
             except TandemError as error:
                 self.failed.append(error)
+                self.is_stopped = True  # a closed producer fails at once, for ever
             else:
                 self.stored[body] = time.monotonic()
             self._grown.set()
