@@ -227,6 +227,7 @@ class Broker(BrokerParts):
         Raises:
             StoreError: something could not be written; the next start will check the log.
         """
+        self.transactions.close()
         self.offsets.save()
         self.topics.save()
         self.groups.save()

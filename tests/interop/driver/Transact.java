@@ -15,14 +15,18 @@ final class Transact {
     }
 
     /**
-     * transact: namesrv topic group [count] [trace]. Sends count messages of each kind, with the bodies kind-0, kind-1, …: commit,
-     * rollback; late (unknown first, committed by the second check), never (unknown always). A line "sent" per message,
-     * "checked" per check; it ends when stopped.
+     * transact: namesrv topic group [count] [name] [late] [trace] [timeout_ms]. Sends count messages of each kind, with the
+     * bodies kind-0, kind-1, … (kind-name0, … with a name): commit, rollback; late (unknown first, committed by the second
+     * check, or by check number late; never with late=0), never (unknown always). A line "sent" per message, "checked" per
+     * check; it ends when stopped.
      */
     static void run(Order order) throws Exception {
+        String name = order.text("name", "");
+        int late = order.number("late", 2);
         Map<String, Integer> checks = new ConcurrentHashMap<>();
         TransactionMQProducer producer = new TransactionMQProducer(null, order.text("group"), null, order.flag("trace"), null);
         order.configure(producer);
+        producer.setSendMsgTimeout(order.number("timeout_ms", 3000));
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
@@ -37,14 +41,14 @@ final class Transact {
                 int count = checks.merge(body, 1, Integer::sum);
                 order.emit("checked", "body", body, "topic", message.getTopic(), "count", count,
                     "transactionId", message.getTransactionId(), "properties", message.getProperties());
-                return body.startsWith("commit") || body.startsWith("late") && count == 2 ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.UNKNOW;
+                return body.startsWith("commit") || body.startsWith("late") && count == late ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.UNKNOW;
             }
         });
         producer.start();
         try {
             for (String kind : new String[] {"commit", "rollback", "late", "never"}) {
                 for (int i = 0; i < order.number("count", 1); i++) {
-                    byte[] body = (kind + "-" + i).getBytes(StandardCharsets.UTF_8);
+                    byte[] body = (kind + "-" + name + i).getBytes(StandardCharsets.UTF_8);
                     TransactionSendResult sent = producer.sendMessageInTransaction(new Message(order.text("topic"), "tag", "key", body), null);
                     order.emit("sent", "status", sent.getSendStatus().name(), "transactionId", sent.getTransactionId());
                 }

@@ -476,11 +476,29 @@ class Transactions:
         """Update the offset table; it never counts an end that is not on the device."""
         if self._unflushed is not None and self._unflushed[0] <= self._store.log.flushed_offset:
             progress, self._unflushed = self._unflushed[1], None
-            for topic, offset in ((HALF_TOPIC, progress.half), (OP_HALF_TOPIC, progress.op)):
-                if self._offsets.get(topic, GROUP, 0) != offset:
-                    self._offsets.commit(topic, GROUP, 0, offset)
+            self._set_offsets(progress)
         if now.mono_ms >= self._progress_due_ms and self._unflushed is None and (HALF_TOPIC, 0) in self._store.queues:
             self._progress_due_ms = now.mono_ms + PROGRESS_MS
-            ops = self._store.queues.get((OP_HALF_TOPIC, 0))
-            progress = self._progress(ops.max_offset if ops is not None else 0)
-            self._unflushed = (self._store.log.written_end, progress)
+            self._unflushed = (self._store.log.written_end, self._progress_now())
+
+    def close(self) -> None:
+        """Update the offset table, by which a Java broker goes on: it would check again what has ended since; blocking.
+
+        Raises:
+            DiskFailed: the log could not be synced.
+        """
+        is_current = self._mastership == (self._role.role.epoch, self._store.log.truncations)
+        if self.table is None or not is_current or (HALF_TOPIC, 0) not in self._store.queues:
+            return
+        self._store.flush()
+        if self._store.log.flushed_offset >= self._store.log.written_end:
+            self._set_offsets(self._progress_now())
+
+    def _progress_now(self) -> Progress:
+        ops = self._store.queues.get((OP_HALF_TOPIC, 0))
+        return self._progress(ops.max_offset if ops is not None else 0)
+
+    def _set_offsets(self, progress: Progress) -> None:
+        for topic, offset in ((HALF_TOPIC, progress.half), (OP_HALF_TOPIC, progress.op)):
+            if self._offsets.get(topic, GROUP, 0) != offset:
+                self._offsets.commit(topic, GROUP, 0, offset)

@@ -565,6 +565,20 @@ def test_offset_table_ahead_of_the_log_forgets_nothing(tmp_path: Path) -> None:
     assert len(delivered(broker)) == 1
 
 
+def test_clean_stop_leaves_the_progress_for_a_java_broker(tmp_path: Path) -> None:
+    """It checks again what has ended since the offsets in the table, if a list names it (4.9) or no op record does."""
+    broker = checking(tmp_path)
+    for key in "ABC":
+        half(broker, key=key)
+    broker.pass_time(4_200)
+    assert end(broker, 3, COMMIT, key="A").code == OK
+    broker.node.stop(broker.now)
+    broker.node.close()
+    table = load_table(broker.disk, "consumerOffset.json")["offsetTable"]
+    progress = {name: table[f"{name}@CID_RMQ_SYS_TRANS"]["0"] for name in (HALF_TOPIC, OP_HALF_TOPIC)}
+    assert progress == {HALF_TOPIC: 4, OP_HALF_TOPIC: 2}
+
+
 def test_end_right_after_the_start_is_taken(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     half(broker, key="A")
