@@ -171,6 +171,8 @@ class _Opening:
     def settle_queues(self) -> None:
         """Write the queues' entries and set their offsets."""
         store = self.store
+        if self._records == 0:
+            store.take_last_time()
         store.write_queues()
         for queue in store.queues.values():
             queue.next_offset = queue.max_offset

@@ -90,6 +90,7 @@ class Store:
         self.marks = Marks(boot_id=config.boot_id)
         self._marks_file = open_marks(disk)
         self.last_store_ms = 0
+        """Store time (ms) of the last record in the log, 0 if there is none or it cannot be read."""
         self.queued_ms = 0
         """Store time (ms) of the last record whose queue entries are written."""
         self.damaged: list[DamagedRange] = []
@@ -331,6 +332,12 @@ class Store:
         """Return the store time (ms) of a message of a queue, 0 if it cannot be read."""
         found = self.record_of(queue, queue_offset)
         return found[0].store_ms if found is not None else 0
+
+    def take_last_time(self) -> None:
+        """Set the store time of the last record, by the queue that it is in; for a recovery that read none."""
+        queue = max(self.queues.values(), key=lambda one: one.last_log_end, default=None)
+        if queue is not None and queue.max_offset > queue.min_offset:
+            self.last_store_ms = self.stored_ms(queue, queue.max_offset - 1)
 
     def offset_by_time(self, queue: ConsumeQueue, wall_ms: int, *, upper: bool = False) -> int:
         """Return the queue offset of the first message stored at or after a time (`upper`: the last at or before it).
