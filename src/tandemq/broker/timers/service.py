@@ -365,8 +365,8 @@ class TimedMessages:
     def _roll(self, table: PendingTimers, timers: ConsumeQueue, end_ms: int, now: Now) -> None:
         """Store messages again whose time is far away."""
         for task in table.rolls_before(end_ms, self._turn.room):
-            if not table.is_waiting(task.queue_offset, task.out_ms):
-                continue
+            if task.out_ms < end_ms or not table.is_waiting(task.queue_offset, task.out_ms):
+                continue  # it is delivered in this turn or one of the next, or was already
             self._turn.room -= 1
             try:
                 timed = read_timed(self._store, timers, task.queue_offset)

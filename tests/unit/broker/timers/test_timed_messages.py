@@ -429,3 +429,12 @@ def test_retention_keeps_the_log_from_the_oldest_waiting_message_on(tmp_path: Pa
     assert again.node.timers.needed_from() == offset  # also before it has read them
     again.pass_time(70_000)
     assert again.node.timers.needed_from() is None
+
+
+def test_message_that_became_due_before_it_was_stored_again_comes_once(tmp_path: Path) -> None:
+    """The broker had no turn from before that moment until after its time."""
+    broker = ready(tmp_path, timer_roll_window=4)
+    timed(broker, b"one", TIMER_DELAY_SEC="6")
+    broker.now = Now(broker.now.mono_ms + 20_000, broker.now.wall_ms + 20_000)
+    broker.pass_time(3_000)
+    assert bodies(broker) == [b"one"]
