@@ -15,15 +15,16 @@ from tandemq.errors import StoreError
 from tandemq.storage.store import Store
 from tandemq.telemetry.families import Batch, counter, gauge, single
 
-_LOCAL = ("storage_type", "storage_medium")
-_DISK = ("local", "disk")
-SIZE = gauge("rocketmq_storage_size_bytes", "Bytes of the commit log.", *_LOCAL)
-FLUSH_BEHIND = gauge("rocketmq_storage_flush_behind_bytes", "Bytes of the log written and not synced.", *_LOCAL)
+LOCAL_LABELS = ("storage_type", "storage_medium")
+LOCAL_DISK = ("local", "disk")
+"""Values of these labels for the store's own files."""
+SIZE = gauge("rocketmq_storage_size_bytes", "Bytes of the commit log.", *LOCAL_LABELS)
+FLUSH_BEHIND = gauge("rocketmq_storage_flush_behind_bytes", "Bytes of the log written and not synced.", *LOCAL_LABELS)
 DISPATCH_BEHIND = gauge(
-    "rocketmq_storage_dispatch_behind_bytes", "Always 0: queues are entered in the turn of the write.", *_LOCAL
+    "rocketmq_storage_dispatch_behind_bytes", "Always 0: queues are entered in the turn of the write.", *LOCAL_LABELS
 )
 RESERVE_MS = gauge(
-    "rocketmq_storage_message_reserve_time_milliseconds", "Age of the oldest message of the log.", *_LOCAL
+    "rocketmq_storage_message_reserve_time_milliseconds", "Age of the oldest message of the log.", *LOCAL_LABELS
 )
 PERMISSION = gauge("rocketmq_broker_permission", "brokerPermission: 4 is read, 2 is write, 6 is both.")
 START = gauge("tandemq_store_start_offset", "Log offset of the oldest byte of the commit log.")
@@ -69,10 +70,10 @@ class StoreMetrics:
     def collect(self, now: Now) -> Iterator[Batch | None]:
         """Yield the batches."""
         log = self._store.log
-        yield Batch(SIZE, {_DISK: log.written_end - log.start})
-        yield Batch(FLUSH_BEHIND, {_DISK: log.written_end - log.flushed_offset})
-        yield Batch(DISPATCH_BEHIND, {_DISK: 0})
-        yield Batch(RESERVE_MS, {_DISK: self._oldest_ms(now)})
+        yield Batch(SIZE, {LOCAL_DISK: log.written_end - log.start})
+        yield Batch(FLUSH_BEHIND, {LOCAL_DISK: log.written_end - log.flushed_offset})
+        yield Batch(DISPATCH_BEHIND, {LOCAL_DISK: 0})
+        yield Batch(RESERVE_MS, {LOCAL_DISK: self._oldest_ms(now)})
         yield single(PERMISSION, self._current.config.permission)
         yield single(START, log.start)
         yield single(END, log.written_end)

@@ -6,21 +6,29 @@ Source: docs/reference/timers.md; RocketMQ DefaultStoreMetricsConstant, TimerMet
 from collections.abc import Iterator
 
 from tandemq.boundary import Now
+from tandemq.broker.metrics.store_metrics import LOCAL_DISK, LOCAL_LABELS
 from tandemq.broker.timers.service import TimedMessages
 from tandemq.telemetry.families import PAUSE_EVERY, Batch, counter, gauge, single
 
 BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
-WAITING = gauge("rocketmq_timing_messages", "Timed messages that wait for their time.", "topic")
+WAITING = gauge("rocketmq_timing_messages", "Timed messages that wait for their time.", "topic", *LOCAL_LABELS)
 SNAPSHOT = gauge(
-    "rocketmq_timer_message_snapshot", "Timed messages that are due within a number of seconds.", "timer_bound_s"
+    "rocketmq_timer_message_snapshot",
+    "Timed messages that are due within a number of seconds.",
+    "timer_bound_s",
+    *LOCAL_LABELS,
 )
-ENQUEUE_LAG = gauge("rocketmq_timer_enqueue_lag", "Timed messages in the log that were not read yet, after a failover.")
-DEQUEUE_LAG = gauge("rocketmq_timer_dequeue_lag", "Timed messages that are due and not delivered yet.")
+ENQUEUE_LAG = gauge(
+    "rocketmq_timer_enqueue_lag", "Timed messages in the log that were not read yet, after a failover.", *LOCAL_LABELS
+)
+DEQUEUE_LAG = gauge("rocketmq_timer_dequeue_lag", "Timed messages that are due and not delivered yet.", *LOCAL_LABELS)
 DEQUEUE_LATENCY = gauge(
-    "rocketmq_timer_dequeue_latency_milliseconds", "Time for which the oldest message that is due has been so."
+    "rocketmq_timer_dequeue_latency_milliseconds",
+    "Time for which the oldest message that is due has been so.",
+    *LOCAL_LABELS,
 )
-ENQUEUED = counter("rocketmq_timer_enqueue_total", "Timed messages that were taken.", "topic")
-DEQUEUED = counter("rocketmq_timer_dequeue_total", "Timed messages that were delivered.", "topic")
+ENQUEUED = counter("rocketmq_timer_enqueue_total", "Timed messages that were taken.", "topic", *LOCAL_LABELS)
+DEQUEUED = counter("rocketmq_timer_dequeue_total", "Timed messages that were delivered.", "topic", *LOCAL_LABELS)
 DELETED = counter("tandemq_timers_deleted_total", "Timed messages that were recalled or deleted before their time.")
 DAMAGED = gauge("tandemq_timers_damaged", "Timed messages that wait for the repair of their record.")
 
@@ -35,16 +43,16 @@ class TimedMessageMetrics:
     def collect(self, now: Now) -> Iterator[Batch | None]:
         """Yield the batches; none of what waits on a slave, which does not know."""
         timers, metrics = self._timers, self._timers.metrics
-        yield Batch(ENQUEUED, {(topic,): count for topic, count in metrics.enqueued_total.items()})
-        yield Batch(DEQUEUED, {(topic,): count for topic, count in metrics.dequeued_total.items()})
+        yield Batch(ENQUEUED, {(topic, *LOCAL_DISK): count for topic, count in metrics.enqueued_total.items()})
+        yield Batch(DEQUEUED, {(topic, *LOCAL_DISK): count for topic, count in metrics.dequeued_total.items()})
         yield single(DELETED, metrics.deleted_total)
         table, progress = timers.table, timers.check(now)
-        yield single(ENQUEUE_LAG, timers.unread())
+        yield Batch(ENQUEUE_LAG, {LOCAL_DISK: timers.unread()})
         if table is None or progress is None:
             return
         yield single(DAMAGED, len(timers.damaged))
-        yield single(DEQUEUE_LATENCY, timers.behind_ms(now))
-        yield Batch(WAITING, {(topic,): count for topic, count in metrics.by_topic().items()})
+        yield Batch(DEQUEUE_LATENCY, {LOCAL_DISK: timers.behind_ms(now)})
+        yield Batch(WAITING, {(topic, *LOCAL_DISK): count for topic, count in metrics.by_topic().items()})
         due, within = 0, dict.fromkeys(BOUNDS_S, 0)
         for number, out_ms in enumerate(list(table.slots)):
             count = table.at(out_ms)
@@ -54,5 +62,5 @@ class TimedMessageMetrics:
                 within[bound] += count if left_ms <= bound * 1_000 else 0
             if number % PAUSE_EVERY == 0:
                 yield None
-        yield single(DEQUEUE_LAG, due)
-        yield Batch(SNAPSHOT, {(str(bound),): count for bound, count in within.items()})
+        yield Batch(DEQUEUE_LAG, {LOCAL_DISK: due})
+        yield Batch(SNAPSHOT, {(str(bound), *LOCAL_DISK): count for bound, count in within.items()})

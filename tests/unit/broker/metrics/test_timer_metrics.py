@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tandemq.broker.metrics.store_metrics import LOCAL_DISK
 from tandemq.broker.metrics.timer_metrics import TimedMessageMetrics
 from tandemq.model.codes import RequestCode
 from tests.unit.broker.harness import Harness
@@ -20,17 +21,17 @@ def test_what_waits_by_topic_and_by_time(tmp_path: Path) -> None:
     timed(broker, topic="TopicB", UNIQ_KEY="B", TIMER_DELAY_SEC="30")
     timed(broker, UNIQ_KEY="x", TIMER_DELAY_SEC="4000", TIMER_DEL_UNIQKEY="TopicA+4000")
     found = values(broker)
-    assert found["rocketmq_timing_messages"] == {("TopicA",): 2, ("TopicB",): 1}
-    assert found["rocketmq_timer_message_snapshot"][("5",)] == 1
-    assert found["rocketmq_timer_message_snapshot"][("60",)] == 3
-    assert found["rocketmq_timer_message_snapshot"][("3600",)] == 3
-    assert found["rocketmq_timer_message_snapshot"][("14400",)] == 5
-    assert found["rocketmq_timer_enqueue_total"] == {("TopicA",): 4, ("TopicB",): 1}
-    assert found["rocketmq_timer_dequeue_lag"] == {(): 0}
+    assert found["rocketmq_timing_messages"] == {("TopicA", *LOCAL_DISK): 2, ("TopicB", *LOCAL_DISK): 1}
+    assert found["rocketmq_timer_message_snapshot"][("5", *LOCAL_DISK)] == 1
+    assert found["rocketmq_timer_message_snapshot"][("60", *LOCAL_DISK)] == 3
+    assert found["rocketmq_timer_message_snapshot"][("3600", *LOCAL_DISK)] == 3
+    assert found["rocketmq_timer_message_snapshot"][("14400", *LOCAL_DISK)] == 5
+    assert found["rocketmq_timer_enqueue_total"] == {("TopicA", *LOCAL_DISK): 4, ("TopicB", *LOCAL_DISK): 1}
+    assert found["rocketmq_timer_dequeue_lag"] == {LOCAL_DISK: 0}
     broker.pass_time(3_500)
     found = values(broker)
-    assert found["rocketmq_timer_dequeue_total"] == {("TopicA",): 1}
-    assert found["rocketmq_timing_messages"] == {("TopicA",): 1, ("TopicB",): 1}
+    assert found["rocketmq_timer_dequeue_total"] == {("TopicA", *LOCAL_DISK): 1}
+    assert found["rocketmq_timing_messages"] == {("TopicA", *LOCAL_DISK): 1, ("TopicB", *LOCAL_DISK): 1}
     table = broker.json(RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
     assert (table["timerReadBehind"], table["timerOffsetBehind"], table["timerCongestNum"]) == ("0", "0", "4")
 
@@ -41,11 +42,11 @@ def test_messages_that_are_due_and_refused_by_the_disk_are_lag(tmp_path: Path) -
     broker.node.send.refuse("a test", "the disk is full")
     broker.pass_time(9_000)
     found = values(broker)
-    assert found["rocketmq_timer_dequeue_lag"] == {(): 1}
-    assert found["rocketmq_timer_dequeue_latency_milliseconds"] == {(): 7_000}
+    assert found["rocketmq_timer_dequeue_lag"] == {LOCAL_DISK: 1}
+    assert found["rocketmq_timer_dequeue_latency_milliseconds"] == {LOCAL_DISK: 7_000}
     broker.node.send.admit("a test")
     broker.pass_time(200)
-    assert values(broker)["rocketmq_timer_dequeue_lag"] == {(): 0}
+    assert values(broker)["rocketmq_timer_dequeue_lag"] == {LOCAL_DISK: 0}
 
 
 def test_slave_has_no_figures_of_what_waits(tmp_path: Path) -> None:
