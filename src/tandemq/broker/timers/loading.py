@@ -107,6 +107,7 @@ class TimerLoader:
         yield from self._read_timers(timers)
         if len(self.table):
             yield from self._find_copies(timers)
+        yield from self._read_timers(timers)  # stored while copies were looked for
 
     # Done records.
 
@@ -138,7 +139,7 @@ class TimerLoader:
     # Messages.
 
     def _read_timers(self, timers: ConsumeQueue) -> Iterator[None]:
-        at = max(self.progress.lowest, timers.min_offset)
+        at = max(self.progress.lowest, timers.min_offset, self.table.seen)
         while at < timers.max_offset:
             self._read_one(timers, at)
             at += 1

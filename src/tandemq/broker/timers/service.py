@@ -181,8 +181,7 @@ class TimedMessages:
         self._unnamed, self._copied, self._must_write = [], set(), False
         self._turn = _Turn()
         self.damaged.clear()
-        self._send.timed.clear()
-        self._send.pending_timed = None
+        self._send.pending_timed = None  # what this turn has appended is added to the new table when it is committed
 
     def _load(self, now: Now) -> None:
         if self._loader is None:

@@ -8,6 +8,7 @@ import pytest
 
 from tandemq.boundary import Now
 from tandemq.broker.send.timed_message import decode_handle, encode_handle
+from tandemq.broker.timers.service import SCAN_MS
 from tandemq.codec.record.record import BatchPart, decode_messages, encode_batch
 from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -438,3 +439,19 @@ def test_message_that_became_due_before_it_was_stored_again_comes_once(tmp_path:
     broker.now = Now(broker.now.mono_ms + 20_000, broker.now.wall_ms + 20_000)
     broker.pass_time(3_000)
     assert bodies(broker) == [b"one"]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_message_of_the_turn_in_which_the_table_is_read_is_delivered(tmp_path: Path, clean: bool) -> None:
+    """Regression: the first run after a start forgot what the same turn had appended."""
+    broker = ready(tmp_path)
+    for name in ("one", "two", "three"):
+        timed(broker, name.encode(), UNIQ_KEY=name, TIMER_DELAY_SEC="1")
+        broker.pass_time(3 * SECOND)
+    broker = broker.restart(clean=clean)
+    assert broker.node.timers.table is None
+    broker.now = Now(broker.now.mono_ms + SCAN_MS, broker.now.wall_ms + SCAN_MS)
+    timed(broker, b"late", UNIQ_KEY="late", TIMER_DELAY_SEC="1")
+    assert broker.node.timers.table is not None
+    broker.pass_time(3 * SECOND)
+    assert bodies(broker) == [b"one", b"two", b"three", b"late"]
