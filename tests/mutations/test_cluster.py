@@ -25,6 +25,8 @@ FIRST = {
     "damage-stays": 30,
     "repair-unverified": 30,
     "copies-never-compared": 5,
+    "timers-again": 24,
+    "timers-forgotten": 24,
 }
 """First seed to run, for mutations that need a rare fault."""
 RARE = {

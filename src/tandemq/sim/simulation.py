@@ -7,6 +7,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from random import Random
 
 from tandemq.broker.send import delay
@@ -36,6 +37,7 @@ from tandemq.sim.workload.request_applications import (
     selecting,
     selects,
 )
+from tandemq.sim.workload.timed_producer import ROLL_WINDOW_S, TimedProducer
 from tandemq.sim.workload.transaction_applications import TransactingApplication
 from tandemq.sim.world.cluster import Cluster
 from tandemq.sim.world.plan import MALFORMED_PEER_IP, client_ip, draw, has_transactions, with_transactions
@@ -55,6 +57,8 @@ REQUESTS = 0.2
 """Share of the seeds in which applications ask and reply."""
 SELECTIONS = 0.2
 """Share of the seeds in which a consumer group selects messages by an SQL92 expression."""
+TIMED = 0.3
+"""Share of the seeds with timed messages."""
 GROUP_SEEDS = 1_000_000
 """Seeds from here on have groups with a registry."""
 
@@ -67,6 +71,10 @@ class Simulation(History):
         super().__init__(seed)
         world = self.world
         self.plan = with_transactions(draw(world.random), Random(f"{seed}-transactions-plan"))
+        timed = Random(f"timer-wheel-{seed}")
+        has_timed = timed.random() < TIMED
+        if has_timed:
+            self.plan = replace(self.plan, base=replace(self.plan.base, timer_roll_window=ROLL_WINDOW_S))
         self.cluster = Cluster(world, self.network, self.plan)
         self.expected.has_bit_rot = self.cluster.has_bit_rot
         self.checks = ContinuousChecks(world, self.cluster, self.expected)
@@ -85,6 +93,12 @@ class Simulation(History):
         self.requesting: RequestingApplication | None = None
         self.transacting: TransactingApplication | None = None
         selections = self._add_applications(nodes, Random(f"{seed}-requests-and-filters"))
+        if has_timed:
+            producer = TimedProducer(
+                world, self.expected, Random(timed.random()), self.plan.name_servers, self.plan.kinds
+            )
+            self.producers.append(producer)
+            nodes.append(producer)
         names = (*dict(groups), *selections)
         self.final_checks = FinalChecks(world, self.cluster, self.expected, self.checks, names)
         self.final_checks.selections |= selections

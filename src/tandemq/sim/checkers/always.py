@@ -14,7 +14,6 @@ from tandemq.broker.node import Broker
 from tandemq.codec.record.record import Record, parse_record, property_value
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import ResponseCode
-from tandemq.model.topic import HALF_TOPIC, SCHEDULE_TOPIC
 from tandemq.sim.checkers.logs import read_log
 from tandemq.sim.checkers.model import Attempt, DeliveredMessage, ExpectedState, QueuePlace
 from tandemq.sim.world.cluster import Cluster, Host
@@ -132,10 +131,7 @@ class ContinuousChecks:
 
     def _place(self, attempt: Attempt, at: int, record: Record) -> None:
         message = attempt.messages[at]
-        level = message.delay_level
-        topic, queue_id = (SCHEDULE_TOPIC, level - 1) if level else (message.topic, attempt.queue_id)
-        if message.is_half:
-            topic, queue_id = HALF_TOPIC, 0
+        topic, queue_id = message.first_topic, message.first_queue(attempt.queue_id)
         found = (record.topic.decode(), record.queue_id, record.queue_offset)
         if found != (topic, queue_id, attempt.queue_offset + at):
             raise Violation("I17", f"answered {topic}/{queue_id}@{attempt.queue_offset + at}, stored at {found}")

@@ -9,7 +9,7 @@ I8        replicas are identical byte for byte
 I9        queues and index equal a rebuild from the log
 I10       no log holds damage that no fault injected
 I11       transactions are over: committed once, rolled back, or given up (see `transactions`)
-I12       delayed messages arrived once and not early
+I12       delayed and timed messages arrived once and not early
 I16       malformed requests created no topic or group
 """
 
@@ -17,7 +17,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.model.topic import CHECK_MAX_TIME_TOPIC, DLQ_PREFIX, OP_HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
+from tandemq.codec.record.record import property_value
+from tandemq.model.topic import (
+    CHECK_MAX_TIME_TOPIC,
+    DLQ_PREFIX,
+    OP_HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_DONE_TOPIC,
+    TIMER_TOPIC,
+)
 from tandemq.sim.checkers.always import ContinuousChecks, says_flushed
 from tandemq.sim.checkers.deliveries import RECONSUME_MAX, REJECTING_GROUP
 from tandemq.sim.checkers.logs import InvalidRange, LoggedMessage, read_log, walk, without_filler
@@ -30,6 +39,8 @@ from tandemq.storage.consume_queue import ConsumeQueue
 
 DELAYS_US = [int(text.removesuffix("s")) * SECOND for text in DELAYS.split()]
 INDEX_SAMPLES = 12
+PRECISION_MS = 1_000
+"""The unit of time of timed messages."""
 
 
 class FinalChecks:
@@ -94,6 +105,12 @@ class FinalChecks:
         for level in range(len(DELAYS_US)):
             if not master.broker.delay.is_drained(level + 1):
                 return f"{master.name}: messages of delay level {level + 1} wait"
+        if (TIMER_TOPIC, 0) in master.broker.store.queues:
+            table = master.broker.timers.table
+            first_ms = None if table is None else table.first()
+            # After a clock went back a message rightly waits longer than the run lasts.
+            if table is None or (first_ms is not None and first_ms < master.machine.now().wall_ms):
+                return f"{master.name}: timed messages wait"
         return ""
 
     def _unrepaired(self, host: Host) -> str:
@@ -336,6 +353,8 @@ class FinalChecks:
             "RMQ_SYS_TRANS_HALF_TOPIC",
             OP_HALF_TOPIC,
             CHECK_MAX_TIME_TOPIC,
+            TIMER_TOPIC,
+            TIMER_DONE_TOPIC,
         }
         if fresh - system:
             raise Violation("I16", f"{host.name} has topics that were not requested: {sorted(fresh - system)}")
@@ -346,13 +365,12 @@ class FinalChecks:
         for group in self._cluster.plan.groups:
             master = self._cluster.master(group)
             counts: Counter[str] = Counter()
-            for found in self.records(master):
-                if found.topic == OP_HALF_TOPIC:
-                    continue
+            for found in self._messages_of(master):
                 message = self._expected.messages.get(found.key)
                 if message is None or found.body != message.body:
                     raise Violation("I2", f"{master.name} holds a message that was not sent: {found.record}")
-                if found.topic == (SCHEDULE_TOPIC if message.delay_level else message.topic):
+                stored_in = message.topic if message.is_half else message.first_topic
+                if found.topic == stored_in and not is_rolled(found):
                     counts[found.key] += 1
             failed = any(
                 kind.startswith(("failing", "disk-full", "killed-at", "power-lost-at")) for kind in self._world.faults
@@ -422,7 +440,7 @@ class FinalChecks:
         queues: dict[tuple[str, int], list[Attempt]] = {}
         for attempt in self._expected.attempts:
             first = attempt.messages[0]
-            if attempt.group != group.name or attempt.queue_offset < 0 or first.delay_level or first.is_half:
+            if attempt.group != group.name or attempt.queue_offset < 0 or first.is_late or first.is_half:
                 continue
             place = (attempt.link, first.topic, attempt.queue_id)
             if attempt.queue_offset <= last.get(place, -1):
@@ -450,24 +468,26 @@ class FinalChecks:
                 first.setdefault((given.group, given.key), given.at_us)
         for (name, key), at_us in first.items():
             message = self._expected.messages[key]
-            if message.delay_level:
+            if message.is_late:
                 group = next(group for group in self._cluster.plan.groups if group.name == name)
                 sent_us = min(attempt.sent_us for attempt in message.attempts if attempt.group == name)
                 jumps = self._cluster.master(group).machine.jumps
                 ahead = sum(max(0, ms) * MS for when, ms in jumps if sent_us <= when <= at_us)
-                delay = DELAYS_US[message.delay_level - 1]
+                delay = message.timer_ms * MS or DELAYS_US[message.delay_level - 1]
                 if at_us - sent_us + ahead < delay - 2 * MS:
                     raise Violation(
-                        "I12", f"{key} came after {(at_us - sent_us) / SECOND:.3f} s of {delay // SECOND} s"
+                        "I12", f"{key} came after {(at_us - sent_us) / SECOND:.3f} s of {delay / SECOND:.3f} s"
                     )
         self._judge_visible()
+        for group in self._cluster.plan.groups:
+            self._judge_timed(self._cluster.master(group))
 
     def _judge_visible(self) -> None:
         for group in self._cluster.plan.groups:
             master = self._cluster.master(group)
             stored: Counter[str] = Counter()
             visible: Counter[str] = Counter()
-            for found in self.records(master):
+            for found in self._messages_of(master):
                 message = self._expected.messages.get(found.key)
                 if message is not None and message.delay_level:
                     (stored if found.topic == SCHEDULE_TOPIC else visible)[found.key] += found.topic in (
@@ -487,6 +507,46 @@ class FinalChecks:
                     raise Violation(
                         "I12", f"{group.name}: {key} was stored {count} times and came {visible[key]} times"
                     )
+
+    def _judge_timed(self, master: Host) -> None:
+        """Check in the log that each timed message was delivered as often as stored, after the time in its record.
+
+        Unlike delay levels, timed messages are not repeated after kills and losses: the log says what is over.
+        """
+        assert master.broker is not None, "it runs"
+        stored: Counter[str] = Counter()
+        visible: Counter[str] = Counter()
+        undue: set[str] = set()
+        for found in self._messages_of(master):
+            message = self._expected.messages.get(found.key)
+            if message is None or not message.timer_ms or found.topic not in (TIMER_TOPIC, *TOPICS):
+                continue
+            out_ms = int(property_value(found.record.properties, b"TIMER_OUT_MS") or 0)
+            if found.topic in TOPICS:
+                visible[found.key] += 1
+                if found.record.store_ms < out_ms + PRECISION_MS:
+                    raise Violation(
+                        "I12", f"{master.name}: {found.key} of {out_ms} was delivered at {found.record.store_ms}"
+                    )
+            elif not is_rolled(found):
+                stored[found.key] += 1
+                if out_ms >= master.machine.now().wall_ms:
+                    undue.add(found.key)
+        is_whole = master.broker.store.log.start == 0
+        for key in stored | visible if not master.flips else ():
+            if (visible[key] < stored[key] and key not in undue) or (visible[key] > stored[key] and is_whole):
+                raise Violation(
+                    "I12", f"{master.name}: {key} was stored {stored[key]} times and delivered {visible[key]} times"
+                )
+
+    def _messages_of(self, host: Host) -> Iterator[LoggedMessage]:
+        """Yield the records of messages: all but the broker's own, which say what is over."""
+        return (found for found in self.records(host) if found.topic not in (OP_HALF_TOPIC, TIMER_DONE_TOPIC))
+
+
+def is_rolled(found: LoggedMessage) -> bool:
+    """Return whether a record is a waiting message that the broker stored again."""
+    return found.topic == TIMER_TOPIC and property_value(found.record.properties, b"TIMER_ROLL_TIMES") is not None
 
 
 def queue_entries(queue: ConsumeQueue, queue_offset: int) -> Iterator[tuple[int, tuple[int, ...]]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tandemq.model.codes import ResponseCode
+from tandemq.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tandemq.model.transactions import TransactionState
 
 TOPICS = ("Orders", "Late")
@@ -44,6 +45,7 @@ class SentMessage:
     """A message that a producer made. `rejections`: how often its consumer sends it back.
 
     `is_half`: whether it is sent in a transaction; `outcome`: what its producer decided, None if it has not yet.
+    `timer_ms`: delay of a timed message, 0 of others.
     """
 
     key: str
@@ -58,6 +60,27 @@ class SentMessage:
     attempts: list["Attempt"] = field(default_factory=list)
     is_half: bool = False
     outcome: TransactionState | None = None
+    timer_ms: int = 0
+
+    @property
+    def is_late(self) -> bool:
+        """Return whether it is stored elsewhere first, and in its topic once its time is over."""
+        return self.delay_level > 0 or self.timer_ms > 0
+
+    @property
+    def first_topic(self) -> str:
+        """Return the topic that it is stored in when it is sent."""
+        if self.is_half:
+            return HALF_TOPIC
+        if self.timer_ms:
+            return TIMER_TOPIC
+        return SCHEDULE_TOPIC if self.delay_level else self.topic
+
+    def first_queue(self, queue_id: int) -> int:
+        """Return the queue of that topic, of a message that was sent to a queue of its own topic."""
+        if self.timer_ms or self.is_half:
+            return 0
+        return self.delay_level - 1 if self.delay_level else queue_id
 
 
 STORED = frozenset(

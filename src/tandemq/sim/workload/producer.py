@@ -227,6 +227,8 @@ def properties_of(message: SentMessage, *, waits: bool) -> str:
         pairs.append(("TAGS", message.tag))
     if message.delay_level:
         pairs.append(("DELAY", str(message.delay_level)))
+    if message.timer_ms:
+        pairs.append(("TIMER_DELAY_MS", str(message.timer_ms)))
     if not waits:
         pairs.append(("WAIT", "false"))
     return "".join(f"{name}\x01{value}\x02" for name, value in pairs)
