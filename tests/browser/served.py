@@ -86,7 +86,7 @@ class Visitor:
             "viewport": {"width": 1280, "height": 800},
         }
         self.context: BrowserContext = browser.new_context(**{**defaults, **options})
-        self.context.set_default_timeout(15_000)
+        self.context.set_default_timeout(60_000)
         self.context.expose_function("reportViolation", lambda text: self.faults.append(f"policy: {text}"))
         self.context.add_init_script(_SCRIPT)
         self.context.on("request", self._on_request)
