@@ -133,7 +133,7 @@ async def _send_and_consume(name_servers: str, topic: str) -> tuple[str, str]:
     topics = {topic: "*"}
     async with PushConsumer(name_servers, group="tracing", topics=topics, consume_from=FIRST, trace=True) as consumer:
         for delay_level in (1, None):
-            message = await consumer.receive(20)
+            message = await consumer.receive(60)
             assert message is not None
             await (message.ack() if delay_level is None else message.retry(delay_level))
     return sent.unique_key, sent.offset_message_id

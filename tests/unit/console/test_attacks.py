@@ -59,14 +59,19 @@ def test_addresses_in_fields_are_not_connected_to(browser_of: BrowserOf, cluster
 
 
 def test_texts_are_no_templates_and_no_placeholders(browser_of: BrowserOf, cluster: FakeAdmin) -> None:
-    texts = ("{{7*7}}", "{user.name}", "{% for x in y %}", "%(x)s {count}")
+    texts = ("{{1234567*7}}", "{user.name}", "{% for x in y %}", "%(x)s {count}")
     cluster.messages = [stored("Orders", 0, " ".join(texts).encode(), properties={"TAGS": texts[0], "x": texts[1]})]
     cluster.groups_progress = {"g": {MessageQueue("Orders", "broker-a", 0): ConsumeProgress(1, 0, 1)}}
     browser = browser_of("operator")
-    for path in ("/messages/Orders/broker-a/0/0", "/topics/Orders/tail", "/topics?q={{7*7}}", "/consumers?q={count}"):
+    for path in (
+        "/messages/Orders/broker-a/0/0",
+        "/topics/Orders/tail",
+        "/topics?q={{1234567*7}}",
+        "/consumers?q={count}",
+    ):
         response = browser.get(path)
         assert response.status_code == 200, path
-        assert "49" not in response.text.replace("1700000000049", ""), path
+        assert "8641969" not in response.text, path
     assert "{user.name}" in browser.get("/messages/Orders/broker-a/0/0").text
 
 
