@@ -173,7 +173,7 @@ def test_each_refusal_is_one_line_that_says_why(
     demanding = start_name_server(
         tls_client_auth="require", tls_verify_clients=True, tls_ca_file=str(authority.ca_file)
     ).address
-    foreign_cert, foreign_key = other.issue("stranger")
+    foreign_cert, foreign_key = other.issue("foreign")
     foreign = replace(trust, cert_file=foreign_cert, key_file=foreign_key)
     for address, tls, what in (
         (good, ClientTls(ca_file=str(other.ca_file)), "TLS: the server's certificate is not of a trusted authority: "),

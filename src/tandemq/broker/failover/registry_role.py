@@ -476,7 +476,7 @@ class RegistryRole(BrokerRole):
         return member.is_log_whole or member.is_loss_accepted
 
     def _cannot_lead(self, order: BecomeMaster, error: StoreError, now: Now) -> None:
-        """Leave it to another member in sync; if there is none, or roles are fixed, try again."""
+        """Leave it to another member in sync; if there is none, or masters are not elected, try again."""
         state = self.member.view.state
         if self.is_elect and state is not None and len(state.in_sync) > 1:
             self._record(now, f"the epoch cannot be begun: {error}")

@@ -1,4 +1,4 @@
-"""Brokers of slave-consume groups whose roles an administrator changes, and what consumers are told."""
+"""Brokers of slave-consume groups whose roles an administrator changes, and their answers to consumers."""
 
 import logging
 from pathlib import Path
