@@ -26,10 +26,11 @@ from functools import partial
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace as replace_fields
 
 from tandemq.boundary import Now
 from tandemq.client.core.calls import Ticket, Timers
-from tandemq.client.core.connections import RemotingClient
+from tandemq.client.core.connections import Answer, RemotingClient
 from tandemq.client.core.operations import (
     OperationRunner,
     Steps,
@@ -372,17 +373,37 @@ class TransactionCore:
             self._answer(check, state, remark, now)
 
     def _answer(self, check: TransactionCheck, state: TransactionState, remark: str, now: Now) -> None:
-        """Send the outcome; if that is lost, the broker asks again."""
+        """Send the outcome; if that is lost, the broker asks again.
+
+        A response to a commit confirms it. Other copies of the half message stay open until it is confirmed.
+        """
         named = ("tranStateTableOffset", "commitLogOffset", "msgId", "transactionId", "topic", "bname")
         fields = {name: check.fields[name] for name in named if name in check.fields}
         command = self._end_request(fields, state, is_answer=True, remark=remark)
-        self._remoting.send_oneway(check.address, command, now)
+        decision = self._decisions.get(check.key)
+        if state is TransactionState.COMMIT and decision is not None and not decision.is_confirmed:
+            timeout_ms = self._producer.options.timeout_ms
+            on_answer = partial(self._answer_taken, check)
+            self._remoting.request(check.address, command, now, on_answer, timeout_ms=timeout_ms)
+        else:
+            self._remoting.send_oneway(check.address, command, now)
         if self._producer.tracer is not None:
             message = check.message
             key = message.unique_key or message.offset_message_id
             self._producer.tracer.ended(
                 key, message.topic, message.properties, state, check.address, now, from_check=True
             )
+
+    def _answer_taken(self, check: TransactionCheck, answer: Answer, _now: Now) -> None:
+        """Note that the copy of a half message that a check named is committed."""
+        decision = self._decisions.get(check.key)
+        if not isinstance(answer, Command) or answer.code != ResponseCode.SUCCESS:
+            return
+        if decision is None or decision.half is None or decision.is_confirmed:
+            return
+        first = check.message.properties.get(FIRST_QUEUE_OFFSET) or check.fields.get("tranStateTableOffset", "")
+        half = replace_fields(decision.half, queue_offset=int(first)) if first.isdecimal() else decision.half
+        self._decisions[check.key] = decision._replace(half=half, is_confirmed=True)
 
     def close(self) -> None:
         """Begin no more transactions, answer no more checks, and repeat no end that is refused."""

@@ -277,6 +277,25 @@ def test_half_message_of_another_broker_waits_until_the_commit_is_confirmed() ->
     assert case.check(ticket.unique_key, other) == ["0"]
 
 
+@pytest.mark.parametrize("first", [{}, {"TRAN_PREPARED_QUEUE_OFFSET": "7"}])
+def test_response_to_the_answer_of_a_check_confirms_a_commit(first: dict[str, str]) -> None:
+    case = Case("ab")
+    ticket = case.begin()
+    own = next(broker for broker in case.brokers if broker.group.name == ticket.result().queue.broker_name)
+    other = next(broker for broker in case.brokers if broker is not own)
+    sent = case.producer.send(Message("T", b"y"), case.world.now)
+    case.world.until(lambda: sent.done and len(other.links) > 0)
+    case.codes[own.address] = ResponseCode.FLUSH_DISK_TIMEOUT
+    case.end(ticket, COMMIT)
+    key = ticket.unique_key
+    assert (case.check(key, own, **first), case.check(key, other)) == (["8"], ["0"])
+    case.codes[own.address] = ResponseCode.SUCCESS
+    assert (case.check(key, own, **first), case.check(key, other)) == (["8"], ["12"])
+    at = first.get("TRAN_PREPARED_QUEUE_OFFSET", "9")  # the place of the copy that is committed
+    assert case.check(key, own, TRAN_PREPARED_QUEUE_OFFSET="8") == ["12"]
+    assert case.check(key, own, TRAN_PREPARED_QUEUE_OFFSET=at) == ["8"]
+
+
 def test_half_message_with_an_unknown_outcome_is_rolled_back_when_it_is_checked() -> None:
     case = Case(retries=0)
     case.begin()
