@@ -121,6 +121,10 @@ class BlockingProducer:
         """Send one message as a request and wait for the reply; see `Producer.request`."""
         return self._thread.call(self._producer.request(message, timeout_s=timeout_s, **choice))
 
+    def recall(self, handle: str | SendResult) -> str:
+        """Take back a timed message; see `Producer.recall`."""
+        return self._thread.call(self._producer.recall(handle))
+
     def close(self) -> None:
         """Wait for the sends in flight, then close; has no effect a second time."""
         _finish(self._thread, self._producer.close())

@@ -32,7 +32,6 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.message import (
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
-    TIMER_NAMES,
     TRAN_MSG,
     Message,
     MessageQueue,
@@ -167,13 +166,15 @@ def _of_message(message: Message) -> _Attributes:
         found["messaging.rocketmq.message.keys"] = list(message.keys)
     if message.delay_level:
         found["messaging.rocketmq.message.delay_time_level"] = message.delay_level
+    if message.deliver_at is not None and (timer := message.timer_property()) is not None:
+        found["messaging.rocketmq.message.delivery_timestamp"] = int(timer[1])
     return found
 
 
 def _type(message: Message) -> str:
     if message.properties.get(TRAN_MSG) == "true":
         return "transaction"
-    return "delay" if message.delay_level or not TIMER_NAMES.isdisjoint(message.properties) else "normal"
+    return "delay" if message.is_delayed else "normal"
 
 
 def _of_delivery(message: StoredMessage, queue: MessageQueue) -> _Attributes:

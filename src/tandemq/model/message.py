@@ -5,8 +5,10 @@ Source: docs/internals/storage.md, "record"; RocketMQ MessageConst, MessageSysFl
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import Enum, IntFlag
 from functools import lru_cache
+from math import ceil
 from warnings import warn
 
 import msgspec
@@ -76,6 +78,9 @@ class SysFlag(IntFlag):
 
 
 TRANSACTION_MASK = 0xC
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
+_SECONDS_END = 1_000_000_000_000
 _topic_fault = lru_cache(maxsize=1024)(topic_name_error)
 
 
@@ -99,6 +104,8 @@ class Message:
         keys: keys by which `queryMsgByKey` finds the message; a key contains no space.
         properties: further name/value pairs, stored with the message.
         delay_level: 0 for no delay, 1…18 for a level of the broker's `messageDelayLevel` table.
+        delay: deliver it after this time, a timedelta or seconds, counted by the broker that stores it; brokers of 5.x.
+        deliver_at: deliver it at this time, a datetime with a time zone or seconds since 1970; brokers of 5.x.
         flag: a 32-bit int for the application, stored with the message.
         wait_store_ok: False tells the broker to respond without waiting for flush and replicas.
     """
@@ -111,6 +118,8 @@ class Message:
     delay_level: int = 0
     flag: int = 0
     wait_store_ok: bool = True
+    delay: timedelta | float | None = None
+    deliver_at: datetime | float | None = None
 
     def __post_init__(self) -> None:
         """Validate the message on creation; see `validate`."""
@@ -139,6 +148,43 @@ class Message:
             raise InvalidMessage(f"the delay level is {self.delay_level}; 0 is none, 1 the first")
         if self.flag and not -(1 << 31) <= self.flag < 1 << 31:
             raise InvalidMessage(f"the flag {self.flag} does not fit into 32 bits")
+        if self.delay is not None or self.deliver_at is not None:
+            self.timer_property()
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it asks for a delivery after a delay or at a time."""
+        return bool(self.delay_level) or self.is_timed
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it asks for a delivery at a time, other than by a delay level."""
+        return self.delay is not None or self.deliver_at is not None or not TIMER_NAMES.isdisjoint(self.properties)
+
+    def timer_property(self) -> tuple[str, str] | None:
+        """Return the name and value of the property that tells brokers `delay` or `deliver_at`; None without either.
+
+        Raises:
+            TypeError: the value has a wrong type, for instance a datetime without a time zone.
+            InvalidMessage: the value is out of range, or there is another delay.
+        """
+        if self.delay is None and self.deliver_at is None:
+            return None
+        if self.delay_level or (self.delay is not None and self.deliver_at is not None):
+            raise InvalidMessage("give only one of delay_level, delay and deliver_at")
+        if not TIMER_NAMES.isdisjoint(self.properties):
+            raise InvalidMessage("delay or deliver_at, and a property for the time of delivery: give only one of them")
+        if self.delay is not None:
+            ms = _milliseconds("delay", self.delay / _SECOND if isinstance(self.delay, timedelta) else self.delay)
+            if ms < 0:
+                raise InvalidMessage(f"the delay is {self.delay}; it must not be negative")
+            return TIMER_DELAY_MS, str(ms)
+        at = self.deliver_at
+        if isinstance(at, datetime):
+            if at.tzinfo is None:
+                raise TypeError("deliver_at has no time zone; use for instance datetime.now(UTC) + timedelta(hours=1)")
+            at = (at - _EPOCH) / _SECOND
+        return TIMER_DELIVER_MS, str(_milliseconds("deliver_at", at))
 
     def _validate_texts(self) -> None:
         if self.tags:
@@ -147,6 +193,16 @@ class Message:
             self.keys = _keys_of(self.keys)
         if self.properties:
             _check_properties(self.properties)
+
+
+def _milliseconds(name: str, seconds: object) -> int:
+    """Return seconds in milliseconds, rounded up."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        kind = "a timedelta" if name == "delay" else "a datetime"
+        raise TypeError(f"{name} must be {kind} or a number of seconds, not {type(seconds).__name__}")
+    if not abs(seconds) < _SECONDS_END:
+        raise InvalidMessage(f"{name} is {seconds} s; it must be below {_SECONDS_END}, and a number")
+    return ceil(round(seconds * 1000, 3))
 
 
 def _bytes_of(body: object) -> bytes:
@@ -294,6 +350,8 @@ class SendResult(msgspec.Struct, frozen=True):
     offset_message_id: str
     queue: MessageQueue
     queue_offset: int
+    recall_handle: str = ""
+    """With which a timed message can be recalled, "" if the broker gave none."""
 
     @property
     def message_id(self) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tandemq import ConsumeFrom, Message, Producer, PushConsumer
+from tandemq.cli.support.durations import parse_duration
 from tandemq.client.producer.encoder import SendRequest
 from tandemq.model.codes import ResponseCode
 from tandemq.run.local import LocalCluster
@@ -178,3 +179,28 @@ def test_trace_says_that_lines_could_not_be_read(run: Run, run_json: RunJson, cl
     shown = run("message", "trace", "odd", "-n", cluster.name_servers)
     assert "odd topic=T" in shown.output
     assert "2 lines of the trace topic could not be read." in shown.stderr
+
+
+def test_message_with_a_delay_is_recalled_by_its_handle(run_json: RunJson, run: Run, cluster: LocalCluster) -> None:
+    run_json("topic", "create", "Later", "--queues", 1)
+    [sent] = run_json("message", "send", "Later", "x", "--delay", "1h30m")
+    words = ("message", "recall", sent["recallHandle"], "-n", cluster.name_servers)
+    assert "recallMessageEnable is false" in run(*words, code=1).output
+    run_json("cluster", "broker-config", sent["broker"], "--set", "recallMessageEnable=true")
+    assert run_json("message", "recall", sent["recallHandle"]) == [{"id": sent["id"], "status": "RECALLED"}]
+    [at] = run_json("message", "send", "Later", "x", "--at", "2026-01-01T00:00")
+    assert "recallHandle" not in at
+    assert "this is no recall handle" in run("message", "recall", "x", "-n", cluster.name_servers, code=1).output
+
+
+@pytest.mark.parametrize("text", ["", "soon", "1x", "5m3", "-1s", "1.5.5s", "s"])
+def test_word_that_is_no_duration_is_a_usage_error(run: Run, text: str) -> None:
+    printed = run("message", "send", "Later", "x", "--delay", text or " ", "-n", "127.0.0.1:1", code=2)
+    assert "is not a duration" in printed.output
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("1h30m", 5400), ("2d", 172_800), ("250ms", 0.25), ("1.5s", 1.5)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text).total_seconds() == seconds

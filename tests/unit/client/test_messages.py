@@ -1,5 +1,6 @@
 """Messages: checked when they are made, with the same attributes in all clients."""
 
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -8,9 +9,9 @@ from tandemq.client.blocking import BlockingMessage
 from tandemq.client.consumer.received_message import MessageView, ReceivedMessage
 from tandemq.client.consumer.subscription import make_subscription
 from tandemq.client.core.settings import ClientConfig, ProducerOptions
-from tandemq.client.producer.encoder import prepare
-from tandemq.errors import ConfigError, InvalidMessage
-from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus
+from tandemq.client.producer.encoder import prepare, prepare_batches
+from tandemq.errors import ConfigError, InvalidMessage, LocalError
+from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus, decode_properties
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,11 @@ from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus
         ({"properties": {1: "a"}}, "the name of a property must be a str"),
         ({"delay_level": "1"}, "delay_level and flag must be int"),
         ({"flag": 1.5}, "delay_level and flag must be int"),
+        ({"delay": "30s"}, "delay must be a timedelta or a number of seconds, not str"),
+        ({"delay": True}, "not bool"),
+        ({"deliver_at": "2026-01-01"}, "deliver_at must be a datetime or a number of seconds, not str"),
+        ({"deliver_at": timedelta(seconds=1)}, "not timedelta"),
+        ({"deliver_at": datetime(2026, 1, 1)}, "has no time zone"),  # noqa: DTZ001
     ],
 )
 def test_field_of_another_type_is_a_type_error_when_the_message_is_made(fields: dict[str, Any], reason: str) -> None:
@@ -52,6 +58,13 @@ def test_field_of_another_type_is_a_type_error_when_the_message_is_made(fields: 
         ({"properties": {"a": "x\x02"}}, "0x01 or 0x02"),
         ({"delay_level": -1}, "the delay level is -1"),
         ({"flag": 1 << 31}, "does not fit into 32 bits"),
+        ({"delay": -0.001}, "must not be negative"),
+        ({"delay": float("inf")}, "and a number"),
+        ({"delay": float("nan")}, "and a number"),
+        ({"deliver_at": 1e12}, "and a number"),
+        ({"delay": 1, "deliver_at": 1}, "only one of"),
+        ({"delay": 1, "delay_level": 1}, "only one of"),
+        ({"delay": 1, "properties": {"TIMER_DELAY_SEC": "1"}}, "only one of"),
         ({"tags": "\ud800"}, "tags cannot be encoded as UTF-8"),
         ({"keys": ["a\udfff"]}, "a key cannot be encoded"),
         ({"properties": {"a": "\ud800"}}, "the property a cannot be encoded"),
@@ -121,3 +134,31 @@ def test_expression_of_another_type_is_refused_at_once() -> None:
 def test_address_with_a_scheme_gets_a_hint() -> None:
     with pytest.raises(ConfigError, match="leave out the scheme http://: 127"):
         ClientConfig(name_servers=("http://127.0.0.1:9876",), client_id="c")
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "value"),
+    [
+        ({"delay": 0}, "TIMER_DELAY_MS", "0"),
+        ({"delay": 0.0001}, "TIMER_DELAY_MS", "1"),
+        ({"delay": 1.1}, "TIMER_DELAY_MS", "1100"),
+        ({"delay": timedelta(minutes=1, microseconds=1)}, "TIMER_DELAY_MS", "60001"),
+        ({"deliver_at": 1_700_000_000}, "TIMER_DELIVER_MS", "1700000000000"),
+        ({"deliver_at": 1_700_000_000.123}, "TIMER_DELIVER_MS", "1700000000123"),
+        ({"deliver_at": datetime(2026, 1, 1, tzinfo=UTC)}, "TIMER_DELIVER_MS", "1767225600000"),
+        (
+            {"deliver_at": datetime(2026, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))},
+            "TIMER_DELIVER_MS",
+            "1767225600000",
+        ),
+    ],
+)
+def test_delay_and_time_of_delivery_are_properties_in_milliseconds(
+    fields: dict[str, Any], name: str, value: str
+) -> None:
+    message = Message("Orders", b"x", **fields)
+    request = prepare(message, "KEY", ProducerOptions(group="g"))
+    assert decode_properties(request.properties)[name] == value
+    assert message.is_delayed
+    with pytest.raises(LocalError, match="no delay"):
+        prepare_batches([message], ["KEY"], ProducerOptions(group="g"))

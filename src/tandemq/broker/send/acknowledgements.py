@@ -16,7 +16,7 @@ from tandemq.boundary import Now, Turn
 from tandemq.broker.context import CurrentConfig
 from tandemq.broker.role import CurrentRole
 from tandemq.broker.send.processor import SendPath
-from tandemq.broker.send.response import recode, send_unknown_outcomes, unknown_outcome
+from tandemq.broker.send.response import recode, send_unknown_outcomes, unknown_outcome, with_status
 from tandemq.broker.state.persistence import Saver
 from tandemq.broker.state.schedule import Schedule
 from tandemq.engine import Ack
@@ -138,7 +138,7 @@ class Acknowledgements:
         sends = turn.sends
         for link, answer, code in self.waiters.release(flushed, self._role.role.copied_offset(), now.mono_ms):
             if code is not ResponseCode.SUCCESS:
-                answer = recode(answer, code)
+                answer = with_status(answer, code)
             if link in sends:
                 sends[link].append(answer)
             else:

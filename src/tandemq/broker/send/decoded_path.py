@@ -13,12 +13,13 @@ from tandemq.broker.connections.connection import Link
 from tandemq.broker.send.half_message import as_half, is_half
 from tandemq.broker.send.refused import SendRefused
 from tandemq.broker.send.send_state import SendState, trace_fields
-from tandemq.broker.send.timed_message import ADDED_BYTES, add_timer_properties, encode_handle, requested_time
+from tandemq.broker.send.timed_message import ADDED_BYTES, add_timer_properties, requested_time
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.message_type import type_problem
 from tandemq.broker.state.topics import Topic, internal_topic
 from tandemq.codec.record.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, BatchPart, decode_batch, message_id
 from tandemq.codec.remoting.frame import encode_command
+from tandemq.codec.remoting.recall_handle import encode_handle
 from tandemq.codec.remoting.requests import SendFields, SendFieldsV1, is_true, read_fields
 from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.codes import RequestCode, ResponseCode

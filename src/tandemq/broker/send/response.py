@@ -30,3 +30,18 @@ def recode(answers: bytes, code: ResponseCode, remark: str | None = None) -> byt
         command.remark = remark
         recoded.append(encode_command(command))
     return b"".join(recoded)
+
+
+def with_status(answers: bytes, code: ResponseCode) -> bytes:
+    """Return prepared responses with the status of messages that are stored less safely than configured.
+
+    A recall stays SUCCESS, as in RocketMQ: its clients take any other code for a failure.
+    """
+    recoded: list[bytes] = []
+    for frame in FrameDecoder().feed(answers):
+        command = decode_command(frame)
+        if "msgId" not in command.fields or "queueId" in command.fields:
+            command.code = code
+            command.remark = None
+        recoded.append(encode_command(command))
+    return b"".join(recoded)

@@ -1,20 +1,16 @@
-"""Timed messages of RocketMQ 5: the time that a send asks for, what is stored, and the handle for a recall.
+"""Timed messages of RocketMQ 5: the time that a send asks for, and what is stored.
 
 A timed message is an ordinary record of `rmq_sys_wheel_timer`, queue 0, whose properties name the topic and queue that
 it is delivered to, and the time: TIMER_OUT_MS, the requested time rounded down to `timerPrecisionMs`, one unit earlier
 if it divides exactly. The message is delivered once that unit of time is over, so never early.
 
-Source: docs/reference/timers.md; RocketMQ HookUtils, RecallMessageHandle.
+Source: docs/reference/timers.md; RocketMQ HookUtils.
 """
 
 import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error as Base64Error
-from typing import NamedTuple
 
 from tandemq.broker.send.refused import SendRefused
 from tandemq.config.settings import BrokerConfig
-from tandemq.errors import ProtocolError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import (
     REAL_QID,
@@ -30,18 +26,8 @@ from tandemq.model.message import (
 PRECISIONS_MS = (1000, 500, 200, 100)
 ADDED_BYTES = 192
 """Properties that a timed message gets: REAL_TOPIC has its own length, the rest is at most this long."""
-HANDLE_BYTES_MAX = 4096
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}\Z")
 _INT64_MAX = (1 << 63) - 1
-
-
-class RecallHandle(NamedTuple):
-    """What a recall handle says."""
-
-    topic: str
-    broker_name: str
-    time_ms: int
-    unique_key: str
 
 
 def rounded_down(time_ms: int, precision_ms: int) -> int:
@@ -104,25 +90,3 @@ def add_timer_properties(properties: dict[str, str], out_ms: int, topic: str, qu
     properties[TIMER_OUT] = str(out_ms)
     properties[REAL_TOPIC] = topic
     properties[REAL_QID] = str(queue_id)
-
-
-def encode_handle(topic: str, broker_name: str, out_ms: int, unique_key: str) -> str:
-    """Return the handle with which a timed message can be recalled."""
-    return urlsafe_b64encode(f"v1 {topic} {broker_name} {out_ms + 1} {unique_key}".encode()).decode()
-
-
-def decode_handle(text: str) -> RecallHandle:
-    """Decode a handle.
-
-    Raises:
-        ProtocolError: it is malformed.
-    """
-    try:
-        if len(text) > HANDLE_BYTES_MAX:
-            raise ValueError(f"it has {len(text)} characters")
-        version, topic, broker_name, time_ms, unique_key = urlsafe_b64decode(text.encode()).decode().split(" ")
-        if version != "v1" or not _NUMBER.match(time_ms) or not unique_key:
-            raise ValueError("a version, topic, broker, time and key are expected")
-    except (Base64Error, ValueError) as error:
-        raise ProtocolError(f"recall handle is invalid: {error}") from error
-    return RecallHandle(topic, broker_name, int(time_ms), unique_key)

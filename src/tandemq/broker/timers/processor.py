@@ -12,11 +12,12 @@ from tandemq.broker.context import CurrentConfig
 from tandemq.broker.role import CurrentRole
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.send.refused import SendRefused
-from tandemq.broker.send.timed_message import RecallHandle, decode_handle, requested_time
+from tandemq.broker.send.timed_message import requested_time
 from tandemq.broker.state.topics import Topics
 from tandemq.broker.timers.service import TimedMessages
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.codec.remoting.frame import encode_command
+from tandemq.codec.remoting.recall_handle import RecallHandle, decode_handle
 from tandemq.codec.remoting.requests import RecallFields, read_fields
 from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.codes import RequestCode as Code

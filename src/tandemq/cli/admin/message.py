@@ -1,4 +1,4 @@
-"""`tandemq message`: send, follow and look up messages."""
+"""`tandemq message`: send, recall, follow and look up messages."""
 
 import contextlib
 import sys
@@ -10,6 +10,7 @@ import click
 from tandemq.cli.admin.offset import parse_time
 from tandemq.cli.admin.trace import trace
 from tandemq.cli.support.client_session import namesrv_option, quiet, with_admin
+from tandemq.cli.support.durations import parse_duration
 from tandemq.cli.support.name_servers import explained
 from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
 from tandemq.cli.support.tls import client_tls
@@ -27,7 +28,7 @@ FAR_FUTURE_MS = 1 << 52
 
 @click.group()
 def message() -> None:
-    """Send, follow and look up messages."""
+    """Send, recall, follow and look up messages."""
 
 
 @message.command()
@@ -43,6 +44,8 @@ def message() -> None:
 @click.option(
     "--delay-level", default=0, type=click.IntRange(0), help="Delay level, see messageDelayLevel; 0: no delay."
 )
+@click.option("--delay", help="Deliver after this time, like 90s, 5m or 1h30m; brokers of 5.x.")
+@click.option("--at", help="Deliver at this time, like 2024-05-31T13:00; brokers of 5.x.")
 @click.option("--group", default="tandemq-cli", show_default=True, help="Producer group.")
 @namesrv_option
 @json_option
@@ -55,6 +58,8 @@ def send(
     keys: tuple[str, ...],
     pairs: tuple[str, ...],
     delay_level: int,
+    delay: str | None,
+    at: str | None,
     group: str,
     name_servers: str,
     as_json: bool,
@@ -67,13 +72,23 @@ def send(
     from tandemq.model.message import Message  # noqa: PLC0415
 
     messages = [
-        Message(topic, one, tags=tag, keys=keys, properties=_properties(pairs), delay_level=delay_level)
+        Message(
+            topic,
+            one,
+            tags=tag,
+            keys=keys,
+            properties=_properties(pairs),
+            delay_level=delay_level,
+            delay=parse_duration(delay) if delay else None,
+            deliver_at=parse_time(at) / 1000 if at else None,
+        )
         for one in bodies
     ]
     import asyncio  # noqa: PLC0415  # --help needs no loop
 
     with quiet(), explained(name_servers):
         results = asyncio.run(_send(name_servers, group, messages))
+    has_handles = any(result.recall_handle for result in results)
     rows = [
         {
             "status": result.status.value,
@@ -82,6 +97,7 @@ def send(
             "queue": result.queue.queue_id,
             "offset": result.queue_offset,
             "offsetId": result.offset_message_id,
+            **({"recallHandle": result.recall_handle} if has_handles else {}),
         }
         for result in results
     ]
@@ -113,11 +129,32 @@ async def _send(name_servers: str, group: str, messages: list[Any]) -> "list[Sen
         for at in range(0, len(messages), LINES_PER_BATCH):
             some = messages[at : at + LINES_PER_BATCH]
             # RocketMQ does not allow delayed messages in a batch.
-            if len(some) == 1 or some[0].delay_level:
+            if len(some) == 1 or some[0].is_delayed:
                 results += [await producer.send(one) for one in some]
             else:
                 results += await producer.send_batch(some)
     return results
+
+
+@message.command()
+@click.argument("handle")
+@click.option("--group", default="tandemq-cli", show_default=True, help="Producer group.")
+@namesrv_option
+@json_option
+def recall(handle: str, group: str, name_servers: str, as_json: bool) -> None:
+    """Take back a timed message, by the HANDLE that its send printed. Brokers need recallMessageEnable=true."""
+    import asyncio  # noqa: PLC0415  # --help needs no loop
+
+    with quiet(), explained(name_servers):
+        key = asyncio.run(_recall(name_servers, group, handle))
+    show_rows([{"id": key, "status": "RECALLED"}], as_json=as_json, empty="")
+
+
+async def _recall(name_servers: str, group: str, handle: str) -> str:
+    from tandemq.client.aio.producer import Producer  # noqa: PLC0415
+
+    async with Producer(name_servers, group=group, retry_ms=RETRY_MS, tls=client_tls() or False) as producer:
+        return await producer.recall(handle)
 
 
 @message.command()

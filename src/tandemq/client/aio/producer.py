@@ -127,7 +127,8 @@ class Producer:
                 that responds fast, and retries on another broker.
 
         Returns:
-            status, queue and offset of the stored message, and its ids.
+            status, queue and offset of the stored message, and its ids. Of a timed message that waits: queue and
+            offset of its place among them, and the handle for `recall`.
 
         Raises:
             OutcomeUnknown: an attempt had no response and none succeeded; the message may be stored.
@@ -219,6 +220,32 @@ class Producer:
             return await shell.done(ticket)
         finally:
             requester.forget(ticket)
+
+    async def recall(self, handle: str | SendResult) -> str:
+        """Take back a timed message, so that it is not delivered; brokers with `recallMessageEnable=true` do that.
+
+        It is sent again while no broker accepts it, for `retry_ms` at most.
+
+        Args:
+            handle: the result of the send, or its `recall_handle`, perhaps of another process.
+
+        Returns:
+            the unique key of the message. A broker does not notice if it has no such message any more.
+
+        Raises:
+            OutcomeUnknown: no response came; the message may be recalled.
+            NotConnected, NoRoute, RemoteError: it is not recalled, for instance because its time has come, or because
+                the broker recalls no messages.
+            LocalError: this is no handle, or the message is no timed one.
+        """
+        shell, core = self._running()
+        if isinstance(handle, SendResult):
+            if not handle.recall_handle:
+                raise LocalError(f"the message {handle.unique_key} has no recall handle: it is no timed message")
+            handle = handle.recall_handle
+        ticket = core.recall(handle, shell.now)
+        shell.wake()
+        return await shell.done(ticket)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that accept messages, sorted.

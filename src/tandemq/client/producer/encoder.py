@@ -179,6 +179,8 @@ def _properties(message: Message, unique_key: str, options: ProducerOptions) -> 
                 hint="set delay_levels of the producer to the number of levels in the brokers' messageDelayLevel",
             )
         text += f"{DELAY}\x01{message.delay_level}\x02"
+    if message.delay is not None or message.deliver_at is not None:
+        text += "{}\x01{}\x02".format(*message.timer_property() or ())
     if len(text) > PROPERTIES_BYTES_MAX // 4 and len(text.encode()) > PROPERTIES_BYTES_MAX:
         raise RecordTooLarge(f"the properties have more than {PROPERTIES_BYTES_MAX} bytes")
     return text
@@ -203,7 +205,7 @@ def prepare_batches(
     keys: list[str] = []
     size = 0
     for message, unique_key in zip(messages, unique_keys, strict=True):
-        if message.topic != topic or message.wait_store_ok != wait_store_ok or message.delay_level:
+        if message.topic != topic or message.wait_store_ok != wait_store_ok or message.is_delayed:
             raise LocalError("all messages of a batch must have the same topic and wait_store_ok, and no delay")
         part = BatchPart(message.flag, message.body, _properties(message, unique_key, options).encode())
         part_size = _PART_OVERHEAD + len(part.body) + len(part.properties)

@@ -36,6 +36,7 @@ from tandemq.client.core.settings import ProducerOptions
 from tandemq.client.producer.encoder import SendEncoder, SendRequest, prepare, prepare_batches
 from tandemq.client.producer.fault_strategy import MQFaultStrategy, SendTarget
 from tandemq.client.producer.publish_info import TopicPublishInfo, TopicPublishTable
+from tandemq.client.producer.recall import recall
 from tandemq.client.producer.send_tracer import SendTracer
 from tandemq.client.producer.unique_keys import UniqueKeys
 from tandemq.errors import ClosedError, LocalError, NoRoute, OutcomeUnknown, TandemError
@@ -181,6 +182,23 @@ class ProducerCore:
         ticket: Ticket[None] = Ticket()
         self._begin(_Sending(request, ticket, select, oneway=True), now)
         return ticket
+
+    def recall(self, handle: str, now: Now) -> Ticket[str]:
+        """Recall a timed message by the handle of its send; the result is its unique key.
+
+        The ticket fails with LocalError (malformed handle), OutcomeUnknown (it may be recalled), NotConnected, NoRoute
+        or RemoteError (it is not).
+        """
+        if self._is_closed:
+            raise ClosedError("the producer is closed")
+        self.in_flight += 1
+        steps = recall(handle, self.options, self._routes, lambda: self._is_closed)
+        ticket = self._runner.start(steps, now)
+        ticket.then(self._recalled)
+        return ticket
+
+    def _recalled(self, _ticket: Ticket[str]) -> None:
+        self.in_flight -= 1
 
     def queues(self, topic: str) -> Steps[list[MessageQueue]]:
         """Return the queues of a topic that accept messages.
@@ -399,7 +417,8 @@ def _results(answer: Command, status: SendStatus, queue: MessageQueue, message: 
         queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
     keys = message.unique_keys
     if len(keys) == 1 and "," not in answer.fields["msgId"]:
-        return [SendResult(status, keys[0], answer.fields["msgId"], queue, first)]
+        handle = answer.fields.get("recallHandle", "")
+        return [SendResult(status, keys[0], answer.fields["msgId"], queue, first, handle)]
     ids = answer.fields["msgId"].split(",")
     if len(ids) != len(keys):
         ids = [*ids, *[""] * len(keys)][: len(keys)]

@@ -180,8 +180,8 @@ class TransactionCore:
         """
         if self._is_closed:
             raise ClosedError("the producer is closed")
-        if message.delay_level:
-            raise InvalidMessage("a message of a transaction has no delay level")
+        if message.is_delayed:
+            raise InvalidMessage("a message of a transaction has no delay")
         if len(self._running) >= OPEN_MAX:
             raise LocalError(f"{OPEN_MAX} transactions of this producer are open already")
         marks = {TRAN_MSG: "true", PRODUCER_GROUP: self._producer.options.group}

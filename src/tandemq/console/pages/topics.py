@@ -148,7 +148,7 @@ async def send(visit: Visit) -> Response:
         raise ConfigError(str(error)) from error
     async with console.audited(visit.actor, "message.send", topic, after=f"{len(message.body)} bytes"):
         result = await (await console.producer()).send(message)
-    if message.delay_level:
+    if message.is_delayed:
         return visit.to(f"/topics/{segment(topic)}")
     queue = result.queue
     return visit.to(f"/messages/{segment(topic)}/{segment(queue.broker_name)}/{queue.queue_id}/{result.queue_offset}")

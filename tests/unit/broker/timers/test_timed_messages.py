@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import Now
-from tandemq.broker.send.timed_message import decode_handle, encode_handle
 from tandemq.broker.timers.service import SCAN_MS
 from tandemq.codec.record.record import BatchPart, decode_messages, encode_batch
+from tandemq.codec.remoting.recall_handle import decode_handle, encode_handle
 from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -336,6 +336,14 @@ def test_recalled_message_is_not_delivered(tmp_path: Path) -> None:
     broker.pass_time(8_000)
     assert bodies(broker) == [b"two"]
     assert recall(broker, handle).code == ResponseCode.ILLEGAL_OPERATION  # its time is over
+
+
+def test_stored_recall_is_a_success_although_the_slave_is_absent(tmp_path: Path) -> None:
+    broker = ready(tmp_path, recall_enable=True, role="SYNC_MASTER")
+    answer = timed(broker, b"one", UNIQ_KEY="K1", TIMER_DELAY_MS="5300")
+    assert answer.code == ResponseCode.SLAVE_NOT_AVAILABLE
+    answer = recall(broker, answer.fields["recallHandle"])
+    assert (answer.code, answer.fields["msgId"]) == (OK, "K1")
 
 
 def test_recall_that_cannot_be_is_refused(tmp_path: Path) -> None:
