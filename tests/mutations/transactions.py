@@ -100,6 +100,16 @@ def decision_forgotten() -> AbstractContextManager[Any]:
     return patched(client.TransactionCore, "_decided", rolled_back)
 
 
+def commit_never_confirmed() -> AbstractContextManager[Any]:
+    """The client does not learn that a broker has committed what it was asked for in a check, nor asks it."""
+
+    def one_way(self: client.TransactionCore, key: str, address: str, half: Any, fields: Any, now: Any) -> None:
+        command = self._end_request(fields, TransactionState.COMMIT, is_answer=True)
+        self._remoting.send_oneway(address, command, now)
+
+    return patched(client.TransactionCore, "_request_end", one_way)
+
+
 TRANSACTION_SEEDS = tuple(seed for seed in range(1, 150) if has_transactions(seed))
 """Seeds in which an application sends transactions."""
 TRANSACTION_MUTATIONS: dict[str, Mutation] = {
@@ -112,6 +122,7 @@ TRANSACTION_MUTATIONS: dict[str, Mutation] = {
     "restart-reopens-transactions": Mutation(restart_reopens, ONLY),
     "running-transaction-is-asked": Mutation(running_is_asked, ONLY),
     "decision-forgotten": Mutation(decision_forgotten, ONLY),
+    "commit-never-confirmed": Mutation(commit_never_confirmed, ONLY),
 }
 """Mutations with fixed roles by name."""
 TRANSACTION_GROUP_MUTATIONS: dict[str, Mutation] = {

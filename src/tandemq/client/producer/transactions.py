@@ -9,8 +9,10 @@
 The application is asked only about transactions that this process does not know, such as those of an earlier process.
 A request to end a transaction is not repeated after an unknown outcome: a Java broker would store the message twice.
 
-A half message is sent again like any message when an attempt fails, so that a broker may hold several of one
-transaction. Once the commit of one of them is confirmed, a check of another one is answered with ROLLBACK.
+A half message is sent again like any message when an attempt fails, so that brokers may hold several of one
+transaction. A check of another one than the one that is committed is answered with UNKNOWN until that commit is
+confirmed, and makes the client request it again. Then it is answered with ROLLBACK; with COMMIT if the broker that was
+to commit knows no such open transaction any more: rather twice than never.
 
 Invariants: at most `CHECKS_MAX` checks wait for the application, further ones are dropped, since the broker asks again.
 The last `DECISIONS_MAX` decisions are kept.
@@ -30,7 +32,7 @@ from msgspec.structs import replace as replace_fields
 
 from tandemq.boundary import Now
 from tandemq.client.core.calls import Ticket, Timers
-from tandemq.client.core.connections import Answer, RemotingClient
+from tandemq.client.core.connections import RemotingClient
 from tandemq.client.core.operations import (
     OperationRunner,
     Steps,
@@ -124,8 +126,10 @@ class _Decision(NamedTuple):
     state: TransactionState
     half: SendResult | None
     """None: whether it is stored is not known, and the transaction did not run."""
-    is_confirmed: bool
+    is_confirmed: bool = False
     """Whether its broker has confirmed the end."""
+    is_lost: bool = False
+    """Whether its broker has refused the end, as one of no open transaction."""
 
 
 class TransactionCore:
@@ -154,6 +158,8 @@ class TransactionCore:
         """Checks that wait for the application, or for its answer, by unique key."""
         self._ready: deque[TransactionCheck] = deque()
         """Those that wait for the application."""
+        self._confirming: set[str] = set()
+        """Unique keys of decisions whose end was requested by a check, and has no response yet."""
         self._is_closed = False
         self.on_check: Callable[[], None] = lambda: None
         """Called when a check waits for the application."""
@@ -180,8 +186,8 @@ class TransactionCore:
         """
         if self._is_closed:
             raise ClosedError("the producer is closed")
-        if message.is_delayed:
-            raise InvalidMessage("a message of a transaction has no delay")
+        if message.delay_level:
+            raise InvalidMessage("a message of a transaction has no delay level")
         if len(self._running) >= OPEN_MAX:
             raise LocalError(f"{OPEN_MAX} transactions of this producer are open already")
         marks = {TRAN_MSG: "true", PRODUCER_GROUP: self._producer.options.group}
@@ -261,28 +267,28 @@ class TransactionCore:
 
     def _end_over(self, key: str, ended: Ticket[bool]) -> None:
         self.ending -= 1
+        self._note_end(key, ended)
+
+    def _note_end(self, key: str, ended: Ticket[bool]) -> None:
         decision = self._decisions.get(key)
-        if decision is not None and ended.error is None and ended.result():
+        if decision is None:
+            return
+        if isinstance(ended.error, RemoteError):
+            self._decisions[key] = decision._replace(is_lost=True)
+        elif ended.error is None and ended.result():
             self._decisions[key] = decision._replace(is_confirmed=True)
 
     def _decide(self, ticket: TransactionTicket, state: TransactionState, half: SendResult | None) -> None:
         del self._running[ticket.unique_key]
         while len(self._decisions) >= DECISIONS_MAX:
             del self._decisions[next(iter(self._decisions))]
-        self._decisions[ticket.unique_key] = _Decision(state, half, is_confirmed=False)
+        self._decisions[ticket.unique_key] = _Decision(state, half)
 
     def _ending(
         self, ticket: TransactionTicket, half: SendResult, state: TransactionState, until_ms: int
     ) -> Steps[bool]:
         timeout_ms, name = self._producer.options.timeout_ms, half.queue.broker_name
-        fields = {
-            "tranStateTableOffset": str(half.queue_offset),
-            "commitLogOffset": str(_log_offset(half)),
-            "msgId": ticket.unique_key,
-            "transactionId": ticket.unique_key,
-            "topic": ticket.topic,
-            "bname": name,
-        }
+        fields = _end_fields(half, ticket.topic)
         while True:
             address = self._routes.members(name).get(MASTER_ID)
             if address is not None:
@@ -335,7 +341,7 @@ class TransactionCore:
         if key in self._running:
             self._answer(check, TransactionState.UNKNOWN, "the transaction is running", now)
         elif key in self._decisions:
-            self._answer(check, self._decided(check, self._decisions[key]), "", now)
+            self._answer_decided(check, self._decisions[key], now)
         elif waiting is not None:
             waiting.address, waiting.fields = address, fields
         elif len(self._checks) >= CHECKS_MAX:
@@ -346,20 +352,61 @@ class TransactionCore:
             self._ready.append(check)
             self.on_check()
 
-    def _decided(self, check: TransactionCheck, decision: _Decision) -> TransactionState:
-        """Return the answer to a check of a transaction that was decided here.
+    def _answer_decided(self, check: TransactionCheck, decision: _Decision, now: Now) -> None:
+        """Answer a check of a transaction that was decided here; a commit that is not confirmed yet waits for that."""
+        state, half, key = self._decided(check, decision), decision.half, check.key
+        if half is None or decision.is_confirmed or state is TransactionState.ROLLBACK:
+            self._answer(check, state, "", now)
+        elif state is TransactionState.COMMIT:
+            self._request_end(key, check.address, self._named_half(check, half), _named_fields(check), now)
+            self._trace_answer(check, state, now)
+        else:
+            self._answer(check, state, f"{half.queue.broker_name} has not confirmed the commit", now)
+            address = self._routes.members(half.queue.broker_name).get(MASTER_ID)
+            if address is not None and key not in self._confirming:
+                self._request_end(key, address, half, _end_fields(half, check.message.topic), now)
 
-        The broker may hold another half message of it than the one that was ended.
-        """
+    def _decided(self, check: TransactionCheck, decision: _Decision) -> TransactionState:
+        """Return the answer to a check; the broker may hold another half message than the one that was ended."""
         half = decision.half
         if half is None or decision.state is TransactionState.ROLLBACK:
             return TransactionState.ROLLBACK
-        is_there = self._routes.name_of(check.address) == half.queue.broker_name
         first = check.message.properties.get(FIRST_QUEUE_OFFSET)
+        is_there = self._routes.name_of(check.address) == half.queue.broker_name
+        if is_there and first in (None, str(half.queue_offset)):
+            return TransactionState.COMMIT
         if decision.is_confirmed:
-            is_same = is_there and first in (None, str(half.queue_offset))
-            return TransactionState.COMMIT if is_same else TransactionState.ROLLBACK
-        return TransactionState.COMMIT if is_there else TransactionState.UNKNOWN
+            return TransactionState.ROLLBACK
+        return TransactionState.COMMIT if decision.is_lost else TransactionState.UNKNOWN
+
+    def _named_half(self, check: TransactionCheck, half: SendResult) -> SendResult:
+        """Return the half message that a check is about; `half`: the one that is known."""
+        first = check.message.properties.get(FIRST_QUEUE_OFFSET) or check.fields.get("tranStateTableOffset", "")
+        name = self._routes.name_of(check.address)
+        if not first.isdecimal() or name is None:
+            return half
+        queue = replace_fields(half.queue, broker_name=name)
+        return replace_fields(half, queue=queue, queue_offset=int(first))
+
+    def _request_end(self, key: str, address: str, half: SendResult, fields: dict[str, str], now: Now) -> None:
+        """Commit a half message of a transaction whose commit is not confirmed, and note whether it is now."""
+        self._confirming.add(key)
+        ended = self._runner.start(self._committing(address, fields), now)
+        ended.then(partial(self._confirmed, key, half))
+
+    def _committing(self, address: str, fields: dict[str, str]) -> Steps[bool]:
+        command = self._end_request(fields, TransactionState.COMMIT, is_answer=True)
+        answer = yield from ask_any_code(address, command, self._producer.options.timeout_ms)
+        if answer.code != ResponseCode.SUCCESS and answer.code not in _NOT_CONFIRMED | _AGAIN:
+            raise refusal(answer)
+        return answer.code == ResponseCode.SUCCESS
+
+    def _confirmed(self, key: str, half: SendResult, ended: Ticket[bool]) -> None:
+        self._confirming.discard(key)
+        decision = self._decisions.get(key)
+        if decision is not None and not decision.is_confirmed and ended.error is None and ended.result():
+            self._decisions[key] = decision._replace(half=half)
+        self._note_end(key, ended)
 
     def next_check(self) -> TransactionCheck | None:
         """Return a check for the application, which `answer` answers; None if none waits."""
@@ -373,37 +420,18 @@ class TransactionCore:
             self._answer(check, state, remark, now)
 
     def _answer(self, check: TransactionCheck, state: TransactionState, remark: str, now: Now) -> None:
-        """Send the outcome; if that is lost, the broker asks again.
+        """Send the outcome; if that is lost, the broker asks again."""
+        command = self._end_request(_named_fields(check), state, is_answer=True, remark=remark)
+        self._remoting.send_oneway(check.address, command, now)
+        self._trace_answer(check, state, now)
 
-        A response to a commit confirms it. Other copies of the half message stay open until it is confirmed.
-        """
-        named = ("tranStateTableOffset", "commitLogOffset", "msgId", "transactionId", "topic", "bname")
-        fields = {name: check.fields[name] for name in named if name in check.fields}
-        command = self._end_request(fields, state, is_answer=True, remark=remark)
-        decision = self._decisions.get(check.key)
-        if state is TransactionState.COMMIT and decision is not None and not decision.is_confirmed:
-            timeout_ms = self._producer.options.timeout_ms
-            on_answer = partial(self._answer_taken, check)
-            self._remoting.request(check.address, command, now, on_answer, timeout_ms=timeout_ms)
-        else:
-            self._remoting.send_oneway(check.address, command, now)
+    def _trace_answer(self, check: TransactionCheck, state: TransactionState, now: Now) -> None:
         if self._producer.tracer is not None:
             message = check.message
             key = message.unique_key or message.offset_message_id
             self._producer.tracer.ended(
                 key, message.topic, message.properties, state, check.address, now, from_check=True
             )
-
-    def _answer_taken(self, check: TransactionCheck, answer: Answer, _now: Now) -> None:
-        """Note that the copy of a half message that a check named is committed."""
-        decision = self._decisions.get(check.key)
-        if not isinstance(answer, Command) or answer.code != ResponseCode.SUCCESS:
-            return
-        if decision is None or decision.half is None or decision.is_confirmed:
-            return
-        first = check.message.properties.get(FIRST_QUEUE_OFFSET) or check.fields.get("tranStateTableOffset", "")
-        half = replace_fields(decision.half, queue_offset=int(first)) if first.isdecimal() else decision.half
-        self._decisions[check.key] = decision._replace(half=half, is_confirmed=True)
 
     def close(self) -> None:
         """Begin no more transactions, answer no more checks, and repeat no end that is refused."""
@@ -418,3 +446,21 @@ def _log_offset(half: SendResult) -> int | None:
         return int(half.offset_message_id[-16:], 16)
     except ValueError:
         return None
+
+
+def _end_fields(half: SendResult, topic: str) -> dict[str, str]:
+    """Return the header fields that name a half message which was sent here."""
+    return {
+        "tranStateTableOffset": str(half.queue_offset),
+        "commitLogOffset": str(_log_offset(half)),
+        "msgId": half.unique_key,
+        "transactionId": half.unique_key,
+        "topic": topic,
+        "bname": half.queue.broker_name,
+    }
+
+
+def _named_fields(check: TransactionCheck) -> dict[str, str]:
+    """Return the header fields that name the half message of a check."""
+    named = ("tranStateTableOffset", "commitLogOffset", "msgId", "transactionId", "topic", "bname")
+    return {name: check.fields[name] for name in named if name in check.fields}

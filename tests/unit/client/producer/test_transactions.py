@@ -245,7 +245,7 @@ def test_unconfirmed_end_is_what_a_check_is_answered() -> None:
     case.end(committed, COMMIT)
     case.end(rolled_back, ROLLBACK)
     case.world.run(2_000)
-    first = case.check(committed.unique_key, TRAN_PREPARED_QUEUE_OFFSET="3")
+    first = case.check(committed.unique_key, TRAN_PREPARED_QUEUE_OFFSET="7")
     assert (first, case.check(rolled_back.unique_key)) == (["8"], ["12"])
 
 
@@ -265,16 +265,61 @@ def test_other_half_message_of_a_confirmed_commit_is_rolled_back() -> None:
     assert case.check(key, own) == ["8"]
 
 
+class TwoHalves(Case):
+    """A commit that its broker `own` does not confirm, and `other`, which may hold another half message of it."""
+
+    def __init__(self) -> None:
+        super().__init__("ab")
+        self.ticket = self.begin()
+        name = self.ticket.result().queue.broker_name
+        self.own = next(broker for broker in self.brokers if broker.group.name == name)
+        self.other = next(broker for broker in self.brokers if broker is not self.own)
+        sent = self.producer.send(Message("T", b"y"), self.world.now)
+        self.world.until(lambda: sent.done and len(self.other.links) > 0)
+        self.codes[self.own.address] = int(ResponseCode.SYSTEM_BUSY)
+        self.end(self.ticket, COMMIT)
+
+    def ask_other(self) -> list[str]:
+        return self.check(self.ticket.unique_key, self.other)
+
+
 def test_half_message_of_another_broker_waits_until_the_commit_is_confirmed() -> None:
-    case = Case("ab")
-    ticket = case.begin()
-    own = next(broker for broker in case.brokers if broker.group.name == ticket.result().queue.broker_name)
-    other = next(broker for broker in case.brokers if broker is not own)
-    sent = case.producer.send(Message("T", b"y"), case.world.now)
-    case.world.until(lambda: sent.done and len(other.links) > 0)
-    own.handlers[Code.END_TRANSACTION] = lambda _command: None
-    case.end(ticket, COMMIT)
-    assert case.check(ticket.unique_key, other) == ["0"]
+    case = TwoHalves()
+    responds = case.own.handlers[Code.END_TRANSACTION]
+    case.own.handlers[Code.END_TRANSACTION] = lambda _command: None
+    assert case.ask_other() == ["0"]
+    first, repeated = case.ends(case.own)
+    assert (repeated["tranStateTableOffset"], repeated["commitOrRollback"]) == ("7", "8")
+    assert (first["fromTransactionCheck"], repeated["fromTransactionCheck"]) == ("false", "true")
+    assert case.ask_other() == ["0"]
+    assert len(case.ends(case.own)) == 2, "one request at a time"
+    case.world.run(4_000)
+    case.own.handlers[Code.END_TRANSACTION] = responds
+    case.codes[case.own.address] = 0
+    assert case.ask_other() == ["0"], "it is confirmed meanwhile"
+    assert case.ask_other() == ["12"]
+
+
+def test_answer_to_its_own_check_confirms_a_commit() -> None:
+    case = TwoHalves()
+    case.codes[case.own.address] = 0
+    assert case.check(case.ticket.unique_key, case.own, TRAN_PREPARED_QUEUE_OFFSET="7") == ["8"]
+    assert case.ask_other() == ["12"]
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.FLUSH_SLAVE_TIMEOUT])
+def test_commit_that_may_still_come_is_not_made_elsewhere(code: ResponseCode) -> None:
+    case = TwoHalves()
+    case.codes[case.own.address] = int(code)
+    assert [case.ask_other(), case.ask_other()] == [["0"], ["0"]]
+
+
+def test_other_half_message_is_committed_if_the_broker_of_the_first_has_lost_it() -> None:
+    case = TwoHalves()
+    case.codes[case.own.address] = int(ResponseCode.SYSTEM_ERROR)
+    assert [case.ask_other(), case.ask_other()] == [["0"], ["8"]]
+    assert case.check(case.ticket.unique_key, case.own) == ["12"], "the other one is the one that is committed now"
+    assert case.ask_other() == ["8"]
 
 
 @pytest.mark.parametrize("first", [{}, {"TRAN_PREPARED_QUEUE_OFFSET": "7"}])
