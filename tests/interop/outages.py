@@ -43,10 +43,10 @@ def kill_and_return(mode: Mode, settings: ClientSettings, directory: Path) -> li
     """
     names = [GROUP] if mode is Mode.ELECT else [GROUP, "broker-b"]
     with (
-        _cluster(mode, names, directory) as cluster,
-        _flights(cluster, settings, directory) as flights,
+        cluster(mode, names, directory) as brokers,
+        _flights(brokers, settings, directory) as flights,
     ):
-        old, new = cluster.pairs[0]
+        old, new = brokers.pairs[0]
         killed_ms = _kill(old, flights)
         for flight in flights:
             flight.wait_stored(killed_ms, group=names[-1])
@@ -61,7 +61,7 @@ def kill_and_return(mode: Mode, settings: ClientSettings, directory: Path) -> li
                 flight.wait_stored(returned_ms, group=GROUP)
             flight.wait_read(returned_ms, stored_ms=returned_ms, count=1)
         if mode is Mode.ELECT:
-            assert registered_brokers(cluster.namesrv.port)[GROUP] == {"0": new.address, "1": old.address}
+            assert registered_brokers(brokers.namesrv.port)[GROUP] == {"0": new.address, "1": old.address}
         else:
             _wait_all_read_at(old, flights)
         return [figures(flight, *flight.land(), killed_ms, returned_ms) for flight in flights]
@@ -82,18 +82,21 @@ def _kill(master: Broker, flights: list[Flight]) -> int:
 
 def _wait_all_read_at(master: Broker, flights: list[Flight]) -> None:
     """Wait until the master has given more than all readers but one can have got: none of them reads elsewhere."""
-    begun_ms, given = now_ms(), _given(master)
+    begun_ms, given = now_ms(), given_by(master)
 
     def do_all() -> bool:
         counts = [flight.read_since(begun_ms) for flight in flights]
-        return _given(master) - given >= sum(counts) - min(counts) + AHEAD
+        return given_by(master) - given >= sum(counts) - min(counts) + AHEAD
 
     wait_until(do_all, what="all readers are back at the master", within_s=90, every_s=0.5)
 
 
 @contextmanager
-def _cluster(mode: Mode, names: list[str], directory: Path) -> Iterator[Cluster]:
-    """A name server and a pair per name; in `static` of the make that is tested, else ours with a registry."""
+def cluster(mode: Mode, names: list[str], directory: Path, **own: Value) -> Iterator[Cluster]:
+    """A name server and a pair per name; in `static` of the make that is tested, else ours with a registry.
+
+    `own`: further settings of the brokers.
+    """
     with ExitStack() as stack:
         if mode is Mode.STATIC:
             kind = SUBJECT
@@ -108,8 +111,8 @@ def _cluster(mode: Mode, names: list[str], directory: Path) -> Iterator[Cluster]
             namesrv.start()
         else:
             kind = "ours"
-            own = {"registryEnable": "true", "kvConfigPath": str(directory / "registry")}
-            namesrv = OurNameServer(directory / "namesrv", settings=own)
+            with_registry = {"registryEnable": "true", "kvConfigPath": str(directory / "registry")}
+            namesrv = OurNameServer(directory / "namesrv", settings=with_registry)
             stack.enter_context(namesrv)
             namesrv.start()
             registry = f"namesrv://{namesrv.address}"
@@ -118,7 +121,7 @@ def _cluster(mode: Mode, names: list[str], directory: Path) -> Iterator[Cluster]
 
         def member(name: str, **role: Value) -> Broker:
             path = directory / f"{name}-{role['brokerRole']}"
-            made = broker(kind, path, namesrv, settings=settings, brokerName=name, **role)
+            made = broker(kind, path, namesrv, settings={**settings, **own}, brokerName=name, **role)
             stack.enter_context(made)
             return made
 
@@ -170,7 +173,7 @@ def _know(stores: list[Path], topics: list[str]) -> bool:
     return all(path.exists() and all(f'"{topic}"' in path.read_text() for topic in topics) for path in paths)
 
 
-def _given(which: Broker) -> int:
+def given_by(which: Broker) -> int:
     """Messages that a broker gave to consumers since its start."""
     body = ask(which.port, _GET_BROKER_RUNTIME_INFO).body
     return int(json.loads(body)["table"]["msgGetTotalTodayNow"])

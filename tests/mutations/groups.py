@@ -10,11 +10,12 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from tandemq.boundary import Turn
-from tandemq.broker.failover import access, metadata_stream, registry_role
+from tandemq.broker.failover import access, group_slaves, metadata_stream, registry_role
 from tandemq.broker.ha import master as masterside
 from tandemq.broker.ha import service as replicate
 from tandemq.broker.ha import slave as slaveside
 from tandemq.broker.pull import processor as pull
+from tandemq.broker.pull import slave_reads
 from tandemq.broker.send import acknowledgements
 from tandemq.broker.send import processor as send
 from tandemq.broker.state import consumer_offsets as offsets
@@ -298,6 +299,21 @@ def stale_slave_reads() -> AbstractContextManager[Any]:
     return patched(takeover, "may_take_reading", may_take_reading)
 
 
+def slave_delivers_new_messages() -> AbstractContextManager[Any]:
+    """A slave that does not serve reads answers pulls of new messages, as far as no failover takes them back."""
+    return patched(slave_reads.SlaveReads, "may_answer", lambda *_: True)
+
+
+def stale_slave_helps() -> AbstractContextManager[Any]:
+    """A slave delivers old messages although it is not in sync, or while another one serves reads."""
+
+    def helps(self: group_slaves.GroupSlaves) -> bool:
+        state = self._member.view.state
+        return state is not None and state.master != self._member.id
+
+    return patched(group_slaves.GroupSlaves, "helps", helps)
+
+
 GROUP_MUTATIONS: dict[str, Mutation] = {
     "epoch-not-begun": Mutation(epoch_not_begun, ANY),
     "tail-not-cut": Mutation(tail_not_cut, ANY),
@@ -327,6 +343,8 @@ GROUP_MUTATIONS: dict[str, Mutation] = {
     "refusal-never-forgotten": Mutation(refusal_never_forgotten, frozenset({"I14"})),
     "last-slave-leaves": Mutation(last_slave_leaves, frozenset({"I6"})),
     "stale-slave-reads": Mutation(stale_slave_reads, frozenset({"I6"})),
+    "slave-delivers-new-messages": Mutation(slave_delivers_new_messages, frozenset({"I6"})),
+    "stale-slave-helps": Mutation(stale_slave_helps, frozenset({"I6"})),
     "master-not-looked-for": Mutation(master_not_looked_for, frozenset({"I14"})),
     **TRANSACTION_GROUP_MUTATIONS,
 }

@@ -339,8 +339,8 @@ class BrokerConfig(TlsConfig):
     """With `enablePropertyFilter`: whether a group's SQL92 expressions also select what it reads of its retry topic,
     each by the topic that the message came from. Else all of it is delivered."""
     slave_read_enable: bool = _setting("slaveReadEnable", False, live=True)
-    """Whether a master sends consumers that are far behind to its slave. It has no effect in a group with a
-    registry, where one member at a time is read from."""
+    """Whether a master sends consumers that are far behind to its slave. In a group with a registry set it on all
+    members: each answers only for itself."""
     memory_ratio_max: int = _setting("accessMessageInMemoryMaxRatio", 40, "percent", live=True)
     """Share of the machine's memory beyond which a consumer is far behind; 10 less on a slave."""
     transfer_bytes_max: int = _setting("maxTransferBytesOnMessageInMemory", 256 * 1024, "bytes", live=True)

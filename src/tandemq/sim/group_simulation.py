@@ -17,7 +17,7 @@ from tandemq.sim.workload.group_clients import GroupConsumer, GroupProducer, Mem
 from tandemq.sim.workload.host import ClientHost
 from tandemq.sim.workload.raw_client import RawClient
 from tandemq.sim.workload.transaction_applications import TransactingApplication
-from tandemq.sim.world.groups import GroupCluster, draw_groups, mode_of, with_roles, with_secret
+from tandemq.sim.world.groups import GroupCluster, draw_groups, mode_of, with_roles, with_secret, with_slave_reads
 from tandemq.sim.world.plan import client_ip, has_transactions, with_transactions
 from tandemq.sim.world.world import MS, SECOND, Violation
 
@@ -48,6 +48,7 @@ class GroupSimulation(History):
         world = self.world
         plan = with_roles(draw_groups(world.random), Random(f"{seed}-roles"))
         plan = with_secret(plan, Random(f"{seed}-secret"))
+        plan = with_slave_reads(plan, Random(f"{seed}-slave-reads"))
         self.plan = with_transactions(plan, Random(f"{seed}-transactions-plan"))
         self.cluster = GroupCluster(world, self.network, self.plan)
         self.expected.has_bit_rot = self.cluster.has_bit_rot

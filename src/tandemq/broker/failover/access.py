@@ -66,7 +66,7 @@ class ClientAccess:
         self.may = NOTHING
         self._why = UNKNOWN
         self._is_short = False
-        pull.takes_commits = pull.sends_to_slaves = False
+        pull.takes_commits = False
         pull.refusal = UNKNOWN
         send.refuse(REASON, UNKNOWN, ResponseCode.NO_PERMISSION)
 
@@ -131,4 +131,4 @@ class ClientAccess:
         self._send.admit(REASON)
         self._pull.refusal = None
         self._pull.takes_commits = is_master
-        self._pull.sends_to_slaves = True
+        self._pull.slave_reads.choice = None

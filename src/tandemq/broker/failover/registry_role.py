@@ -17,6 +17,7 @@ from tandemq.boundary import Event, Now, Turn
 from tandemq.broker.connections.connection import Link
 from tandemq.broker.context import CurrentConfig
 from tandemq.broker.failover.access import AccessRights, ClientAccess
+from tandemq.broker.failover.group_slaves import GroupSlaves
 from tandemq.broker.failover.journal import FailoverJournal
 from tandemq.broker.failover.metadata_stream import MetadataStream
 from tandemq.broker.failover.offset_barrier import GATED, OffsetBarrier
@@ -156,6 +157,7 @@ class RegistryRole(BrokerRole):
             is_log_whole=self._journal.was_whole,
             held=self._journal.held,
         )
+        self._pull.slave_reads.choice = GroupSlaves(self._member, self._replication)
         self._note_log()
 
     @property

@@ -93,7 +93,8 @@ class SlaveSide:
         self.epoch = 0
         self.master: int | None = None
         """Broker id of the master, in a group with a registry; None: there is none to copy from."""
-        self._is_linked = False
+        self.is_linked = False
+        """Whether the log is that of the master as far as it goes, and more of it arrives as it grows."""
         self._classic_at = ""
         """The master that was logged as speaking the classic protocol: each new connection asks again."""
         self._failed = ""
@@ -123,7 +124,7 @@ class SlaveSide:
         if self.link:
             turn.closes.append((self.link, reason))
             self._dropped.add(self.link)
-        self.link, self.session, self._is_linked = 0, None, False
+        self.link, self.session, self.is_linked = 0, None, False
 
     def owns(self, link: int) -> bool:
         """Whether a connection leads to the master, or to an earlier one."""
@@ -135,19 +136,19 @@ class SlaveSide:
             return
         if self._keyring is not None and not session.is_authenticated:
             return
-        if not self._is_linked and session.state is slave.SlaveSessionState.TRANSFER:
-            self._is_linked = True
+        if not self.is_linked and session.state is slave.SlaveSessionState.TRANSFER:
+            self.is_linked = True
             self._role.role.linked(self.master, now, is_up=True)
         self._role.role.peer_seen(self.master, now)
 
     def _unlinked(self, now: Now) -> None:
-        if self._is_linked and self.master is not None:
-            self._is_linked = False
+        if self.is_linked and self.master is not None:
+            self.is_linked = False
             self._role.role.linked(self.master, now, is_up=False)
 
     def _heartbeat_received(self, heartbeat: Heartbeat, now: Now) -> None:
         session = self.session
-        if session is not None and self.master is not None and self._is_linked:
+        if session is not None and self.master is not None and self.is_linked:
             number = self._role.role.heartbeat_received(self.master, heartbeat, now)
             if number:
                 self._stored(session, now)
@@ -371,7 +372,7 @@ class SlaveSide:
             turn.send(self.link, *out)
 
     def _promised(self, event: slave.MasterPromise, now: Now) -> None:
-        if self.master is not None and self._is_linked:
+        if self.master is not None and self.is_linked:
             self._role.role.report_received(self.master, event.log_end, event.number, now)
 
     def _append(self, pieces: list[Piece], turn: Turn) -> bool:

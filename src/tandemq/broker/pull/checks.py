@@ -30,12 +30,21 @@ _BY_BROKER, _BY_GROUP, _BY_TOPIC, _BY_BROADCAST, _BY_OPERATOR = 1, 2, 3, 4, 5
 class PullRefused(Exception):
     """A pull that gets no messages: code, remark and fields of the response."""
 
-    def __init__(self, code: ResponseCode, remark: str, forbidden_type: int = 0) -> None:
-        """Keep the response's code and remark. `forbidden_type`: what forbids it, as clients of 5.x read it; or 0."""
+    def __init__(
+        self, code: ResponseCode, remark: str, forbidden_type: int = 0, fields: dict[str, str] | None = None
+    ) -> None:
+        """Keep what the response has.
+
+        Args:
+            code: of the response.
+            remark: the reason.
+            forbidden_type: what forbids it, as clients of 5.x read it; or 0.
+            fields: of the response, if not that.
+        """
         super().__init__(remark)
         self.code = code
         self.remark = remark
-        self.fields = {"forbiddenType": str(forbidden_type)} if forbidden_type else {}
+        self.fields = fields or ({"forbiddenType": str(forbidden_type)} if forbidden_type else {})
 
 
 class PullChecks:

@@ -27,6 +27,8 @@ class PullCounters:
         """Begin at zero."""
         self.messages = 0
         """Messages sent to consumers."""
+        self.helped = 0
+        """Those of them that this broker, a slave, read for the member that serves reads."""
         self.bytes = 0
         """Bytes of their records."""
         self.finds = 0

@@ -22,6 +22,7 @@ from tandemq.broker.pull.counters import PullCounters
 from tandemq.broker.pull.hold_service import HeldPulls
 from tandemq.broker.pull.message_reader import MessageReader, Messages, Mismatch
 from tandemq.broker.pull.pull_request import PullRequest
+from tandemq.broker.pull.slave_reads import MASTER_ID, SlaveReads
 from tandemq.broker.state.clients import Clients
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.damage_table import Damages
@@ -103,7 +104,7 @@ class PullPath:
         self._store = store
         self.checks = PullChecks(config, store, topics, groups, clients, filters)
         self._offsets = offsets
-        self._memory_bytes = memory_bytes
+        self.slave_reads = SlaveReads(config, store, memory_bytes)
         self._outbox = outbox
         self._reader = MessageReader(store.log, damages)
         store.log.reader.limit_memory(memory_bytes // KEPT_MEMORY_PART)
@@ -126,12 +127,10 @@ class PullPath:
         """Why consumers may read nothing here at present."""
         self.takes_commits = config.broker_id == 0
         """Whether offsets that come with pulls are committed."""
-        self.sends_to_slaves = True
-        """Whether slaveReadEnable has an effect; False in groups where only one member serves reads."""
         self.log_limit = NO_LIMIT
         """Log offset up to which messages are shown; what follows may still be truncated."""
         self.replica_limit: Callable[[], int] = lambda: NO_LIMIT
-        """The same for replica reads, which every member of the group answers."""
+        """The same for reads from members that do not serve consumers: replica reads, and pulls of old messages."""
         self.is_tail_awaited = False
         """Whether the log may lack its end until a slave returns it; an offset behind the end may then be valid."""
         self.held = HeldPulls()
@@ -142,8 +141,7 @@ class PullPath:
     def adopt_config(self, config: BrokerConfig) -> None:
         """Take the settings, at the start and when they change."""
         self._config = config
-        ratio = config.memory_ratio_max - (10 if config.broker_id else 0)
-        self._far_bytes = self._memory_bytes * max(ratio, 0) // 100
+        self.slave_reads.adopt_config(config)
         self.checks.adopt_config(config)
 
     # Room.
@@ -227,15 +225,10 @@ class PullPath:
         return None
 
     def _take(self, link: int, opaque: int, fields: PullFields, turn: Turn, now: Now, *, binary: bool) -> None:
-        checks = self.checks
         if self.refusal is not None:
-            raise PullRefused(ResponseCode.NO_PERMISSION, self.refusal)
-        checks.check_readable()
-        group = checks.group(fields.consumer_group, now.wall_ms)
-        topic = checks.topic(fields)
-        checks.check_allowed(fields)
-        selector = checks.selector(fields, group)
-        pull = PullRequest(link, opaque, fields, selector, checks.queue(topic, fields), group, binary=binary)
+            self._take_old(link, opaque, fields, turn, now, self.refusal, binary=binary)
+            return
+        pull = self._checked(link, opaque, fields, now, binary=binary)
         place = (fields.topic, fields.consumer_group, fields.queue_id)
         moved = self._offsets.pending.note_pull(*place, fields.queue_offset, now.mono_ms)
         if moved is not None:
@@ -245,6 +238,42 @@ class PullPath:
             self._offsets.commit_of_member(*place, fields.commit_offset, now.mono_ms)
         if not self.answer(pull, turn, is_last=not fields.sys_flag & SUSPEND):
             self._hold(pull, now)
+
+    def _checked(self, link: int, opaque: int, fields: PullFields, now: Now, *, binary: bool) -> PullRequest:
+        checks = self.checks
+        checks.check_readable()
+        group = checks.group(fields.consumer_group, now.wall_ms)
+        topic = checks.topic(fields)
+        checks.check_allowed(fields)
+        selector = checks.selector(fields, group)
+        return PullRequest(link, opaque, fields, selector, checks.queue(topic, fields), group, binary=binary)
+
+    def _take_old(
+        self, link: int, opaque: int, fields: PullFields, turn: Turn, now: Now, refusal: str, *, binary: bool
+    ) -> None:
+        """Answer a pull of old messages on a slave that does not serve reads; send others back, or refuse them."""
+        if self.slave_reads.helps:
+            pull = self._checked(link, opaque, fields, now, binary=binary)
+            pull.is_replica = pull.is_helped = True
+            try:
+                end = self.visible_end(pull.queue, self._limit(pull))
+                if fields.queue_offset < end and self.slave_reads.may_answer(pull):
+                    self._answer_found(pull, turn, end, is_last=True)
+                    return
+            except StoreError as error:
+                log.error("pull: topic=%s queue=%d cannot be read: %s", fields.topic, fields.queue_id, error)
+        if self.slave_reads.sends_back(link, fields.consumer_group, fields.topic, fields.queue_id, now):
+            raise PullRefused(ResponseCode.PULL_RETRY_IMMEDIATELY, refusal, fields=self._sent_back(fields))
+        raise PullRefused(ResponseCode.NO_PERMISSION, refusal)
+
+    def _sent_back(self, fields: PullFields) -> dict[str, str]:
+        """Return the fields of an answer that moves nothing and suggests the master."""
+        queue = self._store.queues.get((fields.topic, fields.queue_id))
+        start, end = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+        return {
+            "suggestWhichBrokerId": str(MASTER_ID), "nextBeginOffset": str(fields.queue_offset),
+            "minOffset": str(start), "maxOffset": str(end),
+        }  # fmt: skip
 
     def _hold(self, pull: PullRequest, now: Now) -> None:
         fields, queue = pull.fields, pull.queue
@@ -343,6 +372,7 @@ class PullPath:
         self._sent[pull.link] = self._sent.get(pull.link, 0) + size
         fields = pull.fields
         self.counters.note(fields.topic, fields.consumer_group, fields.queue_id, count, size, next_offset)
+        self.counters.helped += count if pull.is_helped else 0
         self._send(pull, turn, _FOUND, "FOUND", next_offset, end, buffers, size)
         return True
 
@@ -375,7 +405,9 @@ class PullPath:
         """Send an answer. `end`: queue offset behind the last message that may be shown."""
         pull.is_answered = True
         queue = pull.queue
-        suggested = self._suggest(pull, next_offset)
+        suggested = self.slave_reads.suggested_id(pull, next_offset)
+        if code == _FAILED and pull.is_helped:
+            code, suggested = _AGAIN, MASTER_ID  # which may be able to read it
         if pull.binary:
             fields = {
                 "suggestWhichBrokerId": str(suggested), "nextBeginOffset": str(next_offset),
@@ -390,20 +422,6 @@ class PullPath:
             form = 0
         prefix = (4 + len(header) + size).to_bytes(4) + (form | len(header)).to_bytes(4)
         turn.send(pull.link, prefix + header, *buffers)
-
-    def _suggest(self, pull: PullRequest, next_offset: int) -> int:
-        """Return the broker id to pull from next: a slave if slaveReadEnable is on and this consumer is far behind."""
-        if not (self._config.slave_read_enable and self.sends_to_slaves):
-            return 0
-        queue = pull.queue
-        if queue.min_offset < next_offset <= queue.max_offset:
-            try:
-                last_read = queue.entry(next_offset - 1).log_offset
-            except StoreError:
-                return pull.group.broker_id
-            if self._store.log.written_end - last_read > self._far_bytes:
-                return pull.group.which_broker_when_consume_slowly
-        return pull.group.broker_id
 
     def _limit(self, pull: PullRequest) -> int:
         return min(self.log_limit, self.replica_limit()) if pull.is_replica else self.log_limit

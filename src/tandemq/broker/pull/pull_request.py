@@ -18,6 +18,7 @@ class PullRequest:
         "fields",
         "group",
         "is_answered",
+        "is_helped",
         "is_replica",
         "is_waiting",
         "link",
@@ -55,6 +56,8 @@ class PullRequest:
         """Queue offset from which on entries are examined; no entry below it matches."""
         self.deadline_ms = 0
         """Monotonic time at which a held pull is answered in any case."""
+        self.is_helped = False
+        """Whether it is answered by a slave that does not serve reads; `is_replica` then too."""
         self.is_answered = False
         self.is_waiting = False
         """Whether it waits for room in a turn or on its connection."""

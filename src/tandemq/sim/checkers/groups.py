@@ -35,6 +35,8 @@ PULLED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_R
 COMMIT_OFFSET = 1
 """Bit of a pull's sysFlag: the request commits an offset too."""
 CHANGES = (Code.CONSUMER_SEND_MSG_BACK, Code.END_TRANSACTION)
+SLAVE_RATIO = 10
+"""Percent of the memory by which a slave's share is smaller than a master's."""
 SENDS = (Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE)
 ORDERLY = ("handed its offsets over", "switch from broker")
 """Reasons in the record when reading moved with all offsets."""
@@ -220,7 +222,7 @@ class GroupChecks(ContinuousChecks):
             if answer.code in STORED:
                 self.permissions.answered(host, WRITE, sent_us)
         elif command.code in (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE):
-            if answer.code == ResponseCode.SUCCESS:
+            if answer.code == ResponseCode.SUCCESS and not self._is_old(host, answer):
                 self.permissions.answered(host, READ, sent_us)
             comes_with_offset = answer.code in PULLED and int(command.fields["sysFlag"]) & COMMIT_OFFSET
             if comes_with_offset and not self._is_replaced(host, command):
@@ -230,6 +232,16 @@ class GroupChecks(ContinuousChecks):
             self._answered.add(self._committed(host, command))
         elif command.code in CHANGES and answer.code == ResponseCode.SUCCESS:
             self.permissions.answered(host, WRITE, sent_us)
+
+    def _is_old(self, host: Host, answer: Command) -> bool:
+        """Return whether a slave may deliver these messages for the master: they are far behind the end of its log."""
+        broker = host.broker
+        if broker is None or not host.config.slave_read_enable:
+            return False
+        share = max(host.config.memory_ratio_max - SLAVE_RATIO, 0)
+        far_bytes = self._cluster.plan.memory_bytes * share // 100
+        first = parse_record(answer.body, 0, len(answer.body))
+        return not isinstance(first, str) and broker.store.log.written_end - first.log_offset > far_bytes
 
     def _is_replaced(self, host: Host, command: Command) -> bool:
         """Return whether the broker holds a lower offset than a pull carried: a held pull may arrive late."""

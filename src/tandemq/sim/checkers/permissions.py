@@ -4,13 +4,14 @@ After every turn of a broker all members of its group are asked, each by its own
 most one written. Between turns permissions can only end. Paused brokers are included.
 
 A delivery or an acknowledgement must have been permitted at some moment between request and response; a broker without
-permission must not count a message as delivered or stored in its turn.
+permission must not count a message as delivered or stored in its turn. The exception are messages that a slave in sync
+delivers for the master with `slaveReadEnable`: `GroupChecks` checks how old they are.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
 
-from tandemq.coordination.registry.records import Mode
+from tandemq.coordination.registry.records import GroupMode, Mode
 from tandemq.sim.world.cluster import Host
 from tandemq.sim.world.groups import GroupCluster, mode_of
 from tandemq.sim.world.world import MS, SECOND, Violation, World
@@ -55,6 +56,7 @@ class Permissions:
         for host in cluster.hosts:
             self._members.setdefault(host.group.name, []).append(host)
         self._done: dict[str, tuple[int, int]] = {}
+        self._helped: dict[str, int] = {}
         self.serving: dict[str, str] = {}
         """Group to the member that could be read last."""
         self.changes: list[tuple[int, str, str, str]] = []
@@ -107,22 +109,41 @@ class Permissions:
         for held in self._held[host.name]:
             held.note(self._world.now_us, -1)
         self._done.pop(host.name, None)
+        self._helped.pop(host.name, None)
 
     def _judge_deeds(self, host: Host, held: tuple[PermissionSpans, PermissionSpans, PermissionSpans]) -> None:
         broker = host.broker
         assert broker is not None, "it was driven"
         now_us = self._world.now_us
-        done = (broker.pull.counters.messages, broker.send.count)
+        counters = broker.pull.counters
+        if counters.helped > self._helped.get(host.name, 0):
+            self._judge_help(host)
+        self._helped[host.name] = counters.helped
+        done = (counters.messages - counters.helped, broker.send.count)
         before, self._done[host.name] = self._done.get(host.name, (0, 0)), done
         for what in (READ, WRITE):
             if done[what] > before[what] and not held[what].within(now_us, now_us):
                 raise Violation("I6", f"{host.name} served clients, and may not {WHAT[what]}")
 
+    def _judge_help(self, host: Host) -> None:
+        """Check a slave that delivered messages for the master."""
+        broker = host.broker
+        assert broker is not None and broker.failover is not None, "it was driven"
+        state = broker.failover.member.view.state
+        if state is None or state.mode is not GroupMode.NORMAL or broker.failover.member.id not in state.in_sync:
+            raise Violation("I6", f"{host.name} delivered old messages, and the record it has read is {state}")
+        if not broker.config.slave_read_enable:
+            raise Violation("I6", f"{host.name} delivered old messages without slaveReadEnable")
+
+    def permitted(self, host: Host, what: int, asked_us: int) -> bool:
+        """Return whether a broker had permission between a request and its response that arrives now."""
+        return self._held[host.name][what].within(asked_us, self._world.now_us)
+
     def answered(self, host: Host, what: int, asked_us: int) -> None:
         """Check that a broker had permission between a request and its successful response."""
         if mode_of(host.group) is Mode.STATIC:
             return
-        if not self._held[host.name][what].within(asked_us, self._world.now_us):
+        if not self.permitted(host, what, asked_us):
             raise Violation(
                 "I6", f"{host.name} did what was asked at {asked_us / SECOND:.3f} s, and could not {WHAT[what]} since"
             )

@@ -40,6 +40,8 @@ DRIFT_PPM = 15_000
 
 SECRETS = 0.25
 """Share of the seeds in which members have a secret."""
+SLAVE_READS = 1 / 3
+"""Share of the seeds in which slaves deliver old messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,15 @@ def with_roles(plan: GroupsPlan, random: Random) -> GroupsPlan:
             group = replace(group, slaves=slaves, master=random.choice((0, random.randrange(slaves + 1))))
         groups.append(group)
     return replace(plan, groups=tuple(groups))
+
+
+def with_slave_reads(plan: GroupsPlan, random: Random) -> GroupsPlan:
+    """Return the plan, in a third of the seeds with slaves that deliver old messages. Its own generator keeps the other
+    seeds as they are."""
+    if random.random() > SLAVE_READS:
+        return plan
+    base = replace(plan.base, slave_read_enable=True, memory_ratio_max=random.choice((0, 20)))
+    return replace(plan, base=base, memory_bytes=40_000)
 
 
 class GroupCluster(Cluster):

@@ -113,6 +113,7 @@ class RegistryGroup:
         settles: bool = True,
         secret: bytes | None = None,
         master: int = 0,
+        memory_bytes: int = 8 << 30,
         **changes: Any,
     ) -> None:
         """Start a group.
@@ -126,10 +127,12 @@ class RegistryGroup:
             settles: whether to wait until a member is active.
             secret: secret with which members authenticate each other.
             master: id of the configured master.
+            memory_bytes: memory of each member's machine.
             changes: settings of all members.
         """
         self.secret = secret
         self.master = master
+        self.memory_bytes = memory_bytes
         self.path, self.mode, self.changes = path, mode, changes
         self.disks = disks or {}
         self.allowed = dict.fromkeys(range(members), BrokerPermission.FULL)
@@ -199,7 +202,7 @@ class RegistryGroup:
         broker = self.broker_class(
             self.disks.get(number, self.path / f"b{number}"),
             config,
-            machine=Machine(boot_id, 8 << 30),
+            machine=Machine(boot_id, self.memory_bytes),
             now=self.now,
             seed=number,
             address=f"10.1.0.{number}:10911",
