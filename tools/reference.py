@@ -23,7 +23,7 @@ import tandemq
 from tandemq.cli import main as command_line
 from tandemq.config import settings
 from tandemq.config.files import LIVE_KEYS, LIVE_RANGES, ZERO_IS_UNLIMITED
-from tandemq.config.settings import BrokerConfig, NameServerConfig, TlsConfig
+from tandemq.config.settings import BrokerConfig, MonitoringConfig, NameServerConfig, TlsConfig
 from tandemq.telemetry.families import Family
 from tools.dashboards import alert_rules
 
@@ -118,11 +118,14 @@ def settings_page() -> str:
             "| Key | Default | Unit | While running | Meaning |",
             "|---|---|---|---|---|",
         ]
-        shared = {field.name for field in dataclasses.fields(TlsConfig)}
-        for field in sorted(dataclasses.fields(config), key=lambda field: field.name in shared):
+        owners = {
+            field.name: kind for kind in (config, MonitoringConfig, TlsConfig) for field in dataclasses.fields(kind)
+        }
+        order = [config, MonitoringConfig, TlsConfig]
+        for field in sorted(dataclasses.fields(config), key=lambda field: order.index(owners[field.name])):
             key, unit = field.metadata["key"], field.metadata["unit"]
             cells = [f"`{key}`", _as_written(field.default), unit, _while_running(config, key)]
-            cells.append(_linked(meanings["TlsConfig" if field.name in shared else config.__name__, field.name]))
+            cells.append(_linked(meanings[owners[field.name].__name__, field.name]))
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -84,6 +84,7 @@ from tandemq.broker.timers.service import TimedMessages
 from tandemq.broker.transactions.metrics import TransactionMetrics
 from tandemq.broker.transactions.processor import TransactionProcessor
 from tandemq.broker.transactions.service import Transactions
+from tandemq.config.monitoring import labels_of
 from tandemq.config.settings import BrokerConfig
 from tandemq.registry import parse_address
 from tandemq.replication.authentication import Keyring
@@ -528,7 +529,7 @@ class BrokerParts:
         config, store, role, current = self.current.config, self.store, self.role, self.current
         group = {"cluster": config.cluster, "broker": config.broker_name, "broker_id": str(config.broker_id)}
         java = {"cluster": config.cluster, "node_type": "broker", "node_id": config.broker_name}
-        self.metrics = Metrics({"rocketmq": java, "tandemq": group})
+        self.metrics = Metrics({"rocketmq": java, "tandemq": group}, labels_of(config.metrics_label))
         self.readiness = Readiness(store, self.send, self.replication, role, current)
         self.request_metrics = RequestMetrics(
             self.turn_times, self.send, self.pull, self.stats, self.links, self.housekeeping, self.schedule

@@ -67,6 +67,7 @@ _ACTING = "acting masters are not supported; with registryAddr a slave serves re
 _NAMED = "name servers are not discovered; set namesrvAddr"
 _LIGHT_QUEUES = "light queues are not supported; messages are in their own topic only"
 _COLD = "reads of cold data are not throttled"
+_PUSHED = "metrics are pushed over HTTP; set metricsExporterType=OTLP_HTTP and metricsHttpExporterTarget"
 _MISSING: dict[str, tuple[str, str]] = {
     "filterServerNums": ("!0", "filter servers are not supported"),
     "defaultMessageRequestMode": ("!pull", "POP consumption is not supported yet"),
@@ -90,10 +91,9 @@ _MISSING: dict[str, tuple[str, str]] = {
     "fetchNameSrvAddrByDnsLookup": ("true", _NAMED),
     "socksProxyConfig": ("!{}", "proxies are not supported; connections are direct"),
     "messageStorePlugIn": ("!", "store plug-ins, such as tiered storage, are not supported"),
-    "metricsExporterType": (
-        "!disable",
-        "metricsPort is the port of Prometheus metrics; RocketMQ's other exporters are not supported",
-    ),
+    "metricsPromExporterHost": ("!", "metricsBindAddress is the interface of the metrics port"),
+    "metricsGrpcExporterTarget": ("!", _PUSHED),
+    "metricsGrpcExporterHeader": ("!", _PUSHED),
     "clusterTest": ("true", "name servers of other clusters are not queried"),
     "needWaitForService": ("true", "routes are answered from the start"),
     "deleteTopicWithBrokerRegistration": ("true", "a topic that a broker no longer has is kept until it is deleted"),

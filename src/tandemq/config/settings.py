@@ -65,7 +65,55 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(TlsConfig):
+class MonitoringConfig(TlsConfig):
+    """Log lines and metrics, for brokers and name servers alike, by RocketMQ's names where it has the setting."""
+
+    log_format: str = _setting("logFormat", "text")
+    """`text`, or `json` for one JSON object per log line. See docs/guides/monitoring.md, "Logs"."""
+    metrics_port: int = _setting("metricsPort", -1)
+    """Port of `/metrics`, `/healthz` and `/readyz`; 0 takes any free one, -1: none, unless `metricsExporterType` is
+    `PROM`. See docs/guides/monitoring.md."""
+    metrics_bind_address: str = _setting("metricsBindAddress", "127.0.0.1")
+    """IP address of the interface to listen on for metrics. They have names of topics and groups, and no login."""
+    metrics_series_max: int = _setting("metricsOtelCardinalityLimit", 50_000)
+    """Maximum number of time series of one metric; further ones are left out and counted."""
+    metrics_label: str = _setting("metricsLabel", "")
+    """Labels that all metrics get in addition, as `name:value,name:value`."""
+    metrics_exporter: str = _setting("metricsExporterType", "DISABLE")
+    """`OTLP_HTTP` pushes all metrics to an OpenTelemetry collector. `PROM`, RocketMQ's way to switch `/metrics` on, is
+    the same as a `metricsPort`. `DISABLE`: neither. See docs/guides/monitoring.md, "Push to a collector"."""
+    metrics_prom_port: int = _setting("metricsPromExporterPort", 5557)
+    """The `metricsPort` that `metricsExporterType=PROM` stands for, if that is not set."""
+    push_target: str = _setting("metricsHttpExporterTarget", "http://127.0.0.1:4318")
+    """URL of the collector for `OTLP_HTTP`; without a path `/v1/metrics` is added."""
+    push_header_file: str = _setting("metricsHttpExporterHeaderFile", "")
+    """File of HTTP headers for the collector, a `Name: value` on each line, for instance a token; not readable by all
+    users, and read again when it changes."""
+    push_ca_file: str = _setting("metricsHttpExporterCaFile", "")
+    """Authorities, PEM, for the certificate of an `https` collector, which is always verified. Empty: those of the
+    system."""
+    push_interval_ms: int = _setting("metricHttpExporterIntervalInMills", 60_000, "ms")
+    """Interval between pushes."""
+    push_timeout_ms: int = _setting("metricHttpExporterTimeOutInMills", 3_000, "ms")
+    """How long one attempt to push may take."""
+    metrics_in_delta: bool = _setting("metricsInDelta", False)
+    """Whether counters and histograms are pushed as what was added since the last successful push, instead of since
+    the start."""
+
+    @property
+    def scrape_port(self) -> int:
+        """The port of `/metrics`; 0 takes any free one, -1: none."""
+        is_prom = self.metrics_exporter == "PROM" and self.metrics_port == -1
+        return self.metrics_prom_port if is_prom else self.metrics_port
+
+    @property
+    def is_monitored(self) -> bool:
+        """Whether metrics are collected at all."""
+        return self.scrape_port != -1 or self.metrics_exporter == "OTLP_HTTP"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig(MonitoringConfig):
     """Settings of one broker."""
 
     # Identity.
@@ -131,14 +179,6 @@ class BrokerConfig(TlsConfig):
     untaken_bytes_max: int = _setting("untakenAnswersMax", 512 * MEBIBYTE, "bytes")
     """Memory budget for responses that peers have not read yet, on all connections. Beyond it connections that read
     nothing are closed first, slow readers last."""
-    log_format: str = _setting("logFormat", "text")
-    """`text`, or `json` for one JSON object per log line. See docs/guides/monitoring.md, "Logs"."""
-    metrics_port: int = _setting("metricsPort", -1)
-    """Port of `/metrics`, `/healthz` and `/readyz`; 0 takes any free one, -1: none. See docs/guides/monitoring.md."""
-    metrics_bind_address: str = _setting("metricsBindAddress", "127.0.0.1")
-    """IP address of the interface to listen on for metrics. They have names of topics and groups, and no login."""
-    metrics_series_max: int = _setting("metricsOtelCardinalityLimit", 50_000)
-    """Maximum number of time series of one metric; further ones are left out and counted."""
     config_black_list: tuple[str, ...] = _setting(
         "configBlackList", ("configBlackList", "flushDiskType", "inSyncReplicas")
     )
@@ -368,7 +408,7 @@ class BrokerConfig(TlsConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NameServerConfig(TlsConfig):
+class NameServerConfig(MonitoringConfig):
     """Settings of one name server."""
 
     bind_address: str = _setting("bindAddress", "0.0.0.0")
@@ -402,14 +442,6 @@ class NameServerConfig(TlsConfig):
     untaken_bytes_max: int = _setting("untakenAnswersMax", 128 * MEBIBYTE, "bytes")
     """Memory budget for responses that peers have not read yet, on all connections. Beyond it connections that read
     nothing are closed first, slow readers last."""
-    log_format: str = _setting("logFormat", "text")
-    """`text`, or `json` for one JSON object per log line. See docs/guides/monitoring.md, "Logs"."""
-    metrics_port: int = _setting("metricsPort", -1)
-    """Port of `/metrics`, `/healthz` and `/readyz`; 0 takes any free one, -1: none. See docs/guides/monitoring.md."""
-    metrics_bind_address: str = _setting("metricsBindAddress", "127.0.0.1")
-    """IP address of the interface to listen on for metrics. They have no login."""
-    metrics_series_max: int = _setting("metricsOtelCardinalityLimit", 50_000)
-    """Maximum number of time series of one metric; further ones are left out and counted."""
     config_black_list: tuple[str, ...] = _setting("configBlackList", ("configBlackList",))
     """Settings that cannot be changed while the name server runs, separated by `;`."""
 

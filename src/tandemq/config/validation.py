@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import TypeVar
 
+from tandemq.config.monitoring import monitoring_problems
 from tandemq.config.settings import (
     JAVA_INT_MAX,
     MEBIBYTE,
@@ -29,8 +30,6 @@ HA_PROTOCOLS = ("auto", "tandemq", "classic")
 WEIGHT_MAX = 1_000_000
 ZONE_CHARACTERS_MAX = 255
 PORT_MAX = 65_535
-NO_METRICS = -1
-LOG_FORMATS = ("text", "json")
 REGISTER_MS_MAX = 60_000
 CLASSIC_FRAME_BYTES_MAX = 4 * MEBIBYTE - 12
 """Size of a Java slave's receive buffer without the header of a transfer frame."""
@@ -173,7 +172,7 @@ def _network_problems(config: BrokerConfig) -> Iterator[Problem]:
 
 
 def _listen_problems(config: BrokerConfig | NameServerConfig) -> Iterator[Problem]:
-    yield from _metrics_problems(config)
+    yield from monitoring_problems(config)
     yield from _port_problem("listen_port", config.listen_port)
     try:
         ipaddress.ip_address(config.bind_address)
@@ -185,19 +184,6 @@ def _listen_problems(config: BrokerConfig | NameServerConfig) -> Iterator[Proble
         bytes_max = getattr(config, name)
         if bytes_max < config.frame_bytes_max:
             yield name, f"{bytes_max} is less than frameMaxLength, {config.frame_bytes_max}"
-
-
-def _metrics_problems(config: BrokerConfig | NameServerConfig) -> Iterator[Problem]:
-    if config.metrics_port != NO_METRICS:
-        yield from _port_problem("metrics_port", config.metrics_port)
-    try:
-        ipaddress.ip_address(config.metrics_bind_address)
-    except ValueError:
-        yield "metrics_bind_address", f"{config.metrics_bind_address[:64]!r} is not an IP address"
-    if config.log_format not in LOG_FORMATS:
-        yield "log_format", f"{config.log_format!r} is unknown; use one of {', '.join(LOG_FORMATS)}"
-    if config.metrics_series_max < 1:
-        yield "metrics_series_max", f"{config.metrics_series_max} is too small; the smallest is 1"
 
 
 def _port_problem(name: str, port: int) -> Iterator[Problem]:

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from tandemq.boundary import Closed, Disk, Event, JobDone, Now, Opened, Outbox, Turn
 from tandemq.codec.proofs import Keyring
 from tandemq.codec.remoting.frame import encode_command
+from tandemq.config.monitoring import labels_of
 from tandemq.config.settings import NameServerConfig
 from tandemq.errors import ProtocolError, RemoteError, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -68,7 +69,7 @@ class NameServer:
         self._processor = DefaultRequestProcessor(self._config, self._routes, kv_config, self.registry)
         self._logged_requests = Refusals()
         self._next_scan_ms: int | None = None
-        self.metrics = Metrics({})
+        self.metrics = Metrics({}, labels_of(config.metrics_label))
         self._name_server_metrics = NameServerMetrics(self._routes, self._connections, self.registry)
         self.metrics.add(self._name_server_metrics.collect)
 

@@ -13,7 +13,6 @@ from tandemq.boundary import LinkKind
 from tandemq.broker.context import Machine
 from tandemq.broker.node import Broker
 from tandemq.config.settings import BrokerConfig, parse_delay_levels
-from tandemq.config.validation import NO_METRICS
 from tandemq.errors import ConfigError
 from tandemq.real.clock import read_clock
 from tandemq.real.disk import RealDisk
@@ -82,7 +81,7 @@ class BrokerProcess:
         disk = RealDisk(Path(self.config.store_path).expanduser())
         disk.lock()
         self._disk = disk
-        if self.config.metrics_port != NO_METRICS:
+        if self.config.is_monitored:
             disk.writes = DurationBuckets()
         loop = Loop(
             connections_max=lambda: self._present.connections_max,
@@ -112,8 +111,9 @@ class BrokerProcess:
                     accept_loss=self._accept_loss,
                     keyring=keyring,
                 )
-            if self.config.metrics_port != NO_METRICS:
-                self._monitoring = Monitoring(config, self._node, loop, disk.writes)
+            if self.config.is_monitored:
+                identity = f"{config.broker_name}/{config.broker_id}"
+                self._monitoring = Monitoring(config, self._node, loop, identity, disk.writes)
             loop.accept()
         except BaseException:
             self.close(clean=False)

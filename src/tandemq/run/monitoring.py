@@ -1,26 +1,34 @@
-"""Monitoring of a server process: its node measured, its metrics on a port of their own.
+"""Monitoring of a server process: its node measured, its metrics on a port of their own and pushed to a collector.
 
 Source: docs/guides/monitoring.md.
 """
 
+import logging
 import os
 import resource
 import sys
 import time
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 
 from tandemq import __version__
 from tandemq.boundary import Now
+from tandemq.config.monitoring import PushTarget, parse_target
 from tandemq.config.settings import BrokerConfig, NameServerConfig
 from tandemq.engine import NAME as ENGINE
 from tandemq.real.loop import Loop
 from tandemq.real.monitoring.listener import MonitoringListener
 from tandemq.real.monitoring.metered_node import MeteredNode
+from tandemq.real.monitoring.otlp_exporter import OtlpExporter, PushSettings
+from tandemq.real.network.tls import TlsFiles, client_context
+from tandemq.run.push_headers import HeaderFile
 from tandemq.telemetry.buckets import SECONDS_BOUNDS, DurationBuckets
 from tandemq.telemetry.collection import MonitoredNode
 from tandemq.telemetry.families import Batch, counter, gauge, histogram, single
+from tandemq.telemetry.otlp import OtlpRenderer
 
+log = logging.getLogger(__name__)
 BUILD = gauge("tandemq_build_info", "1; the labels say which version runs.", "version", "python", "engine")
 COMMIT_SECONDS = histogram(
     "tandemq_store_commit_seconds", "Duration of writes to the commit log, one or two per turn.", bounds=SECONDS_BOUNDS
@@ -38,39 +46,53 @@ FILES_MAX = gauge("process_max_fds", "Maximum number of open file descriptors.")
 
 
 class Monitoring:
-    """Monitoring of one process. Metrics are off if `metricsPort` is -1: then there is none."""
+    """Monitoring of one process. There is none if metrics are off, see `MonitoringConfig.is_monitored`."""
 
     def __init__(
         self,
         config: BrokerConfig | NameServerConfig,
         node: MonitoredNode,
         loop: Loop,
+        identity: str,
         writes: DurationBuckets | None = None,
     ) -> None:
-        """Bind the port.
+        """Bind the port, and begin to push, as configured.
 
         Args:
             config: the settings.
             node: the node, to be run as `metered` from now on.
             loop: the loop that will run it.
+            identity: name of the process for collectors, unlike that of all others of the cluster.
             writes: durations of writes to the commit log.
 
         Raises:
-            ConfigError: the port cannot be used.
+            ConfigError: the port, or a file for pushes, cannot be used.
         """
         self._loop = loop
         self._writes = writes
         self._began_ns = time.monotonic_ns()
         self._began_s = time.time()
         node.metrics.add(self._collect)
-        self.metered = MeteredNode(node, loop.wake, config.metrics_series_max)
-        self._listener = MonitoringListener(config.metrics_bind_address, config.metrics_port, self.metered)
-        self.address = f"{config.metrics_bind_address}:{self._listener.port}"
-        self._listener.start()
+        self._listener: MonitoringListener | None = None
+        self._exporter: OtlpExporter | None = None
+        pushed = _renderer(config, identity, self._began_s) if config.metrics_exporter == "OTLP_HTTP" else None
+        self.metered = MeteredNode(node, loop.wake, config.metrics_series_max, pushed)
+        if pushed is not None:
+            self._exporter = OtlpExporter(self.metered, pushed, push_settings(config), f"tandemq/{__version__}")
+        self.address = ""
+        if config.scrape_port != -1:
+            self._listener = MonitoringListener(config.metrics_bind_address, config.scrape_port, self.metered)
+            self.address = f"{config.metrics_bind_address}:{self._listener.port}"
+            self._listener.start()
+        if self._exporter is not None:
+            self._exporter.start()
 
     def close(self) -> None:
-        """Close the port; the loop has to be stopped."""
-        self._listener.close()
+        """Close the port and end the pushes; the loop has to be stopped."""
+        if self._exporter is not None:
+            self._exporter.close()
+        if self._listener is not None:
+            self._listener.close()
 
     def _collect(self, _now: Now) -> Iterator[Batch | None]:
         state = self._loop.state()
@@ -99,3 +121,38 @@ def _process_files() -> Iterator[Batch]:
     if files:
         yield single(OPEN_FILES, files)
     yield single(FILES_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _renderer(config: BrokerConfig | NameServerConfig, identity: str, began_s: float) -> OtlpRenderer:
+    if isinstance(config, BrokerConfig):
+        resource = {"service.name": "tandemq-broker", "service.namespace": config.cluster}
+    else:
+        resource = {"service.name": "tandemq-namesrv"}
+    resource |= {"service.instance.id": identity, "service.version": __version__}
+    began_ms = int(began_s * 1000)
+    return OtlpRenderer(config.metrics_series_max, resource, __version__, began_ms, is_delta=config.metrics_in_delta)
+
+
+def push_settings(config: BrokerConfig | NameServerConfig) -> PushSettings:
+    """Return where a node pushes its metrics to.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    target = parse_target(config.push_target)
+    tls = None
+    if target.is_tls:
+        tls = client_context(TlsFiles("", "", config.push_ca_file, "", "", "", "metricsHttpExporterCaFile"))
+    elif config.push_header_file and not _is_loopback(target):
+        log.warning(
+            "metrics: %s is not encrypted: the headers of metricsHttpExporterHeaderFile can be read", target.url
+        )
+    headers = HeaderFile(config.push_header_file)
+    return PushSettings(target, config.push_interval_ms / 1000, config.push_timeout_ms / 1000, headers.headers, tls)
+
+
+def _is_loopback(target: PushTarget) -> bool:
+    try:
+        return ip_address(target.host).is_loopback
+    except ValueError:
+        return target.host == "localhost"

@@ -4,10 +4,10 @@ import logging
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
+from socket import gethostname
 
 from tandemq.boundary import LinkKind
 from tandemq.config.settings import NameServerConfig
-from tandemq.config.validation import NO_METRICS
 from tandemq.nameserver.node import NameServer
 from tandemq.real.disk import RealDisk
 from tandemq.real.loop import Loop
@@ -65,8 +65,9 @@ class NameServerProcess:
             keyring = open_keyring(self.config.ha_secret_file)
             with disk.named():
                 self._node = NameServer(replace(self.config, listen_port=self.port), disk, self._loop, keyring)
-            if self.config.metrics_port != NO_METRICS:
-                self._monitoring = Monitoring(self.config, self._node, self._loop)
+            if self.config.is_monitored:
+                identity = f"{gethostname()}:{self.port}"
+                self._monitoring = Monitoring(self.config, self._node, self._loop, identity)
             self._loop.accept()
             self._watch.start()
         except BaseException:

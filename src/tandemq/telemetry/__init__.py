@@ -1,1 +1,1 @@
-"""Metrics for monitoring: families, their collection in slices, and the text formats of Prometheus."""
+"""Metrics for monitoring: families, their collection in slices, the text formats of Prometheus, and OTLP."""

@@ -3,14 +3,14 @@
     while not collection.step():   each step: one batch at most, of which at most CHUNK_SERIES series are rendered
         …                          the node's turns go on in between
 
-With a renderer the result is text; without one it is the batches, which other threads may read.
+The renderer makes text or protobuf of it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from tandemq.boundary import Node, Now
-from tandemq.telemetry.exposition import RenderedFamily, TextRenderer
+from tandemq.telemetry.exposition import RenderedFamily
 from tandemq.telemetry.families import Batch, Metrics
 
 
@@ -26,24 +26,27 @@ class MonitoredNode(Node, Protocol):
         """Return the reasons why the node cannot serve clients now; empty if it can."""
 
 
+class Renderer(Protocol):
+    """A format of metrics."""
+
+    def begin(self, now: Now) -> None:
+        """Begin a page or a request."""
+
+    def render(self, batch: Batch, constant: Mapping[str, str]) -> Iterator[bytes]:
+        """Yield the bytes of a batch, at most CHUNK_SERIES series at a time. `constant`: labels of every series."""
+
+
 class Collection:
     """A collection in progress."""
 
-    def __init__(self, metrics: Metrics, renderer: TextRenderer | None, now: Now) -> None:
+    def __init__(self, metrics: Metrics, renderer: Renderer, now: Now) -> None:
         """Begin; nothing is collected yet."""
         self.families: list[RenderedFamily] = []
-        self.batches: list[Batch] = []
         self._metrics = metrics
         self._renderer = renderer
         self._batches = metrics.collect(now)
         self._chunks: Iterator[bytes] | None = None
-        if renderer is not None:
-            renderer.begin()
-
-    @property
-    def is_text(self) -> bool:
-        """Whether the result is text."""
-        return self._renderer is not None
+        renderer.begin(now)
 
     def step(self) -> bool:
         """Do the next slice; return whether the collection is complete."""
@@ -59,9 +62,7 @@ class Collection:
             return True
         if batch is None:
             return False
-        if self._renderer is None:
-            self.batches.append(batch)
-        elif batch.values or batch.distributions:
+        if batch.values or batch.distributions:
             self.families.append(RenderedFamily(batch.family, []))
             self._chunks = self._renderer.render(batch, self._metrics.constant_labels(batch.family))
         return False

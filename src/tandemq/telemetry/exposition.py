@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, islice
 from typing import NamedTuple
 
+from tandemq.boundary import Now
 from tandemq.telemetry.families import Batch, Distribution, Family, Labels, MetricKind
 
 CHUNK_SERIES = 100
@@ -56,7 +57,7 @@ class TextRenderer:
         self._prefixes: dict[str, dict[Labels, str]] = {}
         self._bucket_prefixes: dict[str, dict[Labels, list[str]]] = {}
 
-    def begin(self) -> None:
+    def begin(self, _now: Now) -> None:
         """Begin to count the series of a new page."""
         self.series = 0
 

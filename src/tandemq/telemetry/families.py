@@ -101,9 +101,15 @@ Source = Callable[[Now], Iterator[Batch | None]]
 class Metrics:
     """The sources of one node, and the labels that all series have."""
 
-    def __init__(self, labels: Mapping[str, Mapping[str, str]]) -> None:
-        """Begin without sources. `labels`: constant labels, by the first word of a family's name ("rocketmq")."""
-        self._labels = labels
+    def __init__(self, labels: Mapping[str, Mapping[str, str]], common: Mapping[str, str] | None = None) -> None:
+        """Begin without sources.
+
+        Args:
+            labels: constant labels, by the first word of a family's name ("rocketmq").
+            common: constant labels of all families.
+        """
+        self._common = common or {}
+        self._labels = {word: {**pairs, **self._common} for word, pairs in labels.items()}
         self._sources: list[Source] = []
 
     def add(self, source: Source) -> None:
@@ -112,7 +118,7 @@ class Metrics:
 
     def constant_labels(self, family: Family) -> Mapping[str, str]:
         """Return the labels that every series of a family has."""
-        return self._labels.get(family.name.partition("_")[0], {})
+        return self._labels.get(family.name.partition("_")[0], self._common)
 
     def collect(self, now: Now) -> Iterator[Batch | None]:
         """Yield the batches of all sources."""

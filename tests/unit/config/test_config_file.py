@@ -131,7 +131,8 @@ def test_key_without_a_similar_one_points_to_the_settings_page() -> None:
     ("line", "missing"),
     [
         ("enableLmq=TRUE", "light queues are not supported"),
-        ("metricsExporterType=PROM", "metricsPort is the port"),
+        ("metricsGrpcExporterTarget=collector:4317", "set metricsExporterType=OTLP_HTTP"),
+        ("metricsPromExporterHost=10.0.0.1", "metricsBindAddress is the interface"),
         ("defaultMessageRequestMode=POP", "POP consumption is not supported"),
         ("fetchNamesrvAddrByAddressServer=true", "set namesrvAddr"),
         ("messageStorePlugIn=org.example.Store", "plug-ins"),
@@ -150,7 +151,7 @@ def test_setting_of_a_missing_feature_gives_its_own_warning(line: str, missing: 
     "line",
     [
         "enableLmq=false",
-        "metricsExporterType=DISABLE",
+        "metricsPromExporterHost=",
         "defaultMessageRequestMode=PULL",
         "filterServerNums=0",
         "messageStorePlugIn=",

@@ -9,7 +9,7 @@ from tandemq.boundary import Now
 from tandemq.telemetry.buckets import SECONDS_BOUNDS, DurationBuckets
 from tandemq.telemetry.collection import Collection
 from tandemq.telemetry.exposition import CHUNK_SERIES, TextRenderer, page
-from tandemq.telemetry.families import Batch, Distribution, Metrics, counter, gauge, histogram, single
+from tandemq.telemetry.families import Batch, Distribution, Metrics, counter, gauge, histogram
 from tests.spec import spec
 from tests.unit.telemetry.pages import text_of, value
 
@@ -102,13 +102,6 @@ def test_no_step_of_a_collection_renders_more_than_a_chunk_or_takes_more_than_on
         before, steps = lines, steps + 1
     assert steps >= 3 + 2_050 // CHUNK_SERIES
     assert before == 2_050 + 500 * 5 + 4
-
-
-def test_collection_without_a_renderer_keeps_the_batches() -> None:
-    collection = Collection(_metrics(single(gauge("tandemq_x", "X."), True)), None, NOW)
-    while not collection.step():
-        continue
-    assert [dict(batch.values) for batch in collection.batches] == [{(): 1}]
 
 
 def test_durations_are_exported_by_powers_of_two_of_a_nanosecond() -> None:

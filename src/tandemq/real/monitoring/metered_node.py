@@ -19,6 +19,7 @@ from tandemq.telemetry.buckets import SECONDS_BOUNDS, DurationBuckets
 from tandemq.telemetry.collection import Collection, MonitoredNode
 from tandemq.telemetry.exposition import RenderedFamily, TextRenderer
 from tandemq.telemetry.families import Batch, counter, gauge, histogram, single
+from tandemq.telemetry.otlp import OtlpRenderer
 
 SLICE_NS = 500_000
 SYNC_JOB = "flush"
@@ -47,9 +48,9 @@ class QuestionKind(Enum):
     """What a question asks for."""
 
     PAGE = "page"
-    """All metrics, rendered."""
-    BATCHES = "batches"
-    """All metrics, as values."""
+    """All metrics, as text."""
+    OTLP = "otlp"
+    """All metrics, for OTLP."""
     READINESS = "readiness"
 
 
@@ -59,7 +60,6 @@ class Answer:
 
     kind: QuestionKind
     families: Sequence[RenderedFamily] = ()
-    batches: Sequence[Batch] = ()
     reasons: Sequence[str] = ()
     """Why the node is not ready."""
 
@@ -75,22 +75,27 @@ class Question:
 class MeteredNode:
     """The node inside, measured; see `boundary.Node`."""
 
-    def __init__(self, node: MonitoredNode, wake: Callable[[], None], series_max: int) -> None:
+    def __init__(
+        self, node: MonitoredNode, wake: Callable[[], None], series_max: int, otlp: OtlpRenderer | None = None
+    ) -> None:
         """Begin to measure.
 
         Args:
             node: the node.
             wake: makes the loop run a turn; from any thread.
-            series_max: maximum number of series per family.
+            series_max: maximum number of series per family of a page.
+            otlp: the renderer of answers for OTLP; without one nobody may ask for them.
         """
         self.node = node
         self.last_turn_ns = monotonic_ns()
         """When the last turn ended, monotonic; other threads read it."""
         self._wake = wake
-        self._renderer = TextRenderer(series_max)
+        self._text = TextRenderer(series_max)
+        self._otlp = otlp
         self._questions: deque[Question] = deque()
         self._waiting: list[Question] = []
         self._collection: Collection | None = None
+        self._collected_kind = QuestionKind.PAGE
         self._collecting_ns = 0
         self._cpu_ns = self._longest_ns = self._last_longest_ns = 0
         """CPU time of all slices, of the longest one of the collection in progress, and of the one before."""
@@ -147,8 +152,10 @@ class MeteredNode:
             else:
                 self._waiting.append(question)
         if self._collection is None and self._waiting:
-            wants_text = self._waiting[0].kind is QuestionKind.PAGE
-            self._collection = Collection(self.node.metrics, self._renderer if wants_text else None, now)
+            kind = self._collected_kind = self._waiting[0].kind
+            renderer = self._text if kind is QuestionKind.PAGE else self._otlp
+            assert renderer is not None, "nobody asks for OTLP without a renderer"
+            self._collection = Collection(self.node.metrics, renderer, now)
             self._collecting_ns = self._longest_ns = 0
         if self._collection is not None:
             self._advance(self._collection)
@@ -169,8 +176,8 @@ class MeteredNode:
         self._last_longest_ns = self._longest_ns
         self._collection = None
         self._collections.add(self._collecting_ns)
-        kind = QuestionKind.PAGE if collection.is_text else QuestionKind.BATCHES
-        answer = Answer(kind, families=collection.families, batches=collection.batches)
+        kind = self._collected_kind
+        answer = Answer(kind, families=collection.families)
         answered = [question for question in self._waiting if question.kind is kind]
         self._waiting = [question for question in self._waiting if question.kind is not kind]
         for question in answered:
@@ -182,5 +189,5 @@ class MeteredNode:
         yield Batch(SLICE_SECONDS, distributions={(): self._slices.distribution()})
         yield single(CPU_SECONDS, self._cpu_ns / 1e9)
         yield single(LONGEST_SLICE, self._last_longest_ns / 1e9)
-        yield single(DROPPED, self._renderer.dropped)
-        yield single(SERIES, self._renderer.series)
+        yield single(DROPPED, self._text.dropped + (self._otlp.dropped if self._otlp is not None else 0))
+        yield single(SERIES, self._text.series or (self._otlp.series if self._otlp is not None else 0))

@@ -9,7 +9,9 @@ from tandemq.real.monitoring import metered_node
 from tandemq.real.monitoring.metered_node import Answer, MeteredNode, Question, QuestionKind
 from tandemq.telemetry.exposition import page
 from tandemq.telemetry.families import Batch, Metrics, gauge
+from tandemq.telemetry.otlp import OtlpRenderer
 from tests.spec import spec
+from tests.unit.telemetry.pages import value
 
 SIZE = gauge("tandemq_size", "Size.", "number")
 
@@ -87,15 +89,17 @@ def test_collection_advances_by_one_slice_per_turn_and_turns_follow_at_once(cloc
 
 def test_questions_that_wait_together_get_the_same_answer(clock: Clock) -> None:
     woken: list[bool] = []
-    metered = MeteredNode(Node(10), lambda: woken.append(True), 50_000)
+    otlp = OtlpRenderer(50_000, {}, "1", 0)
+    metered = MeteredNode(Node(10), lambda: woken.append(True), 50_000, otlp)
     first, second = _ask(metered, QuestionKind.PAGE), _ask(metered, QuestionKind.PAGE)
-    values, ready = _ask(metered, QuestionKind.BATCHES), _ask(metered, QuestionKind.READINESS)
+    pushed, ready = _ask(metered, QuestionKind.OTLP), _ask(metered, QuestionKind.READINESS)
     for _ in range(50):
         metered.turn([], [], Now(0, 0))
     assert first == second
-    assert len(first) == len(values) == len(ready) == 1
+    assert len(first) == len(pushed) == len(ready) == 1
     assert ready[0].reasons == ["it is a test"]
-    assert values[0].batches[0].family is SIZE
+    assert b"tandemq_size{" in page(first[0].families, is_openmetrics=False)
+    assert b"tandemq_size" in otlp.request(pushed[0].families)
     assert len(woken) == 4
     assert clock.ns > 0
 
@@ -109,9 +113,9 @@ def test_turns_and_syncs_are_measured(clock: Clock) -> None:
     assert node.took == [1_000]
     clock.ns += 20_000_000
     metered.turn([], [JobDone(sync), JobDone(other)], Now(0, 0))
-    answers = _ask(metered, QuestionKind.BATCHES)
+    answers = _ask(metered, QuestionKind.PAGE)
     while not answers:
         metered.turn([], [], Now(0, 0))
-    found = {batch.family.name: batch for batch in answers[0].batches}["tandemq_store_sync_seconds"]
-    assert sum(found.distributions[()].counts) == 1
-    assert found.distributions[()].sum == pytest.approx(0.02, rel=0.01)
+    text = page(answers[0].families, is_openmetrics=False).decode()
+    assert value(text, "tandemq_store_sync_seconds_count") == 1
+    assert value(text, "tandemq_store_sync_seconds_sum") == pytest.approx(0.02, rel=0.01)
