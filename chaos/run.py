@@ -39,6 +39,8 @@ from tests.interop.zookeeper import ZooKeeper, can_run
 
 EXIT_VIOLATION = 3
 EXIT_INTERRUPTED = 130
+SLAVE_READS = 1 / 3
+"""Share of the runs in which slaves deliver messages that they have and the consumer has not."""
 _ZOOKEEPER_TICK_MS = 500
 _VIOLATIONS_SHOWN = 50
 
@@ -51,12 +53,16 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
     registry = random.choice((zookeeper, "")) if zookeeper else ""
     flush = {"flushDiskType": random.choice(("ASYNC_FLUSH", "SYNC_FLUSH"))}
     settings = {**flush, "messageDelayLevel": DELAYS}
+    reads_from_slaves = Random(f"{seed}-slave-reads").random() < SLAVE_READS
+    if reads_from_slaves:
+        settings |= {"slaveReadEnable": "true", "accessMessageInMemoryMaxRatio": "0"}
     report: dict[str, Any] = {
         "seed": seed,
         "mode": mode.value,
         "members": members,
         "registry": "zookeeper" if registry else "namesrv",
         **flush,
+        "slaveReads": reads_from_slaves,
     }
     begun = time.monotonic()
     clients_log = logging.FileHandler(directory / "clients.log", encoding="utf-8")
