@@ -489,7 +489,7 @@ class BrokerParts:
             TransactionProcessor(store, self.send, self.transactions, role, current),
             TimerProcessor(store, topics, self.send, self.timers, role, current),
             QueryMessageProcessor(store, current),
-            MetadataTablesProcessor(store, topics, groups, offsets, self.delay, role, current),
+            MetadataTablesProcessor(store, topics, groups, offsets, self.delay, self.send, role, current),
             AdminProcessor(store, topics, groups, offsets, pull, stats, self.upkeep, role, current, turn),
             ConnectionsProcessor(offsets, clients, registration),
             QueueInfoProcessor(

@@ -102,6 +102,8 @@ def row(broker_id: int, **changes: Any) -> dict[str, Any]:
         "slaves": [],
         "damaged": 0,
         "slavesInSync": 1,
+        "refusing": None,
+        "lagBytes": None,
     } | changes
 
 
@@ -148,6 +150,18 @@ CASES: dict[str, Case] = {
     "handing back": ([led(0, stage="awaiting hand-back"), led(1)], [row(0), row(1)], ["no master"]),
     "not written": ([led(0, mayWrite=False), led(1)], [row(0), row(1)], ["master 0 takes no messages: because"]),
     "not read": ([led(0, mayRead=False), led(1)], [row(0), row(1)], ["master 0 cannot be read: because"]),
+    "full disk": ([static(0)], [row(0, refusing="the disk is full")], ["master 0 takes no messages: the disk is full"]),
+    "full disk, registry": (
+        [led(0), led(1)],
+        [row(0, refusing="the disk is full"), row(1)],
+        ["master 0 takes no messages: the disk is full"],
+    ),
+    "slave refuses, as slaves do": ([static(0), static(1)], [row(0), row(1, refusing="a slave")], []),
+    "not written, once": (
+        [led(0, mayWrite=False), led(1)],
+        [row(0, refusing="because"), row(1)],
+        ["master 0 takes no messages: because"],
+    ),
     "read only by order": ([led(0, mayWrite=False, members=READ_ONLY), led(1)], [row(0), row(1)], []),
     "unlinked": (
         [static(0), static(1)],

@@ -14,6 +14,7 @@ from tandemq.broker.connections.connection import Handler, Link
 from tandemq.broker.context import CurrentConfig
 from tandemq.broker.role import CurrentRole
 from tandemq.broker.send.delay import DelayedMessages
+from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.topics import Topics
@@ -40,6 +41,7 @@ class MetadataTablesProcessor:
         groups: Groups,
         offsets: ConsumerOffsets,
         delay: DelayedMessages,
+        send: SendPath,
         role: CurrentRole,
         current: CurrentConfig,
     ) -> None:
@@ -49,6 +51,7 @@ class MetadataTablesProcessor:
         self._groups = groups
         self._offsets = offsets
         self._delay = delay
+        self._send = send
         self._role = role
         self._current = current
 
@@ -90,6 +93,7 @@ class MetadataTablesProcessor:
                 "role": role_name(self._role),
                 "logStart": str(self._store.log.start),
                 "logEnd": str(self._store.log.written_end),
+                "refusing": "" if self._send.refusal is None else self._send.refusal[1],
             },
         )
 

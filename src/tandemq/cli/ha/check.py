@@ -5,31 +5,54 @@ Source: docs/guides/operations.md, "Health for scripts".
 
 import click
 
-from tandemq.cli.ha.health import faults_of, verdict
+from tandemq.cli.ha.health import faults_of, outages_of, verdict
+from tandemq.cli.ha.nagios import Findings, LagLimits, PluginState, plugin_line, unknown_line
 from tandemq.cli.ha.status import group_rows
 from tandemq.cli.support.client_session import namesrv_option
-from tandemq.cli.support.members import address_option, groups_of, registry_option, required_at
+from tandemq.cli.support.members import Group, address_option, groups_of, registry_option, required_at
 from tandemq.cli.support.output import json_option, show_json
-from tandemq.errors import ConfigError, LocalError
+from tandemq.errors import ConfigError, LocalError, TandemError
 
 EXIT_FAULTS = 3
 
 
 @click.command()
 @click.option("--broker", help="Only this broker group, which must exist.")
+@click.option(
+    "--nagios", is_flag=True, help="Print a line with performance data, and exit, as a plugin of Nagios does."
+)
+@click.option(
+    "--warning-lag",
+    type=click.IntRange(0),
+    metavar="BYTES",
+    help="With --nagios: WARNING if a slave is further behind.",
+)
+@click.option(
+    "--critical-lag",
+    type=click.IntRange(0),
+    metavar="BYTES",
+    help="With --nagios: CRITICAL if a slave is further behind.",
+)
 @address_option
 @registry_option
 @namesrv_option
 @json_option
 def check(
-    broker: str | None, addresses: tuple[str, ...], registry: str | None, name_servers: str, as_json: bool
+    broker: str | None,
+    nagios: bool,
+    warning_lag: int | None,
+    critical_lag: int | None,
+    addresses: tuple[str, ...],
+    registry: str | None,
+    name_servers: str,
+    as_json: bool,
 ) -> int:
     """Check the health of every group and print one line, for scripts.
 
     \b
     Exit code 0: every group has a readable and writable master, and all members are connected and in sync.
     Exit code 3: a group
-      has no master, or two, or one that cannot be read or written;
+      has no master, or two, or one that cannot be read or written, or whose disk is full;
       has a member that does not answer, is not connected to its master, or is not in sync;
       has a member that cannot reach the registry, or that reports a problem with it;
       has a damaged log;
@@ -37,27 +60,68 @@ def check(
     Exit code 1: no name server, registry or broker answers. 2: wrong usage.
 
     Name servers drop a group two minutes after its last broker stopped. Name the group with --broker to be warned then.
+
+    With --nagios the exit code is 0 (OK), 1 (WARNING: a fault that clients do not notice), 2 (CRITICAL: a group without
+    a usable master, or that does not exist; or wrong usage) or 3 (UNKNOWN: nothing answers).
+    """
+    limits = LagLimits(warning_lag, critical_lag)
+    _check_usage(limits, nagios=nagios, as_json=as_json)
+    try:
+        found, groups = _find(name_servers, registry, broker, addresses)
+    except TandemError as error:
+        if not nagios:
+            raise
+        click.echo(unknown_line(str(error)))
+        return PluginState.UNKNOWN
+    if nagios:
+        line, state = plugin_line(found, limits)
+        click.echo(line)
+        return state
+    return _print_verdict(found, groups, as_json=as_json)
+
+
+def _check_usage(limits: LagLimits, *, nagios: bool, as_json: bool) -> None:
+    if nagios and as_json:
+        raise click.UsageError("--nagios and --json exclude each other")
+    if limits != LagLimits() and not nagios:
+        raise click.UsageError("--warning-lag and --critical-lag need --nagios")
+    if limits.warning is not None and limits.critical is not None and limits.warning > limits.critical:
+        raise click.UsageError("--warning-lag is above --critical-lag")
+
+
+def _find(
+    name_servers: str, registry: str | None, broker: str | None, addresses: tuple[str, ...]
+) -> tuple[Findings, list[Group]]:
+    """Return the faults of all groups, and the groups. A group that is not found is an outage of its own.
+
+    Raises:
+        TandemError: nothing answers, or the options are wrong.
     """
     try:
         groups = groups_of(name_servers, registry, broker, required_at(addresses, broker))
     except ConfigError:
         raise
     except LocalError as error:
-        return _print_verdict({broker or "": [str(error.args[0])]}, {}, 0, as_json=as_json)
+        missing = {broker or "": [str(error.args[0])]}
+        return Findings(missing, missing), []
     rows = {group.name: group_rows(group) for group in groups}
-    faults = {group.name: faults_of(group, rows[group.name]) for group in groups}
-    masters = {group.name: group.master.broker_id if group.master is not None else None for group in groups}
-    return _print_verdict(faults, masters, sum(map(len, rows.values())), as_json=as_json)
+    return Findings(
+        {group.name: outages_of(group, rows[group.name]) for group in groups},
+        {group.name: faults_of(group, rows[group.name]) for group in groups},
+        rows,
+    ), groups
 
 
-def _print_verdict(faults: dict[str, list[str]], masters: dict[str, int | None], brokers: int, *, as_json: bool) -> int:
-    line, is_healthy = verdict(faults, brokers), not any(faults.values())
+def _print_verdict(found: Findings, groups: list[Group], *, as_json: bool) -> int:
+    brokers = sum(map(len, found.rows.values()))
+    line, is_healthy = verdict(found.faults, brokers), not any(found.faults.values())
     if as_json:
-        groups = [
-            {"broker": name, "healthy": not found, "master": masters.get(name), "faults": found}
-            for name, found in faults.items()
+        masters = {group.name: group.master.broker_id if group.master is not None else None for group in groups}
+        of_groups = [
+            {"broker": name, "healthy": not faults, "master": masters.get(name), "faults": faults}
+            for name, faults in found.faults.items()
         ]
-        show_json({"healthy": is_healthy, "verdict": line, "groups": groups})
+        show_json({"healthy": is_healthy, "verdict": line, "groups": of_groups})
     else:
         click.echo(line)
     return 0 if is_healthy else EXIT_FAULTS

@@ -2,7 +2,7 @@
 
     no master                           no member is the active master
     two masters                         several members are
-    master not usable                   it cannot be read or written, though the configuration permits it
+    master not usable                   it is not read or written though the configuration permits it, or its disk is full
     member away                         a configured or registered member does not answer
     slave not connected, not in sync    it does not copy, or lags too far behind
     registry                            a member cannot reach it, or reports a problem with it
@@ -33,6 +33,11 @@ def faults_of(group: Group, rows: Rows) -> list[str]:
         *_registry_faults(group),
         *(f"the log of broker {row['id']} has {row['damaged']} damaged ranges" for row in rows if row["damaged"]),
     ]
+
+
+def outages_of(group: Group, rows: Rows) -> list[str]:
+    """Return the faults of a group because of which its clients are not served."""
+    return [*_master_faults(group, rows)]
 
 
 def verdict(faults: Mapping[str, Sequence[str]], brokers: int) -> str:
@@ -67,12 +72,20 @@ def _master_faults(group: Group, rows: Rows) -> Iterable[str]:
     if len(masters) > 1:
         yield f"{len(masters)} masters: brokers {', '.join(str(found.broker_id) for found in masters)}"
     for found in masters:
-        yield from _use_faults(found)
+        refusing = next((row["refusing"] for row in rows if row["id"] == found.broker_id), None)
+        yield from _use_faults(found, refusing)
 
 
-def _use_faults(master: FoundBroker) -> Iterable[str]:
-    """Yield what the master refuses to clients although the configuration permits it."""
+def _use_faults(master: FoundBroker, refusing: str | None) -> Iterable[str]:
+    """Yield what the master refuses to clients although the configuration permits it.
+
+    Args:
+        master: the master.
+        refusing: why it refuses messages, such as a full disk; None if it does not.
+    """
     failover = master.failover or {}
+    if refusing is not None and (not master.has_registry or failover.get("mayWrite")):
+        yield f"master {master.broker_id} takes no messages: {refusing}"
     if not master.has_registry:
         return
     members = failover.get("members", ())

@@ -61,7 +61,7 @@ def _show(groups: list[Group], *, as_json: bool) -> None:
     links = [{"broker": row["broker"]} | link for row in rows for link in row.pop("slaves")]
     damages = [damage for row in rows for damage in damage_rows(row["broker"], row["id"], row.pop("log"))]
     for row in rows:
-        del row["failover"], row["registered"]
+        del row["failover"], row["registered"], row["refusing"]
     show_rows(rows, as_json=False)
     if links:
         click.echo("\nAs the masters see their slaves:\n")
@@ -102,6 +102,7 @@ def _empty(broker: str, broker_id: int, address: str) -> dict[str, Any]:
         "logEnd": None,
         "lagBytes": None,
         "slavesInSync": None,
+        "refusing": None,
         "refused": None,
         "secured": None,
         "lastReadS": None,
@@ -124,6 +125,7 @@ def _row(member: FoundBroker) -> dict[str, Any]:
         if answer.code == ResponseCode.SUCCESS:
             row |= {"role": answer.fields["role"], "state": "answers"}
             row |= {"logStart": int(answer.fields["logStart"]), "logEnd": int(answer.fields["logEnd"])}
+            row["refusing"] = answer.fields.get("refusing") or None
         else:
             row |= {"role": "SLAVE" if member.broker_id else "MASTER", "state": "answers; no TandemQ broker"}
             row |= _java_log(member)
