@@ -2,7 +2,7 @@
 
     no master                           no member is the active master
     two masters                         several members are
-    master not usable                   it is not read or written though the configuration permits it, or its disk is full
+    master not usable                   it serves no reads or writes that the configuration permits, or its disk is full
     member away                         a configured or registered member does not answer
     slave not connected, not in sync    it does not copy, or lags too far behind
     registry                            a member cannot reach it, or reports a problem with it
