@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.cli.ha.nagios import Findings, LagLimits, PluginState, plain, plugin_line, unknown_line
+from tandemq.cli.ha.nagios import ClusterFaults, LagLimits, PluginState, plain, plugin_line, unknown_line
 from tandemq.run.local import LocalCluster
 from tests.spec import spec
 from tests.unit.cli.conftest import Run
@@ -98,7 +98,7 @@ def test_options_that_contradict_each_other_are_refused(words: tuple[str, ...], 
 )
 def test_lag_above_a_threshold_has_its_state(lag: int | None, state: PluginState) -> None:
     rows = {"broker-a": [row(0), row(1, lagBytes=lag)]}
-    line, found = plugin_line(Findings({"broker-a": []}, {"broker-a": []}, rows), LagLimits(100, 500))
+    line, found = plugin_line(ClusterFaults({"broker-a": []}, {"broker-a": []}, rows), LagLimits(100, 500))
     assert found is state
     assert values_of(line)["broker-a_lag"] == f"{lag or 0}B;100;500;0"
     assert ("bytes behind" in line) == (state is not PluginState.OK)
@@ -107,7 +107,7 @@ def test_lag_above_a_threshold_has_its_state(lag: int | None, state: PluginState
 def test_worst_fault_is_named_first_and_the_others_are_counted() -> None:
     faults = {"a": ["broker 1 is away"], "b": ["no master", "broker 0 is away"]}
     rows = {"a": [row(0), row(1, state="away")], "b": [row(0, state="no answer", damaged=None)]}
-    line, state = plugin_line(Findings({"a": [], "b": ["no master"]}, faults, rows), LagLimits())
+    line, state = plugin_line(ClusterFaults({"a": [], "b": ["no master"]}, faults, rows), LagLimits())
     assert state is PluginState.CRITICAL
     assert line.startswith("TANDEMQ CRITICAL - b: no master (and 2 more) | ")
     values = values_of(line)
@@ -121,7 +121,7 @@ def test_worst_fault_is_named_first_and_the_others_are_counted() -> None:
 
 def test_text_of_a_fault_does_not_break_the_line() -> None:
     rows = {"a|b": [row(0)]}
-    line, _ = plugin_line(Findings({}, {"a|b": ["two\nlines | x=1"]}, rows), LagLimits())
+    line, _ = plugin_line(ClusterFaults({}, {"a|b": ["two\nlines | x=1"]}, rows), LagLimits())
     assert LINE.match(line), line
     assert "a/b_lag" in values_of(line)
     assert len(plain("x" * 1_000)) == 300

@@ -6,7 +6,7 @@ Source: docs/guides/operations.md, "Health for scripts".
 import click
 
 from tandemq.cli.ha.health import faults_of, outages_of, verdict
-from tandemq.cli.ha.nagios import Findings, LagLimits, PluginState, plugin_line, unknown_line
+from tandemq.cli.ha.nagios import ClusterFaults, LagLimits, PluginState, plugin_line, unknown_line
 from tandemq.cli.ha.status import group_rows
 from tandemq.cli.support.client_session import namesrv_option
 from tandemq.cli.support.members import Group, address_option, groups_of, registry_option, required_at
@@ -91,7 +91,7 @@ def _check_usage(limits: LagLimits, *, nagios: bool, as_json: bool) -> None:
 
 def _find(
     name_servers: str, registry: str | None, broker: str | None, addresses: tuple[str, ...]
-) -> tuple[Findings, list[Group]]:
+) -> tuple[ClusterFaults, list[Group]]:
     """Return the faults of all groups, and the groups. A group that is not found is an outage of its own.
 
     Raises:
@@ -103,16 +103,16 @@ def _find(
         raise
     except LocalError as error:
         missing = {broker or "": [str(error.args[0])]}
-        return Findings(missing, missing), []
+        return ClusterFaults(missing, missing), []
     rows = {group.name: group_rows(group) for group in groups}
-    return Findings(
+    return ClusterFaults(
         {group.name: outages_of(group, rows[group.name]) for group in groups},
         {group.name: faults_of(group, rows[group.name]) for group in groups},
         rows,
     ), groups
 
 
-def _print_verdict(found: Findings, groups: list[Group], *, as_json: bool) -> int:
+def _print_verdict(found: ClusterFaults, groups: list[Group], *, as_json: bool) -> int:
     brokers = sum(map(len, found.rows.values()))
     line, is_healthy = verdict(found.faults, brokers), not any(found.faults.values())
     if as_json:

@@ -34,7 +34,7 @@ class LagLimits:
 
 
 @dataclass(slots=True)
-class Findings:
+class ClusterFaults:
     """What was found about all groups, by name; "" for what concerns no particular group."""
 
     outages: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Findings:
     rows: Mapping[str, Rows] = field(default_factory=dict)
 
 
-def plugin_line(found: Findings, limits: LagLimits) -> tuple[str, PluginState]:
+def plugin_line(found: ClusterFaults, limits: LagLimits) -> tuple[str, PluginState]:
     """Return the line to print, and the state."""
     lagging = {state: _lagging(found.rows, limit) for state, limit in _limits_of(limits)}
     critical = [*_named(found.outages), *lagging[PluginState.CRITICAL]]
@@ -87,7 +87,7 @@ def _lagging(rows: Mapping[str, Rows], limit: int | None) -> list[str]:
     ]
 
 
-def _performance(found: Findings, limits: LagLimits) -> str:
+def _performance(found: ClusterFaults, limits: LagLimits) -> str:
     warning, critical = ("" if one is None else str(one) for one in (limits.warning, limits.critical))
     brokers = [row for of_group in found.rows.values() for row in of_group]
     answering = sum(row["state"] not in ("away", "no answer") for row in brokers)
