@@ -75,6 +75,18 @@ CHAINS: tuple[tuple[Row, ...], ...] = (
         ),
     ),
     (
+        Row("updateStaticTopic", "-t {t}st -qn 4 -b broker-a", (r"new mapping data is written",), versions=(NEW,)),
+        Row(
+            "updateStaticTopic",
+            "-t {t}st -qn 2 -b broker-a",
+            ("Cannot decrease the queue num",),
+            versions=(NEW,),
+            fails=True,
+        ),
+        Row("topicStatus", "-t {t}st", (r"__syslo__global__\s+3\s+0\s+0",), versions=(NEW,)),
+        Row("remappingStaticTopic", "-t {t}st -b broker-a", (r"is written to file .*\.after",), versions=(NEW,)),
+    ),
+    (
         Row("updateTopicList", "-b {a} -f {d}/topics.json", ("topic config to {a} success",), versions=(NEW,)),
         Row("updateSubGroupList", "-b {a} -f {d}/groups.json", ("group config to {a} success",), versions=(NEW,)),
     ),
@@ -170,10 +182,6 @@ CHAINS: tuple[tuple[Row, ...], ...] = (
         _refused("addBroker", "-c {a} -b broker.conf", "ADD_BROKER", "tandemq broker -c FILE"),
         _refused("removeBroker", "-c {a} -b DefaultCluster:broker-a:0", "REMOVE_BROKER", "tandemq broker -c FILE"),
         _refused("resetMasterFlushOffset", "-b {a} -o 0", "RESET_MASTER_FLUSH_OFFSET", "tandemq ha status"),
-        _refused(
-            "updateStaticTopic", "-t {t}st -qn 4 -b broker-a", "UPDATE_AND_CREATE_STATIC_TOPIC", "with updateTopic"
-        ),
-        Row("remappingStaticTopic", "-t {t}st -b broker-a", ("No topic route to do the remapping",), "refused", (NEW,)),
         _refused("setConsumeMode", "-b {a} -t {t} -g {g} -m POP -q 2", "SET_MESSAGE_REQUEST_MODE", "consumers pull"),
         _refused("exportPopRecord", "-b {a} -d true", "POP_ROLLBACK", "consumers pull"),
     ),

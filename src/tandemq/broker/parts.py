@@ -77,6 +77,10 @@ from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.persistence import FOLD_MS, Saver
 from tandemq.broker.state.schedule import Schedule
 from tandemq.broker.state.topics import Topics, refuse_unsupported
+from tandemq.broker.static_topics.cleaning import StaticTopicCleaning
+from tandemq.broker.static_topics.forwarding import Forwarding
+from tandemq.broker.static_topics.processor import StaticTopics
+from tandemq.broker.static_topics.update import StaticTopicProcessor
 from tandemq.broker.timers.damaged import DamagedTimers
 from tandemq.broker.timers.metrics import TimerMetrics
 from tandemq.broker.timers.processor import TimerProcessor
@@ -167,6 +171,7 @@ class BrokerParts:
         self.dispatcher = Dispatcher(
             self.send,
             self.pull,
+            self._static_topics(now),
             self.handlers,
             self.housekeeping,
             self.client_calls,
@@ -523,6 +528,16 @@ class BrokerParts:
             for code, handler in processor.handlers().items():
                 assert code not in self.handlers, f"two handlers for {code}"
                 self.handlers[int(code)] = self.members.guarded(code, handler)
+
+    def _static_topics(self, now: Now) -> StaticTopics:
+        """Build what static topics need, and install the handler of their creation."""
+        topics, turn = self.topics, self.current_turn
+        forwarding = Forwarding(self.peers, self.current, turn)
+        static = StaticTopics(topics, self.send, self.pull, forwarding, self.handlers, self.links, self.outbox, turn)
+        cleaning = StaticTopicCleaning(self.store, topics, forwarding, self.schedule, self.role, now)
+        update = StaticTopicProcessor(self.store, topics, self.pull, cleaning, self.role, self.current, turn)
+        self.handlers |= {int(code): handler for code, handler in update.handlers().items()}
+        return static
 
     def _build_metrics(self) -> None:
         """Collect the sources of metrics; every part that has some brings its own (`broker/metrics`)."""

@@ -59,10 +59,6 @@ _ROCKSDB = _Feature(
     "the queues",
     {354: "CHECK_ROCKSDB_CQ_WRITE_PROGRESS", 355: "EXPORT_ROCKSDB_CONFIG_TO_JSON"},
 )
-_STATIC_TOPICS = _Feature(
-    "static topics are not supported: queues are those of each broker; create an ordinary topic with updateTopic",
-    {513: "UPDATE_AND_CREATE_STATIC_TOPIC"},
-)
 _ACCESS_CONTROL = _Feature(
     "access control is not supported: there are no users and no permissions; restrict who reaches the port",
     {
@@ -125,7 +121,6 @@ _REMARKS = {
         _HA_MARKS,
         _COLD_DATA,
         _ROCKSDB,
-        _STATIC_TOPICS,
         _ACCESS_CONTROL,
         _POP,
         _WITHOUT_HANDLER,

@@ -17,7 +17,7 @@ from tandemq.codec.remoting.bodies import convert, decode_body, integer
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.codec.remoting.header import FORM_JSON, decode_header
 from tandemq.codec.remoting.requests import PullFields, read_fields
-from tandemq.errors import ProtocolError
+from tandemq.errors import ProtocolError, RemoteError
 from tandemq.model.command import Command
 from tandemq.model.group import ConsumerData, HeartbeatData, SubscriptionData, SubscriptionGroupConfig
 from tandemq.model.topic import TopicConfig
@@ -318,3 +318,10 @@ def test_empty_header_number_is_missing() -> None:
             CreateTopicFields,
             {"topic": "T", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicSysFlag": "9" * 30},
         )
+
+
+def test_route_of_a_static_topic_is_refused_with_the_reason() -> None:
+    body = b'{"brokerDatas":[],"queueDatas":[],"topicQueueMappingByBroker":{"a":{"bname":"a","currIdMap":{0:1}}}}'
+
+    with pytest.raises(RemoteError, match="topic T is static, this client has no logical queues"):
+        decode_route("T", body)

@@ -135,7 +135,7 @@ class MetadataStream:
 
     def _whole_names(self) -> list[Metadata]:
         return [
-            Metadata(KIND_TOPICS, dumps(self._topics.as_json() | {WHOLE: True})),
+            Metadata(KIND_TOPICS, dumps(self._topics.as_json() | self._topics.mappings.for_slaves() | {WHOLE: True})),
             Metadata(KIND_GROUPS, dumps(self._groups.as_json() | {WHOLE: True})),
         ]
 
@@ -150,7 +150,8 @@ class MetadataStream:
             names, table.news = table.news or {}, {}
             if versions[at] != self._versions[at]:
                 removed = [name for name in names if name not in table.table]
-                found.append(Metadata(kind, dumps(table.as_json(names) | {REMOVED: removed})))
+                beside = topics.mappings.for_slaves() if table is topics else {}
+                found.append(Metadata(kind, dumps(table.as_json(names) | beside | {REMOVED: removed})))
         self._versions = versions
         return found
 
@@ -247,6 +248,7 @@ class MetadataStream:
         elif version != topics.version:
             topics.replace(parse_topics(table), version)
             log.info("replication: took over %d topics", len(topics.table))
+        topics.follow_mappings(table)
 
     def _take_groups(self, table: dict[str, Any]) -> None:
         groups, version = self._groups, DataVersion.from_json(table.get("dataVersion"))

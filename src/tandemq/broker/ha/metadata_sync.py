@@ -98,6 +98,7 @@ class MetadataSync:
         if version != self._topic_table.version:
             self._topic_table.replace(configs, version)
             log.info("metadata: took over %d topics", len(self._topic_table.table))
+        self._topic_table.follow_mappings(raw)
 
     def _groups(self, _master: str, body: bytes) -> None:
         raw = loads(body, is_trusted=True)

@@ -67,8 +67,8 @@ class MetadataTablesProcessor:
         }
 
     def _on_topics(self, _link: Link, command: Command, _now: Now) -> Command | None:
-        table = self._topics.as_json()
-        return _answer(command, dumps(_plain(table, "topicConfigTable", command)))
+        table = _plain(self._topics.as_json(), "topicConfigTable", command)
+        return _answer(command, dumps(table | self._topics.mappings.for_slaves()))
 
     def _on_groups(self, _link: Link, command: Command, _now: Now) -> Command | None:
         table = self._groups.as_json()

@@ -190,8 +190,12 @@ class Registration:
         """Return the requests that register changed topics."""
         if not self._config.single_topic_register:
             return [self._registration(body) for body in self._bodies(names)] if names else []
+        # The request for a single topic has no place for the mapping of a static one.
+        static = [name for name in names if name in self._topics.mappings.table]
+        whole = [self._registration(body) for body in self._bodies(static)] if static else []
         # The topic counts for the whole group, so that a slave, whose table may be older, leaves it to the master.
-        return [self._single_topic(name) for name in names] if self.broker_id == 0 else []
+        single = [name for name in names if name not in self._topics.mappings.table] if self.broker_id == 0 else []
+        return whole + [self._single_topic(name) for name in single]
 
     def _single_topic(self, name: str) -> Command:
         config = self._allowed({name: self._topics.table[name].config})[name]
@@ -247,15 +251,19 @@ class Registration:
 
     def _pieces(self, names: Iterable[str]) -> list[list[str]]:
         pieces: list[list[str]] = [[]]
-        size, table = 0, self._topics.table
+        size = 0
         for name in names:
-            size += table[name].bytes_in_table
+            size += self._bytes_of(name)
             # At least two: RocketMQ 5 refuses an unknown broker with a single topic.
             if len(pieces[-1]) >= PIECE_TOPICS or (size > PIECE_BYTES and len(pieces[-1]) > 1):
                 pieces.append([])
-                size = table[name].bytes_in_table
+                size = self._bytes_of(name)
             pieces[-1].append(name)
         return pieces
+
+    def _bytes_of(self, name: str) -> int:
+        mapping = self._topics.mappings.table.get(name)
+        return self._topics.table[name].bytes_in_table + (0 if mapping is None else 400 + 20 * mapping.total_queues)
 
     def _identity(self) -> dict[str, str]:
         return {
@@ -288,7 +296,9 @@ class Registration:
         table[TABLE_VERSION] = dict(table["dataVersion"])
         table["dataVersion"]["timestamp"] -= following
         table["topicConfigTable"] = self._allowed(table["topicConfigTable"])
-        return table
+        mappings = self._topics.mappings.table
+        infos = {name: mappings[name].as_info() for name in names if name in mappings} if mappings else {}
+        return table | ({"topicQueueMappingInfoMap": infos} if infos else {})
 
     def _allowed(self, configs: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
         """Return topics limited to the permission of the broker."""

@@ -22,6 +22,7 @@ from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.role import CurrentRole
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.groups import Groups
+from tandemq.broker.state.topic_checks import QUEUES_MAX, SLAVE_REMARK, topic_config_problem
 from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.admin_requests import (
     CreateTopicFields,
@@ -43,7 +44,6 @@ from tandemq.model.text import brief
 from tandemq.model.topic import (
     SYSTEM_TOPICS,
     TopicConfig,
-    filter_type_error,
     group_name_error,
     reply_topic,
     topic_name_error,
@@ -52,19 +52,14 @@ from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
-QUEUES_MAX = 16_384
-"""Maximum number of queues of one topic on one broker."""
-PERMISSIONS_MAX = 15
 LISTED_MAX = 10_000
 """Maximum number of topics or groups in one request."""
 NAMED_MAX = 3
 """Maximum number of those that are named in the log."""
-_INT32_MAX = (1 << 31) - 1
 _MIXED_REMARK = (
     "MIXED message type is not supported: a topic has messages of one type (NORMAL, FIFO, DELAY, TRANSACTION), or set "
     "enableMixedMessageType=true"
 )
-SLAVE_REMARK = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
 
 
 class AdminProcessor:
@@ -176,14 +171,13 @@ class AdminProcessor:
             return problem
         if self._is_system(config.topic_name):
             return f"The topic[{config.topic_name}] is conflict with system topic."
-        for nums in (config.read_queue_nums, config.write_queue_nums):
-            if not 1 <= nums <= QUEUES_MAX:
-                return f"topic {config.topic_name} cannot have {nums} queues; 1 to {QUEUES_MAX} are allowed"
-        if not 0 <= config.perm <= PERMISSIONS_MAX:
-            return f"{config.perm} is not a permission; 4 is read, 2 is write, 6 is both"
-        if not 0 <= config.topic_sys_flag <= _INT32_MAX:
-            return f"topicSysFlag {brief(config.topic_sys_flag, 32)} is outside 0 to {_INT32_MAX}"
-        return filter_type_error(config.topic_filter_type)
+        present = self._topics.get(config.topic_name)
+        if present is not None and config.topic_name in self._topics.mappings.table:
+            queues = (present.config.read_queue_nums, present.config.write_queue_nums)
+            if (config.read_queue_nums, config.write_queue_nums) != queues:
+                return f"topic {config.topic_name} is static: updateStaticTopic and remappingStaticTopic give it queues"
+            return topic_config_problem(config, queues_min=0)
+        return topic_config_problem(config, queues_min=1)
 
     def _is_system(self, name: str) -> bool:
         return name in self._system_topics() or name.startswith("rmq_sys_")
@@ -223,7 +217,11 @@ class AdminProcessor:
         topic = self._topics.get(name)
         if topic is None:
             return command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic in this broker. topic: {name}")
-        return command.answer(ResponseCode.SUCCESS, body=dumps(msgspec.to_builtins(topic.config)))
+        body = msgspec.to_builtins(topic.config)
+        mapping = self._topics.mappings.table.get(name)
+        if mapping is not None and is_true(command.fields.get("lo", "")):
+            body["mappingDetail"] = mapping.as_detail()
+        return command.answer(ResponseCode.SUCCESS, body=dumps(body))
 
     def _on_system_topics(self, _link: Link, command: Command, _now: Now) -> Command | None:
         return command.answer(ResponseCode.SUCCESS, body=dumps({"topicList": sorted(self._system_topics())}))

@@ -38,6 +38,7 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.group import SQL_EXPRESSION, TAG_EXPRESSION, HeartbeatData
 from tandemq.model.java_types import Int32
+from tandemq.model.queue_mapping import LOGICAL_BROKER_PREFIX
 from tandemq.model.topic import group_name_error, retry_topic
 from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.store import Store
@@ -247,10 +248,16 @@ class ConsumerManageProcessor:
         held = [
             queue
             for queue in queues
-            if self._is_queue(queue["topic"], queue["queueId"])
-            and locks.lock(group, queue["topic"], queue["queueId"], client, now.mono_ms)
+            if self._may_lock(queue) and locks.lock(group, queue["topic"], queue["queueId"], client, now.mono_ms)
         ]
         return command.answer(ResponseCode.SUCCESS, body=dumps({"lockOKMQSet": held}))
+
+    def _may_lock(self, queue: dict[str, Any]) -> bool:
+        """Return whether this is a queue of this broker, or a logical queue that takes its messages here."""
+        mapping = self._topics.mappings.table.get(queue["topic"])
+        if mapping is not None and queue["brokerName"].startswith(LOGICAL_BROKER_PREFIX):
+            return mapping.leads(queue["queueId"])
+        return self._is_queue(queue["topic"], queue["queueId"])
 
     def _on_unlock(self, _link: Link, command: Command, _now: Now) -> Command | None:
         group, client, queues = _lock_body(command)

@@ -14,6 +14,7 @@ from tandemq.broker.role import CurrentRole
 from tandemq.broker.send.acknowledgements import Acknowledgements
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.persistence import SAVED_FIRST, Saver
+from tandemq.broker.static_topics.processor import StaticTopics
 from tandemq.codec.remoting.frame import RawFrame, decode_command, encode_command
 from tandemq.codec.remoting.header import FORM_JSON
 from tandemq.errors import ProtocolError, StoreError
@@ -32,6 +33,7 @@ class Dispatcher:
         self,
         send: SendPath,
         pull: PullPath,
+        static_topics: StaticTopics,
         handlers: Mapping[int, Handler],
         housekeeping: Housekeeping,
         client_calls: ClientCalls,
@@ -43,6 +45,7 @@ class Dispatcher:
         """Take the collaborators. `handlers`: by request code, for all but sends and pulls."""
         self._send = send
         self._pull = pull
+        self._static_topics = static_topics
         self._handlers = handlers
         self._housekeeping = housekeeping
         self._client_calls = client_calls
@@ -104,11 +107,15 @@ class Dispatcher:
         if busy is not None:
             return command.answer(ResponseCode.SYSTEM_BUSY, remark=busy)
         try:
+            takes_pulls = link.kind is LinkKind.REMOTING
+            static = self._static_topics
+            if static.table and static.owns(command) and (takes_pulls or command.code not in PULLS):
+                return static.take(link, command, now)
             if is_send:
                 self._send.take(link, command, now)
                 return None
             if command.code in PULLS:
-                if link.kind is LinkKind.REMOTING:
+                if takes_pulls:
                     return self._pull.take(link.number, command, turn, now)
             elif command.code in self._handlers:
                 return self._handlers[command.code](link, command, now)

@@ -157,7 +157,10 @@ class QueueInfoProcessor:
         return {self._key(topic, queue_id): self._progress_in(topic, group, queue_id) for queue_id in range(queues)}
 
     def _progress_in(self, topic: str, group: str, queue_id: int) -> dict[str, int]:
-        consumed = max(0, self._offsets.get(topic, group, queue_id) or 0)
+        # In a queue of a static topic "none" and 0 differ: a group without an offset may have one in an older segment.
+        none = -1 if topic in self._topics.mappings.table else 0
+        offset = self._offsets.get(topic, group, queue_id)
+        consumed = none if offset is None else max(0, offset)
         return {
             "brokerOffset": self._bounds(topic, queue_id)[1],
             "consumerOffset": consumed,

@@ -81,6 +81,9 @@ class ResetOffsetProcessor:
         topic = self._topics.get(fields.topic)
         if topic is None:
             return command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {fields.topic} does not exist")
+        if fields.topic in self._topics.mappings.table:
+            remark = f"{fields.topic} is static: an offset is set by a commit to its logical queue, not on each broker"
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
         queues = max(topic.config.read_queue_nums, topic.config.write_queue_nums)
         if fields.queue_id >= queues:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"{fields.topic} has {queues} queues")

@@ -9,7 +9,7 @@ PullMessageProcessor, DefaultMessageStore.getMessage.
 import logging
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from tandemq.boundary import Buffer, Now, Outbox, Turn
 from tandemq.broker.filter.consumer_filters import ConsumerFilters
 from tandemq.broker.filter.selector import MessageSelector
+from tandemq.broker.pull.answer_view import AnswerView, PullAnswer
 from tandemq.broker.pull.checks import SUBSCRIPTION, PullChecks, PullRefused
 from tandemq.broker.pull.counters import PullCounters
 from tandemq.broker.pull.hold_service import HeldPulls
@@ -103,6 +104,8 @@ class PullPath:
         """
         self._store = store
         self.checks = PullChecks(config, store, topics, groups, clients, filters)
+        self._static: Container[str] = topics.mappings.table
+        """Static topics, whose pulls are taken by `static_topics`."""
         self._offsets = offsets
         self.slave_reads = SlaveReads(config, store, memory_bytes)
         self._outbox = outbox
@@ -205,6 +208,8 @@ class PullPath:
             return False
         if frame.code not in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE) or frame.flag & FLAG_ONEWAY:
             return False
+        if frame.extFields.topic in self._static:
+            return False
         try:
             self._take(link, frame.opaque, frame.extFields, turn, now, binary=False)
         except PullRefused as refused:
@@ -212,23 +217,29 @@ class PullPath:
             turn.send(link, encode_command(answer))
         return True
 
-    def take(self, link: int, command: Command, turn: Turn, now: Now) -> Command | None:
-        """Answer or hold any pull; returns a response only to refuse it."""
+    def take(self, link: int, command: Command, turn: Turn, now: Now, view: AnswerView | None = None) -> Command | None:
+        """Answer or hold any pull; returns a response only to refuse it. `view`: how the answer is shown."""
         fields = read_fields(PullFields, command.fields)
         try:
             if command.code == RequestCode.TANDEM_REPLICA_PULL:
                 self._take_replica(link, command.opaque, fields, turn, binary=command.binary)
             else:
-                self._take(link, command.opaque, fields, turn, now, binary=command.binary)
+                self._take(link, command.opaque, fields, turn, now, binary=command.binary, view=view)
         except PullRefused as refused:
             return command.answer(refused.code, remark=refused.remark, fields=refused.fields)
         return None
 
-    def _take(self, link: int, opaque: int, fields: PullFields, turn: Turn, now: Now, *, binary: bool) -> None:
+    def _take(
+        self, link: int, opaque: int, fields: PullFields, turn: Turn, now: Now, *, binary: bool,
+        view: AnswerView | None = None,
+    ) -> None:  # fmt: skip
+        if self.refusal is not None and view is not None:
+            raise PullRefused(ResponseCode.NO_PERMISSION, self.refusal)
         if self.refusal is not None:
             self._take_old(link, opaque, fields, turn, now, self.refusal, binary=binary)
             return
         pull = self._checked(link, opaque, fields, now, binary=binary)
+        pull.view = view
         place = (fields.topic, fields.consumer_group, fields.queue_id)
         moved = self._offsets.pending.note_pull(*place, fields.queue_offset, now.mono_ms)
         if moved is not None:
@@ -408,7 +419,9 @@ class PullPath:
         suggested = self.slave_reads.suggested_id(pull, next_offset)
         if code == _FAILED and pull.is_helped:
             code, suggested = _AGAIN, MASTER_ID  # which may be able to read it
-        if pull.binary:
+        if pull.view is not None:
+            header, form = _viewed_header(pull, pull.view, PullAnswer(code, next_offset, queue.min_offset, end), status)
+        elif pull.binary:
             fields = {
                 "suggestWhichBrokerId": str(suggested), "nextBeginOffset": str(next_offset),
                 "minOffset": str(queue.min_offset), "maxOffset": str(end),
@@ -512,3 +525,18 @@ class PullPath:
         self._releases_left -= len(pulls)
         for pull in pulls:
             self.answer(pull, turn, is_last=True)
+
+
+def _viewed_header(pull: PullRequest, view: AnswerView, answer: PullAnswer, status: str) -> tuple[bytes, int]:
+    """Return the header of an answer that is not shown as it is, and its form."""
+    shown = view.shown(answer, pull.queue.max_offset)
+    fields = {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(shown.next_offset),
+        "minOffset": str(shown.min_offset),
+        "maxOffset": str(shown.end),
+    }
+    if shown.delta is not None:
+        fields["offsetDelta"] = str(shown.delta)
+    header = encode_header(Command(shown.code, pull.opaque, FLAG_RESPONSE, status, fields, binary=pull.binary))
+    return header, (1 << 24 if pull.binary else 0)

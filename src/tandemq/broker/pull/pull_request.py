@@ -4,6 +4,7 @@ Source: RocketMQ PullRequest.
 """
 
 from tandemq.broker.filter.selector import MessageSelector
+from tandemq.broker.pull.answer_view import AnswerView
 from tandemq.codec.remoting.requests import PullFields
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.storage.consume_queue import ConsumeQueue
@@ -26,6 +27,7 @@ class PullRequest:
         "queue",
         "scan_offset",
         "selector",
+        "view",
     )
 
     def __init__(
@@ -52,6 +54,8 @@ class PullRequest:
         self.group = group
         self.binary = binary
         self.is_replica = is_replica
+        self.view: AnswerView | None = None
+        """How the answer is shown; None: as it is."""
         self.scan_offset = fields.queue_offset
         """Queue offset from which on entries are examined; no entry below it matches."""
         self.deadline_ms = 0

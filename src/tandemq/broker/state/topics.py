@@ -8,7 +8,7 @@ Source: docs/internals/storage.md, "topics.json"; RocketMQ TopicConfigManager.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from tandemq.boundary import Disk
 from tandemq.broker.state.message_type import takes_any_type
 from tandemq.broker.state.persistence import Saver
+from tandemq.broker.state.queue_mappings import QueueMappings
 from tandemq.broker.state.table_journal import REMOVED, TableJournal, removed_names
 from tandemq.codec.record.record import TOPIC_V1_BYTES_MAX
 from tandemq.codec.remoting.bodies import convert
@@ -30,6 +31,7 @@ from tandemq.model.attributes import (
     QUEUE_TYPE,
     attributes_bytes,
 )
+from tandemq.model.queue_mapping import QueueMapping
 from tandemq.model.topic import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -71,11 +73,16 @@ class Topic(TopicTarget):
     __slots__ = ("bytes_in_table", "config")
     queues: dict[int, ConsumeQueue]  # type: ignore[assignment]  # only `Topics.queue` enters queues
 
-    def __init__(self, config: TopicConfig, *, checks_type: bool = False) -> None:
-        """Derive the values for the engine; open no queue yet. `checks_type`: messages must be of the topic's type."""
-        super().__init__(
-            config.topic_name, config.write_queue_nums, takes_plain=_takes_plain(config, checks_type=checks_type)
-        )
+    def __init__(self, config: TopicConfig, *, checks_type: bool = False, is_static: bool = False) -> None:
+        """Derive the values for the engine; open no queue yet.
+
+        Args:
+            config: the configuration.
+            checks_type: messages must be of the topic's type.
+            is_static: queue ids in requests are those of logical queues.
+        """
+        takes_plain = not is_static and _takes_plain(config, checks_type=checks_type)
+        super().__init__(config.topic_name, config.write_queue_nums, takes_plain=takes_plain)
         self.config = config
         self.bytes_in_table = bytes_in_table(config)
         """Upper bound."""
@@ -110,7 +117,10 @@ class Topics:
         self.news: dict[str, None] | None = None
         """Names of topics that changed since the table was last published; None: changes are not recorded."""
         self._table_bytes = 0
+        self.mappings = QueueMappings(saver, config.broker_name)
+        """Of static topics."""
         self._load(saver.keep_journal(FILE, self.as_json, self._changes), wall_ms)
+        self.mappings.keep_only(self.table)
         for topic in system_topics(config, len(store.config.delays_ms)):
             if topic.topic_name not in self.table:
                 self._enter(topic)
@@ -143,7 +153,9 @@ class Topics:
 
     def _enter(self, config: TopicConfig) -> Topic:
         self._leave(config.topic_name)
-        topic = self.table[config.topic_name] = Topic(config, checks_type=self._config.message_type_check)
+        is_static = config.topic_name in self.mappings.table
+        topic = Topic(config, checks_type=self._config.message_type_check, is_static=is_static)
+        self.table[config.topic_name] = topic
         self._table_bytes += topic.bytes_in_table
         return topic
 
@@ -192,6 +204,11 @@ class Topics:
         self._changed(config.topic_name, wall_ms)
         return topic
 
+    def put_static(self, config: TopicConfig, mapping: QueueMapping, wall_ms: int) -> None:
+        """Create or change a static topic; the mapping is one that `mappings` accepts."""
+        self.mappings.put(mapping, wall_ms)
+        self.put(config, wall_ms)
+
     def _changed(self, name: str, wall_ms: int) -> None:
         self.version.next(wall_ms)
         if self.news is not None:
@@ -206,6 +223,7 @@ class Topics:
 
     def remove(self, name: str, wall_ms: int) -> bool:
         """Delete a topic and its queues; False if there is none."""
+        self.mappings.remove(name, wall_ms)
         if self._leave(name) is None:
             return False
         self._store.drop_topic(name)
@@ -242,6 +260,20 @@ class Topics:
         self.version = version
         self._note(names)
 
+    def follow_mappings(self, tables: Mapping[str, Any]) -> None:
+        """Take the mappings of static topics that another broker sent beside its topics, if they changed.
+
+        Raises:
+            StoreDamaged: they cannot be read.
+        """
+        if self.mappings.follow(tables):
+            self._adopt_checks()
+
+    def _adopt_checks(self) -> None:
+        for name, topic in self.table.items():
+            is_plain = _takes_plain(topic.config, checks_type=self._config.message_type_check)
+            topic.takes_plain = is_plain and name not in self.mappings.table
+
     def take_unregistered(self) -> UnregisteredTopics:
         """Return what changed since the last call."""
         self.changed = False
@@ -252,8 +284,7 @@ class Topics:
         """Take changed settings; update the template of topics that are created by sending."""
         before, self._config = self._config, config
         if config.message_type_check != before.message_type_check:
-            for topic in self.table.values():
-                topic.takes_plain = _takes_plain(topic.config, checks_type=config.message_type_check)
+            self._adopt_checks()
         if _template(config) != _template(before):
             self.put(_template(config), wall_ms)
 

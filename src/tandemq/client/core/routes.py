@@ -157,9 +157,15 @@ def decode_route(topic: str, body: bytes) -> TopicRoute:
 
     Raises:
         ProtocolError: the body is not a route.
+        RemoteError: the topic is static.
     """
     try:
         raw = loads(body, is_trusted=True)
+        if raw.get("topicQueueMappingByBroker"):
+            raise RemoteError(
+                f"topic {topic} is static, this client has no logical queues",
+                hint="use RocketMQ's Java client 5 for it, or an ordinary topic",
+            )
         queues = sorted((_queue_data(item) for item in raw.get("queueDatas") or ()), key=lambda data: data.broker_name)
         brokers = {item["brokerName"]: decode_group(item) for item in raw.get("brokerDatas") or ()}
         return TopicRoute(topic, brokers, tuple(queues), raw.get("orderTopicConf") or "")

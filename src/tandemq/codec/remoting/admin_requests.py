@@ -21,6 +21,18 @@ class CreateTopicFields(msgspec.Struct, rename="camel"):
     attributes: str | None = None
 
 
+class StaticTopicFields(msgspec.Struct, rename="camel"):
+    """UPDATE_AND_CREATE_STATIC_TOPIC (513). `force`: the mapping replaces any other one."""
+
+    topic: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: Int32 = 0
+    force: bool = False
+
+
 class TopicFields(msgspec.Struct):
     """A topic: DELETE_TOPIC_IN_BROKER, GET_TOPIC_CONFIG, GET_TOPIC_STATS_INFO, QUERY_TOPIC_CONSUME_BY_WHO."""
 

@@ -1,0 +1,25 @@
+"""What requests that write topics and groups have in common: limits, and refusals.
+
+Source: docs/reference/requests.md, "administration".
+"""
+
+from tandemq.model.text import brief
+from tandemq.model.topic import TopicConfig, filter_type_error
+
+QUEUES_MAX = 16_384
+"""Maximum number of queues of one topic on one broker."""
+PERMISSIONS_MAX = 15
+SLAVE_REMARK = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
+_INT32_MAX = (1 << 31) - 1
+
+
+def topic_config_problem(config: TopicConfig, *, queues_min: int) -> str | None:
+    """Return what is wrong with the numbers and the filter type of a topic; None if they are valid."""
+    for nums in (config.read_queue_nums, config.write_queue_nums):
+        if not queues_min <= nums <= QUEUES_MAX:
+            return f"topic {config.topic_name} cannot have {nums} queues; {queues_min} to {QUEUES_MAX} are allowed"
+    if not 0 <= config.perm <= PERMISSIONS_MAX:
+        return f"{config.perm} is not a permission; 4 is read, 2 is write, 6 is both"
+    if not 0 <= config.topic_sys_flag <= _INT32_MAX:
+        return f"topicSysFlag {brief(config.topic_sys_flag, 32)} is outside 0 to {_INT32_MAX}"
+    return filter_type_error(config.topic_filter_type)

@@ -1,0 +1,121 @@
+"""Creation and change of static topics by operators' tools, which compute the mapping and send each broker its part.
+
+The topic and its mapping are saved before the response. Pulls that wait on queues of the topic are answered: their
+logical queues may be led by another broker now.
+
+Source: docs/reference/requests.md, "static topics"; RocketMQ AdminBrokerProcessor.updateAndCreateStaticTopic.
+"""
+
+import logging
+
+from tandemq.boundary import Now
+from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.context import CurrentConfig, CurrentTurn
+from tandemq.broker.pull.processor import PullPath
+from tandemq.broker.role import CurrentRole
+from tandemq.broker.state.queue_mappings import parse_mapping
+from tandemq.broker.state.topic_checks import QUEUES_MAX, SLAVE_REMARK, topic_config_problem
+from tandemq.broker.state.topics import Topics
+from tandemq.broker.static_topics.cleaning import StaticTopicCleaning
+from tandemq.codec.remoting.admin_requests import StaticTopicFields
+from tandemq.codec.remoting.fastjson import loads
+from tandemq.codec.remoting.requests import read_fields
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.queue_mapping import QueueMapping
+from tandemq.model.text import brief
+from tandemq.model.topic import SYSTEM_TOPICS, TopicConfig, topic_name_error
+from tandemq.storage.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class StaticTopicProcessor:
+    """Handle the request that creates or changes a static topic."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        pull: PullPath,
+        cleaning: StaticTopicCleaning,
+        role: CurrentRole,
+        current: CurrentConfig,
+        turn: CurrentTurn,
+    ) -> None:
+        """Take the collaborators."""
+        self._store = store
+        self._topics = topics
+        self._pull = pull
+        self._cleaning = cleaning
+        self._role = role
+        self._current = current
+        self._turn = turn
+
+    def handlers(self) -> dict[Code, Handler]:
+        """Return the handlers by request code."""
+        return {Code.UPDATE_AND_CREATE_STATIC_TOPIC: self._on_update}
+
+    def _on_update(self, link: Link, command: Command, now: Now) -> Command | None:
+        if not self._role.is_master:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=SLAVE_REMARK)
+        fields = read_fields(StaticTopicFields, command.fields)
+        problem = self._name_problem(fields.topic)
+        if problem is not None:
+            return command.answer(ResponseCode.INVALID_PARAMETER, remark=problem)
+        mapping = self._topics.mappings.merged(parse_mapping(loads(command.body), "mapping"))
+        known = self._topics.get(fields.topic)
+        config = TopicConfig(
+            fields.topic,
+            fields.read_queue_nums,
+            fields.write_queue_nums,
+            fields.perm,
+            fields.topic_filter_type,
+            fields.topic_sys_flag,
+            known.config.order if known is not None else False,
+            known.config.attributes if known is not None else {},
+        )
+        problem = self._problem(config, mapping, is_forced=fields.force)
+        if problem is not None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=problem)
+        self._topics.put_static(config, mapping, now.wall_ms)
+        self._answer_held_pulls(fields.topic)
+        self._cleaning.soon(now)
+        log.info(
+            "admin: static topic=%s of %d queues written by %s: epoch=%d, %d queues take messages here: %s",
+            mapping.topic,
+            mapping.total_queues,
+            link.peer,
+            mapping.epoch,
+            len(mapping.led()),
+            brief(mapping.led(), 500),
+        )
+        return command.answer(ResponseCode.SUCCESS)
+
+    def _name_problem(self, name: str) -> str | None:
+        problem = topic_name_error(name)
+        config = self._current.config
+        if problem is None and (name in SYSTEM_TOPICS or name in (config.cluster, config.broker_name)):
+            problem = f"The topic[{name}] is conflict with system topic."
+        return problem
+
+    def _problem(self, config: TopicConfig, mapping: QueueMapping, *, is_forced: bool) -> str | None:
+        topics, name = self._topics, config.topic_name
+        if mapping.topic != name:
+            return f"the header names topic {name}, the mapping {brief(mapping.topic, 64)}"
+        if mapping.total_queues > QUEUES_MAX:
+            return f"a static topic cannot have {mapping.total_queues} queues; at most {QUEUES_MAX} are allowed"
+        if topics.get(name) is not None and name not in topics.mappings.table:
+            return f"topic {name} exists and is an ordinary one; delete it first, or choose another name"
+        for number, segment in mapping.local_segments():
+            if segment.queue_id >= max(config.write_queue_nums, config.read_queue_nums):
+                return f"logical queue {number} is in queue {segment.queue_id}, of {config.write_queue_nums} queues"
+        problem = topics.mappings.problem(mapping, is_forced=is_forced)
+        return problem or topic_config_problem(config, queues_min=0) or topics.full([config])
+
+    def _answer_held_pulls(self, topic: str) -> None:
+        for (name, _), queue in self._store.queues.items():
+            if name == topic:
+                self._pull.wake(queue, is_last=True)
+        self._pull.answer_woken(self._turn.out)
