@@ -16,7 +16,9 @@ OK = ResponseCode.SUCCESS
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[dict[str, Program]]:
-    master = Program(tmp_path / "master", brokerRole="SYNC_MASTER", flushDiskType="SYNC_FLUSH")
+    # Far above what a copy takes: the machine of a test may be busy.
+    patient = {"syncFlushTimeout": 60_000, "slaveTimeout": 60_000}
+    master = Program(tmp_path / "master", brokerRole="SYNC_MASTER", flushDiskType="SYNC_FLUSH", **patient)
     slave = Program(
         tmp_path / "slave",
         brokerRole="SLAVE",
