@@ -150,13 +150,13 @@ def with_secret(plan: GroupsPlan, random: Random) -> GroupsPlan:
 
 
 def with_roles(plan: GroupsPlan, random: Random) -> GroupsPlan:
-    """Return the plan with two slaves in some slave-consume groups, and masters with any id. Its own generator keeps
+    """Return the plan with two or three slaves in some slave-consume groups, and masters with any id. Its own generator keeps
     seeds without such groups as they are."""
     groups = []
     for group in plan.groups:
         assert isinstance(group, ManagedGroup), "all groups here have a registry"
         if group.mode is Mode.SLAVE_CONSUME:
-            slaves = random.choice((1, 1, 2))
+            slaves = random.choice((1, 1, 2, 3))
             group = replace(group, slaves=slaves, master=random.choice((0, random.randrange(slaves + 1))))
         groups.append(group)
     return replace(plan, groups=tuple(groups))
