@@ -3,6 +3,7 @@
     commands.md     every command of the command line with its arguments and options, from click
     settings.md     every setting of a broker and of a name server, from the fields of `tandemq.config.settings`
     metrics.md      every metric family of a broker and of a name server, and the alert rules of deploy/monitoring
+    console-api.md  every operation of the console's JSON API; tools/console_api.py
 
 `make reference` writes them; tests/test_docs.py fails when a page differs from what the code says.
 """
@@ -25,6 +26,7 @@ from tandemq.config import settings
 from tandemq.config.files import LIVE_KEYS, LIVE_RANGES, ZERO_IS_UNLIMITED
 from tandemq.config.settings import BrokerConfig, MonitoringConfig, NameServerConfig, TlsConfig
 from tandemq.telemetry.families import Family
+from tools.console_api import api_page
 from tools.dashboards import alert_rules
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -221,6 +223,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "settings.md": settings_page,
     "metrics.md": metrics_page,
+    "console-api.md": api_page,
 }
 
 

@@ -1,4 +1,4 @@
-"""`tandemq console`: the web pages for operators, and their users."""
+"""`tandemq console`: the web pages for operators, their users, and tokens of the JSON API."""
 
 import json
 import os
@@ -22,6 +22,7 @@ from tandemq.errors import ConfigError
 
 if TYPE_CHECKING:
     from tandemq.console.access.accounts import Accounts
+    from tandemq.console.access.tokens import ApiTokens
 
 DEFAULT_PORT = 8377
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -55,6 +56,13 @@ def need_packages() -> None:
     help="Address of a proxy in front of it, which does TLS and sets X-Forwarded-For; repeatable.",
 )
 @click.option("--hide-bodies", is_flag=True, help="Viewers see no bodies, properties, tags and keys of messages.")
+@click.option(
+    "--api-rate",
+    default=20.0,
+    show_default=True,
+    type=click.FloatRange(0.1, 10_000),
+    help="Requests per second that one token may make to the JSON API.",
+)
 @click.option("--publish", is_flag=True, help="Also apply stored group configurations to --registry, every second.")
 @registries.registry_option("Registry for --publish: zookeeper://host:2181,host:2181 or namesrv://host:9876.")
 @database_option
@@ -103,6 +111,7 @@ def _serve(options: dict[str, Any]) -> None:
         hides_bodies=options["hide_bodies"],
         proxies=frozenset(options["proxies"]),
         tls=client_tls(),
+        api_per_s=options["api_rate"],
     )
     address = ListenAddress(host, options["port"], options["certificate"] or "", options["key"] or "")
     if options["while_stdin"]:
@@ -247,6 +256,71 @@ def set_password(context: click.Context, name: str, path: str | None, database_u
 @json_option
 @click.pass_context
 def remove_user(context: click.Context, name: str, database_url: str | None, as_json: bool) -> None:
-    """Remove a user, and end the user's sessions."""
+    """Remove a user, the user's sessions and tokens."""
     _accounts(context, database_url).remove(name, actor(), _wall_ms())
     _done(as_json, user=name, removed=True)
+
+
+# Tokens of the JSON API.
+
+
+@console.group()
+def token() -> None:
+    """Administer the tokens of the JSON API."""
+
+
+def _tokens(context: click.Context, database_url: str | None) -> "ApiTokens":
+    need_packages()
+    from tandemq.console.access.tokens import ApiTokens  # noqa: PLC0415
+
+    return ApiTokens(context.with_resource(open_database(database_url)))
+
+
+@token.command("add")
+@click.argument("user")
+@click.option("--name", required=True, help="What the token is for.")
+@role_option
+@click.option("--days", default=90, show_default=True, type=click.IntRange(1, 366), help="Days until it expires.")
+@database_option
+@json_option
+@click.pass_context
+def add_token(
+    context: click.Context, user: str, name: str, role: str, days: int, database_url: str | None, as_json: bool
+) -> None:
+    """Make a token of USER, and print it; it cannot be printed again."""
+    from tandemq.console.access.accounts import ROLES  # noqa: PLC0415
+
+    secret, made = _tokens(context, database_url).create(user, name, ROLES[role], days, actor(), _wall_ms())
+    _done(as_json, token=secret, number=made.number, role=role, expires=time_text(made.expires_ms))
+
+
+@token.command("list")
+@database_option
+@json_option
+@click.pass_context
+def list_tokens(context: click.Context, database_url: str | None, as_json: bool) -> None:
+    """List the tokens that have not expired."""
+    rows = [
+        {
+            "number": one.number,
+            "user": one.user,
+            "name": one.name,
+            "role": one.role.text,
+            "expires": time_text(one.expires_ms),
+            "lastRequest": time_text(one.used_ms),
+            "from": one.address,
+        }
+        for one in _tokens(context, database_url).tokens(_wall_ms())
+    ]
+    show_rows(rows, as_json=as_json, empty="no token exists")
+
+
+@token.command("revoke")
+@click.argument("number", type=click.IntRange(1))
+@database_option
+@json_option
+@click.pass_context
+def revoke_token(context: click.Context, number: int, database_url: str | None, as_json: bool) -> None:
+    """Revoke a token: its next request is refused."""
+    _tokens(context, database_url).revoke(number, actor(), _wall_ms())
+    _done(as_json, token=number, revoked=True)

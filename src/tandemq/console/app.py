@@ -14,20 +14,23 @@ Source: docs/guides/console.md, "Security".
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from hmac import compare_digest
 from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tandemq.console.access.accounts import User, csrf_token
+from tandemq.console.api.endpoint import api_endpoints, problem
+from tandemq.console.api.openapi import BASE
 from tandemq.console.routes import PAGES, Page
-from tandemq.console.services import Console, wall_ms
-from tandemq.console.visit import NotFound, Visit
+from tandemq.console.services import Console, NotFound, wall_ms
+from tandemq.console.visit import Visit
 from tandemq.console.web.forms import FORM_BYTES_MAX, parse_fields
 from tandemq.console.web.render import STATIC
 from tandemq.console.web.translation import LANGUAGES, Phrase, preferred, say, translate
@@ -56,12 +59,23 @@ def build_app(console: Console) -> ASGIApp:
     routes: list[Route | Mount] = [
         Route(page.path, _guarded(console, page), methods=[page.method], name=page.name) for page in PAGES
     ]
+    for path, (endpoint, methods) in api_endpoints(console, partial(_address_of, console)).items():
+        routes.append(Route(path, endpoint, methods=methods))
     routes.append(Mount("/static", StaticFiles(directory=STATIC)))
-    return _Shield(Starlette(routes=routes, exception_handlers={404: _not_found}), console)
+    return _Shield(Starlette(routes=routes, exception_handlers={404: _not_found, 405: _wrong_method}), console)
 
 
-async def _not_found(_request: Request, _error: Exception) -> Response:
+async def _not_found(request: Request, _error: Exception) -> Response:
+    if request.url.path.startswith(f"{BASE}/"):
+        return problem(404, "there is no such address; see /api/v1/openapi.json")
     return PlainTextResponse("There is no such page.", 404)
+
+
+async def _wrong_method(request: Request, error: Exception) -> Response:
+    headers = getattr(error, "headers", None)
+    if request.url.path.startswith(f"{BASE}/"):
+        return problem(405, f"the method {request.method[:20]} is not allowed here", headers)
+    return PlainTextResponse("This method is not allowed here.", 405, headers)
 
 
 class _Shield:
@@ -86,7 +100,9 @@ class _Shield:
             await send(message)
 
         if not self._is_known_host(scope):
-            response = PlainTextResponse("This console is not known under this host name; see --host-name.\n", 421)
+            response = problem(421, "this console is not known under this host name; see --host-name")
+            if not scope["path"].startswith(f"{BASE}/"):
+                response = PlainTextResponse("This console is not known under this host name; see --host-name.\n", 421)
             await response(scope, receive, with_headers)
             return
         await self._app(scope, receive, with_headers)
@@ -163,7 +179,7 @@ def _refusal(visit: Visit, page: Page) -> Response | None:
         return None
     if visit.user is None:
         if page.is_api:
-            return _problem(401, "log in first")
+            return problem(401, "log in first")
         if page.method != "GET":
             why = translate(visit.language, "your session has ended")
             return visit.page("error.html", 401, title="Log in", why=why)
@@ -213,11 +229,7 @@ def _is_same_origin(request: Request) -> bool:
 def _failed(visit: Visit, page: Page, status: int, reason: str | Phrase) -> Response:
     why = reason if isinstance(reason, Phrase) else Phrase(reason)
     if page.is_api:
-        return _problem(status, say("en", why))
+        return problem(status, say("en", why))
     title = "Refused" if status == 403 else "Not found" if status == 404 else "Failed"
     values = {"title": title, "why": say(visit.language, why)}
     return HTMLResponse(visit.text("error.html", **values), status)
-
-
-def _problem(status: int, why: str) -> Response:
-    return JSONResponse({"status": status, "title": why}, status, media_type="application/problem+json")

@@ -15,6 +15,7 @@ from tandemq.console.pages import (
     messages,
     overview,
     tail,
+    tokens,
     topics,
 )
 from tandemq.console.visit import Visit
@@ -53,6 +54,8 @@ PAGES = (
     Page("POST", "/me", VIEWER, account.set_preferences),
     Page("POST", "/me/password", VIEWER, account.set_password),
     Page("POST", "/me/sessions", VIEWER, account.end_sessions),
+    Page("POST", "/me/tokens", VIEWER, tokens.create),
+    Page("POST", "/me/tokens/{number:int}/revoke", VIEWER, tokens.revoke),
     Page("GET", "/", VIEWER, overview.show),
     Page("GET", "/live", VIEWER, overview.live, is_api=True),
     Page("GET", "/messages", VIEWER, messages.find),
@@ -96,4 +99,5 @@ PAGES = (
     Page("POST", "/users", ADMIN, administration.add_user),
     Page("POST", "/users/{name}/role", ADMIN, administration.set_role),
     Page("POST", "/users/{name}/remove", ADMIN, administration.remove_user),
+    Page("POST", "/tokens/{number:int}/revoke", ADMIN, tokens.revoke_any),
 )

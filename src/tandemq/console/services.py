@@ -14,12 +14,14 @@ from tandemq.client.aio.admin import Admin
 from tandemq.client.aio.producer import Producer
 from tandemq.config.tls import ClientTls
 from tandemq.console.access.accounts import Accounts
+from tandemq.console.access.rate_limit import RateLimit
 from tandemq.console.access.throttle import LoginThrottle
+from tandemq.console.access.tokens import ApiTokens
 from tandemq.console.cluster.messages import MessageFinder
 from tandemq.console.cluster.tables_thread import TableSource
 from tandemq.console.cluster.topics_and_groups import ClusterTables
 from tandemq.console.cluster.watch import ClusterWatch
-from tandemq.errors import OutcomeUnknown, TandemError
+from tandemq.errors import ConfigError, LocalError, OutcomeUnknown, TandemError
 from tandemq.groupdb.audit import Actor, AuditEntry, complete, record
 from tandemq.groupdb.database import GroupDatabase
 
@@ -28,10 +30,22 @@ P = ParamSpec("P")
 DATABASE_THREADS = 8
 HASHES_MAX = 2
 """Password hashes computed at once; each takes 32 MiB."""
+API_BURST = 100
+"""API requests that a token may make at once after a pause."""
+REFUSED_BURST = 20
+REFUSED_PER_S = 1 / 30
 STREAMS_MAX = 64
 STREAMS_PER_USER = 8
 PRODUCER_GROUP = "tandemq-console"
 RETRY_MS = 3_000
+
+
+class NotFound(LocalError):
+    """What an address names does not exist."""
+
+
+class AlreadyExists(ConfigError):
+    """What shall be created exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +64,8 @@ class ConsoleSettings:
     """TLS of the connections to brokers and name servers; None: without."""
     resend_per_s: float = 50.0
     """Maximum number of messages per second that one request sends again."""
+    api_per_s: float = 20.0
+    """Maximum number of API requests per second of one token."""
 
 
 @dataclass
@@ -70,6 +86,13 @@ class Console:
     setup_token: str = ""
     """Token of the one-time link that creates the first user; "" if there is none."""
     setup_until_ms: int = 0
+    tokens: ApiTokens = field(init=False)
+    api_limit: RateLimit = field(init=False)
+    """API requests, by token."""
+    refused_tokens: RateLimit = field(default_factory=lambda: RateLimit(REFUSED_PER_S, REFUSED_BURST))
+    """API requests with unknown tokens, by address."""
+    api_open: dict[int, int] = field(default_factory=dict)
+    """API requests that run now, by token."""
     streams: dict[str, int] = field(default_factory=dict)
     """Open streams by user."""
     ending: anyio.Event = field(default_factory=anyio.Event)
@@ -81,6 +104,8 @@ class Console:
     def __post_init__(self) -> None:
         """Build what follows from the arguments."""
         self.accounts = Accounts(self.database)
+        self.tokens = ApiTokens(self.database)
+        self.api_limit = RateLimit(self.settings.api_per_s, API_BURST)
         self.watch = ClusterWatch(self.admin)
         self.tables = ClusterTables(self.table_source or self.admin)
         self.finder = MessageFinder(self.admin)

@@ -8,19 +8,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from tandemq.console.access.accounts import ConsoleRole, User
-from tandemq.console.services import Console
+from tandemq.console.services import Console, NotFound
 from tandemq.console.web.forms import Fields
 from tandemq.console.web.render import render
-from tandemq.errors import ConfigError, LocalError
+from tandemq.errors import ConfigError
 from tandemq.groupdb.audit import Actor
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import group_name_error, topic_name_error
 
 SEE_OTHER = 303
-
-
-class NotFound(LocalError):
-    """The address of a page leads to nothing."""
 
 
 @dataclass(slots=True)

@@ -7,10 +7,12 @@
     tandemq_audit         number | who changed what, from where, before and after, with the outcome
     tandemq_users         name | role, password hash, preferences
     tandemq_sessions      hash of the session id | user, times
+    tandemq_tokens        number | hash of an API token, user, role, times
     tandemq_schema        version
 
-Version 1, without `tandemq_schema`, has the first two tables; version 2 adds the others, so that opening a database of
-version 1 creates what is missing. A database of a later version is refused.
+Version 1, without `tandemq_schema`, has the first two tables; version 2 adds the others, and version 3 the tokens.
+Versions differ by whole tables only, so that opening a database of an earlier version creates what is missing and keeps
+all rows. A database of a later version is refused.
 """
 
 import sqlalchemy as sql
@@ -18,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tandemq.errors import ConfigError
 
-VERSION = 2
+VERSION = 3
 metadata = sql.MetaData()
 groups = sql.Table(
     "tandemq_groups",
@@ -91,6 +93,20 @@ sessions = sql.Table(
     sql.Column("address", sql.String(127), nullable=False),
     sql.Column("created_ms", sql.BigInteger, nullable=False),
     sql.Column("seen_ms", sql.BigInteger, nullable=False),
+)
+tokens = sql.Table(
+    "tandemq_tokens",
+    metadata,
+    sql.Column("number", sql.Integer, primary_key=True, autoincrement=True),
+    sql.Column("token_hash", sql.String(64), nullable=False, unique=True),
+    sql.Column("user_name", sql.String(64), nullable=False, index=True),
+    sql.Column("name", sql.String(64), nullable=False),
+    sql.Column("role", sql.String(20), nullable=False),
+    sql.Column("created_ms", sql.BigInteger, nullable=False),
+    sql.Column("expires_ms", sql.BigInteger, nullable=False),
+    sql.Column("used_ms", sql.BigInteger, nullable=False),
+    sql.Column("address", sql.String(127), nullable=False),
+    sqlite_autoincrement=True,  # the number of a revoked token is not used again
 )
 schema = sql.Table("tandemq_schema", metadata, sql.Column("version", sql.Integer, primary_key=True))
 

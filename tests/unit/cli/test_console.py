@@ -38,6 +38,21 @@ def test_users_are_added_changed_listed_and_removed(run: Run, url: str, tmp_path
     )
 
 
+def test_tokens_are_made_listed_and_revoked(run: Run, url: str) -> None:
+    end = ("--database", url)
+    run("console", "user", "add", "ada", "--role", "operator", "--password-file", "-", *end, typed="correct horse")
+    add = ("console", "token", "add", "ada", "--name", "nightly")
+    made = json.loads(run(*add, "--role", "viewer", "--days", "30", "--json", *end).stdout)
+    assert made["token"].startswith("tq_") and made["number"] == 1
+    listed = run("console", "token", "list", "--json", *end).stdout
+    (row,) = json.loads(listed)
+    assert (row["user"], row["name"], row["role"]) == ("ada", "nightly", "viewer") and made["token"] not in listed
+    assert "at most that of its user" in run(*add, "--role", "admin", *end, code=2).stderr
+    run("console", "token", "revoke", "1", *end)
+    assert "no token exists" in run("console", "token", "list", *end).stdout
+    assert "there is no token 1" in run("console", "token", "revoke", "1", *end, code=1).stderr
+
+
 def test_other_addresses_need_tls_or_a_proxy(run: Run, url: str, tmp_path: Path) -> None:
     key = tmp_path / "key.pem"
     key.write_text("")

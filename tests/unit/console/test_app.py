@@ -10,6 +10,7 @@ from tandemq.console.access.accounts import ROLES
 from tandemq.console.routes import PAGES, Page
 from tandemq.console.services import Console, wall_ms
 from tandemq.console.visit import local_path
+from tests.spec import spec
 from tests.unit.console.conftest import PASSWORD, Browser
 from tests.unit.console.fakes import FakeAdmin
 
@@ -36,6 +37,7 @@ def request(browser: Browser, page: Page) -> int:
     return int(response.status_code)
 
 
+@spec("C01")
 def test_every_page_refuses_visitors_without_session(new_browser: NewBrowser) -> None:
     browser = new_browser()
     for page in PAGES:
@@ -44,6 +46,7 @@ def test_every_page_refuses_visitors_without_session(new_browser: NewBrowser) ->
             assert request(browser, page) == expected, page.name
 
 
+@spec("C01")
 def test_every_page_refuses_lower_roles(browser_of: BrowserOf, cluster: FakeAdmin) -> None:
     for name, role in ROLES.items():
         browser = browser_of(name)
@@ -54,6 +57,7 @@ def test_every_page_refuses_lower_roles(browser_of: BrowserOf, cluster: FakeAdmi
                 assert cluster.calls == [], f"{name}: {page.name} has asked brokers"
 
 
+@spec("C01")
 def test_every_change_needs_token_and_origin(browser_of: BrowserOf) -> None:
     browser = browser_of("admin")
     for page in PAGES:

@@ -40,6 +40,7 @@ def test_messages_are_found_by_key_id_offset_and_time(browser_of: BrowserOf) -> 
     ("query", "why"),
     [
         ("by=key&topic=Orders", "give a key"),
+        ("by=id&key=0A06", "is not an offset message id"),
         ("by=key&topic=&key=x", "the topic name is empty"),
         ("by=key&topic=..%2Fx&key=x", "illegal characters"),
         ("by=key&topic=Nothing&key=x", "no name server knows Nothing"),

@@ -13,7 +13,7 @@ from tandemq.client.admin.groups import ConsumeProgress, ResetTarget
 from tandemq.client.aio.admin import Admin
 from tandemq.console.cluster import topics_and_groups
 from tandemq.console.cluster.messages import RESENT_FROM
-from tandemq.console.pages import consumers
+from tandemq.console.operations import consumers
 from tandemq.console.pages.broker_groups import read_form
 from tandemq.console.services import Console, wall_ms
 from tandemq.console.web.forms import Fields

@@ -158,7 +158,7 @@ class Accounts:
             record(connection, _entry("user.password", name, by, wall_ms))
 
     def remove(self, name: str, by: Actor, wall_ms: int) -> None:
-        """Remove a user and end all sessions of the user.
+        """Remove a user, end all sessions of the user, and remove the user's API tokens.
 
         Raises:
             LocalError: the user does not exist, or no admin would be left.
@@ -167,7 +167,8 @@ class Accounts:
             _lock_users(connection)
             before = self._existing(connection, name)
             connection.execute(sql.delete(schema.users).where(schema.users.c.name == name))
-            connection.execute(sql.delete(schema.sessions).where(schema.sessions.c.user_name == name))
+            for table in (schema.sessions, schema.tokens):
+                connection.execute(sql.delete(table).where(table.c.user_name == name))
             _require_admin(connection)
             record(connection, _entry("user.remove", name, by, wall_ms, before=before.role.text))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tandemq.client.admin.queries import FAR_FUTURE_MS
 from tandemq.client.aio.admin import Admin
 from tandemq.codec.record.record import parse_message_id
-from tandemq.errors import LocalError
+from tandemq.errors import ConfigError, LocalError, ProtocolError
 from tandemq.model.message import (
     CLUSTER,
     CONSUME_START_TIME,
@@ -90,10 +90,13 @@ class MessageFinder:
             known: names of broker groups by the addresses of their members.
 
         Raises:
+            ConfigError: the text is not an id.
             LocalError: the address in the id is not that of a broker of this cluster.
-            ProtocolError: the text is not an id.
         """
-        address, _ = parse_message_id(message_id)
+        try:
+            address, _ = parse_message_id(message_id)
+        except ProtocolError as error:
+            raise ConfigError(str(error)) from error
         if address not in known:
             raise LocalError(f"{address}, the address in this id, is not that of a broker of this cluster")
         one = await self._admin.message_by_id(message_id)

@@ -6,8 +6,8 @@ from typing import Any
 from starlette.responses import Response
 
 from tandemq.console.access.accounts import IDLE_MS, SESSION_MS, ConsoleRole, User
-from tandemq.console.services import wall_ms
-from tandemq.console.visit import NotFound, Visit, local_path
+from tandemq.console.services import NotFound, wall_ms
+from tandemq.console.visit import Visit, local_path
 from tandemq.console.web.translation import LANGUAGES, translate
 from tandemq.errors import ConfigError
 from tandemq.groupdb.audit import Actor
@@ -104,16 +104,28 @@ async def setup(visit: Visit) -> Response:
 # The own account.
 
 
-def _own(visit: Visit) -> User:
+def own_user(visit: Visit) -> User:
+    """Return the user of the session."""
     assert visit.user is not None, "the page needs a session"
     return visit.user
 
 
 async def me(visit: Visit) -> Response:
-    """Show preferences and sessions."""
-    console = visit.console
-    sessions = await console.run(console.accounts.sessions_of, _own(visit).name, wall_ms())
-    return visit.page("me.html", sessions=sessions, idle_ms=IDLE_MS)
+    """Show preferences, sessions and tokens."""
+    return await show_account(visit)
+
+
+async def show_account(visit: Visit, made: str = "") -> Response:
+    """Show the page of the account. `made`: a token that was just made."""
+    console, user = visit.console, own_user(visit)
+    return visit.page(
+        "me.html",
+        sessions=await console.run(console.accounts.sessions_of, user.name, wall_ms()),
+        tokens=await console.run(console.tokens.tokens, wall_ms(), user.name),
+        roles=[role.text for role in ConsoleRole if role <= user.role],
+        made=made,
+        idle_ms=IDLE_MS,
+    )
 
 
 async def set_preferences(visit: Visit) -> Response:
@@ -121,23 +133,33 @@ async def set_preferences(visit: Visit) -> Response:
     language, theme = visit.form.text("language"), visit.form.text("theme")
     if language not in ("", *LANGUAGES) or theme not in ("", "light", "dark"):
         raise ConfigError("language or theme is unknown")
-    await visit.console.run(visit.console.accounts.set_preferences, _own(visit).name, language, theme)
+    await visit.console.run(visit.console.accounts.set_preferences, own_user(visit).name, language, theme)
     return visit.to("/me")
 
 
 async def set_password(visit: Visit) -> Response:
     """Change the own password; other sessions end."""
-    console, user = visit.console, _own(visit)
-    wait_ms = console.throttle.wait_ms(user.name, visit.address, wall_ms())
-    if wait_ms or await console.run_hash(console.accounts.login, user.name, visit.form.raw("old")[:1_000]) is None:
-        console.throttle.failed(user.name, visit.address, wall_ms())
-        raise ConfigError("the present password is wrong")
+    console, user = visit.console, own_user(visit)
+    await check_password(visit, visit.form.raw("old"))
     new = visit.form.raw("new")
     await console.run_hash(console.accounts.set_password, user.name, new, visit.actor, wall_ms(), keep=visit.session_id)
     return visit.to("/me")
 
 
+async def check_password(visit: Visit, password: str) -> None:
+    """Check the present password of the user; failed attempts count as those of the login.
+
+    Raises:
+        ConfigError: it is wrong, or there were too many attempts.
+    """
+    console, user = visit.console, own_user(visit)
+    wait_ms = console.throttle.wait_ms(user.name, visit.address, wall_ms())
+    if wait_ms or await console.run_hash(console.accounts.login, user.name, password[:1_000]) is None:
+        console.throttle.failed(user.name, visit.address, wall_ms())
+        raise ConfigError("the present password is wrong")
+
+
 async def end_sessions(visit: Visit) -> Response:
     """End the user's other sessions."""
-    await visit.console.run(visit.console.accounts.close_others, _own(visit).name, visit.session_id)
+    await visit.console.run(visit.console.accounts.close_others, own_user(visit).name, visit.session_id)
     return visit.to("/me")

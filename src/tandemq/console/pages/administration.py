@@ -44,8 +44,14 @@ async def export_audit(visit: Visit) -> Response:
 
 
 async def users(visit: Visit) -> Response:
-    """List the users."""
-    return visit.page("users.html", users=await visit.console.run(visit.console.accounts.users), roles=list(ROLES))
+    """List the users and their tokens."""
+    console = visit.console
+    return visit.page(
+        "users.html",
+        users=await console.run(console.accounts.users),
+        tokens=await console.run(console.tokens.tokens, wall_ms()),
+        roles=list(ROLES),
+    )
 
 
 def _role(visit: Visit) -> ConsoleRole:

@@ -1,17 +1,16 @@
 """Broker groups: configuration with roles and permissions, its publication, history; switch and forced takeover."""
 
-import json
 import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import anyio
 from starlette.responses import Response
 
 from tandemq.console.cluster.picture import GroupView
+from tandemq.console.operations import broker_groups as operations
 from tandemq.console.pages.topics import confirmation
 from tandemq.console.services import wall_ms
-from tandemq.console.visit import NotFound, Visit
+from tandemq.console.visit import Visit
 from tandemq.console.web.forms import Fields
 from tandemq.console.web.render import segment
 from tandemq.console.web.translation import Phrase
@@ -25,25 +24,13 @@ from tandemq.coordination.registry.records import (
     check_name,
     contradictions,
 )
-from tandemq.errors import ConfigError, LocalError, TandemError
+from tandemq.errors import ConfigError
 from tandemq.groupdb.audit import AuditEntry, entries
-from tandemq.groupdb.database import RevisionConflict, StoredGroup
-from tandemq.groupdb.publications import Publication, publications, publishers
+from tandemq.groupdb.database import RevisionConflict
+from tandemq.groupdb.publications import publishers
 
 HISTORY_MAX = 100
-SERVED_S = 5.0
-POLL_S = 0.2
 _NAMED = re.compile(r"^brokers? (-?\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class GroupLine:
-    """A group in the list: what is configured, and what runs."""
-
-    name: str
-    stored: StoredGroup | None
-    view: GroupView | None
-    publication: Publication | None = None
 
 
 @dataclass(slots=True)
@@ -63,32 +50,15 @@ class GroupForm:
 # Looking.
 
 
-async def _lines(visit: Visit) -> list[GroupLine]:
-    console = visit.console
-    view = await console.watch.view()
-    stored = {group.broker_name: group for group in await console.run(console.database.groups)}
-    published = {one.broker_name: one for one in await console.run(publications, console.database)}
-    names = sorted(stored.keys() | {group.name for group in view.groups})
-    return [GroupLine(name, stored.get(name), view.group(name), published.get(name)) for name in names]
-
-
-async def _line(visit: Visit) -> GroupLine:
-    name = visit.part("name")
-    for line in await _lines(visit):
-        if line.name == name:
-            return line
-    raise NotFound("there is no such broker group")
-
-
 async def show_all(visit: Visit) -> Response:
     """List the groups."""
     running = await visit.console.run(publishers, visit.console.database, wall_ms())
-    return visit.page("broker_groups.html", lines=await _lines(visit), publishers=running)
+    return visit.page("broker_groups.html", lines=await operations.group_lines(visit.console), publishers=running)
 
 
 async def show(visit: Visit) -> Response:
     """Show a group: picture, configuration, publication, history."""
-    line = await _line(visit)
+    line = await operations.group_line(visit.console, visit.part("name"))
     console = visit.console
     return visit.page(
         "broker_group.html",
@@ -129,7 +99,7 @@ async def new_form(visit: Visit) -> Response:
 
 async def edit_form(visit: Visit) -> Response:
     """Show the form with the stored configuration."""
-    line = await _line(visit)
+    line = await operations.group_line(visit.console, visit.part("name"))
     cluster = line.view.cluster if line.view is not None else ""
     if line.stored is None or line.stored.config is None:
         ids = [member.broker_id for member in line.view.members] if line.view is not None else [0, 1]
@@ -239,15 +209,7 @@ async def save(visit: Visit) -> Response:
         before = stored.config if stored is not None else None
         return _form_page(visit, name, cluster, form, preview=True, before=before)
     try:
-        await console.run(
-            console.database.change,
-            cluster,
-            name,
-            lambda _: config,
-            wall_ms=wall_ms(),
-            by=visit.actor,
-            expected_revision=form.revision,
-        )
+        await operations.save_group(console, visit.actor, cluster, name, config, form.revision)
     except RevisionConflict as error:
         current = error.current
         form = replace(form, revision=current.revision if current is not None else 0)
@@ -257,27 +219,17 @@ async def save(visit: Visit) -> Response:
 
 async def remove_form(visit: Visit) -> Response:
     """Show what the removal of a configuration means."""
-    line = await _line(visit)
+    line = await operations.group_line(visit.console, visit.part("name"))
     facts = [Phrase("The state of its brokers is kept, so that epochs continue. It is refused while a broker runs.")]
     action = f"/groups/{segment(line.name)}/remove"
     return confirmation(visit, "Remove the configuration of {name}", line.name, facts, action)
 
 
 async def remove(visit: Visit) -> Response:
-    """Remove a configuration."""
-    line, console = await _line(visit), visit.console
-    visit.require_typed(line.name)
-    if line.stored is None:
-        raise NotFound("this group is not configured here")
-    await console.run(
-        console.database.change,
-        line.stored.cluster,
-        line.name,
-        lambda _: None,
-        wall_ms=wall_ms(),
-        by=visit.actor,
-        expected_revision=line.stored.revision,
-    )
+    """Remove a configuration, after the group's name was typed."""
+    name = visit.part("name")
+    visit.require_typed(name)
+    await operations.remove_group(visit.console, visit.actor, name)
     return visit.to("/groups")
 
 
@@ -285,12 +237,7 @@ async def remove(visit: Visit) -> Response:
 
 
 async def _running(visit: Visit) -> GroupView:
-    view = (await visit.console.watch.fresh()).group(visit.part("name"))
-    if view is None:
-        raise NotFound("there is no such broker group")
-    if not view.has_registry:
-        raise LocalError("the roles of this group are fixed by its brokers' settings")
-    return view
+    return await operations.running_group(visit.console, visit.part("name"))
 
 
 async def switch_form(visit: Visit) -> Response:
@@ -300,54 +247,24 @@ async def switch_form(visit: Visit) -> Response:
 
 async def switch(visit: Visit) -> Response:
     """Make another member the master, after the group's name was typed."""
-    group, console = await _running(visit), visit.console
+    group = await _running(visit)
     visit.require_typed(group.name)
-    target, master = visit.form.integer("target", high=(1 << 31) - 1), group.master
-    if master is None:
-        raise LocalError("the group has no active master", hint="a forced takeover replaces one that is lost for good")
-    async with console.audited(
-        visit.actor, "group.switch", group.name, before=str(master.broker_id), after=str(target)
-    ):
-        await console.admin.switch_master(master.address, target)
-    await _wait_served(visit, group.name, target)
+    target = visit.form.integer("target", high=(1 << 31) - 1)
+    await operations.switch_master(visit.console, visit.actor, group, target)
     return visit.to(f"/groups/{segment(group.name)}")
-
-
-async def _wait_served(visit: Visit, name: str, broker_id: int) -> None:
-    """Wait until the picture has the new master, so that the next page shows it; at most `SERVED_S`."""
-    with anyio.move_on_after(SERVED_S):
-        while True:
-            view = (await visit.console.watch.fresh()).group(name)
-            if view is not None and view.master is not None and view.master.broker_id == broker_id:
-                return
-            await anyio.sleep(POLL_S)
 
 
 async def force_form(visit: Visit) -> Response:
     """Show what a forced takeover may lose, for each member that answers."""
     group = await _running(visit)
-    prices: dict[int, str] = {}
-    refusals: dict[int, str] = {}
-    for member in group.members:
-        if member.answers and not member.is_master:
-            try:
-                prices[member.broker_id] = await visit.console.admin.force_master(member.address, preview=True)
-            except TandemError as error:  # it refuses, for instance because a master is active
-                refusals[member.broker_id] = str(error)
-    return visit.page("force.html", group=group, prices=prices, refusals=refusals)
+    found = await operations.preview_takeover(visit.console, group)
+    return visit.page("force.html", group=group, prices=found.prices, refusals=found.refusals)
 
 
 async def force(visit: Visit) -> Response:
     """Force a member to serve, after the group's name was typed."""
-    group, console = await _running(visit), visit.console
+    group = await _running(visit)
     visit.require_typed(group.name)
-    member = group.member(visit.form.integer("target", high=(1 << 31) - 1))
-    if member is None or not member.answers:
-        raise LocalError("this member does not answer")
-    price = await console.admin.force_master(member.address, preview=True)
-    async with console.audited(
-        visit.actor, "group.force-master", group.name, before=price, after=json.dumps({"broker": member.broker_id})
-    ):
-        await console.admin.force_master(member.address, preview=False)
-    await _wait_served(visit, group.name, member.broker_id)
+    target = visit.form.integer("target", high=(1 << 31) - 1)
+    await operations.force_master(visit.console, visit.actor, group, target)
     return visit.to(f"/groups/{segment(group.name)}")

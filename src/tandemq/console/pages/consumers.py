@@ -1,45 +1,21 @@
 """Consumer groups: who lags, clients, offsets and their reset with a preview, create, delete."""
 
-import json
-from dataclasses import dataclass
-
 from starlette.responses import Response
 
 from tandemq.client.admin.groups import ResetTarget
 from tandemq.client.admin.queries import FAR_FUTURE_MS
-from tandemq.console.cluster.topics_and_groups import NEW_S
+from tandemq.console.operations import consumers as operations
 from tandemq.console.pages.topics import confirmation
-from tandemq.console.services import wall_ms
-from tandemq.console.visit import NotFound, Visit
+from tandemq.console.services import NotFound, wall_ms
+from tandemq.console.visit import Visit
 from tandemq.console.web.forms import Fields
 from tandemq.console.web.render import segment
 from tandemq.console.web.translation import Phrase
 from tandemq.errors import ConfigError, LocalError, NoRoute
-from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.message import MessageQueue
-from tandemq.model.topic import RETRY_PREFIX, group_name_error, topic_name_error
+from tandemq.model.topic import RETRY_PREFIX, topic_name_error
 
 ROWS = 100
-RETRIES_MAX = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedOffset:
-    """What a reset would do to one queue."""
-
-    queue: MessageQueue
-    before: int | None
-    after: int
-
-    @property
-    def again(self) -> int:
-        """Messages that would be delivered again."""
-        return max(0, (self.before or 0) - self.after) if self.before is not None else 0
-
-    @property
-    def skipped(self) -> int:
-        """Messages that would be skipped."""
-        return max(0, self.after - (self.before or 0))
 
 
 async def show_all(visit: Visit) -> Response:
@@ -77,13 +53,9 @@ async def show(visit: Visit) -> Response:
 
 async def create(visit: Visit) -> Response:
     """Create a group with default settings but the number of retries."""
-    group, console = visit.form.text("group"), visit.console
-    if (fault := group_name_error(group)) is not None:
-        raise ConfigError(fault)
-    retries = visit.form.integer("retries", 16, high=RETRIES_MAX)
-    async with console.audited(visit.actor, "group.create", group, after=json.dumps({"retries": retries})):
-        await console.admin.create_group(SubscriptionGroupConfig(group, retry_max_times=retries))
-    console.tables.forget()
+    group = visit.form.text("group")
+    retries = visit.form.integer("retries", 16, high=operations.RETRIES_MAX)
+    await operations.create_group(visit.console, visit.actor, group, retries)
     return visit.to(f"/consumers/{segment(group)}")
 
 
@@ -100,11 +72,9 @@ async def delete_form(visit: Visit) -> Response:
 
 async def delete(visit: Visit) -> Response:
     """Delete a group with its offsets, retry topic and dead letters."""
-    group, console = visit.group(), visit.console
+    group = visit.group()
     visit.require_typed(group)
-    async with console.audited(visit.actor, "group.delete", group):
-        await console.admin.delete_group(group, clean=True)
-    console.tables.forget()
+    await operations.delete_group(visit.console, visit.actor, group)
     return visit.to("/consumers")
 
 
@@ -137,25 +107,14 @@ def target_of(fields: Fields) -> ResetTarget:
     raise ConfigError("to: choose earliest, latest, offset or time")
 
 
-async def _plan(visit: Visit, fields: Fields) -> list[PlannedOffset]:
-    group, console = visit.group(), visit.console
-    target = target_of(fields)
-    before = await console.tables.progress(group, NEW_S) or {}
-    plan = await console.admin.plan_reset(fields.text("topic"), target)
-    return [
-        PlannedOffset(queue, before[queue].consumer_offset if queue in before else None, offset)
-        for queue, offset in plan.items()
-    ]
-
-
 async def offsets_form(visit: Visit) -> Response:
     """Show the form, and once it is filled in what it would skip or deliver again."""
     group, query, why, status = visit.group(), visit.query, "", 200
     progress = await visit.console.tables.progress(group)
-    plan: list[PlannedOffset] | None = None
+    plan: list[operations.PlannedOffset] | None = None
     if query.has("to"):
         try:
-            plan = await _plan(visit, query)
+            plan = await operations.plan_reset(visit.console, group, query.text("topic"), target_of(query))
         except (ConfigError, LocalError, NoRoute) as error:
             why, status = str(error), 400
     names = ("topic", "to", "offset", "time", "broker", "queue")
@@ -166,18 +125,8 @@ async def offsets_form(visit: Visit) -> Response:
 
 async def reset(visit: Visit) -> Response:
     """Move the group, after its name was typed."""
-    group, form, console = visit.group(), visit.form, visit.console
+    group, form = visit.group(), visit.form
     visit.require_typed(group)
-    plan = await _plan(visit, form)
-    topic = form.text("topic")
-    places = {f"{one.queue.broker_name}/{one.queue.queue_id}": one for one in plan}
-    async with console.audited(
-        visit.actor,
-        "offsets.reset",
-        f"{group}, {topic}",
-        before=json.dumps({place: one.before for place, one in places.items()}),
-        after=json.dumps({place: one.after for place, one in places.items()}),
-    ):
-        await console.admin.reset_offsets(group, topic, target_of(form))
-    console.tables.forget()
+    target = target_of(form)
+    await operations.reset_offsets(visit.console, visit.actor, group, form.text("topic"), target)
     return visit.to(f"/consumers/{segment(group)}")

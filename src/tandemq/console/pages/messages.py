@@ -3,12 +3,14 @@
 from starlette.responses import Response
 
 from tandemq.client.admin.queries import FAR_FUTURE_MS
-from tandemq.console.cluster.messages import FoundMessage, copy_of, shown_body
-from tandemq.console.visit import NotFound, Visit
+from tandemq.console.cluster.messages import FoundMessage, shown_body
+from tandemq.console.operations import messages as operations
+from tandemq.console.services import NotFound
+from tandemq.console.visit import Visit
 from tandemq.console.web.render import segment
 from tandemq.console.web.translation import translate
 from tandemq.errors import ConfigError, InvalidMessage, LocalError, NoRoute, TandemError
-from tandemq.model.message import MessageQueue, SendResult
+from tandemq.model.message import MessageQueue
 from tandemq.model.topic import TRACE_TOPIC, topic_name_error
 
 TRACES_MAX = 20
@@ -56,14 +58,7 @@ async def search(visit: Visit) -> list[FoundMessage]:
 
 
 async def _found(visit: Visit) -> FoundMessage:
-    queue, offset = visit.queue(), int(visit.part("offset"))
-    route = await visit.console.admin.topic_route(queue.topic)
-    if queue.broker_name not in route.brokers or offset >= 1 << 63 or queue.queue_id >= 1 << 31:
-        raise NotFound("the topic has no such queue")
-    found = await visit.console.finder.at(queue, offset)
-    if found is None:
-        raise NotFound(f"there is no message at offset {offset}: it was deleted, or does not exist yet")
-    return found
+    return await operations.message_at(visit.console, visit.queue(), int(visit.part("offset")))
 
 
 async def show(visit: Visit) -> Response:
@@ -110,24 +105,10 @@ async def body(visit: Visit) -> Response:
 async def resend(visit: Visit) -> Response:
     """Send a copy of a message."""
     found = await _found(visit)
-    result = await send_copy(visit, found)
-    place = f"{result.queue.broker_name}/{result.queue.queue_id}@{result.queue_offset}, {result.status.value}"
-    return visit.to(f"{message_path(found)}?sent={segment(place)}")
-
-
-async def send_copy(visit: Visit, found: FoundMessage, topic: str = "") -> SendResult:
-    """Send a copy of a message, with an entry in the audit log.
-
-    Raises:
-        LocalError: the message cannot be sent again.
-        TandemError: the send failed.
-    """
-    message = found.message
-    place = f"{message.topic}/{found.broker}/{message.queue_id}@{message.queue_offset}"
     try:
-        copy = copy_of(message, topic)
+        result = await operations.send_copy(visit.console, visit.actor, found)
     except InvalidMessage as error:
         reason = translate(visit.language, "This message cannot be sent again")
         raise LocalError(f"{reason}: {error}") from error
-    async with visit.console.audited(visit.actor, "message.resend", place, after=topic):
-        return await (await visit.console.producer()).send(copy)
+    place = f"{result.queue.broker_name}/{result.queue.queue_id}@{result.queue_offset}, {result.status.value}"
+    return visit.to(f"{message_path(found)}?sent={segment(place)}")

@@ -9,8 +9,8 @@ from starlette.responses import Response, StreamingResponse
 
 from tandemq.console.cluster.messages import FoundMessage, shown_body
 from tandemq.console.pages.overview import event
-from tandemq.console.services import wall_ms
-from tandemq.console.visit import NotFound, Visit
+from tandemq.console.services import NotFound, wall_ms
+from tandemq.console.visit import Visit
 from tandemq.errors import TandemError
 
 SHOWN_MAX = 20

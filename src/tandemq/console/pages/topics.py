@@ -1,21 +1,27 @@
 """Topics: list, one topic, create, change, delete, send a message to it."""
 
-import json
+from typing import TypedDict
 
 from starlette.responses import Response
 
 from tandemq.console.cluster.topics_and_groups import kind_of
-from tandemq.console.visit import NotFound, Visit
+from tandemq.console.operations import topics as operations
+from tandemq.console.visit import Visit
 from tandemq.console.web.render import segment
 from tandemq.console.web.translation import Phrase
 from tandemq.errors import ConfigError, InvalidMessage
 from tandemq.model.message import Message
-from tandemq.model.topic import topic_name_error
 
 ROWS = 100
 NEWEST = 20
-QUEUES_MAX = 1_024
-PERMISSIONS = (("6", "read and write"), ("4", "read"), ("2", "write"))
+
+
+class TopicFormFields(TypedDict):
+    """Fields of the form."""
+
+    queues: int
+    perm: int
+    order: bool
 
 
 async def show_all(visit: Visit) -> Response:
@@ -63,11 +69,7 @@ async def create(visit: Visit) -> Response:
     form = visit.form
     topic = form.text("topic")
     try:
-        if (fault := topic_name_error(topic)) is not None:
-            raise ConfigError(fault)
-        if await visit.console.tables.topic(topic):
-            raise ConfigError(f"topic {topic} exists already")
-        await _store(visit, topic, "topic.create")
+        await operations.create_topic(visit.console, visit.actor, topic, **_settings(visit))
     except ConfigError as error:
         values = {name: form.text(name) for name in ("topic", "queues", "perm")}
         return visit.page("topic_new.html", 400, values=values, why=str(error))
@@ -77,24 +79,17 @@ async def create(visit: Visit) -> Response:
 async def change(visit: Visit) -> Response:
     """Change queues and permission of a topic on all masters."""
     topic = visit.topic()
-    if not await visit.console.tables.topic(topic):
-        raise NotFound("there is no such topic")
-    await _store(visit, topic, "topic.change")
+    await operations.change_topic(visit.console, visit.actor, topic, **_settings(visit))
     return visit.to(f"/topics/{segment(topic)}")
 
 
-async def _store(visit: Visit, topic: str, action: str) -> None:
-    form, console = visit.form, visit.console
-    queues = form.integer("queues", 8, low=1, high=QUEUES_MAX)
+def _settings(visit: Visit) -> TopicFormFields:
+    form = visit.form
+    queues = form.integer("queues", 8, low=1, high=operations.QUEUES_MAX)
     perm = form.integer("perm", 6)
-    if str(perm) not in dict(PERMISSIONS):
+    if perm not in operations.PERMISSIONS:
         raise ConfigError("perm: choose one of the permissions")
-    before = {name: [one.write_queue_nums, one.perm] for name, one in (await console.tables.topic(topic)).items()}
-    after = json.dumps({"queues": queues, "perm": perm, "order": form.has("order")})
-    text = json.dumps(before) if before else ""
-    async with console.audited(visit.actor, action, topic, before=text, after=after):
-        await console.admin.create_topic(topic, queues=queues, perm=perm, order=form.has("order"))
-    console.tables.forget()
+    return {"queues": queues, "perm": perm, "order": form.has("order")}
 
 
 async def delete_form(visit: Visit) -> Response:
@@ -117,17 +112,15 @@ def confirmation(visit: Visit, title: str, name: str, facts: list[Phrase], actio
 
 async def delete(visit: Visit) -> Response:
     """Delete a topic."""
-    topic, console = visit.topic(), visit.console
+    topic = visit.topic()
     visit.require_typed(topic)
-    async with console.audited(visit.actor, "topic.delete", topic):
-        await console.admin.delete_topic(topic)
-    console.tables.forget()
+    await operations.delete_topic(visit.console, visit.actor, topic)
     return visit.to("/topics")
 
 
 async def send(visit: Visit) -> Response:
     """Send a test message."""
-    topic, console, form = visit.topic(), visit.console, visit.form
+    topic, form = visit.topic(), visit.form
     properties: dict[str, str] = {}
     for line in form.raw("properties").splitlines():
         name, equals, value = line.partition("=")
@@ -146,8 +139,7 @@ async def send(visit: Visit) -> Response:
         )
     except InvalidMessage as error:
         raise ConfigError(str(error)) from error
-    async with console.audited(visit.actor, "message.send", topic, after=f"{len(message.body)} bytes"):
-        result = await (await console.producer()).send(message)
+    result = await operations.send_message(visit.console, visit.actor, message)
     if message.is_delayed:
         return visit.to(f"/topics/{segment(topic)}")
     queue = result.queue

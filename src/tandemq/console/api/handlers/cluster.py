@@ -1,0 +1,71 @@
+"""The token of a request, and the cluster."""
+
+from tandemq.console.api.operation import ApiCall
+from tandemq.console.api.responses import ClusterState, RunningGroup, RunningMember, TokenInfo
+from tandemq.console.api.types import Level
+from tandemq.console.cluster.picture import GroupView, MemberView
+from tandemq.console.web.translation import say
+
+
+async def get_token(call: ApiCall) -> TokenInfo:
+    """The token of the request: its user, its role, and when it expires."""
+    token = call.holder.token
+    return TokenInfo(
+        user=token.user,
+        name=token.name,
+        number=token.number,
+        role=call.holder.role.text,
+        created=token.created_ms,
+        expires=token.expires_ms,
+    )
+
+
+async def get_cluster(call: ApiCall) -> ClusterState:
+    """The state of the cluster: whether all is well, and each broker group with its members."""
+    view = await call.console.watch.view()
+    return ClusterState(
+        at=view.at_ms,
+        level=level_of(view.level),
+        sentences=[say("en", one) for one in view.sentences],
+        groups=[running_group(group) for group in view.groups],
+    )
+
+
+def level_of(text: str) -> Level:
+    """Return a level as the API names it."""
+    return "ok" if text == "ok" else "warning" if text == "warning" else "bad"
+
+
+def running_group(group: GroupView) -> RunningGroup:
+    """Return a group of the picture."""
+    return RunningGroup(
+        name=group.name,
+        cluster=group.cluster,
+        mode=group.mode,
+        epoch=group.epoch,
+        level=level_of(group.level),
+        problems=[say("en", one) for one in group.problems],
+        since=group.since_ms,
+        members=[_member(one) for one in group.members],
+    )
+
+
+def _member(one: MemberView) -> RunningMember:
+    return RunningMember(
+        id=one.broker_id,
+        address=one.address,
+        is_master=one.is_master,
+        answers=one.answers,
+        in_sync=one.in_sync,
+        may_read=one.may_read,
+        may_write=one.may_write,
+        stage=one.stage,
+        why=one.why,
+        lag_bytes=one.lag_bytes,
+        lag_ms=one.lag_ms,
+        log_end=one.log_end,
+        puts_per_s=one.puts,
+        gets_per_s=one.gets,
+        disk_used=one.disk,
+        version=one.version,
+    )
