@@ -150,7 +150,7 @@ def with_secret(plan: GroupsPlan, random: Random) -> GroupsPlan:
 
 
 def with_roles(plan: GroupsPlan, random: Random) -> GroupsPlan:
-    """Return the plan with two or three slaves in some slave-consume groups, and masters with any id. Its own generator keeps
+    """Return the plan with up to three slaves in slave-consume groups, and masters with any id. Its own generator keeps
     seeds without such groups as they are."""
     groups = []
     for group in plan.groups:
