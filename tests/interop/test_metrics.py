@@ -1,4 +1,4 @@
-"""Metrics of a Java broker 5.3.3 and of ours, scraped from the same traffic: names, types and labels."""
+"""Metrics of a Java broker 5.3.3 and of ours, scraped after the same traffic: names, types and labels."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ import re
 from pathlib import Path
 from urllib.request import urlopen
 
-from tandemq import ConsumeFrom, Message, Producer, PushConsumer, SendStatus
-from tests.interop.java import JavaBroker, JavaNameServer, free_port, wait_until
-from tests.interop.ours import OurBroker
+from tandemq import (
+    ConsumeFrom,
+    Message,
+    Producer,
+    PushConsumer,
+    SendStatus,
+    StoredMessage,
+    TransactionProducer,
+    TransactionState,
+)
+from tests.interop.java import JavaBroker, JavaNameServer, Value, free_port, wait_until
+from tests.interop.ours import OurBroker, OurNameServer
 from tests.interop.peers import start_registered
 from tests.interop.wire import wait_registered
 from tests.spec import spec
@@ -20,11 +29,16 @@ SAMPLE = re.compile(r"(rocketmq_[a-z_]+?)(?:_bucket|_sum|_count)?\{([^}]*)\} (\S
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
 JAVA_ONLY = {"otel_scope_name", "otel_scope_version", "aggregation", "le"}
 MISSING = {
-    # What has no counterpart: timers, transactions and POP, and creation times of topics and groups.
-    *("rocketmq_timer_", "rocketmq_timing_", "rocketmq_delay_message_latency", "rocketmq_pop_", "rocketmq_half_"),
-    *("rocketmq_commit_", "rocketmq_rollback_", "rocketmq_finish_", "rocketmq_topic_create_", "rocketmq_rocksdb_"),
-    *("rocketmq_consumer_group_create_", "rocketmq_lmq_", "rocketmq_processor_watermark"),
+    # What has no counterpart: POP, light queues, RocksDB, and creation times of topics and groups.
+    *("rocketmq_pop_", "rocketmq_topic_create_", "rocketmq_rocksdb_", "rocketmq_consumer_group_create_"),
+    *("rocketmq_lmq_", "rocketmq_processor_watermark"),
 }
+WANTED = (
+    *("consumer_lag_messages", "messages_out_total", "message_size", "consumer_connections", "timer_dequeue_total"),
+    *("finish_message_latency", "rollback_messages_total", "half_messages"),
+)
+TIMED_S = (3, 200, 700)
+"""Delays of the timed messages."""
 
 
 def families_of(text: str) -> dict[str, set[str]]:
@@ -47,24 +61,59 @@ def scrape(port: int) -> str:
     return page
 
 
-async def pages_after_traffic(name_server: str, ports: tuple[int, int]) -> list[str]:
-    """Send messages to both brokers, consume all of them, and scrape both while the clients are connected."""
+async def send_other_kinds(name_server: str) -> None:
+    """Send delayed and timed messages and transactions."""
+    async with Producer(name_server, group="pg") as producer:
+        for message in (
+            Message("DelayedTopic", b"x", delay_level=1),
+            *(Message("TimedTopic", b"x", delay=delay_s) for delay_s in TIMED_S),
+        ):
+            result = await producer.send(message)
+            assert result.status is SendStatus.SEND_OK
+
+    async def never(_message: StoredMessage) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    async with TransactionProducer(name_server, group="tg", check=never, topics=["TransTopic"]) as transactions:
+        for outcome in ("commit", "rollback", "open"):
+            transaction = await transactions.transaction(Message("TransTopic", b"x")).__aenter__()
+            if outcome == "commit":
+                await transaction.commit()
+            elif outcome == "rollback":
+                await transaction.rollback()
+
+
+async def page_after_traffic(name_server: str, port: int) -> str:
+    """Send messages to a broker, consume all of them, and scrape it while the clients are connected."""
     async with Producer(name_server, group="pg") as producer:
         for number in range(MESSAGES):
             result = await producer.send(Message("MetricsTopic", b"x" * 100, keys=[f"key{number}"]))
             assert result.status is SendStatus.SEND_OK
+        await send_other_kinds(name_server)
         async with PushConsumer(name_server, group="cg", consume_from=ConsumeFrom.FIRST) as consumer:
             await consumer.subscribe("MetricsTopic")
             for _ in range(MESSAGES):
                 assert await consumer.receive(60) is not None
-            wanted = ("consumer_lag_messages", "messages_out_total", "message_size", "consumer_connections")
+            wanted = [f"rocketmq_{name}" for name in WANTED]
             await asyncio.to_thread(
                 wait_until,
-                lambda: all(f"rocketmq_{name}" in scrape(port) for name in wanted for port in ports),
-                what="the metrics of both brokers",
+                lambda: all(map(scrape(port).__contains__, wanted)),
+                what="the metrics of what was sent",
                 within_s=60,
             )
-            return [await asyncio.to_thread(scrape, port) for port in ports]
+            return await asyncio.to_thread(scrape, port)
+
+
+def values_of(text: str, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+    """Return the samples of a family that stays the same, by the values of some labels."""
+    found: dict[tuple[str, ...], float] = {}
+    for line in text.splitlines():
+        match = re.match(rf"{name}\{{([^}}]*)\}} (\S+)", line)
+        if match is not None:
+            pairs = dict(LABEL.findall(match[1]))
+            key = tuple(pairs[label] if label != "le" else str(float(pairs[label])) for label in labels)
+            found[key] = float(match[2])
+    return found
 
 
 @spec("O01")
@@ -79,17 +128,16 @@ def test_metrics_have_the_names_types_and_labels_of_a_java_broker(tmp_path: Path
             metricsExporterType="PROM",
             metricsPromExporterPort=java_port,
         )
-        ours = OurBroker(
-            tmp_path / "ours",
-            namesrv=server.address,
-            settings={"brokerName": "broker-b", "metricsPort": our_port},
-        )
-        with java, ours:
+        with java:
             start_registered(java, server)
+            theirs = asyncio.run(asyncio.wait_for(page_after_traffic(server.address, java_port), 120))
+    with OurNameServer(tmp_path / "our-namesrv") as our_server:
+        our_server.start()
+        settings: dict[str, Value] = {"metricsExporterType": "PROM", "metricsPromExporterPort": our_port}
+        with OurBroker(tmp_path / "ours", namesrv=our_server.address, settings=settings) as ours:
             ours.start()
-            wait_registered(server.port, "broker-b")
-            work = pages_after_traffic(server.address, (java_port, our_port))
-            theirs, mine = asyncio.run(asyncio.wait_for(work, 180))
+            wait_registered(our_server.port, "broker-a")
+            mine = asyncio.run(asyncio.wait_for(page_after_traffic(our_server.address, our_port), 120))
     (tmp_path / "java.txt").write_text(theirs)
     (tmp_path / "ours.txt").write_text(mine)
     java_labels, our_labels = families_of(theirs), families_of(mine)
@@ -100,6 +148,17 @@ def test_metrics_have_the_names_types_and_labels_of_a_java_broker(tmp_path: Path
     assert {name: our_labels[name] for name in common} == {name: java_labels[name] for name in common}
     assert our_labels.keys() - common <= {"rocketmq_send_to_dlq_messages_total", "rocketmq_processor_watermark"}
     types, our_types = types_of(theirs), types_of(mine)
+    for name, labels in (
+        ("rocketmq_commit_messages_total", ("topic",)),
+        ("rocketmq_rollback_messages_total", ("topic",)),
+        ("rocketmq_half_messages", ("topic",)),
+        ("rocketmq_finish_message_latency_milliseconds_bucket", ("topic", "le")),
+        ("rocketmq_timer_enqueue_total", ("topic",)),
+        ("rocketmq_timing_messages", ("topic",)),
+        ("rocketmq_timer_message_snapshot", ("timer_bound_s",)),
+        ("rocketmq_delay_message_latency_seconds_bucket", ("topic", "le")),
+    ):
+        assert values_of(mine, name, *labels) == values_of(theirs, name, *labels) != {}, name
     for name in sorted(common):
         java_name = max((one for one in types if name.startswith(one)), key=len)
         assert our_types[name] == types[java_name], name

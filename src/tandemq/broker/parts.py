@@ -50,6 +50,7 @@ from tandemq.broker.metrics.request_metrics import RequestMetrics
 from tandemq.broker.metrics.store_metrics import StoreMetrics
 from tandemq.broker.metrics.timer_metrics import TimedMessageMetrics
 from tandemq.broker.metrics.topic_metrics import TopicMetrics
+from tandemq.broker.metrics.transaction_metrics import TransactionFamilies
 from tandemq.broker.processors.admin import AdminProcessor
 from tandemq.broker.processors.broker_to_client import Broker2ClientProcessor
 from tandemq.broker.processors.config import ConfigProcessor
@@ -556,6 +557,7 @@ class BrokerParts:
             StoreMetrics(store, self.disk, self.send, self.upkeep, self.scrubber, self.damages, current),
             ReplicationMetrics(store, self.replication, role, current),
             TimedMessageMetrics(self.timers),
+            TransactionFamilies(self.transactions),
             self.request_metrics,
         ):
             self.metrics.add(source.collect)

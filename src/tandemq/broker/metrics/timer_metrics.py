@@ -3,23 +3,37 @@
 Source: docs/reference/timers.md; RocketMQ DefaultStoreMetricsConstant, TimerMetrics.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 
 from tandemq.boundary import Now
 from tandemq.broker.metrics.store_metrics import LOCAL_DISK, LOCAL_LABELS
+from tandemq.broker.timers.metrics import DELAY_BOUNDS_S
 from tandemq.broker.timers.service import TimedMessages
-from tandemq.telemetry.families import PAUSE_EVERY, Batch, counter, gauge, single
+from tandemq.telemetry.families import PAUSE_EVERY, Batch, Distribution, counter, gauge, histogram, single
 
 BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
 WAITING = gauge("rocketmq_timing_messages", "Timed messages that wait for their time.", "topic", *LOCAL_LABELS)
 SNAPSHOT = gauge(
     "rocketmq_timer_message_snapshot",
-    "Timed messages that are due within a number of seconds.",
+    "Timed messages by the time until they are due: at most timer_bound_s, but more than the bound before.",
     "timer_bound_s",
     *LOCAL_LABELS,
 )
 ENQUEUE_LAG = gauge(
     "rocketmq_timer_enqueue_lag", "Timed messages in the log that were not read yet, after a failover.", *LOCAL_LABELS
+)
+ENQUEUE_LATENCY = gauge(
+    "rocketmq_timer_enqueue_latency_milliseconds",
+    "Age of the oldest timed message in the log that was not read yet.",
+    *LOCAL_LABELS,
+)
+DELAY = histogram(
+    "rocketmq_delay_message_latency_seconds",
+    "Delays of timed messages, when they were taken.",
+    "topic",
+    *LOCAL_LABELS,
+    bounds=DELAY_BOUNDS_S,
 )
 DEQUEUE_LAG = gauge("rocketmq_timer_dequeue_lag", "Timed messages that are due and not delivered yet.", *LOCAL_LABELS)
 DEQUEUE_LATENCY = gauge(
@@ -47,19 +61,29 @@ class TimedMessageMetrics:
         yield Batch(DEQUEUED, {(topic, *LOCAL_DISK): count for topic, count in metrics.dequeued_total.items()})
         yield single(DELETED, metrics.deleted_total)
         table, progress = timers.table, timers.check(now)
+        yield Batch(
+            DELAY,
+            distributions={
+                (topic, *LOCAL_DISK): Distribution(tuple(delays.counts), delays.sum_s)
+                for topic, delays in metrics.delays.items()
+            },
+        )
         yield Batch(ENQUEUE_LAG, {LOCAL_DISK: timers.unread()})
+        yield Batch(ENQUEUE_LATENCY, {LOCAL_DISK: timers.unread_ms(now)})
         if table is None or progress is None:
             return
         yield single(DAMAGED, len(timers.damaged))
         yield Batch(DEQUEUE_LATENCY, {LOCAL_DISK: timers.behind_ms(now)})
         yield Batch(WAITING, {(topic, *LOCAL_DISK): count for topic, count in metrics.by_topic().items()})
         due, within = 0, dict.fromkeys(BOUNDS_S, 0)
+        bounds_ms = [bound * 1_000 for bound in BOUNDS_S]
         for number, out_ms in enumerate(list(table.slots)):
             count = table.at(out_ms)
             left_ms = out_ms + timers.precision_ms - now.wall_ms
             due += count if left_ms <= 0 else 0
-            for bound in BOUNDS_S:
-                within[bound] += count if left_ms <= bound * 1_000 else 0
+            at = bisect_left(bounds_ms, left_ms)
+            if left_ms > 0 and at < len(BOUNDS_S):
+                within[BOUNDS_S[at]] += count
             if number % PAUSE_EVERY == 0:
                 yield None
         yield Batch(DEQUEUE_LAG, {LOCAL_DISK: due})

@@ -3,6 +3,7 @@
 Source: docs/reference/timers.md; RocketMQ TimerMetrics.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable
 
 from tandemq.boundary import Now
@@ -12,6 +13,24 @@ from tandemq.broker.state.topic_counts import TopicCounts
 from tandemq.broker.timers.records import TimerHead
 
 FILE = "timermetrics"
+DELAY_BOUNDS_S = (60, 600, 3_600, 43_200, 86_400, 259_200)
+_SECOND_MS = 1_000
+
+
+class Delays:
+    """Numbers of delays by DELAY_BOUNDS_S, the last one for those above all, and their sum."""
+
+    __slots__ = ("counts", "sum_s")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.counts = [0] * (len(DELAY_BOUNDS_S) + 1)
+        self.sum_s = 0
+
+    def add(self, delay_s: int) -> None:
+        """Count a delay, seconds."""
+        self.counts[bisect_left(DELAY_BOUNDS_S, delay_s)] += 1
+        self.sum_s += delay_s
 
 
 class TimerMetrics(TopicCounts):
@@ -24,13 +43,19 @@ class TimerMetrics(TopicCounts):
         """Messages taken since the start, by topic; with those that were stored again."""
         self.dequeued_total: dict[str, int] = {}
         """Messages delivered since the start, by topic."""
+        self.delays: dict[str, Delays] = {}
+        """Delays that messages taken since the start had left, by topic."""
         self.deleted_total = 0
         """Messages not delivered since the start, because a delete request named them."""
 
-    def enqueued(self, timed: Iterable[StoredTimed]) -> None:
+    def enqueued(self, timed: Iterable[StoredTimed], now: Now) -> None:
         """Count messages that were taken."""
         for one in timed:
             self.enqueued_total[one.topic] = self.enqueued_total.get(one.topic, 0) + 1
+            delays = self.delays.get(one.topic)
+            if delays is None:
+                delays = self.delays[one.topic] = Delays()
+            delays.add(max(0, one.out_ms - now.wall_ms) // _SECOND_MS)
 
     def dequeued(self, head: TimerHead) -> None:
         """Count a message that was delivered."""

@@ -446,7 +446,7 @@ class TimedMessages:
             if not stored.is_delete and (roll_ms := self._roll_time(stored.out_ms, now)) is not None:
                 table.roll_later(RollTask(stored.queue_offset, stored.out_ms), roll_ms)
         if timed:
-            self.metrics.enqueued(timed)
+            self.metrics.enqueued(timed, now)
             self.metrics.changed(now.wall_ms)
 
     def _apply(self, table: PendingTimers, turn: _Turn) -> None:
@@ -504,6 +504,18 @@ class TimedMessages:
             return 0
         seen = self.table.seen if self.table is not None else timers.min_offset
         return max(0, timers.max_offset - max(seen, timers.min_offset))
+
+    def unread_ms(self, now: Now) -> int:
+        """Return the age of the oldest message in the wheel topic that was not read yet; 0 if there is none."""
+        if not self.unread():
+            return 0
+        timers = self._store.queues[TIMER_TOPIC, 0]
+        seen = self.table.seen if self.table is not None else 0
+        try:
+            stored_ms = self._store.stored_ms(timers, max(seen, timers.min_offset))
+        except StoreError:
+            return 0
+        return max(0, now.wall_ms - stored_ms) if stored_ms else 0
 
     def behind_ms(self, now: Now) -> int:
         """Return for how long the oldest message that is due has been so; 0 if none is."""

@@ -1,7 +1,10 @@
-"""Number of open transactions by topic, in `config/transactionMetrics`.
+"""Number of open transactions by topic, in `config/transactionMetrics`, and counters of commits and rollbacks.
 
 Source: docs/reference/transactions.md; RocketMQ TransactionMetrics.
 """
+
+from bisect import bisect_left
+from typing import NamedTuple
 
 from tandemq.boundary import Now
 from tandemq.broker.context import CurrentConfig
@@ -10,6 +13,30 @@ from tandemq.broker.state.schedule import Schedule
 from tandemq.broker.state.topic_counts import TopicCounts
 
 FILE = "transactionMetrics"
+AGE_BOUNDS_S = (5, 60, 600, 3_600, 43_200, 86_400)
+
+
+class _Ended(NamedTuple):
+    """A transaction that a producer ended in this turn; `age_s` of a commit, None of a rollback."""
+
+    topic: str
+    age_s: int | None
+
+
+class CommitAges:
+    """Ages of transactions at their commit, by AGE_BOUNDS_S, the last one for those above all, and their sum."""
+
+    __slots__ = ("counts", "sum_s")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.counts = [0] * (len(AGE_BOUNDS_S) + 1)
+        self.sum_s = 0
+
+    def add(self, age_s: int) -> None:
+        """Count an age, seconds."""
+        self.counts[bisect_left(AGE_BOUNDS_S, age_s)] += 1
+        self.sum_s += age_s
 
 
 class TransactionMetrics(TopicCounts):
@@ -18,8 +45,37 @@ class TransactionMetrics(TopicCounts):
     def __init__(self, saver: Saver, schedule: Schedule, current: CurrentConfig, now: Now) -> None:
         """Begin without transactions; the counts follow from the log."""
         super().__init__(saver, FILE, "transactionCount", now)
+        self.commits: dict[str, CommitAges] = {}
+        """Commits since the start, by topic."""
+        self.rollbacks: dict[str, int] = {}
+        """Rollbacks since the start, by topic."""
+        self._ended: list[_Ended] = []
         schedule.every(
             lambda: current.config.transaction_metrics_ms,
             lambda _: self.save(),
             first_ms=now.mono_ms + current.config.transaction_metrics_ms,
         )
+
+    def note_commit(self, topic: str, born_ms: int, now: Now) -> None:
+        """Note a commit of this turn. `born_ms`: when the producer made the half message."""
+        self._ended.append(_Ended(topic, max(0, now.wall_ms - born_ms) // 1_000))
+
+    def note_rollback(self, topic: str) -> None:
+        """Note a rollback of this turn."""
+        self._ended.append(_Ended(topic, None))
+
+    def count_ended(self) -> None:
+        """Count what this turn has ended: it is in the log."""
+        for topic, age_s in self._ended:
+            if age_s is None:
+                self.rollbacks[topic] = self.rollbacks.get(topic, 0) + 1
+                continue
+            ages = self.commits.get(topic)
+            if ages is None:
+                ages = self.commits[topic] = CommitAges()
+            ages.add(age_s)
+        self._ended.clear()
+
+    def forget_ended(self) -> None:
+        """Forget what this turn has ended: it is not in the log."""
+        self._ended.clear()

@@ -102,6 +102,9 @@ class TransactionProcessor:
             except RecordTooLarge as error:
                 return command.answer(ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
             end = log_offset + size
+            self._transactions.metrics.note_commit(half.topic, half.message.born_ms, now)
+        else:
+            self._transactions.metrics.note_rollback(half.topic)
         self._transactions.note_end(current, now)
         self._acknowledge(link, command, end)
         return None

@@ -196,6 +196,7 @@ class Transactions:
     def committed(self, now: Now) -> None:
         """Apply what this turn appended: it is in the log."""
         halves, self._send.halves = self._send.halves, []
+        self.metrics.count_ended()
         table = self.table
         if table is None:
             return
@@ -218,6 +219,7 @@ class Transactions:
     def failed(self) -> None:
         """Forget what this turn appended: it is not in the log."""
         self._send.halves.clear()
+        self.metrics.forget_ended()
         self._clear_turn()
 
     def _clear_turn(self) -> None:

@@ -23,9 +23,10 @@ def test_what_waits_by_topic_and_by_time(tmp_path: Path) -> None:
     found = values(broker)
     assert found["rocketmq_timing_messages"] == {("TopicA", *LOCAL_DISK): 2, ("TopicB", *LOCAL_DISK): 1}
     assert found["rocketmq_timer_message_snapshot"][("5", *LOCAL_DISK)] == 1
-    assert found["rocketmq_timer_message_snapshot"][("60", *LOCAL_DISK)] == 3
-    assert found["rocketmq_timer_message_snapshot"][("3600", *LOCAL_DISK)] == 3
-    assert found["rocketmq_timer_message_snapshot"][("14400", *LOCAL_DISK)] == 5
+    assert found["rocketmq_timer_message_snapshot"][("60", *LOCAL_DISK)] == 2
+    assert found["rocketmq_timer_message_snapshot"][("3600", *LOCAL_DISK)] == 0
+    assert found["rocketmq_timer_message_snapshot"][("14400", *LOCAL_DISK)] == 2
+    assert found["rocketmq_timer_enqueue_latency_milliseconds"] == {LOCAL_DISK: 0}
     assert found["rocketmq_timer_enqueue_total"] == {("TopicA", *LOCAL_DISK): 4, ("TopicB", *LOCAL_DISK): 1}
     assert found["rocketmq_timer_dequeue_lag"] == {LOCAL_DISK: 0}
     broker.pass_time(3_500)
@@ -47,6 +48,30 @@ def test_messages_that_are_due_and_refused_by_the_disk_are_lag(tmp_path: Path) -
     broker.node.send.admit("a test")
     broker.pass_time(200)
     assert values(broker)["rocketmq_timer_dequeue_lag"] == {LOCAL_DISK: 0}
+
+
+def test_delays_are_counted_by_rocketmqs_bounds(tmp_path: Path) -> None:
+    broker = ready(tmp_path)
+    for seconds in ("2", "70", "700", "5000"):
+        timed(broker, UNIQ_KEY=seconds, TIMER_DELAY_SEC=seconds)
+    batches = {one.family.name: one for one in TimedMessageMetrics(broker.node.timers).collect(broker.now) if one}
+    found = batches["rocketmq_delay_message_latency_seconds"]
+    assert found.family.bounds == (60, 600, 3_600, 43_200, 86_400, 259_200)
+    delays = found.distributions["TopicA", *LOCAL_DISK]
+    assert [*delays.counts] == [1, 1, 1, 1, 0, 0, 0]
+    assert 5_768 <= delays.sum <= 5_772, "broker time, rounded down to the precision"
+
+
+def test_messages_that_were_not_read_yet_have_a_number_and_an_age(tmp_path: Path) -> None:
+    broker = ready(tmp_path)
+    timed(broker, TIMER_DELAY_SEC="4000")
+    timers = broker.node.timers
+    timers.table = None  # as after a failover, until the wheel topic was read
+    broker.now.wall_ms += 7_000
+    assert (timers.unread(), timers.unread_ms(broker.now)) == (1, 7_000)
+    found = values(broker)
+    assert found["rocketmq_timer_enqueue_lag"] == {LOCAL_DISK: 1}
+    assert found["rocketmq_timer_enqueue_latency_milliseconds"] == {LOCAL_DISK: 7_000}
 
 
 def test_slave_has_no_figures_of_what_waits(tmp_path: Path) -> None:
