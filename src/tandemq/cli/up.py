@@ -1,6 +1,7 @@
 """`tandemq up`: run a whole cluster on this machine."""
 
 import contextlib
+import json
 import shlex
 import signal
 import time
@@ -65,6 +66,11 @@ def ports_of(group: int, broker_id: int) -> tuple[int, int]:
     is_flag=True,
     help="Also serve the console's web pages, on port 8377, and print the link to open; with --port 0 on a free port.",
 )
+@click.option(
+    "--no-metrics",
+    is_flag=True,
+    help="Serve no metrics; else each broker serves them at its port + 2, the name server at its port + 1.",
+)
 @set_option
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON once all is ready.")
 def up(
@@ -74,6 +80,7 @@ def up(
     port: int,
     mode: str | None,
     with_console: bool,
+    no_metrics: bool,
     pairs: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -90,6 +97,8 @@ def up(
     The groups' configurations are also stored in the database groups.db in --data, for `tandemq ha config`, with the
     options that are printed. With --console, changes of roles on its pages are stored there and applied to the groups;
     its users and audit log are kept there too.
+
+    Prometheus can scrape the cluster with the file prometheus.yml in --data.
     """
     from tandemq.coordination.registry.records import Mode  # noqa: PLC0415
     from tandemq.run.children import ChildCluster  # noqa: PLC0415  # see `tandemq broker`
@@ -111,6 +120,7 @@ def up(
         broker_ports=ports_of if port else lambda _group, _id: (0, 0),
         mode=Mode(mode) if mode is not None else None if slaves else Mode.STATIC,
         keeps_groups=_has_database(),
+        has_metrics=not no_metrics,
     )
     if with_console:
         need_packages()
@@ -119,7 +129,8 @@ def up(
     gone: list[BrokerChild] = []
     with quiet(), contextlib.suppress(KeyboardInterrupt), cluster, contextlib.ExitStack() as stack:
         console = stack.enter_context(_console(cluster, DEFAULT_PORT if port else 0)) if with_console else None
-        _print_ready(cluster, console, as_json=as_json)
+        scraped = _write_prometheus(cluster)
+        _print_ready(cluster, console, scraped, as_json=as_json)
         _watch(cluster, console, gone)
     reported = [broker.name for broker in gone]
     if unclean := [name for name in cluster.unclean if name not in reported]:
@@ -193,13 +204,27 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _print_ready(cluster: "ChildCluster", console: "Child | None", *, as_json: bool) -> None:
+def _write_prometheus(cluster: "ChildCluster") -> Path | None:
+    """Write a configuration of Prometheus that scrapes the cluster; return its path, None without metrics."""
+    path = cluster.directory / "prometheus.yml"
+    targets = [one.startup["metrics"] for one in (cluster.name_server, *cluster.brokers) if one.startup["metrics"]]
+    if not targets:
+        path.unlink(missing_ok=True)
+        return None
+    lines = ["# Written by tandemq up at each start.", "scrape_configs:", "  - job_name: tandemq"]
+    lines += ["    scrape_interval: 5s", "    static_configs:", f"      - targets: {json.dumps(targets)}", ""]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def _print_ready(cluster: "ChildCluster", console: "Child | None", scraped: Path | None, *, as_json: bool) -> None:
     if as_json:
         show_json(
             ({} if console is None else {"console": console.startup})
             | {
                 "nameServer": cluster.name_servers,
                 "nameServerPid": cluster.name_server.pid,
+                "nameServerMetrics": cluster.name_server.startup["metrics"],
                 "mode": cluster.mode.value,
                 "registry": cluster.registry,
                 "secretFile": cluster.secret_file,
@@ -210,6 +235,7 @@ def _print_ready(cluster: "ChildCluster", console: "Child | None", *, as_json: b
                         "id": b.broker_id,
                         "address": b.address,
                         "pid": b.pid,
+                        "metrics": b.metrics_address,
                         "store": str(b.store),
                     }
                     for b in cluster.brokers
@@ -227,7 +253,12 @@ def _print_ready(cluster: "ChildCluster", console: "Child | None", *, as_json: b
     masters = cluster.masters()
     for broker in cluster.brokers:
         role = "master" if broker in masters else "slave"
-        click.echo(f"{broker.name:<12} {broker.address}  {role}, process {broker.pid}")
+        metrics = f", metrics {broker.metrics_address}" if broker.metrics_address else ""
+        click.echo(f"{broker.name:<12} {broker.address}  {role}, process {broker.pid}{metrics}")
+    if scraped is not None:
+        click.echo(
+            f"metrics      http://{cluster.name_server.startup['metrics']}/metrics and as above; {scraped} has all"
+        )
     if console is not None:
         link = console.startup["link"]
         once = " (works once, for 15 minutes: it creates the first user)" if "/setup/" in link else ""

@@ -40,6 +40,7 @@ from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 Setting = str | int | float | bool
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 30.0
+METRICS_PORT_DISTANCE = 2
 STOP_SECONDS = 20.0
 EXIT_USAGE = 2
 _POLL_SECONDS = 0.02
@@ -210,9 +211,16 @@ class BrokerChild(Child):
         if startup:
             settings["listenPort"] = int(startup["address"].rpartition(":")[2])
             settings["haListenPort"] = int(startup["haAddress"].rpartition(":")[2])
+            if startup["metrics"]:
+                settings["metricsPort"] = int(startup["metrics"].rpartition(":")[2])
         lines = [f"{key} = {_text(value)}\n" for key, value in settings.items()]
         self.conf_path.write_text("".join(lines), encoding="utf-8")
         return ["broker", "-c", str(self.conf_path)]
+
+    @property
+    def metrics_address(self) -> str:
+        """Address of its metrics, "ip:port"; "" if it serves none."""
+        return str(self.startup.get("metrics", ""))
 
     def log_end(self) -> int:
         """Return the end offset of its commit log, -1 if it does not answer."""
@@ -238,6 +246,8 @@ class ChildCluster:
         settings: broker settings by RocketMQ's keys, for all brokers.
         name_server_settings: settings of the name server.
         keeps_groups: store the groups in `database` too; this needs SQLAlchemy.
+        has_metrics: serve metrics, unless the settings say otherwise: a broker at its listen port + 2, the name server
+            at its port + 1; at free ports if those are free ones.
     """
 
     def __init__(
@@ -252,9 +262,13 @@ class ChildCluster:
         settings: Mapping[str, Setting] | None = None,
         name_server_settings: Mapping[str, Setting] | None = None,
         keeps_groups: bool = False,
+        has_metrics: bool = False,
     ) -> None:
         """Create the cluster without starting it."""
         self._name_server_settings = dict(name_server_settings or {})
+        self._has_metrics = has_metrics
+        if has_metrics:
+            self._name_server_settings.setdefault("metricsPort", port + 1 if port else 0)
         self.directory = Path(directory)
         self._shape = (groups, slaves)
         self._ports = broker_ports
@@ -378,6 +392,8 @@ class ChildCluster:
         }
         if self.registry:
             settings["registryAddr"] = self.registry
+        if self._has_metrics:
+            settings["metricsPort"] = listen + METRICS_PORT_DISTANCE if listen else 0
         return BrokerChild(group_name(number), broker_id, self.directory, {**settings, **self._settings})
 
     def all_registered(self) -> bool:

@@ -23,8 +23,10 @@ from tandemq.codec.remoting.fastjson import loads
 from tandemq.groupdb.database import GroupDatabase
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
+from tandemq.run.children import METRICS_PORT_DISTANCE
 from tandemq.run.request import try_request
 from tests.blackbox.programs import wait_until
+from tests.spec import spec
 from tests.unit.cli.conftest import Run
 
 pytestmark = pytest.mark.system
@@ -63,9 +65,31 @@ def test_cluster_runs_until_interrupted_and_its_data_are_kept(tmp_path: Path) ->
     assert int(answer.fields["logEnd"]) > 0
 
 
+def page_of(address: str) -> str:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
+        return str(answer.read().decode())
+
+
+@spec("O13")
+def test_metrics_of_every_process_are_served_and_prometheus_is_told_where(tmp_path: Path) -> None:
+    with started(tmp_path) as (process, printed):
+        (broker,) = printed["brokers"]
+        assert "rocketmq_storage_size_bytes" in page_of(broker["metrics"])
+        assert 'tandemq_namesrv_brokers{cluster="DefaultCluster"} 1' in page_of(printed["nameServerMetrics"])
+        targets = json.dumps([printed["nameServerMetrics"], broker["metrics"]])
+        assert f"      - targets: {targets}\n" in (tmp_path / "prometheus.yml").read_text(encoding="utf-8")
+        stop(process)
+    with started(tmp_path, "--slaves", "0", "--no-metrics") as (process, printed):
+        assert (printed["brokers"][0]["metrics"], printed["nameServerMetrics"]) == ("", "")
+        assert not (tmp_path / "prometheus.yml").exists()
+        stop(process)
+
+
 @pytest.mark.parametrize("groups", [26])
 def test_ports_of_all_brokers_differ(groups: int) -> None:
     ports = [port for group in range(groups) for member in range(10) for port in ports_of(group, member)]
+    metrics = [ports_of(group, member)[0] + METRICS_PORT_DISTANCE for group in range(groups) for member in range(10)]
+    ports += metrics
     fast = [listen - 2 for group in range(groups) for member in range(10) for listen in ports_of(group, member)[:1]]
     assert len({*ports, *fast}) == len(ports) + len(fast)
     assert ports_of(0, 0) == (10911, 10912)
