@@ -299,6 +299,16 @@ def stale_slave_reads() -> AbstractContextManager[Any]:
     return patched(takeover, "may_take_reading", may_take_reading)
 
 
+def configured_master_waits() -> AbstractContextManager[Any]:
+    """A master that is not the configured one stays master after its start."""
+    return patched(handover.Handover, "_configured_master", lambda *_: None)
+
+
+def slave_consume_does_not_wait() -> AbstractContextManager[Any]:
+    """Messages of a slave-consume group wait for no slave, whatever the settings say."""
+    return patched(registry_role.RegistryRole, "waits_for_replicas", property(lambda self: self.is_elect))
+
+
 def slave_delivers_new_messages() -> AbstractContextManager[Any]:
     """A slave that does not serve reads answers pulls of new messages, as far as no failover takes them back."""
     return patched(slave_reads.SlaveReads, "may_answer", lambda *_: True)
@@ -343,6 +353,8 @@ GROUP_MUTATIONS: dict[str, Mutation] = {
     "refusal-never-forgotten": Mutation(refusal_never_forgotten, frozenset({"I14"})),
     "last-slave-leaves": Mutation(last_slave_leaves, frozenset({"I6"})),
     "stale-slave-reads": Mutation(stale_slave_reads, frozenset({"I6"})),
+    "configured-master-waits": Mutation(configured_master_waits, frozenset({"I14"})),
+    "slave-consume-does-not-wait": Mutation(slave_consume_does_not_wait, frozenset({"I17", "I1"})),
     "slave-delivers-new-messages": Mutation(slave_delivers_new_messages, frozenset({"I6"})),
     "stale-slave-helps": Mutation(stale_slave_helps, frozenset({"I6"})),
     "master-not-looked-for": Mutation(master_not_looked_for, frozenset({"I14"})),

@@ -38,6 +38,8 @@ FIRST = {
     "last-slave-leaves": 4,
     "stale-slave-reads": 82,
     "stale-slave-helps": 67,
+    "configured-master-waits": 6,
+    "slave-consume-does-not-wait": 4,
 }
 """First seed to run, so that the test is quick."""
 RARE = {

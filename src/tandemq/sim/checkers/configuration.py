@@ -4,6 +4,7 @@
           may not be written, or takes over reading for one that may not be read, unless an operator forces it; a slave
           takes over reading only while it is in sync, and the last slave of a slave-consume group stays in sync
     I14   a removed member leaves the in-sync set as soon as the registry allows it
+          at the end the master of a slave-consume group is the configured one, if that was so when it started
     I17   an acknowledgement counts members only; with fewer in sync than minInSyncReplicas nothing is stored
 
 Until a broker has read a change, the previous configuration counts for it.
@@ -40,6 +41,10 @@ class BrokerObservations:
     """Time since which it could have removed a former member from the in-sync set."""
     is_short: bool = False
     stored: int = 0
+    first_master: int = NOBODY
+    """The master by the first configuration read."""
+    is_master_since_start: bool = True
+    """Whether every record read names it as master."""
 
 
 class Configurations:
@@ -92,6 +97,16 @@ class Configurations:
         config = self._seen_by(host).configs[-1][1]
         return config is None or config.member(broker_id) is not None
 
+    def successor(self, host: Host) -> int:
+        """Return the member that a master of `slave-consume` must hand over to, because it was the configured master
+        already when this one started as master; NOBODY if there is none."""
+        seen = self._seen_by(host)
+        config = seen.configs[-1][1]
+        if config is None or config.mode is not Mode.SLAVE_CONSUME or config.master is None:
+            return NOBODY
+        is_due = seen.is_master_since_start and config.master.broker_id == seen.first_master != host.broker_id
+        return seen.first_master if is_due else NOBODY
+
     def _seen_by(self, host: Host) -> BrokerObservations:
         return self._seen.setdefault(host.name, BrokerObservations())
 
@@ -110,6 +125,10 @@ class Configurations:
         config, before = member.view.config, seen.configs[-1][1]
         if config is not before:
             seen.configs.append((self._world.now_us, config))
+            if before is None and config is not None and config.master is not None:
+                seen.first_master = config.master.broker_id
+        if member.view.state is not None and member.view.state.master != host.broker_id:
+            seen.is_master_since_start = False
         if seen.right is None or config is not before:
             seen.right = _right(config, host.broker_id)
         self._judge_rights(host, member, seen.right)

@@ -9,7 +9,7 @@ I8 I9     replicas are identical byte for byte; queues and index equal a rebuild
 from collections import Counter
 
 from tandemq.coordination.member.orders import MemberStage
-from tandemq.coordination.registry.records import GroupMode, Mode
+from tandemq.coordination.registry.records import NOBODY, GroupMode, Mode
 from tandemq.model.topic import OP_HALF_TOPIC, SCHEDULE_TOPIC
 from tandemq.sim.checkers.final import FinalChecks
 from tandemq.sim.checkers.groups import GroupChecks
@@ -57,6 +57,8 @@ class GroupFinalChecks(FinalChecks):
                 return f"{group.name} is not as it should be: {self.describe(group)}"
             if len(state.in_sync) != group.slaves + 1:
                 return f"{group.name} has {state.in_sync} in sync: {self.describe(group)}"
+            if (successor := self._group_checks.configurations.successor(leader)) != NOBODY:
+                return f"{group.name} is configured with master {successor}: {self.describe(group)}"
         return super()._unsettled_group(group)
 
     def _undelivered(self) -> str:
