@@ -12,6 +12,7 @@ from tests.browser.served import ServedConsole, Visitor, chromium
 
 SMALL: dict[str, str | int | float | bool] = {
     "mappedFileSizeCommitLog": 16 << 20,
+    "traceTopicEnable": True,
     "mappedFileSizeConsumeQueue": 60_000,
     "diskMaxUsedSpaceRatio": 95,
     "diskSpaceCleanForciblyRatio": 1.0,

@@ -13,7 +13,8 @@ from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 from tandemq.groupdb.audit import entries
 from tandemq.model.message import Message, SendResult
 from tandemq.run.children import ChildCluster
-from tests.browser.served import ServedConsole, Visitor
+from tests.browser.served import PASSWORD, ServedConsole, Visitor
+from tests.spec import spec
 
 NewVisitor = Callable[..., Visitor]
 ATTACK = "<script>window.attacked=1</script><img src=x onerror='window.attacked=1'>\"'><svg onload=window.attacked=1>"
@@ -54,7 +55,7 @@ pytestmark = pytest.mark.timeout(180)
 @pytest.fixture(scope="module")
 def sent(cluster: ChildCluster) -> Iterator[SendResult]:
     """An order whose every part is an attack, among others; the group has consumed one and sent one back."""
-    with BlockingProducer(cluster.name_servers, group="shop") as producer:
+    with BlockingProducer(cluster.name_servers, group="shop", trace=True) as producer:
         for number in range(8):
             producer.send(Message("Orders", b'{"order": %d}' % number, keys=[f"order-{number}"], tags="paid"))
         attack = Message("Orders", ATTACK.encode(), keys=["k<b>"], tags="<i>", properties={"note": ATTACK, "<u>": "1"})
@@ -80,13 +81,13 @@ def test_viewer_sees_pages_without_bodies_and_changes_nothing(
 ) -> None:
     vera = new_visitor()
     page = vera.log_in("vera")
-    for path in (*FOR_ALL, message_path(sent)):
+    for path in (*FOR_ALL, message_path(sent), f"{message_path(sent)}/trace"):
         answer = page.goto(path)
         assert answer is not None and answer.status == 200, path
         assert "order-1" not in page.locator("main").inner_text(), path
         forms = page.locator("form[method=post]").evaluate_all("forms => forms.map(form => form.action)")
         expected = {f"{console.base}/logout"} | (
-            {f"{console.base}/me{x}" for x in ("", "/password", "/sessions")} if path == "/me" else set()
+            {f"{console.base}/me{x}" for x in ("", "/password", "/sessions", "/tokens")} if path == "/me" else set()
         )
         assert set(forms) == expected, path
     page.goto(message_path(sent))
@@ -169,6 +170,43 @@ def test_body_is_a_file_that_no_browser_shows(new_visitor: NewVisitor, sent: Sen
     assert download.value.path().read_bytes() == ATTACK.encode()
 
 
+@spec("C08")
+def test_message_leads_to_its_trace(new_visitor: NewVisitor, sent: SendResult) -> None:
+    visitor = new_visitor()
+    page = visitor.log_in("vera")
+    page.goto(message_path(sent))
+    page.get_by_role("link", name="Trace: who sent").click()
+    expect(page.get_by_role("rowheader", name="sent")).to_be_visible()
+    expect(page.get_by_role("cell", name="shop")).to_be_visible()
+    expect(page.get_by_role("cell", name="stored", exact=True)).to_be_visible()
+    visitor.picture("trace")
+
+
+@spec("C03", "C04")
+def test_token_is_made_by_hand_used_by_a_program_and_revoked(
+    new_visitor: NewVisitor, sent: SendResult, console: ServedConsole
+) -> None:
+    """Names with percent signs pass through the real server."""
+    visitor = new_visitor()
+    page = visitor.log_in("otto")
+    page.goto("/me")
+    page.get_by_label("What it is for").fill("nightly")
+    page.get_by_label("Role", exact=True).select_option("viewer")
+    page.get_by_label("Present password").last.fill(PASSWORD)
+    page.get_by_role("button", name="Make a token").click()
+    secret = page.get_by_label("API token", exact=True).inner_text()
+    headers = {"authorization": f"Bearer {secret}"}
+    for path in ("cluster", "topics/%25DLQ%25billing", "consumer-groups/billing/dead-letters"):
+        answer = visitor.context.request.get(f"{console.base}/api/v1/{path}", headers=headers)
+        assert answer.status == 200, path
+    messages = visitor.context.request.get(f"{console.base}/api/v1/topics/Orders/messages", headers=headers)
+    assert messages.json()["items"] and "order-1" not in messages.text()
+    assert visitor.context.request.get(f"{console.base}/api/v1/cluster").status == 401, "the cookie does not count"
+    page.get_by_role("button", name="Revoke token").click()
+    expect(page.get_by_text("There are no tokens.")).to_be_visible()
+    assert visitor.context.request.get(f"{console.base}/api/v1/cluster", headers=headers).status == 401
+
+
 def _findings(page: Page) -> list[str]:
     found = Axe().run(page).response["violations"]
     return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
@@ -181,7 +219,7 @@ def test_axe_has_no_findings(new_visitor: NewVisitor, sent: SendResult, theme: s
     page.goto("/login")
     found = {"/login": _findings(page)}
     visitor.log_in("ada")
-    for path in (*FOR_ALL, *FOR_OPERATORS, *FOR_ADMINS, message_path(sent), "/nothing"):
+    for path in (*FOR_ALL, *FOR_OPERATORS, *FOR_ADMINS, message_path(sent), f"{message_path(sent)}/trace", "/nothing"):
         page.goto(path)
         page.locator("details").evaluate_all("all => all.forEach(one => { one.open = true })")
         if path != "/nothing":
@@ -194,7 +232,7 @@ def test_axe_has_no_findings(new_visitor: NewVisitor, sent: SendResult, theme: s
 def test_pages_fit_a_telephone(new_visitor: NewVisitor, sent: SendResult) -> None:
     """Wide tables scroll on their own; the page itself does not move sideways."""
     page = new_visitor(viewport={"width": 390, "height": 800}).log_in("ada")
-    for path in (*FOR_ALL, *FOR_OPERATORS, *FOR_ADMINS, message_path(sent)):
+    for path in (*FOR_ALL, *FOR_OPERATORS, *FOR_ADMINS, message_path(sent), f"{message_path(sent)}/trace"):
         page.goto(path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
 
@@ -218,7 +256,7 @@ def test_pages_work_without_scripts(new_visitor: NewVisitor, sent: SendResult) -
     visitor = new_visitor(java_script_enabled=False)
     page = visitor.log_in("ada")
     expect(page.get_by_role("status")).to_contain_text("2 groups, all in sync")
-    for path in (*FOR_ALL, *FOR_OPERATORS, *FOR_ADMINS, message_path(sent)):
+    for path in (*FOR_ALL, *FOR_OPERATORS, *FOR_ADMINS, message_path(sent), f"{message_path(sent)}/trace"):
         answer = page.goto(path)
         assert answer is not None and answer.status == 200, path
     page.goto("/topics/Orders")

@@ -61,6 +61,7 @@ PAGES = (
     Page("GET", "/messages", VIEWER, messages.find),
     Page("GET", _ONE, VIEWER, messages.show),
     Page("GET", f"{_ONE}/body", VIEWER, messages.body),
+    Page("GET", f"{_ONE}/trace", VIEWER, messages.trace),
     Page("POST", f"{_ONE}/resend", OPERATOR, messages.resend),
     Page("GET", "/topics", VIEWER, topics.show_all),
     Page("POST", "/topics", OPERATOR, topics.create),

@@ -7,6 +7,7 @@ from typing import Any
 from tandemq.client.admin.cluster import ClusterInfo, QueueStats
 from tandemq.client.admin.groups import ConsumeProgress, GroupConnections, ResetTarget
 from tandemq.client.admin.queries import LocatedMessage
+from tandemq.client.admin.traces import FoundTraces, MessageTrace
 from tandemq.client.consumer.offsets.lookup import QueueBounds
 from tandemq.client.core.routes import BrokerGroup, QueueData, TopicRoute
 from tandemq.errors import NoRoute, NotConnected, RemoteError, TandemError
@@ -20,7 +21,7 @@ from tandemq.model.message import (
     SendStatus,
     StoredMessage,
 )
-from tandemq.model.topic import TopicConfig
+from tandemq.model.topic import TRACE_TOPIC, TopicConfig
 
 CLUSTER = "DefaultCluster"
 MASTER, SLAVE = "10.0.0.1:10911", "10.0.0.2:10911"
@@ -97,6 +98,8 @@ class FakeAdmin:
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     refusal: TandemError | None = None
     retries: int = 16
+    traces: list[MessageTrace] = field(default_factory=list)
+    unreadable: int = 0
 
     def __post_init__(self) -> None:
         self.answers = self.answers or {MASTER: failover(0), SLAVE: failover(1)}
@@ -158,6 +161,11 @@ class FakeAdmin:
     async def message_by_id(self, message_id: str) -> StoredMessage:
         self.calls.append(("message_by_id", message_id))
         return next(one for one in self.messages if one.offset_message_id == message_id)
+
+    async def message_traces(self, key: str) -> FoundTraces:
+        await self.topic_route(TRACE_TOPIC)
+        self.calls.append(("message_traces", key))
+        return FoundTraces([one for one in self.traces if one.message_id == key], len(self.traces) > 1, self.unreadable)
 
     async def messages_from(self, queue: MessageQueue, offset: int, count_max: int = 32) -> list[StoredMessage]:
         found = [one for one in self.messages if one.topic == queue.topic and one.queue_offset >= offset]

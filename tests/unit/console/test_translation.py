@@ -7,6 +7,7 @@ from string import Formatter
 
 import pytest
 
+from tandemq.client.admin.traces import TraceEvent
 from tandemq.console.access.accounts import ROLES
 from tandemq.console.cluster.picture import BAD, OK, WARNING
 from tandemq.console.cluster.topics_and_groups import kind_of
@@ -21,6 +22,7 @@ VALUES = {
     *(OK, WARNING, BAD),
     *ROLES,
     *(role.value for role in Role),
+    *(event.value for event in TraceEvent),
     *map(kind_of, ("T", "%RETRY%g", "%DLQ%g", "TBW102")),
     *("id", "role", "permission", "weight", "priority"),
     *("Refused", "Not found", "Failed", "Log in"),

@@ -1,19 +1,21 @@
 """Find a message, look at it, send it again."""
 
+from markupsafe import Markup
 from starlette.responses import Response
 
 from tandemq.client.admin.queries import FAR_FUTURE_MS
+from tandemq.client.admin.traces import MessageTrace, TraceStep
 from tandemq.console.cluster.messages import FoundMessage, shown_body
 from tandemq.console.operations import messages as operations
 from tandemq.console.services import NotFound
 from tandemq.console.visit import Visit
 from tandemq.console.web.render import segment
 from tandemq.console.web.translation import translate
-from tandemq.errors import ConfigError, InvalidMessage, LocalError, NoRoute, TandemError
+from tandemq.errors import ConfigError, InvalidMessage, LocalError, NoRoute
 from tandemq.model.message import MessageQueue
-from tandemq.model.topic import TRACE_TOPIC, topic_name_error
+from tandemq.model.topic import topic_name_error
 
-TRACES_MAX = 20
+BAR_WIDTH = 160
 
 
 async def find(visit: Visit) -> Response:
@@ -71,20 +73,31 @@ async def show(visit: Visit) -> Response:
         link=message_path(found),
         body=shown_body(message) if visit.sees_bodies else None,
         groups=await visit.console.tables.consumers_of(found.queue, message.queue_offset),
-        traces=await _traces(visit, message.unique_key) if visit.sees_bodies else [],
         sent=visit.query.text("sent")[:200],
     )
 
 
-async def _traces(visit: Visit, unique_key: str) -> list[list[object]]:
-    """Return the records of the trace topic about a message, if there is such a topic."""
-    if not unique_key or not await visit.console.tables.topic(TRACE_TOPIC):
-        return []
+async def trace(visit: Visit) -> Response:
+    """Show what clients have reported about a message."""
+    found = await _found(visit)
     try:
-        found = await visit.console.admin.messages_by_key(TRACE_TOPIC, unique_key, count_max=TRACES_MAX)
-    except TandemError:
-        return []
-    return [[one.store_ms, shown_body(one).text[:1_000]] for one in found]
+        traces = await operations.trace_of(visit.console, found)
+    except NoRoute:  # no broker has the trace topic
+        traces = None
+    return visit.page("trace.html", one=found, link=message_path(found), found=traces, bar=trace_bar)
+
+
+def trace_bar(one: MessageTrace, step: TraceStep) -> Markup:
+    """Return a step as a bar of its message's time, as SVG; the start of a bar is when the step began."""
+    begin = one.steps[0].time_ms
+    end = max(each.time_ms + (each.cost_ms or 0) for each in one.steps)
+    scale = BAR_WIDTH / max(1, end - begin)
+    left = min(BAR_WIDTH - 2, (step.time_ms - begin) * scale)
+    width = max(2.0, min(BAR_WIDTH - left, (step.cost_ms or 0) * scale))
+    return Markup(
+        '<svg class="bar {level}" aria-hidden="true" viewBox="0 0 {all} 12" width="{all}" height="12">'
+        '<rect x="{left:.1f}" y="1" width="{width:.1f}" height="10"/></svg>'
+    ).format(all=BAR_WIDTH, left=left, width=width, level={True: "ok", False: "bad", None: "warning"}[step.success])
 
 
 def message_path(found: FoundMessage) -> str:
