@@ -77,7 +77,7 @@ from tandemq.broker.state.generations import Generations
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.persistence import FOLD_MS, Saver
 from tandemq.broker.state.schedule import Schedule
-from tandemq.broker.state.topics import Topics, refuse_unsupported
+from tandemq.broker.state.topics import Topics, topics_of_batches
 from tandemq.broker.static_topics.cleaning import StaticTopicCleaning
 from tandemq.broker.static_topics.forwarding import Forwarding
 from tandemq.broker.static_topics.processor import StaticTopics
@@ -145,7 +145,6 @@ class BrokerParts:
         self.started_ms = now.wall_ms
         self.next_link = partial(next, count(-1, -1))
         """Returns the id for a new outgoing connection."""
-        refuse_unsupported(disk)
         self.store, self.recovered = _open(disk, self.current.config, machine, delays_ms)
         self._build_tables(now)
         self._build_paths(now)
@@ -590,5 +589,6 @@ def _open(disk: Disk, config: BrokerConfig, machine: Machine, delays_ms: tuple[i
             config.index_entries,
             delays_ms,
             machine.boot_id,
+            topics_of_batches(disk),
         ),
     )

@@ -41,6 +41,8 @@ class StoreConfig:
     index_entries: int
     delays_ms: tuple[int, ...]
     boot_id: str = ""
+    without_queues: frozenset[str] = frozenset()
+    """Topics whose records are entered in no queue: their queues have a format that is not supported."""
 
 
 class RecordBatch(NamedTuple):
@@ -85,6 +87,8 @@ class Store:
         self.index = KeyIndex(disk, config.index_slots, config.index_entries) if config.index_enable else None
         self._queue_files = QueueFiles(disk)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.without_queues = set(config.without_queues)
+        """See `StoreConfig`; the owner changes it with its topics."""
         self.dirty_queues: dict[ConsumeQueue, None] = {}
         """Queues with entries not yet written, in the order in which they will be written."""
         self.marks = Marks(boot_id=config.boot_id)
@@ -201,7 +205,7 @@ class Store:
         found = self.queues.get((name, queue_id))
         if found is not None:
             return found
-        return None if self._is_unfit(name, queue_id) else self.queue(name, queue_id)
+        return None if name in self.without_queues or self._is_unfit(name, queue_id) else self.queue(name, queue_id)
 
     def commit(self) -> int:
         """Write the appended messages, then dispatch them to queues and index; return the number of bytes written.
@@ -241,6 +245,8 @@ class Store:
         topic = record.topic.decode("utf-8", "replace")
         transaction = record.sys_flag & _TRANSACTION_BITS
         self.last_store_ms = record.store_ms
+        if topic in self.without_queues:
+            return
         if self._is_unfit(topic, record.queue_id):
             log.error(
                 "store: log=%d names the topic %r queue %d, which cannot be; the record is not entered anywhere",
@@ -270,7 +276,7 @@ class Store:
 
     def _found_queue(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
         found = self._queue_for(topic, queue_id)
-        if found is None:
+        if found is None and topic.decode("utf-8", "replace") not in self.without_queues:
             log.error(
                 "store: a record names the topic %r queue %d, which cannot be; the record is not entered anywhere",
                 topic[:64].decode("utf-8", "replace"),

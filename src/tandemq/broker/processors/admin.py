@@ -171,6 +171,9 @@ class AdminProcessor:
             return problem
         if self._is_system(config.topic_name):
             return f"The topic[{config.topic_name}] is conflict with system topic."
+        unserved = self._topics.unserved_remark(config.topic_name)
+        if unserved is not None:
+            return unserved
         present = self._topics.get(config.topic_name)
         if present is not None and config.topic_name in self._topics.mappings.table:
             queues = (present.config.read_queue_nums, present.config.write_queue_nums)
@@ -194,6 +197,7 @@ class AdminProcessor:
         problem = topic_name_error(name)
         if problem is None and self._is_system(name):
             problem = f"The topic[{name}] is conflict with system topic."
+        problem = problem or self._topics.unserved_remark(name)
         if problem is not None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=problem)
         self._answer_held_pulls(name)

@@ -107,6 +107,9 @@ class PullChecks:
         if topic is None:
             if (fields.topic, fields.queue_id) in self._store.queues:
                 return None
+            unserved = self._topics.unserved_remark(fields.topic)
+            if unserved is not None:
+                raise PullRefused(ResponseCode.NO_PERMISSION, unserved, _BY_TOPIC)
             raise PullRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{fields.topic}] not exist, apply first please!")
         if not topic.config.perm & _READ:
             raise PullRefused(

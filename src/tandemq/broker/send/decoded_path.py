@@ -130,6 +130,9 @@ class DecodedPath:
         if name in FORBIDDEN_FOR_SENDING:
             raise SendRefused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
         topic = self._state.topics.get(name)
+        unserved = self._state.topics.unserved_remark(name) if topic is None else None
+        if unserved is not None:
+            raise SendRefused(ResponseCode.NO_PERMISSION, unserved)
         if topic is None and name.startswith(RETRY_PREFIX):
             topic = self._own_topic(name, wall_ms)
         if topic is None:

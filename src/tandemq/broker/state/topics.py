@@ -22,7 +22,7 @@ from tandemq.codec.record.record import TOPIC_V1_BYTES_MAX
 from tandemq.codec.remoting.bodies import convert
 from tandemq.config.settings import BrokerConfig
 from tandemq.engine import TopicTarget
-from tandemq.errors import ProtocolError, StoreDamaged, StoreError
+from tandemq.errors import ProtocolError, StoreDamaged
 from tandemq.model.attributes import (
     ATTRIBUTES_BYTES_MAX,
     BATCH_QUEUES,
@@ -117,6 +117,8 @@ class Topics:
         self.news: dict[str, None] | None = None
         """Names of topics that changed since the table was last published; None: changes are not recorded."""
         self._table_bytes = 0
+        self._unserved: dict[str, TopicConfig] = {}
+        """Topics whose queues have a format that is not supported; kept in the file for the broker that made them."""
         self.mappings = QueueMappings(saver, config.broker_name)
         """Of static topics."""
         self._load(saver.keep_journal(FILE, self.as_json, self._changes), wall_ms)
@@ -130,7 +132,7 @@ class Topics:
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             for config in parse_topics(raw):
-                self._enter(config)
+                self._place(config)
         self.version = journal.replay(self.version, wall_ms, self._apply, has_table=bool(raw))
         for name, topic in self.table.items():
             if topic.config.attributes.get(CLEANUP_POLICY) == COMPACTION:
@@ -149,7 +151,24 @@ class Topics:
             self._leave(name)
         for config in configs:
             if not (adds_only and config.topic_name in self.table):
-                self._enter(config)
+                self._place(config)
+
+    def _place(self, config: TopicConfig) -> None:
+        """Enter a topic of the file or of another broker, or set it aside if it cannot be served."""
+        if config.attributes.get(QUEUE_TYPE) != BATCH_QUEUES:
+            self._enter(config)
+            return
+        name = config.topic_name
+        self._leave(name)
+        self._unserved[name] = config
+        self._store.without_queues.add(name)
+        if any(topic == name for topic, _ in self._store.queues):
+            self._store.drop_topic(name)  # beside those of batches they would stop a RocketMQ broker
+        log.error("topics: %s; this broker does not serve the topic", _batch_remark(name))
+
+    def unserved_remark(self, name: str) -> str | None:
+        """Return why a topic is not served although it exists; None if that is not the case."""
+        return _batch_remark(name) if name in self._unserved else None
 
     def _enter(self, config: TopicConfig) -> Topic:
         self._leave(config.topic_name)
@@ -163,6 +182,8 @@ class Topics:
         topic = self.table.pop(name, None)
         if topic is not None:
             self._table_bytes -= topic.bytes_in_table
+        if self._unserved.pop(name, None) is not None:
+            self._store.without_queues.discard(name)
         return topic
 
     def full(self, wanted: Iterable[TopicConfig], *, is_own: bool = False) -> str | None:
@@ -233,7 +254,7 @@ class Topics:
     def replace(self, configs: list[TopicConfig], version: DataVersion) -> None:
         """Replace the table by that of another broker; topics that it lacks are removed, their queues stay."""
         kept = {config.topic_name for config in configs}
-        self.follow(configs, [name for name in self.table if name not in kept], version)
+        self.follow(configs, [name for name in (*self.table, *self._unserved) if name not in kept], version)
         self.save()
 
     def follow(self, configs: list[TopicConfig], removed: list[str], version: DataVersion) -> None:
@@ -243,19 +264,9 @@ class Topics:
             self._leave(name)
         for config in configs:
             present = self.table.get(config.topic_name)
-            if present is not None and present.config == config:
+            if config in (present and present.config, self._unserved.get(config.topic_name)):
                 continue
-            if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES:
-                log.error(
-                    "topics: topic=%s of the master has %s=%s, which is not supported: its messages are replicated, "
-                    "but not served by this broker",
-                    config.topic_name,
-                    QUEUE_TYPE,
-                    BATCH_QUEUES,
-                )
-                self._leave(config.topic_name)
-            else:
-                self._enter(config)
+            self._place(config)
             names.append(config.topic_name)
         self.version = version
         self._note(names)
@@ -290,7 +301,7 @@ class Topics:
 
     def create_on_send(self, name: str, default_topic: str, queue_nums: int, wall_ms: int) -> Topic | None:
         """Create a topic for a send to an unknown one; return None if that is not allowed, or there is no room."""
-        template = self.table.get(default_topic)
+        template = None if name in self._unserved else self.table.get(default_topic)
         if template is None or not template.config.perm & Permission.INHERIT:
             return None
         if template.config.topic_name == AUTO_CREATE_TOPIC and not self._config.auto_create_topic:
@@ -319,15 +330,17 @@ class Topics:
 
         To be encoded by `dumps`.
         """
-        wanted = self.table if names is None else [name for name in names if name in self.table]
-        return {
-            "dataVersion": self.version.as_json(),
-            "topicConfigTable": {name: self.table[name].config for name in wanted},
-        }
+        table = {name: topic.config for name, topic in self.table.items()} if names is None else {}
+        table |= self._unserved if names is None else {}
+        for name in names or ():
+            found = self.table[name].config if name in self.table else self._unserved.get(name)
+            table |= {} if found is None else {name: found}
+        return {"dataVersion": self.version.as_json(), "topicConfigTable": table}
 
     def _changes(self, names: Iterable[str]) -> dict[str, Any]:
         """Return a line of the journal."""
-        return self.as_json(names) | {REMOVED: [name for name in names if name not in self.table]}
+        found = self.as_json(names)
+        return found | {REMOVED: [name for name in names if name not in found["topicConfigTable"]]}
 
     def save(self) -> None:
         """Schedule writing the file."""
@@ -367,20 +380,21 @@ def _bounded(config: TopicConfig) -> TopicConfig:
     return config
 
 
-def refuse_unsupported(disk: Disk) -> None:
-    """Refuse a store with queues in an unsupported format, before anything in it is changed.
+def topics_of_batches(disk: Disk) -> frozenset[str]:
+    """Return the stored topics whose queues are queues of batches, before the store is opened.
 
     Raises:
-        StoreError: there is such a topic.
         StoreDamaged: the table cannot be read.
     """
-    for config in parse_topics(load_table(disk, FILE)):
-        if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES:
-            raise StoreError(
-                f"config/{FILE}: topic {config.topic_name} has {QUEUE_TYPE}={BATCH_QUEUES}: its queues are in "
-                "batchconsumequeue/, which is not supported; nothing in this store was changed",
-                hint="let RocketMQ serve this store, or delete the topic there first",
-            )
+    stored = parse_topics(load_table(disk, FILE))
+    return frozenset(one.topic_name for one in stored if one.attributes.get(QUEUE_TYPE) == BATCH_QUEUES)
+
+
+def _batch_remark(name: str) -> str:
+    return (
+        f"topic[{name}] has {QUEUE_TYPE}={BATCH_QUEUES}: its queues are in batchconsumequeue/, which is not supported; "
+        "let RocketMQ serve it, or delete it there"
+    )
 
 
 def _takes_plain(config: TopicConfig, *, checks_type: bool) -> bool:

@@ -102,6 +102,9 @@ class StaticTopicProcessor:
 
     def _problem(self, config: TopicConfig, mapping: QueueMapping, *, is_forced: bool) -> str | None:
         topics, name = self._topics, config.topic_name
+        unserved = topics.unserved_remark(name)
+        if unserved is not None:
+            return unserved
         if mapping.topic != name:
             return f"the header names topic {name}, the mapping {brief(mapping.topic, 64)}"
         if mapping.total_queues > QUEUES_MAX:

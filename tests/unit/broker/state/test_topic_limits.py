@@ -3,6 +3,7 @@ of a table that exceeds them already; registration in pieces."""
 
 import json
 import logging
+import shutil
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,16 +13,16 @@ import pytest
 from tandemq.boundary import Closed, LinkKind, Opened
 from tandemq.broker.maintenance import registration
 from tandemq.broker.state import topics
-from tandemq.codec.remoting.fastjson import dumps
+from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.codec.remoting.frame import FRAME_BYTES_MAX, encode_command
 from tandemq.config.settings import NameServerConfig
-from tandemq.errors import StoreError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.topic import TopicConfig
 from tandemq.nameserver import NameServer
 from tandemq.sim.world.disk import SimDisk
+from tandemq.storage.json_tables import DataVersion
 from tests.unit.broker.harness import ADDRESS, Harness
 from tests.unit.nameserver.driver import answers_in
 
@@ -145,27 +146,70 @@ def test_too_long_attributes_of_a_stored_topic_are_dropped_at_the_start(tmp_path
     assert both.broker.json(Code.GET_TOPIC_CONFIG, {"topic": "Kept"})["attributes"] == {"newer": "1"}
 
 
-def test_store_with_a_topic_of_batch_queues_is_refused_and_not_changed(tmp_path: Path) -> None:
-    stored_topics(tmp_path, Batches={"queue.type": "BatchCQ"}, Plain={"queue.type": "SimpleCQ"})
+def as_batches(path: Path, name: str) -> None:
+    """Make a stored topic one of batch queues, as if a Java broker had created it."""
+    table = loads((path / "config" / "topics.json").read_bytes())
+    table["topicConfigTable"][name]["attributes"] = {"queue.type": "BatchCQ"}
+    (path / "config" / "topics.json").write_bytes(dumps(table))
+    shutil.rmtree(path / "consumequeue" / name)
+
+
+def test_topic_of_batch_queues_is_not_served_and_stays_as_it_is_beside_others(tmp_path: Path) -> None:
+    before = Harness(tmp_path)
+    for topic in ("Batches", "Plain"):
+        before.send(topic, b"one")
+    before.pass_time(20_000)
+    before.node.close()
+    as_batches(tmp_path, "Batches")
     queue = tmp_path / "batchconsumequeue" / "Batches" / "0" / ("0" * 20)
     queue.parent.mkdir(parents=True)
     queue.write_bytes(bytes(range(46)))
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(StoreError, match=r"topic Batches has queue.type=BatchCQ"):
-        Harness(tmp_path)
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    (tmp_path / "tandemq.marks").unlink()  # the whole log is read again
+    (tmp_path / "abort").touch()
+
+    broker = Harness(tmp_path)
+
+    for refused in (
+        broker.send("Batches", b"two"),
+        broker.pull("Batches"),
+        create(broker, "Batches"),
+        broker.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "Batches"}),
+    ):
+        assert refused is not None
+        assert refused.code in (ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR)
+        assert "topic[Batches] has queue.type=BatchCQ" in (refused.remark or "")
+    assert broker.send("Plain", b"two").fields["queueOffset"] == "1"
+    create(broker, "New")
+    broker.node.close()
+    table = loads((tmp_path / "config" / "topics.json").read_bytes())["topicConfigTable"]
+    assert table["Batches"]["attributes"] == {"queue.type": "BatchCQ"}
+    assert queue.read_bytes() == bytes(range(46))
+    assert not (tmp_path / "consumequeue" / "Batches").exists()
+    assert (tmp_path / "consumequeue" / "Plain").exists()
 
 
 def test_topic_of_batch_queues_of_the_master_is_not_served_by_its_slave(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = Harness(tmp_path)
-    version = broker.node.topics.version
+    broker.send("Batches", b"of an ordinary topic")
+    version = DataVersion(broker.now.wall_ms, 500)
     batches = TopicConfig("Batches", attributes={"queue.type": "BatchCQ"})
+
     broker.node.topics.follow([TopicConfig("Plain"), batches], [], version)
+
     assert broker.node.topics.get("Plain") is not None
     assert broker.node.topics.get("Batches") is None
     assert any("Batches" in line and "not supported" in line for line in caplog.messages)
+    assert broker.node.topics.as_json(["Batches"])["topicConfigTable"] == {"Batches": batches}
+    assert not [topic for topic, _ in broker.node.store.queues if topic == "Batches"]
+    assert broker.node.store.without_queues == {"Batches"}
+    broker.turn()
+    again = broker.restart(clean=False)
+    assert again.node.topics.unserved_remark("Batches") is not None
+    again.node.topics.replace([TopicConfig("Plain")], version)
+    assert again.node.topics.unserved_remark("Batches") is None
+    assert not again.node.store.without_queues
 
 
 def test_stored_topic_with_compaction_is_served_with_a_warning_about_deletion_by_age(
