@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, sync_playwright
 from tandemq.coordination.registry.records import Mode
 from tandemq.run.children import ChildCluster
 from tests.browser.served import ServedConsole, Visitor, chromium
+from tests.unit.console.lakes import write_checks, write_lake
 
 SMALL: dict[str, str | int | float | bool] = {
     "mappedFileSizeCommitLog": 16 << 20,
@@ -46,11 +47,13 @@ def cluster(directory: Path) -> Iterator[ChildCluster]:
 
 @pytest.fixture(scope="module")
 def console(cluster: ChildCluster, directory: Path) -> Iterator[ServedConsole]:
-    """A console that publishes; viewers see no bodies."""
+    """A console that publishes, with files of a pipeline; viewers see no bodies."""
+    pipeline = ["--lake", str(write_lake(directory / "lake")), "--report", str(directory / "report.html")]
+    pipeline += [word for path in write_checks(directory) for word in ("--job-state", str(path))]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TANDEMQ_SECRET_FILE", cluster.secret_file)
         with ServedConsole(
-            directory, cluster.name_servers, "--publish", "--registry", cluster.registry, "--hide-bodies"
+            directory, cluster.name_servers, "--publish", "--registry", cluster.registry, "--hide-bodies", *pipeline
         ) as served:
             yield served
 

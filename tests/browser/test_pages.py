@@ -29,6 +29,7 @@ FOR_ALL = (
     "/messages?search=1&by=key&topic=Orders&key=order-1",
     "/groups",
     "/groups/broker-a",
+    "/pipeline",
     "/me",
 )
 FOR_OPERATORS = (
@@ -180,6 +181,17 @@ def test_message_leads_to_its_trace(new_visitor: NewVisitor, sent: SendResult) -
     expect(page.get_by_role("cell", name="shop")).to_be_visible()
     expect(page.get_by_role("cell", name="stored", exact=True)).to_be_visible()
     visitor.picture("trace")
+
+
+@spec("C09")
+def test_pipeline_shows_lakes_and_checks(new_visitor: NewVisitor, console: ServedConsole) -> None:
+    visitor = new_visitor()
+    page = visitor.log_in("vera")
+    page.get_by_role("navigation").get_by_role("link", name="Pipeline").click()
+    row = page.get_by_role("row").filter(has_text="broker-a")
+    expect(row.first).to_contain_text("3,096")
+    expect(page.get_by_text("2 faults, the first at log offset 1200")).to_be_visible()
+    visitor.picture("pipeline")
 
 
 @spec("C03", "C04")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 8377
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_PATH = click.Path(path_type=Path)
 ROLE_NAMES = ("viewer", "operator", "admin")
 
 
@@ -56,6 +57,17 @@ def need_packages() -> None:
     help="Address of a proxy in front of it, which does TLS and sets X-Forwarded-For; repeatable.",
 )
 @click.option("--hide-bodies", is_flag=True, help="Viewers see no bodies, properties, tags and keys of messages.")
+@click.option("--lake", "lakes", multiple=True, type=_PATH, help="Directory of a lake to show; repeatable.")
+@click.option(
+    "--job-state",
+    "states",
+    multiple=True,
+    type=_PATH,
+    help="File of --state of `tandemq spark scrub` or `audit` to show; repeatable.",
+)
+@click.option(
+    "--report", "reports", multiple=True, type=_PATH, help="Page of `tandemq spark report` to offer; repeatable."
+)
 @click.option(
     "--api-rate",
     default=20.0,
@@ -98,6 +110,7 @@ def _check(options: dict[str, Any]) -> None:
 def _serve(options: dict[str, Any]) -> None:
     import asyncio  # noqa: PLC0415  # --help needs none of these
 
+    from tandemq.console.pipeline_files import PipelinePaths  # noqa: PLC0415
     from tandemq.console.publishing import PublisherThread  # noqa: PLC0415
     from tandemq.console.server import ListenAddress, bind, serve  # noqa: PLC0415
     from tandemq.console.services import ConsoleSettings  # noqa: PLC0415
@@ -112,6 +125,7 @@ def _serve(options: dict[str, Any]) -> None:
         proxies=frozenset(options["proxies"]),
         tls=client_tls(),
         api_per_s=options["api_rate"],
+        pipeline=PipelinePaths(options["lakes"], options["states"], options["reports"]),
     )
     address = ListenAddress(host, options["port"], options["certificate"] or "", options["key"] or "")
     if options["while_stdin"]:

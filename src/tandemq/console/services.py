@@ -21,6 +21,7 @@ from tandemq.console.cluster.messages import MessageFinder
 from tandemq.console.cluster.tables_thread import TableSource
 from tandemq.console.cluster.topics_and_groups import ClusterTables
 from tandemq.console.cluster.watch import ClusterWatch
+from tandemq.console.pipeline_files import PipelinePaths
 from tandemq.errors import ConfigError, LocalError, OutcomeUnknown, TandemError
 from tandemq.groupdb.audit import Actor, AuditEntry, complete, record
 from tandemq.groupdb.database import GroupDatabase
@@ -64,6 +65,8 @@ class ConsoleSettings:
     """TLS of the connections to brokers and name servers; None: without."""
     resend_per_s: float = 50.0
     """Maximum number of messages per second that one request sends again."""
+    pipeline: PipelinePaths = field(default_factory=PipelinePaths)
+    """Files of the data pipeline that are shown."""
     api_per_s: float = 20.0
     """Maximum number of API requests per second of one token."""
 

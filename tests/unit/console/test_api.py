@@ -1,6 +1,8 @@
 """The JSON API: tokens, roles, errors, limits; and what its operations do."""
 
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from tandemq.console.api.openapi import document
 from tandemq.console.api.operation import Operation
 from tandemq.console.api.routes import OPERATIONS
 from tandemq.console.app import build_app
+from tandemq.console.pipeline_files import PipelinePaths
 from tandemq.console.services import API_BURST, REFUSED_BURST, Console, ConsoleSettings, wall_ms
 from tandemq.errors import NotConnected, OutcomeUnknown, RemoteError
 from tandemq.groupdb.audit import Actor, AuditEntry
@@ -480,6 +483,22 @@ def test_audit_log_is_read_in_parts(api: Api) -> None:
         found += [one["target"] for one in part["items"]]
         cursor = part["next"]
     assert found == ["g4", "g3", "g2", "g1", "g0"]
+
+
+class TestPipeline:
+    @pytest.fixture
+    def settings(self, tmp_path: Path) -> ConsoleSettings:
+        log = tmp_path / "lake" / "_delta_log"
+        log.mkdir(parents=True)
+        lines = ({"commitInfo": {"timestamp": 9}}, {"txn": {"appId": "tandemq-log:broker-a", "version": 96}})
+        (log / f"{0:020}.json").write_text("".join(json.dumps(one) + "\n" for one in lines))
+        return ConsoleSettings(pipeline=PipelinePaths((tmp_path / "lake",), (tmp_path / "none",)))
+
+    def test_state_of_the_pipeline_is_that_of_the_page(self, api: Api) -> None:
+        found = api("viewer").get("/pipeline").json()
+        (log,) = found["lakes"][0]["logs"]
+        assert (log["position"], log["logEnd"], log["behind"]) == (96, 4_096, 4_000)
+        assert found["checks"][0]["error"] == "there is no such file yet"
 
 
 def test_document_describes_every_operation_and_needs_no_token(api: Api) -> None:

@@ -23,6 +23,7 @@ VALUES = {
     *ROLES,
     *(role.value for role in Role),
     *(event.value for event in TraceEvent),
+    *("scrub", "audit"),
     *map(kind_of, ("T", "%RETRY%g", "%DLQ%g", "TBW102")),
     *("id", "role", "permission", "weight", "priority"),
     *("Refused", "Not found", "Failed", "Log in"),

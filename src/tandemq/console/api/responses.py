@@ -335,6 +335,54 @@ class TakeoverResult(Output, frozen=True, kw_only=True):
     lost: str
 
 
+class ArchivedState(Output, frozen=True, kw_only=True):
+    """The log of a broker group in a lake. `logEnd` and `behind` are null if the cluster does not have the group."""
+
+    broker: str
+    position: int
+    epoch: int | None
+    committed: int
+    log_end: int | None
+    behind: int | None
+
+
+class LakeState(Output, frozen=True, kw_only=True):
+    """A lake, from its newest commits."""
+
+    path: str
+    error: Annotated[str, Meta(description="Why it cannot be read; empty if it can.")]
+    version: int
+    commits: Annotated[int, Meta(description="Commits that were read; messages and bytes are those of them.")]
+    last_added: int
+    last_compacted: int
+    messages: int
+    bytes: int
+    is_collected: bool
+    logs: list[ArchivedState]
+
+
+class CheckState(Output, frozen=True, kw_only=True):
+    """A scrub or an audit, from its state file."""
+
+    path: str
+    error: str
+    kind: str
+    subject: str
+    is_done: bool
+    changed: int
+    bytes: int
+    records: int | None
+    faults: int
+    first_fault: int | None
+
+
+class PipelineState(Output, frozen=True, kw_only=True):
+    """What the data pipeline has left on disk."""
+
+    lakes: list[LakeState]
+    checks: list[CheckState]
+
+
 class AuditItem(Output, frozen=True, kw_only=True):
     """An entry of the audit log."""
 

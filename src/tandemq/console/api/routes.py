@@ -1,7 +1,7 @@
 """The operations, each with its method, address and role. What is not here does not exist."""
 
 from tandemq.console.access.accounts import ConsoleRole
-from tandemq.console.api.handlers import broker_groups, cluster, consumers, messages, topics
+from tandemq.console.api.handlers import broker_groups, cluster, consumers, messages, pipeline, topics
 from tandemq.console.api.operation import Operation
 
 VIEWER, OPERATOR, ADMIN = ConsoleRole.VIEWER, ConsoleRole.OPERATOR, ConsoleRole.ADMIN
@@ -42,5 +42,6 @@ OPERATIONS = (
     Operation("POST", f"{_BROKERS}/switch", ADMIN, broker_groups.switch_master),
     Operation("GET", f"{_BROKERS}/takeover", ADMIN, broker_groups.preview_takeover),
     Operation("POST", f"{_BROKERS}/takeover", ADMIN, broker_groups.force_master),
+    Operation("GET", "/pipeline", VIEWER, pipeline.get_pipeline),
     Operation("GET", "/audit", ADMIN, broker_groups.list_audit),
 )
