@@ -31,15 +31,15 @@ def program(name: str) -> str:
 
 
 class Prometheus(Process):
-    """A Prometheus that scrapes targets each second and evaluates our alert rules."""
+    """A Prometheus that scrapes targets each second, or at another interval, and evaluates our alert rules."""
 
-    def __init__(self, directory: Path, targets: Iterable[str]) -> None:
+    def __init__(self, directory: Path, targets: Iterable[str], *, interval: str = INTERVAL) -> None:
         self.port = free_port()
         directory.mkdir(parents=True, exist_ok=True)
         self._conf = directory.resolve() / "prometheus.yml"
         text = (DEPLOY / "prometheus.yml").read_text(encoding="utf-8")
         text = re.sub(r"targets: \[.*\]", f"targets: {json.dumps(list(targets))}", text)
-        self._conf.write_text(text.replace("_interval: 10s", f"_interval: {INTERVAL}"))
+        self._conf.write_text(text.replace("_interval: 10s", f"_interval: {interval}"))
         shutil.copy(RULES, directory)
         super().__init__("prometheus", directory, command=self._command_line, ready=_READY)
 
@@ -60,6 +60,12 @@ class Prometheus(Process):
         """Return the result of an expression now: a list of `metric` (labels) and `value`."""
         data = self.get("query", query=expr)
         return data["result"] if data["resultType"] == "vector" else [{"metric": {}, "value": data["result"]}]
+
+    def query_range(self, expr: str, start_s: float, end_s: float, step_s: float) -> list[dict[str, Any]]:
+        """Return the series of an expression over a time: a list of `metric` (labels) and `values` (time, value)."""
+        times = {"start": str(start_s), "end": str(end_s), "step": str(step_s)}
+        result: list[dict[str, Any]] = self.get("query_range", query=expr, **times)["result"]
+        return result
 
     def up(self) -> int:
         """Return the number of targets whose last scrape succeeded."""

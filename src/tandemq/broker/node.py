@@ -144,6 +144,7 @@ class Broker(BrokerParts):
 
     def _commit(self, turn: Turn, now: Now) -> None:
         """Write the messages of this turn to the log, and begin what their responses wait for."""
+        self.stats.note_role()
         self.transactions.before_commit(now)
         self.timers.before_commit(now)
         acks, self.send.acks = self.send.acks, []

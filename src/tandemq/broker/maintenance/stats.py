@@ -110,6 +110,8 @@ class Stats:
         self._utc_offset_s = utc_offset_s
         self._series: dict[tuple[str, str], Series] = {}
         self._seen = {key: queue.max_offset for key, queue in store.queues.items()}
+        self._was_master = False
+        """The role in which the messages since the last count were stored."""
         self._given: dict[tuple[str, str], tuple[int, int, int]] = {}
         self.sizes: dict[str, list[int]] = {}
         """Number of records by SIZE_BOUNDS, the last for larger ones, by topic; estimated beyond SIZES_READ_MAX."""
@@ -159,7 +161,7 @@ class Stats:
 
     def uncounted(self, queues: Iterable[ConsumeQueue]) -> dict[str, int]:
         """Return, by topic, the messages of queues that TOPIC_PUT_NUMS will have with the next sample."""
-        seen, is_master = self._seen, self._role.is_master
+        seen, is_master = self._seen, self._was_master
         found: dict[str, int] = {}
         for queue in queues:
             grown = queue.max_offset - seen.get((queue.topic, queue.queue_id), 0) if is_master else 0
@@ -180,6 +182,16 @@ class Stats:
         for name, key in [found for found in self._series if is_gone(found[1])]:
             del self._series[name, key]
 
+    def note_role(self) -> None:
+        """Count what was stored in another role, if the role has changed; call it before each commit of messages.
+
+        So a new master does not count what it had copied, and one that becomes a slave does not lose what it stored.
+        """
+        is_master = self._role.is_master
+        if is_master != self._was_master:
+            self._count_puts()
+            self._was_master = is_master
+
     def _sample(self, span: int, now: Now) -> None:
         if span == 0:
             self._count_puts()
@@ -191,7 +203,7 @@ class Stats:
 
     def _count_puts(self) -> None:
         cluster, puts = self._current.config.cluster, 0
-        is_master = self._role.is_master
+        is_master = self._was_master
         for key, queue in self._store.queues.items():
             seen = self._seen.get(key, 0)
             grown = queue.max_offset - seen

@@ -1,6 +1,7 @@
 """Counters by name and key: sums, rates, and averages per step."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from tandemq.broker.maintenance import stats
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
+from tests.spec import spec
 from tests.unit.broker.harness import Harness, messages_in
 
 
@@ -119,3 +121,28 @@ def test_slave_does_not_count_replicated_messages(tmp_path: Path) -> None:
     slave.node.store.queues["TopicA", 0].max_offset += 1
     slave.pass_time(10_000)
     assert slave.node.stats.summaries("TOPIC_PUT_NUMS", "TopicA") is None
+
+
+@spec("O02")
+def test_role_change_neither_loses_what_a_master_stored_nor_counts_what_a_slave_copied(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    counters = broker.node.stats
+    role = SimpleNamespace(is_master=True)
+    counters._role = role  # type: ignore[assignment]
+
+    def counted() -> int:
+        return counters.total("TOPIC_PUT_NUMS", "TopicA") + counters.uncounted(queues)["TopicA"]
+
+    broker.send("TopicA")
+    broker.send("TopicA")
+    queues = [broker.node.store.queues["TopicA", 0]]
+    assert counted() == 2
+    role.is_master = False
+    broker.send("TopicA")  # for the counters, a copy of the master's
+    broker.send("TopicA")
+    assert counted() == 2, "before the next sample, too"
+    role.is_master = True
+    broker.send("TopicA")
+    assert counted() == 3
+    broker.pass_time(10_000)
+    assert counted() == 3
