@@ -69,6 +69,7 @@ _DEFAULT_RATIOS: dict[str, float | None] = {
     "send/json/varied/1024q/16x32": 3.5,
     "send/json/varied/300t/16x32": 3.5,
     "send/delay/varied/4q/16x32": 2.0,
+    "send/timed/varied/4q/16x32": 1.5,
     "send/json/128/4q/16x32": 3.8,
     "send/json/1k/4q/16x32": 2.6,
     "send/batch/varied/4q/4x8": 1.5,

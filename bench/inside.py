@@ -149,8 +149,11 @@ def main() -> None:
     parser.add_argument("--form", choices=FORMS, default="json", help="of the header and the request code")
     parser.add_argument("--queues", type=int, default=_QUEUES)
     parser.add_argument("--delay", type=int, default=0, help="a level")
+    parser.add_argument("--delay-s", type=int, default=0, help="seconds, as timed messages")
     args = parser.parse_args()
-    shape = replace(_SHAPE, varied=args.varied, form=args.form, queue_count=args.queues, delay=args.delay)
+    shape = replace(
+        _SHAPE, varied=args.varied, form=args.form, queue_count=args.queues, delay=args.delay, delay_s=args.delay_s
+    )
     logging.disable(logging.CRITICAL)
     unknown = [name for name in args.cells if name not in CELLS]
     if unknown:

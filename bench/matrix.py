@@ -12,9 +12,9 @@ from typing import Any
 
 from tandemq.load.wire.frames import RARE_TAG
 
-FORMS = ("json", "v5", "binary", "v1", "delay", "batch", "tls")
+FORMS = ("json", "v5", "binary", "v1", "delay", "timed", "batch", "tls")
 """Requests: JSON as a 4.9 client and as a 5.x client writes it, binary headers, SEND_MESSAGE (10); JSON with a delay
-level, batches, and JSON over TLS."""
+level, with a time of delivery, batches, and JSON over TLS."""
 TLS = '{"verify": false}'
 """TLS of the generator: the brokers' certificates are their own."""
 SQL = "KEYS IS NOT NULL AND customer <> 'c-0' AND TAGS IN ('returned-by-customer', 'audit')"
@@ -30,6 +30,7 @@ LARGE = ("64k", "1m")
 """Lengths that are sent as JSON only, with and without TLS, with few requests in flight."""
 _LARGE_SHAPES = ("1x1", "4x8")
 _DELAY_LEVEL = 18  # Two hours: nothing becomes due during the run.
+_DELAY_S = 7_200
 _BATCH = 32
 _Options = dict[str, str | int | float]
 
@@ -63,6 +64,8 @@ class SendLoad:
         options: _Options = {**store_options(self.lengths, self.layout), "connections": connections, "window": window}
         if self.form == "delay":
             options["delay"] = _DELAY_LEVEL
+        elif self.form == "timed":
+            options["delay_s"] = _DELAY_S
         elif self.form == "batch":
             options["batch"] = _BATCH
         elif self.form == "tls":

@@ -13,7 +13,18 @@ from tandemq.codec.record.record import BatchPart, encode_batch
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, Command
-from tests.fuzz.values import BORN_MS, NAMES, ODD_NUMBERS, ODD_TEXTS, ODD_TOPICS, ODD_VALUES, STYLES, TOPICS, WORDS
+from tests.fuzz.values import (
+    BORN_MS,
+    NAMES,
+    ODD_NUMBERS,
+    ODD_TEXTS,
+    ODD_TOPICS,
+    ODD_VALUES,
+    STYLES,
+    TIMES,
+    TOPICS,
+    WORDS,
+)
 
 
 class Sent(NamedTuple):
@@ -143,6 +154,8 @@ class Frames:
             pairs.append((random.choice(("trace", "Größe", "n")), random.choice(WORDS)))
         if not is_part and random.random() < 0.1:
             pairs.append(("DELAY", str(random.randrange(1, 19))))
+        elif not is_part and random.random() < 0.15:
+            pairs.append(self._time())
         if random.random() < 0.2:
             random.shuffle(pairs)
         self._odd_pairs(pairs)
@@ -150,6 +163,32 @@ class Frames:
         if random.random() < 0.4:
             text = text.removesuffix("\x02")  # as Java clients do
         return self._odd_text(text)
+
+    def _time(self) -> tuple[str, str]:
+        """Return a property that asks for a time of delivery."""
+        random = self.random
+        if self.odd():
+            odd = (
+                "",
+                "0",
+                "-5",
+                "+5",
+                "05",
+                " 5",
+                "5.0",
+                "x",
+                str(1 << 63),
+                "9" * 18,
+                "9" * 19,
+                str(1 << 48),
+                "\uff15",
+            )
+            return random.choice(TIMES), random.choice(odd)
+        after_ms = random.choice((0, 1, 999, 1000, 1001, 5_000, 60_000, 259_200_000, 259_200_001, -1_000))
+        name = random.choice(TIMES)
+        if name == "TIMER_DELIVER_MS":
+            return name, str(BORN_MS + after_ms + random.choice((0, 0, 700)))
+        return name, str(max(0, after_ms) // (1000 if name == "TIMER_DELAY_SEC" else 1))
 
     def _odd_pairs(self, pairs: list[tuple[str, str]]) -> None:
         random = self.random
@@ -159,6 +198,8 @@ class Frames:
         if self.odd():
             values = ("0", "03", "3", "19", "99", "1234567890", "-1", "x", "", " 3", "3 ", "\uff13", "18")
             pairs.append(("DELAY", random.choice(values)))
+        if self.odd(0.5):
+            pairs.append(self._time())
         if self.odd():
             pairs.append(("WAIT", random.choice(("False", "FALSE", "fAlSe", "no", "", "true", "falſe", "\x46alse"))))
         if self.odd():

@@ -15,10 +15,13 @@ from typing import Any
 import numpy as np
 
 from tandemq.broker.connections.connection import pack_host
+from tandemq.broker.timers.records import TimedCopy, TimedMessage, TimerHead, head_of
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.codec.record.record import parse_record, record_fault
+from tandemq.codec.record.record import decode_message, parse_record, record_fault, unpack_head
 from tandemq.engine import KEY_ROW, python
-from tandemq.model.topic import SCHEDULE_TOPIC
+from tandemq.model.message import decode_properties
+from tandemq.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
+from tandemq.storage.consume_queue import PREFILL_SIZE
 from tests.fuzz.frames import Frames, Sent, Turns
 from tests.fuzz.records import damaged, log_of
 from tests.fuzz.reduction import reduced
@@ -55,6 +58,8 @@ class Counts:
     compared: int = 0
     pieces: int = 0
     """Pieces of a log."""
+    timed: int = 0
+    """Timed messages read by the engine."""
 
 
 class Fuzzer:
@@ -89,9 +94,12 @@ class Fuzzer:
             frame_bytes_max=400 if is_limited else 256 * 1024,
             body_bytes_max=100 if is_limited else BODY_BYTES_MAX,
             delays_ms=DELAYS_MS[:2] if is_limited else DELAYS_MS,
+            broker_name=random.choice(("broker-a", "b é")),
+            timer_precision_ms=random.choice((1000, 100, 0)),
+            timer_delay_max_ms=259_200_000,
         )
         log_end = random.randrange(1 << 40)
-        engine.begin(log_end, 5_000 if is_limited else 1 << 30, BORN_MS)
+        engine.begin(log_end, 5_000 if is_limited else 1 << 30, BORN_MS, 3 if is_limited else 1 << 30)
         taken = 0
         for frame in self._mutated(ROUND):
             host = HOSTS[len(frame) & 1]
@@ -136,7 +144,7 @@ class Fuzzer:
     def _new_table(self) -> dict[str, Any]:
         table = {}
         names = [(topic.topic_name, topic.write_queue_nums, topic.perm & 2 != 0) for topic in TOPICS]
-        for name, queues, takes_plain in [*names, (SCHEDULE_TOPIC, 18, False)]:
+        for name, queues, takes_plain in [*names, (SCHEDULE_TOPIC, 18, False), (TIMER_TOPIC, 1, False)]:
             table[name] = self.engine.TopicTarget(name, queues, takes_plain=takes_plain)
             table[name].queues = {number: self.engine.QueueTail() for number in range(queues)}
         return table
@@ -203,11 +211,46 @@ class Fuzzer:
         self._same(is_compared, lambda engine: engine.stage_records(data, _no_queue, _no_code), data)
         self._same(is_compared, lambda engine: engine.stored_messages(data, 0), data)
         start = random.randrange(len(data) + 1)
+        for _ in range(4):
+            self._check_heads(data, base)
         properties = data[start : start + random.randrange(200)]
         self._same(is_compared, lambda engine: engine.key_rows("T", properties, start, end[0]), properties)
         self._gather(data, base)
         rows = b"".join([KEY_ROW.pack(random.getrandbits(31), start, random.getrandbits(63)) for _ in range(3)])
         self._same(is_compared, lambda engine: _linked(engine, rows, start), rows)
+
+    def _check_heads(self, data: bytes, base: int) -> None:
+        """Check that what the index of timed messages gets is what the code in Python reads."""
+        random = self._random
+        at = 0
+        for _ in range(random.randrange(4)):
+            at += max(0, min(int.from_bytes(data[at : at + 4]), len(data) - at))
+        at = at if random.getrandbits(3) else random.randrange(len(data) + 1)
+        size = int.from_bytes(data[at : at + 4], signed=True)
+        odd = random.choice((0, 0, 0, -1, 1, 1 << 30))
+        entry = QUEUE_ENTRY.pack(base + at, max(-1, min(size + odd, PREFILL_SIZE)), 0)
+        record = parse_record(data, at, min(len(data), at + max(0, size)))
+        offset = 5 if isinstance(record, str) else record.queue_offset
+        topic = b"T" if isinstance(record, str) else record.topic
+        [row] = self.engine.timer_heads(data, base, entry, offset, topic)
+        if row is None:
+            return
+        if isinstance(record, str) or odd or record.log_offset != base + at:
+            raise Different(f"timer_heads: {row!r} of {data!r} at {at}")
+        properties = decode_properties(record.properties.decode("utf-8", "replace"))
+        head = head_of(record, properties, unpack_head(data, at).prepared_offset - 1)
+        if TimerHead(*row) != head:
+            raise Different(f"timer_heads: {row!r} instead of {head!r} for {data!r} at {at}")
+        [found] = self.engine.timer_copies(data, base, entry, offset, topic)
+        if found is None:
+            return
+        self.counts.timed += 1
+        message = decode_message(data[at : at + size], 0, size, inflates=False)
+        queue_id = int(message.properties["REAL_QID"])
+        body = data[record.body_start : record.body_end]
+        copy = TimedMessage(head, message, body, queue_id, record.log_offset, size).copy()
+        if TimedCopy(TimerHead(*found[0]), *found[1:]) != copy:
+            raise Different(f"timer_copies: {found!r} instead of {copy!r} for {data!r} at {at}")
 
     def _gather(self, data: bytes, base: int) -> None:
         random = self._random
@@ -301,6 +344,10 @@ _PAIRS = (
         b"TRAN_MSG\x01true",
         b"__CRC32#\x01x",
         b"TIMER_X\x01y",
+        b"TIMER_DELAY_SEC\x015",
+        b"TIMER_DELAY_MS\x019999",
+        b"TIMER_DELIVER_MS\x011700000030000",
+        b"TIMER_DELIVER_MS\x01999999999999999999",
         b"x\x01",
         b"\x01y",
         b"a\x01b",

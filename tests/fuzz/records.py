@@ -19,6 +19,8 @@ def encoded(random: Random, frames: Frames, log_offset: int, queue_offset: int) 
         properties += random.choice(
             (b"KEYS\x01\xff \xc3\x02", b"TAGS\x01\xe4\xb8\x02", b"UNIQ_KEY\x01\xed\xa0\x80\x02", b"x")
         )
+    if random.random() < 0.4:
+        properties += _timed(random)
     if properties and properties[-1] != 2 and not frames.odd():
         properties += b"\x02"
     properties = properties[: PROPERTIES_BYTES_MAX - CRC_PROPERTY_BYTES]
@@ -50,6 +52,28 @@ def without_crc(raw: bytes) -> bytes:
     at += 1 + end[at] if end[4:8] == b"\xda\xa3\x20\xa7" else 2 + int.from_bytes(end[at : at + 2])
     size = int.from_bytes(end[at : at + 2]) - CRC_PROPERTY_BYTES
     return start.to_bytes(4) + end[4:at] + size.to_bytes(2) + end[at + 2 :]
+
+
+def _timed(random: Random) -> bytes:
+    """Return properties of a timed message that waits."""
+    pairs = [
+        (
+            b"TIMER_OUT_MS",
+            random.choice((*4 * (b"1700000030000", b"5", b"0"), b"05", b"-1", b"x", b"9" * 18, b"9" * 19)),
+        ),
+        (
+            b"REAL_TOPIC",
+            random.choice((*4 * (b"T", b"%RETRY%g"), b"a b", b"", "Größe".encode(), b"x" * 127, b"x" * 128)),
+        ),
+        (b"REAL_QID", b"1"),
+    ]
+    if random.random() < 0.4:
+        pairs.append((b"TIMER_DEL_UNIQKEY", random.choice((b"T+k", b""))))
+    if random.random() < 0.4:
+        pairs.append((b"TIMER_ROLL_TIMES", random.choice((b"0", b"1", b"00", b""))))
+    if random.random() < 0.4:
+        pairs.append(random.choice(pairs))
+    return b"\x02" + b"".join([b"%b\x01%b\x02" % pair for pair in pairs])
 
 
 def log_of(random: Random, count: int, base: int, oddness: float = 0.0, *, has_blank: bool = False) -> bytes:

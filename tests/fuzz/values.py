@@ -1,6 +1,8 @@
 """Values of fields, headers and properties: ordinary ones, and those that no client should send."""
 
 BORN_MS = 1_700_000_000_123
+TIMES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+"""Properties that ask for a time of delivery."""
 TOPICS = ("T", "Other", "Long" + 123 * "g", "Wide")
 ODD_TOPICS = (
     "", "New1", "New2", "ReadOnly", "TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "%RETRY%group",

@@ -79,6 +79,13 @@ def bench() -> None:
 @click.option(
     "--delay", default=0, show_default=True, type=click.IntRange(0, 18), help="Delay level of the messages; 0: none."
 )
+@click.option(
+    "--delay-s",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Seconds until the delivery of the messages, as timed ones; 0: none.",
+)
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Messages per request.")
 @click.option("--connections", default=16, show_default=True, type=click.IntRange(1), help="Number of connections.")
 @click.option(
@@ -94,8 +101,8 @@ def bench() -> None:
 @json_option
 def produce(address: str, as_json: bool, **options: Any) -> None:
     """Send messages as fast as the broker acknowledges them."""
-    if options["batch"] > 1 and options["delay"]:
-        raise click.UsageError("a batch cannot be delayed: --delay needs --batch 1")
+    if options["batch"] > 1 and (options["delay"] or options["delay_s"]):
+        raise click.UsageError("a batch cannot be delayed: --delay and --delay-s need --batch 1")
     result = _run("produce", address, _with_tls(options), as_json=as_json)
     if as_json:
         show_json(result)

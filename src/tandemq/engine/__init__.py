@@ -21,18 +21,22 @@ from tandemq.engine.choice import (
     record_properties,
     stage_records,
     stored_messages,
+    timer_copies,
+    timer_heads,
     verify_records,
 )
-from tandemq.engine.python import KEY_ROW, KEY_ROW_BYTES, Ack, Gathered
+from tandemq.engine.python import KEY_ROW, KEY_ROW_BYTES, TIMED_BYTES_MAX, Ack, Gathered, TimedSend
 
 __all__ = [
     "KEY_ROW",
     "KEY_ROW_BYTES",
     "NAME",
+    "TIMED_BYTES_MAX",
     "Ack",
     "Gathered",
     "QueueTail",
     "SendEngine",
+    "TimedSend",
     "TopicTarget",
     "commit_staged",
     "gather_messages",
@@ -43,5 +47,7 @@ __all__ = [
     "record_properties",
     "stage_records",
     "stored_messages",
+    "timer_copies",
+    "timer_heads",
     "verify_records",
 ]

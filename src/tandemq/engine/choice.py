@@ -44,4 +44,6 @@ record_entries = chosen.record_entries
 record_properties = chosen.record_properties
 stage_records = chosen.stage_records
 stored_messages = chosen.stored_messages
+timer_copies = chosen.timer_copies
+timer_heads = chosen.timer_heads
 verify_records = chosen.verify_records

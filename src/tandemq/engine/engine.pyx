@@ -17,6 +17,7 @@ from libc.string cimport memchr, memcmp, memcpy, memmove
 
 from tandemq.codec.record.record import decode_host
 from tandemq.engine.python import (
+    TIMED_BYTES_MAX,
     Gathered,
     LinkedKeys,
     RecordEntry,
@@ -28,7 +29,7 @@ from tandemq.engine.python import (
 )
 from tandemq.model.command import VERSION_SPOKEN
 from tandemq.model.message import StoredMessage
-from tandemq.model.topic import SCHEDULE_TOPIC
+from tandemq.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
 
 cdef extern from "crc32.h" nogil:
     void crc32_start()
@@ -106,6 +107,8 @@ cdef enum:
     STORE_V6 = 0x20
     COMPRESSED = 0x1
     UNUSUAL_FLAGS = 0xC | 0xF0
+    AT_ONCE = -1
+    UNUSUAL_TIME = -2
 
 cdef uint32_t MAGIC_V1 = 0xDAA320A7
 cdef uint32_t MAGIC_V2 = 0xDAA320AB
@@ -115,8 +118,11 @@ cdef int64_t INT32_MAX_VALUE = 0x7FFFFFFF
 cdef Bytes CRC_NAME = b"__CRC32#\x01"
 cdef Bytes FALSE = b"false"
 cdef Bytes HEX = b"0123456789ABCDEF"
+cdef Bytes BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 cdef bytes SCHEDULE = SCHEDULE_TOPIC.encode()
 cdef str SCHEDULE_NAME = SCHEDULE_TOPIC
+cdef str TIMER_NAME = TIMER_TOPIC
+cdef Py_ssize_t TIMED_BYTES = TIMED_BYTES_MAX
 cdef int VERSION = VERSION_SPOKEN
 
 include "memory.pxi"
@@ -128,3 +134,4 @@ include "messages.pxi"
 include "send_header.pxi"
 include "send_properties.pxi"
 include "send_engine.pxi"
+include "timers.pxi"

@@ -47,6 +47,28 @@ cdef inline int append_number(Buffer *buffer, int64_t value) except -1:
     return append(buffer, digits + at, 20 - at)
 
 
+cdef int append_base64(Buffer *buffer, Bytes data, Py_ssize_t size) except -1:
+    """Append bytes in Base64 for URLs, with padding."""
+    cdef Py_ssize_t at
+    cdef uint32_t bits
+    cdef int left, digit
+    cdef unsigned char *to
+    reserve(buffer, (size + 2) // 3 * 4)
+    to = buffer.data + buffer.size
+    for at in range(0, size, 3):
+        left = <int>min(3, size - at)
+        bits = <uint32_t>data[at] << 16
+        if left > 1:
+            bits |= <uint32_t>data[at + 1] << 8
+        if left > 2:
+            bits |= data[at + 2]
+        for digit in range(4):
+            to[digit] = BASE64[bits >> (18 - 6 * digit) & 63] if digit <= left else 61
+        to += 4
+    buffer.size = to - buffer.data
+    return 0
+
+
 cdef inline bytes taken(Buffer *buffer, Py_ssize_t start):
     return PyBytes_FromStringAndSize(<char *>buffer.data + start, buffer.size - start)
 

@@ -22,6 +22,8 @@ NAME = "python"
 KEY_ROW = Struct("<iqq")
 """A key of a message for the index: hash of topic#key, log offset, store time (ms)."""
 KEY_ROW_BYTES = KEY_ROW.size
+TIMED_BYTES_MAX = 192
+"""Longest properties that the delivery of a timed message adds, besides the name of its topic."""
 _TRANSACTION_BITS = 0xC
 _PREPARED = 0x4
 _COMPRESSED = int(SysFlag.COMPRESSED)
@@ -138,6 +140,11 @@ plain tuple, since one is made per connection and turn.
 """
 
 
+TimedSend = tuple[int, int, str, bool]
+"""A timed message: queue offset, TIMER_OUT_MS, topic that it is delivered to, whether it asks not to deliver another.
+A plain tuple, since one is made per message."""
+
+
 class TakenSends(NamedTuple):
     """What `SendEngine.flush` returns."""
 
@@ -152,6 +159,8 @@ class TakenSends(NamedTuple):
     acks: list[Ack]
     messages: int
     body_bytes: int
+    timed: list[TimedSend]
+    """The timed ones among the messages."""
 
 
 class SendEngine:
@@ -173,11 +182,23 @@ class SendEngine:
         frame_bytes_max: int,
         body_bytes_max: int,
         delays_ms: Sequence[int],
+        broker_name: str,
+        timer_precision_ms: int,
+        timer_delay_max_ms: int,
     ) -> None:
-        """Set what responses and records have in common, and the limits of ordinary messages."""
+        """Set what responses and records have in common, and the limits of ordinary messages.
 
-    def begin(self, log_end: int, room: int, store_ms: int) -> None:
-        """Begin with records for a log offset; `room`: bytes that the current file has for them."""
+        Args:
+            timer_precision_ms: unit of time of timed messages; 0: they are not taken.
+        """
+
+    def begin(self, log_end: int, room: int, store_ms: int, timers_room: int) -> None:
+        """Begin with records for a log offset.
+
+        Args:
+            room: bytes that the current file has for them.
+            timers_room: maximum number of timed messages.
+        """
 
     def take(self, link: int, born_host: bytes, data: bytes, at: int) -> int:
         """Take the ordinary sends from `data[at]` on; return the position of the first other or incomplete frame."""
@@ -185,7 +206,7 @@ class SendEngine:
 
     def flush(self) -> TakenSends:
         """Return what was taken since `begin`, and forget it."""
-        return TakenSends(0, b"", [], b"", 0, [], 0, 0)
+        return TakenSends(0, b"", [], b"", 0, [], 0, 0, [])
 
 
 class RecordQueue(Protocol):
@@ -271,6 +292,34 @@ def verify_records(data: bytes, start: int, end: int, base: int) -> VerifiedReco
         base: log offset of `data[0]`; the log offset stated by each record must match.
     """
     return VerifiedRecords(start, 0)
+
+
+TimerRow = tuple[int, str, str, bool, bool, int, int]
+"""The fields of `broker.timers.records.TimerHead`. A plain tuple, since one is made per message."""
+
+
+def timer_heads(data: bytes, base: int, entries: bytes, queue_offset: int, topic: bytes) -> Sequence[TimerRow | None]:
+    """Return what the index of timed messages needs of records; None for those that the caller reads itself.
+
+    Args:
+        base: log offset of `data[0]`.
+        entries: packed, of consecutive messages of queue 0 of a topic.
+        queue_offset: of the first.
+    """
+    return [None] * (len(entries) // QUEUE_ENTRY_BYTES)
+
+
+CopyRow = tuple[TimerRow, int, int, int, int, int, int, bytes, bytes, int, bytes, bytes]
+"""The fields of `broker.timers.records.TimedCopy`."""
+
+
+def timer_copies(data: bytes, base: int, entries: bytes, queue_offset: int, topic: bytes) -> Sequence[CopyRow | None]:
+    """Return what the copies of timed messages need, verified; None for those that the caller reads itself.
+
+    Args:
+        data: and the others, see `timer_heads`.
+    """
+    return [None] * (len(entries) // QUEUE_ENTRY_BYTES)
 
 
 class RecordEntry(NamedTuple):

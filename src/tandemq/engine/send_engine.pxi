@@ -61,15 +61,16 @@ cdef bint read_send(int form, Bytes data, Py_ssize_t size, Send *send) noexcept:
 
 cdef class SendEngine:
     cdef dict topics
-    cdef bytes store_host, store_host_hex, region, region_json, trace_on, common_pairs
+    cdef bytes store_host, store_host_hex, region, region_json, trace_on, common_pairs, broker_name
     cdef uint64_t frame_bytes_max
     cdef Py_ssize_t body_bytes_max
     cdef list delays_ms
+    cdef int64_t timer_precision_ms, timer_delay_max_ms, timers_room
     cdef readonly Py_ssize_t count
     cdef int64_t log_end, store_ms
     cdef Py_ssize_t room, body_bytes
-    cdef Buffer records, keys, answers, kept, plain, part, ids
-    cdef list queues, acks
+    cdef Buffer records, keys, answers, kept, plain, part, ids, handle
+    cdef list queues, acks, timed
     # The acknowledgement that the next message joins, if it is of the same connection and waits alike.
     cdef int64_t ack_link, ack_end, ack_count
     cdef bint ack_waits
@@ -80,6 +81,7 @@ cdef class SendEngine:
         empty.data = NULL
         empty.size = empty.room = 0
         self.records = self.keys = self.answers = self.kept = self.plain = self.part = self.ids = empty
+        self.handle = empty
 
     def __dealloc__(self):
         PyMem_Free(self.records.data)
@@ -89,17 +91,20 @@ cdef class SendEngine:
         PyMem_Free(self.plain.data)
         PyMem_Free(self.part.data)
         PyMem_Free(self.ids.data)
+        PyMem_Free(self.handle.data)
 
     def __init__(self, dict topics):
         self.topics = topics
         self.store_host = self.store_host_hex = self.region = self.region_json = self.common_pairs = b""
+        self.broker_name = b""
         self.trace_on = b"true"
         self.delays_ms = []
-        self.begin(0, 0, 0)
+        self.timer_precision_ms = self.timer_delay_max_ms = 0
+        self.begin(0, 0, 0, 0)
 
     def configure(
         self, *, bytes store_host, str region, str trace_on, bytes common_pairs, frame_bytes_max, body_bytes_max,
-        delays_ms,
+        delays_ms, str broker_name, int64_t timer_precision_ms, int64_t timer_delay_max_ms,
     ):
         from msgspec.json import encode
 
@@ -112,11 +117,15 @@ cdef class SendEngine:
         self.frame_bytes_max = frame_bytes_max
         self.body_bytes_max = body_bytes_max
         self.delays_ms = list(delays_ms)
+        self.broker_name = broker_name.encode()
+        self.timer_precision_ms = timer_precision_ms
+        self.timer_delay_max_ms = timer_delay_max_ms
 
-    def begin(self, int64_t log_end, Py_ssize_t room, int64_t store_ms):
+    def begin(self, int64_t log_end, Py_ssize_t room, int64_t store_ms, int64_t timers_room):
         self.log_end = log_end
         self.room = room
         self.store_ms = store_ms
+        self.timers_room = timers_room
         self.count = self.body_bytes = 0
         if self.records.room > BUFFER_BYTES_KEPT:
             PyMem_Free(self.records.data)
@@ -125,6 +134,7 @@ cdef class SendEngine:
         self.records.size = self.keys.size = self.answers.size = 0
         self.queues = []
         self.acks = []
+        self.timed = []
         self.ack_count = self.ack_start = 0
 
     def take(self, int64_t link, bytes born_host, bytes data, Py_ssize_t at):
@@ -177,18 +187,19 @@ cdef class SendEngine:
             raw.size = self.plain.size
         if send.is_batch:
             return self.take_batch(link, born_host, &send, topic, raw, header + header_bytes, body_bytes)
-        return self.take_single(link, born_host, &send, topic, raw, header + header_bytes, body_bytes)
+        return self.take_single(link, born_host, &send, topic, name, raw, header + header_bytes, body_bytes)
 
     cdef int take_single(
-        self, int64_t link, bytes born_host, Send *send, TopicTarget topic, Text raw, Bytes body, Py_ssize_t body_bytes
+        self, int64_t link, bytes born_host, Send *send, TopicTarget topic, str name, Text raw, Bytes body,
+        Py_ssize_t body_bytes,
     ) except -1:
         cdef Properties found
         cdef TopicTarget stored_in = topic
         cdef QueueTail queue
         cdef PyObject *there
-        cdef int64_t queue_id = send.queue_id, level = 0, code, log_offset, queue_offset
+        cdef int64_t queue_id = send.queue_id, level = 0, code, log_offset, queue_offset, out_ms = AT_ONCE
         cdef Py_ssize_t size
-        self.kept.size = 0
+        self.kept.size = self.handle.size = 0
         if not keep_properties(raw, False, &self.kept, &found):
             return 0
         if found.named.unique.size and send.form == 0 and not is_plain_json(found.named.unique):
@@ -201,11 +212,23 @@ cdef class SendEngine:
                 return 0
             stored_in = <TopicTarget?><object>there
             queue_id = level - 1
-            append(&self.kept, b"REAL_TOPIC\x01", 11)
-            append(&self.kept, PyBytes_AS_STRING(topic.encoded) + 1, PyBytes_GET_SIZE(topic.encoded) - 1)
-            append(&self.kept, b"\x02REAL_QID\x01", 10)
-            append_number(&self.kept, send.queue_id)
+            self.append_target(topic, send.queue_id)
+        if found.timer_kind:
+            out_ms = self.unit_of(&found)
+            if out_ms == UNUSUAL_TIME or found.delay.size:
+                return 0
+        if out_ms != AT_ONCE:
+            there = PyDict_GetItem(self.topics, TIMER_NAME)
+            if there == NULL:
+                return 0
+            stored_in = <TopicTarget?><object>there
+            queue_id = 0
+            append(&self.kept, b"TIMER_OUT_MS\x01", 13)
+            append_number(&self.kept, out_ms)
             append(&self.kept, b"\x02", 1)
+            self.append_target(topic, send.queue_id)
+            if self.kept.size + CRC_PROPERTY_BYTES + TIMED_BYTES > PROPERTIES_BYTES_MAX:
+                return 0
         there = PyDict_GetItem(stored_in.queues, queue_id)
         if there == NULL:
             return 0
@@ -224,8 +247,52 @@ cdef class SendEngine:
         append_keys(&self.keys, stored_in.key_prefix, found.named.unique, found.named.keys, log_offset, self.store_ms)
         self.ids.size = 0
         self.append_id(log_offset)
+        if out_ms != AT_ONCE:
+            self.timers_room -= 1
+            self.timed.append((queue_offset, out_ms, name, False))
+            if found.named.unique.size:
+                self.make_handle(topic, out_ms, found.named.unique)
         self.acknowledge(link, send, queue_offset, found.named.unique, found.waits, 1)
         return 1
+
+    cdef int append_target(self, TopicTarget topic, int64_t queue_id) except -1:
+        """Append the properties that name the topic and queue a message is delivered to later."""
+        append(&self.kept, b"REAL_TOPIC\x01", 11)
+        append(&self.kept, PyBytes_AS_STRING(topic.encoded) + 1, PyBytes_GET_SIZE(topic.encoded) - 1)
+        append(&self.kept, b"\x02REAL_QID\x01", 10)
+        append_number(&self.kept, queue_id)
+        append(&self.kept, b"\x02", 1)
+        return 0
+
+    cdef int64_t unit_of(self, Properties *found) noexcept:
+        """Return the unit of time in which a timed message is due, AT_ONCE if its time has come."""
+        cdef int64_t due_ms = 0
+        if not self.timer_precision_ms or not read_number(found.timer, <int64_t>1 << 48, &due_ms):
+            return UNUSUAL_TIME
+        if found.timer_kind == DELAY_SEC:
+            due_ms *= 1000
+        if found.timer_kind != DELIVER_MS:
+            due_ms += self.store_ms
+        if due_ms <= self.store_ms:
+            return AT_ONCE
+        if due_ms - self.store_ms > self.timer_delay_max_ms or self.timers_room <= 0:
+            return UNUSUAL_TIME
+        due_ms -= 1
+        return due_ms - due_ms % self.timer_precision_ms
+
+    cdef int make_handle(self, TopicTarget topic, int64_t out_ms, Text unique) except -1:
+        """Make the handle with which a timed message can be recalled."""
+        self.part.size = 0
+        append(&self.part, b"v1 ", 3)
+        append(&self.part, PyBytes_AS_STRING(topic.encoded) + 1, PyBytes_GET_SIZE(topic.encoded) - 1)
+        append(&self.part, b" ", 1)
+        append(&self.part, PyBytes_AS_STRING(self.broker_name), PyBytes_GET_SIZE(self.broker_name))
+        append(&self.part, b" ", 1)
+        append_number(&self.part, out_ms + 1)
+        append(&self.part, b" ", 1)
+        append(&self.part, unique.data, unique.size)
+        append_base64(&self.handle, self.part.data, self.part.size)
+        return 0
 
     cdef int take_batch(
         self, int64_t link, bytes born_host, Send *send, TopicTarget topic, Text raw, Bytes body, Py_ssize_t body_bytes
@@ -238,7 +305,7 @@ cdef class SendEngine:
         cdef Bytes end = body + body_bytes
         cdef Py_ssize_t length, properties_bytes, shared, longest = 0, parts = 0, number
         cdef int64_t first, log_offset
-        self.kept.size = 0
+        self.kept.size = self.handle.size = 0
         if not keep_properties(raw, True, &self.kept, &found) or found.delay.size:
             return 0
         if found.named.unique.size and send.form == 0 and not is_plain_json(found.named.unique):
@@ -409,6 +476,9 @@ cdef class SendEngine:
         if unique.size:
             append(to, b'","transactionId":"', 19)
             append(to, unique.data, unique.size)
+        if self.handle.size:
+            append(to, b'","recallHandle":"', 18)
+            append(to, self.handle.data, self.handle.size)
         append(to, b'"},"flag":1,"language":"PYTHON","opaque":', 41)
         append_number(to, send.header.opaque)
         append(to, b',"serializeTypeCurrentRPC":"JSON","version":', 44)
@@ -435,6 +505,8 @@ cdef class SendEngine:
         self.append_field(b"queueOffset", 11, self.part.data, self.part.size)
         if unique.size:
             self.append_field(b"transactionId", 13, unique.data, unique.size)
+        if self.handle.size:
+            self.append_field(b"recallHandle", 12, self.handle.data, self.handle.size)
         put_32(to.data + start, <uint32_t>(to.size - start - 4))
         put_32(to.data + start + 4, <uint32_t>(1 << 24 | (to.size - start - 8)))
         put_16(to.data + start + 8, 0)
@@ -461,9 +533,9 @@ cdef class SendEngine:
             self.close_ack()
         sends = TakenSends(
             self.log_end, taken(&self.records, 0), self.queues, taken(&self.keys, 0), self.store_ms, self.acks,
-            self.count, self.body_bytes,
+            self.count, self.body_bytes, self.timed,
         )
-        self.begin(0, 0, 0)
+        self.begin(0, 0, 0, 0)
         return sends
 
 

@@ -1,8 +1,17 @@
 # Properties of sends: which are stored, and what they mean.
 
+cdef enum TimerKind:
+    NO_TIMER
+    DELAY_SEC
+    DELAY_MS
+    DELIVER_MS
+
+
 cdef struct Properties:
     Named named
     Text delay
+    Text timer
+    TimerKind timer_kind
     bint waits
     bint has_others  # besides UNIQ_KEY and WAIT
 
@@ -33,16 +42,29 @@ cdef inline bint is_unusual(Bytes name, Py_ssize_t size) noexcept:
     )
 
 
+cdef inline TimerKind timer_kind(Bytes name, Py_ssize_t size) noexcept:
+    """Return which time of a delivery a property is."""
+    if size < 14 or memcmp(name, b"TIMER_", 6):
+        return NO_TIMER
+    if is_named(name, size, b"TIMER_DELAY_MS", 14):
+        return DELAY_MS
+    if is_named(name, size, b"TIMER_DELAY_SEC", 15):
+        return DELAY_SEC
+    return DELIVER_MS if is_named(name, size, b"TIMER_DELIVER_MS", 16) else NO_TIMER
+
+
 cdef int keep_properties(Text raw, bint is_batch, Buffer *kept, Properties *found) except -1:
     """Append the pairs to store; return 0 if a property is unusual. WAIT is dropped, of a batch UNIQ_KEY too."""
     cdef Text names[NAMES_MAX]
     cdef int count = 0, number
+    cdef TimerKind kind
     cdef Py_ssize_t start = 0, stop, split
     cdef Bytes mark
     cdef Text name, value
     found.named = find_named(NULL, 0)
     found.delay.size = 0
     found.delay.data = NULL
+    found.timer_kind = NO_TIMER
     found.waits = True
     reserve(kept, raw.size + 1)
     while start < raw.size:
@@ -57,8 +79,14 @@ cdef int keep_properties(Text raw, bint is_batch, Buffer *kept, Properties *foun
         start = stop + 1
         if name.size <= 0 or value.size <= 0:
             continue
-        if count == NAMES_MAX or is_unusual(name.data, name.size):
+        kind = timer_kind(name.data, name.size)
+        if count == NAMES_MAX or (not kind and is_unusual(name.data, name.size)):
             return 0
+        if kind:
+            if is_batch or found.timer_kind:
+                return 0
+            found.timer_kind = kind
+            found.timer = value
         for number in range(count):
             if is_named(names[number].data, names[number].size, <const char *>name.data, name.size):
                 return 0

@@ -50,6 +50,7 @@ def _produce(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
         args.lengths == "varied",
         args.topics,
         args.delay,
+        args.delay_s,
     )
     return produce(
         ProduceOptions(args.address, shape, args.connections, args.window, args.seconds, args.count, args.warmup),
@@ -135,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
         warmup=1.0,
         topics=1,
         delay=0,
+        delay_s=0,
     )
     sends.add_argument("--form", choices=FORMS, default="json", help="of the header and the request code")
     pulls = kind(

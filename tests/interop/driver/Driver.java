@@ -47,6 +47,7 @@ public final class Driver {
         try {
             switch (order.verb) {
                 case "produce": Produce.run(order); break;
+                case "recall": Produce.recall(order); break;
                 case "push": Consume.push(order); break;
                 case "pull": Consume.pull(order); break;
                 case "lite": Consume.lite(order); break;

@@ -1,3 +1,4 @@
+import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
@@ -187,7 +188,38 @@ final class Produce {
             "offsetMsgId", result.getOffsetMsgId(),
             "broker", result.getMessageQueue().getBrokerName(),
             "queueId", result.getMessageQueue().getQueueId(),
-            "queueOffset", result.getQueueOffset());
+            "queueOffset", result.getQueueOffset(),
+            "recallHandle", recallHandle(result));
+    }
+
+    /** Of 5.3 only; null if there is none. */
+    private static Object recallHandle(SendResult result) {
+        try {
+            return result.getClass().getMethod("getRecallHandle").invoke(result);
+        } catch (ReflectiveOperationException none) {
+            return null;
+        }
+    }
+
+    /** recall: namesrv topic handles=A,B [group]. A line "recalled" with the id, or "failed", per handle; of 5.3 only. */
+    static void recall(Order order) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(order.text("group", "driver-producers"));
+        order.configure(producer);
+        producer.start();
+        try {
+            String[] handles = order.text("handles").split(",");
+            for (int i = 0; i < handles.length; i++) {
+                try {
+                    Object id = producer.getClass().getMethod("recallMessage", String.class, String.class)
+                        .invoke(producer, order.text("topic"), handles[i]);
+                    order.emit("recalled", "index", i, "msgId", id);
+                } catch (InvocationTargetException error) {
+                    failed(order, i, error.getCause());
+                }
+            }
+        } finally {
+            producer.shutdown();
+        }
     }
 
     private static void failed(Order order, int index, Throwable error) {

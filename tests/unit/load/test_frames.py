@@ -194,6 +194,12 @@ def test_message_with_a_delay_has_its_level() -> None:
     assert properties_of(command)["DELAY"] == "3"
 
 
+@pytest.mark.parametrize("varied", [False, True])
+def test_timed_message_has_its_time(*, varied: bool) -> None:
+    [command] = first_of(SendShape("t", delay_s=3, varied=varied))
+    assert properties_of(command)["TIMER_DELAY_SEC"] == "3"
+
+
 def test_born_timestamp_is_that_of_the_block() -> None:
     frames = SendFrames(SendShape("t", 10, 4), identity=1, wall_ms=_WALL_MS, frames=4)
     assert [fields(command)["g"] for command in parse(frames.take(4, _WALL_MS + 5))] == [str(_WALL_MS)] * 4

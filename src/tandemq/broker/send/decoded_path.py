@@ -13,7 +13,7 @@ from tandemq.broker.connections.connection import Link
 from tandemq.broker.send.half_message import as_half, is_half
 from tandemq.broker.send.refused import SendRefused
 from tandemq.broker.send.send_state import SendState, trace_fields
-from tandemq.broker.send.timed_message import ADDED_BYTES, add_timer_properties, requested_time
+from tandemq.broker.send.timed_message import add_timer_properties, requested_time
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.message_type import type_problem
 from tandemq.broker.state.topics import Topic, internal_topic
@@ -21,6 +21,7 @@ from tandemq.codec.record.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.recall_handle import encode_handle
 from tandemq.codec.remoting.requests import SendFields, SendFieldsV1, is_true, read_fields
+from tandemq.engine import TIMED_BYTES_MAX
 from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -266,7 +267,7 @@ class DecodedPath:
         if refused is not None:
             raise SendRefused(ResponseCode.SYSTEM_ERROR, refused)
         add_timer_properties(properties, out_ms, name, queue_id)
-        size = len(encode_properties(properties).encode()) + CRC_PROPERTY_BYTES + ADDED_BYTES
+        size = len(encode_properties(properties).encode()) + CRC_PROPERTY_BYTES + TIMED_BYTES_MAX
         if size > PROPERTIES_BYTES_MAX:
             raise SendRefused(
                 ResponseCode.MESSAGE_ILLEGAL,

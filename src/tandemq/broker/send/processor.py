@@ -17,6 +17,7 @@ from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
 from tandemq.broker.send.decoded_path import DecodedPath
 from tandemq.broker.send.send_state import SendState, trace_fields
+from tandemq.broker.send.timed_message import precision_ms
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.topics import Topics
 from tandemq.config.settings import BrokerConfig
@@ -62,6 +63,12 @@ class SendPath(SendState):
             frame_bytes_max=config.frame_bytes_max,
             body_bytes_max=min(config.message_bytes_max, segment_bytes // 2),
             delays_ms=self.store.config.delays_ms,
+            broker_name=config.broker_name,
+            # A limit for the messages of one time is checked message by message.
+            timer_precision_ms=(
+                precision_ms(config) if config.timer_enable and config.timer_congest_max >= config.timers_max else 0
+            ),
+            timer_delay_max_ms=config.timer_delay_max_s * 1000,
         )
 
     def take_ordinary(self, link: Link, data: bytes, at: int, now: Now) -> int:
@@ -74,7 +81,7 @@ class SendPath(SendState):
         if not self._engine.count:
             self._follow_trace_topic()
             log = self.store.log
-            self._engine.begin(log.end, log.room, now.wall_ms)
+            self._engine.begin(log.end, log.room, now.wall_ms, self.timers_room())
         return self._engine.take(link.number, link.born_host, data, at)
 
     def store_waiting(self) -> None:
@@ -83,6 +90,8 @@ class SendPath(SendState):
             sends = self._engine.flush()
             self.store.append(RecordBatch(sends.log_offset, sends.data, sends.queues, sends.keys, sends.store_ms))
             self.acks += sends.acks
+            if sends.timed:
+                self.timed += sends.timed
             self.count += sends.messages
             self.bytes += sends.body_bytes
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from tandemq.broker.send.dead_letters import DeadLetters
 from tandemq.broker.state.topics import Topics
 from tandemq.config.settings import BrokerConfig
-from tandemq.engine import Ack
+from tandemq.engine import Ack, TimedSend
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import CLUSTER, MSG_REGION, REAL_TOPIC, TIMER_DELETE, TRACE_ON
 from tandemq.model.topic import Permission
@@ -18,6 +18,7 @@ from tandemq.storage.log.commit_log import AppendMessageResult
 from tandemq.storage.store import Store
 
 _WRITE = int(Permission.WRITE)
+_NO_LIMIT = 1 << 40
 
 
 def trace_fields(config: BrokerConfig) -> dict[str, str]:
@@ -32,17 +33,6 @@ class StoredHalf(NamedTuple):
     log_offset: int
     topic: str
     """Topic of the message after the commit."""
-
-
-class StoredTimed(NamedTuple):
-    """A timed message appended in this turn."""
-
-    queue_offset: int
-    out_ms: int
-    topic: str
-    """Topic that it is delivered to."""
-    is_delete: bool
-    """Whether it is a request not to deliver another one."""
 
 
 class PendingAtTime(Protocol):
@@ -77,7 +67,7 @@ class SendState:
         """Half messages of this turn; the owner takes them with the commit."""
         self.half_refusal: str | None = None
         """Why half messages are refused at present; None: accepted."""
-        self.timed: list[StoredTimed] = []
+        self.timed: list[TimedSend] = []
         """Timed messages of this turn; the owner takes them with the commit."""
         self.pending_timed: PendingAtTime | None = None
         """The timed messages that wait; None: not known."""
@@ -94,7 +84,12 @@ class SendState:
     def note_timed(self, stored: AppendMessageResult, properties: Mapping[str, str], out_ms: int) -> None:
         """Note a timed message that was appended."""
         is_delete = TIMER_DELETE in properties
-        self.timed.append(StoredTimed(stored.queue_offset, out_ms, properties[REAL_TOPIC], is_delete))
+        self.timed.append((stored.queue_offset, out_ms, properties[REAL_TOPIC], is_delete))
+
+    def timers_room(self) -> int:
+        """Return how many more timed messages `timersMax` allows."""
+        pending = self.pending_timed
+        return _NO_LIMIT if pending is None else self.config.timers_max - len(pending) - len(self.timed)
 
     def timed_refusal(self, out_ms: int, random: Random) -> str | None:
         """Return why a timed message is refused at present; None if it is accepted.

@@ -24,8 +24,6 @@ from tandemq.model.message import (
 )
 
 PRECISIONS_MS = (1000, 500, 200, 100)
-ADDED_BYTES = 192
-"""Properties that a timed message gets: REAL_TOPIC has its own length, the rest is at most this long."""
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}\Z")
 _INT64_MAX = (1 << 63) - 1
 

@@ -36,11 +36,13 @@ class TopicCounts:
 
     def by_topic(self) -> dict[str, int]:
         """Return the number of waiting messages of each topic that has any."""
-        return {topic: count for topic, count in self._counts.items() if count}
+        return {topic: count for topic, count in self._counts.items() if count > 0}
 
     def as_json(self) -> dict[str, Any]:
         """Return the table in the form of the file."""
-        counts = {topic: {"count": count, "timeStamp": self._changed_ms} for topic, count in self._counts.items()}
+        counts = {
+            topic: {"count": max(0, count), "timeStamp": self._changed_ms} for topic, count in self._counts.items()
+        }
         return {"dataVersion": self.version.as_json(), self._key: counts}
 
     def save(self) -> None:

@@ -7,13 +7,15 @@ Source: requirements G13, I12.
 """
 
 import logging
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from tandemq.boundary import Now
 from tandemq.broker.integrity.scrubber import A_TIMER, Scrubber
 from tandemq.broker.state.damage_table import LOST, WAITS, Damages
 from tandemq.broker.timers.pending import PendingTimers
-from tandemq.broker.timers.records import NoTimedMessage, TimedMessage, TimerHead, read_timed
+from tandemq.broker.timers.records import NoTimedMessage, TimedCopy, TimedMessage, TimerHead, read_copies, read_timed
 from tandemq.errors import DiskFailed, ProtocolError, StoreError
 from tandemq.model.message import TIMER_DELETE
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
@@ -22,6 +24,8 @@ from tandemq.storage.store import Store
 log = logging.getLogger(__name__)
 DOUBT_MS = 60_000
 """Time for the scrubber to find damage around a message that does not verify, before it is dropped."""
+RUN_MESSAGES = 64
+"""Maximum number of consecutive messages that are read together."""
 TRIES = 16
 """Number of damaged messages that are tried again in one turn."""
 
@@ -121,6 +125,24 @@ class DamagedTimers:
             log.error("timers: the delete request at offset %d cannot be read: %s", queue_offset, error)
             return None
         return timed.message.properties.get(TIMER_DELETE, ""), timed.head.topic
+
+    def copies(self, timers: ConsumeQueue, messages: Sequence[int]) -> Iterator[TimedCopy | None]:
+        """Yield messages of which nothing is damaged, read together; None for those that `read` reads.
+
+        `messages`: queue offsets, lowest first.
+        """
+        at = 0
+        while at < len(messages):
+            first, stop = messages[at], at + 1
+            while stop < len(messages) and stop - at < RUN_MESSAGES and messages[stop] == first + stop - at:
+                stop += 1
+            found: list[TimedCopy | None] = []
+            if not self._damages.ranges:
+                with suppress(StoreError):
+                    found += read_copies(self._store, first, timers.read(first, stop - at))
+            yield from found
+            yield from [None] * (stop - at - len(found))
+            at = stop
 
     def read(self, timers: ConsumeQueue, queue_offset: int, out_ms: int, now: Now) -> ReadTimer:
         """Return a message; one that waits for its repair is held from the commit of this turn on.

@@ -2,6 +2,7 @@
 
     last done record ──► what is over: all of a time before T and an offset below Q, and what records from S on name
     wheel topic from the lowest offset that waits ──► the rest waits; a copy replaces the message it was made from
+    messages of this broker's own, taken meanwhile ──► added behind (`arrived`), so that the reading ends
     log behind the last done record ──► copies that a broker delivered, but could not name any more, as it died
 
 If a Java broker had the store, its `timercheck` says what is over. Copies that a Java broker delivered later, perhaps
@@ -17,9 +18,10 @@ from typing import NamedTuple
 
 from tandemq.broker.timers.done_records import NOTHING, DoneRecord, TimerProgress, read_done
 from tandemq.broker.timers.pending import PendingTimers
-from tandemq.broker.timers.records import NoTimedMessage, TimerHead, head_of, read_head
+from tandemq.broker.timers.records import NoTimedMessage, TimerHead, head_of, read_head, read_rows
 from tandemq.broker.timers.timer_check import TimerCheck
 from tandemq.codec.record.record import Record, decode_message, unpack_head
+from tandemq.engine.python import TimerRow
 from tandemq.errors import ProtocolError, StoreError
 from tandemq.model.message import TIMER_DEQUEUED, TRANSACTION_MASK, decode_properties
 from tandemq.model.topic import TIMER_DONE_TOPIC, TIMER_TOPIC
@@ -52,6 +54,12 @@ class TimerLoader:
         self._store = store
         self._java = java
         self.table = PendingTimers()
+        self.arrived = PendingTimers()
+        """Messages that were stored since the reading began."""
+        timers = store.queues.get((TIMER_TOPIC, 0))
+        self._stop = timers.max_offset if timers is not None else 0
+        """Queue offset up to which is read."""
+        self._log_end = store.log.written_end
         self.progress = NOTHING
         """Of the last done record."""
         self.unread: set[int] = set()
@@ -87,6 +95,7 @@ class TimerLoader:
         try:
             if next(self._slices, "end") == "end":
                 self.is_done = True
+                self.table.add_later(self.arrived)
                 self._named.clear()
                 self._keys.clear()
         except StoreError:
@@ -107,7 +116,6 @@ class TimerLoader:
         yield from self._read_timers(timers)
         if len(self.table):
             yield from self._find_copies(timers)
-        yield from self._read_timers(timers)  # stored while copies were looked for
 
     # Done records.
 
@@ -140,16 +148,20 @@ class TimerLoader:
 
     def _read_timers(self, timers: ConsumeQueue) -> Iterator[None]:
         at = max(self.progress.lowest, timers.min_offset, self.table.seen)
-        while at < timers.max_offset:
-            self._read_one(timers, at)
-            at += 1
-            self.table.seen = at
-            if at % SLICE_RECORDS == 0:
+        while at < self._stop:
+            entries = timers.read(at, min(SLICE_RECORDS, self._stop - at))
+            if not entries:
+                return
+            for row in read_rows(self._store, at, entries):
+                self._read_one(timers, at, row)
+                at += 1
+                self.table.seen = at
+            if at < self._stop:
                 yield
 
-    def _read_one(self, timers: ConsumeQueue, at: int) -> None:
+    def _read_one(self, timers: ConsumeQueue, at: int, row: TimerRow | None) -> None:
         try:
-            head = read_head(self._store, timers, at)
+            head = TimerHead(*row) if row is not None else read_head(self._store, timers, at)
         except NoTimedMessage as error:
             log.error("timers: offset %d of %s is ignored: %s", at, TIMER_TOPIC, error)
             self.over.append(at)
@@ -233,7 +245,7 @@ class TimerLoader:
         first = self.table.first()
         if not self.unread and (first is None or first > self._last_ms + MARGIN_MS):
             return
-        position, end = self._first_copy(timers), store.log.written_end
+        position, end = self._first_copy(timers), self._log_end
         seen = 0
         while position < end:
             walker = Walker(
@@ -279,7 +291,10 @@ class TimerLoader:
 
 def _last_store_ms(store: Store) -> int:
     """Return the store time of the last message in the log; a time that never comes if it cannot be read."""
-    queue = max(store.queues.values(), key=lambda one: one.last_log_end)
+    queues = [queue for queue in store.queues.values() if queue.max_offset > queue.min_offset]
+    if not queues:
+        return 1 << 62
+    queue = max(queues, key=lambda one: one.last_log_end)
     return store.stored_ms(queue, queue.max_offset - 1) or 1 << 62
 
 

@@ -4,13 +4,14 @@ Source: docs/reference/timers.md; RocketMQ TimerMetrics.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable
 
 from tandemq.boundary import Now
-from tandemq.broker.send.send_state import StoredTimed
 from tandemq.broker.state.persistence import Saver
 from tandemq.broker.state.topic_counts import TopicCounts
 from tandemq.broker.timers.records import TimerHead
+from tandemq.engine import TimedSend
 
 FILE = "timermetrics"
 DELAY_BOUNDS_S = (60, 600, 3_600, 43_200, 86_400, 259_200)
@@ -27,10 +28,10 @@ class Delays:
         self.counts = [0] * (len(DELAY_BOUNDS_S) + 1)
         self.sum_s = 0
 
-    def add(self, delay_s: int) -> None:
-        """Count a delay, seconds."""
-        self.counts[bisect_left(DELAY_BOUNDS_S, delay_s)] += 1
-        self.sum_s += delay_s
+    def add(self, delay_s: int, count: int = 1) -> None:
+        """Count delays of a number of seconds."""
+        self.counts[bisect_left(DELAY_BOUNDS_S, delay_s)] += count
+        self.sum_s += delay_s * count
 
 
 class TimerMetrics(TopicCounts):
@@ -48,14 +49,14 @@ class TimerMetrics(TopicCounts):
         self.deleted_total = 0
         """Messages not delivered since the start, because a delete request named them."""
 
-    def enqueued(self, timed: Iterable[StoredTimed], now: Now) -> None:
+    def enqueued(self, timed: Iterable[TimedSend], now: Now) -> None:
         """Count messages that were taken."""
-        for one in timed:
-            self.enqueued_total[one.topic] = self.enqueued_total.get(one.topic, 0) + 1
-            delays = self.delays.get(one.topic)
+        for (topic, out_ms), count in Counter([(topic, out_ms) for _, out_ms, topic, _ in timed]).items():
+            self.enqueued_total[topic] = self.enqueued_total.get(topic, 0) + count
+            delays = self.delays.get(topic)
             if delays is None:
-                delays = self.delays[one.topic] = Delays()
-            delays.add(max(0, one.out_ms - now.wall_ms) // _SECOND_MS)
+                delays = self.delays[topic] = Delays()
+            delays.add(max(0, out_ms - now.wall_ms) // _SECOND_MS, count)
 
     def dequeued(self, head: TimerHead) -> None:
         """Count a message that was delivered."""

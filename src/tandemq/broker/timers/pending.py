@@ -8,9 +8,11 @@ Source: docs/reference/timers.md; RocketMQ TimerWheel.
 
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from typing import NamedTuple
+
+from tandemq.engine import TimedSend
 
 CHUNK = 4_096
 """Number of queue offsets whose waiting messages are counted together."""
@@ -49,11 +51,11 @@ class PendingTimers:
         self._rolls: dict[int, array[int]] = {}
         """By time: queue offset and TIMER_OUT_MS of each message, alternating."""
         self._roll_times: list[int] = []
-        self._chunks: dict[int, int] = {}
+        self.chunks: dict[int, int] = {}
         """Number of waiting messages by chunk of queue offsets, lowest chunk first: messages are added in order."""
         self._count = 0
         self.counts: dict[str, int] = {}
-        """Number of messages by topic, without those that are to be deleted."""
+        """Number of messages by topic, less that of delete requests, which may name messages that do not wait."""
         self.seen = 0
         """Queue offset behind the last message that was added."""
 
@@ -69,11 +71,38 @@ class PendingTimers:
 
     def add(self, queue_offset: int, out_ms: int, topic: str, *, is_delete: bool = False) -> None:
         """Add a message, or a delete request, behind all others."""
-        slot = self._slot(out_ms)
-        (slot.deletes if is_delete else slot.messages).append(queue_offset)
-        self.count(topic, -1 if is_delete else 1)
-        self.keep(queue_offset)
-        self.seen = queue_offset + 1
+        self.add_all([(queue_offset, out_ms, topic, is_delete)])
+
+    def add_all(self, timed: Iterable[TimedSend]) -> None:
+        """Add messages and delete requests behind all others."""
+        slots, chunks, counts = self.slots, self.chunks, self.counts
+        for queue_offset, out_ms, topic, is_delete in timed:
+            slot = slots.get(out_ms)
+            if slot is None:
+                slot = self._slot(out_ms)
+            if is_delete:
+                slot.deletes.append(queue_offset)
+                counts[topic] = counts.get(topic, 0) - 1
+            else:
+                slot.messages.append(queue_offset)
+                counts[topic] = counts.get(topic, 0) + 1
+            chunk = queue_offset // CHUNK
+            chunks[chunk] = chunks.get(chunk, 0) + 1
+            self._count += 1
+            self.seen = queue_offset + 1
+
+    def add_later(self, later: "PendingTimers") -> None:
+        """Add all of a table, whose messages are behind all others."""
+        for out_ms, other in later.slots.items():
+            slot = self._slot(out_ms)
+            slot.messages.extend(other.messages)
+            slot.deletes.extend(other.deletes)
+        for chunk, number in later.chunks.items():
+            self.chunks[chunk] = self.chunks.get(chunk, 0) + number
+        for topic, number in later.counts.items():
+            self.count(topic, number)
+        self._count += len(later)
+        self.seen = max(self.seen, later.seen)
 
     def restore(self, queue_offset: int, out_ms: int, topic: str, *, is_delete: bool) -> None:
         """Enter a message, which was counted as waiting, in its slot."""
@@ -91,20 +120,20 @@ class PendingTimers:
     def keep(self, queue_offset: int) -> None:
         """Count a message as waiting, in a slot or elsewhere."""
         chunk = queue_offset // CHUNK
-        self._chunks[chunk] = self._chunks.get(chunk, 0) + 1
+        self.chunks[chunk] = self.chunks.get(chunk, 0) + 1
         self._count += 1
 
     def release(self, queue_offset: int) -> None:
         """Count a message as waiting no more."""
         chunk = queue_offset // CHUNK
-        left = self._chunks[chunk] = self._chunks[chunk] - 1
+        left = self.chunks[chunk] = self.chunks[chunk] - 1
         if not left:
-            del self._chunks[chunk]
+            del self.chunks[chunk]
         self._count -= 1
 
     def count(self, topic: str, change: int) -> None:
         """Change the number of messages of a topic."""
-        self.counts[topic] = max(0, self.counts.get(topic, 0) + change)
+        self.counts[topic] = self.counts.get(topic, 0) + change
 
     def take(self, out_ms: int, messages: int, *, with_deletes: bool) -> None:
         """Remove the first messages of a slot, and its delete requests if asked; an empty slot goes."""
@@ -161,7 +190,7 @@ class PendingTimers:
 
     def lowest(self) -> int | None:
         """Return a queue offset at or before that of the oldest waiting message, None if none waits."""
-        chunk = next(iter(self._chunks), None)
+        chunk = next(iter(self.chunks), None)
         return None if chunk is None else chunk * CHUNK
 
     # Rolls.

@@ -4,26 +4,40 @@ A copy of a timed message, delivered or stored again, has the log offset of the 
 its prepared offset, which clients cannot set. So the log alone says which messages are over.
 """
 
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from tandemq.broker.connections.connection import pack_host
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import Record, decode_message, unpack_head
-from tandemq.errors import ProtocolError
+from tandemq.engine import timer_copies, timer_heads
+from tandemq.engine.python import TimerRow
+from tandemq.errors import OffsetGone, ProtocolError
 from tandemq.model.message import (
     REAL_QID,
     REAL_TOPIC,
     RECORD_CRC,
     TIMER_DELETE,
+    TIMER_DEQUEUED,
+    TIMER_ENQUEUED,
     TIMER_OUT,
     TIMER_ROLLS,
     TRANSACTION_MASK,
     UNIQ_KEY,
     StoredMessage,
     decode_properties,
+    encode_properties,
 )
-from tandemq.model.topic import topic_name_error
-from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.model.topic import TIMER_TOPIC, topic_name_error
+from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
 from tandemq.storage.store import Store
+
+GAP_BYTES_MAX = 32 << 10
+"""Longest distance between two records that are read together."""
+READ_BYTES_MAX = 1 << 20
+_TOPIC = TIMER_TOPIC.encode()
+_NOT_COPIED = frozenset({RECORD_CRC, TIMER_ENQUEUED, TIMER_DEQUEUED})
 
 
 class NoTimedMessage(ProtocolError):
@@ -46,6 +60,28 @@ class TimerHead(NamedTuple):
     store_ms: int
 
 
+class TimedCopy(NamedTuple):
+    """What a copy of a timed message is made from, verified."""
+
+    head: TimerHead
+    queue_id: int
+    """Queue that it is delivered to."""
+    log_offset: int
+    size: int
+    flag: int
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    """The producer's address in the form of records."""
+    store_host: bytes
+    """The address of the broker that stored it, in the form of records."""
+    reconsume_times: int
+    body: bytes
+    """As stored, perhaps compressed."""
+    properties: bytes
+    """Encoded, without that of the record's CRC, and without those that the delivery adds."""
+
+
 class TimedMessage(NamedTuple):
     """A timed message as stored, verified."""
 
@@ -57,20 +93,24 @@ class TimedMessage(NamedTuple):
     log_offset: int
     size: int
 
-    @property
-    def properties(self) -> dict[str, str]:
-        """The properties, without that of the record's CRC."""
-        return {name: value for name, value in self.message.properties.items() if name != RECORD_CRC}
-
-    @property
-    def born_host(self) -> bytes:
-        """The producer's address in the form of records."""
-        return pack_host(self.message.born_host)
-
-    @property
-    def store_host(self) -> bytes:
-        """The address of the broker that stored it, in the form of records."""
-        return pack_host(self.message.store_host)
+    def copy(self, **changed: str) -> TimedCopy:
+        """Return what a copy is made from. `changed`: properties with other values."""
+        message = self.message
+        properties = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
+        return TimedCopy(
+            self.head,
+            self.queue_id,
+            self.log_offset,
+            self.size,
+            message.flag,
+            message.sys_flag,
+            message.born_ms,
+            pack_host(message.born_host),
+            pack_host(message.store_host),
+            message.reconsume_times,
+            self.body,
+            encode_properties(properties | changed).encode(),
+        )
 
 
 def read_head(store: Store, queue: ConsumeQueue, queue_offset: int) -> TimerHead | None:
@@ -86,6 +126,60 @@ def read_head(store: Store, queue: ConsumeQueue, queue_offset: int) -> TimerHead
     record, data = found
     properties = decode_properties(record.properties.decode("utf-8", "replace"))
     return head_of(record, properties, unpack_head(data, 0).prepared_offset - 1)
+
+
+class _Window(NamedTuple):
+    """Consecutive messages whose records are read together."""
+
+    queue_offset: int
+    entries: bytes
+    start: int
+    end: int
+    """Log offsets."""
+
+
+def _windows(queue_offset: int, entries: bytes) -> Iterator[_Window]:
+    at, last = 0, len(entries) // QUEUE_ENTRY_BYTES
+    while at < last:
+        stop, start, end = at, 0, 0
+        for log_offset, size, _ in QUEUE_ENTRY.iter_unpack(entries[at * QUEUE_ENTRY_BYTES :]):
+            is_next = 0 < size < PREFILL_SIZE and 0 <= log_offset - end <= GAP_BYTES_MAX
+            if stop > at and not (is_next and log_offset + size - start <= READ_BYTES_MAX):
+                break
+            start = start if stop > at else log_offset
+            end = log_offset + size
+            stop += 1
+        yield _Window(queue_offset + at, entries[at * QUEUE_ENTRY_BYTES : stop * QUEUE_ENTRY_BYTES], start, end)
+        at = stop
+
+
+def _read(store: Store, window: _Window) -> bytes:
+    if not store.log.start <= window.start < window.end <= window.start + store.config.segment_bytes:
+        return b""
+    with suppress(OffsetGone):
+        return store.log.read(window.start, window.end - window.start)
+    return b""
+
+
+def read_rows(store: Store, queue_offset: int, entries: bytes) -> Iterator[TimerRow | None]:
+    """Yield what the index needs of consecutive messages, read together; None for those that `read_head` reads.
+
+    Raises:
+        StoreError: they cannot be read.
+    """
+    for one in _windows(queue_offset, entries):
+        yield from timer_heads(_read(store, one), one.start, one.entries, one.queue_offset, _TOPIC)
+
+
+def read_copies(store: Store, queue_offset: int, entries: bytes) -> Iterator[TimedCopy | None]:
+    """Yield consecutive messages, read together; None for those that `read_timed` reads.
+
+    Raises:
+        StoreError: they cannot be read.
+    """
+    for one in _windows(queue_offset, entries):
+        for row in timer_copies(_read(store, one), one.start, one.entries, one.queue_offset, _TOPIC):
+            yield TimedCopy(TimerHead(*row[0]), *row[1:]) if row is not None else None
 
 
 def head_of(record: Record, properties: dict[str, str], origin: int) -> TimerHead:

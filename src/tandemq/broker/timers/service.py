@@ -27,7 +27,7 @@ from tandemq.broker.timers.java_files import write_java_files
 from tandemq.broker.timers.loading import TimerLoader, last_done
 from tandemq.broker.timers.metrics import TimerMetrics
 from tandemq.broker.timers.pending import PendingTimers, RollTask, Slot
-from tandemq.broker.timers.records import TimedMessage, read_head, read_timed
+from tandemq.broker.timers.records import TimedCopy, TimedMessage, read_head, read_timed
 from tandemq.broker.timers.timer_check import PATH, TimerCheck, check_of_java
 from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
 from tandemq.model.message import (
@@ -35,7 +35,6 @@ from tandemq.model.message import (
     TIMER_ENQUEUED,
     TIMER_ROLLS,
     SysFlag,
-    encode_properties,
 )
 from tandemq.model.topic import TIMER_DONE_TOPIC, TIMER_TOPIC
 from tandemq.storage.consume_queue import ConsumeQueue
@@ -54,6 +53,7 @@ behind the last one."""
 HASHES_MAX = 100_000
 """Number of waiting messages up to which a stop reads their topics, which Java brokers use to check their counts."""
 _END_MS = 1 << 62
+_ENQUEUED, _DEQUEUED = TIMER_ENQUEUED.encode(), TIMER_DEQUEUED.encode()
 _V6_MASK = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 
 
@@ -207,18 +207,24 @@ class TimedMessages:
         self.metrics.adopt(table.counts)
 
     def _plan_rolls(self, table: PendingTimers, now: Now) -> None:
+        far_ms = self._write_ms(now) + self._window_ms
         for out_ms, slot in table.slots.items():
-            roll_ms = self._roll_time(out_ms, now)
-            if roll_ms is not None:
+            if out_ms >= far_ms:
+                roll_ms = self._roll_time(out_ms, now)
                 for queue_offset in slot.messages:
                     table.roll_later(RollTask(queue_offset, out_ms), roll_ms)
 
-    def _roll_time(self, out_ms: int, now: Now) -> int | None:
-        """Return when a message is stored again, None if its own time comes first."""
-        window_ms = self._current.config.timer_roll_window * self.precision_ms
-        write_ms = rounded_down(now.wall_ms, self.precision_ms)
-        if out_ms - write_ms < window_ms:
-            return None
+    @property
+    def _window_ms(self) -> int:
+        """How far away the time of a message may be that is not stored again before."""
+        return self._current.config.timer_roll_window * self.precision_ms
+
+    def _write_ms(self, now: Now) -> int:
+        return rounded_down(now.wall_ms, self.precision_ms)
+
+    def _roll_time(self, out_ms: int, now: Now) -> int:
+        """Return when a message is stored again whose time is at least the window away."""
+        window_ms, write_ms = self._window_ms, self._write_ms(now)
         is_near = out_ms - write_ms - window_ms < window_ms // 3
         return write_ms + (window_ms // 2 if is_near else window_ms)
 
@@ -248,11 +254,11 @@ class TimedMessages:
             return False
         done = 0
         try:
-            for queue_offset in slot.messages:
+            for copy in self.damaged.copies(timers, slot.messages):
                 if turn.is_full:
                     self._is_behind = True
                     break
-                self._deliver_one(timers, queue_offset, out_ms, targets, now)
+                self._deliver_one(timers, slot.messages[done], out_ms, copy, targets, now)
                 done += 1
         finally:
             is_whole = done == len(slot.messages)
@@ -278,60 +284,60 @@ class TimedMessages:
                 found.topics[target[0]] = target[1]
         return found
 
-    def _deliver_one(self, timers: ConsumeQueue, queue_offset: int, out_ms: int, targets: _Targets, now: Now) -> None:
+    def _deliver_one(
+        self, timers: ConsumeQueue, queue_offset: int, out_ms: int, copy: TimedCopy | None, targets: _Targets, now: Now
+    ) -> None:
         turn = self._turn
         turn.room -= 1
-        read = self.damaged.read(timers, queue_offset, out_ms, now)
-        if read.timed is None:
-            if not read.waits:
-                turn.note_over(queue_offset, out_ms)
-            return
-        timed = read.timed
-        turn.bytes += timed.size
-        name = f"{timed.head.topic}+{timed.head.key}"
-        for one in (name, timed.head.key):  # before 5.3.2 a request had the key alone
-            if targets.topics.get(one) == timed.head.topic and timed.head.key:
-                targets.found.add(one)
-                self.metrics.deleted_total += 1
-                turn.note_over(queue_offset, out_ms)
+        if copy is None:
+            read = self.damaged.read(timers, queue_offset, out_ms, now)
+            if read.timed is None:
+                if not read.waits:
+                    turn.note_over(queue_offset, out_ms)
                 return
-        self._put_delivered(timed, queue_offset, now)
+            copy = read.timed.copy()
+        turn.bytes += copy.size
+        head = copy.head
+        if targets.topics and head.key:
+            for one in (f"{head.topic}+{head.key}", head.key):  # before 5.3.2 a request had the key alone
+                if targets.topics.get(one) == head.topic:
+                    targets.found.add(one)
+                    self.metrics.deleted_total += 1
+                    turn.note_over(queue_offset, out_ms)
+                    return
+        self._put_delivered(copy, queue_offset, now)
 
-    def _put_delivered(self, timed: TimedMessage, queue_offset: int, now: Now) -> None:
+    def _put_delivered(self, copy: TimedCopy, queue_offset: int, now: Now) -> None:
         """Append a message to its topic.
 
         Raises:
             StoreError: the log takes no more now.
         """
-        turn, head = self._turn, timed.head
-        properties = timed.properties
-        properties[TIMER_ENQUEUED] = str(rounded_down(head.store_ms, self.precision_ms))
-        properties[TIMER_DEQUEUED] = str(now.wall_ms)
+        turn, head = self._turn, copy.head
+        enqueued_ms = rounded_down(head.store_ms, self.precision_ms)
+        properties = copy.properties + b"%b\x01%d\x02%b\x01%d\x02" % (_ENQUEUED, enqueued_ms, _DEQUEUED, now.wall_ms)
         topic = self._topics.create_internal(head.topic, 1, now.wall_ms) or Topic(internal_topic(head.topic, 1))
         try:
-            self._put(self._topics.queue(topic, timed.queue_id), timed, properties, now)
+            self._put(self._topics.queue(topic, copy.queue_id), copy, properties, now)
         except RecordTooLarge as error:
-            log.error("timers: the message at log offset %d cannot be delivered: %s", timed.log_offset, error)
+            log.error("timers: the message at log offset %d cannot be delivered: %s", copy.log_offset, error)
         turn.note_over(queue_offset, head.out_ms)
         turn.topics.append(head.topic)
         self.metrics.dequeued(head)
 
-    def _put(
-        self, queue: ConsumeQueue, timed: TimedMessage, properties: dict[str, str], now: Now
-    ) -> AppendMessageResult:
-        message = timed.message
+    def _put(self, queue: ConsumeQueue, copy: TimedCopy, properties: bytes, now: Now) -> AppendMessageResult:
         return self._store.put(
             queue,
-            body=timed.body,
-            properties=encode_properties(properties).encode(),
-            flag=message.flag,
-            sys_flag=message.sys_flag & ~_V6_MASK,
-            born_ms=message.born_ms,
-            born_host=timed.born_host,
+            body=copy.body,
+            properties=properties,
+            flag=copy.flag,
+            sys_flag=copy.sys_flag & ~_V6_MASK,
+            born_ms=copy.born_ms,
+            born_host=copy.born_host,
             store_ms=now.wall_ms,
-            store_host=timed.store_host,
-            reconsume_times=message.reconsume_times,
-            prepared_offset=timed.log_offset + 1,
+            store_host=copy.store_host,
+            reconsume_times=copy.reconsume_times,
+            prepared_offset=copy.log_offset + 1,
         )
 
     def _deliver_repaired(self, timers: ConsumeQueue, end_ms: int, now: Now) -> None:
@@ -351,7 +357,7 @@ class TimedMessages:
             elif timed.head.is_delete:
                 self._turn.note_over(queue_offset, timed.head.out_ms)
             else:
-                self._put_delivered(timed, queue_offset, now)
+                self._put_delivered(timed.copy(), queue_offset, now)
             self.damaged.resolved(queue_offset)
 
     def _was_over(self, queue_offset: int, timed: TimedMessage) -> bool:
@@ -371,16 +377,15 @@ class TimedMessages:
                 timed = read_timed(self._store, timers, task.queue_offset)
             except ProtocolError:
                 continue  # it is handled at its time
-            properties = timed.properties
-            rolls = properties.get(TIMER_ROLLS, "0")
-            properties[TIMER_ROLLS] = str(int(rolls) + 1 if rolls.isdecimal() and len(rolls) < 9 else 1)
-            properties[TIMER_DEQUEUED] = str(now.wall_ms)
+            rolls = timed.message.properties.get(TIMER_ROLLS, "0")
+            number = int(rolls) + 1 if rolls.isdecimal() and len(rolls) < 9 else 1
+            copy = timed.copy(**{TIMER_ROLLS: str(number), TIMER_DEQUEUED: str(now.wall_ms)})
             try:
-                stored = self._put(timers, timed, properties, now)
+                stored = self._put(timers, copy, copy.properties, now)
             except RecordTooLarge:
                 continue
             self._turn.bytes += stored.size
-            self._send.note_timed(stored, properties, timed.head.out_ms)
+            self._send.note_timed(stored, timed.message.properties, timed.head.out_ms)
             self._turn.rolled.append((task, timed.head.topic))
 
     # A turn.
@@ -433,6 +438,8 @@ class TimedMessages:
         timed, self._send.timed = self._send.timed, []
         table, turn = self.table, self._turn
         if table is None:
+            if self._loader is not None:
+                self._loader.arrived.add_all(timed)
             return
         self._turn = _Turn()
         if turn.slots or turn.over or turn.rolled or self.damaged.has_changes:
@@ -441,11 +448,12 @@ class TimedMessages:
         if turn.progress is not None:
             self._progress, self._progress_end = turn.progress, self._store.log.end
             self._unnamed, self._must_write = [], False
-        for stored in timed:
-            table.add(stored.queue_offset, stored.out_ms, stored.topic, is_delete=stored.is_delete)
-            if not stored.is_delete and (roll_ms := self._roll_time(stored.out_ms, now)) is not None:
-                table.roll_later(RollTask(stored.queue_offset, stored.out_ms), roll_ms)
         if timed:
+            table.add_all(timed)
+            far_ms = self._write_ms(now) + self._window_ms
+            for queue_offset, out_ms, _, is_delete in timed:
+                if out_ms >= far_ms and not is_delete:
+                    table.roll_later(RollTask(queue_offset, out_ms), self._roll_time(out_ms, now))
             self.metrics.enqueued(timed, now)
             self.metrics.changed(now.wall_ms)
 

@@ -71,6 +71,7 @@ class SendShape:
     varied: bool = False
     topics: int = 1  # Above 1 the topics are `topic` with a number.
     delay: int = 0  # Level of delay; 0: none.
+    delay_s: int = 0  # Seconds until the delivery, a timed message; 0: none.
 
     def topic_name(self, number: int) -> str:
         """Return the name of one of the topics."""
@@ -246,6 +247,7 @@ class _Renderer:
         """Return properties, in the order of Java's map, and body."""
         shape, random = self._shape, self._random
         delay = [("DELAY", str(shape.delay))] if shape.delay else []
+        delay += [("TIMER_DELAY_SEC", str(shape.delay_s))] if shape.delay_s else []
         if not shape.varied:
             self.body_bytes += len(self._body)
             tag = [("TAGS", shape.tag)] if shape.tag else []

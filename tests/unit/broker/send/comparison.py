@@ -11,7 +11,7 @@ from tandemq.boundary import LinkKind, Now, Turn
 from tandemq.broker.send.acknowledgements import joined
 from tandemq.broker.send.processor import SendPath
 from tandemq.engine import Ack, python
-from tandemq.model.topic import SCHEDULE_TOPIC, TopicConfig
+from tandemq.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TopicConfig
 from tandemq.sim.world.disk import SimDisk
 from tandemq.storage import store
 from tandemq.storage.log import range_reader
@@ -67,7 +67,8 @@ class Recorder(Harness):
 
     def _open_queues(self) -> None:
         """Open the queues, which the first message otherwise does: on the decoded path."""
-        for topic in (*TOPICS, TopicConfig(SCHEDULE_TOPIC, 18, 18)):
+        self.node.topics.create_internal(TIMER_TOPIC, 1, self.now.wall_ms)
+        for topic in (*TOPICS, TopicConfig(SCHEDULE_TOPIC, 18, 18), TopicConfig(TIMER_TOPIC, 1, 1)):
             for queue_id in range(topic.write_queue_nums):
                 self.node.topics.queue(self.node.topics.table[topic.topic_name], queue_id)
 
@@ -138,6 +139,14 @@ def compare_turns(turns: Sequence[Sent], **changes: Any) -> Recorder:
     return compare(script, **changes)
 
 
+def _waiting(broker: Recorder) -> Any:
+    """Return the timed messages that wait, by their times, and how many by topic."""
+    table = broker.node.timers.table
+    if table is None:
+        return None
+    return ({out_ms: list(slot.messages) for out_ms, slot in table.slots.items()}, table.counts, len(table))
+
+
 _OBSERVED: dict[str, Callable[[Recorder], Any]] = {
     "responses": lambda broker: {link: bytes(data) for link, data in broker.sent.items() if data},
     "acknowledgements": lambda broker: broker.acks,
@@ -154,6 +163,7 @@ _OBSERVED: dict[str, Callable[[Recorder], Any]] = {
     "order of dirty queues": lambda broker: [(queue.topic, queue.queue_id) for queue in broker.node.store.dirty_queues],
     "pending keys": lambda broker: bytes(broker.node.store.index.pending) if broker.node.store.index else b"",
     "topics": lambda broker: broker.node.topics.as_json(),
+    "timed messages": _waiting,
 }
 
 

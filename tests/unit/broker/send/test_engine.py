@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from tandemq.codec.record.record import BatchPart
 from tandemq.codec.remoting.frame import FrameDecoder
+from tandemq.engine import NAME
 from tandemq.model.codes import ResponseCode
 from tandemq.model.topic import TopicConfig
 from tests.fuzz.frames import Frames, Sent, Turns, frame_of
 from tests.fuzz.reduction import reduced
 from tests.fuzz.values import ODD_TEXTS, STYLES
 from tests.golden import GOLDEN
-from tests.unit.broker.harness import CLIENT, send_fields
+from tests.unit.broker.harness import CLIENT, START_WALL_MS, send_fields
 from tests.unit.broker.send.comparison import (
     LINKS,
     Recorder,
@@ -46,6 +47,11 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"cluster": "Other"},
     {"step_ms": 700},
     SMALL | {"step_ms": 40_000},
+    {"step_ms": 250, "timers_max": 4},
+    {"step_ms": 250, "timer_precision_ms": 100, "flush_type": "SYNC_FLUSH"},
+    {"step_ms": 250, "timer_congest_max": 2},
+    {"step_ms": 250, "timer_enable": False},
+    {"step_ms": 700, "timer_delay_max_s": 30, "timer_roll_window": 3},
 )
 
 
@@ -315,3 +321,58 @@ def test_opaque_and_numbers_of_every_length() -> None:
             [[(1, send(0, opaque=opaque, queue=queue, binary=is_binary))] for opaque in opaques for queue in (0, 11)]
         )
     compare_turns([[(1, stream(300, 300 * turn, opaque=9_500))] for turn in range(6)])
+
+
+# Timed messages.
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_engine_takes_timed_messages_with_handle_and_room(by_engine: Count, *, binary: bool) -> None:
+    times = (
+        ("TIMER_DELAY_SEC", 5),
+        ("TIMER_DELAY_MS", 5001),
+        ("TIMER_DELIVER_MS", START_WALL_MS + 5000),
+        ("TIMER_DELAY_MS", 0),
+    )
+    properties = [f"{name}\x01{value}\x02" for name, value in times]
+
+    def turn(first: int) -> list[tuple[int, bytes]]:
+        sends = [send(first + n, queue=n % 4, properties=one, binary=binary) for n, one in enumerate(properties * 2)]
+        return [(CLIENT, b"".join(sends))]
+
+    def script(broker: Recorder) -> None:
+        broker.pass_time(1_000)
+        for number in range(4):
+            broker.receive(turn(10 * number))
+            assert broker.node.timers.table is not None
+        broker.pass_time(10_000)
+
+    broker = compare(script, timers_max=15)
+    by_engine.expect(12)
+    assert codes(broker).count(OK) >= 16
+    assert broker.sent[CLIENT].count(b"recallHandle") == 15
+    assert broker.node.store.queues["rmq_sys_wheel_timer", 0].max_offset == 15
+    assert broker.node.timers.table is not None
+    assert len(broker.node.timers.table) == 0
+    assert sum(broker.node.store.queues["T", number].max_offset for number in range(4)) == 15 + 8
+
+
+@pytest.mark.parametrize(
+    ("properties", "is_taken"),
+    [
+        ("TIMER_DELAY_SEC\x015\x02", True),
+        ("TIMER_DELAY_SEC\x01259200\x02", True),
+        ("TIMER_DELAY_SEC\x01259201\x02", False),
+        ("TIMER_DELAY_MS\x01-1\x02", False),
+        ("TIMER_DELAY_MS\x0105\x02", False),
+        ("TIMER_DELAY_SEC\x015\x02TIMER_DELAY_MS\x017000\x02", False),
+        ("TIMER_DELAY_SEC\x015\x02DELAY\x011\x02", False),
+        ("TIMER_DELAY_SEC\x015\x02TIMER_DEL_UNIQKEY\x01T+x\x02", False),
+        ("TIMER_DELAY_SEC\x015\x02TIMER_OUT_MS\x017\x02", False),
+        (f"TIMER_DELAY_SEC\x015\x02big\x01{32_500 * 'b'}\x02", False),
+    ],
+)
+def test_unusual_times_are_left_to_the_decoded_path(by_engine: Count, properties: str, *, is_taken: bool) -> None:
+    compare_turns([[(CLIENT, send(1, properties=properties) + send(2))]])
+    if NAME != "python":
+        assert by_engine.messages == 1 + is_taken

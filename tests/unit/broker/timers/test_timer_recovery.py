@@ -8,8 +8,10 @@ from random import Random
 import pytest
 
 from tandemq.boundary import Now
+from tandemq.broker.timers import loading, records
 from tandemq.broker.timers.timer_check import PATH, TimerCheck, check_of_java
 from tandemq.codec.record.record import decode_messages
+from tandemq.engine import NAME, python
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import StoredMessage
 from tandemq.model.topic import TIMER_DONE_TOPIC, TIMER_TOPIC
@@ -18,6 +20,7 @@ from tests.unit.broker.harness import Harness
 from tests.unit.broker.timers.test_timed_messages import bodies, delivered, ready, timed, waiting
 
 OK = ResponseCode.SUCCESS
+SECOND = 1_000
 SEGMENT = 1 << 20
 
 
@@ -222,3 +225,55 @@ def test_copies_of_a_java_broker_are_known_by_their_keys(tmp_path: Path, has_fil
     after = after.restart(clean=False)
     after.pass_time(8_000)
     assert len(bodies(after)) == 4
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_reading_ends_while_messages_come_as_fast_as_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_compiled: bool
+) -> None:
+    if not is_compiled:
+        monkeypatch.setattr(records, "timer_heads", python.timer_heads)
+    first = ready(tmp_path)
+    for number in range(20):
+        timed(first, b"%d" % number, UNIQ_KEY=f"K{number}", TIMER_DELAY_SEC="60")
+    timed(first, b"soon", UNIQ_KEY="S", TIMER_DELAY_SEC="30")
+    monkeypatch.setattr(loading, "SLICE_RECORDS", 3)
+    broker = Harness(first.disk, first.config, now=Now(SECOND, first.now.wall_ms))
+    out = str(broker.now.wall_ms + 60_000)
+    sent = 0
+    while broker.node.timers.table is None:
+        for _ in range(4):
+            timed(broker, b"new%d" % sent, UNIQ_KEY=f"N{sent}", TIMER_DELIVER_MS=out)
+            sent += 1
+        timed(broker, b"-", UNIQ_KEY="D", TIMER_DELIVER_MS=out, TIMER_DEL_UNIQKEY="TopicA+K3")
+        assert sent < 200
+        broker.pass_time(5)
+    assert sent >= 8
+    assert waiting(broker) == 21 + sent + sent // 4
+    assert broker.node.timers.metrics.by_topic()["TopicA"] <= 21 + sent
+    for seconds, count in ((35, 1), (40, 20 + sent)):
+        broker.pass_time(seconds * SECOND)
+        assert len(bodies(broker)) == count
+    assert Counter(bodies(broker)) == Counter(
+        [b"soon", *(b"%d" % number for number in range(20) if number != 3), *(b"new%d" % n for n in range(sent))]
+    )
+
+
+def test_index_row_of_the_engine_is_what_the_code_in_python_reads(tmp_path: Path) -> None:
+    broker = busy(SimDisk(Random(1)))
+    timers = broker.node.store.queues[TIMER_TOPIC, 0]
+    broker.node.store.commit()
+    rows = list(records.read_rows(broker.node.store, 0, timers.read(0, timers.max_offset)))
+    heads = [records.read_head(broker.node.store, timers, at) for at in range(timers.max_offset)]
+    assert len(rows) == len(heads) > 60
+    assert [head for head, row in zip(heads, rows, strict=True) if row is not None and head != row] == []
+    assert NAME == "python" or None not in rows
+    copies = records.read_copies(broker.node.store, 0, timers.read(0, timers.max_offset))
+    for at, copy in enumerate(copies):
+        timed_message = records.read_timed(broker.node.store, timers, at)
+        assert copy == timed_message.copy() or (copy is None and (NAME == "python" or timed_message.head.is_rolled))
+    assert {(head.is_delete, head.is_rolled) for head in heads if head} == {
+        (False, False),
+        (True, False),
+        (False, True),
+    }
