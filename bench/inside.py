@@ -71,6 +71,8 @@ class _Driven:
         first = turn = self.node.turn(received, events or [], self.now)
         while turn.jobs:
             turn = self.node.turn([], [JobDone(job, job.run()) for job in turn.jobs], self.now)
+            for link, buffers in turn.sends.items():
+                first.send(link, *buffers)
         return first
 
 

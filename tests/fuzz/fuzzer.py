@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tandemq.broker.connections.connection import pack_host
+from tandemq.broker.filter.parser import compile_filter
 from tandemq.broker.timers.records import TimedCopy, TimedMessage, TimerHead, head_of
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import decode_message, parse_record, record_fault, unpack_head
@@ -22,6 +23,7 @@ from tandemq.engine import KEY_ROW, python
 from tandemq.model.message import decode_properties
 from tandemq.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
 from tandemq.storage.consume_queue import PREFILL_SIZE
+from tests.fuzz.filters import expression, program_steps, properties
 from tests.fuzz.frames import Frames, Sent, Turns
 from tests.fuzz.records import damaged, log_of
 from tests.fuzz.reduction import reduced
@@ -216,6 +218,7 @@ class Fuzzer:
         properties = data[start : start + random.randrange(200)]
         self._same(is_compared, lambda engine: engine.key_rows("T", properties, start, end[0]), properties)
         self._gather(data, base)
+        self._filter(is_compared)
         rows = b"".join([KEY_ROW.pack(random.getrandbits(31), start, random.getrandbits(63)) for _ in range(3)])
         self._same(is_compared, lambda engine: _linked(engine, rows, start), rows)
 
@@ -279,22 +282,20 @@ class Fuzzer:
             return random.choice((None, b"", held[: end - start], held))
 
         recent_start = random.choice((base, 1 << 40))
-        self.engine.gather_messages(
-            entries,
-            0,
-            0,
-            b"T",
-            random.choice((None, {0})),
-            5,
-            1 << 20,
-            1 << 62,
-            base + len(data),
-            blocks,
-            64,
-            recent_start,
-            bytearray(data),
-            load,
-        )
+        read = 1 << 62, base + len(data), blocks, 64, recent_start, bytearray(data), load
+        self.engine.gather_messages(entries, 0, 0, b"T", random.choice((None, {0})), 5, 1 << 20, *read)
+        text = expression(random)
+        program = self.engine.FilterProgram(program_steps(text), 3, compile_filter(text).matches)
+        limits = 5, 1 << 20, random.choice((1, 1 << 20)), random.choice((1, 1 << 20)), random.choice((0, 1 << 20))
+        self.engine.select_messages(entries, 0, 0, b"T", program, *limits, *read)
+
+    def _filter(self, is_compared: bool) -> None:
+        random = self._random
+        text, stored = expression(random), properties(random)
+        if random.getrandbits(1):
+            stored = damaged(random, stored)
+        steps, matches = program_steps(text), compile_filter(text).matches
+        self._same(is_compared, lambda engine: engine.FilterProgram(steps, 3, matches).matches(stored), stored)
 
     def _same(self, is_compared: bool, call: Callable[[Any], Any], given: bytes) -> None:
         found = _outcome(partial(call, self.engine))

@@ -1,6 +1,7 @@
 """The engine: the work per message of sends, replication and dispatch, compiled if possible, else in Python.
 
     engine.pyx   compiled to `tandemq._engine`
+    program.py   SQL92 filters in the form that the compiled engine evaluates
     python.py    the same in Python: used where the compiled module is missing, and with TANDEMQ_ENGINE=python
 
 Both have the same interface and make the same bytes; `NAME` says which one is in use.
@@ -9,6 +10,7 @@ Source: docs/decisions/0016-one-engine.md.
 
 from tandemq.engine.choice import (
     NAME,
+    FilterProgram,
     QueueTail,
     SendEngine,
     TopicTarget,
@@ -19,13 +21,23 @@ from tandemq.engine.choice import (
     link_keys,
     record_entries,
     record_properties,
+    select_messages,
     stage_records,
     stored_messages,
     timer_copies,
     timer_heads,
     verify_records,
 )
-from tandemq.engine.python import KEY_ROW, KEY_ROW_BYTES, TIMED_BYTES_MAX, Ack, Gathered, TimedSend
+from tandemq.engine.python import (
+    KEY_ROW,
+    KEY_ROW_BYTES,
+    TIMED_BYTES_MAX,
+    Ack,
+    Gathered,
+    Selected,
+    TimedSend,
+    evaluation_cost,
+)
 
 __all__ = [
     "KEY_ROW",
@@ -33,18 +45,22 @@ __all__ = [
     "NAME",
     "TIMED_BYTES_MAX",
     "Ack",
+    "FilterProgram",
     "Gathered",
     "QueueTail",
+    "Selected",
     "SendEngine",
     "TimedSend",
     "TopicTarget",
     "commit_staged",
+    "evaluation_cost",
     "gather_messages",
     "key_hash",
     "key_rows",
     "link_keys",
     "record_entries",
     "record_properties",
+    "select_messages",
     "stage_records",
     "stored_messages",
     "timer_copies",

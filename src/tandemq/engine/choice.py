@@ -32,6 +32,7 @@ else:
     chosen = _load()
 
 NAME = chosen.NAME
+FilterProgram = chosen.FilterProgram
 QueueTail = chosen.QueueTail
 SendEngine = chosen.SendEngine
 TopicTarget = chosen.TopicTarget
@@ -42,6 +43,7 @@ key_rows = chosen.key_rows
 link_keys = chosen.link_keys
 record_entries = chosen.record_entries
 record_properties = chosen.record_properties
+select_messages = chosen.select_messages
 stage_records = chosen.stage_records
 stored_messages = chosen.stored_messages
 timer_copies = chosen.timer_copies

@@ -22,6 +22,7 @@ from tandemq.engine.python import (
     LinkedKeys,
     RecordEntry,
     RecordProperties,
+    Selected,
     StagedRecords,
     StoredMessages,
     TakenSends,
@@ -131,6 +132,7 @@ include "keys.pxi"
 include "records.pxi"
 include "pulls.pxi"
 include "messages.pxi"
+include "filters.pxi"
 include "send_header.pxi"
 include "send_properties.pxi"
 include "send_engine.pxi"

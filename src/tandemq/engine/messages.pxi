@@ -131,5 +131,13 @@ def record_properties(bytes data):
     cdef list found = []
     while start < end and read_record(raw + start, end - start, &record):
         start += record.size
-        found.append(RecordProperties(record.queue_offset, start, property_dict(record.properties, shared)))
+        found.append(
+            RecordProperties(
+                record.queue_offset,
+                record.log_offset,
+                start,
+                record.properties.size,
+                property_dict(record.properties, shared),
+            )
+        )
     return found

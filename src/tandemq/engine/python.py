@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from tandemq.codec.record.entries import BLANK_BYTES_MIN, BLANK_MAGIC, INDEX_ENTRY, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import Buffer, Record, parse_record, peek, read_message, record_keys, tags_code
+from tandemq.engine.program import FilterStep
 from tandemq.errors import ProtocolError
 from tandemq.model.java_hash import cached_java_hash, java_hash
 from tandemq.model.message import StoredMessage, SysFlag, decode_properties
@@ -480,8 +481,11 @@ class RecordProperties(NamedTuple):
     """Properties of a record, and where it ends."""
 
     queue_offset: int
+    log_offset: int
     end: int
     """Position behind the record."""
+    size: int
+    """Bytes of the properties."""
     properties: dict[str, str]
 
 
@@ -496,7 +500,85 @@ def record_properties(data: bytes) -> list[RecordProperties]:
         start += record.size
         found.append(
             RecordProperties(
-                record.queue_offset, start, decode_properties(record.properties.decode("utf-8", "replace"))
+                record.queue_offset,
+                record.log_offset,
+                start,
+                len(record.properties),
+                decode_properties(record.properties.decode("utf-8", "replace")),
             )
         )
     return found
+
+
+class FilterProgram:
+    """An SQL92 filter over stored properties."""
+
+    __slots__ = ("_matches", "parts")
+
+    def __init__(self, steps: Sequence[FilterStep], parts: int, matches: Callable[[dict[str, str]], bool]) -> None:
+        """Take a filter.
+
+        Args:
+            steps: its evaluation; the last step is the whole.
+            parts: number of its constants and properties.
+            matches: the same in Python, which decides what is unusual, and without a compiler everything.
+        """
+        self.parts = parts
+        self._matches = matches
+
+    def matches(self, properties: bytes) -> bool:
+        """Return whether stored properties match."""
+        return self._matches(decode_properties(properties.decode("utf-8", "replace")))
+
+
+class Selected(NamedTuple):
+    """Records that match a filter, one behind the other."""
+
+    data: bytes
+    messages: int
+    next_offset: int
+    """Queue offset behind the last examined entry."""
+    examined: int
+    """Bytes of the records that the filter was evaluated for."""
+    cost: int
+    """Cost of these evaluations (`evaluation_cost`)."""
+
+
+def select_messages(
+    entries: bytes,
+    queue_offset: int,
+    queue_id: int,
+    topic: bytes,
+    program: FilterProgram,
+    most: int,
+    bytes_max: int,
+    examined_max: int,
+    cost_max: int,
+    span_max: int,
+    limit: int,
+    written_end: int,
+    blocks: dict[int, bytes],
+    block_bytes: int,
+    recent_start: int,
+    recent: bytearray,
+    load: Callable[[int, int, int], bytes | None],
+) -> Selected | None:
+    """Return the records of queue entries that match a filter; None: the caller reads and examines them one by one.
+
+    None is returned for unusual entries and records, and always without a compiler. The other arguments are those of
+    `gather_messages`.
+
+    Args:
+        examined_max: bytes of examined records from which on no more are examined.
+        cost_max: cost of evaluations (`evaluation_cost`) from which on no more are examined.
+        span_max: bytes of the log behind the first record from which on no more are examined if one matched.
+
+    Raises:
+        Exception: what `load` raises.
+    """
+    return None
+
+
+def evaluation_cost(parts: int, size: int) -> int:
+    """Return the cost of a filter with a number of constants and properties, for properties of a size in bytes."""
+    return (1 + parts) * (64 + size)

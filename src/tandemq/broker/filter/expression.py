@@ -1,4 +1,7 @@
-"""Parts of compiled SQL92 filter expressions: functions from the properties of a message to a value.
+"""Parts of compiled SQL92 filter expressions: functions from the properties of a message to a value, and their code.
+
+The functions say what an expression means. The code is the same for the compiled engine, which evaluates it over stored
+properties and leaves to the functions what is unusual (docs/decisions/0018-sql-filters-in-the-engine.md).
 
 Unknown (None) is neither true nor false: a message matches only if the whole is true. Checks at the time of compilation
 are those of RocketMQ, so that an expression is refused here exactly if it is refused there.
@@ -11,12 +14,21 @@ from enum import Enum, auto
 from operator import ge, gt, le, lt
 
 from tandemq.broker.filter.tokens import FilterInvalid
-from tandemq.broker.filter.values import Value, compare, compare_as_numbers, negated
+from tandemq.broker.filter.values import Int32, Int64, Value, compare, compare_as_numbers, negated
+from tandemq.engine.program import LESS, MORE, NEGATES, PREFIX, SAME, SUFFIX, FilterCode, FilterOperation, ValueKind
 
 Properties = Mapping[str, str]
 Evaluate = Callable[[Properties], Value]
 Condition = Callable[[Properties], bool | None]
 _TEXT_MAX = 80
+_KINDS: dict[type, ValueKind] = {
+    type(None): ValueKind.UNKNOWN,
+    bool: ValueKind.LOGICAL,
+    str: ValueKind.TEXT,
+    Int32: ValueKind.INT32,
+    Int64: ValueKind.INT64,
+    float: ValueKind.DOUBLE,
+}
 
 
 class Nature(Enum):
@@ -33,16 +45,24 @@ class Nature(Enum):
 class Part:
     """A part of an expression."""
 
-    __slots__ = ("depth", "evaluate", "name", "nature", "text", "value")
+    __slots__ = ("code", "depth", "evaluate", "name", "nature", "text", "value")
 
     def __init__(
-        self, nature: Nature, evaluate: Evaluate, text: str, *parts: "Part", value: Value = None, name: str = ""
+        self,
+        nature: Nature,
+        evaluate: Evaluate,
+        code: FilterCode,
+        text: str,
+        *parts: "Part",
+        value: Value = None,
+        name: str = "",
     ) -> None:
         """Keep what the parts around it need.
 
         Args:
             nature: what the part is.
             evaluate: returns its value for the properties of a message.
+            code: the same for the engine.
             text: the part for error messages.
             parts: what it consists of.
             value: of a constant.
@@ -50,6 +70,7 @@ class Part:
         """
         self.nature = nature
         self.evaluate = evaluate
+        self.code = code
         self.text = text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
         self.value = value
         self.name = name
@@ -63,18 +84,21 @@ class Part:
 
 def constant(value: Value, text: str) -> Part:
     """A constant."""
-    return Part(Nature.CONSTANT, lambda _: value, text, value=value)
+    code = FilterCode(FilterOperation.CONSTANT, option=_KINDS[type(value)], value=value)
+    return Part(Nature.CONSTANT, lambda _: value, code, text, value=value)
 
 
 def named_property(name: str) -> Part:
     """A property, unknown if the message has none of this name."""
-    return Part(Nature.PROPERTY, lambda properties: properties.get(name), name, name=name)
+    code = FilterCode(FilterOperation.PROPERTY, value=name)
+    return Part(Nature.PROPERTY, lambda properties: properties.get(name), code, name, name=name)
 
 
 def negative(part: Part) -> Part:
     """The negative of a number; unknown for everything else, also for properties."""
     evaluate = part.evaluate
-    return Part(Nature.NUMBER, lambda properties: negated(evaluate(properties)), f"-{part.text}", part)
+    code = FilterCode(FilterOperation.NEGATIVE, (part.code,))
+    return Part(Nature.NUMBER, lambda properties: negated(evaluate(properties)), code, f"-{part.text}", part)
 
 
 def condition_of(part: Part) -> Condition:
@@ -91,17 +115,22 @@ def condition_of(part: Part) -> Condition:
     raise FilterInvalid(f"{part.text} is neither true nor false")
 
 
+def condition_code(part: Part) -> FilterCode:
+    """Return the engine's code of a part as a condition, for parts that `condition_of` accepts."""
+    return FilterCode(FilterOperation.TRUTH, (part.code,)) if part.nature is Nature.PROPERTY else part.code
+
+
 def negation(part: Part) -> Part:
     """NOT. Raises as `condition_of`."""
-    return _not(condition_of(part), f"NOT {part.text}", part)
+    return _not(condition_of(part), condition_code(part), f"NOT {part.text}", part)
 
 
-def _not(condition: Condition, text: str, *parts: Part) -> Part:
+def _not(condition: Condition, code: FilterCode, text: str, *parts: Part) -> Part:
     def evaluate(properties: Properties) -> Value:
         found = condition(properties)
         return None if found is None else not found
 
-    return Part(Nature.CONDITION, evaluate, text, *parts)
+    return Part(Nature.CONDITION, evaluate, FilterCode(FilterOperation.NOT, (code,)), text, *parts)
 
 
 def joined(parts: list[Part], *, decides: bool) -> Part:
@@ -121,7 +150,9 @@ def joined(parts: list[Part], *, decides: bool) -> Part:
                 return decides
         return (not decides) if is_known else None
 
-    return Part(Nature.CONDITION, evaluate, (" OR " if decides else " AND ").join(part.text for part in parts), *parts)
+    code = FilterCode(FilterOperation.ANY if decides else FilterOperation.ALL, tuple(map(condition_code, parts)))
+    text = (" OR " if decides else " AND ").join(part.text for part in parts)
+    return Part(Nature.CONDITION, evaluate, code, text, *parts)
 
 
 def equal(left: Part, right: Part, *, negates: bool = False) -> Part:
@@ -146,9 +177,11 @@ def is_null(part: Part, *, negates: bool = False) -> Part:
 
 def _equal(left: Part, right: Part, *, negates: bool) -> Part:
     text = f"{left.text} {'<>' if negates else '='} {right.text}"
+    code = FilterCode(FilterOperation.EQUAL, (left.code, right.code))
     direct = _of_property(left, right, negates=negates)
     if direct is not None:
-        return Part(Nature.CONDITION, direct, text, left, right)
+        code = FilterCode(FilterOperation.NOT, (code,)) if negates else code
+        return Part(Nature.CONDITION, direct, code, text, left, right)
     left_of, right_of = left.evaluate, right.evaluate
 
     def evaluate(properties: Properties) -> bool | None:
@@ -157,7 +190,9 @@ def _equal(left: Part, right: Part, *, negates: bool) -> Part:
             return True if other is None else None
         return other is not None and compare(one, other) == 0
 
-    return _not(evaluate, text, left, right) if negates else Part(Nature.CONDITION, evaluate, text, left, right)
+    if negates:
+        return _not(evaluate, code, text, left, right)
+    return Part(Nature.CONDITION, evaluate, code, text, left, right)
 
 
 def _of_property(left: Part, right: Part, *, negates: bool) -> Evaluate | None:
@@ -182,6 +217,7 @@ def _of_property(left: Part, right: Part, *, negates: bool) -> Evaluate | None:
 
 
 _ORDERS: dict[str, Callable[[int, int], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
+_ORDER_OPTIONS = {"<": LESS, "<=": LESS | SAME, ">": MORE, ">=": MORE | SAME}
 
 
 def ordered(left: Part, sign: str, right: Part) -> Part:
@@ -204,7 +240,8 @@ def ordered(left: Part, sign: str, right: Part) -> Part:
             return order(compare_as_numbers(one, other), 0)
         return order(compare(one, other), 0)
 
-    return Part(Nature.CONDITION, evaluate, f"{left.text} {sign} {right.text}", left, right)
+    code = FilterCode(FilterOperation.ORDER, (left.code, right.code), _ORDER_OPTIONS[sign])
+    return Part(Nature.CONDITION, evaluate, code, f"{left.text} {sign} {right.text}", left, right)
 
 
 def between(part: Part, low: Part, high: Part, *, negates: bool = False) -> Part:
@@ -249,7 +286,9 @@ def one_of(part: Part, texts: frozenset[str], *, negates: bool = False) -> Part:
         value = properties.get(name)
         return None if value is None else (value in texts) is not negates
 
-    return Part(Nature.CONDITION, evaluate, f"{part.text} IN", part)
+    wanted = (constant(text, "").code for text in sorted(texts))
+    code = FilterCode(FilterOperation.IN, (part.code, *wanted), NEGATES if negates else 0)
+    return Part(Nature.CONDITION, evaluate, code, f"{part.text} IN", part)
 
 
 _CONTAINS: dict[str, Callable[[str, str], bool]] = {
@@ -257,6 +296,7 @@ _CONTAINS: dict[str, Callable[[str, str], bool]] = {
     "STARTSWITH": str.startswith,
     "ENDSWITH": str.endswith,
 }
+_CONTAINS_OPTIONS = {"CONTAINS": 0, "STARTSWITH": PREFIX, "ENDSWITH": SUFFIX}
 
 
 def containing(part: Part, word: str, text: str, *, negates: bool = False) -> Part:
@@ -270,4 +310,6 @@ def containing(part: Part, word: str, text: str, *, negates: bool = False) -> Pa
         value = value_of(properties)
         return bool(text) and isinstance(value, str) and contains(value, text) is not negates
 
-    return Part(Nature.CONDITION, evaluate, f"{part.text} {word}", part)
+    option = _CONTAINS_OPTIONS[word] | (NEGATES if negates else 0)
+    code = FilterCode(FilterOperation.CONTAINS, (part.code, constant(text, "").code), option)
+    return Part(Nature.CONDITION, evaluate, code, f"{part.text} {word}", part)

@@ -14,12 +14,14 @@ Source: docs/reference/filters.md; RocketMQ SelectorParser.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from tandemq.broker.filter.expression import (
     Condition,
     Part,
     Properties,
     between,
+    condition_code,
     condition_of,
     constant,
     containing,
@@ -34,6 +36,8 @@ from tandemq.broker.filter.expression import (
 )
 from tandemq.broker.filter.tokens import FilterInvalid, Kind, Tokens
 from tandemq.broker.filter.values import Value, fraction, whole
+from tandemq.engine import FilterProgram
+from tandemq.engine.program import FilterCode, steps_of
 
 EXPRESSION_CHARACTERS_MAX = 16 * 1024
 PARTS_MAX = 1000
@@ -46,14 +50,15 @@ _SUBSTRING = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 class SqlFilter:
     """A compiled expression."""
 
-    __slots__ = ("_condition", "names", "parts", "text")
+    __slots__ = ("_condition", "names", "parts", "program", "text")
 
-    def __init__(self, text: str, condition: Condition, names: frozenset[str], parts: int) -> None:
+    def __init__(self, text: str, condition: Condition, code: FilterCode, names: frozenset[str], parts: int) -> None:
         """Keep the condition.
 
         Args:
             text: the expression.
             condition: returns whether properties match, or None if that is unknown.
+            code: the same for the engine.
             names: properties that the expression reads.
             parts: number of its constants and properties, which its cost grows with.
         """
@@ -61,13 +66,19 @@ class SqlFilter:
         self._condition = condition
         self.names = names
         self.parts = parts
+        self.program = FilterProgram(steps_of(code), parts, partial(_matches, condition))
+        """The engine's filter, over stored properties."""
 
     def matches(self, properties: Properties) -> bool:
         """Return whether a message matches. Unknown is no match, nor is a value that cannot be compared."""
-        try:
-            return self._condition(properties) is True
-        except ValueError:
-            return False
+        return _matches(self._condition, properties)
+
+
+def _matches(condition: Condition, properties: Properties) -> bool:
+    try:
+        return condition(properties) is True
+    except ValueError:
+        return False
 
 
 def compile_filter(expression: str) -> SqlFilter:
@@ -81,8 +92,9 @@ def compile_filter(expression: str) -> SqlFilter:
             f"the expression has {len(expression)} characters, at most {EXPRESSION_CHARACTERS_MAX} are allowed"
         )
     parser = _Parser(Tokens(expression))
-    condition = condition_of(parser.disjunction())
-    return SqlFilter(expression, condition, frozenset(parser.names), parser.parts)
+    selector = parser.disjunction()
+    condition = condition_of(selector)
+    return SqlFilter(expression, condition, condition_code(selector), frozenset(parser.names), parser.parts)
 
 
 class _Parser:

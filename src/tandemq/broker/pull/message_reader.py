@@ -20,19 +20,22 @@ from tandemq.broker.filter.retry import RetryFilter
 from tandemq.broker.state.damage_table import WAITS, Damages
 from tandemq.codec.record.entries import QUEUE_ENTRY
 from tandemq.codec.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, TOPIC_V1_BYTES_MAX
-from tandemq.engine import Gathered, record_properties
+from tandemq.engine import Gathered, Selected, evaluation_cost, record_properties
 from tandemq.errors import OffsetGone
 from tandemq.model.message import SysFlag
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, unpack_entries
 from tandemq.storage.log.commit_log import CommitLog
 
 EXAMINED_ENTRIES_MAX = 800
-EXAMINED_ENTRIES_MIN = 32
-"""Entries that a pull with an SQL filter examines however large the filter is."""
-EVALUATED_PARTS_MAX = 20_000
-"""Constants and properties evaluated by a pull with an SQL filter."""
+EVALUATION_COST_MAX = 4 << 20
+"""Cost of evaluations (`evaluation_cost`) from which on a pull with an SQL filter examines no more messages."""
 EXAMINED_BYTES_MAX = 4 << 20
 """Bytes of records from which on such a pull examines no more."""
+EXAMINED_SPAN_MAX = 32 << 20
+"""Bytes of the log behind the first record from which on such a pull examines no more if a message matched.
+
+Consumers that read many queues side by side then need the same cached blocks of the log.
+"""
 EXAMINED_AT_ONCE = 64
 EXAMINED_AT_ONCE_BYTES = 256 << 10
 JOINED_RECORD_BYTES_MAX = 8192
@@ -67,6 +70,8 @@ class Messages(NamedTuple):
     """Set if the entry at `next_offset` is damaged, or its record."""
     waits_at: int | None = None
     """Log offset of the message at `next_offset`, if it is damaged and waits for its repair."""
+    cost: int = 0
+    """Cost of evaluating an SQL filter (`evaluation_cost`)."""
 
 
 class _Selection(NamedTuple):
@@ -122,11 +127,59 @@ class MessageReader:
         self, queue: ConsumeQueue, offset: int, sql: SqlFilter | RetryFilter, *, most: int, bytes_max: int, limit: int
     ) -> Messages:
         """Read the messages whose properties match; arguments and errors as for `read`."""
-        stop = offset + max(EXAMINED_ENTRIES_MIN, min(EXAMINED_ENTRIES_MAX, EVALUATED_PARTS_MAX // (1 + sql.parts)))
+        if isinstance(sql, SqlFilter) and not self._damages.ranges:
+            entries = queue.read(offset, EXAMINED_ENTRIES_MAX)
+            selected = self._select_matching(queue, entries, offset, sql, most, bytes_max, limit)
+            if selected is not None:
+                data, count, next_offset, _, cost = selected
+                return Messages([data] if count else [], count, len(data), next_offset, cost=cost)
+        return self._examine(queue, offset, sql, most, bytes_max, limit)
+
+    def _select_matching(
+        self,
+        queue: ConsumeQueue,
+        entries: bytes,
+        offset: int,
+        sql: SqlFilter,
+        most: int,
+        bytes_max: int,
+        limit: int,
+    ) -> Selected | None:
+        """Examine messages by the engine; None if one is unusual, does not match its entry, or was deleted."""
+        try:
+            return self._log.reader.select(
+                entries,
+                offset,
+                queue.queue_id,
+                queue.topic.encode(),
+                sql.program,
+                most=most,
+                bytes_max=bytes_max,
+                examined_max=EXAMINED_BYTES_MAX,
+                cost_max=EVALUATION_COST_MAX,
+                span_max=EXAMINED_SPAN_MAX,
+                limit=limit,
+            )
+        except OffsetGone:
+            return None
+
+    def _examine(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        sql: SqlFilter | RetryFilter,
+        most: int,
+        bytes_max: int,
+        limit: int,
+    ) -> Messages:
+        """Examine messages one by one."""
+        stop = offset + EXAMINED_ENTRIES_MAX
         found: list[bytes] = []
-        size = examined = 0
+        first: int | None = None
+        size = examined = cost = 0
         part = Messages([], 0, 0, offset)
-        while offset < stop and examined < EXAMINED_BYTES_MAX:
+        while offset < stop and len(found) < most and examined < EXAMINED_BYTES_MAX:
+            before = offset
             try:
                 wanted = min(EXAMINED_AT_ONCE, stop - offset)
                 part = self.read(queue, offset, None, most=wanted, bytes_max=EXAMINED_AT_ONCE_BYTES, limit=limit)
@@ -137,18 +190,26 @@ class MessageReader:
             for data in map(bytes, part.buffers):
                 start = 0
                 for record in record_properties(data):
-                    if sql.matches(record.properties):
-                        size += record.end - start
-                        if found and (len(found) >= most or size > bytes_max):
-                            size -= record.end - start
-                            return Messages([b"".join(found)], len(found), size, record.queue_offset)
+                    first = record.log_offset if first is None else first
+                    is_full = (
+                        len(found) >= most
+                        or examined >= EXAMINED_BYTES_MAX
+                        or cost >= EVALUATION_COST_MAX
+                        or (found and record.log_offset - first > EXAMINED_SPAN_MAX)
+                    )
+                    matches = not is_full and sql.matches(record.properties)
+                    if is_full or (matches and found and size + record.end - start > bytes_max):
+                        return Messages([b"".join(found)] if found else [], len(found), size, offset, cost=cost)
+                    if matches:
                         found.append(data[start : record.end])
-                    start = record.end
-            examined += part.size
-            if part.next_offset == offset or part.mismatch is not None or part.waits_at is not None:
+                        size += record.end - start
+                    examined += record.end - start
+                    cost += evaluation_cost(sql.parts, record.size)
+                    start, offset = record.end, record.queue_offset + 1
+            if part.next_offset == before or part.mismatch is not None or part.waits_at is not None:
                 break
             offset = part.next_offset
-        return part._replace(buffers=[b"".join(found)] if found else [], number=len(found), size=size)
+        return part._replace(buffers=[b"".join(found)] if found else [], number=len(found), size=size, cost=cost)
 
     def _gather(
         self,

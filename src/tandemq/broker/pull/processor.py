@@ -48,6 +48,8 @@ SUSPEND = 2
 SUSPEND_MS_MAX = 120_000
 TURN_BYTES_MAX = 16 << 20
 """Memory budget for answers within one turn; pulls beyond it wait for the next turn."""
+EVALUATION_BYTES = 4
+"""Bytes of that budget for each unit of `evaluation_cost`."""
 LINK_BYTES_MAX = 8 << 20
 """Maximum of unsent bytes of a connection; its further pulls wait until the client has read some."""
 WAITING_PER_LINK_MAX = 4096
@@ -357,7 +359,7 @@ class PullPath:
             self._wait(pull, turn, end)
             return True
         try:
-            buffers, count, size, next_offset, mismatch, waits_at = self._read(pull)
+            buffers, count, size, next_offset, mismatch, waits_at, cost = self._read(pull)
         except OffsetGone:
             pull.queue.correct_min(self._store.log.start)
             next_offset = max(pull.fields.queue_offset + 1, pull.queue.min_offset)
@@ -366,6 +368,7 @@ class PullPath:
         except StoreError as error:
             self._cannot_read(pull, turn, error)
             return True
+        self._spent += cost * EVALUATION_BYTES
         is_lost = mismatch is not None and self.suspects is not None and not self.suspects(pull.queue, mismatch)
         next_offset += is_lost
         if not count and (mismatch is not None or waits_at is not None):

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from tandemq.boundary import File
-from tandemq.engine import Gathered, gather_messages
+from tandemq.engine import FilterProgram, Gathered, Selected, gather_messages, select_messages
 from tandemq.errors import OffsetGone
 from tandemq.storage.log.recent_writes import RecentWrites
 
@@ -107,6 +107,46 @@ class RangeReader:
         )  # fmt: skip
         if found is not None:
             self._account(len(found.data))
+        return found
+
+    def select(
+        self,
+        entries: bytes,
+        queue_offset: int,
+        queue_id: int,
+        topic: bytes,
+        program: FilterProgram,
+        *,
+        most: int,
+        bytes_max: int,
+        examined_max: int,
+        cost_max: int,
+        span_max: int,
+        limit: int,
+    ) -> Selected | None:
+        """Return the records of queue entries that match; see `engine.select_messages`. Raises as `gather`."""
+        log = self._log
+        found = select_messages(
+            entries,
+            queue_offset,
+            queue_id,
+            topic,
+            program,
+            most,
+            bytes_max,
+            examined_max,
+            cost_max,
+            span_max,
+            limit,
+            log.written_end,
+            self._blocks,
+            BLOCK_BYTES,
+            log.recent.start,
+            log.recent.data,
+            self._load,
+        )
+        if found is not None:
+            self._account(found.examined)
         return found
 
     def _load(self, start: int, end: int, run_end: int) -> bytes | None:

@@ -5,9 +5,12 @@ from random import Random
 
 import pytest
 
-from tandemq.broker.filter.parser import EXPRESSION_CHARACTERS_MAX
-from tandemq.broker.pull import message_reader
+from tandemq.broker.filter.parser import EXPRESSION_CHARACTERS_MAX, compile_filter
+from tandemq.broker.pull import message_reader, processor
+from tandemq.broker.pull.message_reader import MessageReader
 from tandemq.codec.remoting.fastjson import dumps
+from tandemq.engine import evaluation_cost, record_properties
+from tandemq.load.wire.frames import PullFrames
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tests.unit.broker.harness import CLIENT, Harness, messages_in
@@ -55,6 +58,8 @@ def test_filtered_messages_are_those_of_all_that_match(
     monkeypatch.setattr(message_reader, "EXAMINED_AT_ONCE", random.choice((1, 7, 64)))
     monkeypatch.setattr(message_reader, "EXAMINED_BYTES_MAX", random.choice((1, 3_000, 1 << 20)))
     monkeypatch.setattr(message_reader, "EXAMINED_AT_ONCE_BYTES", random.choice((500, 256 << 10)))
+    monkeypatch.setattr(message_reader, "EXAMINED_SPAN_MAX", random.choice((1, 3_000, 1 << 20)))
+    monkeypatch.setattr(message_reader, "EVALUATION_COST_MAX", random.choice((1, 3_000, 1 << 20)))
     wanted = []
     for number in range(150):
         n = random.randrange(10)
@@ -86,14 +91,50 @@ def test_held_pull_is_woken_by_a_message_that_matches(broker: Harness) -> None:
     assert bodies(answer) == [b"five"]
 
 
-def test_large_filters_examine_fewer_messages(broker: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_reader, "EXAMINED_ENTRIES_MAX", 60)
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_costly_filters_examine_fewer_messages(
+    broker: Harness, monkeypatch: pytest.MonkeyPatch, *, is_damaged: bool
+) -> None:
+    """The cost of a pull is limited, by whichever way its messages are examined."""
     for _ in range(100):
         broker.send("TopicA", n="1")
-    small, large = sql(broker, "n = 2"), sql(broker, " OR ".join(["n = 2"] * 490))
-    assert small is not None
-    assert large is not None
-    assert (small.fields["nextBeginOffset"], large.fields["nextBeginOffset"]) == ("60", "32")
+    large = " OR ".join(["n = 2"] * 490)
+    monkeypatch.setattr(message_reader, "EXAMINED_ENTRIES_MAX", 60)
+    cost = evaluation_cost(980, _stored_bytes(broker))
+    monkeypatch.setattr(message_reader, "EVALUATION_COST_MAX", 32 * cost - 1)
+    if is_damaged:
+        monkeypatch.setattr(message_reader.MessageReader, "_select_matching", lambda *_: None)
+    for expression, examined in (("n = 2", "60"), (large, "32"), (f"{large} OR n = 1", "32")):
+        answer = sql(broker, expression, most=1000)
+        assert answer is not None
+        assert answer.fields["nextBeginOffset"] == examined
+
+
+def _stored_bytes(broker: Harness) -> int:
+    """Return the bytes of the properties of the first message."""
+    log = broker.node.store.log
+    (record,) = record_properties(bytes(log.read(log.start, broker.node.store.queue("TopicA", 0).entry(0).size)))
+    return record.size
+
+
+def test_costly_pulls_of_a_turn_are_spread_over_several(broker: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(50):
+        broker.send("TopicA", n="1")
+    cost = evaluation_cost(2, _stored_bytes(broker)) * 50
+    monkeypatch.setattr(processor, "TURN_BYTES_MAX", 3 * cost * processor.EVALUATION_BYTES)
+    frames = PullFrames("TopicA", expression="n = 2", expression_type="SQL92")
+    pulls = [(CLIENT, frames.frame(0, 0, opaque)) for opaque in range(8)]
+    broker.run_jobs = False  # their ends are turns as well
+    broker.turn(pulls)
+    counts = [_answers(broker)]
+    while sum(counts) < 8:
+        broker.turn()
+        counts.append(_answers(broker))
+    assert counts == [3, 3, 2]
+
+
+def _answers(broker: Harness) -> int:
+    return sum(broker.answer_to(opaque) is not None for opaque in range(8))
 
 
 @pytest.mark.parametrize(
@@ -271,3 +312,33 @@ def test_memory_of_filters_is_limited(
     assert 3 <= len(kept) < 10
     assert "too much memory" in caplog.text
     assert broker.pull("TopicA", group="G0") is not None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_messages_are_examined_the_same_by_the_engine_and_one_by_one(
+    broker: Harness, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Also how far a pull gets: with both engines the broker answers the same."""
+    random = Random(seed)
+    for _ in range(120):
+        properties = {name: random.choice(("1", "2", "x", "\u4e2d")) for name in "abc" if random.random() < 0.8}
+        broker.send("TopicA", bytes(random.randrange(400)), **properties)  # type: ignore[arg-type]
+        if random.random() < 0.5:
+            broker.send("TopicB", bytes(random.randrange(400)))
+    monkeypatch.setattr(message_reader, "EXAMINED_AT_ONCE", random.choice((1, 7, 64)))
+    for name, values in (
+        ("EXAMINED_BYTES_MAX", (1, 3_000, 1 << 20)),
+        ("EVALUATION_COST_MAX", (1, 3_000, 1 << 20)),
+        ("EXAMINED_SPAN_MAX", (1, 3_000, 1 << 20)),
+        ("EXAMINED_ENTRIES_MAX", (1, 30, 800)),
+    ):
+        monkeypatch.setattr(message_reader, name, random.choice(values))
+    store = broker.node.store
+    reader, queue = MessageReader(store.log, broker.node.damages), store.queue("TopicA", 0)
+    for _ in range(100):
+        offset, most = random.randrange(queue.max_offset), random.choice((1, 3, 32))
+        compiled = compile_filter(random.choice(("a > 1", "a = b", "c IS NULL", "a <> 'x' OR b = '\u4e2d'", "a > 5")))
+        limits = {"most": most, "bytes_max": random.choice((1, 2_000, 1 << 20)), "limit": 1 << 62}
+        found = reader.read_matching(queue, offset, compiled, **limits)
+        expected = reader._examine(queue, offset, compiled, *limits.values())
+        assert (b"".join(found.buffers), *found[1:]) == (b"".join(expected.buffers), *expected[1:])
