@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from tandemq.broker.pull.processor import LINK_BYTES_MAX
+from tandemq.broker.static_topics.cleaning import leaders_in
+from tandemq.broker.static_topics.forwarding import FORWARDED_MAX
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.queue_mapping import QueueSegment
@@ -72,6 +75,18 @@ def test_broker_that_does_not_lead_a_logical_queue_refuses_all_its_requests(brok
     assert {answer.code for answer in refused} == {ResponseCode.NOT_LEADER_FOR_QUEUE}
     assert "another broker takes its messages" in (refused[0].remark or "")
     assert not brokers["b"].node.store.log.written_end
+
+
+@spec("L01")
+def test_logical_queue_with_the_id_of_another_queue_is_not_confused_with_it(tmp_path: Path) -> None:
+    wired = WiredBrokers(tmp_path, "a")
+    wired.create(TOPIC, {0: [segment(0, "a", 1, 0)], 1: [segment(0, "a", 0, 0)]})
+    for _ in range(2):  # from the second time on the queues are open
+        for queue_id in (0, 1):
+            assert wired.send("a", TOPIC, queue_id, b"%d" % queue_id).fields["queueId"] == str(queue_id)
+
+    assert set(wired.consume("a", TOPIC, 0).values()) == {b"0"}
+    assert set(wired.consume("a", TOPIC, 1).values()) == {b"1"}
 
 
 def test_send_without_a_queue_goes_to_one_that_the_broker_leads(brokers: WiredBrokers) -> None:
@@ -170,6 +185,24 @@ def test_message_that_may_not_be_shown_yet_holds_consumers_in_its_segment(broker
     assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "1")
     brokers["a"].node.pull.log_limit = 1 << 62
     assert brokers.consume("b", TOPIC, 0) == {0: b"shown", 1: b"not replicated yet"}
+
+
+def test_pull_at_the_end_of_an_older_segment_does_not_wait(brokers: WiredBrokers) -> None:
+    segments = [segment(0, "a", 1, 0)]
+    brokers.send("a", TOPIC, 0, b"shown")
+    end = brokers["a"].node.store.log.written_end
+    brokers.send("a", TOPIC, 0, b"not replicated yet")
+    for gen, (holder, queue_id) in enumerate((("b", 2), ("a", 3)), start=1):
+        segments.append(segment(gen, holder, queue_id, gen * BLOCK))
+        move(brokers, 0, segments, epoch=EPOCH + gen)
+
+    answer = brokers.pull("a", TOPIC, 0, 2, flags=SUSPEND)
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, str(BLOCK))
+    answer = brokers.pull("a", TOPIC, 0, BLOCK, flags=SUSPEND)
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, str(2 * BLOCK))
+    brokers["a"].node.pull.log_limit = end
+    answer = brokers.pull("a", TOPIC, 0, 1, flags=SUSPEND)
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "1")
 
 
 @spec("L03")
@@ -403,6 +436,42 @@ def test_queue_that_has_moved_on_twice_is_forgotten_by_its_first_broker(tmp_path
     assert wired["a"].node.topics.mappings.table[TOPIC].queues == {}
     assert wired["b"].node.topics.mappings.table[TOPIC].queues.keys() == {0}
     assert wired.consume("c", TOPIC, 0) == {0: b"one"}
+
+
+def test_leaders_of_a_route_are_those_of_the_same_epoch(brokers: WiredBrokers) -> None:
+    mapping = brokers["a"].node.topics.mappings.table[TOPIC]
+    infos = {"b": {"epoch": EPOCH, "currIdMap": {"0": 4}}, "c": {"epoch": EPOCH - 1, "currIdMap": {"0": 5, "1": 6}}}
+
+    assert leaders_in({"topicQueueMappingByBroker": infos}, mapping) == {0: "b"}
+    assert leaders_in({"topicQueueMappingByBroker": {"b": {"epoch": "x"}}}, mapping) == {}
+    assert leaders_in(None, mapping) == {}
+
+
+def test_progress_of_a_group_without_an_offset_is_not_zero(brokers: WiredBrokers) -> None:
+    fields = {"consumerGroup": "group", "topic": TOPIC}
+    stats = brokers["a"].json(RequestCode.GET_CONSUME_STATS, fields)
+    assert [entry["consumerOffset"] for entry in stats["offsetTable"].values()] == [-1, -1]
+
+
+def test_requests_to_other_brokers_are_limited(brokers: WiredBrokers) -> None:
+    move(brokers, 0, [segment(0, "a", 1, 0), segment(1, "b", 2, BLOCK)], epoch=EPOCH + 1)
+    brokers.silent.add("a")
+    leader, fields = brokers["b"], {"topic": TOPIC, "queueId": 0}
+    waiting = [leader.send_request(RequestCode.GET_MIN_OFFSET, fields) for _ in range(FORWARDED_MAX)]
+    assert leader.ask(RequestCode.GET_MIN_OFFSET, fields).code == ResponseCode.SYSTEM_ERROR
+    brokers.settle()
+    leader.pass_time(3_000)
+
+    assert {answer.code for one in waiting if (answer := leader.answer_to(one)) is not None} == {1}
+    brokers.silent.clear()
+    assert brokers.offset("b", RequestCode.GET_MIN_OFFSET, TOPIC, 0) == 0
+
+
+def test_consumer_that_takes_no_bytes_gets_none_of_another_broker(brokers: WiredBrokers) -> None:
+    move(brokers, 0, [segment(0, "a", 1, 0), segment(1, "b", 2, BLOCK)], epoch=EPOCH + 1)
+    brokers["b"].outbox.waiting[CLIENT] = LINK_BYTES_MAX
+
+    assert brokers.pull("b", TOPIC, 0, 0).code == ResponseCode.SYSTEM_BUSY
 
 
 def test_offsets_of_a_segment() -> None:
