@@ -1,15 +1,57 @@
 """Programs and proxies that end with their test; what a test that takes minutes says meanwhile."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tandemq.config.settings import NameServerConfig
+from tandemq.run.nameserver import NameServerProcess
+from tests.blackbox.certificates import Authority
 from tests.blackbox.kills import Tell
 from tests.blackbox.pair import Start
 from tests.blackbox.ports import Reserved
 from tests.blackbox.programs import Program, Proxy
+
+StartNameServer = Callable[..., NameServerProcess]
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def start_name_server(authority: Authority, tmp_path: Path) -> Iterator[StartNameServer]:
+    running: list[tuple[NameServerProcess, threading.Thread]] = []
+
+    def begin(cert: tuple[str, str] | None = None, **more: object) -> NameServerProcess:
+        cert_file, key_file = cert or authority.issue("names")
+        config = NameServerConfig(
+            bind_address="127.0.0.1",
+            listen_port=0,
+            data_path=str(tmp_path / "names"),
+            tls_mode="enforcing",
+            tls_file="",
+            tls_cert_file=cert_file,
+            tls_key_file=key_file,
+            registry_enable=True,
+        )
+        process = NameServerProcess(replace(config, **more))  # type: ignore[arg-type]
+        process.open()
+        thread = threading.Thread(target=process.run)
+        thread.start()
+        running.append((process, thread))
+        return process
+
+    yield begin
+    for process, thread in running:
+        process.stop()
+        thread.join()
+        process.close()
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,63 +18,24 @@ from tandemq.client.aio.producer import Producer
 from tandemq.client.aio.pull_consumer import PullConsumer
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 from tandemq.client.core.settings import ConsumeFrom
-from tandemq.config.settings import NameServerConfig
 from tandemq.config.tls import ClientTls, read_client_tls
 from tandemq.errors import ConfigError, NetworkError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, SendStatus
 from tandemq.registry import NodeMissing, Read, parse_address
-from tandemq.run.nameserver import NameServerProcess
 from tandemq.run.registry_session import RegistryClient
 from tandemq.run.request import connect
 from tests.blackbox.certificates import Authority
+from tests.blackbox.conftest import StartNameServer
 from tests.blackbox.pair import Start
 from tests.blackbox.programs import Program, wait_until
 from tests.blackbox.test_client_tls import replace_file, settings
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
 def trust(authority: Authority) -> ClientTls:
     return ClientTls(ca_file=str(authority.ca_file))
-
-
-StartNameServer = Callable[..., NameServerProcess]
-
-
-@pytest.fixture
-def start_name_server(authority: Authority, tmp_path: Path) -> Iterator[StartNameServer]:
-    running: list[tuple[NameServerProcess, threading.Thread]] = []
-
-    def begin(cert: tuple[str, str] | None = None, **more: object) -> NameServerProcess:
-        cert_file, key_file = cert or authority.issue("names")
-        config = NameServerConfig(
-            bind_address="127.0.0.1",
-            listen_port=0,
-            data_path=str(tmp_path / "names"),
-            tls_mode="enforcing",
-            tls_file="",
-            tls_cert_file=cert_file,
-            tls_key_file=key_file,
-            registry_enable=True,
-        )
-        process = NameServerProcess(replace(config, **more))  # type: ignore[arg-type]
-        process.open()
-        thread = threading.Thread(target=process.run)
-        thread.start()
-        running.append((process, thread))
-        return process
-
-    yield begin
-    for process, thread in running:
-        process.stop()
-        thread.join()
-        process.close()
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**_environment(), "PYTHONUNBUFFERED": "1"},
             )
         self._process = process
         self._is_ready = False
@@ -497,6 +497,11 @@ def console_child(cluster: ChildCluster, port: int) -> Child:
         return words
 
     return Child("console", cluster.directory, command)
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment without the TLS of commands: children talk to each other as their settings say."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TANDEMQ_TLS")}
 
 
 def _is_named_slave(broker: BrokerChild) -> bool:

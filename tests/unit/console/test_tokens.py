@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sql
@@ -97,6 +98,21 @@ def test_names_days_and_numbers_of_tokens_are_limited(tokens: ApiTokens) -> None
     with pytest.raises(ConfigError, match="revoke one"):
         tokens.create("ada", "x", VIEWER, 1, BY, 2)
     tokens.create("ada", "x", VIEWER, 1, BY, 1 + DAY_MS)
+
+
+def test_database_of_an_earlier_version_keeps_its_users_and_gets_tokens(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'old.db'}"
+    with GroupDatabase(url) as database:
+        Accounts(database).add("ada", ADMIN, PASSWORD, BY, 1)
+        with database.transaction() as connection:
+            schema.tokens.drop(connection)
+            connection.execute(sql.delete(schema.schema))
+            connection.execute(sql.insert(schema.schema), {"version": 2})
+    for _ in range(2):
+        with GroupDatabase(url) as database:
+            assert Accounts(database).login("ada", PASSWORD) is not None
+            secret, _made = ApiTokens(database).create("ada", "x", VIEWER, 1, BY, 1)
+            assert ApiTokens(database).holder_of(secret, "", 2) is not None
 
 
 def test_numbers_of_revoked_tokens_are_not_used_again(tokens: ApiTokens) -> None:
