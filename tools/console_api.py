@@ -21,7 +21,8 @@ def api_page() -> str:
     lines = [*_HEAD.splitlines(), "", "## Operations"]
     for operation in OPERATIONS:
         one = found["paths"][operation.path][operation.method.lower()]
-        lines += ["", f"### {operation.method} {operation.path}", "", f"{one['summary']}. Role: {operation.role.text}."]
+        title, text = f"### `{operation.method} {operation.path}`", f"{one['summary']}. Role: {operation.role.text}."
+        lines += ["", title, "", text]
         lines += _operation(one)
     lines += ["", "## Objects"]
     for name, schema in sorted(found["components"]["schemas"].items()):

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
 
 from tandemq.console.access.accounts import Accounts, ConsoleRole
+from tandemq.console.access.tokens import ApiTokens
+from tandemq.console.services import wall_ms
 from tandemq.groupdb.audit import Actor
 from tandemq.groupdb.database import GroupDatabase
 from tandemq.run.children import Child
@@ -63,6 +65,11 @@ class ServedConsole:
         with contextlib.suppress(FileNotFoundError):
             return self._child.log_path.read_text(encoding="utf-8")
         return ""
+
+    def make_token(self, user: str) -> str:
+        """Make a token of the API, with the user's role."""
+        with GroupDatabase(self.url) as database:
+            return ApiTokens(database).create(user, "test", ROLES[user], 1, Actor("test"), wall_ms())[0]
 
     @contextmanager
     def audit(self) -> Iterator[Any]:

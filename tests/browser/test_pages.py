@@ -62,7 +62,12 @@ def sent(cluster: ChildCluster) -> Iterator[SendResult]:
         attack = Message("Orders", ATTACK.encode(), keys=["k<b>"], tags="<i>", properties={"note": ATTACK, "<u>": "1"})
         result = producer.send(attack)
         with BlockingConsumer(
-            cluster.name_servers, group="billing", topics={"Orders": "*"}, client_id="<b>client", max_reconsume_times=0
+            cluster.name_servers,
+            group="billing",
+            topics={"Orders": "*"},
+            client_id="<b>client",
+            max_reconsume_times=0,
+            trace=True,
         ) as consumer:
             for number in range(9):
                 message = consumer.receive(timeout_s=20)
@@ -179,6 +184,7 @@ def test_message_leads_to_its_trace(new_visitor: NewVisitor, sent: SendResult) -
     page.get_by_role("link", name="Trace: who sent").click()
     expect(page.get_by_role("rowheader", name="sent")).to_be_visible()
     expect(page.get_by_role("cell", name="shop")).to_be_visible()
+    expect(page.get_by_role("rowheader", name="delivered")).to_be_visible()
     expect(page.get_by_role("cell", name="stored", exact=True)).to_be_visible()
     visitor.picture("trace")
 

@@ -32,6 +32,11 @@ PATHS = {
     "groups, found": "/consumers?q=-0777",
     "one group": "/consumers/billing-0777",
 }
+API = {
+    "topics, 500": "/api/v1/topics?limit=500",
+    "groups, 500": "/api/v1/consumer-groups?limit=500",
+    "one group": "/api/v1/consumer-groups/billing-0777",
+}
 ROUNDS = 5
 PAGE_BYTES_MAX = 100_000
 MEMORY_KIB_MAX = 160 << 10
@@ -88,6 +93,13 @@ def test_pages_are_fast_and_small(page: Page, console: ServedConsole) -> None:
         for name, path in PATHS.items():
             times[name].append(_server_ms(page.goto(path)))
     weights = {name: len(page.request.get(path).body()) for name, path in PATHS.items()}
+    headers = {"authorization": f"Bearer {console.make_token('vera')}"}
+    calls: dict[str, list[float]] = {name: [] for name in API}
+    for _ in range(ROUNDS):
+        for name, path in API.items():
+            begun = time.perf_counter()
+            assert page.request.get(path, headers=headers).ok
+            calls[name].append(1000 * (time.perf_counter() - begun))
     everything = [ms for found in times.values() for ms in found]
     memory = memory_kib(console.pid)
     report = {
@@ -95,6 +107,10 @@ def test_pages_are_fast_and_small(page: Page, console: ServedConsole) -> None:
         "pages": {
             name: {"median": round(statistics.median(found), 1), "max": round(max(found), 1), "bytes": weights[name]}
             for name, found in times.items()
+        },
+        "api, ms to the last byte": {
+            name: {"median": round(statistics.median(found), 1), "max": round(max(found), 1)}
+            for name, found in calls.items()
         },
         "median": round(statistics.median(everything), 1),
         "max": round(max(everything), 1),
