@@ -25,6 +25,7 @@ _TOPICS_PER_S = 250.0
 _SEEDS_PER_S = 5.0
 _FAILOVER_S = 15.0
 _FILL_SERIES_S = 3.0
+_PAIRS_OF_WINDOWS_S = 50.0
 _START_AND_SEND_S = 3.0
 _REST_S = 12.0
 
@@ -81,7 +82,7 @@ def _session(session: Session, server: str, cells: list[Cell], pace: Pace) -> fl
         case "topics":
             return start + 2 * pace.topics / _TOPICS_PER_S
         case "metrics":
-            return start + warm_up + _FILL_SERIES_S + 6 * (2 * pace.measure_s + _LOAD_START_S) + 12.0
+            return start + warm_up + _FILL_SERIES_S + _PAIRS_OF_WINDOWS_S + 12.0
         case "sim":
             return pace.seeds / _SEEDS_PER_S
 

@@ -1,31 +1,42 @@
-"""The cost of metrics: a broker with 10,000 series that sends keep busy, with and without a scrape each second.
+"""The cost of metrics: a broker with 10,000 series that sends keep busy, with and without scrapes.
 
     python -m bench.scraping                  the figures of the cells `metrics/…`, by themselves
-    python -m bench.scraping --rounds 10      more rounds for the throughput
+    python -m bench.scraping --pairs 60       more pairs of windows, for a narrower interval
 
 The event loop answers a scrape in slices (`real/monitoring/metered_node`). The broker measures their CPU time, and its
 page has the longest slice of the collection before. A scrape costs the CPU time of the whole process, measured at rest.
-What scrapes take from sends is the process's CPU time per message, in rounds without and with scrapes in turn; that
-says something on a quiet machine only, because turns grow when neighbours take the processor.
+
+What scrapes take from sends is measured in one run under load, in pairs of windows of WINDOW_S, one without scrapes and
+one with SCRAPES of them, in random order:
+
+    load   ────────────────────────────────────────────────────────►
+    window │ without │ with │ with │ without │ without │ with │ …
+    each: CPU time of the broker's process, and bytes added to its log
+
+Of each pair the CPU time per byte is compared, and the bytes per second: neighbours that come and go disturb both
+windows of a pair alike. The figure is the median over all pairs, scaled to one scrape per second, with the interval
+that has the true median with a probability of 95 %, whatever the distribution (order statistics).
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import math
 import re
+import socket
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from random import Random
 from typing import NamedTuple
 from urllib.request import Request, urlopen
 
-from bench.background import in_background
 from bench.cells import OURS
-from bench.loads import run_load
+from bench.loads import LoadFailed, run_load
 from bench.servers import BrokerGroup, cpu_seconds
 from bench.setting import Bench, Figure, Pace
 from tandemq.load.wire.frames import SendFrames, SendShape
@@ -39,6 +50,12 @@ TOPICS, QUEUES, GROUPS = 100, 4, 20
 LOAD: dict[str, str | float] = {"topic": "busy", "queues": 4, "connections": 16, "window": 32, "lengths": "varied"}
 SCRAPES_AT_REST, INTERVAL_S = 10, 0.6
 """The interval is longer than the time for which a page serves all requests."""
+SCRAPES = 2
+WINDOW_S = SCRAPES * INTERVAL_S
+PAIRS = 16
+_SETTLE_S, _SLACK = 2.0, 1.2
+_PEER_INFO = 7301
+_CONFIDENCE = 0.95
 _UPDATE_CONSUMER_OFFSET = 15
 _STORES = Path(__file__).resolve().parent.parent / "build" / "bench"
 
@@ -93,12 +110,65 @@ def cost_in(compressed: bytes) -> Cost:
     )
 
 
-class Scraped(NamedTuple):
-    """What `measure` found: CPU time of the broker per message in each round, and the cost of collections."""
+class Window(NamedTuple):
+    """What the broker did in one window."""
 
-    without_us: list[float]
-    with_scrapes_us: list[float]
+    cpu_s: float
+    bytes: int
+    seconds: float
+
+
+class Pair(NamedTuple):
+    """Two windows, one after the other."""
+
+    without: Window
+    scraped: Window
+
+    @property
+    def cpu_ratio(self) -> float:
+        """CPU time per byte with scrapes, as a multiple of that without."""
+        return (self.scraped.cpu_s / self.scraped.bytes) / (self.without.cpu_s / self.without.bytes)
+
+    @property
+    def throughput_ratio(self) -> float:
+        """Bytes per second with scrapes, as a multiple of those without."""
+        return (self.scraped.bytes / self.scraped.seconds) / (self.without.bytes / self.without.seconds)
+
+
+class Interval(NamedTuple):
+    """A median, and the interval that has the true one with a probability of at least 95 %."""
+
+    median: float
+    low: float
+    high: float
+
+    def scaled(self) -> Interval:
+        """Return this, a ratio, for one scrape per second instead of one per INTERVAL_S."""
+        return Interval(*(1 + (one - 1) * INTERVAL_S for one in self))
+
+    def __str__(self) -> str:
+        """Return it as percentages."""
+        return f"{self.median:.2%} ({self.low:.2%} to {self.high:.2%})"
+
+
+def interval_of(values: Sequence[float]) -> Interval:
+    """Return the median with its interval; from the lowest to the highest value if there are too few for 95 %."""
+    ordered, count = sorted(values), len(values)
+    skipped, outside = 0, 0.0
+    for number in range(count // 2):
+        outside += 2 * math.comb(count, number) / 2**count
+        if outside > 1 - _CONFIDENCE:
+            break
+        skipped = number
+    return Interval(statistics.median(ordered), ordered[skipped], ordered[-1 - skipped])
+
+
+class Scraped(NamedTuple):
+    """What `measure` found."""
+
+    pairs: list[Pair]
     ms_per_collection: float
+    """CPU time of the event loop per collection, under load."""
     ms_per_scrape: float
     """Of the whole process, at rest."""
     slices_ms: list[float]
@@ -106,42 +176,78 @@ class Scraped(NamedTuple):
     series: int
 
     @property
-    def kept(self) -> float:
+    def cpu(self) -> Interval:
+        """CPU time per byte with one scrape per second, as a multiple of that without."""
+        return interval_of([pair.cpu_ratio for pair in self.pairs]).scaled()
+
+    @property
+    def throughput(self) -> Interval:
+        """Bytes per second with one scrape per second, as a multiple of those without."""
+        return interval_of([pair.throughput_ratio for pair in self.pairs]).scaled()
+
+    @property
+    def kept(self) -> Interval:
         """Share of the sends that are left if the broker's CPU time is what limits them."""
-        return statistics.median(self.without_us) / statistics.median(self.with_scrapes_us)
+        cpu = self.cpu
+        return Interval(1 / cpu.median, 1 / cpu.high, 1 / cpu.low)
 
 
-def measure(group: BrokerGroup, port: int, pace: Pace, rounds: int) -> Scraped:
-    """Start the broker, make its series, and load it without and with scrapes in turn."""
+def measure(group: BrokerGroup, port: int, pace: Pace, pairs: int) -> Scraped:
+    """Start the broker, make its series, and load it through all windows."""
     group.start_master()
     fill(group.master.address)
     run_load("produce", group.master.address, **LOAD, seconds=pace.warmup_ours_s, warmup=0)
     scrape(port)  # the texts of all series are made once
     before, pages = cost_in(scrape(port)), list[bytes]()
+    random, found = Random(pairs), list[Pair]()
+    is_over = threading.Event()
 
-    def scrape_each_second(is_over: threading.Event) -> None:
-        while not is_over.wait(1.0):
-            pages.append(scrape(port))
+    def load() -> None:
+        try:
+            seconds = _SETTLE_S + pairs * 2 * WINDOW_S * _SLACK
+            run_load("produce", group.master.address, **LOAD, seconds=seconds, warmup=0)
+        finally:
+            is_over.set()
 
-    def microseconds_per_message() -> float:
-        began_s = cpu_seconds(group.master.pid)
-        run = run_load("produce", group.master.address, **LOAD, seconds=2 * pace.measure_s, warmup=0)
-        return 1e6 * (cpu_seconds(group.master.pid) - began_s) / int(run["messages"])
-
-    without_us, with_scrapes_us = list[float](), list[float]()
-    for _ in range(rounds):
-        without_us.append(microseconds_per_message())
-        with in_background(scrape_each_second):
-            with_scrapes_us.append(microseconds_per_message())
+    thread = threading.Thread(target=load)
+    thread.start()
+    with connect(group.master.address, 60) as sock:
+        end = _log_end(sock)
+        while _log_end(sock) == end and not is_over.wait(0.1):
+            continue  # the generator begins
+        while len(found) < pairs and not is_over.wait(_SETTLE_S if not found else 0):
+            one = _pair(group.master.pid, sock, port, pages, random)
+            if not is_over.is_set() and min(window.bytes for window in one) > 0:
+                found.append(one)
+    thread.join()
+    if len(found) < pairs // 2:
+        raise LoadFailed(f"the load ended after {len(found)} of {pairs} pairs of windows")
     after = cost_in(scrape(port))
     return Scraped(
-        without_us,
-        with_scrapes_us,
+        found,
         1000 * (after.loop_s - before.loop_s) / (after.collections - before.collections),
         _at_rest_ms(group.master.pid, lambda: scrape(port)) - _at_rest_ms(group.master.pid, lambda: b""),
         sorted(1000 * cost_in(page).longest_slice_s for page in pages),
         after.series,
     )
+
+
+def _pair(pid: int, sock: socket.socket, port: int, pages: list[bytes], random: Random) -> Pair:
+    """Measure a window without scrapes and one with them, in random order."""
+    windows: dict[bool, Window] = {}
+    for is_scraped in random.sample([False, True], 2):
+        began, cpu_s, end = time.perf_counter(), cpu_seconds(pid), _log_end(sock)
+        for number in range(SCRAPES):
+            if is_scraped:
+                pages.append(scrape(port))
+            time.sleep(max(0.0, began + (number + 1) * INTERVAL_S - time.perf_counter()))
+        windows[is_scraped] = Window(cpu_seconds(pid) - cpu_s, _log_end(sock) - end, time.perf_counter() - began)
+    return Pair(windows[False], windows[True])
+
+
+def _log_end(sock: socket.socket) -> int:
+    """Return the end of the broker's log."""
+    return int(ask(sock, _PEER_INFO, {}).field("logEnd") or 0)
 
 
 def _at_rest_ms(pid: int, scrape_once: Callable[[], bytes]) -> float:
@@ -156,15 +262,21 @@ def _at_rest_ms(pid: int, scrape_once: Callable[[], bytes]) -> float:
 def metrics(bench: Bench) -> Iterator[Figure]:
     """Measure the cells `metrics/…`."""
     port = free_port()
-    bench.say("10,000 series, a scrape each second")
+    bench.say(f"10,000 series, {PAIRS} pairs of windows without and with scrapes")
     with bench.group({"metricsPort": port}) as group:
-        found = measure(group, port, bench.pace, 3)
+        found = measure(group, port, bench.pace, PAIRS)
+    bench.say(f"sends kept by CPU time {found.kept}, by throughput {found.throughput}")
     slices = {"series": found.series, "slices_ms": [round(one, 2) for one in found.slices_ms]}
-    per_message = {"without_us": found.without_us, "with_scrapes_us": found.with_scrapes_us}
+    kept = {
+        "kept": found.kept._asdict(),
+        "throughput": found.throughput._asdict(),
+        "loop_ms": found.ms_per_collection,
+        "cpu_ratios": [round(pair.cpu_ratio, 4) for pair in found.pairs],
+    }
     for name, value, details in (
         ("metrics/slice", round(found.slices_ms[-1], 2), slices),
         ("metrics/scrape", round(found.ms_per_scrape, 2), slices),
-        ("metrics/throughput", round(100 * found.kept, 1), per_message),
+        ("metrics/throughput", round(100 * found.kept.median, 2), kept),
     ):
         if bench.wants(name):
             yield bench.figure(name, value, details)
@@ -175,21 +287,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.scraping", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="pairs of windows, without and with scrapes")
     parser.add_argument("--directory", type=Path, default=_STORES / "scraping", help="where stores are put and deleted")
     args = parser.parse_args(arguments)
     port = free_port()
     with BrokerGroup(OURS, args.directory, {"metricsPort": port}) as group:
-        found = measure(group, port, Pace(), args.rounds)
+        found = measure(group, port, Pace(), args.pairs)
     print(
         f"{found.series:,} series: {found.ms_per_scrape:.1f} ms of CPU time per scrape at rest; under load the event "
         f"loop needed {found.ms_per_collection:.1f} ms"
     )
-    print(f"longest slice of each: {', '.join(f'{one:.2f}' for one in found.slices_ms)} ms")
-    print(
-        f"CPU time per message: {statistics.median(found.without_us):.2f} µs, with a scrape per second "
-        f"{statistics.median(found.with_scrapes_us):.2f} µs: {found.kept:.1%} of the sends are kept"
-    )
+    slices = found.slices_ms
+    median = statistics.median(slices)
+    print(f"longest slice of a collection: median {median:.2f} ms, longest of {len(slices)}: {slices[-1]:.2f} ms")
+    print(f"with one scrape per second, median of {len(found.pairs)} pairs of windows (95 % interval):")
+    print(f"  CPU time per byte, beside that without scrapes     {found.cpu}")
+    print(f"  sends kept if CPU time limits them                 {found.kept}")
+    print(f"  throughput, beside that without scrapes            {found.throughput}")
     return 0
 
 
