@@ -3,9 +3,12 @@
     server       the process: settings, start, stop
     app          the application: all routes, what is checked before a page is shown, headers of every response
     routes       the table of routes, each with the role that it needs
-    pages/       one file per family of pages: what is asked, what is shown, what is changed
+    pages/       one file per family of pages: what is asked, what is shown
+    api/         the JSON API, for programs with a token, and its OpenAPI document
+    operations/  what pages and API change and look up, with its entry in the audit log
     cluster/     what pages know of the cluster: one poller for all viewers, tables, messages, dead letters
-    access/      accounts, passwords, sessions, limits of attempts
+    access/      accounts, passwords, sessions, tokens, limits of attempts and rates
+    pipeline_files    what the data pipeline has left on disk
     web/         a visit (request, account, form), templates, translations
     templates/ static/    what browsers get
 

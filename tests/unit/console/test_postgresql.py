@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Barrier
 
 import pytest
 
 from tandemq.console.access.accounts import IDLE_MS, SESSIONS_MAX, Accounts, ConsoleRole
+from tandemq.console.access.tokens import TOKENS_MAX, ApiTokens
 from tandemq.errors import ConfigError, LocalError
 from tandemq.groupdb.audit import Actor, entries
 from tandemq.groupdb.database import GroupDatabase
+from tests.spec import spec
 from tests.unit.console.conftest import PASSWORD
 from tests.unit.groupdb.conftest import PostgreSQL
 
@@ -99,3 +102,42 @@ def test_two_consoles_cannot_take_each_others_last_admin(consoles: list[Accounts
             one.add("bob", ConsoleRole.ADMIN, PASSWORD, BY, 2_000)
         for name in ("ada", "bob"):
             one.set_role(name, ConsoleRole.ADMIN, BY, 2_000)
+
+
+@spec("C03")
+def test_tokens_of_one_console_are_those_of_the_other(consoles: list[Accounts]) -> None:
+    one, other = (ApiTokens(each._database) for each in consoles)
+    secret, made = one.create("ada", "nightly", ConsoleRole.OPERATOR, 1, BY, 2_000)
+    holder = other.holder_of(secret, "10.0.0.9", 3_000)
+    assert holder is not None and (holder.user.name, holder.role) == ("ada", ConsoleRole.OPERATOR)
+    assert [(token.used_ms, token.address) for token in one.tokens(3_000)] == [(3_000, "10.0.0.9")]
+    assert other.holder_of("tq_" + "\0" * 43, "10.0.0.9", 3_000) is None
+    other.revoke(made.number, BY, 4_000)
+    assert one.holder_of(secret, "10.0.0.9", 4_000) is None
+
+
+@spec("C03")
+def test_token_made_while_its_user_is_removed_does_not_outlive_it(consoles: list[Accounts]) -> None:
+    one, other = consoles
+    tokens = ApiTokens(other._database)
+    for number in range(10):
+        name = f"user{number}"
+        one.add(name, ConsoleRole.VIEWER, PASSWORD, BY, 2_000)
+        outcomes = _at_once(
+            [
+                lambda: one.remove(name, BY, 3_000),  # noqa: B023  # called before the next round
+                lambda: tokens.create(name, "late", ConsoleRole.VIEWER, 1, BY, 3_000),  # noqa: B023
+            ]
+        )
+        assert outcomes[0] == "done" and outcomes[1] in ("done", f"user {name} does not exist")
+        assert tokens.tokens(4_000, name) == []
+
+
+def test_user_makes_no_more_tokens_than_allowed_at_once(consoles: list[Accounts]) -> None:
+    tokens = [ApiTokens(each._database) for each in consoles]
+    for number in range(TOKENS_MAX - 2):
+        tokens[0].create("ada", f"t{number}", ConsoleRole.VIEWER, 1, BY, 2_000)
+    makers = [partial(one.create, "ada", "late", ConsoleRole.VIEWER, 1, BY, 2_000) for one in tokens * 3]
+    outcomes = _at_once(list(makers))
+    assert outcomes.count("done") == 2
+    assert len(tokens[0].tokens(3_000, "ada")) == TOKENS_MAX
