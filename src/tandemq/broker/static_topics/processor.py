@@ -20,6 +20,7 @@ from tandemq.boundary import Now, Outbox
 from tandemq.broker.connections.connection import Handler, Link
 from tandemq.broker.context import CurrentTurn
 from tandemq.broker.pull.answer_view import PullAnswer
+from tandemq.broker.pull.checks import PullRefused
 from tandemq.broker.pull.processor import LINK_BYTES_MAX, PULLS, PullPath
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.topics import Topics
@@ -156,6 +157,8 @@ class StaticTopics:
             return self._take(_Request(link, command, mapping, queue_id, queue), now)
         except _Refused as refused:
             return command.answer(refused.code, remark=refused.remark)
+        except PullRefused as refused:
+            return command.answer(refused.code, remark=refused.remark, fields=refused.fields)
 
     def _take(self, request: _Request, now: Now) -> Command | None:
         code = request.command.code
@@ -202,6 +205,9 @@ class StaticTopics:
 
     def _take_pull(self, request: _Request, now: Now) -> Command | None:
         command, queue = request.command, request.queue
+        if self._pull.refusal is not None:
+            raise _Refused(ResponseCode.NO_PERMISSION, self._pull.refusal)
+        self._pull.checks.check_readable()
         fields = read_fields(PullFields, command.fields)
         segment = queue.at(fields.queue_offset)
         if segment is None:

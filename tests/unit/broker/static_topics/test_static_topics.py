@@ -467,6 +467,21 @@ def test_requests_to_other_brokers_are_limited(brokers: WiredBrokers) -> None:
     assert brokers.offset("b", RequestCode.GET_MIN_OFFSET, TOPIC, 0) == 0
 
 
+def test_broker_that_may_not_be_read_forwards_no_pull(brokers: WiredBrokers) -> None:
+    brokers.send("a", TOPIC, 0, b"one")
+    move(brokers, 0, [segment(0, "a", 1, 0), segment(1, "b", 2, BLOCK)], epoch=EPOCH + 1)
+    leader = brokers["b"].node
+
+    leader.pull.refusal = "another member serves"
+    assert brokers.pull("b", TOPIC, 0, 0).code == ResponseCode.NO_PERMISSION
+    leader.pull.refusal = None
+    leader.pull.checks.permission = 2
+    refused = brokers.pull("b", TOPIC, 0, 0)
+    assert (refused.code, refused.fields["forbiddenType"]) == (ResponseCode.NO_PERMISSION, "1")
+    leader.pull.checks.permission = 6
+    assert brokers.pull("b", TOPIC, 0, 0).code == ResponseCode.SUCCESS
+
+
 def test_consumer_that_takes_no_bytes_gets_none_of_another_broker(brokers: WiredBrokers) -> None:
     move(brokers, 0, [segment(0, "a", 1, 0), segment(1, "b", 2, BLOCK)], epoch=EPOCH + 1)
     brokers["b"].outbox.waiting[CLIENT] = LINK_BYTES_MAX
