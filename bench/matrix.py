@@ -12,9 +12,9 @@ from typing import Any
 
 from tandemq.load.wire.frames import RARE_TAG
 
-FORMS = ("json", "v5", "binary", "v1", "delay", "timed", "batch", "tls")
+FORMS = ("json", "v5", "binary", "v1", "delay", "timed", "batch", "tls", "transaction")
 """Requests: JSON as a 4.9 client and as a 5.x client writes it, binary headers, SEND_MESSAGE (10); JSON with a delay
-level, with a time of delivery, batches, and JSON over TLS."""
+level, with a time of delivery, batches, JSON over TLS; half messages, each with its commit."""
 TLS = '{"verify": false}'
 """TLS of the generator: the brokers' certificates are their own."""
 SQL = "KEYS IS NOT NULL AND customer <> 'c-0' AND TAGS IN ('returned-by-customer', 'audit')"
@@ -53,6 +53,7 @@ class SendLoad:
     def title(self) -> str:
         """Return a description for people."""
         form = {"json": "", "tls": "TLS, ", "v5": "5.x form, ", "v1": "code 10, ", "batch": f"batch of {_BATCH}, "}
+        form["transaction"] = "half message and commit, "
         return (
             f"{form.get(self.form, f'{self.form}, ')}{size_text(self.lengths)}{layout_text(self.layout)}, {self.shape}"
         )
@@ -70,6 +71,8 @@ class SendLoad:
             options["batch"] = _BATCH
         elif self.form == "tls":
             options["tls"] = TLS
+        elif self.form == "transaction":
+            options["half"] = 1
         else:
             options["form"] = self.form
         return options

@@ -2,7 +2,7 @@
 
 Each kind of run is one function from options to a result, both plain values:
 
-    produce    sends of each form, or batches: connections × window      produce.py
+    produce    sends of each form, batches, or transactions              produce.py
     consume    pull everything there is, several connections             consume.py
     latency    producer at a fixed rate, long-poll pulls, end to end     latency.py
     replicate  a classic slave that drains the commit log and reports    replicate.py

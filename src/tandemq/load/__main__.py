@@ -51,6 +51,7 @@ def _produce(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
         args.topics,
         args.delay,
         args.delay_s,
+        bool(args.half),
     )
     return produce(
         ProduceOptions(args.address, shape, args.connections, args.window, args.seconds, args.count, args.warmup),
@@ -137,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
         topics=1,
         delay=0,
         delay_s=0,
+        half=0,
     )
     sends.add_argument("--form", choices=FORMS, default="json", help="of the header and the request code")
     pulls = kind(

@@ -48,6 +48,9 @@ class FakeBroker:
     keep_requests: bool = False
     sends: int = 0
     busy_at: frozenset[int] = frozenset()  # Numbers of sends that are answered SYSTEM_BUSY.
+    halves: dict[int, dict[str, Any]] = field(default_factory=dict)  # Fields of half messages, by queue offset.
+    commits: list[dict[str, Any]] = field(default_factory=list)  # Fields of END_TRANSACTION.
+    end_code: int = 0  # What ends of transactions are answered with.
 
     def __post_init__(self) -> None:
         self.queues = [[] for _ in range(self.queue_count)]
@@ -77,9 +80,18 @@ class FakeBroker:
             case 310:
                 self.sends += 1
                 code = 2 if self.sends in self.busy_at else self.code
+                if code == 0 and "TRAN_MSG\x01true" in fields["i"]:
+                    number = len(self.halves)
+                    self.halves[number] = fields
+                    ids = {"msgId": f"7F00000100002A9F{number * 512:016X}", "queueOffset": str(number)}
+                    self.reply(connection, opaque, code, ids | {"queueId": fields["e"]})
+                    return
                 if code == 0:
                     self.append(int(fields["e"]), body)
                 self.reply(connection, opaque, code, {"msgId": "0" * 32, "queueId": fields["e"]})
+            case 37:
+                self.commits.append(fields)
+                self.reply(connection, opaque, self.end_code, {})
             case 11:
                 hold = bool(int(fields["sysFlag"]) & 2)
                 self.answer_pull(connection, opaque, int(fields["queueId"]), int(fields["queueOffset"]), hold=hold)

@@ -45,6 +45,34 @@ def test_every_request_of_a_run_has_its_own_key_over_all_connections() -> None:
     assert len(keys) == len(broker.requests) == 2000
 
 
+def test_each_half_message_is_committed_and_counts_once_its_commit_is_acknowledged() -> None:
+    with running(FakeBroker(queue_count=4)) as broker:
+        shape = SendShape("t", queue_count=4, varied=True, topics=3, group="P", half=True)
+        result = produce(ProduceOptions(broker.address, shape, 3, 5, count=1000))
+    assert (result.messages, result.unanswered, result.refused) == (1000, 0, {})
+    assert len(broker.halves) == len(broker.commits) == 1000
+    assert {commit["tranStateTableOffset"] for commit in broker.commits} == {str(number) for number in range(1000)}
+    for commit in broker.commits:
+        assert int(commit["commitLogOffset"]) == 512 * int(commit["tranStateTableOffset"])
+        assert (commit["producerGroup"], commit["commitOrRollback"]) == ("P", "8")
+        assert commit["msgId"] == commit["transactionId"] == f"7F00000100002A9F{int(commit['commitLogOffset']):016X}"
+    assert {fields["b"] for fields in broker.halves.values()} == {"t-0", "t-1", "t-2"}
+    assert all("PGROUP\x01P\x02" in fields["i"] for fields in broker.halves.values())
+    assert result.latency.count > 0
+
+
+def test_refused_commits_are_counted_by_code_and_not_as_transactions() -> None:
+    with running(FakeBroker(end_code=604)) as broker:
+        result = produce(ProduceOptions(broker.address, SendShape("t", half=True), 1, 4, count=100))
+    assert (result.messages, result.refused, len(broker.commits)) == (0, {604: 100}, 100)
+
+
+def test_refused_half_messages_are_not_committed() -> None:
+    with running(FakeBroker(code=16)) as broker:
+        result = produce(ProduceOptions(broker.address, SendShape("t", half=True), 2, 4, count=100))
+    assert (result.messages, result.refused, broker.commits) == (0, {16: 100}, [])
+
+
 @pytest.mark.system
 def test_timed_run_measures_rate_latency_and_cpu_share() -> None:
     seen: list[LoadProgress] = []

@@ -46,6 +46,7 @@ _BLOCK_FRAMES = 512
 
 _SEND, _SEND_V2, _SEND_BATCH = 10, 310, 320
 _PULL = 11
+_END_TRANSACTION, _COMMIT = 37, 8
 
 # Places are marked with characters that occur nowhere else: bodies and tags have letters, digits and spaces.
 _KEY_MARK, _BORN_MARK, _ORDER_MARK = "#" * 12, "@" * 13, "$"
@@ -72,6 +73,7 @@ class SendShape:
     topics: int = 1  # Above 1 the topics are `topic` with a number.
     delay: int = 0  # Level of delay; 0: none.
     delay_s: int = 0  # Seconds until the delivery, a timed message; 0: none.
+    half: bool = False  # Half messages of transactions, of the producer group `group`.
 
     def topic_name(self, number: int) -> str:
         """Return the name of one of the topics."""
@@ -248,6 +250,8 @@ class _Renderer:
         shape, random = self._shape, self._random
         delay = [("DELAY", str(shape.delay))] if shape.delay else []
         delay += [("TIMER_DELAY_SEC", str(shape.delay_s))] if shape.delay_s else []
+        if shape.half:
+            delay += [("TRAN_MSG", "true"), ("PGROUP", shape.group)]
         if not shape.varied:
             self.body_bytes += len(self._body)
             tag = [("TAGS", shape.tag)] if shape.tag else []
@@ -337,4 +341,27 @@ class PullFrames:
     def frame(self, queue_id: int, queue_offset: int, opaque: int) -> bytes:
         """Return one pull of a queue from an offset."""
         header = (self._format % (queue_id, queue_offset, opaque)).encode()
+        return struct.pack(">II", 4 + len(header), len(header)) + header
+
+
+class EndFrames:
+    """END_TRANSACTION frames that commit, with the header of a Java 4.9 client, prepared except for four values."""
+
+    __slots__ = ("_format",)
+
+    def __init__(self, group: str) -> None:
+        fields = {
+            "producerGroup": group.replace("%", "%%"),
+            "tranStateTableOffset": "%s",
+            "commitLogOffset": "%s",
+            "commitOrRollback": str(_COMMIT),
+            "fromTransactionCheck": "false",
+            "msgId": "%s",
+            "transactionId": "%s",
+        }
+        self._format = json_header(_END_TRANSACTION, "%s", fields).decode()
+
+    def frame(self, queue_offset: str, log_offset: int, key: str, opaque: int) -> bytes:
+        """Return the commit of a half message."""
+        header = (self._format % (queue_offset, log_offset, key, key, opaque)).encode()
         return struct.pack(">II", 4 + len(header), len(header)) + header
