@@ -1,6 +1,7 @@
-"""Two producers, a consumer, and a watcher of its offsets, which fill a `History` while faults happen.
+"""Three producers, a consumer, and a watcher of its offsets, which fill a `History` while faults happen.
 
-Some messages are delayed; some are sent back by the consumer once or twice.
+The third one makes transactions, see `transactions`. Some messages are delayed; some are sent back by the consumer
+once or twice.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ import time
 from collections.abc import Callable
 
 from chaos.history import History, Place
+from chaos.transactions import TransactionClient
 from chaos.world import Broker, World
 from tandemq import ConsumeFrom
+from tandemq.broker.transactions.loading import GROUP as TRANSACTION_GROUP
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, SendStatus
-from tandemq.model.topic import retry_topic
+from tandemq.model.topic import HALF_TOPIC, retry_topic
 from tandemq.run.request import try_request
 
 TOPIC, CONSUMERS = "Chaos", "chaos"
@@ -41,9 +44,11 @@ class Clients:
         self._is_over = threading.Event()
         self._drained = threading.Event()
         self._crashed: list[str] = []
+        self.transacting = TransactionClient(world.name_server.address, TOPIC, self.history)
         work: dict[str, Callable[[], None]] = {
             "producer a": lambda: self._produce("a"),
             "producer b": lambda: self._produce("b"),
+            "transactions": lambda: self.transacting.run(self._is_over, self._drained),
             "consumer": self._consume,
             "offsets": self._watch_offsets,
         }
@@ -115,7 +120,7 @@ class Clients:
 
     def _watch_offsets(self) -> None:
         while not self._drained.wait(0.2):
-            for broker in self._world.brokers:
+            for broker in self._world.readable:
                 if broker.is_running and broker.startup:
                     self._ask_offsets(broker)
 
@@ -137,20 +142,40 @@ class Clients:
             may_be_behind = self._world.mode is Mode.SLAVE_CONSUME and self._world.may_lag
             self.history.offset_reported(queue_id, offset, broker.name, may_be_behind=may_be_behind)
 
+    def _open_transactions(self) -> bool:
+        """Return whether the master has open half messages, by the progress that it publishes every few seconds."""
+        master = self._world.master
+        if master is None:
+            return True
+        place = {"topic": HALF_TOPIC, "queueId": "0"}
+        names = {"consumerGroup": TRANSACTION_GROUP, "setZeroIfNotFound": "false"}
+        offset, end = (
+            try_request(master.own_address, Command(code, fields=fields))
+            for code, fields in (
+                (RequestCode.QUERY_CONSUMER_OFFSET, place | names),
+                (RequestCode.GET_MAX_OFFSET, place),
+            )
+        )
+        return offset is None or end is None or offset.fields.get("offset", "") != end.fields.get("offset")
+
     def finish(self) -> list[str]:
         """Stop producing, wait until everything acknowledged is delivered; return the clients' violations."""
         self._is_over.set()
         for thread in self._threads[:2]:
             thread.join(_JOIN_SECONDS)
+        self.transacting.is_done.wait(_JOIN_SECONDS)
         until = time.monotonic() + DRAIN_SECONDS
-        while self.history.awaited and time.monotonic() < until:
+        known = self.transacting.transactions
+        while time.monotonic() < until and (
+            known.undecided or known.due - self.history.bodies or self.history.awaited or self._open_transactions()
+        ):
             time.sleep(0.05)
         self._drained.set()
         for thread in self._threads[2:]:
             thread.join(_JOIN_SECONDS)
         stuck = [f"I14: {thread.name} does not end" for thread in self._threads if thread.is_alive()]
         self.history.check_clients()
-        return self._crashed + stuck
+        return self._crashed + stuck + self.transacting.transactions.check(self.history.bodies)
 
 
 def _message(body: str, tag: str, delay_level: int = 0) -> Message:

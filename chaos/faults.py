@@ -9,7 +9,7 @@ from typing import Any
 
 from chaos.proxy import Behaviour
 from chaos.world import Broker, World
-from tandemq.coordination.registry.records import BrokerPermission
+from tandemq.coordination.registry.records import BrokerPermission, Mode
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.run.request import try_request
@@ -42,6 +42,8 @@ class Faults:
             "configure": self._configure,
             "switch": self._switch,
         }
+        if world.mode is Mode.STATIC:  # an operator edits settings there
+            del self._kinds["configure"], self._kinds["switch"]
 
     def run(self, seconds: float) -> None:
         """Inject one fault after the other for this long."""

@@ -92,6 +92,11 @@ class History:
         """Bodies acknowledged and not yet delivered, or rejected and not yet redelivered."""
         return (set(self.acknowledged) | set(self.delayed)) - self._bodies | set(self._outstanding)
 
+    @property
+    def bodies(self) -> set[str]:
+        """Bodies that were delivered."""
+        return set(self._bodies)
+
     def sending(self, body: str, tag: str, *, due: float = 0.0) -> None:
         """Record a send; the message's key is its body. `due`: earliest delivery of a delayed message."""
         self._sent[body] = tag

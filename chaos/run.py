@@ -27,14 +27,15 @@ from rich.console import Console
 
 from chaos.clients import CONSUMERS, DELAYS, TOPIC, Clients
 from chaos.faults import Faults
-from chaos.history import History
 from chaos.permissions import overlaps
 from chaos.resources import leaks
 from chaos.stores import check, records
+from chaos.transactions import SETTINGS
 from chaos.world import Broker, World, mono_ms
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
-from tandemq.model.topic import SCHEDULE_TOPIC, retry_topic
+from tandemq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, retry_topic
+from tandemq.run.children import Setting
 from tests.interop.zookeeper import ZooKeeper, can_run
 
 EXIT_VIOLATION = 3
@@ -48,11 +49,11 @@ _VIOLATIONS_SHOWN = 50
 def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str, Any]:
     """Run one seed; return its report."""
     random = Random(seed)
-    mode = random.choice((Mode.ELECT, Mode.ELECT, Mode.SLAVE_CONSUME))
+    mode = random.choice((Mode.ELECT, Mode.ELECT, Mode.SLAVE_CONSUME, Mode.STATIC))
     members = random.choice((2, 3))
     registry = random.choice((zookeeper, "")) if zookeeper else ""
     flush = {"flushDiskType": random.choice(("ASYNC_FLUSH", "SYNC_FLUSH"))}
-    settings = {**flush, "messageDelayLevel": DELAYS}
+    settings: dict[str, Setting] = {**flush, "messageDelayLevel": DELAYS, **SETTINGS}
     reads_from_slaves = Random(f"{seed}-slave-reads").random() < SLAVE_READS
     if reads_from_slaves:
         settings |= {"slaveReadEnable": "true", "accessMessageInMemoryMaxRatio": "0"}
@@ -86,9 +87,9 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
     violations += _rights(world.brokers)
     stores: dict[str, Any] = {}
     if is_whole:
-        violations += _check_stores(world.brokers, history, stores)
+        violations += _check_stores(world.brokers, clients, stores)
     report |= {"faults": faults.done, "seconds": round(time.monotonic() - begun, 1)}
-    report |= history.report()
+    report |= history.report() | {"transactions": clients.transacting.transactions.report()}
     report |= {"resources": [growth.report() for growth in grown], "stores": stores}
     report["violations"] = _told(history.violations + violations)
     return report
@@ -109,14 +110,17 @@ def _rights(brokers: list[Broker]) -> list[str]:
     return overlaps(logs, {broker.name: broker.deaths for broker in brokers}, mono_ms())
 
 
-def _check_stores(brokers: list[Broker], history: History, figures: dict[str, Any]) -> list[str]:
-    """Return the stores of brokers that were in sync and have stopped."""
+def _check_stores(brokers: list[Broker], clients: Clients, figures: dict[str, Any]) -> list[str]:
+    """Check the stores of brokers that were in sync and have stopped; return their violations."""
+    history = clients.history
     try:
         found, verified = check([broker.store for broker in brokers])
         first = brokers[0]
         history.check_log(first.name, records(first.store, TOPIC))
         aside = [records(first.store, topic) for topic in (SCHEDULE_TOPIC, retry_topic(CONSUMERS))]
         history.check_aside(first.name, *aside)
+        told = [records(first.store, topic) for topic in (TOPIC, HALF_TOPIC, OP_HALF_TOPIC)]
+        found += clients.transacting.transactions.check_log(first.name, *told)
     except TandemError as error:
         return [f"I10: the stores cannot be checked: {error}"]
     figures.update(verified)
@@ -186,6 +190,7 @@ def _one(seed: int, args: argparse.Namespace, console: Console) -> dict[str, Any
 
 def _tell(console: Console, report: dict[str, Any]) -> None:
     shown = {key: report.get(key) for key in ("acknowledged", "delayed", "rejected", "duplicates", "failed")}
+    shown |= {key: report.get("transactions", {}).get(key) for key in ("committed", "rolled_back", "checks")}
     gaps = f"gaps {report.get('longest_write_gap_s', 0):.1f} s, {report.get('longest_read_gap_s', 0):.1f} s"
     faults = " ".join(f"{fault['fault']}{fault['broker']}" for fault in report.get("faults", ()))
     head = f"{report['seed']:>4} {report['mode']} {report.get('members', '')} {report.get('registry', '')}"

@@ -213,15 +213,22 @@ class World:
 
     @property
     def master(self) -> Broker | None:
-        """Return the member that may be written now."""
+        """Return the member that may be written now; of a static group the one that its settings name."""
+        if self.mode is Mode.STATIC:
+            return self.brokers[0] if self.brokers and self.brokers[0].is_running else None
         return next((broker for broker in self.brokers if broker.failover_status().get("mayWrite")), None)
+
+    @property
+    def readable(self) -> list[Broker]:
+        """Return the members whose offsets are watched; those of a static group go back with a killed process."""
+        return [] if self.mode is Mode.STATIC else self.brokers
 
     def is_whole(self) -> bool:
         """Return whether all members run, one is active, and all others have its bytes and are in sync."""
         master = self.master
         if master is None or not all(broker.is_running for broker in self.brokers):
             return False
-        in_sync = len(master.failover_status().get("inSync", ())) == self.members
+        in_sync = self.mode is Mode.STATIC or len(master.failover_status().get("inSync", ())) == self.members
         return in_sync and synced_slaves(master.own_address) == self.members - 1
 
     def stop_brokers(self) -> list[str]:
