@@ -26,6 +26,9 @@ from tests.fuzz.values import (
     WORDS,
 )
 
+GROUP = "tx"
+"""Producer group of transactions."""
+
 
 class Sent(NamedTuple):
     """Bytes that a connection sends within a turn."""
@@ -156,6 +159,8 @@ class Frames:
             pairs.append(("DELAY", str(random.randrange(1, 19))))
         elif not is_part and random.random() < 0.15:
             pairs.append(self._time())
+        elif not is_part and random.random() < 0.15:
+            pairs += [("TRAN_MSG", "true"), ("PGROUP", GROUP)]
         if random.random() < 0.2:
             random.shuffle(pairs)
         self._odd_pairs(pairs)

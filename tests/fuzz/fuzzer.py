@@ -21,13 +21,14 @@ from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import decode_message, parse_record, record_fault, unpack_head
 from tandemq.engine import KEY_ROW, python
 from tandemq.model.message import decode_properties
-from tandemq.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
+from tandemq.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tandemq.storage.consume_queue import PREFILL_SIZE
 from tests.fuzz.filters import expression, program_steps, properties
 from tests.fuzz.frames import Frames, Sent, Turns
 from tests.fuzz.records import damaged, log_of
 from tests.fuzz.reduction import reduced
 from tests.fuzz.tails import TailPair
+from tests.fuzz.transactions import end_frame, half_message
 from tests.fuzz.values import BORN_MS
 from tests.unit.broker.send.comparison import TOPICS, Recorder, difference, run_script
 
@@ -39,11 +40,17 @@ ROUND = 2000
 CHECKED = 4
 """Of so many flushes one is checked in Python, which takes longer than all that the engine does."""
 CORPUS = 300
+HALVES = 60
 RECORD_SHARE = 50
 """Frames for each mutated piece of a log."""
 BODY_BYTES_MAX = 8192
 DELAYS_MS = tuple(1000 * level for level in range(1, 19))
 HOSTS = tuple(pack_host(text) for text in ("10.0.0.1:5", "[fe80::1]:6"))
+
+
+def _half_at(number: int) -> int:
+    """Return the log offset of a half message."""
+    return (number + 1) << 16
 
 
 class Different(Exception):
@@ -57,6 +64,8 @@ class Counts:
     frames: int = 0
     taken: int = 0
     messages: int = 0
+    ends: int = 0
+    """Ends of transactions."""
     compared: int = 0
     pieces: int = 0
     """Pieces of a log."""
@@ -75,6 +84,8 @@ class Fuzzer:
         self._sampled: list[bytes] = []
         self._corpus: list[bytes] = []
         self._logs: list[bytes] = []
+        self._halves: dict[int, bytes] = {}
+        """Records of half messages by queue offset."""
 
     def run_round(self) -> None:
         """Feed one round of frames and pieces of logs.
@@ -101,7 +112,9 @@ class Fuzzer:
             timer_delay_max_ms=259_200_000,
         )
         log_end = random.randrange(1 << 40)
-        engine.begin(log_end, 5_000 if is_limited else 1 << 30, BORN_MS, 3 if is_limited else 1 << 30)
+        self._know_halves(engine)
+        room, timers_room = (5_000, 3) if is_limited else (1 << 30, 1 << 30)
+        engine.begin(log_end, room, BORN_MS, timers_room, takes_halves=True, takes_ends=True)
         taken = 0
         for frame in self._mutated(ROUND):
             host = HOSTS[len(frame) & 1]
@@ -124,10 +137,27 @@ class Fuzzer:
 
     # Frames.
 
+    def _know_halves(self, engine: Any) -> None:
+        """Let the engine know half messages, some of which it then reads damaged."""
+        random, records = self._random, {_half_at(number): raw for number, raw in self._halves.items()}
+
+        def read(log_offset: int, size: int) -> bytes:
+            raw = records[log_offset]
+            if random.getrandbits(2):
+                return raw[:size]
+            return random.choice((damaged(random, raw), raw[: random.randrange(len(raw) + 1)], b""))
+
+        known = {number: (_half_at(number), "T", len(raw)) for number, raw in self._halves.items()}
+        engine.know_transactions(known, {}, read)
+
     def _fill_corpus(self) -> None:
         random = self._random
         frames = Frames(random, random.choice((0.0, 0.0, 0.02)), body_bytes_max=BODY_BYTES_MAX)
         self._corpus = [frames.send() for _ in range(CORPUS)] + [frames.other() for _ in range(CORPUS // 20)]
+        self._halves = {
+            number: half_message(random, frames, _half_at(number), number, f"K{number}") for number in range(HALVES)
+        }
+        self._corpus += [end_frame(random, frames, number, _half_at(number), f"K{number}") for number in self._halves]
         self._logs = [log_of(random, random.randrange(1, 6), 1 << 20, 0.02, has_blank=bits == 0) for bits in range(50)]
 
     def _mutated(self, count: int) -> Iterator[bytes]:
@@ -146,7 +176,8 @@ class Fuzzer:
     def _new_table(self) -> dict[str, Any]:
         table = {}
         names = [(topic.topic_name, topic.write_queue_nums, topic.perm & 2 != 0) for topic in TOPICS]
-        for name, queues, takes_plain in [*names, (SCHEDULE_TOPIC, 18, False), (TIMER_TOPIC, 1, False)]:
+        own = [(SCHEDULE_TOPIC, 18, False), (TIMER_TOPIC, 1, False), (HALF_TOPIC, 1, False)]
+        for name, queues, takes_plain in [*names, *own]:
             table[name] = self.engine.TopicTarget(name, queues, takes_plain=takes_plain)
             table[name].queues = {number: self.engine.QueueTail() for number in range(queues)}
         return table
@@ -155,9 +186,11 @@ class Fuzzer:
         """Check that the records are valid, and that queues and keys are those of the records."""
         sends = engine.flush()
         self.counts.messages += sends.messages
+        self.counts.ends += len(sends.ends)
         if self.counts.frames // ROUND % CHECKED:
             return
-        if accepted(sends.data, log_end) != (len(sends.data), sends.messages):
+        end, count = accepted(sends.data, log_end)
+        if end != len(sends.data) or not sends.messages <= count <= sends.messages + len(sends.ends):  # rollbacks
             raise Different(f"the engine's records are not valid: {sends.data!r}")
         found: dict[tuple[str, int], bytes] = {}
         keys: list[bytes] = []
@@ -179,7 +212,7 @@ class Fuzzer:
             for queue_id, queue in target.queues.items():
                 if queue.tail(0, queue.next_offset) != found.get((name, queue_id), b""):
                     raise Different(f"entries of {name} {queue_id} for {sends.data!r}")
-        if sum(ack[4] for ack in sends.acks) != sends.messages:
+        if sum(ack[4] for ack in sends.acks) != sends.messages + len(sends.ends):
             raise Different(f"acknowledgements {sends.acks!r}")
 
     def compare(self, frames: list[bytes]) -> None:

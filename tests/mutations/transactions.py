@@ -47,8 +47,8 @@ def op_records_omitted() -> AbstractContextManager[Any]:
     """The end of every third transaction is not recorded."""
     noted = service.Transactions.note_end
 
-    def note(self: service.Transactions, queue_offset: int, now: Any, *, is_given_up: bool = False) -> None:
-        noted(self, queue_offset, now, is_given_up=is_given_up)
+    def note(self: service.Transactions, queue_offset: int, *, is_given_up: bool = False) -> None:
+        noted(self, queue_offset, is_given_up=is_given_up)
         if queue_offset % 3 == 2 and queue_offset in self._unnoted:
             self._unnoted.remove(queue_offset)
 

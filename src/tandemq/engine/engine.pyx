@@ -30,7 +30,7 @@ from tandemq.engine.python import (
 )
 from tandemq.model.command import VERSION_SPOKEN
 from tandemq.model.message import StoredMessage
-from tandemq.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
+from tandemq.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 cdef extern from "crc32.h" nogil:
     void crc32_start()
@@ -107,7 +107,9 @@ cdef enum:
     BORN_V6 = 0x10
     STORE_V6 = 0x20
     COMPRESSED = 0x1
-    UNUSUAL_FLAGS = 0xC | 0xF0
+    UNUSUAL_FLAGS = 0xF0
+    END_TRANSACTION = 37
+    COMMIT = 8
     AT_ONCE = -1
     UNUSUAL_TIME = -2
 
@@ -124,6 +126,8 @@ cdef bytes SCHEDULE = SCHEDULE_TOPIC.encode()
 cdef str SCHEDULE_NAME = SCHEDULE_TOPIC
 cdef str TIMER_NAME = TIMER_TOPIC
 cdef Py_ssize_t TIMED_BYTES = TIMED_BYTES_MAX
+cdef bytes HALF = HALF_TOPIC.encode()
+cdef str HALF_NAME = HALF_TOPIC
 cdef int VERSION = VERSION_SPOKEN
 
 include "memory.pxi"

@@ -146,6 +146,10 @@ TimedSend = tuple[int, int, str, bool]
 A plain tuple, since one is made per message."""
 
 
+EndedHalf = tuple[int, str, int, bool]
+"""The end of a transaction: queue offset of its half message, topic, born time (ms), whether it was committed."""
+
+
 class TakenSends(NamedTuple):
     """What `SendEngine.flush` returns."""
 
@@ -159,9 +163,14 @@ class TakenSends(NamedTuple):
     store_ms: int
     acks: list[Ack]
     messages: int
+    """Sends; ends of transactions are none."""
     body_bytes: int
     timed: list[TimedSend]
     """The timed ones among the messages."""
+    halves: list[tuple[int, int, str, int]]
+    """Half messages among them: queue offset, log offset, topic after the commit, bytes of the record."""
+    ends: list[EndedHalf]
+    """Transactions that were committed or rolled back."""
 
 
 class SendEngine:
@@ -171,7 +180,7 @@ class SendEngine:
     """Messages taken since the last `flush`."""
 
     def __init__(self, topics: Mapping[str, TopicTarget]) -> None:
-        """Take the table of topics, which the owner changes."""
+        """Take the table of topics, which the owner changes; nothing is known of transactions."""
 
     def configure(
         self,
@@ -193,12 +202,39 @@ class SendEngine:
             timer_precision_ms: unit of time of timed messages; 0: they are not taken.
         """
 
-    def begin(self, log_end: int, room: int, store_ms: int, timers_room: int) -> None:
+    def know_transactions(
+        self,
+        open_halves: Mapping[int, tuple[int, str, int]] | None,
+        ended: dict[int, bool] | None,
+        read_log: Callable[[int, int], bytes] | None,
+    ) -> None:
+        """Set what is known of transactions; None: nothing.
+
+        Args:
+            open_halves: log offset, topic and record size of each open half message, by queue offset.
+            ended: those that ended in this turn; the engine enters what it ends.
+            read_log: returns bytes of the log, from an offset on; b"" if they cannot be read.
+        """
+
+    def begin(
+        self,
+        log_end: int,
+        room: int,
+        store_ms: int,
+        timers_room: int,
+        *,
+        takes_halves: bool = False,
+        takes_ends: bool = False,
+    ) -> None:
         """Begin with records for a log offset.
 
         Args:
+            log_end: that log offset.
             room: bytes that the current file has for them.
+            store_ms: their store time.
             timers_room: maximum number of timed messages.
+            takes_halves: whether half messages are accepted.
+            takes_ends: whether ends of transactions are accepted.
         """
 
     def take(self, link: int, born_host: bytes, data: bytes, at: int) -> int:
@@ -207,7 +243,7 @@ class SendEngine:
 
     def flush(self) -> TakenSends:
         """Return what was taken since `begin`, and forget it."""
-        return TakenSends(0, b"", [], b"", 0, [], 0, 0, [])
+        return TakenSends(0, b"", [], b"", 0, [], 0, 0, [], [], [])
 
 
 class RecordQueue(Protocol):

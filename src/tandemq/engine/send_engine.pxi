@@ -13,12 +13,13 @@ cdef struct Send:
 
 
 cdef bint read_send(int form, Bytes data, Py_ssize_t size, Send *send) noexcept:
-    """Read the header of an ordinary send; False if it is something else."""
+    """Read the header of an ordinary send, or of the end of a transaction; False if it is something else."""
     cdef int64_t number = 0
     cdef Fields *fields
     cdef Text batch
     send.header.code = -1
     send.header.flag = send.header.opaque = 0
+    send.header.ends_seen = 0
     send.header.fields[0].seen = send.header.fields[1].seen = 0
     send.header.fields[0].has_escapes = send.header.fields[1].has_escapes = False
     send.form = form
@@ -29,6 +30,9 @@ cdef bint read_send(int form, Bytes data, Py_ssize_t size, Send *send) noexcept:
         return False
     if send.header.flag & ~<int64_t>2:
         return False
+    send.fields = &send.header.fields[1]
+    if send.header.code == END_TRANSACTION:
+        return form == 0
     fields = send.fields = &send.header.fields[1 if send.header.code == 10 else 0]
     if fields.seen & REQUIRED != REQUIRED or send.header.fields[0 if send.header.code == 10 else 1].has_escapes:
         return False
@@ -71,6 +75,12 @@ cdef class SendEngine:
     cdef Py_ssize_t room, body_bytes
     cdef Buffer records, keys, answers, kept, plain, part, ids, handle
     cdef list queues, acks, timed
+    # Transactions: half messages taken, ends taken, and what the owner knows of open ones (None: leave them to it).
+    cdef bint takes_halves, takes_ends
+    cdef list halves, ends
+    cdef dict open_halves, ended
+    cdef object read_log
+    cdef Py_ssize_t messages
     # The acknowledgement that the next message joins, if it is of the same connection and waits alike.
     cdef int64_t ack_link, ack_end, ack_count
     cdef bint ack_waits
@@ -100,6 +110,8 @@ cdef class SendEngine:
         self.trace_on = b"true"
         self.delays_ms = []
         self.timer_precision_ms = self.timer_delay_max_ms = 0
+        self.open_halves = self.ended = None
+        self.read_log = None
         self.begin(0, 0, 0, 0)
 
     def configure(
@@ -121,12 +133,22 @@ cdef class SendEngine:
         self.timer_precision_ms = timer_precision_ms
         self.timer_delay_max_ms = timer_delay_max_ms
 
-    def begin(self, int64_t log_end, Py_ssize_t room, int64_t store_ms, int64_t timers_room):
+    def know_transactions(self, dict open_halves, dict ended, read_log):
+        self.open_halves = open_halves
+        self.ended = ended
+        self.read_log = read_log
+
+    def begin(
+        self, int64_t log_end, Py_ssize_t room, int64_t store_ms, int64_t timers_room, *, bint takes_halves=False,
+        bint takes_ends=False,
+    ):
+        self.takes_halves = takes_halves
+        self.takes_ends = takes_ends and self.open_halves is not None
         self.log_end = log_end
         self.room = room
         self.store_ms = store_ms
         self.timers_room = timers_room
-        self.count = self.body_bytes = 0
+        self.count = self.messages = self.body_bytes = 0
         if self.records.room > BUFFER_BYTES_KEPT:
             PyMem_Free(self.records.data)
             self.records.data = NULL
@@ -135,6 +157,8 @@ cdef class SendEngine:
         self.queues = []
         self.acks = []
         self.timed = []
+        self.halves = []
+        self.ends = []
         self.ack_count = self.ack_start = 0
 
     def take(self, int64_t link, bytes born_host, bytes data, Py_ssize_t at):
@@ -168,7 +192,13 @@ cdef class SendEngine:
         cdef Text name_text, raw
         cdef PyObject *found
         cdef object name
-        if not 0 < body_bytes <= self.body_bytes_max or not read_send(form, header, header_bytes, &send):
+        if not body_bytes and not self.takes_ends:
+            return 0
+        if body_bytes > self.body_bytes_max or not read_send(form, header, header_bytes, &send):
+            return 0
+        if send.header.code == END_TRANSACTION:
+            return self.take_end(link, &send) if not body_bytes else 0
+        if not body_bytes:
             return 0
         name_text = send.fields.text[<int>TOPIC]
         name = PyUnicode_DecodeUTF8(<char *>name_text.data, name_text.size, "strict")
@@ -186,6 +216,8 @@ cdef class SendEngine:
             raw.data = self.plain.data
             raw.size = self.plain.size
         if send.is_batch:
+            if send.sys_flag & TRANSACTION_BITS:
+                return 0
             return self.take_batch(link, born_host, &send, topic, raw, header + header_bytes, body_bytes)
         return self.take_single(link, born_host, &send, topic, name, raw, header + header_bytes, body_bytes)
 
@@ -204,7 +236,22 @@ cdef class SendEngine:
             return 0
         if found.named.unique.size and send.form == 0 and not is_plain_json(found.named.unique):
             return 0
-        if found.delay.size:
+        if found.is_half:
+            if not self.takes_halves or not found.has_group or found.delay.size or found.timer_kind:
+                return 0
+            there = PyDict_GetItem(self.topics, HALF_NAME)
+            if there == NULL:
+                return 0
+            stored_in = <TopicTarget?><object>there
+            queue_id = 0
+            self.append_target(topic, send.queue_id)
+            if found.named.unique.size:
+                append(&self.kept, b"__transactionId__\x01", 18)
+                append(&self.kept, found.named.unique.data, found.named.unique.size)
+                append(&self.kept, b"\x02", 1)
+        elif send.sys_flag & TRANSACTION_BITS:
+            return 0
+        elif found.delay.size:
             if not read_number(found.delay, len(self.delays_ms), &level) or not level:
                 return 0
             there = PyDict_GetItem(self.topics, SCHEDULE_NAME)
@@ -240,6 +287,8 @@ cdef class SendEngine:
         code = self.store_ms + <int64_t>self.delays_ms[level - 1] if level else tags_code(found.named.tags)
         log_offset = self.log_end + self.records.size
         queue_offset = queue.next_offset
+        if found.is_half:
+            self.halves.append((queue_offset, log_offset, name, size))
         self.store(
             born_host, send, stored_in, queue, queue_id, <int32_t>send.flag, body, body_bytes, self.kept.data,
             self.kept.size, code,
@@ -306,7 +355,7 @@ cdef class SendEngine:
         cdef Py_ssize_t length, properties_bytes, shared, longest = 0, parts = 0, number
         cdef int64_t first, log_offset
         self.kept.size = self.handle.size = 0
-        if not keep_properties(raw, True, &self.kept, &found) or found.delay.size:
+        if not keep_properties(raw, True, &self.kept, &found) or found.delay.size or found.is_half:
             return 0
         if found.named.unique.size and send.form == 0 and not is_plain_json(found.named.unique):
             return 0
@@ -380,7 +429,7 @@ cdef class SendEngine:
         cdef Py_ssize_t topic_bytes = PyBytes_GET_SIZE(topic.encoded)
         cdef int64_t log_offset = self.log_end + self.records.size
         cdef int64_t sys_flag = (
-            send.sys_flag | (BORN_V6 if born_bytes == 20 else 0) | (STORE_V6 if store_bytes == 20 else 0)
+            send.sys_flag & ~<int64_t>TRANSACTION_BITS | (BORN_V6 if born_bytes == 20 else 0) | (STORE_V6 if store_bytes == 20 else 0)
         )
         cdef unsigned char *start
         cdef unsigned char *at
@@ -418,7 +467,169 @@ cdef class SendEngine:
         queue.stage_one(log_offset, <int32_t>size, code)
         self.records.size += size
         self.count += 1
+        self.messages += 1
         self.body_bytes += body_bytes
+        return 0
+
+    cdef int take_end(self, int64_t link, Send *send) except -1:
+        """End a transaction; return 0, with nothing changed, if the end is unusual."""
+        cdef Header *header = &send.header
+        cdef Text *given = header.ends
+        cdef Text group = header.fields[1].text[<int>GROUP]
+        cdef HalfProperties half
+        cdef Record record
+        cdef PyObject *found
+        cdef object at, raw
+        cdef Bytes data
+        cdef Text kept
+        cdef int64_t half_offset, log_offset, outcome, queue_id
+        cdef Py_ssize_t size
+        if header.ends_seen & 7 != 7 or not header.fields[1].seen & 1 or not group.size:
+            return 0
+        if not (
+            read_number(given[<int>HALF_OFFSET], <int64_t>1 << 60, &half_offset)
+            and read_number(given[<int>LOG_OFFSET], <int64_t>1 << 60, &log_offset)
+            and read_number(given[<int>OUTCOME], INT32_MAX_VALUE, &outcome)
+        ):
+            return 0
+        if outcome != COMMIT and outcome != ROLLBACK:
+            return 0
+        at = half_offset
+        found = PyDict_GetItem(self.open_halves, at)
+        if found == NULL or at in self.ended or (<object>found)[0] != log_offset:
+            return 0
+        raw = self.read_log(log_offset, (<object>found)[2])
+        if type(raw) is not bytes:
+            return 0
+        data = <Bytes>PyBytes_AS_STRING(raw)
+        size = PyBytes_GET_SIZE(raw)
+        if not read_record(data, size, &record) or record.size != size or not is_sound(data, &record):
+            return 0
+        if big_32(data + 4) != MAGIC_V1 or record.log_offset != log_offset or record.queue_offset != half_offset:
+            return 0
+        if record.sys_flag & TRANSACTION_BITS or not is_named(
+            record.topic.data, record.topic.size, PyBytes_AS_STRING(HALF), PyBytes_GET_SIZE(HALF)
+        ):
+            return 0
+        kept.data = record.properties.data
+        kept.size = record.properties.size - CRC_PROPERTY_BYTES
+        if kept.size <= 0 or memcmp(kept.data + kept.size, CRC_NAME, 9) or not read_half(kept, &half):
+            return 0
+        if not is_named(group.data, group.size, <const char *>half.group.data, half.group.size):
+            return 0
+        if not self.is_named_by(header, half.named.unique):
+            return 0
+        if not read_number(half.queue_id, INT32_MAX_VALUE, &queue_id):
+            return 0
+        if outcome == COMMIT and not self.commit(data, &record, kept, &half, queue_id):
+            return 0
+        self.ended[at] = False
+        self.ends.append(
+            (
+                half_offset,
+                PyUnicode_DecodeUTF8(<char *>half.topic.data, half.topic.size, "strict"),
+                <int64_t>big_64(data + 40),
+                outcome == COMMIT,
+            )
+        )
+        self.count += 1
+        self.acknowledge_end(link, header)
+        return 1
+
+    cdef int commit(
+        self, Bytes data, Record *record, Text kept, HalfProperties *half, int64_t queue_id
+    ) except -1:
+        """Store the message of a half message; return 0 if its queue is not open, or the file has no room."""
+        cdef TopicTarget topic
+        cdef QueueTail queue
+        cdef int64_t log_offset = self.log_end + self.records.size
+        cdef Py_ssize_t size = record.size - record.topic.size + half.topic.size
+        cdef object name = PyUnicode_DecodeUTF8(<char *>half.topic.data, half.topic.size, "strict")
+        cdef PyObject *found = PyDict_GetItem(self.topics, name)
+        if found == NULL:
+            return 0
+        topic = <TopicTarget?><object>found
+        found = PyDict_GetItem(topic.queues, queue_id)
+        if found == NULL or half.topic.size > 127 or PyBytes_GET_SIZE(topic.encoded) != half.topic.size + 1:
+            return 0
+        queue = <QueueTail?><object>found
+        if self.records.size + size > self.room:
+            return 0
+        self.store_committed(data, record, kept, topic, queue, queue_id, size, tags_code(half.named.tags))
+        append_keys(&self.keys, topic.key_prefix, half.named.unique, half.named.keys, log_offset, self.store_ms)
+        return 1
+
+    cdef bint is_named_by(self, Header *header, Text unique) noexcept:
+        """Whether an end names the message by its unique key, or by nothing."""
+        cdef Text one = header.ends[<int>MESSAGE_ID]
+        cdef Text other = header.ends[<int>TRANSACTION_ID]
+        if not header.ends_seen >> <int>MESSAGE_ID & 1:
+            one.size = 0
+        if not header.ends_seen >> <int>TRANSACTION_ID & 1:
+            other.size = 0
+        if not unique.size or not (one.size or other.size):
+            return True
+        return is_named(one.data, one.size, <const char *>unique.data, unique.size) or is_named(
+            other.data, other.size, <const char *>unique.data, unique.size
+        )
+
+    cdef int store_committed(
+        self, Bytes half, Record *record, Text properties, TopicTarget topic, QueueTail queue, int64_t queue_id,
+        Py_ssize_t size, int64_t code,
+    ) except -1:
+        """Append the message of a half message, and stage its queue entry."""
+        cdef int64_t log_offset = self.log_end + self.records.size
+        cdef Py_ssize_t head = record.body - half
+        cdef Py_ssize_t topic_bytes = PyBytes_GET_SIZE(topic.encoded)
+        cdef Py_ssize_t store_bytes = 20 if record.sys_flag & STORE_V6 else 8
+        cdef unsigned char *start
+        cdef unsigned char *at
+        reserve(&self.records, size)
+        if queue.next_offset == queue.max_offset:
+            self.queues.append(queue)
+        start = at = self.records.data + self.records.size
+        memcpy(at, half, head + record.body_size)
+        put_32(at, <uint32_t>size)
+        put_32(at + 12, <uint32_t>queue_id)
+        put_64(at + 20, <uint64_t>queue.next_offset)
+        put_64(at + 28, <uint64_t>log_offset)
+        put_32(at + 36, <uint32_t>(record.sys_flag | COMMIT))
+        at += head - 16 - store_bytes - 8  # store time, store host, reconsume times, prepared offset, body length
+        put_64(at, <uint64_t>self.store_ms)
+        put_64(at + 8 + store_bytes + 4, <uint64_t>record.log_offset)
+        at = start + head + record.body_size
+        memcpy(at, PyBytes_AS_STRING(topic.encoded), topic_bytes)
+        at += topic_bytes
+        put_16(at, <uint32_t>(properties.size + CRC_PROPERTY_BYTES))
+        memcpy(at + 2, properties.data, properties.size)
+        at += 2 + properties.size
+        put_crc_property(at, crc32_of(start, at - start) & CRC_MASK)
+        queue.stage_one(log_offset, <int32_t>size, code)
+        self.records.size += size
+        return 0
+
+    cdef int acknowledge_end(self, int64_t link, Header *header) except -1:
+        """Prepare the response to an end: it waits like that to a send."""
+        cdef Buffer *to = &self.answers
+        cdef Py_ssize_t start = to.size
+        if self.ack_count and (self.ack_link != link or not self.ack_waits):
+            self.close_ack()
+            start = to.size
+        self.ack_link = link
+        self.ack_waits = True
+        self.ack_count += 1
+        self.ack_end = self.log_end + self.records.size
+        if header.flag & 2:
+            return 0
+        reserve(to, 200)
+        to.size += 8
+        append(to, b'{"code":0,"flag":1,"language":"PYTHON","opaque":', 48)
+        append_number(to, header.opaque)
+        append(to, b',"serializeTypeCurrentRPC":"JSON","version":', 44)
+        append_number(to, VERSION)
+        append(to, b"}", 1)
+        put_32(to.data + start, <uint32_t>(to.size - start - 4))
+        put_32(to.data + start + 4, <uint32_t>(to.size - start - 8))
         return 0
 
     cdef int append_id(self, int64_t log_offset) except -1:
@@ -533,7 +744,7 @@ cdef class SendEngine:
             self.close_ack()
         sends = TakenSends(
             self.log_end, taken(&self.records, 0), self.queues, taken(&self.keys, 0), self.store_ms, self.acks,
-            self.count, self.body_bytes, self.timed,
+            self.messages, self.body_bytes, self.timed, self.halves, self.ends,
         )
         self.begin(0, 0, 0, 0)
         return sends

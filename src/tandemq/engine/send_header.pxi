@@ -41,11 +41,22 @@ cdef struct Fields:
     bint has_escapes  # in the properties
     Text text[FIELDS]
 
+cdef enum EndField:
+    HALF_OFFSET
+    LOG_OFFSET
+    OUTCOME
+    FROM_CHECK
+    MESSAGE_ID
+    TRANSACTION_ID
+    END_FIELDS
+
 cdef struct Header:
     int64_t code
     int64_t flag
     int64_t opaque
     Fields fields[2]  # by one letter each (310, 320), by name (10)
+    unsigned int ends_seen
+    Text ends[END_FIELDS]  # of END_TRANSACTION (37); its group is among the fields by name
 
 
 cdef Field letter_of(Bytes name, Py_ssize_t size) noexcept:
@@ -84,6 +95,34 @@ cdef Field name_of(Bytes name, Py_ssize_t size) noexcept:
     return BATCH if is_named(name, size, b"batch", 5) else OTHER
 
 
+cdef EndField end_name_of(Bytes name, Py_ssize_t size) noexcept:
+    if is_named(name, size, b"tranStateTableOffset", 20):
+        return HALF_OFFSET
+    if is_named(name, size, b"commitLogOffset", 15):
+        return LOG_OFFSET
+    if is_named(name, size, b"commitOrRollback", 16):
+        return OUTCOME
+    if is_named(name, size, b"fromTransactionCheck", 20):
+        return FROM_CHECK
+    if is_named(name, size, b"msgId", 5):
+        return MESSAGE_ID
+    return TRANSACTION_ID if is_named(name, size, b"transactionId", 13) else END_FIELDS
+
+
+cdef bint note_end_field(Header *header, Bytes name, Py_ssize_t size, Text value, bint has_escapes) noexcept:
+    """Note a field of END_TRANSACTION; False if it came before, or has escapes."""
+    cdef EndField field = end_name_of(name, size)
+    if has_escapes:
+        return False
+    if field == END_FIELDS:
+        return True
+    if header.ends_seen >> <int>field & 1:
+        return False
+    header.ends_seen |= 1u << <int>field
+    header.ends[<int>field] = value
+    return True
+
+
 cdef bint note_field(Header *header, Bytes name, Py_ssize_t name_size, Text value, bint has_escapes) noexcept:
     """Note a field under its letter or name; False if it came before, or has escapes and is not the properties."""
     cdef Field field = letter_of(name, name_size)
@@ -92,7 +131,7 @@ cdef bint note_field(Header *header, Bytes name, Py_ssize_t name_size, Text valu
         field = name_of(name, name_size)
         fields = &header.fields[1]
         if field == OTHER:
-            return not has_escapes
+            return note_end_field(header, name, name_size, value, has_escapes)
     if fields.seen >> <int>field & 1 or (has_escapes and field != PROPERTIES):
         return False
     fields.seen |= 1u << <int>field
@@ -261,7 +300,7 @@ cdef bint read_json(Bytes data, Py_ssize_t size, Header *header) noexcept:
             return False
         if is_named(name.data, name.size, b"code", 4):
             bit = 1
-            if not take_int32(&cursor, &header.code) or not is_send(header.code):
+            if not take_int32(&cursor, &header.code) or not is_taken(header.code):
                 return False
         elif is_named(name.data, name.size, b"flag", 4):
             bit = 2
@@ -304,8 +343,8 @@ cdef bint read_json(Bytes data, Py_ssize_t size, Header *header) noexcept:
     return cursor.at == cursor.end and seen & 17 == 17
 
 
-cdef inline bint is_send(int64_t code) noexcept:
-    return code == 310 or code == 320 or code == 10
+cdef inline bint is_taken(int64_t code) noexcept:
+    return code == 310 or code == 320 or code == 10 or code == END_TRANSACTION
 
 
 cdef bint read_binary(Bytes data, Py_ssize_t size, Header *header) noexcept:
@@ -316,7 +355,7 @@ cdef bint read_binary(Bytes data, Py_ssize_t size, Header *header) noexcept:
     header.code = big_16(data)
     header.opaque = <int32_t>big_32(data + 5)
     header.flag = <int32_t>big_32(data + 9)
-    if not is_send(header.code) or <int32_t>big_32(data + 13) > 0:
+    if not is_taken(header.code) or <int32_t>big_32(data + 13) > 0:
         return False
     length = <int32_t>big_32(data + 17)
     at = 21

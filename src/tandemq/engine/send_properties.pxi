@@ -13,7 +13,8 @@ cdef struct Properties:
     Text timer
     TimerKind timer_kind
     bint waits
-    bint has_others  # besides UNIQ_KEY and WAIT
+    bint is_half  # of a transaction
+    bint has_group
 
 
 cdef inline bint is_false(Text value) noexcept:
@@ -28,12 +29,12 @@ cdef inline bint is_false(Text value) noexcept:
 
 
 cdef inline bint is_unusual(Bytes name, Py_ssize_t size) noexcept:
-    """Whether the Python code must look at a property: transactions, timers, and names that brokers set."""
+    """Whether the Python code must look at a property: timers, and names that brokers set."""
     if size >= 6 and memcmp(name, b"TIMER_", 6) == 0:
         return True
     return (
-        is_named(name, size, b"TRAN_MSG", 8)
-        or is_named(name, size, b"__CRC32#", 8)
+        is_named(name, size, b"__CRC32#", 8)
+        or is_named(name, size, b"__transactionId__", 17)
         or is_named(name, size, b"CLUSTER", 7)
         or is_named(name, size, b"MSG_REGION", 10)
         or is_named(name, size, b"TRACE_ON", 8)
@@ -66,6 +67,7 @@ cdef int keep_properties(Text raw, bint is_batch, Buffer *kept, Properties *foun
     found.delay.data = NULL
     found.timer_kind = NO_TIMER
     found.waits = True
+    found.is_half = found.has_group = False
     reserve(kept, raw.size + 1)
     while start < raw.size:
         mark = <Bytes>memchr(raw.data + start, 2, raw.size - start)
@@ -105,9 +107,66 @@ cdef int keep_properties(Text raw, bint is_batch, Buffer *kept, Properties *foun
             found.named.tags = value
         elif is_named(name.data, name.size, b"DELAY", 5):
             found.delay = value
+        elif is_named(name.data, name.size, b"PGROUP", 6):
+            found.has_group = True
+        elif is_named(name.data, name.size, b"TRAN_MSG", 8):
+            if not is_named(value.data, value.size, b"true", 4):
+                return 0
+            found.is_half = True
         append(kept, name.data, stop - split + name.size)
         append(kept, b"\x02", 1)
     return 1
+
+
+cdef struct HalfProperties:
+    Named named
+    Text group
+    Text topic
+    Text queue_id
+
+
+cdef bint read_half(Text raw, HalfProperties *found) noexcept:
+    """Read the properties of a half message; False unless they are as this broker stores them, and ask for nothing
+    else than a delivery at once after the commit."""
+    cdef Text names[NAMES_MAX]
+    cdef int count = 0, number
+    cdef Py_ssize_t start = 0, stop, split
+    cdef Bytes mark
+    cdef Text name, value
+    found.named = find_named(raw.data, raw.size)
+    found.group.size = found.topic.size = found.queue_id.size = 0
+    if not raw.size or raw.data[raw.size - 1] != 2 or not is_utf8(raw.data, raw.size):
+        return False
+    while start < raw.size:
+        mark = <Bytes>memchr(raw.data + start, 2, raw.size - start)
+        stop = mark - raw.data
+        mark = <Bytes>memchr(raw.data + start, 1, stop - start)
+        if mark == NULL:
+            return False
+        split = mark - raw.data
+        name.data = raw.data + start
+        name.size = split - start
+        value.data = raw.data + split + 1
+        value.size = stop - split - 1
+        start = stop + 1
+        if not name.size or not value.size or count == NAMES_MAX:
+            return False
+        for number in range(count):
+            if is_named(names[number].data, names[number].size, <const char *>name.data, name.size):
+                return False
+        names[count] = name
+        count += 1
+        if is_named(name.data, name.size, b"PGROUP", 6):
+            found.group = value
+        elif is_named(name.data, name.size, b"REAL_TOPIC", 10):
+            found.topic = value
+        elif is_named(name.data, name.size, b"REAL_QID", 8):
+            found.queue_id = value
+        elif is_named(name.data, name.size, b"DELAY", 5) or is_named(name.data, name.size, b"__CRC32#", 8):
+            return False
+        elif is_named(name.data, name.size, b"CHECK_IMMUNITY_TIME_IN_SECONDS", 30):
+            return False
+    return found.group.size and found.topic.size and found.queue_id.size
 
 
 cdef bint is_plain_json(Text text) noexcept:

@@ -1,5 +1,8 @@
 """Sends: ordinary messages by the engine, many at once; all others decoded and checked one by one.
 
+Half messages are sends too, and the engine also takes the ends of those that are open: the owner of the transactions
+decides whether (`open_halves`).
+
     bytes of a link ──► SendEngine.take ──► records, queue entries, keys, responses ──► Store.append
                            │ anything else
                            ▼
@@ -11,17 +14,19 @@ Python every send takes the second way.
 Source: docs/reference/requests.md, "sending"; docs/decisions/0016-one-engine.md; RocketMQ SendMessageProcessor.
 """
 
+from collections.abc import Mapping
 from random import Random
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
 from tandemq.broker.send.decoded_path import DecodedPath
-from tandemq.broker.send.send_state import SendState, trace_fields
+from tandemq.broker.send.send_state import OpenHalves, SendState, StoredHalf, trace_fields
 from tandemq.broker.send.timed_message import precision_ms
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.topics import Topics
 from tandemq.config.settings import BrokerConfig
 from tandemq.engine import SendEngine
+from tandemq.errors import StoreError
 from tandemq.model.command import Command
 from tandemq.model.message import CLUSTER, TRACE_ON, encode_properties
 from tandemq.storage.store import RecordBatch, Store
@@ -74,26 +79,54 @@ class SendPath(SendState):
     def take_ordinary(self, link: Link, data: bytes, at: int, now: Now) -> int:
         """Accept the ordinary sends from `data[at]` on; return the position of the first other or incomplete frame.
 
-        They are kept, with those of all other connections, until `store_waiting` stores them together.
+        Ends of transactions count as such. They are kept, with those of all other connections, until `store_waiting`
+        stores them together.
         """
         if not self.admits_ordinary:
             return at
         if not self._engine.count:
             self._follow_trace_topic()
             log = self.store.log
-            self._engine.begin(log.end, log.room, now.wall_ms, self.timers_room())
+            self._engine.begin(
+                log.end,
+                log.room,
+                now.wall_ms,
+                self.timers_room(),
+                takes_halves=self.half_refusal is None and not self.config.reject_transactions,
+                takes_ends=self.open_halves is not None and self.open_halves.may_end(),
+            )
         return self._engine.take(link.number, link.born_host, data, at)
 
     def store_waiting(self) -> None:
         """Store the messages accepted since the last time, before anything else is stored."""
         if self._engine.count:
             sends = self._engine.flush()
-            self.store.append(RecordBatch(sends.log_offset, sends.data, sends.queues, sends.keys, sends.store_ms))
+            if sends.data:  # rollbacks store nothing
+                self.store.append(RecordBatch(sends.log_offset, sends.data, sends.queues, sends.keys, sends.store_ms))
             self.acks += sends.acks
             if sends.timed:
                 self.timed += sends.timed
+            self.halves += map(StoredHalf._make, sends.halves)
+            if sends.ends and self.open_halves is not None:
+                self.open_halves.ended_by_engine(sends.ends, sends.store_ms)
             self.count += sends.messages
             self.bytes += sends.body_bytes
+
+    def know_transactions(
+        self,
+        owner: OpenHalves | None,
+        open_halves: Mapping[int, tuple[int, str, int]] | None = None,
+        ended: dict[int, bool] | None = None,
+    ) -> None:
+        """Set the open transactions that the engine may commit, and those that ended in this turn; None: it may not."""
+        self.open_halves = owner
+        self._engine.know_transactions(open_halves, ended, self._read_log)
+
+    def _read_log(self, log_offset: int, size: int) -> bytes:
+        try:
+            return self.store.log.read(log_offset, size)
+        except StoreError:  # the decoded path reads it again, and answers with the reason
+            return b""
 
     def take(self, link: Link, command: Command, now: Now) -> None:
         """Store any send, and add its response or refusal to the acks."""

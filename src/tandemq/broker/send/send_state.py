@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from tandemq.broker.send.dead_letters import DeadLetters
 from tandemq.broker.state.topics import Topics
 from tandemq.config.settings import BrokerConfig
-from tandemq.engine import Ack, TimedSend
+from tandemq.engine import Ack, EndedHalf, TimedSend
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import CLUSTER, MSG_REGION, REAL_TOPIC, TIMER_DELETE, TRACE_ON
 from tandemq.model.topic import Permission
@@ -33,6 +33,18 @@ class StoredHalf(NamedTuple):
     log_offset: int
     topic: str
     """Topic of the message after the commit."""
+    size: int
+    """Bytes of its record."""
+
+
+class OpenHalves(Protocol):
+    """The open transactions, for the engine."""
+
+    def may_end(self) -> bool:
+        """Whether transactions may be ended now."""
+
+    def ended_by_engine(self, ends: list[EndedHalf], wall_ms: int) -> None:
+        """Take the ends of transactions whose messages are appended."""
 
 
 class PendingAtTime(Protocol):
@@ -67,6 +79,8 @@ class SendState:
         """Half messages of this turn; the owner takes them with the commit."""
         self.half_refusal: str | None = None
         """Why half messages are refused at present; None: accepted."""
+        self.open_halves: OpenHalves | None = None
+        """The open transactions; None: not known."""
         self.timed: list[TimedSend] = []
         """Timed messages of this turn; the owner takes them with the commit."""
         self.pending_timed: PendingAtTime | None = None
@@ -79,7 +93,7 @@ class SendState:
 
     def note_half(self, stored: AppendMessageResult, topic: str) -> None:
         """Note a half message that was appended, for a message to a topic."""
-        self.halves.append(StoredHalf(stored.queue_offset, stored.log_offset, topic))
+        self.halves.append(StoredHalf(stored.queue_offset, stored.log_offset, topic, stored.size))
 
     def note_timed(self, stored: AppendMessageResult, properties: Mapping[str, str], out_ms: int) -> None:
         """Note a timed message that was appended."""

@@ -169,7 +169,7 @@ class TransactionLoader:
         first = half.message.properties.get(FIRST_OFFSET, "")
         if first.isdecimal() and len(first) < 19 and int(first) in self._ended:
             return
-        entry = HalfEntry(half.message.log_offset, half.topic)
+        entry = HalfEntry(half.message.log_offset, half.topic, halves.entry(at).size)
         key = (half.unique_key, half.message.born_ms)
         older = newest.get(key) if half.unique_key else None
         if older is not None and older in self.table.entries:

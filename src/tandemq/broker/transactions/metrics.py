@@ -56,9 +56,9 @@ class TransactionMetrics(TopicCounts):
             first_ms=now.mono_ms + current.config.transaction_metrics_ms,
         )
 
-    def note_commit(self, topic: str, born_ms: int, now: Now) -> None:
+    def note_commit(self, topic: str, born_ms: int, wall_ms: int) -> None:
         """Note a commit of this turn. `born_ms`: when the producer made the half message."""
-        self._ended.append(_Ended(topic, max(0, now.wall_ms - born_ms) // 1_000))
+        self._ended.append(_Ended(topic, max(0, wall_ms - born_ms) // 1_000))
 
     def note_rollback(self, topic: str) -> None:
         """Note a rollback of this turn."""

@@ -4,10 +4,13 @@ A check appends a copy of a half message, and the copy takes its place. A produc
 copies.
 """
 
+from itertools import islice
 from typing import NamedTuple
 
 ENDED_MAX = 65_536
 """Number of ended transactions that are remembered, so that a repeated END_TRANSACTION is known as such."""
+_FORGOTTEN_AT_ONCE = 4_096
+"""Number by which there may be more: deleting the first key of a dict again and again takes longer each time."""
 
 
 class HalfEntry(NamedTuple):
@@ -16,6 +19,8 @@ class HalfEntry(NamedTuple):
     log_offset: int
     topic: str
     """Topic of the message after the commit, "" if the record could not be read."""
+    size: int = 0
+    """Bytes of its record, 0 if that is not known."""
 
 
 class OpenTransactions:
@@ -59,12 +64,17 @@ class OpenTransactions:
     def end(self, queue_offset: int, *, is_given_up: bool = False) -> None:
         """Note that a transaction is over, by the queue offset of its newest copy."""
         self._remove(queue_offset)
-        copies = self._over.get(queue_offset) or (*self._older.pop(queue_offset, ()), queue_offset)
-        for one in copies:
-            self._newest.pop(one, None)
-            self._over[one] = copies if is_given_up else ()
-        while len(self._over) > ENDED_MAX:
-            del self._over[next(iter(self._over))]
+        older = self._older.pop(queue_offset, None)
+        if older is None and not is_given_up and queue_offset not in self._over:
+            self._over[queue_offset] = ()
+        else:
+            copies = self._over.get(queue_offset) or (*(older or ()), queue_offset)
+            for one in copies:
+                self._newest.pop(one, None)
+                self._over[one] = copies if is_given_up else ()
+        if len(self._over) > ENDED_MAX + _FORGOTTEN_AT_ONCE:
+            for one in list(islice(self._over, len(self._over) - ENDED_MAX)):
+                del self._over[one]
 
     def _remove(self, queue_offset: int) -> None:
         entry = self.entries.pop(queue_offset, None)

@@ -30,6 +30,7 @@ from tandemq.broker.transactions.metrics import TransactionMetrics
 from tandemq.broker.transactions.op_records import Progress, op_body, op_properties
 from tandemq.broker.transactions.open_transactions import HalfEntry, OpenTransactions
 from tandemq.codec.record.record import encode_record, message_id
+from tandemq.engine import EndedHalf
 from tandemq.errors import ProtocolError, StoreError
 from tandemq.model.codes import RequestCode
 from tandemq.model.message import TRANSACTION_MASK, SysFlag, encode_properties
@@ -163,6 +164,7 @@ class Transactions:
         self._due.clear()
         self._unflushed = None
         self._send.half_refusal = None
+        self._send.know_transactions(None)
 
     def _load(self, now: Now) -> None:
         if self._loader is None:
@@ -173,22 +175,23 @@ class Transactions:
             return
         loader, self._loader = self._loader, None
         self.table = loader.table
+        self._send.know_transactions(self, self.table.entries, self._ended)
         self._ops.extend(loader.ops)
         self._next_run_ms = now.mono_ms + self._current.config.transaction_check_interval_ms
         self._progress_due_ms = now.mono_ms + PROGRESS_MS
         if len(self.table) or loader.committed:
             log.info("transactions: %d are open, %d more were committed", len(self.table), len(loader.committed))
         for queue_offset in loader.committed:
-            self.note_end(queue_offset, now)
+            self.note_end(queue_offset)
         self.metrics.adopt(self.table.counts)
 
     # A turn.
 
     def before_commit(self, now: Now) -> None:
-        """Append the op record of this turn's ends, behind their messages."""
-        if self._unnoted:
-            self._write_op(self._unnoted, now, is_copied=False)
-            self._unnoted = []
+        """Append the op records of this turn's ends, behind their messages."""
+        for start in range(0, len(self._unnoted), OP_OFFSETS_MAX):
+            self._write_op(self._unnoted[start : start + OP_OFFSETS_MAX], now, is_copied=False)
+        self._unnoted.clear()
         copied = [copy.queue_offset for copy in self._copies]
         for start in range(0, len(copied), OP_OFFSETS_MAX):
             self._write_op(copied[start : start + OP_OFFSETS_MAX], now, is_copied=True)
@@ -201,11 +204,10 @@ class Transactions:
         if table is None:
             return
         for half in halves:
-            table.add(half.queue_offset, HalfEntry(half.log_offset, half.topic))
+            table.add(half.queue_offset, HalfEntry(half.log_offset, half.topic, half.size))
         for copy in self._copies:
-            table.copied(
-                copy.queue_offset, copy.stored.queue_offset, HalfEntry(copy.stored.log_offset, copy.half.topic)
-            )
+            queue_offset, log_offset, size = copy.stored
+            table.copied(copy.queue_offset, queue_offset, HalfEntry(log_offset, copy.half.topic, size))
             if copy.is_checked:
                 self._ask(copy)
         for queue_offset, is_given_up in self._ended.items():
@@ -257,13 +259,29 @@ class Transactions:
         """Whether a transaction is open."""
         return self.table is not None and self.table.current(queue_offset) is not None
 
-    def note_end(self, queue_offset: int, now: Now, *, is_given_up: bool = False) -> None:
+    def note_end(self, queue_offset: int, *, is_given_up: bool = False) -> None:
         """Note the end of a transaction, whose message is appended already; its op record follows in this turn."""
         self._ended[queue_offset] = is_given_up
         self._unnoted.append(queue_offset)
-        if len(self._unnoted) == OP_OFFSETS_MAX:
-            self._write_op(self._unnoted, now, is_copied=False)
-            self._unnoted = []
+
+    def may_end(self) -> bool:
+        """Whether the table holds, and this broker ends transactions now."""
+        role = self._role
+        return (
+            bool(self.table)
+            and role.is_master
+            and self._mastership == (role.role.epoch, self._store.log.truncations)
+            and role.role.refusal(RequestCode.END_TRANSACTION) is None
+        )
+
+    def ended_by_engine(self, ends: list[EndedHalf], wall_ms: int) -> None:
+        """Take the ends of transactions whose messages the engine has appended; `_ended` has them."""
+        for queue_offset, topic, born_ms, is_commit in ends:
+            self._unnoted.append(queue_offset)
+            if is_commit:
+                self.metrics.note_commit(topic, born_ms, wall_ms)
+            else:
+                self.metrics.note_rollback(topic)
 
     def commit(self, half: HalfMessage, current: int, now: Now) -> AppendMessageResult:
         """Append the message of a half message to its topic; it names the newest copy, at queue offset `current`.
@@ -392,7 +410,7 @@ class Transactions:
 
     def _give_up(self, queue_offset: int, half: HalfMessage, now: Now) -> None:
         self._put_parked(CHECK_MAX_TIME_TOPIC, half, half.properties, now)
-        self.note_end(queue_offset, now, is_given_up=True)
+        self.note_end(queue_offset, is_given_up=True)
         self.given_up += 1
         log.warning(
             "transactions: half message %d of group=%.255s topic=%s is given up after %d checks; it is in %s",

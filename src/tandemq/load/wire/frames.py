@@ -235,7 +235,7 @@ class _Renderer:
             "c": "TBW102",
             "d": str(shape.queue_count),
             "e": str(queue),
-            "f": "0",
+            "f": "4" if shape.half else "0",
             "g": _BORN_MARK,
             "h": "0",
             "i": properties,

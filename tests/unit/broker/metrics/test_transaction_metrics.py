@@ -13,7 +13,7 @@ from tandemq.sim.world.disk import SimDisk
 from tandemq.telemetry.families import Batch
 from tests.spec import spec
 from tests.unit.broker.harness import Harness
-from tests.unit.broker.transactions.test_transactions import COMMIT, ROLLBACK, at_offset, checking, end, half, ready
+from tests.unit.broker.transactions.producer import COMMIT, ROLLBACK, at_offset, checking, end, half, ready
 
 
 def families(broker: Harness) -> dict[str, Batch]:

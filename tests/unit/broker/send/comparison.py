@@ -164,6 +164,12 @@ _OBSERVED: dict[str, Callable[[Recorder], Any]] = {
     "pending keys": lambda broker: bytes(broker.node.store.index.pending) if broker.node.store.index else b"",
     "topics": lambda broker: broker.node.topics.as_json(),
     "timed messages": _waiting,
+    "transactions": lambda broker: (
+        dict(broker.node.transactions.table.entries if broker.node.transactions.table else {}),
+        dict(broker.node.transactions.table._over if broker.node.transactions.table else {}),
+        dict(broker.node.transactions.table.counts if broker.node.transactions.table else {}),
+        list(broker.node.transactions._ops),
+    ),
 }
 
 

@@ -18,65 +18,20 @@ from tandemq.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.json_tables import load_table
 from tests.spec import spec
-from tests.unit.broker.harness import CLIENT, Harness, messages_in, send_fields
-
-OK = ResponseCode.SUCCESS
-COMMIT, ROLLBACK = 8, 12
-GROUP = "tx"
-
-
-def ready(path: Path | SimDisk, **changes: Any) -> Harness:
-    """Return a broker that has read its open transactions, and a producer of the group."""
-    broker = Harness(path, **changes)
-    broker.heartbeat("", producers=[GROUP])
-    broker.pass_time(100)
-    return broker
-
-
-def half(broker: Harness, body: bytes = b"body", key: str = "K1", topic: str = "TopicA", **properties: str) -> Command:
-    """Send a half message."""
-    named = {"TRAN_MSG": "true", "PGROUP": GROUP, "UNIQ_KEY": key} | properties
-    return broker.ask(RequestCode.SEND_MESSAGE_V2, send_fields(topic, 1, named), body)
-
-
-def checking(path: Path, **changes: Any) -> Harness:
-    """Return a broker that checks transactions older than 3 s, each 4 s."""
-    return ready(path, transaction_check_interval_ms=4_000, transaction_timeout_ms=3_000, **changes)
-
-
-def end(broker: Harness, at: int, outcome: int, *, key: str = "K1", **fields: Any) -> Command:
-    """End the transaction whose half message has a queue offset."""
-    stored = at_offset(broker, HALF_TOPIC, at)
-    wanted = {
-        "producerGroup": GROUP,
-        "tranStateTableOffset": at,
-        "commitLogOffset": stored.log_offset,
-        "commitOrRollback": outcome,
-        "msgId": key,
-    }
-    return broker.ask(RequestCode.END_TRANSACTION, wanted | fields)
-
-
-def at_offset(broker: Harness, topic: str, at: int, queue_id: int = 0) -> StoredMessage:
-    (message,) = decode_messages(record(broker, topic, at, queue_id))
-    return message
-
-
-def record(broker: Harness, topic: str, at: int, queue_id: int = 0) -> bytes:
-    store = broker.node.store
-    found = store.record_of(store.queues[topic, queue_id], at)
-    assert found is not None
-    return found[1]
-
-
-def delivered(broker: Harness, topic: str = "TopicA", queue_id: int = 1) -> list[StoredMessage]:
-    found = broker.pull(topic, queue_id=queue_id)
-    return messages_in(found) if found is not None else []
-
-
-def bodies(broker: Harness, topic: str, queue_id: int = 0) -> list[bytes]:
-    queue = broker.node.store.queues.get((topic, queue_id))
-    return [] if queue is None else [at_offset(broker, topic, at, queue_id).body for at in range(queue.max_offset)]
+from tests.unit.broker.harness import CLIENT, Harness
+from tests.unit.broker.transactions.producer import (
+    COMMIT,
+    GROUP,
+    OK,
+    ROLLBACK,
+    at_offset,
+    bodies,
+    checking,
+    delivered,
+    end,
+    half,
+    ready,
+)
 
 
 @spec("G09")
@@ -577,6 +532,35 @@ def test_clean_stop_leaves_the_progress_for_a_java_broker(tmp_path: Path) -> Non
     table = load_table(broker.disk, "consumerOffset.json")["offsetTable"]
     progress = {name: table[f"{name}@CID_RMQ_SYS_TRANS"]["0"] for name in (HALF_TOPIC, OP_HALF_TOPIC)}
     assert progress == {HALF_TOPIC: 4, OP_HALF_TOPIC: 2}
+
+
+@pytest.mark.parametrize("is_first_open", [False, True])
+def test_ends_of_one_turn_are_a_list_that_a_4_9_broker_skips_if_nothing_before_it_is_open(
+    tmp_path: Path, is_first_open: bool
+) -> None:
+    """RocketMQ 4.9 takes what a list names for open, from the half message on that the offset table has."""
+    broker = ready(tmp_path)
+    for key in "ABC":
+        half(broker, key=key)
+    if not is_first_open:
+        end(broker, 0, COMMIT, key="A")
+    ends = b""
+    for at, key in ((1, "B"), (2, "C")):
+        fields = {
+            "producerGroup": GROUP,
+            "tranStateTableOffset": str(at),
+            "commitLogOffset": str(at_offset(broker, HALF_TOPIC, at).log_offset),
+            "commitOrRollback": str(COMMIT),
+            "msgId": key,
+        }
+        ends += encode_command(Command(RequestCode.END_TRANSACTION, at, fields=fields))
+    broker.turn([(CLIENT, ends)])
+    assert bodies(broker, OP_HALF_TOPIC) == ([b"1,2,"] if is_first_open else [b"0", b"1,2,"])
+    broker.node.stop(broker.now)
+    broker.node.close()
+    table = load_table(broker.disk, "consumerOffset.json")["offsetTable"]
+    progress = [table.get(f"{name}@CID_RMQ_SYS_TRANS", {}).get("0", 0) for name in (HALF_TOPIC, OP_HALF_TOPIC)]
+    assert progress == ([0, 0] if is_first_open else [3, 2])
 
 
 def test_end_right_after_the_start_is_taken(tmp_path: Path) -> None:
