@@ -4,10 +4,11 @@
         with BlockingProducer(tandemq_broker.name_servers, group="orders") as producer: …
 
 Each test gets its own cluster on free ports, with its stores below `tmp_path`. A marker sets broker settings by
-their RocketMQ names, and the failover mode, which is "static" by default:
+their RocketMQ names, the failover mode, which is "static" by default, and TLS:
 
     @pytest.mark.tandemq(messageDelayLevel="1s 1s 1s", autoCreateTopicEnable=False)
     @pytest.mark.tandemq(mode="elect")
+    @pytest.mark.tandemq(tls=True)      # clients need tls=tandemq_broker.tls
 
 TandemQ is imported only when a test uses a fixture. Source: docs/guides/testing.md.
 """
@@ -28,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     config.addinivalue_line(
         "markers",
-        "tandemq(mode, **settings): failover mode, and broker settings by RocketMQ name, for the fixtures of a test",
+        "tandemq(mode, tls, **settings): failover mode, TLS, broker settings by RocketMQ name, of a test's cluster",
     )
 
 
@@ -59,5 +60,5 @@ def _cluster(request: pytest.FixtureRequest, directory: Path, *, groups: int, sl
     settings: dict[str, str | int | float | bool] = {}
     for marker in request.node.iter_markers("tandemq"):
         settings = {**marker.kwargs, **settings}
-    mode = str(settings.pop("mode", "static"))
-    return LocalCluster(directory / "tandemq", groups=groups, slaves=slaves, mode=mode, settings=settings)
+    mode, tls = str(settings.pop("mode", "static")), bool(settings.pop("tls", False))
+    return LocalCluster(directory / "tandemq", groups=groups, slaves=slaves, mode=mode, settings=settings, tls=tls)

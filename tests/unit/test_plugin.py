@@ -138,3 +138,28 @@ def test_order(tandemq_pair):
     assert tandemq_pair.master().broker_id == 1
 """,
     )
+
+
+@pytest.mark.system
+def test_pair_with_tls_serves_clients_that_trust_its_authority_and_no_others(users: pytest.Pytester) -> None:
+    passes(
+        users,
+        """
+from tandemq.errors import NetworkError
+
+@pytest.mark.tandemq(tls=True, mode="elect")
+def test_encrypted(tandemq_pair):
+    servers, tls = tandemq_pair.name_servers, tandemq_pair.tls
+    with BlockingProducer(servers, group="orders", tls=tls) as producer:
+        assert producer.send(Message("Orders", b"42")).status.name == "SEND_OK"
+        tandemq_pair.master().kill()
+        assert tandemq_pair.master().broker_id == 1
+        assert producer.send(Message("Orders", b"43")).status.name in ("SEND_OK", "SLAVE_NOT_AVAILABLE")
+    with pytest.raises(NetworkError, match="TLS"), BlockingProducer(servers, group="plain") as producer:
+        producer.send(Message("Orders", b"44"))
+""",
+    )
+
+
+def test_broker_without_tls_has_none_for_clients(users: pytest.Pytester) -> None:
+    passes(users, "def test_plain(tandemq_broker):\n    assert tandemq_broker.tls is None\n")

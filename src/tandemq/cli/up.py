@@ -67,6 +67,12 @@ def ports_of(group: int, broker_id: int) -> tuple[int, int]:
     help="Also serve the console's web pages, on port 8377, and print the link to open; with --port 0 on a free port.",
 )
 @click.option(
+    "--tls",
+    "with_tls",
+    is_flag=True,
+    help="Encrypt all connections, with certificates that openssl makes in --data/tls at the first start.",
+)
+@click.option(
     "--no-metrics",
     is_flag=True,
     help="Serve no metrics; else each broker serves them at its port + 2, the name server at its port + 1.",
@@ -80,6 +86,7 @@ def up(
     port: int,
     mode: str | None,
     with_console: bool,
+    with_tls: bool,
     no_metrics: bool,
     pairs: tuple[str, ...],
     as_json: bool,
@@ -97,6 +104,9 @@ def up(
     The groups' configurations are also stored in the database groups.db in --data, for `tandemq ha config`, with the
     options that are printed. With --console, changes of roles on its pages are stored there and applied to the groups;
     its users and audit log are kept there too.
+
+    With --tls connections without TLS are closed. Commands need the printed option before their name, Java clients
+    -Dtls.enable=true and the others of docs/guides/operations.md.
 
     Prometheus can scrape the cluster with the file prometheus.yml in --data.
     """
@@ -121,6 +131,7 @@ def up(
         mode=Mode(mode) if mode is not None else None if slaves else Mode.STATIC,
         keeps_groups=_has_database(),
         has_metrics=not no_metrics,
+        tls=with_tls,
     )
     if with_console:
         need_packages()
@@ -148,7 +159,8 @@ def _config_commands(cluster: "ChildCluster") -> tuple[str, str]:
     """Return the commands that change a group of the cluster and that apply the change."""
     database = shlex.join(["--database", cluster.database])
     registry = shlex.join(["--registry", cluster.registry, "--secret-file", cluster.secret_file])
-    return f"tandemq ha config set {database} GROUP …", f"tandemq ha config apply {database} {registry}"
+    tls = f"{shlex.join(['--tls-ca', cluster.tls.ca_file])} " if cluster.tls is not None else ""
+    return f"tandemq ha config set {database} GROUP …", f"tandemq {tls}ha config apply {database} {registry}"
 
 
 @contextlib.contextmanager
@@ -226,6 +238,7 @@ def _print_ready(cluster: "ChildCluster", console: "Child | None", scraped: Path
                 "nameServerPid": cluster.name_server.pid,
                 "nameServerMetrics": cluster.name_server.startup["metrics"],
                 "mode": cluster.mode.value,
+                "tlsCa": "" if cluster.tls is None else cluster.tls.ca_file,
                 "registry": cluster.registry,
                 "secretFile": cluster.secret_file,
                 "database": cluster.database if cluster.registry and _has_database() else "",
@@ -244,6 +257,8 @@ def _print_ready(cluster: "ChildCluster", console: "Child | None", scraped: Path
         )
         return
     click.echo(f"name server  {cluster.name_servers}")
+    if cluster.tls is not None:
+        click.echo(f"TLS          tandemq {shlex.join(['--tls-ca', cluster.tls.ca_file])} COMMAND …")
     if cluster.registry:
         click.echo(f"registry     {cluster.registry}, mode {cluster.mode.value}")
         click.echo(f"secret file  {cluster.secret_file}")

@@ -28,12 +28,20 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from tandemq.codec.remoting.fastjson import loads
+from tandemq.config.tls import ClientTls
 from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import ConfigError, LocalError, NetworkError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.run.groups import configure, has_registry
+from tandemq.run.local_tls import (
+    DIRECTORY_NAME,
+    client_tls,
+    make_certificates,
+    node_settings,
+    replication_settings,
+)
 from tandemq.run.request import try_request
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
@@ -198,6 +206,8 @@ class BrokerChild(Child):
         self.broker_name = broker_name
         self.broker_id = broker_id
         self.store = directory / self.name
+        self.tls: ClientTls | None = None
+        """TLS of its clients' port."""
         self.conf_path = directory / f"{self.name}.conf"
         self._settings = {
             **settings,
@@ -224,12 +234,13 @@ class BrokerChild(Child):
 
     def log_end(self) -> int:
         """Return the end offset of its commit log, -1 if it does not answer."""
-        answer = try_request(self.address, Command(RequestCode.TANDEM_PEER_INFO))
+        answer = try_request(self.address, Command(RequestCode.TANDEM_PEER_INFO), self.tls)
         return int(answer.fields["logEnd"]) if answer is not None and answer.code == ResponseCode.SUCCESS else -1
 
     def failover_status(self) -> dict[str, Any]:
         """Return its response to TANDEM_FAILOVER_STATUS (docs/reference/requests.md); empty if it does not answer."""
-        answer = try_request(self.address, Command(RequestCode.TANDEM_FAILOVER_STATUS)) if self.is_running else None
+        status = Command(RequestCode.TANDEM_FAILOVER_STATUS)
+        answer = try_request(self.address, status, self.tls) if self.is_running else None
         return loads(answer.body) if answer is not None and answer.code == ResponseCode.SUCCESS else {}
 
 
@@ -246,6 +257,7 @@ class ChildCluster:
         settings: broker settings by RocketMQ's keys, for all brokers.
         name_server_settings: settings of the name server.
         keeps_groups: store the groups in `database` too; this needs SQLAlchemy.
+        tls: encrypt all connections, with certificates made for the cluster; those without TLS are closed.
         has_metrics: serve metrics, unless the settings say otherwise: a broker at its listen port + 2, the name server
             at its port + 1; at free ports if those are free ones.
     """
@@ -263,8 +275,10 @@ class ChildCluster:
         name_server_settings: Mapping[str, Setting] | None = None,
         keeps_groups: bool = False,
         has_metrics: bool = False,
+        tls: bool = False,
     ) -> None:
         """Create the cluster without starting it."""
+        self._certificates = Path(directory).absolute() / DIRECTORY_NAME if tls else None
         self._name_server_settings = dict(name_server_settings or {})
         self._has_metrics = has_metrics
         if has_metrics:
@@ -275,6 +289,10 @@ class ChildCluster:
         self._mode = mode
         self._keeps_groups = keeps_groups
         self._settings = dict(settings or {})
+        if self._certificates is not None:
+            encrypted = node_settings(self._certificates)
+            self._name_server_settings = {**encrypted, **self._name_server_settings}
+            self._settings = {**encrypted, **replication_settings(self._certificates), **self._settings}
         self.name_server = Child("namesrv", self.directory, lambda startup: self._name_server_command(startup, port))
         self.brokers: list[BrokerChild] = []
         """Masters first, then slaves, each sorted by group."""
@@ -337,8 +355,15 @@ class ChildCluster:
             self.close()
             raise
 
+    @property
+    def tls(self) -> ClientTls | None:
+        """TLS that clients need; None if the cluster has none."""
+        return client_tls(self._certificates) if self._certificates is not None else None
+
     def _start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
+        if self._certificates is not None:
+            make_certificates(self._certificates)
         make_secret_file(self.directory / SECRET_FILE_NAME)
         self.name_server.start()
         groups, slaves = self._shape
@@ -369,6 +394,7 @@ class ChildCluster:
                 slaves + 1,
                 secret_file=self.secret_file,
                 database=database,
+                tls=self.tls,
             )
 
     def _wait_registered(self) -> None:
@@ -394,12 +420,14 @@ class ChildCluster:
             settings["registryAddr"] = self.registry
         if self._has_metrics:
             settings["metricsPort"] = listen + METRICS_PORT_DISTANCE if listen else 0
-        return BrokerChild(group_name(number), broker_id, self.directory, {**settings, **self._settings})
+        child = BrokerChild(group_name(number), broker_id, self.directory, {**settings, **self._settings})
+        child.tls = self.tls
+        return child
 
     def all_registered(self) -> bool:
         """Return whether the name server has every running broker's address, under any id in mode elect, else under its
         own id."""
-        answer = try_request(self.name_servers, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        answer = try_request(self.name_servers, Command(RequestCode.GET_BROKER_CLUSTER_INFO), self.tls)
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return False
         table = loads(answer.body).get("brokerAddrTable", {})
@@ -436,7 +464,7 @@ class ChildCluster:
             return self._mode is Mode.SLAVE_CONSUME and all(map(_is_named_slave, running))
         if self._mode is not Mode.STATIC and len(master.failover_status().get("inSync", ())) < len(running):
             return False
-        return synced_slaves(master.address) >= len(running) - 1
+        return synced_slaves(master.address, self.tls) >= len(running) - 1
 
     def wait_until(self, condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
         """Wait until a condition is true.
@@ -491,7 +519,8 @@ def console_child(cluster: ChildCluster, port: int) -> Child:
 
     def command(startup: Mapping[str, Any]) -> list[str]:
         own = int(startup["address"].rpartition(":")[2]) if startup else port
-        words = ["console", "--port", str(own), "--namesrv", cluster.name_servers, "--database", cluster.database]
+        words = ["--tls-ca", cluster.tls.ca_file] if cluster.tls is not None else []
+        words += ["console", "--port", str(own), "--namesrv", cluster.name_servers, "--database", cluster.database]
         if cluster.registry:
             words += ["--publish", "--registry", cluster.registry, "--secret-file", cluster.secret_file]
         return words
@@ -513,9 +542,9 @@ def _is_serving_master(status: Mapping[str, Any]) -> bool:
     return bool(status.get("isMaster")) and status.get("stage") == MemberStage.SERVING.value
 
 
-def synced_slaves(address: str) -> int:
+def synced_slaves(address: str, tls: ClientTls | None = None) -> int:
     """Return the number of slaves that are connected to a master and have all its data."""
-    answer = try_request(address, Command(RequestCode.GET_BROKER_HA_STATUS))
+    answer = try_request(address, Command(RequestCode.GET_BROKER_HA_STATUS), tls)
     if answer is None or answer.code != ResponseCode.SUCCESS:
         return 0
     return sum(1 for slave in loads(answer.body).get("haConnectionInfo", []) if slave.get("diff") == 0)

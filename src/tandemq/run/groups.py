@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tandemq.config.tls import ClientTls
 from tandemq.coordination.registry.records import (
     GroupConfig,
     GroupMember,
@@ -66,6 +67,7 @@ def configure(
     cluster: str = CLUSTER,
     secret_file: str | Path = "",
     database: "GroupDatabase | None" = None,
+    tls: ClientTls | None = None,
 ) -> Mode:
     """Write the configurations of groups to the registry and to a database, and return their mode.
 
@@ -77,6 +79,7 @@ def configure(
         cluster: cluster of the groups.
         secret_file: haSecretFile of the name server, "" if it has none.
         database: group configurations of `tandemq ha config`; None: only the registry.
+        tls: TLS of the name server.
 
     Raises:
         ConfigError: a group cannot change to the mode now, or the groups have different modes.
@@ -85,7 +88,7 @@ def configure(
         RemoteError: the registry refuses.
     """
     modes: dict[str, Mode] = {}
-    with RegistryClient(parse_address(address), secret_file=secret_file) as registry:
+    with RegistryClient(parse_address(address), secret_file=secret_file, tls=tls) as registry:
         for name in names:
             modes[name] = _configure_group(registry, cluster, name, mode, members, database)
     if len(set(modes.values())) > 1:

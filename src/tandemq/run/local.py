@@ -21,14 +21,22 @@ from types import TracebackType
 from typing import Self
 
 from tandemq.broker.node import Broker
-from tandemq.config.files import load_broker_config
-from tandemq.config.settings import BrokerConfig, NameServerConfig
+from tandemq.config.files import load_broker_config, load_name_server_config
+from tandemq.config.settings import BrokerConfig
+from tandemq.config.tls import ClientTls
 from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import ConfigError, LocalError, NetworkError
 from tandemq.run.broker import BrokerProcess
 from tandemq.run.children import group_name
 from tandemq.run.groups import configure, has_registry
+from tandemq.run.local_tls import (
+    DIRECTORY_NAME,
+    client_tls,
+    make_certificates,
+    node_settings,
+    replication_settings,
+)
 from tandemq.run.nameserver import NameServerProcess
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
@@ -176,6 +184,7 @@ class LocalCluster:
         slaves: number of slaves per group.
         mode: failover mode: "static", "slave-consume" or "elect" (docs/guides/failover.md).
         settings: broker settings by RocketMQ's keys, for all brokers; they override those of this module.
+        tls: encrypt all connections, with certificates made for the cluster; those without TLS are closed.
     Raises:
         ConfigError: a setting is unknown or malformed.
     """
@@ -188,9 +197,11 @@ class LocalCluster:
         slaves: int = 0,
         mode: str = "static",
         settings: Mapping[str, Setting] | None = None,
+        tls: bool = False,
     ) -> None:
         """Create the cluster without starting it."""
         self.directory = Path(directory)
+        self._certificates = self.directory / DIRECTORY_NAME if tls else None
         self.mode = mode_of(mode)
         self._shape = (groups, slaves)
         self._settings = dict(settings or {})
@@ -207,6 +218,11 @@ class LocalCluster:
         if self._name_server is None:
             raise LocalError("the cluster is not running", hint="start it, or use it in a `with` statement")
         return self._name_server.address
+
+    @property
+    def tls(self) -> ClientTls | None:
+        """TLS that clients need (their argument `tls`); None if the cluster has none."""
+        return client_tls(self._certificates) if self._certificates is not None else None
 
     def broker(self, name: str = "broker-a", broker_id: int = 0) -> LocalBroker:
         """Return one of its brokers; by default broker 0 of the first group."""
@@ -259,15 +275,24 @@ class LocalCluster:
         secret = self.secret_file
         data = self.directory / "namesrv"
         is_hosted = self.mode is not Mode.STATIC or has_registry(data)
-        config = NameServerConfig(
-            bind_address=LOOPBACK, listen_port=0, data_path=str(data), registry_enable=is_hosted, ha_secret_file=secret
+        encrypted: dict[str, str] = {}
+        if self._certificates is not None:
+            make_certificates(self._certificates)
+            encrypted = node_settings(self._certificates)
+        config = replace(
+            load_name_server_config("", path="settings", warn=_ignore, overrides=encrypted),
+            bind_address=LOOPBACK,
+            listen_port=0,
+            data_path=str(data),
+            registry_enable=is_hosted,
+            ha_secret_file=secret,
         )
         server = NameServerProcess(config)
         server.open()
         self._name_server, self._name_server_thread = server, _run(server.run, "name-server")
         names = [group_name(number) for number in range(groups)]
         if is_hosted:
-            configure(f"namesrv://{server.address}", names, self.mode, slaves + 1, secret_file=secret)
+            configure(f"namesrv://{server.address}", names, self.mode, slaves + 1, secret_file=secret, tls=self.tls)
         for broker_id in range(slaves + 1):
             members = [LocalBroker(self._config_of(name, broker_id)) for name in names]
             self.brokers += members
@@ -285,6 +310,8 @@ class LocalCluster:
         _, slaves = self._shape
         settings: dict[str, Setting] = {**_SMALL, "brokerRole": "SYNC_MASTER" if slaves else "ASYNC_MASTER"}
         settings["haSecretFile"] = self.secret_file
+        if self._certificates is not None and self._name_server is not None:
+            settings |= node_settings(self._certificates) | replication_settings(self._certificates)
         settings |= self._settings
         settings |= {
             "brokerName": name,

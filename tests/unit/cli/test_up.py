@@ -20,6 +20,7 @@ from tandemq import ConsumeFrom, Message
 from tandemq.cli.up import ports_of
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 from tandemq.codec.remoting.fastjson import loads
+from tandemq.config.tls import ClientTls
 from tandemq.groupdb.database import GroupDatabase
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
@@ -83,6 +84,26 @@ def test_metrics_of_every_process_are_served_and_prometheus_is_told_where(tmp_pa
         assert (printed["brokers"][0]["metrics"], printed["nameServerMetrics"]) == ("", "")
         assert not (tmp_path / "prometheus.yml").exists()
         stop(process)
+
+
+def test_everything_is_encrypted_with_tls(run: Run, tmp_path: Path) -> None:
+    """Clients, the registry, replication and commands; connections without TLS are closed. A restart is the same."""
+    made: bytes | None = None
+    for body in (b"first", b"second"):
+        with started(tmp_path, "--slaves", "1", "--mode", "elect", "--tls") as (process, printed):
+            authority = Path(printed["tlsCa"])
+            assert made in (None, authority.read_bytes())
+            made = authority.read_bytes()
+            tls = ClientTls(ca_file=str(authority))
+            with BlockingProducer(printed["nameServer"], group="g", tls=tls) as producer:
+                assert producer.send(Message("T", body)).status.name == "SEND_OK"
+            options = ("--tls-ca", str(authority))
+            rows = json.loads(run(*options, "ha", "status", "--json", "-n", printed["nameServer"]).stdout)
+            assert [link["secured"] for row in rows for link in row["slaves"]] == ["secret TLSv1.3"]
+            for address in (printed["nameServer"], *(broker["address"] for broker in printed["brokers"])):
+                assert try_request(address, Command(RequestCode.TANDEM_PEER_INFO), tls) is not None
+                assert try_request(address, Command(RequestCode.TANDEM_PEER_INFO)) is None
+            stop(process)
 
 
 @pytest.mark.parametrize("groups", [26])
