@@ -27,7 +27,9 @@ from tandemq.broker.send import acknowledgements, decoded_path, delay
 from tandemq.broker.send import processor as send
 from tandemq.broker.send.response import recode
 from tandemq.broker.state import consumer_offsets as offsets
+from tandemq.broker.timers import damaged as timer_damage
 from tandemq.broker.timers import loading as timer_loading
+from tandemq.broker.timers import processor as timer_processor
 from tandemq.broker.timers import service as timers
 from tandemq.broker.timers.done_records import TimerProgress, done_properties
 from tandemq.client.consumer import deduplication
@@ -180,6 +182,16 @@ def timers_forgotten() -> AbstractContextManager[Any]:
         return done_properties(progress._replace(before_ms=progress.before_ms + 10_000))
 
     return patched(timers, "done_properties", ahead)
+
+
+def recalls_ignored() -> AbstractContextManager[Any]:
+    """Requests not to deliver timed messages are not read."""
+    return patched(timer_damage.DamagedTimers, "target_of", lambda *_: None)
+
+
+def recalls_lost() -> AbstractContextManager[Any]:
+    """A recall is confirmed, but not stored."""
+    return patched(timer_processor.TimerProcessor, "_store_request", lambda self, *_: self._store.log.end)
 
 
 def offsets_go_back() -> AbstractContextManager[Any]:
@@ -551,6 +563,8 @@ MUTATIONS: dict[str, Mutation] = {
     "timers-early": Mutation(timers_early, frozenset({"I12"})),
     "timers-again": Mutation(timers_again, frozenset({"I12"})),
     "timers-forgotten": Mutation(timers_forgotten, frozenset({"I12"})),
+    "recalls-ignored": Mutation(recalls_ignored, frozenset({"I12"})),
+    "recalls-lost": Mutation(recalls_lost, frozenset({"I1"})),
     "offsets-go-back": Mutation(offsets_go_back, frozenset({"I7"})),
     "offsets-forgotten": Mutation(offsets_forgotten, frozenset({"I7"})),
     "queue-offset-reused": Mutation(queue_offset_reused, frozenset({"I5", "I9", "I4", "I17", "I14", "I16"})),

@@ -74,7 +74,9 @@ class Simulation(History):
         timed = Random(f"timer-wheel-{seed}")
         has_timed = timed.random() < TIMED
         if has_timed:
-            self.plan = replace(self.plan, base=replace(self.plan.base, timer_roll_window=ROLL_WINDOW_S))
+            self.plan = replace(
+                self.plan, base=replace(self.plan.base, timer_roll_window=ROLL_WINDOW_S, recall_enable=True)
+            )
         self.cluster = Cluster(world, self.network, self.plan)
         self.expected.has_bit_rot = self.cluster.has_bit_rot
         self.checks = ContinuousChecks(world, self.cluster, self.expected)

@@ -9,12 +9,13 @@ I8        replicas are identical byte for byte
 I9        queues and index equal a rebuild from the log
 I10       no log holds damage that no fault injected
 I11       transactions are over: committed once, rolled back, or given up (see `transactions`)
-I12       delayed and timed messages arrived once and not early
+I12       delayed and timed messages arrived once and not early, recalled ones not after their recall
 I16       malformed requests created no topic or group
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import property_value
@@ -43,6 +44,13 @@ PRECISION_MS = 1_000
 """The unit of time of timed messages."""
 
 
+class _TimedKey(NamedTuple):
+    """A timed message with its time; attempts to send it that were stored in different units of time are apart."""
+
+    key: str
+    out_ms: int
+
+
 class FinalChecks:
     """The checks at the end of one run."""
 
@@ -57,6 +65,8 @@ class FinalChecks:
         self._consumer_groups = groups
         self.selections: dict[str, Callable[[SentMessage], bool]] = {}
         """Consumer group to what it gets, for groups that select messages by a rule of their own."""
+        self._has_one_master = True
+        """Whether the master of a group is the same all the time."""
         self._found: dict[str, list[LoggedMessage]] = {}
         self._walked: dict[tuple[int, int, bytes], tuple[list[LoggedMessage], InvalidRange | None]] = {}
         """Results of `walk` by its arguments: the bytes of replicas are the same."""
@@ -511,42 +521,66 @@ class FinalChecks:
     def _judge_timed(self, master: Host) -> None:
         """Check in the log that each timed message was delivered as often as stored, after the time in its record.
 
-        Unlike delay levels, timed messages are not repeated after kills and losses: the log says what is over.
+        One that was recalled is not delivered after its recall. Unlike delay levels, timed messages are not repeated
+        after kills and losses: the log says what is over.
         """
         assert master.broker is not None, "it runs"
-        stored: Counter[str] = Counter()
-        visible: Counter[str] = Counter()
-        undue: set[str] = set()
-        for found in self._messages_of(master):
+        stored: Counter[_TimedKey] = Counter()
+        visible: Counter[_TimedKey] = Counter()
+        recalled: dict[_TimedKey, int] = {}
+        for found in self.records(master):
             message = self._expected.messages.get(found.key)
             if message is None or not message.timer_ms or found.topic not in (TIMER_TOPIC, *TOPICS):
                 continue
             out_ms = int(property_value(found.record.properties, b"TIMER_OUT_MS") or 0)
-            if found.topic in TOPICS:
-                visible[found.key] += 1
+            one = _TimedKey(found.key, out_ms)
+            if is_recall(found):
+                recalled.setdefault(one, found.record.log_offset)
+            elif found.topic == TIMER_TOPIC:
+                stored[one] += not is_rolled(found)
+            else:
+                visible[one] += 1
                 if found.record.store_ms < out_ms + PRECISION_MS:
                     raise Violation(
                         "I12", f"{master.name}: {found.key} of {out_ms} was delivered at {found.record.store_ms}"
                     )
-            elif not is_rolled(found):
-                stored[found.key] += 1
-                if out_ms >= master.machine.now().wall_ms:
-                    undue.add(found.key)
+                if found.record.log_offset > recalled.get(one, found.record.log_offset):
+                    raise Violation("I12", f"{master.name}: {found.key} of {out_ms} was delivered after its recall")
+        if master.flips:
+            return
         is_whole = master.broker.store.log.start == 0
-        for key in stored | visible if not master.flips else ():
-            if (visible[key] < stored[key] and key not in undue) or (visible[key] > stored[key] and is_whole):
+        wall_ms = master.machine.now().wall_ms
+        for one in stored | visible:
+            is_missing = visible[one] < stored[one] and one not in recalled and one.out_ms < wall_ms
+            if is_missing or (visible[one] > stored[one] and is_whole):
                 raise Violation(
-                    "I12", f"{master.name}: {key} was stored {stored[key]} times and delivered {visible[key]} times"
+                    "I12", f"{master.name}: {one} was stored {stored[one]} times and delivered {visible[one]} times"
                 )
+        self._judge_recalls(master, recalled)
+
+    def _judge_recalls(self, master: Host, recalled: Mapping["_TimedKey", int]) -> None:
+        """Check that the log has the recalls that were confirmed."""
+        assert master.broker is not None, "it runs"
+        if master.losses_us or master.broker.store.log.start > 0 or not self._has_one_master:
+            return
+        for recall in self._expected.recalls:
+            if recall.group == master.group.name and _TimedKey(recall.key, recall.out_ms) not in recalled:
+                raise Violation("I1", f"{master.name} has not the recall of {recall.key} that it confirmed")
 
     def _messages_of(self, host: Host) -> Iterator[LoggedMessage]:
-        """Yield the records of messages: all but the broker's own, which say what is over."""
-        return (found for found in self.records(host) if found.topic not in (OP_HALF_TOPIC, TIMER_DONE_TOPIC))
+        """Yield the records of messages: all but the broker's own, which say what is over, or is recalled."""
+        own = (OP_HALF_TOPIC, TIMER_DONE_TOPIC)
+        return (found for found in self.records(host) if found.topic not in own and not is_recall(found))
 
 
 def is_rolled(found: LoggedMessage) -> bool:
     """Return whether a record is a waiting message that the broker stored again."""
     return found.topic == TIMER_TOPIC and property_value(found.record.properties, b"TIMER_ROLL_TIMES") is not None
+
+
+def is_recall(found: LoggedMessage) -> bool:
+    """Return whether a record is a request not to deliver a timed message."""
+    return found.topic == TIMER_TOPIC and property_value(found.record.properties, b"TIMER_DEL_UNIQKEY") is not None
 
 
 def queue_entries(queue: ConsumeQueue, queue_offset: int) -> Iterator[tuple[int, tuple[int, ...]]]:

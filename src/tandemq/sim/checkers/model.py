@@ -133,6 +133,16 @@ class DeliveredMessage:
     at_us: int
 
 
+class Recall(NamedTuple):
+    """A recall that a broker confirmed."""
+
+    group: str
+    key: str
+    out_ms: int
+    """TIMER_OUT_MS of the message."""
+    sent_us: int
+
+
 class ExpectedState:
     """The expected state of one run."""
 
@@ -148,6 +158,8 @@ class ExpectedState:
         """Consumer group to the unique keys that a consumer has finished."""
         self.confirmed_commits: list[Attempt] = []
         """Requests to commit a transaction that a broker confirmed."""
+        self.recalls: list[Recall] = []
+        """Confirmed ones."""
         self.duplicates = 0
         self.on_delivery: Callable[[DeliveredMessage], None] = lambda _: None
         self.on_stored: Callable[[Attempt], None] = lambda _: None

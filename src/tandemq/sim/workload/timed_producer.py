@@ -1,12 +1,17 @@
-"""A raw producer of timed messages: each is to be delivered after its own delay.
+"""A raw producer of timed messages: each is to be delivered after its own delay, but for those that it recalls.
 
-Times are near and far; with the seed's short roll window those far away are stored again while they wait.
+Times are near and far; with the seed's short roll window those far away are stored again while they wait. Recalls are
+sent until the message's time, and beyond.
 """
 
+from functools import partial
 from random import Random
 
-from tandemq.sim.checkers.model import ExpectedState
-from tandemq.sim.workload.producer import SimProducer
+from tandemq.codec.remoting.recall_handle import decode_handle
+from tandemq.model.codes import RequestCode
+from tandemq.model.command import Command
+from tandemq.sim.checkers.model import Attempt, ExpectedState, Recall
+from tandemq.sim.workload.producer import SEND_TIMEOUT_MS, SimProducer
 from tandemq.sim.world.world import World
 
 NAME = "pt"
@@ -15,6 +20,8 @@ ROLL_WINDOW_S = 6
 PACE_MS = 1_500
 LONGEST_MS = ((1_500, 4), (6_000, 4), (15_000, 1))
 """Longest delays, with their weights."""
+RECALLED = 0.2
+"""Share of the messages that are recalled."""
 
 
 class TimedProducer(SimProducer):
@@ -49,3 +56,31 @@ class TimedProducer(SimProducer):
             wanted.timer_ms = self.random.randrange(1, self.random.choices(longest, weights)[0])
             self._send([wanted], set())
         self.after(self.random.randrange(PACE_MS // 4, PACE_MS * 2), self._step)
+
+    def _record_response(self, attempt: Attempt, answer: Command | None) -> None:
+        super()._record_response(attempt, answer)
+        handle = "" if answer is None else answer.fields.get("recallHandle", "")
+        if handle and self.random.random() < RECALLED:
+            delay_ms = self.random.randrange(attempt.messages[0].timer_ms + 500)
+            self.after(delay_ms, partial(self._recall, attempt, handle))
+
+    def _recall(self, attempt: Attempt, handle: str) -> None:
+        if self.is_stopped:
+            return
+        message = attempt.messages[0]
+        fields = {"producerGroup": f"P-{self.name}", "topic": message.topic, "recallHandle": handle}
+        command = Command(RequestCode.RECALL_MESSAGE, fields=fields)
+        recall = Recall(attempt.group, message.key, decode_handle(handle).time_ms - 1, self._world.now_us)
+        address = self.place_of(attempt)
+        self.ask(address, command, SEND_TIMEOUT_MS, partial(self._recalled, recall))
+
+    def place_of(self, attempt: Attempt) -> str:
+        """Return the address of the broker that recalls a message."""
+        route = self.routes.get(attempt.messages[0].topic)
+        members = route.members.get(attempt.group, {}) if route is not None else {}
+        return members.get(0, attempt.address)
+
+    def _recalled(self, recall: Recall, answer: Command | None) -> None:
+        if answer is not None and answer.code == 0:
+            self._world.fold("recalled", recall.key, answer.code)
+            self._expected.recalls.append(recall)
