@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import structs
 
-from tandemq.boundary import Buffer, Now, Turn
+from tandemq.boundary import Buffer, Turn
 from tandemq.broker import parts
 from tandemq.broker.filter import parser as filters
 from tandemq.broker.ha import admission
@@ -27,11 +27,6 @@ from tandemq.broker.send import acknowledgements, decoded_path, delay
 from tandemq.broker.send import processor as send
 from tandemq.broker.send.response import recode
 from tandemq.broker.state import consumer_offsets as offsets
-from tandemq.broker.timers import damaged as timer_damage
-from tandemq.broker.timers import loading as timer_loading
-from tandemq.broker.timers import processor as timer_processor
-from tandemq.broker.timers import service as timers
-from tandemq.broker.timers.done_records import TimerProgress, done_properties
 from tandemq.client.consumer import deduplication
 from tandemq.client.consumer import push_machine as consuming
 from tandemq.client.consumer.queues import process_queue
@@ -52,6 +47,7 @@ from tandemq.storage import key_index as index
 from tandemq.storage import recovery, store
 from tandemq.storage.log import range_reader
 from tests.mutations.patch import Mutation, both, patched
+from tests.mutations.timers import TIMER_MUTATIONS
 from tests.mutations.transactions import TRANSACTION_MUTATIONS
 
 
@@ -155,43 +151,6 @@ def delay_twice() -> AbstractContextManager[Any]:
         self._pending.clear()
 
     return patched(delay.DelayedMessages, "committed", committed)
-
-
-def timers_early() -> AbstractContextManager[Any]:
-    """Timed messages are delivered three seconds early."""
-    deliver = timers.TimedMessages._deliver
-
-    def early(self: timers.TimedMessages, table: Any, now: Now) -> None:
-        deliver(self, table, Now(now.mono_ms, now.wall_ms + 3_000))
-
-    return patched(timers.TimedMessages, "_deliver", early)
-
-
-def timers_again() -> AbstractContextManager[Any]:
-    """A master that starts does not read which timed messages were delivered."""
-    return both(
-        patched(timer_loading.TimerLoader, "_read_done", lambda *_: iter(())),
-        patched(timer_loading.TimerLoader, "_find_copies", lambda *_: iter(())),
-    )
-
-
-def timers_forgotten() -> AbstractContextManager[Any]:
-    """Done records say that messages of the next ten seconds are over."""
-
-    def ahead(progress: TimerProgress) -> bytes:
-        return done_properties(progress._replace(before_ms=progress.before_ms + 10_000))
-
-    return patched(timers, "done_properties", ahead)
-
-
-def recalls_ignored() -> AbstractContextManager[Any]:
-    """Requests not to deliver timed messages are not read."""
-    return patched(timer_damage.DamagedTimers, "target_of", lambda *_: None)
-
-
-def recalls_lost() -> AbstractContextManager[Any]:
-    """A recall is confirmed, but not stored."""
-    return patched(timer_processor.TimerProcessor, "_store_request", lambda self, *_: self._store.log.end)
 
 
 def offsets_go_back() -> AbstractContextManager[Any]:
@@ -560,11 +519,7 @@ MUTATIONS: dict[str, Mutation] = {
     "queue-entries-wrong": Mutation(queue_entries_wrong, frozenset({"I9", "I12", "I14"})),
     "delay-early": Mutation(delay_early, frozenset({"I12"})),
     "delay-twice": Mutation(delay_twice, frozenset({"I12", "I14", "I3"})),
-    "timers-early": Mutation(timers_early, frozenset({"I12"})),
-    "timers-again": Mutation(timers_again, frozenset({"I12"})),
-    "timers-forgotten": Mutation(timers_forgotten, frozenset({"I12"})),
-    "recalls-ignored": Mutation(recalls_ignored, frozenset({"I12"})),
-    "recalls-lost": Mutation(recalls_lost, frozenset({"I1"})),
+    **TIMER_MUTATIONS,
     "offsets-go-back": Mutation(offsets_go_back, frozenset({"I7"})),
     "offsets-forgotten": Mutation(offsets_forgotten, frozenset({"I7"})),
     "queue-offset-reused": Mutation(queue_offset_reused, frozenset({"I5", "I9", "I4", "I17", "I14", "I16"})),

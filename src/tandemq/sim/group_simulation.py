@@ -3,6 +3,7 @@
 0 s ─ start ─ … faults … ─ faults end ─ every group accepts messages ─ settled ─ checked
 """
 
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -16,6 +17,7 @@ from tandemq.sim.workload.group_applications import FOUND_US, GroupConsuming, Gr
 from tandemq.sim.workload.group_clients import GroupConsumer, GroupProducer, MemberPicker
 from tandemq.sim.workload.host import ClientHost
 from tandemq.sim.workload.raw_client import RawClient
+from tandemq.sim.workload.timed_producer import TIMED, GroupTimedProducer, with_timed
 from tandemq.sim.workload.transaction_applications import TransactingApplication
 from tandemq.sim.world.groups import GroupCluster, draw_groups, mode_of, with_roles, with_secret, with_slave_reads
 from tandemq.sim.world.plan import client_ip, has_transactions, with_transactions
@@ -50,12 +52,16 @@ class GroupSimulation(History):
         plan = with_secret(plan, Random(f"{seed}-secret"))
         plan = with_slave_reads(plan, Random(f"{seed}-slave-reads"))
         self.plan = with_transactions(plan, Random(f"{seed}-transactions-plan"))
+        timed = Random(f"timer-wheel-{seed}")
+        has_timed = timed.random() < TIMED
+        if has_timed:
+            self.plan = replace(self.plan, base=with_timed(self.plan.base))
         self.cluster = GroupCluster(world, self.network, self.plan)
         self.expected.has_bit_rot = self.cluster.has_bit_rot
         self.checks = GroupChecks(world, self.cluster, self.expected)
         self.expected.on_delivery = self.checks.given
         self.expected.on_stored = self.checks.acked
-        self.producers = [self._producer(number) for number in range(2)]
+        self.producers: list[GroupProducer] = [self._producer(number) for number in range(2)]
         self.consumers = [self._consumer(number) for number in range(CONSUMERS)]
         self.applications = self._applications(Random(f"{seed}-real-clients"))
         groups = ("G", APPLICATIONS_GROUP) if self.applications else ("G",)
@@ -64,14 +70,21 @@ class GroupSimulation(History):
         self.transacting = self._transacting(Random(f"{seed}-transactions"), len(nodes))
         if self.transacting is not None:
             nodes.append(self.transacting)
+        if has_timed:
+            producer = self._timed(timed)
+            self.producers.append(producer)
+            nodes.append(producer)
         self.clients = [ClientHost(world, self.network, client_ip(number), node) for number, node in enumerate(nodes)]
         self.faults = GroupFaults(world, self.network, self.cluster, self.clients, self.checks)
 
-    def _member_picker(self) -> MemberPicker:
+    def _addresses(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for host in self.cluster.hosts:
             found.setdefault(host.group.name, []).append(host.address)
-        return MemberPicker(self._new_random(), found)
+        return found
+
+    def _member_picker(self) -> MemberPicker:
+        return MemberPicker(self._new_random(), self._addresses())
 
     def _producer(self, number: int) -> GroupProducer:
         return GroupProducer(
@@ -83,6 +96,13 @@ class GroupSimulation(History):
             self.checks.responded,
             pace_ms=self.plan.pace_ms,
             kinds=self.plan.kinds & KINDS,
+        )
+
+    def _timed(self, random: Random) -> GroupTimedProducer:
+        members = MemberPicker(Random(random.random()), self._addresses())
+        kinds = self.plan.kinds & KINDS
+        return GroupTimedProducer(
+            self.world, self.expected, Random(random.random()), members, self.checks.responded, kinds
         )
 
     def _consumer(self, number: int) -> GroupConsumer:

@@ -37,7 +37,7 @@ from tandemq.sim.workload.request_applications import (
     selecting,
     selects,
 )
-from tandemq.sim.workload.timed_producer import ROLL_WINDOW_S, TimedProducer
+from tandemq.sim.workload.timed_producer import TIMED, TimedProducer, with_timed
 from tandemq.sim.workload.transaction_applications import TransactingApplication
 from tandemq.sim.world.cluster import Cluster
 from tandemq.sim.world.plan import MALFORMED_PEER_IP, client_ip, draw, has_transactions, with_transactions
@@ -57,8 +57,6 @@ REQUESTS = 0.2
 """Share of the seeds in which applications ask and reply."""
 SELECTIONS = 0.2
 """Share of the seeds in which a consumer group selects messages by an SQL92 expression."""
-TIMED = 0.3
-"""Share of the seeds with timed messages."""
 GROUP_SEEDS = 1_000_000
 """Seeds from here on have groups with a registry."""
 
@@ -74,9 +72,7 @@ class Simulation(History):
         timed = Random(f"timer-wheel-{seed}")
         has_timed = timed.random() < TIMED
         if has_timed:
-            self.plan = replace(
-                self.plan, base=replace(self.plan.base, timer_roll_window=ROLL_WINDOW_S, recall_enable=True)
-            )
+            self.plan = replace(self.plan, base=with_timed(self.plan.base))
         self.cluster = Cluster(world, self.network, self.plan)
         self.expected.has_bit_rot = self.cluster.has_bit_rot
         self.checks = ContinuousChecks(world, self.cluster, self.expected)

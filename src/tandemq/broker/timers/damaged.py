@@ -60,6 +60,8 @@ class DamagedTimers:
         self._damages = damages
         self._scrubber = scrubber
         self._held: dict[int, _Held] = {}
+        self._failing: dict[int, int] = {}
+        """Delete requests that could not be read, and since when."""
         self._found: dict[int, _Held] = {}
         """Found in this turn."""
         self._resolved: list[int] = []
@@ -78,6 +80,7 @@ class DamagedTimers:
     def clear(self) -> None:
         """Forget all of them."""
         self._held.clear()
+        self._failing.clear()
         self.failed()
 
     def hold(self, queue_offset: int, out_ms: int, now: Now) -> None:
@@ -117,13 +120,21 @@ class DamagedTimers:
 
     # Reading.
 
-    def target_of(self, timers: ConsumeQueue, queue_offset: int) -> tuple[str, str] | None:
-        """Return what a delete request names, and its topic; None if the request cannot be read."""
+    def target_of(self, timers: ConsumeQueue, queue_offset: int, now: Now) -> tuple[str, str] | None:
+        """Return what a delete request names, and its topic; None if the request cannot be read.
+
+        Raises:
+            DiskFailed: it cannot be read now. After a minute of failures it counts as one that cannot be read.
+        """
         try:
             timed = read_timed(self._store, timers, queue_offset)
         except (ProtocolError, StoreError) as error:
+            since_ms = self._failing.setdefault(queue_offset, now.mono_ms)
+            if isinstance(error, DiskFailed) and now.mono_ms - since_ms < DOUBT_MS:
+                raise
             log.error("timers: the delete request at offset %d cannot be read: %s", queue_offset, error)
             return None
+        self._failing.pop(queue_offset, None)
         return timed.message.properties.get(TIMER_DELETE, ""), timed.head.topic
 
     def copies(self, timers: ConsumeQueue, messages: Sequence[int]) -> Iterator[TimedCopy | None]:

@@ -248,7 +248,7 @@ class TimedMessages:
     def _deliver_slot(self, timers: ConsumeQueue, out_ms: int, slot: Slot, now: Now) -> bool:
         """Deliver the messages of a time, as many as this turn has room for; return whether those were all."""
         turn = self._turn
-        targets = self._targets_of(timers, out_ms, slot)
+        targets = self._targets_of(timers, out_ms, slot, now)
         if targets is None:
             self._is_behind = True
             return False
@@ -269,7 +269,7 @@ class TimedMessages:
                 turn.slots.append(_TakenSlot(out_ms, done, is_whole))
         return is_whole
 
-    def _targets_of(self, timers: ConsumeQueue, out_ms: int, slot: Slot) -> _Targets | None:
+    def _targets_of(self, timers: ConsumeQueue, out_ms: int, slot: Slot, now: Now) -> _Targets | None:
         """Return what the delete requests of a time name; None if this turn has no room to read them all."""
         found = self._targets
         if found is None or found.out_ms != out_ms or found.read > len(slot.deletes):
@@ -278,7 +278,7 @@ class TimedMessages:
             if self._turn.is_full:
                 return None
             self._turn.room -= 1
-            target = self.damaged.target_of(timers, slot.deletes[found.read])
+            target = self.damaged.target_of(timers, slot.deletes[found.read], now)
             found.read += 1
             if target is not None:
                 found.topics[target[0]] = target[1]

@@ -3,6 +3,7 @@
 settled   I14  every group has an active master, all members are in sync, consumers have everything
 I1 I5     every claim of durability holds in the master's log; all logs agree on every place
 I2 I3     no log holds a message that was not sent, or was sent less often
+I12       timed messages arrived once and not early, recalled ones not after their recall
 I8 I9     replicas are identical byte for byte; queues and index equal a rebuild from the log
 """
 
@@ -10,8 +11,8 @@ from collections import Counter
 
 from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.records import NOBODY, GroupMode, Mode
-from tandemq.model.topic import OP_HALF_TOPIC, SCHEDULE_TOPIC
-from tandemq.sim.checkers.final import FinalChecks
+from tandemq.model.topic import OP_HALF_TOPIC, TIMER_DONE_TOPIC
+from tandemq.sim.checkers.final import FinalChecks, is_recall, is_rolled
 from tandemq.sim.checkers.groups import GroupChecks
 from tandemq.sim.checkers.model import TOPICS, ExpectedState
 from tandemq.sim.world.cluster import Host
@@ -30,6 +31,7 @@ class GroupFinalChecks(FinalChecks):
         super().__init__(world, cluster, expected, checks, groups)
         self._group_checks = checks
         self._groups = cluster
+        self._has_one_master = False
 
     def describe(self, group: GroupPlan) -> str:
         """Return the state of a group's members as text."""
@@ -96,6 +98,7 @@ class GroupFinalChecks(FinalChecks):
         for group in self._cluster.plan.groups:
             self._judge_sent(self._cluster.members(group)[0])
             self._judge_confirmed(self._cluster.members(group)[0])
+            self._judge_timed(self._cluster.members(group)[0])
             if mode_of(group) is not Mode.ELECT:
                 self._group_checks.judge_log(self._cluster.members(group)[0], "has it in the end")
 
@@ -114,12 +117,13 @@ class GroupFinalChecks(FinalChecks):
     def _judge_sent(self, host: Host) -> None:
         counts: Counter[str] = Counter()
         for found in self.records(host):
-            if found.topic == OP_HALF_TOPIC:
+            if found.topic in (OP_HALF_TOPIC, TIMER_DONE_TOPIC) or is_recall(found):
                 continue
             message = self._expected.messages.get(found.key)
             if message is None or found.body != message.body:
                 raise Violation("I2", f"{host.name} holds a message that was not sent: {found.record}")
-            if found.topic == (SCHEDULE_TOPIC if message.delay_level else message.topic):
+            stored_in = message.topic if message.is_half else message.first_topic
+            if found.topic == stored_in and not is_rolled(found):
                 counts[found.key] += 1
         for key, count in counts.items():
             sent = sum(attempt.group == host.group.name for attempt in self._expected.messages[key].attempts)

@@ -8,14 +8,17 @@ from random import Random
 import pytest
 
 from tandemq.boundary import Now
-from tandemq.broker.timers import loading, records
+from tandemq.broker.timers import damaged, loading, records
 from tandemq.broker.timers.timer_check import PATH, TimerCheck, check_of_java
 from tandemq.codec.record.record import decode_messages
 from tandemq.engine import NAME, python
+from tandemq.errors import DiskFailed
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import StoredMessage
 from tandemq.model.topic import TIMER_DONE_TOPIC, TIMER_TOPIC
 from tandemq.sim.world.disk import PowerLoss, SimDisk
+from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.storage.store import Store
 from tests.unit.broker.harness import Harness
 from tests.unit.broker.timers.test_timed_messages import bodies, delivered, ready, timed, waiting
 
@@ -277,3 +280,27 @@ def test_index_row_of_the_engine_is_what_the_code_in_python_reads(tmp_path: Path
         (True, False),
         (False, True),
     }
+
+
+@pytest.mark.parametrize(("fails_ms", "expected"), [(5_000, [b"b"]), (90_000, [b"a", b"b"])])
+def test_recall_that_cannot_be_read_for_a_while_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_ms: int, expected: list[bytes]
+) -> None:
+    broker = ready(tmp_path)
+    out_ms = broker.now.wall_ms + 5_000
+    for key in "ab":
+        timed(broker, key.encode(), UNIQ_KEY=key, TIMER_DELIVER_MS=str(out_ms))
+    timed(broker, b"-", UNIQ_KEY="D", TIMER_DELIVER_MS=str(out_ms), TIMER_DEL_UNIQKEY="TopicA+a")
+    until_ms = broker.now.wall_ms + 6_000 + fails_ms
+    read_timed = records.read_timed
+
+    def failing(store: Store, queue: ConsumeQueue, queue_offset: int) -> records.TimedMessage:
+        if queue_offset == 2 and broker.now.wall_ms < until_ms:
+            raise DiskFailed("a simulated fault")
+        return read_timed(store, queue, queue_offset)
+
+    monkeypatch.setattr(damaged, "read_timed", failing)
+    broker.pass_time(6_000 + min(fails_ms, 50_000) - 200)
+    assert bodies(broker) == []
+    broker.pass_time(30_000)
+    assert bodies(broker) == expected
