@@ -31,6 +31,7 @@ def test_wrong_results_are_reported(compiled: ModuleType) -> None:
         return
     engine = SimpleNamespace(**vars(compiled))
     engine.record_entries = lambda data: python.record_entries(data)[1:]
+    fuzzer = Fuzzer(engine, 7)  # type: ignore[arg-type]
     with pytest.raises(Different):
-        for _ in range(5):
-            Fuzzer(engine, 7).run_round()  # type: ignore[arg-type]
+        for _ in range(20):
+            fuzzer.run_round()
