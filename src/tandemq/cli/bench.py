@@ -86,6 +86,13 @@ def bench() -> None:
     type=click.IntRange(0),
     help="Seconds until the delivery of the messages, as timed ones; 0: none.",
 )
+@click.option(
+    "--half",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, 1),
+    help="1: transactions, a half message and its commit each.",
+)
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Messages per request.")
 @click.option("--connections", default=16, show_default=True, type=click.IntRange(1), help="Number of connections.")
 @click.option(
@@ -103,6 +110,10 @@ def produce(address: str, as_json: bool, **options: Any) -> None:
     """Send messages as fast as the broker acknowledges them."""
     if options["batch"] > 1 and (options["delay"] or options["delay_s"]):
         raise click.UsageError("a batch cannot be delayed: --delay and --delay-s need --batch 1")
+    if options["half"] and (options["batch"] > 1 or options["delay"] or options["delay_s"]):
+        raise click.UsageError(
+            "a transaction is one message without a delay: --half needs no --batch, --delay or --delay-s"
+        )
     result = _run("produce", address, _with_tls(options), as_json=as_json)
     if as_json:
         show_json(result)

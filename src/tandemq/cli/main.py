@@ -26,7 +26,7 @@ COMMANDS = {
         "Show replication and roles, switch masters, compare replicas, configure groups.",
     ),
     "log": ("tandemq.cli.log.commands:log", "Read, check and repair a store directory."),
-    "message": ("tandemq.cli.admin.message:message", "Send, follow and look up messages."),
+    "message": ("tandemq.cli.admin.message:message", "Send, recall, follow and look up messages."),
     "namesrv": ("tandemq.cli.serve:namesrv", "Run one name server until SIGTERM or SIGINT."),
     "offset": ("tandemq.cli.admin.offset:offset", "Show and reset the offsets of a consumer group."),
     "sim": (
