@@ -18,6 +18,7 @@ from tandemq.model.transactions import TransactionState
 from tests.interop.conftest import Drivers
 from tests.interop.java import CLIENT_VERSIONS, SERVER_VERSIONS, PeerError, wait_until
 from tests.interop.peers import SMALL_STORE, broker, name_server, start_registered
+from tests.spec import spec
 from tests.unit.codec.test_message_trace import EXAMPLES, line
 
 TRACES = SMALL_STORE | {"traceTopicEnable": "true"}
@@ -57,6 +58,7 @@ def trace_bodies(servers: str, key: str) -> list[str]:
     return asyncio.run(search())
 
 
+@spec("S08")
 @pytest.mark.background
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
 def test_traces_of_java_clients_at_our_broker(version: str, drivers: Drivers, tmp_path: Path) -> None:
@@ -93,6 +95,7 @@ def test_traces_of_java_clients_at_our_broker(version: str, drivers: Drivers, tm
         assert [step.outcome for step in outcomes] == ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE"]
 
 
+@spec("S08")
 @pytest.mark.background
 @pytest.mark.parametrize("version", SERVER_VERSIONS)
 def test_traces_of_our_clients_at_a_java_broker_are_read_by_mqadmin(

@@ -14,6 +14,7 @@ from tests.interop.driver import Event, JavaDriver, Running
 from tests.interop.java import SERVER_VERSIONS
 from tests.interop.peers import SMALL_STORE, Broker, broker, name_server, start_registered
 from tests.interop.wire import ask, wait_topic
+from tests.spec import spec
 
 SEND_REPLY_V2, UPDATE_TOPIC = 325, 17
 COUNT = 12
@@ -85,6 +86,7 @@ def test_java_asks_java(client: JavaDriver, topic: str) -> None:
     assert len({event["offsetMsgId"] for event in sent}) == COUNT, "each is stored"
 
 
+@spec("S07")
 def test_java_asks_and_our_consumer_replies(client: JavaDriver, place: Pair, topic: str) -> None:
     async def answer(message: ReceivedMessage) -> None:
         await message.reply(b"ours:" + message.body)
@@ -103,6 +105,7 @@ def test_java_asks_and_our_consumer_replies(client: JavaDriver, place: Pair, top
     asyncio.run(story())
 
 
+@spec("S07")
 def test_we_ask_and_java_replies(client: JavaDriver, place: Pair, topic: str) -> None:
     responder = client.begin("respond", topic=topic, group=f"{topic}-g", size=6_000)
     responder.wait_for(lambda event: event["event"] == "started", within_s=60)
@@ -140,6 +143,7 @@ def test_we_ask_and_reply(place: Pair, topic: str) -> None:
     asyncio.run(story())
 
 
+@spec("S07")
 @pytest.mark.parametrize(
     ("properties", "remark"),
     [

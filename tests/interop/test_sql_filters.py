@@ -19,6 +19,7 @@ from tests.interop.driver import JavaDriver
 from tests.interop.java import SERVER_VERSIONS, PeerError, wait_until
 from tests.interop.peers import SMALL_STORE, broker, name_server, start_registered
 from tests.interop.wire import ask
+from tests.spec import spec
 from tests.unit.broker.filter.test_expressions import PROPERTIES, REFUSED, VALUES
 
 SEND, PULL, CREATE_TOPIC, CHECK_CLIENT_CONFIG = 310, 11, 17, 46
@@ -35,6 +36,7 @@ def topic(pair: Pair, java: JavaDriver) -> str:
     return name
 
 
+@spec("S05")
 @pytest.mark.parametrize(
     ("expression", "wanted"),
     [
@@ -101,6 +103,7 @@ def test_our_consumers_get_the_messages_that_match_at_a_java_broker(version: str
         asyncio.run(story(namesrv.address))
 
 
+@spec("S05")
 @pytest.mark.background
 @pytest.mark.parametrize("version", SERVER_VERSIONS)
 def test_every_expression_of_our_tests_has_the_same_value_at_a_java_broker(version: str, tmp_path: Path) -> None:

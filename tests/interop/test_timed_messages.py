@@ -17,6 +17,7 @@ from tests.interop.driver import JavaDriver
 from tests.interop.java import wait_until
 from tests.interop.peers import SMALL_STORE, Broker, NameServer, broker, name_server, start_registered
 from tests.interop.wire import wait_topic
+from tests.spec import spec
 
 JAVA = "5.3.3"
 TOPIC = "Later"
@@ -86,6 +87,7 @@ def peers(
         yield made
 
 
+@spec("S02")
 def test_java_client_recalls_messages_of_both_brokers(peers: Peers) -> None:
     handles = peers.send("java", 4, 12_000)
     recalled = peers.recall(*handles[:2])
@@ -138,6 +140,7 @@ def test_recalls_are_refused_alike_by_both_brokers(peers: Peers) -> None:
 # Stores.
 
 
+@spec("S04")
 @pytest.mark.background
 @pytest.mark.parametrize(("first", "second"), [(JAVA, "ours"), ("ours", JAVA)])
 def test_waiting_messages_go_from_hand_to_hand_and_each_comes_once(
@@ -174,6 +177,7 @@ def test_waiting_messages_go_from_hand_to_hand_and_each_comes_once(
             keeper.stop()
 
 
+@spec("S04")
 @pytest.mark.background
 def test_store_of_a_killed_java_broker_has_each_message_delivered_once(
     drivers: Callable[[str], JavaDriver], tmp_path: Path

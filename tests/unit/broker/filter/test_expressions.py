@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tandemq.broker.filter.parser import DEPTH_MAX, EXPRESSION_CHARACTERS_MAX, PARTS_MAX, compile_filter
 from tandemq.broker.filter.tokens import FilterInvalid
+from tests.spec import spec
 
 PROPERTIES = {"a": "5", "d": "5.5", "s": "abc", "t": "true", "z": "05", "f": "5.0", "e": ""}
 ERROR = "error"
@@ -274,6 +275,7 @@ def stored(properties: dict[str, str]) -> bytes:
     return "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
 
 
+@spec("S05")
 @pytest.mark.parametrize(
     ("expected", "text"), [(expected, text) for expected, texts in VALUES.items() for text in texts]
 )
@@ -357,6 +359,7 @@ def test_names_are_those_that_the_expression_reads() -> None:
     assert compile_filter("a > 3 AND (b IN ('x') OR c$_1 IS NULL) garbage").names == {"a", "b", "c$_1"}
 
 
+@spec("S06")
 @pytest.mark.parametrize(
     "text",
     [
@@ -409,6 +412,7 @@ PIECES = [
 ]
 
 
+@spec("S06")
 @given(st.lists(st.sampled_from(PIECES), max_size=25).map(" ".join) | st.text(max_size=60))
 def test_any_text_compiles_or_is_refused_and_never_matches_without_reason(text: str) -> None:
     with contextlib.suppress(FilterInvalid):

@@ -11,12 +11,14 @@ from tandemq.engine import NAME, FilterProgram
 from tandemq.engine.program import FilterCode, FilterOperation, FilterStep, steps_of
 from tandemq.model.message import decode_properties
 from tests.fuzz.filters import expression, program_steps, properties
+from tests.spec import spec
 
 
 def matches_in_python(text: str, stored: bytes) -> bool:
     return compile_filter(text).matches(decode_properties(stored.decode("utf-8", "replace")))
 
 
+@spec("S05")
 @given(st.integers(0, 1 << 60))
 def test_any_expression_matches_the_same_messages(seed: int) -> None:
     random = Random(seed)

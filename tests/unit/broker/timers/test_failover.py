@@ -10,6 +10,7 @@ from tandemq.codec.record.record import decode_messages
 from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.topic import TIMER_TOPIC
+from tests.spec import spec
 from tests.unit.broker.failover.registry_group import Broker, RegistryGroup
 from tests.unit.broker.timers.test_timed_messages import bodies, delivered, timed, waiting
 
@@ -58,6 +59,7 @@ def switch(group: RegistryGroup, target: int) -> None:
     assert group.serving is group.brokers[target]
 
 
+@spec("S01")
 @pytest.mark.parametrize("killed_after_ms", [0, 2_900, 3_000, 3_100, 4_500, 8_000])
 def test_elected_master_delivers_what_the_killed_one_has_not(tmp_path: Path, killed_after_ms: int) -> None:
     """Killed before, at and after the time of the first message."""
@@ -125,6 +127,7 @@ def test_returned_master_delivers_what_became_due_while_it_was_down(
     assert_same_logs(group)
 
 
+@spec("S01")
 @pytest.mark.parametrize("mode", [Mode.ELECT, Mode.SLAVE_CONSUME])
 def test_master_by_a_switch_goes_on(tmp_path: Path, mode: Mode) -> None:
     """There and back while messages wait, become due, and new ones come."""
@@ -140,6 +143,7 @@ def test_master_by_a_switch_goes_on(tmp_path: Path, mode: Mode) -> None:
     assert_same_logs(group)
 
 
+@spec("S02")
 @pytest.mark.parametrize("ends", ["delete request", "recall"])
 @pytest.mark.parametrize("mode", [Mode.ELECT, Mode.SLAVE_CONSUME])
 def test_deleted_message_stays_deleted_after_a_takeover(tmp_path: Path, mode: Mode, ends: str) -> None:

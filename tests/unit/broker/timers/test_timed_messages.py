@@ -17,6 +17,7 @@ from tandemq.model.message import StoredMessage, encode_properties
 from tandemq.model.topic import TIMER_DONE_TOPIC, TIMER_TOPIC
 from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.json_tables import load_table
+from tests.spec import spec
 from tests.unit.broker.harness import START_WALL_MS, Harness, messages_in, send_fields
 
 OK = ResponseCode.SUCCESS
@@ -56,6 +57,7 @@ def waiting(broker: Harness) -> int:
     return len(broker.node.timers.table)
 
 
+@spec("S01")
 def test_message_waits_in_the_wheel_topic_and_comes_after_its_time(tmp_path: Path) -> None:
     broker = ready(tmp_path)
     now_ms = broker.now.wall_ms
@@ -81,6 +83,7 @@ def test_message_waits_in_the_wheel_topic_and_comes_after_its_time(tmp_path: Pat
     assert waiting(broker) == 0
 
 
+@spec("S01")
 @pytest.mark.parametrize(
     ("offset_ms", "out_ms"), [(5_000, 4_000), (5_001, 5_000), (5_999, 5_000), (6_000, 5_000), (1, 0), (999, 0)]
 )
@@ -139,6 +142,7 @@ def test_which_property_counts(tmp_path: Path, properties: dict[str, str], after
     assert after_ms <= message.store_ms - start_ms <= after_ms + 1_100
 
 
+@spec("S03")
 @pytest.mark.parametrize(
     ("properties", "remark"),
     [
@@ -262,6 +266,7 @@ def test_many_messages_of_one_time_take_several_turns(tmp_path: Path) -> None:
     assert (len(table), table.slots, table.lowest()) == (0, {}, None)
 
 
+@spec("S01")
 def test_clock_that_goes_back_delivers_nothing_early_or_twice(tmp_path: Path) -> None:
     broker = ready(tmp_path)
     timed(broker, b"before", TIMER_DELAY_SEC="10")
@@ -282,6 +287,7 @@ def test_clock_that_goes_back_delivers_nothing_early_or_twice(tmp_path: Path) ->
 # Delete requests and recall.
 
 
+@spec("S02")
 def test_delete_request_of_the_same_time_drops_a_message(tmp_path: Path) -> None:
     broker = ready(tmp_path)
     for key in "ABCD":
@@ -322,6 +328,7 @@ def recall(broker: Harness, handle: str, topic: str = "TopicA") -> Command:
     return broker.ask(RequestCode.RECALL_MESSAGE, fields)
 
 
+@spec("S02")
 def test_recalled_message_is_not_delivered(tmp_path: Path) -> None:
     broker = ready(tmp_path, recall_enable=True)
     handle = timed(broker, b"one", UNIQ_KEY="K1", TIMER_DELAY_MS="5300").fields["recallHandle"]
@@ -346,6 +353,7 @@ def test_stored_recall_is_a_success_although_the_slave_is_absent(tmp_path: Path)
     assert (answer.code, answer.fields["msgId"]) == (OK, "K1")
 
 
+@spec("S02")
 def test_recall_that_cannot_be_is_refused(tmp_path: Path) -> None:
     broker = ready(tmp_path, recall_enable=True)
     timed(broker, UNIQ_KEY="K1", TIMER_DELAY_SEC="5")
@@ -382,6 +390,7 @@ def test_slave_recalls_nothing_and_delivers_nothing(tmp_path: Path) -> None:
 # Limits.
 
 
+@spec("S03")
 def test_congested_time_is_refused_at_random_then_always(tmp_path: Path) -> None:
     broker = ready(tmp_path, timer_congest_max=20)
     answers = [timed(broker, TIMER_DELAY_SEC="60") for _ in range(200)]
@@ -393,6 +402,7 @@ def test_congested_time_is_refused_at_random_then_always(tmp_path: Path) -> None
     assert timed(broker, TIMER_DELAY_SEC="120").code == OK
 
 
+@spec("S03")
 def test_more_messages_than_the_limit_are_refused(tmp_path: Path) -> None:
     broker = ready(tmp_path, timers_max=3)
     for _ in range(3):

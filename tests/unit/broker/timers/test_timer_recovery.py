@@ -19,6 +19,7 @@ from tandemq.model.topic import TIMER_DONE_TOPIC, TIMER_TOPIC
 from tandemq.sim.world.disk import PowerLoss, SimDisk
 from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.store import Store
+from tests.spec import spec
 from tests.unit.broker.harness import Harness
 from tests.unit.broker.timers.test_timed_messages import bodies, delivered, ready, timed, waiting
 
@@ -90,6 +91,7 @@ def test_master_that_has_any_part_of_the_log_delivers_each_message_once() -> Non
         assert waiting(after) == 0
 
 
+@spec("S01")
 @pytest.mark.parametrize("seed", range(8))
 def test_each_acknowledged_message_comes_once_after_kills_and_power_losses(seed: int) -> None:
     """Messages are acknowledged when they are on the device; copies may be lost with it, and come again then."""
@@ -136,6 +138,7 @@ def test_done_records_that_are_damaged_repeat_nothing() -> None:
     assert set(bodies(after)) == expected_of(messages)
 
 
+@spec("S03")
 def test_damaged_message_waits_for_its_repair_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     broker = ready(tmp_path)
     for number in range(4):
@@ -282,6 +285,7 @@ def test_index_row_of_the_engine_is_what_the_code_in_python_reads(tmp_path: Path
     }
 
 
+@spec("S02")
 @pytest.mark.parametrize(("fails_ms", "expected"), [(5_000, [b"b"]), (90_000, [b"a", b"b"])])
 def test_recall_that_cannot_be_read_for_a_while_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_ms: int, expected: list[bytes]
