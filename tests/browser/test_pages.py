@@ -141,7 +141,7 @@ def test_two_admins_at_once_see_both_versions(new_visitor: NewVisitor, console: 
     expect(pages[1].locator("del")).to_contain_text("weight 70")
     pages[1].get_by_role("button", name="Save").click()
     expect(pages[1].get_by_role("heading", level=1)).to_have_text("broker-a")
-    expect(pages[1].get_by_role("cell", name="30")).to_be_visible()
+    expect(pages[1].get_by_role("cell", name="30", exact=True)).to_be_visible()
 
 
 def test_content_of_messages_and_names_is_shown_and_not_run(new_visitor: NewVisitor, sent: SendResult) -> None:

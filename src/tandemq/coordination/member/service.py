@@ -20,6 +20,7 @@ from tandemq.coordination.member.held_lease import HeldLease
 from tandemq.coordination.member.orders import MemberStage, PermissionChanged, PermittedUntil
 from tandemq.coordination.member.outputs import EffectQueue
 from tandemq.coordination.permission import granted_permission
+from tandemq.coordination.registry.records import BrokerPermission
 from tandemq.coordination.registry.view import NO_NODE, RegistryView
 
 _TRANSITIONS: dict[MemberStage, frozenset[MemberStage]] = {
@@ -82,6 +83,8 @@ class ServiceState:
     def why(self) -> str:
         """Why clients may or may not be served, for refusals and operators."""
         if self.stage is MemberStage.SERVING and not self.is_serving_clients:
+            if self._membership.permission_of(self._membership.id) is BrokerPermission.NONE:
+                return "the group's configuration gives it no permission"
             return "lonely: neither the registry nor every in-sync member confirms that no other broker serves"
         if self.stage is MemberStage.AWAITING and self._view.state is not None:
             reader = self._view.state.reader

@@ -11,6 +11,7 @@ network to the name server that hosts it, or the simulated one.
 Source: docs/guides/failover.md, "Group configuration".
 """
 
+from collections import deque
 from collections.abc import Callable, Generator
 from random import Random
 from typing import NamedTuple
@@ -192,7 +193,7 @@ class _Wire(RawClient):
     """Access to the registry in a name server.
 
     One session, presented again with each operation: an operation in flight on an abandoned connection is not executed
-    after a later one.
+    after a later one. One operation at a time: a connection has one challenge.
     """
 
     seat: ClientHost
@@ -202,7 +203,8 @@ class _Wire(RawClient):
         self._keyring = keyring
         self._address = address
         self._session = 0
-        self._asked: list[tuple[Operation, Then]] = []
+        self._asked: deque[tuple[Operation, Then]] = deque()
+        self._is_busy = False
 
     def do(self, operation: Operation, then: Then) -> None:
         """Execute an operation; unknown outcome without a response."""
@@ -211,13 +213,21 @@ class _Wire(RawClient):
 
     def act(self) -> None:
         """See `RawClient`."""
-        asked, self._asked = self._asked, []
-        for operation, then in asked:
-            if self._keyring is None:
-                self._connect({}, operation, then)
-            else:
-                challenge = Command(RequestCode.TANDEM_REGISTRY_CHALLENGE)
-                self.ask(self._address, challenge, ANSWER_MS, self._challenged(operation, then))
+        if self._is_busy or not self._asked:
+            return
+        self._is_busy = True
+        operation, report = self._asked.popleft()
+
+        def then(outcome: Outcome) -> None:
+            self._is_busy = False
+            report(outcome)
+            self.seat.wake()
+
+        if self._keyring is None:
+            self._connect({}, operation, then)
+        else:
+            challenge = Command(RequestCode.TANDEM_REGISTRY_CHALLENGE)
+            self.ask(self._address, challenge, ANSWER_MS, self._challenged(operation, then))
 
     def _challenged(self, operation: Operation, then: Then) -> Callable[[Command | None], None]:
         def answered(answer: Command | None) -> None:
