@@ -46,6 +46,8 @@ class TransactionLoader:
         """Op records read: the greatest half message that each names, and its own queue offset."""
         self.committed: list[int] = []
         """Queue offsets of open half messages whose message is in the log already."""
+        self.replaced: list[int] = []
+        """Queue offsets of half messages whose copies were read, and that no op record names."""
         self.done = False
         self._ended: set[int] = set()
         self._copied: set[int] = set()
@@ -68,7 +70,7 @@ class TransactionLoader:
             raise
 
     def _load(self) -> Iterator[None]:
-        self.table, self.ops, self.committed = OpenTransactions(), [], []
+        self.table, self.ops, self.committed, self.replaced = OpenTransactions(), [], [], []
         self._ended, self._copied, self._has_gaps = set(), set(), False
         halves, ops = self._store.queues.get((HALF_TOPIC, 0)), self._store.queues.get((OP_HALF_TOPIC, 0))
         if halves is None:
@@ -174,6 +176,7 @@ class TransactionLoader:
         older = newest.get(key) if half.unique_key else None
         if older is not None and older in self.table.entries:
             self.table.copied(older, at, entry)
+            self.replaced.append(older)
         else:
             self.table.add(at, entry)
         newest[key] = at

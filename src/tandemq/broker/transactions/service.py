@@ -108,6 +108,8 @@ class Transactions:
         self._unnoted: list[int] = []
         """Those without op record yet."""
         self._copies: list[_Copy] = []
+        self._replaced: list[int] = []
+        """Half messages whose copies were read, and without op record: a crash took it, or another broker made them."""
         self._ops: deque[Progress] = deque()
         """Op records that name half messages at or behind the oldest open one: the greatest, and their own offset."""
         self._written_ops: list[Progress] = []
@@ -159,6 +161,7 @@ class Transactions:
         self._ended.clear()
         self._unnoted.clear()
         self._copies.clear()
+        self._replaced.clear()
         self._written_ops.clear()
         self._ops.clear()
         self._due.clear()
@@ -183,6 +186,7 @@ class Transactions:
             log.info("transactions: %d are open, %d more were committed", len(self.table), len(loader.committed))
         for queue_offset in loader.committed:
             self.note_end(queue_offset)
+        self._replaced = loader.replaced
         self.metrics.adopt(self.table.counts)
 
     # A turn.
@@ -192,7 +196,7 @@ class Transactions:
         for start in range(0, len(self._unnoted), OP_OFFSETS_MAX):
             self._write_op(self._unnoted[start : start + OP_OFFSETS_MAX], now, is_copied=False)
         self._unnoted.clear()
-        copied = [copy.queue_offset for copy in self._copies]
+        copied = self._replaced + [copy.queue_offset for copy in self._copies]
         for start in range(0, len(copied), OP_OFFSETS_MAX):
             self._write_op(copied[start : start + OP_OFFSETS_MAX], now, is_copied=True)
 
@@ -216,6 +220,7 @@ class Transactions:
             self.metrics.changed(now.wall_ms)
             self._limit(table)
         self._ops.extend(self._written_ops)
+        self._replaced.clear()
         self._clear_turn()
 
     def failed(self) -> None:
