@@ -298,55 +298,6 @@ def test_open_transactions_survive_a_restart(tmp_path: Path, is_clean: bool) -> 
     assert sorted(message.body for message in delivered(broker)) == [b"B", b"C"]
 
 
-def test_commit_without_its_op_record_is_found_after_a_crash(tmp_path: Path) -> None:
-    broker = ready(tmp_path)
-    for key in "ABC":
-        half(broker, key=key)
-    end(broker, 0, ROLLBACK, key="A")
-    before = broker.node.store.log.end
-    end(broker, 1, COMMIT, key="B")
-    assert len(bodies(broker, OP_HALF_TOPIC)) == 2
-    message = delivered(broker)[0]
-    segment = next((tmp_path / "commitlog").iterdir())
-    broker.node.store.log.close()
-    with segment.open("r+b") as file:  # what lies behind the message was not written
-        file.seek(message.log_offset + message.size)
-        file.write(bytes(broker.node.store.log.end - message.log_offset - message.size))
-    assert before == message.log_offset
-    broker = broker.restart(clean=False)
-    broker.heartbeat("", producers=[GROUP])
-    broker.pass_time(100_000)
-    assert {check.fields["msgId"] for check in broker.take_requests(RequestCode.CHECK_TRANSACTION_STATE)} == {"C"}
-    assert bodies(broker, OP_HALF_TOPIC)[1] == b"1"
-    assert len(delivered(broker)) == 1
-
-
-def test_copy_without_its_op_record_after_a_crash_is_not_committed_again(tmp_path: Path) -> None:
-    """The half message that was copied is named when the copy is found: a later crash must not open it again."""
-    broker = checking(tmp_path)
-    half(broker, b"other", key="A")
-    half(broker, b"one", key="B")
-    while len(bodies(broker, HALF_TOPIC)) < 4:
-        broker.pass_time(1_000)
-    end(broker, 0, ROLLBACK, key="A")
-    copy = at_offset(broker, HALF_TOPIC, 3)
-    segment = next((tmp_path / "commitlog").iterdir())
-    broker.node.store.log.close()
-    with segment.open("r+b") as file:  # what lies behind the copies was not written
-        file.seek(copy.log_offset + copy.size)
-        file.write(bytes(broker.node.store.log.end - copy.log_offset - copy.size))
-    broker = broker.restart(clean=False)
-    broker.heartbeat("", producers=[GROUP])
-    broker.pass_time(200)
-    assert bodies(broker, OP_HALF_TOPIC)[-1] == b"0,1,"
-    assert end(broker, 3, COMMIT, key="B").code == OK
-    broker = broker.restart(clean=False)
-    broker.heartbeat("", producers=[GROUP])
-    broker.pass_time(200)
-    end(broker, 1, COMMIT, key="B")
-    assert [message.body for message in delivered(broker)] == [b"one"]
-
-
 @pytest.mark.parametrize("op", [b"2", b"2,"])
 def test_java_broker_ended_a_copy_and_the_half_message_with_it(tmp_path: Path, op: bytes) -> None:
     """A Java broker writes no op record for a half message that it copies, nor where its copies come from."""
