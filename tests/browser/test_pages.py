@@ -208,7 +208,7 @@ def test_token_is_made_by_hand_used_by_a_program_and_revoked(
     visitor = new_visitor()
     page = visitor.log_in("otto")
     page.goto("/me")
-    page.get_by_label("What it is for").fill("nightly")
+    page.get_by_label("Purpose").fill("nightly")
     page.get_by_label("Role", exact=True).select_option("viewer")
     page.get_by_label("Present password").last.fill(PASSWORD)
     page.get_by_role("button", name="Make a token").click()

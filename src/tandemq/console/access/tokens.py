@@ -37,7 +37,7 @@ class ApiToken:
     number: int
     user: str
     name: str
-    """What it is for, as its user has written."""
+    """Purpose, as the user entered it."""
     role: ConsoleRole
     created_ms: int
     expires_ms: int

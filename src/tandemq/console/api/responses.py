@@ -16,7 +16,7 @@ class TokenInfo(Output, frozen=True, kw_only=True):
     user: str
     name: str
     number: int
-    role: Annotated[str, Meta(description="What it may do: the lower of its own role and its user's.")]
+    role: Annotated[str, Meta(description="Effective role: the lower of the token's role and its user's.")]
     created: int
     expires: int
 

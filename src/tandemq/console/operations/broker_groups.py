@@ -142,7 +142,7 @@ async def preview_takeover(console: Console, group: GroupView) -> TakeoverPrevie
 
 
 async def force_master(console: Console, by: Actor, group: GroupView, target: int) -> str:
-    """Force a member to serve, and return what it may have lost."""
+    """Make a member the master although it may lack messages, and return what may be lost."""
     member = group.member(target)
     if member is None or not member.answers:
         raise LocalError("this member does not answer")

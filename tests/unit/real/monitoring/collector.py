@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector for tests: it decodes pushes with the official messages, and answers as it is told to."""
+"""An OpenTelemetry collector for tests: decodes pushes with the official messages; its responses are configurable."""
 
 import gzip
 import ssl
