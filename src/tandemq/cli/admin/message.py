@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tandemq.cli.admin.offset import parse_time
 from tandemq.cli.admin.trace import trace
 from tandemq.cli.support.client_session import namesrv_option, quiet, with_admin
-from tandemq.cli.support.durations import parse_duration
+from tandemq.cli.support.durations import parse_duration, parse_time
 from tandemq.cli.support.name_servers import explained
 from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
 from tandemq.cli.support.tls import client_tls

@@ -1,12 +1,12 @@
 """`tandemq offset`: show and reset the offsets of a consumer group."""
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tandemq.cli.admin.group import LIST_HINT, offsets_of
 from tandemq.cli.support.client_session import namesrv_option, with_admin
+from tandemq.cli.support.durations import parse_time
 from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
 
 if TYPE_CHECKING:
@@ -118,11 +118,3 @@ def _target(text: str, topic: str, broker_name: str | None, queue_id: int | None
     if text.isdigit():
         return ResetTarget(offset=int(text), queue=queue)
     return ResetTarget(time_ms=parse_time(text), queue=queue)
-
-
-def parse_time(text: str) -> int:
-    """Parse a time in ISO format, in this machine's time zone unless it names one; returns milliseconds since 1970."""
-    try:
-        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
-    except ValueError as error:
-        raise click.UsageError(f"{text!r} is not a time; write for instance 2024-05-31T13:00") from error

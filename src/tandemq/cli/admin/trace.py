@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tandemq.cli.admin.offset import parse_time
 from tandemq.cli.support.client_session import namesrv_option, with_admin
+from tandemq.cli.support.durations import parse_time
 from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
 
 if TYPE_CHECKING:

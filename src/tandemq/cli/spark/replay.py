@@ -1,13 +1,15 @@
 """`tandemq spark replay`: sends a lake's messages to a topic again, or writes its log as a fresh slave's store."""
 
 import json
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tandemq.cli.spark.session import session_options, spark_session
 from tandemq.cli.support.client_session import DEFAULT_NAME_SERVERS, quiet
+from tandemq.cli.support.durations import duration_text, parse_byte_rate, parse_rate, parse_time
 from tandemq.cli.support.members import ask_json
 from tandemq.cli.support.paths import LocalPath
 from tandemq.cli.support.tls import spark_tls
@@ -38,6 +40,10 @@ if TYPE_CHECKING:
     help="Name servers of the cluster to send to, host:port;host:port.",
 )
 @click.option("--where", metavar="SQL", help="SQL condition on the lake's columns that selects messages.")
+@click.option("--from", "from_", metavar="TIME", help="Send messages stored at this time or later: 2024-05-31T13:00Z.")
+@click.option("--to", "to", metavar="TIME", help="Send messages stored before this time.")
+@click.option("--rate", metavar="N/s", help="Maximum number of messages per second, all tasks together.")
+@click.option("--byte-rate", metavar="N/s", help="Maximum bytes per second, all tasks together, for instance 10MB/s.")
 @click.option(
     "--also",
     metavar="TOPIC",
@@ -70,6 +76,10 @@ def replay(
     to_store: Path | None,
     namesrv: str,
     where: str | None,
+    from_: str | None,
+    to: str | None,
+    rate: str | None,
+    byte_rate: str | None,
     also: tuple[str, ...],
     note: Path | None,
     broker_name: str,
@@ -82,23 +92,26 @@ def replay(
     """Send the messages of LAKE to a topic again, or write its log as the store of a fresh slave.
 
     Give one of --to-topic, --to-same-topics and --to-store. Messages keep their unique keys, so that consumers can
-    recognize duplicates. System topics are excluded, and with --to-topic also retry and dead-letter topics. A slave
-    that starts on the store copies only later records from its master.
+    recognize duplicates; --from, --to, --rate and --byte-rate limit which messages are sent, and how fast. System
+    topics are excluded, and with --to-topic also retry and dead-letter topics. A slave that starts on the store copies
+    only later records from its master.
     """
     if (to_topic is not None) + to_same_topics + (to_store is not None) != 1:
         raise click.UsageError("give one of --to-topic, --to-same-topics and --to-store")
-    if to_store is not None and (where is not None or note is not None or also):
+    if to_store is not None and any((where, note, also, from_, to, rate, byte_rate)):
         raise click.UsageError(
-            "a log is written completely: --where, --also and --note need --to-topic or --to-same-topics"
+            "a log is written completely: --where, --from, --to, --rate, --byte-rate, --also and --note need "
+            "--to-topic or --to-same-topics"
         )
+    times = [parse_time(text) if text is not None else None for text in (from_, to)]
+    limits = parse_rate(rate) if rate is not None else None, parse_byte_rate(byte_rate) if byte_rate else None
     epochs = epochs_of_broker(epochs_of) if epochs_of is not None else None
 
-    def show(done: "ReplayResult") -> None:
-        what = "bytes of the log" if to_store is None else "segments of the log"
-        click.echo(f"{done.done} of {done.total} {what}, {done.rows} rows", err=True)
-
+    show = _Progress("bytes" if to_store is None else "segments")
     with quiet(), spark_session(master, conf, silent=as_json) as (session, java):
-        from tandemq.spark.jobs.replay import replay_to_store, replay_to_topic  # noqa: PLC0415  # --help needs no Spark
+        from tandemq.spark.jobs.moments import TimeSpan  # noqa: PLC0415  # --help needs no Spark
+        from tandemq.spark.jobs.pace import Rate  # noqa: PLC0415
+        from tandemq.spark.jobs.replay import replay_to_store, replay_to_topic  # noqa: PLC0415
 
         if to_store is not None:
             done = replay_to_store(
@@ -106,29 +119,63 @@ def replay(
             )
         else:
             options = {"nameServer": namesrv, **spark_tls()} | ({"topic": to_topic} if to_topic is not None else {})
-            done = replay_to_topic(session, lake, options, where=where, also=also, noted=note, progress=show)
-    if as_json:
-        click.echo(
-            json.dumps(
-                {
-                    "rows": done.rows,
-                    "done": done.done,
-                    "total": done.total,
-                    "skipped": done.skipped,
-                    "leftOut": done.left_out,
-                    "logStart": done.log_start,
-                    "logEnd": done.log_end,
-                    "epochs": done.epochs,
-                    "java": java,
-                }
+            done = replay_to_topic(
+                session,
+                lake,
+                options,
+                where=where,
+                span=TimeSpan(*times),
+                rate=Rate(*limits),
+                also=also,
+                noted=note,
+                progress=show,
             )
-        )
+    if as_json:
+        click.echo(json.dumps(_facts(done) | {"seconds": show.seconds, "java": java}))
     elif to_store is None:
         click.echo(f"sent {done.rows} messages; {done.skipped} of {done.total} bytes of the log were sent before")
         for topic, count in sorted(done.left_out.items()):
             click.echo(f"left out {count} messages of {topic}: --also {topic} sends them")
     else:
         click.echo(f"log offsets {done.log_start} to {done.log_end} in {done.total} files in {to_store}/commitlog")
+
+
+class _Progress:
+    """Lines on standard error after each piece, with the time left."""
+
+    def __init__(self, unit: str) -> None:
+        """`unit`: what the progress counts of the log, bytes or segments."""
+        self._unit = unit
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return round(time.monotonic() - self._began, 3)
+
+    def __call__(self, done: "ReplayResult") -> None:
+        spent = time.monotonic() - self._began
+        left = spent * (done.total - done.done) / max(done.done - done.skipped, 1)
+        speed = f", {done.rows / max(spent, 1e-3):,.0f} messages/s" if self._unit == "bytes" else ""
+        click.echo(
+            f"{done.done} of {done.total} {self._unit} of the log, {done.rows} rows{speed}, "
+            f"about {duration_text(left)} left",
+            err=True,
+        )
+
+
+def _facts(done: "ReplayResult") -> dict[str, Any]:
+    """Return a result as JSON."""
+    return {
+        "rows": done.rows,
+        "bytes": done.bytes,
+        "done": done.done,
+        "total": done.total,
+        "skipped": done.skipped,
+        "leftOut": done.left_out,
+        "logStart": done.log_start,
+        "logEnd": done.log_end,
+        "epochs": done.epochs,
+    }
 
 
 def epochs_of_broker(address: str) -> list[tuple[int, int]]:

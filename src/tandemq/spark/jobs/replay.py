@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -29,21 +30,29 @@ from tandemq.errors import ConfigError, StoreDamaged
 from tandemq.model.message import SysFlag
 from tandemq.model.topic import DLQ_PREFIX, FORBIDDEN_FOR_SENDING, RETRY_PREFIX, SYSTEM_TOPICS
 from tandemq.real.disk import RealDisk
+from tandemq.spark.jobs.moments import ALWAYS, TimeSpan
+from tandemq.spark.jobs.pace import Rate, paced
 from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.lake.records import COLUMNS, blank_bytes, fill_segment
 from tandemq.spark.runtime.local_paths import local_path
+from tandemq.spark.sources.cluster.options import sink_options
+from tandemq.spark.sources.cluster.sink import BatchWriter
 from tandemq.spark.sources.cluster.source import RocketMQDataSource
 from tandemq.storage.log.epochs import save_epochs
 
 SEGMENT_BYTES = 1 << 30
 PIECE_BYTES = 256 << 20
-"""Bytes of log sent between two updates of the progress file."""
+"""Maximum bytes of log sent between two updates of the progress file."""
+PIECE_BYTES_MIN = 1 << 16
+PIECE_S = 15.0
+"""With a rate: target time between two updates of the progress file."""
 SYSTEM_PREFIX = "rmq_sys_"
 NAME_DIGITS = 20
 STORE_NOTE = "replay.json"
 UNIQUE_KEY = r"nullif(regexp_extract(properties, '(?:^|\\x02)UNIQ_KEY\\x01([^\\x02]*)', 1), '')"
 PLACE_KEY = "upper(md5(concat_ws(' ', brokerName, commitLogOffset, unix_millis(storeTimestamp))))"
 """Unique key for a message that has none; the same at every replay."""
+UNLIMITED = Rate()
 _RESULT = "rows bigint"
 ReplayProgress = Callable[["ReplayResult"], None]
 
@@ -53,6 +62,8 @@ class ReplayResult:
     """Progress and result of a replay. `done`, `total`: bytes of log (to topics), or segments (to a store)."""
 
     rows: int = 0
+    bytes: int = 0
+    """Bytes of bodies and properties that were sent."""
     done: int = 0
     total: int = 0
     skipped: int = 0
@@ -73,6 +84,8 @@ def replay_to_topic(
     options: Mapping[str, str],
     *,
     where: str | None = None,
+    span: TimeSpan = ALWAYS,
+    rate: Rate = UNLIMITED,
     also: Sequence[str] = (),
     noted: Path | None = None,
     progress: ReplayProgress = lambda _done: None,
@@ -86,6 +99,8 @@ def replay_to_topic(
     Args:
         options: options of the sink; without `topic` each message goes to the topic it was in.
         where: SQL condition on the lake's columns that selects rows.
+        span: times at which the messages to send were stored.
+        rate: maximum rate of all tasks together. Pieces are smaller then.
         also: topics to send although they would be excluded.
         noted: progress file, with which an interrupted replay resumes.
     Raises:
@@ -106,20 +121,26 @@ def replay_to_topic(
             "lake": str(table.path),
             "nameServer": options.get("nameServer"),
             "topic": options.get("topic"),
-            "where": where,
             "also": sorted(also),
+            "where": where,
+            "from": span.start_ms,
+            "to": span.end_ms,
         },
     )
     sent = note.read()
-    done, pieces = _plan_pieces(_spans(spark, table), sent)
-    note.write(sent)
     excluded = _is_excluded(also, is_one_topic="topic" in options)
+    wanted = F.col("verdict").isNull() & (F.expr(where) if where is not None else F.expr("true"))
+    done, pieces = _plan_pieces(_spans(spark, table, span, wanted & ~excluded), sent, rate)
+    note.write(sent)
+    send = _Sending(options, rate, spark.sparkContext.defaultParallelism)
     for piece in pieces:
         files = table.data_files_within(piece.start, piece.end)
         if files:
-            rows = spark.read.parquet(*files).where("verdict IS NULL").where(piece.condition())
-            chosen = rows.where(where) if where is not None else rows
-            done.rows += _send(chosen.where(~excluded), options)
+            rows = spark.read.parquet(*files).where(piece.condition())
+            chosen = rows.where(span.condition()).where(wanted)
+            count, bytes_ = send(chosen.where(~excluded))
+            done.rows += count
+            done.bytes += bytes_
             for found in chosen.where(excluded).groupBy("topic").count().collect():
                 done.left_out[found["topic"]] = done.left_out.get(found["topic"], 0) + found["count"]
         sent[piece.broker_name] = piece.end
@@ -144,33 +165,50 @@ class _Piece:
 
 
 class _Span(NamedTuple):
-    """Log offsets [start, end) of a broker group that a lake has messages of."""
+    """Log offsets [start, end) of a broker group that a lake has messages of, and what of them is to be sent."""
 
     start: int
     end: int
+    messages: int
+    bytes: int
+
+    def piece_bytes(self, rate: Rate) -> int:
+        """Return the bytes of log of a piece: with a rate as many as take PIECE_S, if the messages are spread
+        evenly."""
+        seconds = rate.seconds(self.messages, self.bytes)
+        if not seconds:
+            return PIECE_BYTES
+        return max(PIECE_BYTES_MIN, min(PIECE_BYTES, int((self.end - self.start) * PIECE_S / seconds)))
 
 
-def _plan_pieces(spans: Mapping[str, _Span], sent: Mapping[str, int]) -> tuple[ReplayResult, list[_Piece]]:
+def _plan_pieces(spans: Mapping[str, _Span], sent: Mapping[str, int], rate: Rate) -> tuple[ReplayResult, list[_Piece]]:
     """Split what is not yet sent into pieces; the result counts what is."""
     done = ReplayResult()
     pieces: list[_Piece] = []
-    for name, (start, end) in spans.items():
-        begin = max(start, min(end, sent.get(name, start)))
-        done.total += end - start
-        done.skipped += begin - start
-        pieces += [_Piece(name, at, min(end, at + PIECE_BYTES)) for at in range(begin, end, PIECE_BYTES)]
+    for name, span in spans.items():
+        begin = max(span.start, min(span.end, sent.get(name, span.start)))
+        done.total += span.end - span.start
+        done.skipped += begin - span.start
+        step = span.piece_bytes(rate)
+        pieces += [_Piece(name, at, min(span.end, at + step)) for at in range(begin, span.end, step)]
     done.done = done.skipped
     return done, pieces
 
 
-def _spans(spark: SparkSession, table: DeltaLake) -> dict[str, _Span]:
-    """Return the log offsets of the lake's messages by broker group."""
+def _spans(spark: SparkSession, table: DeltaLake, span: TimeSpan, chosen: Column) -> dict[str, _Span]:
+    """Return the log offsets of the lake's messages of a time span by broker group, and what is chosen of them."""
     files = table.data_files()
     if not files:
         return {}
-    at = F.col("commitLogOffset")
-    groups = spark.read.parquet(*files).groupBy("brokerName").agg(F.min(at).alias("low"), F.max(at).alias("high"))
-    return {row["brokerName"]: _Span(row["low"], row["high"] + 1) for row in groups.orderBy("brokerName").collect()}
+    at, size = F.col("commitLogOffset"), F.when(chosen, F.col("size"))
+    groups = spark.read.parquet(*files).where(span.condition()).groupBy("brokerName")
+    found = groups.agg(
+        F.min(at).alias("low"), F.max(at).alias("high"), F.count(size).alias("messages"), F.sum(size).alias("bytes")
+    )
+    return {
+        row["brokerName"]: _Span(row["low"], row["high"] + 1, row["messages"], row["bytes"] or 0)
+        for row in found.orderBy("brokerName").collect()
+    }
 
 
 def _is_excluded(also: Sequence[str], *, is_one_topic: bool) -> Column:
@@ -218,27 +256,75 @@ class _ProgressFile:
             disk.replace(self._path.name, json.dumps({"replay": self._replay, "done": dict(done)}).encode())
 
 
-def _send(rows: DataFrame, options: Mapping[str, str]) -> int:
-    wanted = rows.selectExpr(
-        "brokerName",
-        "commitLogOffset",
-        "queueId",
-        "topic",
-        "key",
-        "tags",
-        "properties",
-        "body",
-        "sysFlag",
-        f"coalesce({UNIQUE_KEY}, {PLACE_KEY}) AS uniqueKey",
-    )
-    ordered = wanted.repartition("brokerName", "topic", "queueId").sortWithinPartitions("brokerName", "commitLogOffset")
-    plain = ordered.mapInArrow(_inflated, ordered.schema).cache()
-    try:
-        count = plain.count()
-        plain.write.format("rocketmq").options(**options).mode("append").save()
-    finally:
-        plain.unpersist()
-    return count
+class _Sending:
+    """Sends rows to a cluster, in the order of their queues."""
+
+    def __init__(self, options: Mapping[str, str], rate: Rate, tasks_max: int) -> None:
+        """`options`: of the sink. `tasks_max`: number of tasks that run at the same time."""
+        self._options = options
+        self._rate = rate
+        self._tasks_max = tasks_max
+
+    def __call__(self, rows: DataFrame) -> tuple[int, int]:
+        """Send rows; returns the number of messages, and of bytes in bodies and properties."""
+        wanted = rows.selectExpr(
+            "brokerName",
+            "commitLogOffset",
+            "queueId",
+            "topic",
+            "key",
+            "tags",
+            "properties",
+            "body",
+            "sysFlag",
+            f"coalesce({UNIQUE_KEY}, {PLACE_KEY}) AS uniqueKey",
+        )
+        queue = ("brokerName", "topic", "queueId")
+        parts = (
+            wanted.repartition(self._rate.tasks(self._tasks_max), *queue) if self._rate else wanted.repartition(*queue)
+        )
+        ordered = parts.sortWithinPartitions("brokerName", "commitLogOffset")
+        plain = ordered.mapInArrow(_inflated, ordered.schema).cache()
+        try:
+            return self._send(plain)
+        finally:
+            plain.unpersist()
+
+    def _send(self, plain: DataFrame) -> tuple[int, int]:
+        size = F.octet_length("body") + F.octet_length("properties")
+        by_task = plain.groupBy(F.spark_partition_id().alias("task")).agg(
+            F.count("*").alias("messages"), F.sum(size).cast("long").alias("bytes")
+        )
+        tasks = {row["task"]: (row["messages"], row["bytes"]) for row in by_task.collect()}
+        messages, bytes_ = (sum(amounts) for amounts in zip(*tasks.values(), strict=True)) if tasks else (0, 0)
+        if not messages:
+            return 0, 0
+        if not self._rate:
+            plain.write.format("rocketmq").options(**self._options).mode("append").save()
+            return messages, bytes_
+        shares = {
+            task: self._rate.share(count / messages, part / max(bytes_, 1)) for task, (count, part) in tasks.items()
+        }
+        writer = BatchWriter(sink_options(self._options), plain.schema)
+        plain.mapInArrow(_PacedTask(writer, shares), _RESULT).collect()
+        return messages, bytes_
+
+
+class _PacedTask:
+    """Sends the rows of one task at its share of the rate; serialized to tasks."""
+
+    def __init__(self, writer: BatchWriter, shares: Mapping[int, Rate]) -> None:
+        """`shares`: rate by partition."""
+        self._writer = writer
+        self._shares = shares
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        context = TaskContext.get()
+        assert context is not None, "runs in a task"
+        rate = self._shares.get(context.partitionId())
+        if rate is not None:
+            done = self._writer.write(paced(batches, rate))
+            yield pa.RecordBatch.from_pydict({"rows": [done.count]}, schema=pa.schema({"rows": pa.int64()}))
 
 
 def _inflated(batches: Iterator[Any]) -> Iterator[Any]:
