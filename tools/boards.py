@@ -456,6 +456,11 @@ BROKERS = Board(
                 ),
                 Panel("Series", "none", (Query("tandemq_metrics_series", "{{instance}}"),)),
                 Panel(
+                    "Time until certificates expire",
+                    "s",
+                    (Query("tandemq_tls_certificate_expiry_timestamp_seconds - time()", "{{instance}} {{setting}}"),),
+                ),
+                Panel(
                     "Cost of metrics, share of a core",
                     "percentunit",
                     (Query("rate(tandemq_metrics_collect_seconds_sum[$__rate_interval])", "{{instance}}"),),

@@ -16,11 +16,23 @@ class Authority:
         self.ca_file = directory / f"{name}.pem"
         self.ca_file.write_bytes(self._ca.cert_pem.bytes())
 
-    def issue(self, name: str, *hosts: str, is_expired: bool = False) -> tuple[str, str]:
-        """Files of a certificate and its key; for 127.0.0.1 unless hosts are named."""
+    def issue(
+        self, name: str, *hosts: str, is_expired: bool = False, days: tuple[int, int] | None = None
+    ) -> tuple[str, str]:
+        """Files of a certificate and its key.
+
+        Args:
+            hosts: that it is for, 127.0.0.1 unless named. The common name is `name`.
+            days: from when until when it is valid, from now.
+        """
+        begin, end = (-2, -1) if is_expired else days or (-1, 3650)
         now = datetime.now(UTC)
-        times = {"not_before": now - timedelta(days=2), "not_after": now - timedelta(days=1)} if is_expired else {}
-        made = self._ca.issue_cert(*(hosts or ("127.0.0.1",)), **times)  # type: ignore[arg-type]
+        made = self._ca.issue_cert(
+            *(hosts or ("127.0.0.1",)),
+            common_name=name,
+            not_before=now + timedelta(days=begin),
+            not_after=now + timedelta(days=end),
+        )
         cert, key = self._directory / f"{name}.crt", self._directory / f"{name}.key"
         cert.write_bytes(b"".join(pem.bytes() for pem in made.cert_chain_pems))
         key.touch(mode=0o600)

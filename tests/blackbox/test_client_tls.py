@@ -1,5 +1,6 @@
 """TLS for clients of real brokers and name servers: who gets in, what is carried, new certificates, storms."""
 
+import re
 import shutil
 import socket
 import ssl
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -84,7 +86,8 @@ def test_client_without_certificate_is_refused_where_one_is_required(
         assert caller.send(b"x") == OK
     with pytest.raises((OSError, ConnectionError)), Caller(broker.port, tls=context(authority)) as caller:
         caller.send(b"x")
-    wait_until(lambda: "peer did not return a certificate" in broker.log_text(), "the broker says why")
+    todo = "peer did not return a certificate: give it a certificate of an authority in tls.server.trustCertPath"
+    wait_until(lambda: todo in broker.log_text(), "the broker says why")
     stranger = context(authority)
     (tmp_path / "other").mkdir()
     stranger.load_cert_chain(*Authority(tmp_path / "other", "other").issue("stranger"))
@@ -126,6 +129,11 @@ def test_changed_certificate_is_used_for_new_connections_and_unusable_ones_never
         wait_until(lambda: serial(broker.port, authority) != first, "the new certificate is used")
         assert "new connections use the changed files" in broker.log_text()
         assert caller.send(b"the old connection stays") == OK
+        soon = authority.issue("soon", days=(-1, 3))
+        replace_file(soon[0], cert)
+        replace_file(soon[1], key)
+        wait_until(lambda: "the certificate expires on " in broker.log_text(), "the broker warns of it")
+        assert caller.send(b"the old connection stays") == OK
 
 
 def replace_file(source: str, target: str) -> None:
@@ -135,11 +143,27 @@ def replace_file(source: str, target: str) -> None:
     draft.replace(target)
 
 
-def test_start_with_an_expired_certificate_warns(start: Start, authority: Authority) -> None:
+def expiries(broker: Program) -> dict[str, float]:
+    """Of a broker's metrics page: when the certificate of each setting expires."""
+    page = urllib.request.urlopen(f"http://{broker.told['metrics']}/metrics", timeout=20).read().decode()
+    found = re.findall(
+        r'^tandemq_tls_certificate_expiry_timestamp_seconds{.*setting="(.+?)".*} (.+)$', page, re.MULTILINE
+    )
+    return {setting: float(value) for setting, value in found}
+
+
+def test_start_with_an_expired_certificate_warns_and_its_expiry_is_a_metric(start: Start, authority: Authority) -> None:
     cert, key = authority.issue("late", is_expired=True)
-    more = {"tls.server.certPath": cert, "tls.server.keyPath": key}
+    more = {"tls.server.certPath": cert, "tls.server.keyPath": key, "metricsPort": 0}
     broker = start("broker", **settings(authority) | more)
     assert f"tls.server.certPath {cert}: the certificate has expired on " in broker.log_text()
+    day_s = 86_400
+    assert abs(expiries(broker)["tls.server.certPath"] + day_s - time.time()) < 600
+    fresh = authority.issue("fresh", days=(-1, 100))
+    replace_file(fresh[0], cert)
+    replace_file(fresh[1], key)
+    wait_until(lambda: expiries(broker)["tls.server.certPath"] > time.time(), "the metric is of the new certificate")
+    assert abs(expiries(broker)["tls.server.certPath"] - 100 * day_s - time.time()) < 600
 
 
 @pytest.mark.parametrize(
@@ -298,3 +322,28 @@ def test_readers_that_stop_reading_over_tls_are_bounded_in_memory(start: Start, 
         wait_until(lambda: "more than untakenAnswersMax on all connections" in broker.log_text(), "some are closed")
         assert caller.send(b"others are served") == OK
         assert broker.memory_kib() - before_kib < 192 << 10
+
+
+def test_refused_certificate_of_a_client_is_named_in_the_log(
+    start: Start, authority: Authority, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    demand: dict[str, Any] = {
+        "tls.server.need.client.auth": "require",
+        "tls.server.authClient": "true",
+        "tls.server.trustCertPath": authority.ca_file,
+    }
+    foreign = Authority(tmp_path / "other", "other").issue("foreign")
+    for name, files, why in (
+        ("late", authority.issue("late", is_expired=True), "certificate has expired: CN=late,"),
+        ("foreign", foreign, "unable to get local issuer certificate: CN=foreign,"),
+    ):
+        broker = start(name, **settings(authority, **demand))
+        wrong = context(authority)
+        wrong.load_cert_chain(*files)
+        with pytest.raises((OSError, ConnectionError)), Caller(broker.port, tls=wrong) as caller:
+            caller.send(b"x")
+        wait_until(lambda broker=broker, why=why: why in broker.log_text(), "the broker names it")  # type: ignore[misc]
+        (line,) = [line for line in broker.log_text().splitlines() if why in line]
+        assert "peer=127.0.0.1:" in line
+        assert "issued by OU=Testing CA" in line

@@ -1,17 +1,22 @@
 """TLS between two ends in memory: what is carried, and which words a failure has."""
 
+import re
 import ssl
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from tandemq.errors import ConfigError, NetworkError
+from tandemq.real.network.certificates import describe
 from tandemq.real.network.tls import ENCRYPT_BYTES, HANDSHAKE_BYTES_MAX, NOT_TLS_ALERT, Tls, TlsLink, between_brokers
 from tests.blackbox.certificates import Authority
 
 HOST = "127.0.0.1"
+_END = "-----END CERTIFICATE-----"
 
 
 @pytest.fixture
@@ -119,25 +124,64 @@ def test_certificate_of_another_authority_is_refused_by_either_end(authority: Au
     assert "refused by the peer: unknown ca" in theirs
 
 
-def test_expired_certificate_is_called_so(authority: Authority) -> None:
-    expired = between_brokers(*authority.issue("late", is_expired=True), str(authority.ca_file))
-    theirs, _ = refusals(make(authority).connect(HOST), expired.accept())
-    assert "certificate has expired" in theirs
-    _, ours = refusals(expired.connect(HOST), make(authority).accept())
-    assert "certificate has expired" in ours
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_refused_certificate_is_named_with_its_validity_and_what_to_do(
+    authority: Authority, tmp_path: Path, version: ssl.TLSVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def restricted(context: ssl.SSLContext) -> None:
+        context.minimum_version = context.maximum_version = version
+
+    monkeypatch.setattr("tandemq.real.network.tls._restrict", restricted)
+    other = Authority(tmp_path, "other")
+    good = make(authority)
+    for issuer, name, days, why, todo in (
+        (
+            authority,
+            "late",
+            (-2, -1),
+            "certificate has expired",
+            "renew it there, or correct the clock of this machine",
+        ),
+        (authority, "early", (1, 2), "certificate is not yet valid", "correct the clock of this machine"),
+        (other, "foreign", (-1, 9), "local issuer certificate", "put the authority that issued it into haTlsCaFile"),
+    ):
+        wrong = between_brokers(*issuer.issue(name, days=days), str(authority.ca_file))
+        dates = [f"{datetime.now(UTC) + timedelta(days=number):%Y-%m-%d}" for number in days]
+        for told in (
+            refusals(good.connect(HOST), wrong.accept()),
+            refusals(wrong.connect(HOST), good.accept())[::-1],
+        ):
+            accuser, accused = told
+            assert f"the peer's certificate is not accepted: {accuser.split(': ')[2]}: CN={name}," in accuser
+            assert why in accuser
+            assert "for 127.0.0.1, issued by OU=Testing CA" in accuser
+            assert re.search(f"valid from {dates[0]} .* to {dates[1]} ", accuser), accuser
+            assert todo in accuser
+            assert "refused by the peer" in accused
+            assert f"it does not accept haTlsCertFile {tmp_path / name}.crt: CN={name}," in accused
+            assert "\n" not in accuser + accused
+
+
+def test_certificate_of_a_client_is_looked_at_during_handshakes_only(authority: Authority) -> None:
+    client, server = make(authority, "a").connect(HOST), make(authority, "b").accept()
+    shake(client, server)
+    context: Any = server._object.context
+    assert context._msg_callback is None
 
 
 def test_certificate_of_another_host_is_refused_unless_its_name_is_expected(authority: Authority) -> None:
     named = between_brokers(*authority.issue("named", "brokers.example"), str(authority.ca_file))
     theirs, _ = refusals(make(authority).connect(HOST), named.accept())
-    assert "not valid for '127.0.0.1'" in theirs
+    assert "not valid for '127.0.0.1': CN=named," in theirs
+    assert " for brokers.example, issued by " in theirs
+    assert "connect to a name that the certificate is for" in theirs
     shake(make(authority, server_name="brokers.example").connect(HOST), named.accept())
 
 
 def test_client_without_a_certificate_is_refused_where_an_authority_is_given(authority: Authority) -> None:
     context = ssl.create_default_context(cafile=str(authority.ca_file))
     theirs, ours = refusals(TlsLink(context, HOST), make(authority).accept())
-    assert "peer did not return a certificate" in ours
+    assert "peer did not return a certificate: give it a certificate of an authority in haTlsCaFile" in ours
     assert "refused by the peer" in theirs
     open_to_all = between_brokers(*authority.issue("open"), "")
     shake(TlsLink(context, HOST), open_to_all.accept())
@@ -191,3 +235,20 @@ def test_file_that_cannot_be_used_is_named_with_its_setting(authority: Authority
     ):
         with pytest.raises(ConfigError, match=what):
             between_brokers(*files)
+
+
+def test_certificate_of_any_form_is_described_in_bounded_printable_text(authority: Authority) -> None:
+    cert, _ = authority.issue("long" + "\n" + "x" * 50, "a.example", "10.0.0.1", "::1", "b.example", "c.example")
+    der = ssl.PEM_cert_to_DER_cert(Path(cert).read_text().partition("-----END CERTIFICATE-----")[0] + _END)
+    assert "for a.example, 10.0.0.1, ::1, b.example, issued by" in describe(der)
+    random = Random(1)
+    changed = [der[:size] for size in range(len(der))]
+    for _ in range(3_000):
+        copy = bytearray(der)
+        for _ in range(random.randint(1, 4)):
+            copy[random.randrange(len(copy))] = random.randrange(256)
+        changed.append(bytes(copy))
+    for one in (der, b"", *changed):
+        text = describe(one)
+        assert len(text) < 1000
+        assert text.isprintable(), text

@@ -127,6 +127,7 @@ def test_each_refusal_is_one_line_that_says_why(
     other = Authority(tmp_path / "other", "other")
     good = start_name_server().address
     expired = start_name_server(authority.issue("late", is_expired=True)).address
+    early = start_name_server(authority.issue("early", days=(1, 2))).address
     renamed = start_name_server(authority.issue("renamed", "elsewhere.example")).address
     plain = start_name_server(tls_mode="disabled").address
     demanding = start_name_server(
@@ -136,10 +137,19 @@ def test_each_refusal_is_one_line_that_says_why(
     foreign = replace(trust, cert_file=foreign_cert, key_file=foreign_key)
     for address, tls, what in (
         (good, ClientTls(ca_file=str(other.ca_file)), "TLS: the server's certificate is not of a trusted authority: "),
-        (expired, trust, "TLS: the server's certificate has expired"),
-        (renamed, trust, "TLS: the server's certificate is not for 127.0.0.1"),
+        (good, ClientTls(ca_file=str(other.ca_file)), "; put the authority that issued it into ca_file (--tls-ca)"),
+        (expired, trust, "TLS: the server's certificate has expired: CN=late,"),
+        (expired, trust, "; renew it there, or correct the clock of this machine"),
+        (early, trust, "TLS: the server's certificate is not valid yet: CN=early,"),
+        (early, trust, "; correct the clock of this machine"),
+        (renamed, trust, "TLS: the server's certificate is not for 127.0.0.1: CN=renamed,"),
+        (renamed, trust, " for elsewhere.example, issued by "),
         (plain, trust, "TLS: the server closed the connection; does it use TLS at this port?"),
-        (demanding, trust, "TLS: the server requires a certificate of this client"),
+        (
+            demanding,
+            trust,
+            "TLS: the server requires a certificate of this client: set cert_file and key_file (--tls-c",
+        ),
         (demanding, foreign, "TLS: the server does not trust the authority of this client's certificate"),
         (good, None, "the server at this port requires TLS, which this client does not use"),
     ):

@@ -27,12 +27,13 @@ VARIABLES = {"$cluster": "DefaultCluster", "$broker": ".*", "$group": ".*", "$to
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChildCluster]:
-    """Two groups with elections, all with a metrics port."""
+    """Two groups with elections and TLS, all with a metrics port."""
     cluster = ChildCluster(
         tmp_path_factory.mktemp("cluster"),
         mode=Mode.ELECT,
         settings={"metricsPort": 0, "flushDiskType": "SYNC_FLUSH"},
         name_server_settings={"metricsPort": 0},
+        tls=True,
     )
     with cluster:
         yield cluster
@@ -46,9 +47,13 @@ def prometheus(cluster: ChildCluster, tmp_path_factory: pytest.TempPathFactory) 
         prometheus.start()
         wait_until(lambda: prometheus.up() == len(targets), what="a scrape of every process", within_s=30)
         with (
-            BlockingProducer(cluster.name_servers, group="pg") as producer,
+            BlockingProducer(cluster.name_servers, group="pg", tls=cluster.tls or False) as producer,
             BlockingConsumer(
-                cluster.name_servers, group="cg", topics={"Orders": "*"}, consume_from=ConsumeFrom.FIRST
+                cluster.name_servers,
+                group="cg",
+                topics={"Orders": "*"},
+                consume_from=ConsumeFrom.FIRST,
+                tls=cluster.tls or False,
             ) as consumer,
         ):
             for number in range(40):

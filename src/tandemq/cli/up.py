@@ -7,7 +7,7 @@ import signal
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,10 +19,12 @@ from tandemq.cli.support.paths import LocalPath
 from tandemq.errors import ConfigError, LocalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tandemq.run.children import BrokerChild, Child, ChildCluster
+    from tandemq.run.local_tls import ClusterCertificates
 
+_F = TypeVar("_F", bound="Callable[..., Any]")
 FIRST_BROKER_PORT = 10911
 PORTS_PER_GROUP = 100
 PORTS_PER_MEMBER = 10
@@ -35,6 +37,10 @@ def ports_of(group: int, broker_id: int) -> tuple[int, int]:
     slave, 100 more for each group."""
     listen = FIRST_BROKER_PORT + PORTS_PER_GROUP * group + PORTS_PER_MEMBER * broker_id
     return listen, listen + 1
+
+
+def _certificate_option(name: str, text: str) -> "Callable[[_F], _F]":
+    return click.option(name, type=LocalPath(dir_okay=False, path_type=Path), metavar="FILE", help=text)
 
 
 @click.command()
@@ -72,6 +78,9 @@ def ports_of(group: int, broker_id: int) -> tuple[int, int]:
     is_flag=True,
     help="Encrypt all connections, with certificates that openssl makes in --data/tls at the first start.",
 )
+@_certificate_option("--tls-cert", "Encrypt all connections, with this certificate of 127.0.0.1, PEM.")
+@_certificate_option("--tls-key", "Private key of --tls-cert, PEM.")
+@_certificate_option("--tls-ca", "Authority of --tls-cert, PEM.")
 @click.option(
     "--no-metrics",
     is_flag=True,
@@ -87,6 +96,9 @@ def up(
     mode: str | None,
     with_console: bool,
     with_tls: bool,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_ca: Path | None,
     no_metrics: bool,
     pairs: tuple[str, ...],
     as_json: bool,
@@ -105,8 +117,8 @@ def up(
     options that are printed. With --console, changes of roles on its pages are stored there and applied to the groups;
     its users and audit log are kept there too.
 
-    With --tls connections without TLS are closed. Commands need the printed option before their name, Java clients
-    -Dtls.enable=true and the others of docs/guides/operations.md.
+    With --tls, or with --tls-cert, --tls-key and --tls-ca, connections without TLS are closed. Commands need the
+    printed option before their name, Java clients -Dtls.enable=true and the others of docs/guides/operations.md.
 
     Prometheus can scrape the cluster with the file prometheus.yml in --data.
     """
@@ -131,7 +143,7 @@ def up(
         mode=Mode(mode) if mode is not None else None if slaves else Mode.STATIC,
         keeps_groups=_has_database(),
         has_metrics=not no_metrics,
-        tls=with_tls,
+        tls=_certificates(tls_cert, tls_key, tls_ca) or with_tls,
     )
     if with_console:
         need_packages()
@@ -148,6 +160,19 @@ def up(
         raise LocalError(f"{', '.join(unclean)} did not stop cleanly", hint=f"logs are in {data}")
     if not as_json:
         click.echo(f"stopped; its data are in {data}")
+
+
+def _certificates(cert: Path | None, key: Path | None, ca: Path | None) -> "ClusterCertificates | None":
+    """Return the given certificates after a check, None if none are given."""
+    from tandemq.run.local_tls import ClusterCertificates  # noqa: PLC0415  # see `tandemq broker`
+
+    if cert is None and key is None and ca is None:
+        return None
+    if cert is None or key is None or ca is None:
+        raise ConfigError("--tls-cert, --tls-key and --tls-ca need each other", hint="--tls alone makes certificates")
+    found = ClusterCertificates(cert.absolute(), key.absolute(), ca.absolute())
+    found.check()
+    return found
 
 
 def _has_database() -> bool:

@@ -35,13 +35,7 @@ from tandemq.errors import ConfigError, LocalError, NetworkError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.run.groups import configure, has_registry
-from tandemq.run.local_tls import (
-    DIRECTORY_NAME,
-    client_tls,
-    make_certificates,
-    node_settings,
-    replication_settings,
-)
+from tandemq.run.local_tls import DIRECTORY_NAME, ClusterCertificates, make_certificates
 from tandemq.run.request import try_request
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
@@ -257,7 +251,8 @@ class ChildCluster:
         settings: broker settings by RocketMQ's keys, for all brokers.
         name_server_settings: settings of the name server.
         keeps_groups: store the groups in `database` too; this needs SQLAlchemy.
-        tls: encrypt all connections, with certificates made for the cluster; those without TLS are closed.
+        tls: encrypt all connections, with certificates made for the cluster, or with these; connections without TLS are
+            closed.
         has_metrics: serve metrics, unless the settings say otherwise: a broker at its listen port + 2, the name server
             at its port + 1; at free ports if those are free ones.
     """
@@ -275,10 +270,15 @@ class ChildCluster:
         name_server_settings: Mapping[str, Setting] | None = None,
         keeps_groups: bool = False,
         has_metrics: bool = False,
-        tls: bool = False,
+        tls: bool | ClusterCertificates = False,
     ) -> None:
         """Create the cluster without starting it."""
-        self._certificates = Path(directory).absolute() / DIRECTORY_NAME if tls else None
+        self._makes_certificates = tls is True
+        self._certificates: ClusterCertificates | None = None
+        if isinstance(tls, ClusterCertificates):
+            self._certificates = tls
+        elif tls:
+            self._certificates = ClusterCertificates.kept_in(Path(directory).absolute() / DIRECTORY_NAME)
         self._name_server_settings = dict(name_server_settings or {})
         self._has_metrics = has_metrics
         if has_metrics:
@@ -290,9 +290,9 @@ class ChildCluster:
         self._keeps_groups = keeps_groups
         self._settings = dict(settings or {})
         if self._certificates is not None:
-            encrypted = node_settings(self._certificates)
+            encrypted = self._certificates.node_settings()
             self._name_server_settings = {**encrypted, **self._name_server_settings}
-            self._settings = {**encrypted, **replication_settings(self._certificates), **self._settings}
+            self._settings = {**encrypted, **self._certificates.replication_settings(), **self._settings}
         self.name_server = Child("namesrv", self.directory, lambda startup: self._name_server_command(startup, port))
         self.brokers: list[BrokerChild] = []
         """Masters first, then slaves, each sorted by group."""
@@ -358,12 +358,12 @@ class ChildCluster:
     @property
     def tls(self) -> ClientTls | None:
         """TLS that clients need; None if the cluster has none."""
-        return client_tls(self._certificates) if self._certificates is not None else None
+        return self._certificates.client_tls() if self._certificates is not None else None
 
     def _start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        if self._certificates is not None:
-            make_certificates(self._certificates)
+        if self._makes_certificates:
+            make_certificates(self.directory.absolute() / DIRECTORY_NAME)
         make_secret_file(self.directory / SECRET_FILE_NAME)
         self.name_server.start()
         groups, slaves = self._shape

@@ -30,13 +30,7 @@ from tandemq.errors import ConfigError, LocalError, NetworkError
 from tandemq.run.broker import BrokerProcess
 from tandemq.run.children import group_name
 from tandemq.run.groups import configure, has_registry
-from tandemq.run.local_tls import (
-    DIRECTORY_NAME,
-    client_tls,
-    make_certificates,
-    node_settings,
-    replication_settings,
-)
+from tandemq.run.local_tls import DIRECTORY_NAME, ClusterCertificates, make_certificates
 from tandemq.run.nameserver import NameServerProcess
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
@@ -201,7 +195,7 @@ class LocalCluster:
     ) -> None:
         """Create the cluster without starting it."""
         self.directory = Path(directory)
-        self._certificates = self.directory / DIRECTORY_NAME if tls else None
+        self._certificates = ClusterCertificates.kept_in(self.directory / DIRECTORY_NAME) if tls else None
         self.mode = mode_of(mode)
         self._shape = (groups, slaves)
         self._settings = dict(settings or {})
@@ -222,7 +216,7 @@ class LocalCluster:
     @property
     def tls(self) -> ClientTls | None:
         """TLS that clients need (their argument `tls`); None if the cluster has none."""
-        return client_tls(self._certificates) if self._certificates is not None else None
+        return self._certificates.client_tls() if self._certificates is not None else None
 
     def broker(self, name: str = "broker-a", broker_id: int = 0) -> LocalBroker:
         """Return one of its brokers; by default broker 0 of the first group."""
@@ -277,8 +271,8 @@ class LocalCluster:
         is_hosted = self.mode is not Mode.STATIC or has_registry(data)
         encrypted: dict[str, str] = {}
         if self._certificates is not None:
-            make_certificates(self._certificates)
-            encrypted = node_settings(self._certificates)
+            make_certificates(self.directory / DIRECTORY_NAME)
+            encrypted = self._certificates.node_settings()
         config = replace(
             load_name_server_config("", path="settings", warn=_ignore, overrides=encrypted),
             bind_address=LOOPBACK,
@@ -311,7 +305,7 @@ class LocalCluster:
         settings: dict[str, Setting] = {**_SMALL, "brokerRole": "SYNC_MASTER" if slaves else "ASYNC_MASTER"}
         settings["haSecretFile"] = self.secret_file
         if self._certificates is not None and self._name_server is not None:
-            settings |= node_settings(self._certificates) | replication_settings(self._certificates)
+            settings |= self._certificates.node_settings() | self._certificates.replication_settings()
         settings |= self._settings
         settings |= {
             "brokerName": name,

@@ -1,6 +1,6 @@
-"""TLS of a cluster on this machine: a test authority and a certificate of the loopback addresses.
+"""TLS of a cluster on this machine: a certificate of the loopback addresses and its authority, given or made.
 
-They are made by the program openssl at the first start and kept in a directory:
+Made ones come from the program openssl at the first start, and are kept in a directory:
 
     ca.pem        what clients trust; the authority's key is not kept, so that nothing more can be issued
     server.crt    certificate of all nodes: 127.0.0.1, ::1, localhost
@@ -10,15 +10,21 @@ Source: docs/guides/testing.md; docs/decisions/0019-openssl-makes-test-certifica
 """
 
 import shutil
+import ssl
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from tandemq.config.tls import ClientTls
-from tandemq.errors import ConfigError
+from tandemq.errors import ConfigError, NetworkError
+from tandemq.real.network.tls import Tls, TlsFiles, TlsLink, client_context, server_context
+from tandemq.run.secret import check_private
 
 DIRECTORY_NAME = "tls"
 _FILES = ("ca.pem", "server.crt", "server.key")
+_HOST = "127.0.0.1"
+_FLIGHTS = 4
 _SECONDS = 30
 _CONFIG = """\
 [req]
@@ -76,27 +82,59 @@ def make_certificates(directory: Path) -> None:
             shutil.move(made / name, directory / name)
 
 
-def client_tls(directory: Path) -> ClientTls:
-    """Return what clients of the cluster need."""
-    return ClientTls(ca_file=str(directory / "ca.pem"))
+@dataclass(frozen=True, slots=True)
+class ClusterCertificates:
+    """Files of all nodes of a cluster: one certificate, its key, and the authority that it comes from."""
+
+    cert: Path
+    key: Path
+    ca: Path
+
+    @classmethod
+    def kept_in(cls, directory: Path) -> "ClusterCertificates":
+        """Return the files that `make_certificates` makes."""
+        return cls(directory / "server.crt", directory / "server.key", directory / "ca.pem")
+
+    def check(self) -> None:
+        """Let a node connect to another one, in memory, as all of the cluster do.
+
+        Raises:
+            ConfigError: a file cannot be used, or one end refuses the other.
+        """
+        check_private("--tls-key", str(self.key))
+        files = TlsFiles(str(self.cert), str(self.key), str(self.ca), "", "--tls-cert", "--tls-key", "--tls-ca")
+        tls = Tls(lambda: server_context(files, ssl.CERT_REQUIRED), lambda: client_context(files), files)
+        try:
+            _shake(tls.connect(_HOST), tls.accept())
+        except NetworkError as error:
+            raise ConfigError(
+                f"--tls-cert {self.cert} cannot be used for a cluster on this machine: {error}",
+                hint=f"it must be valid for {_HOST}, for servers and clients, and come from --tls-ca",
+            ) from error
+
+    def client_tls(self) -> ClientTls:
+        """Return what clients of the cluster need."""
+        return ClientTls(ca_file=str(self.ca))
+
+    def node_settings(self) -> dict[str, str]:
+        """Return the settings of a node that closes plain connections, and verifies the nodes that it connects to."""
+        return {
+            "tls.server.mode": "enforcing",
+            "tls.server.certPath": str(self.cert),
+            "tls.server.keyPath": str(self.key),
+            "tls.client.authServer": "true",
+            "tls.client.checkHost": "true",
+            "tls.client.trustCertPath": str(self.ca),
+        }
+
+    def replication_settings(self) -> dict[str, str]:
+        """Return the settings of brokers that replicate over TLS."""
+        return {"haTlsCertFile": str(self.cert), "haTlsKeyFile": str(self.key), "haTlsCaFile": str(self.ca)}
 
 
-def node_settings(directory: Path) -> dict[str, str]:
-    """Return the settings of a node that closes plain connections, and verifies the nodes that it connects to."""
-    return {
-        "tls.server.mode": "enforcing",
-        "tls.server.certPath": str(directory / "server.crt"),
-        "tls.server.keyPath": str(directory / "server.key"),
-        "tls.client.authServer": "true",
-        "tls.client.checkHost": "true",
-        "tls.client.trustCertPath": str(directory / "ca.pem"),
-    }
-
-
-def replication_settings(directory: Path) -> dict[str, str]:
-    """Return the settings of brokers that replicate over TLS."""
-    return {
-        "haTlsCertFile": str(directory / "server.crt"),
-        "haTlsKeyFile": str(directory / "server.key"),
-        "haTlsCaFile": str(directory / "ca.pem"),
-    }
+def _shake(client: TlsLink, server: TlsLink) -> None:
+    for _ in range(_FLIGHTS):
+        for sender, receiver in ((client, server), (server, client)):
+            data = sender.outgoing()
+            if data:
+                receiver.receive(data)

@@ -8,7 +8,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -38,6 +38,11 @@ WAITED = counter("tandemq_loop_wait_seconds_total", "Time that the event loop wa
 CONNECTIONS = gauge("tandemq_connections", "Open connections of all kinds.")
 UNTAKEN = gauge("tandemq_untaken_bytes", "Bytes of responses that peers have not read.")
 REFUSED = counter("tandemq_connections_refused_total", "Connections refused because of a limit.")
+CERTIFICATE_EXPIRY = gauge(
+    "tandemq_tls_certificate_expiry_timestamp_seconds",
+    "Calendar time at which a certificate of this process expires; `setting` names its file.",
+    "setting",
+)
 CPU = counter("process_cpu_seconds_total", "User and system CPU time.")
 RESIDENT = gauge("process_resident_memory_bytes", "Resident memory.")
 STARTED = gauge("process_start_time_seconds", "Calendar time of the start.")
@@ -55,6 +60,7 @@ class Monitoring:
         loop: Loop,
         identity: str,
         writes: DurationBuckets | None = None,
+        expiries: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         """Bind the port, and begin to push, as configured.
 
@@ -64,12 +70,14 @@ class Monitoring:
             loop: the loop that will run it.
             identity: name of the process for collectors, unlike that of all others of the cluster.
             writes: durations of writes to the commit log.
+            expiries: returns until when the certificates in use are valid, seconds since 1970, by setting.
 
         Raises:
             ConfigError: the port, or a file for pushes, cannot be used.
         """
         self._loop = loop
         self._writes = writes
+        self._expiries = expiries
         self._began_ns = time.monotonic_ns()
         self._began_s = time.time()
         node.metrics.add(self._collect)
@@ -105,6 +113,7 @@ class Monitoring:
         yield single(CONNECTIONS, state.connections)
         yield single(UNTAKEN, state.untaken_bytes)
         yield single(REFUSED, state.refused)
+        yield Batch(CERTIFICATE_EXPIRY, {(setting,): end_s for setting, end_s in self._expiries().items()})
         yield single(CPU, time.process_time())
         yield single(STARTED, self._began_s)
         yield from _process_files()

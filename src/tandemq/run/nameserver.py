@@ -67,7 +67,9 @@ class NameServerProcess:
                 self._node = NameServer(replace(self.config, listen_port=self.port), disk, self._loop, keyring)
             if self.config.is_monitored:
                 identity = f"{gethostname()}:{self.port}"
-                self._monitoring = Monitoring(self.config, self._node, self._loop, identity)
+                self._monitoring = Monitoring(
+                    self.config, self._node, self._loop, identity, expiries=self._watch.expiries
+                )
             self._loop.accept()
             self._watch.start()
         except BaseException:

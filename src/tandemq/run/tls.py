@@ -22,7 +22,6 @@ from tandemq.config.settings import TlsConfig
 from tandemq.config.tls import TlsSettings, read_tls
 from tandemq.errors import ConfigError
 from tandemq.real.loop import Loop
-from tandemq.real.network.certificates import read_validity
 from tandemq.real.network.tls import Tls, TlsFiles, client_context, server_context
 from tandemq.run.secret import check_private
 
@@ -162,6 +161,14 @@ class CertificateWatch:
         if now_s - self._warned_s > DAY_SECONDS:
             self._warn(now_s)
 
+    def expiries(self) -> dict[str, float]:
+        """Return until when the certificates in use are valid, seconds since 1970, by the setting that names each."""
+        return {
+            tls.files.cert_setting: tls.certificate.validity.end_s
+            for tls, _, _ in self._watched
+            if tls.certificate is not None
+        }
+
     def _reload(self, tls: Tls, now_s: float) -> None:
         names = ", ".join(tls.files.paths)
         try:
@@ -170,11 +177,21 @@ class CertificateWatch:
             log.error("tls: the changed files are not used, the certificate in use stays: %s", error)
             return
         log.info("tls: new connections use the changed files: %s", names)
+        _warn_of(tls, now_s)
 
     def _warn(self, now_s: float) -> None:
         self._warned_s = now_s
         for tls, _, _ in self._watched:
-            if tls.files.cert:
-                warning = read_validity(tls.files.cert).warning(now_s, WARN_DAYS)
-                if warning:
-                    log.warning("tls: %s %s: %s", tls.files.cert_setting, tls.files.cert, warning)
+            _warn_of(tls, now_s)
+
+
+def _warn_of(tls: Tls, now_s: float) -> None:
+    warning = "" if tls.certificate is None else tls.certificate.validity.warning(now_s, WARN_DAYS)
+    if warning:
+        log.warning(
+            "tls: %s %s: %s: replace the file, new connections use it at once (%s)",
+            tls.files.cert_setting,
+            tls.files.cert,
+            warning,
+            tls.certificate,
+        )

@@ -26,6 +26,7 @@ from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.run.children import METRICS_PORT_DISTANCE
 from tandemq.run.request import try_request
+from tests.blackbox.certificates import Authority
 from tests.blackbox.programs import wait_until
 from tests.spec import spec
 from tests.unit.cli.conftest import Run
@@ -104,6 +105,28 @@ def test_everything_is_encrypted_with_tls(run: Run, tmp_path: Path) -> None:
                 assert try_request(address, Command(RequestCode.TANDEM_PEER_INFO), tls) is not None
                 assert try_request(address, Command(RequestCode.TANDEM_PEER_INFO)) is None
             stop(process)
+
+
+def test_given_certificates_are_used_and_those_that_do_not_fit_are_refused(run: Run, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    cert, key = authority.issue("given")
+    options = ("--tls-cert", cert, "--tls-key", key, "--tls-ca", str(authority.ca_file))
+    with started(tmp_path / "data", "--slaves", "1", *options) as (process, printed):
+        assert printed["tlsCa"] == str(authority.ca_file)
+        tls = ClientTls(ca_file=printed["tlsCa"])
+        with BlockingProducer(printed["nameServer"], group="g", tls=tls) as producer:
+            assert producer.send(Message("T", b"sent")).status.name == "SEND_OK"
+        assert try_request(printed["nameServer"], Command(RequestCode.TANDEM_PEER_INFO)) is None
+        assert not (tmp_path / "data" / "tls").exists()
+        stop(process)
+    foreign = authority.issue("foreign", "brokers.example")
+    for words, what in (
+        (("--tls-cert", cert), "--tls-cert, --tls-key and --tls-ca need each other"),
+        (("--tls-cert", foreign[0], "--tls-key", foreign[1], *options[4:]), "certificate is not valid for '127.0.0.1'"),
+    ):
+        refused = run("up", "--data", str(tmp_path / "none"), *words, code=2)
+        assert what in refused.stderr
+        assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("groups", [26])

@@ -11,19 +11,19 @@ import ssl
 
 from tandemq.config.tls import ClientTls
 from tandemq.errors import ConfigError
+from tandemq.real.network.refused_certificates import EXPIRED, NAMES, NOT_YET_VALID, advice, described
 from tandemq.real.network.tls import Tls, TlsFiles, client_context
 
 log = logging.getLogger(__name__)
-_EXPIRED, _NOT_YET_VALID, _NAMES = 10, 9, (62, 64)
-"""Verification results of OpenSSL: X509_V_ERR_CERT_HAS_EXPIRED, …_NOT_YET_VALID, …_HOSTNAME_MISMATCH, …_IP_…."""
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
 _NOT_TLS_TEXT = "TLS: the server at this port does not use TLS"
 _REFUSED = {
-    "CERTIFICATE_REQUIRED": "the server requires a certificate of this client",
+    "CERTIFICATE_REQUIRED": "the server requires a certificate of this client: set cert_file and key_file "
+    "(--tls-cert, --tls-key)",
     "UNKNOWN_CA": "the server does not trust the authority of this client's certificate",
     "CERTIFICATE_UNKNOWN": "the server does not accept this client's certificate",
     "BAD_CERTIFICATE": "the server does not accept this client's certificate, or requires one",
-    "CERTIFICATE_EXPIRED": "this client's certificate has expired",
+    "CERTIFICATE_EXPIRED": "this client's certificate has expired, or the server's clock is wrong",
 }
 """Meaning of the alerts of a server."""
 
@@ -74,7 +74,7 @@ def loop_tls(settings: ClientTls) -> Tls:
         ConfigError: a file cannot be used.
     """
     context = ClientContext(settings)
-    return Tls(None, context.current, TlsFiles("", ""))
+    return Tls(None, context.current, TlsFiles("", "", "", "", "cert_file", "key_file", "ca_file"))
 
 
 def explain(error: OSError, host: str, *, is_open: bool = False) -> str:
@@ -86,13 +86,7 @@ def explain(error: OSError, host: str, *, is_open: bool = False) -> str:
         is_open: whether the handshake was done.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
-        if error.verify_code == _EXPIRED:
-            return "TLS: the server's certificate has expired"
-        if error.verify_code == _NOT_YET_VALID:
-            return "TLS: the server's certificate is not valid yet"
-        if error.verify_code in _NAMES:
-            return f"TLS: the server's certificate is not for {host}"
-        return f"TLS: the server's certificate is not of a trusted authority: {error.verify_message}"
+        return _refused(error, host)
     if not is_open and isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionResetError):
         return "TLS: the server closed the connection; does it use TLS at this port?"
     if isinstance(error, ssl.SSLError):
@@ -105,3 +99,17 @@ def explain(error: OSError, host: str, *, is_open: bool = False) -> str:
             return f"TLS: {known or 'refused by the server: ' + alert.lower().replace('_', ' ')}"
         return f"TLS: {reason.lower().replace('_', ' ')}"
     return str(error)
+
+
+def _refused(error: ssl.SSLCertVerificationError, host: str) -> str:
+    if error.verify_code == EXPIRED:
+        what = "has expired"
+    elif error.verify_code == NOT_YET_VALID:
+        what = "is not valid yet"
+    elif error.verify_code in NAMES:
+        what = f"is not for {host}"
+    else:
+        what = f"is not of a trusted authority: {error.verify_message}"
+    text = ": ".join(part for part in (f"TLS: the server's certificate {what}", described(error)) if part)
+    todo = advice(error, "ca_file (--tls-ca)")
+    return f"{text}; {todo}" if todo else text

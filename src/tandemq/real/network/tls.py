@@ -9,6 +9,7 @@ alert for the peer.
 Source: docs/internals/ha.md 10; decision 0009.
 """
 
+import contextlib
 import os
 import ssl
 from collections.abc import Callable, Sequence
@@ -17,7 +18,8 @@ from pathlib import Path
 
 from tandemq.boundary import Buffer
 from tandemq.errors import ConfigError, NetworkError
-from tandemq.real.network.certificates import read_validity
+from tandemq.real.network.certificates import Certificate, read_certificate
+from tandemq.real.network.refused_certificates import RefusedCertificate, described, describing, refusal
 
 HANDSHAKE_BYTES_MAX = 128 * 1024
 """Larger than any handshake with usual certificate chains."""
@@ -30,6 +32,9 @@ NOT_TLS_ALERT = bytes((ALERT_RECORD, 3, 1, 0, 2, 2, 70))
 """Fatal alert protocol_version, sent to a peer that does not begin with TLS."""
 ENCRYPT_BYTES = 64 * 1024
 """Bytes joined for one call of OpenSSL."""
+_NO_CERTIFICATE = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
+_ABOUT_OURS = ("certificate", "unknown ca")
+"""In the alerts of peers that refuse a certificate or require one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +97,14 @@ class Tls:
         self._make_server, self._make_client = server, client
         self._server: ssl.SSLContext | None = None
         self._client: ssl.SSLContext | None = None
+        self.certificate: Certificate | None = None
+        """The certificate in use, None without one of its own."""
         self._load()
 
     def _load(self) -> None:
         server = self._make_server() if self._make_server is not None else None
         client = self._make_client() if self._make_client is not None else None
+        self.certificate = read_certificate(self.files.cert) if self.files.cert else None
         self._server, self._client = server, client
 
     def reload(self, now_s: float) -> None:
@@ -106,7 +114,7 @@ class Tls:
             ConfigError: a file cannot be used, or the certificate has expired; the old ones stay in use.
         """
         if self.files.cert:
-            problem = read_validity(self.files.cert).problem(now_s)
+            problem = read_certificate(self.files.cert).validity.problem(now_s)
             if problem:
                 raise ConfigError(f"{self.files.cert_setting} {self.files.cert}: {problem}")
         self._load()
@@ -114,12 +122,18 @@ class Tls:
     def accept(self) -> "TlsLink":
         """Return the TLS state for an accepted connection."""
         assert self._server is not None, "not for accepted connections"
-        return TlsLink(self._server, None)
+        return TlsLink(self._server, None, self)
 
     def connect(self, host: str) -> "TlsLink":
         """Return the TLS state for a connection to this host; `outgoing` returns its first bytes."""
         assert self._client is not None, "not for connections to servers"
-        return TlsLink(self._client, self._server_name or host)
+        return TlsLink(self._client, self._server_name or host, self)
+
+    def own(self) -> str:
+        """Return which certificate of this end a peer refuses, for its message."""
+        if self.certificate is None:
+            return ""
+        return f"{self.files.cert_setting} {self.files.cert}: {self.certificate}"
 
 
 def between_brokers(cert_file: str, key_file: str, ca_file: str, server_name: str = "") -> Tls:
@@ -170,7 +184,7 @@ def client_context(files: TlsFiles, *, verifies: bool = True, checks_host: bool 
     Raises:
         ConfigError: a file cannot be used.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = describing(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     context.check_hostname = verifies and checks_host
     _restrict(context)
     if files.cert:
@@ -233,11 +247,20 @@ def _check_readable(key: str, path: str) -> None:
 class TlsLink:
     """TLS state of one connection."""
 
-    def __init__(self, context: ssl.SSLContext, connects_to: str | None) -> None:
-        """Begin a handshake. `connects_to`: expected name of the server; None for an accepted connection."""
+    def __init__(self, context: ssl.SSLContext, connects_to: str | None, tls: Tls | None = None) -> None:
+        """Begin a handshake.
+
+        Args:
+            context: of the connection.
+            connects_to: expected name of the server; None for an accepted connection.
+            tls: whose connection it is, for messages.
+        """
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._is_server = connects_to is None
-        self._object = context.wrap_bio(self._in, self._out, self._is_server, connects_to)
+        self._tls = tls
+        self._client_certificate = RefusedCertificate(context) if self._is_server else None
+        with self._looking():
+            self._object = context.wrap_bio(self._in, self._out, self._is_server, connects_to)
         self._handshake_bytes = 0
         self._alert = b""
         self.is_ready = False
@@ -286,8 +309,8 @@ class TlsLink:
             pass  # the rest of a record is missing
         except ssl.SSLZeroReturnError:
             self.is_ended = True
-        except ssl.SSLError as error:
-            raise NetworkError(_message(error)) from error
+        except ssl.SSLError as error:  # in version 1.3 also a refusal of this client's certificate
+            raise NetworkError(self._failure(error)) from error
 
     def encrypt(self, buffers: Sequence[Buffer]) -> list[Buffer]:
         """Encrypt bytes of the node, in pieces of about `ENCRYPT_BYTES`; only after the handshake.
@@ -340,19 +363,38 @@ class TlsLink:
 
     def _shake(self) -> bool:
         try:
-            self._object.do_handshake()
+            with self._looking():
+                self._object.do_handshake()
         except ssl.SSLWantReadError:
             return False
+        except ssl.SSLCertVerificationError as error:
+            seen = self._client_certificate.text if self._client_certificate is not None else described(error)
+            raise refusal(error, seen, self._ca_setting) from error
         except ssl.SSLError as error:
-            raise NetworkError(_message(error)) from error
+            raise NetworkError(self._failure(error)) from error
         self.is_ready = True
+        self._client_certificate = None
         return True
+
+    def _looking(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._client_certificate is None else self._client_certificate.seen()
+
+    @property
+    def _ca_setting(self) -> str:
+        return "the trusted authorities" if self._tls is None else self._tls.files.ca_setting
+
+    def _failure(self, error: ssl.SSLError) -> str:
+        text = _message(error)
+        if error.reason == _NO_CERTIFICATE:
+            return f"{text}: give it a certificate of an authority in {self._ca_setting}, and its key"
+        if self._tls is None or not any(what in text for what in _ABOUT_OURS):
+            return text
+        own = self._tls.own()
+        return f"{text}: it does not accept {own}" if own else f"{text}: set {self._tls.files.cert_setting}"
 
 
 def _message(error: ssl.SSLError) -> str:
     reason = (error.reason or str(error)).lower().replace("_", " ")
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"TLS: the peer's certificate is not accepted: {error.verify_message}"
     if "alert" in reason:
         return f"TLS: refused by the peer: {reason.partition('alert ')[2] or reason}"
     return f"TLS: {reason}"
