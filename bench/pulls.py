@@ -2,6 +2,8 @@
 
     python -m bench.pulls                  all layouts, about a minute
     python -m bench.pulls --body 4096      another size of bodies (they vary by half of it)
+    python -m bench.pulls --sql            through an SQL filter that a tenth of the messages match
+    python -m bench.pulls --log-mib 512    a log larger than the cache of its blocks
 
 Every message goes to a random queue, so the messages of one queue lie as far apart as there are queues. Then every
 queue is read from its beginning, 32 messages per pull: `together` (each queue has one open pull, as with many consumers
@@ -30,10 +32,14 @@ from tandemq.load.wire.records import count_records
 from tandemq.load.wire.responses import parse_response
 from tandemq.real.memory import keep_blocks
 
-_LOG_BYTES = 192 << 20
+_LOG_MIB = 192
+_SQL = "KEYS IS NOT NULL AND customer <> 'c-0' AND amount = 7"
 _PULLED = 32
 _CONNECTIONS = 4
 _PULLS_PER_TURN = 64
+
+
+_PROPERTIES = b"KEYS\x01order-%04d\x02customer\x01c-17\x02amount\x01%d\x02TAGS\x01a\x02"
 
 
 class Layout(NamedTuple):
@@ -53,17 +59,17 @@ class _Queue:
         self.frames, self.queue_id, self.link, self.end, self.offset = frames, queue_id, link, end, 0
 
 
-def _fill(broker: _Driven, layout: Layout, body_bytes: int) -> list[_Queue]:
+def _fill(broker: _Driven, layout: Layout, body_bytes: int, log_bytes: int, *, sql: bool) -> list[_Queue]:
     """Store messages for random queues until the log is full enough; return the queues with messages."""
     random, store, body = Random(1), broker.node.store, bytes(2 * body_bytes)
     names = [f"topic{number}" for number in range(layout.topics)]
-    while store.log.end < _LOG_BYTES:
+    while store.log.end < log_bytes:
         for _ in range(1000):
             queue = store.queue(random.choice(names), random.randrange(layout.queues))
             store.put(
                 queue,
                 body=body[: random.randint(body_bytes // 2, body_bytes * 3 // 2)],
-                properties=b"TAGS\x01a\x02",
+                properties=_PROPERTIES % (random.randrange(1000), random.randrange(10)),
                 flag=0,
                 sys_flag=0,
                 born_ms=1,
@@ -74,7 +80,10 @@ def _fill(broker: _Driven, layout: Layout, body_bytes: int) -> list[_Queue]:
             )
         store.commit()
     store.flush_queues()
-    frames = {name: PullFrames(name, max_messages=_PULLED) for name in names}
+    expression, kind = (_SQL, "SQL92") if sql else ("*", "TAG")
+    frames = {
+        name: PullFrames(name, max_messages=_PULLED, expression=expression, expression_type=kind) for name in names
+    }
     return [
         _Queue(frames[topic], queue_id, 1 + number % _CONNECTIONS, queue.max_offset)
         for number, ((topic, queue_id), queue) in enumerate(sorted(store.queues.items()))
@@ -135,6 +144,8 @@ def main() -> None:
         "--layout", type=int, nargs=2, action="append", metavar=("TOPICS", "QUEUES"), help="only this one"
     )
     parser.add_argument("--profile", action="store_true", help="print the most expensive functions as well")
+    parser.add_argument("--sql", action="store_true", help="filter by an SQL expression")
+    parser.add_argument("--log-mib", type=int, default=_LOG_MIB, help=f"MiB of log (default {_LOG_MIB})")
     parser.add_argument("--body", type=int, default=1024, help="mean bytes of a body (default 1024)")
     args = parser.parse_args()
     logging.disable(logging.CRITICAL)
@@ -142,8 +153,8 @@ def main() -> None:
     print("topics x queues   reading    µs per message   bytes read per byte answered")
     for layout in [Layout(*given) for given in args.layout or _LAYOUTS]:
         with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
-            broker = _Driven(Path(directory))
-            queues = _fill(broker, layout, args.body)
+            broker = _Driven(Path(directory), property_filter_enable=True)
+            queues = _fill(broker, layout, args.body, args.log_mib << 20, sql=args.sql)
             for link in range(1, _CONNECTIONS + 1):
                 broker.open(link, LinkKind.REMOTING)
             for way, at_once in (("together", len(queues)), ("in turn", 1)):

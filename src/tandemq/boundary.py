@@ -52,6 +52,9 @@ class File(Protocol):
             DiskFailed: the device failed.
         """
 
+    def fileno(self) -> int:
+        """Return the descriptor, with which the engine reads what the page cache has; -1 if there is none."""
+
     def datasync(self) -> None:
         """Wait until all written bytes are on the device; blocking, for jobs only.
 

@@ -308,18 +308,19 @@ class Fuzzer:
             if random.getrandbits(3)
         }
 
-        def load(start: int, end: int, run_end: int) -> bytes | None:
+        def load(start: int, end: int, run_end: int, _: bool) -> bytes | None:
             if not 0 <= start < end <= run_end <= base + len(data):
                 raise Different(f"gather_messages: loads {start} to {end} or {run_end}")
             held = data[max(0, start - base) : run_end - base]
             return random.choice((None, b"", held[: end - start], held))
 
         recent_start = random.choice((base, 1 << 40))
-        read = 1 << 62, base + len(data), blocks, 64, recent_start, bytearray(data), load
+        sources = self.engine.LogSources(blocks, 64, 1 << 20, load)
+        read = 1 << 62, base + len(data), recent_start, bytearray(data), sources
         self.engine.gather_messages(entries, 0, 0, b"T", random.choice((None, {0})), 5, 1 << 20, *read)
         text = expression(random)
         program = self.engine.FilterProgram(program_steps(text), 3, compile_filter(text).matches)
-        limits = 5, 1 << 20, random.choice((1, 1 << 20)), random.choice((1, 1 << 20)), random.choice((0, 1 << 20))
+        limits = 5, 1 << 20, random.choice((1, 1 << 20)), random.choice((1, 1 << 20))
         self.engine.select_messages(entries, 0, 0, b"T", program, *limits, *read)
 
     def _filter(self, is_compared: bool) -> None:

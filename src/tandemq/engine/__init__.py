@@ -11,6 +11,7 @@ Source: docs/decisions/0016-one-engine.md.
 from tandemq.engine.choice import (
     NAME,
     FilterProgram,
+    LogSources,
     QueueTail,
     SendEngine,
     TopicTarget,
@@ -49,6 +50,7 @@ __all__ = [
     "EndedHalf",
     "FilterProgram",
     "Gathered",
+    "LogSources",
     "QueueTail",
     "Selected",
     "SendEngine",

@@ -33,6 +33,7 @@ else:
 
 NAME = chosen.NAME
 FilterProgram = chosen.FilterProgram
+LogSources = chosen.LogSources
 QueueTail = chosen.QueueTail
 SendEngine = chosen.SendEngine
 TopicTarget = chosen.TopicTarget

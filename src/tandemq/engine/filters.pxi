@@ -522,10 +522,15 @@ cdef Outcome order_as_numbers(const Operand *left, const Operand *right, int *or
     return outcome
 
 
+cdef enum:
+    # Reads of a device for one pull, so that a filter over messages that lie far apart does not stop the broker.
+    WAITS_MAX = 32
+
+
 def select_messages(
     bytes entries, int64_t queue_offset, int32_t queue_id, bytes topic, FilterProgram program, Py_ssize_t most,
-    Py_ssize_t bytes_max, Py_ssize_t examined_max, Py_ssize_t cost_max, int64_t span_max, int64_t limit, int64_t written_end,
-    dict blocks, int64_t block_bytes, int64_t recent_start, bytearray recent, load,
+    Py_ssize_t bytes_max, Py_ssize_t examined_max, Py_ssize_t cost_max, int64_t limit, int64_t written_end,
+    int64_t recent_start, bytearray recent, LogSources sources,
 ):
     cdef Bytes entry = <Bytes>PyBytes_AS_STRING(entries)
     cdef Bytes end = entry + PyBytes_GET_SIZE(entries), data
@@ -534,9 +539,10 @@ def select_messages(
     cdef const Wanted *later
     cdef Record parsed
     cdef Buffer answer, copied
-    cdef bytes piece = b"", block = b""
+    cdef bytes block = b""
     cdef Text name = text_of(topic)
-    cdef int64_t log_offset, piece_start = 0, block_start = 0
+    cdef int64_t log_offset, block_start = 0, block_bytes = sources.block_bytes
+    cdef Py_ssize_t waits_max = sources.waits + WAITS_MAX
     cdef Py_ssize_t size, total = 0, count = 0, at, cost = 0, found = 0, examined = 0
     answer.data = copied.data = NULL
     answer.size = answer.room = copied.size = copied.room = 0
@@ -560,40 +566,30 @@ def select_messages(
                 total += size
                 count += 1
             queue_offset += 1
+        sources.piece = b""
         for at in range(count):
             record = wanted + at
             later = wanted + min(at + PREFETCHED, count - 1)
             if block_start <= later.start <= block_start + PyBytes_GET_SIZE(block) - later.size:
                 prefetch_record(<Bytes>PyBytes_AS_STRING(block) + (later.start - block_start), later.size)
-            if found >= most or cost >= cost_max or (found and record.start - wanted.start > span_max):
+            if found >= most or cost >= cost_max or sources.waits >= waits_max:
                 queue_offset = wanted[at - 1].queue_offset + 1 if at else record.queue_offset
                 break
             if block_start <= record.start <= block_start + PyBytes_GET_SIZE(block) - record.size:
                 data = <Bytes>PyBytes_AS_STRING(block) + (record.start - block_start)
-            elif piece_start <= record.start <= piece_start + PyBytes_GET_SIZE(piece) - record.size:
-                data = <Bytes>PyBytes_AS_STRING(piece) + (record.start - piece_start)
             else:
                 copied.size = 0
                 reserve(&copied, record.size)
                 data = copied.data
-                if record.start < recent_start and record.start // block_bytes in blocks:
-                    block_start = record.start - record.start % block_bytes
-                    block = <bytes?>blocks[record.start // block_bytes]
+                cached = None
+                if record.start < recent_start:
+                    cached = sources.blocks.get(record.start // block_bytes)
+                if cached is not None:
+                    block, block_start = cached, record.start - record.start % block_bytes
                 if block_start <= record.start <= block_start + PyBytes_GET_SIZE(block) - record.size:
                     data = <Bytes>PyBytes_AS_STRING(block) + (record.start - block_start)
-                elif not copy_cached(
-                    copied.data, record.start, record.size, blocks, block_bytes, recent_start, recent
-                ):
-                    loaded = load(record.start, record.start + record.size, near_end(record, wanted + count - 1))
-                    if loaded is not None:
-                        piece_start, piece = record.start, loaded
-                        if PyBytes_GET_SIZE(piece) < record.size:
-                            return None
-                        data = <Bytes>PyBytes_AS_STRING(piece)
-                    elif not copy_cached(
-                        copied.data, record.start, record.size, blocks, block_bytes, recent_start, recent
-                    ):
-                        return None
+                elif not sources.fetch(copied.data, record, wanted + count - 1, recent_start, recent):
+                    return None
             if not (
                 read_record(data, record.size, &parsed)
                 and parsed.size == record.size

@@ -17,6 +17,14 @@ cdef inline bint is_entry_of(
 
 cdef enum:
     FEW_CODES_MAX = 16
+    SMALL_BYTES_MAX = 8192
+    # The cost of a block, in reads of records that are saved.
+    SMALL_READS = 128
+    # Records of one queue in a block from which on the block is read at once, and in how many this is seen.
+    DENSE_COUNT = 48
+    DENSE_SAMPLE = 8
+    COUNTED_BLOCKS_MAX = 8192
+    DESCRIPTORS_MAX = 64
 
 
 cdef struct Wanted:
@@ -54,6 +62,31 @@ cdef int copy_cached(
     return 1
 
 
+cdef extern from *:
+    """
+    #if defined(__linux__)
+    #include <sys/uio.h>
+    #endif
+    #include <errno.h>
+    #include <unistd.h>
+
+    /* Read exactly `size` bytes that need no wait for a device; return whether that was possible. */
+    static inline int read_held(int fd, unsigned char *to, size_t size, int64_t at)
+    {
+    #if defined(RWF_NOWAIT) && defined(__GLIBC__)
+        struct iovec part = {to, size};
+        ssize_t got = preadv2(fd, &part, 1, at, RWF_NOWAIT);
+        if (got < 0 && (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL))
+            got = pread(fd, to, size, at);
+        return got == (ssize_t)size;
+    #else
+        return pread(fd, to, size, at) == (ssize_t)size;
+    #endif
+    }
+    """
+    bint read_held(int fd, unsigned char *to, size_t size, int64_t at) noexcept
+
+
 cdef int64_t near_end(const Wanted *record, const Wanted *last) noexcept:
     """The end of the records from `record` on that one read can serve: at least half of its bytes are wanted."""
     cdef int64_t start = record.start, end = start + record.size
@@ -65,6 +98,88 @@ cdef int64_t near_end(const Wanted *record, const Wanted *last) noexcept:
             break
         end = record.start + record.size
     return end
+
+
+cdef class LogSources:
+    cdef readonly Py_ssize_t bytes_read
+    cdef Py_ssize_t waits  # Reads that would have had to wait for a device.
+    cdef int64_t block_bytes, segment_bytes
+    cdef dict blocks, reads, descriptors
+    cdef object load
+    # What the last call of `load` returned, and its place in the log.
+    cdef bytes piece
+    cdef int64_t piece_start
+
+    def __init__(self, dict blocks, int64_t block_bytes, int64_t segment_bytes, load):
+        self.blocks, self.block_bytes, self.segment_bytes, self.load = blocks, block_bytes, segment_bytes, load
+        self.reads = {}
+        self.descriptors = {}
+        self.piece = b""
+
+    def add_file(self, int64_t start, int descriptor):
+        self.descriptors[start // self.segment_bytes] = descriptor
+
+    def forget(self):
+        self.descriptors.clear()
+        self.reads.clear()
+
+    cdef bint wants_block(self, const Wanted *record, const Wanted *last) except -1:
+        """Whether it is cheaper to read the block in which a record begins than its records alone."""
+        cdef int64_t number = record.start // self.block_bytes
+        cdef int64_t start = record.start, end = start + record.size, block_end = (number + 1) * self.block_bytes
+        cdef int count = 1
+        if record.size > SMALL_BYTES_MAX:
+            return False
+        while record < last and count < DENSE_COUNT:
+            record += 1
+            if record.start < end or record.start + record.size > block_end:
+                break
+            end = record.start + record.size
+            count += 1
+        if count >= DENSE_SAMPLE and count * self.block_bytes >= DENSE_COUNT * (end - start):
+            return True
+        if len(self.reads) >= COUNTED_BLOCKS_MAX:
+            self.reads.clear()
+        reads = <int>self.reads.get(number, 0) + 1
+        self.reads[number] = reads % SMALL_READS
+        return reads >= SMALL_READS
+
+    cdef int fetch(
+        self, unsigned char *to, const Wanted *record, const Wanted *last, int64_t recent_start, bytearray recent
+    ) except -1:
+        """Copy a record, by reading it if necessary; return 0 if that is not possible. `last`: of those still wanted."""
+        cdef Py_ssize_t at = record.start - self.piece_start
+        cdef int64_t end = record.start + record.size
+        cdef bint wants_block
+        if 0 <= at <= PyBytes_GET_SIZE(self.piece) - record.size:
+            memcpy(to, PyBytes_AS_STRING(self.piece) + at, record.size)
+            return 1
+        if copy_cached(to, record.start, record.size, self.blocks, self.block_bytes, recent_start, recent):
+            return 1
+        run_end = near_end(record, last)
+        wants_block = run_end > end or self.wants_block(record, last)
+        if not wants_block and self.read_file(to, record):
+            return 1
+        loaded = self.load(record.start, end, run_end, wants_block)
+        if loaded is None:
+            return copy_cached(to, record.start, record.size, self.blocks, self.block_bytes, recent_start, recent)
+        self.piece, self.piece_start = loaded, record.start
+        if PyBytes_GET_SIZE(self.piece) < record.size:
+            return 0
+        memcpy(to, PyBytes_AS_STRING(self.piece), record.size)
+        return 1
+
+    cdef int read_file(self, unsigned char *to, const Wanted *record) except -1:
+        """Read a record that the page cache has; return 0 if it has not, or if the file is not known."""
+        cdef int64_t within = record.start % self.segment_bytes
+        cdef PyObject *found = PyDict_GetItem(self.descriptors, record.start // self.segment_bytes)
+        if found == NULL or within + record.size > self.segment_bytes:
+            return 0
+        if not read_held(<int><object>found, to, record.size, within):
+            self.waits += 1
+            return 0
+        self.bytes_read += record.size
+        return 1
 
 
 cdef inline bint is_wanted(int64_t code, object codes, const int64_t *few, Py_ssize_t few_count) except -1:
@@ -80,18 +195,18 @@ cdef inline bint is_wanted(int64_t code, object codes, const int64_t *few, Py_ss
 
 def gather_messages(
     bytes entries, int64_t queue_offset, int32_t queue_id, bytes topic, codes, Py_ssize_t most, Py_ssize_t bytes_max,
-    int64_t limit, int64_t written_end, dict blocks, int64_t block_bytes, int64_t recent_start, bytearray recent, load,
+    int64_t limit, int64_t written_end, int64_t recent_start, bytearray recent, LogSources sources,
 ):
     cdef Bytes entry = <Bytes>PyBytes_AS_STRING(entries)
     cdef Bytes end = entry + PyBytes_GET_SIZE(entries)
     cdef Wanted *wanted
     cdef const Wanted *record
     cdef unsigned char *to
-    cdef bytes answer, piece = b""
+    cdef bytes answer
     cdef Text name
     cdef int64_t few[FEW_CODES_MAX]
     cdef Py_ssize_t few_count = 0
-    cdef int64_t log_offset, code, piece_start = 0
+    cdef int64_t log_offset, code
     cdef Py_ssize_t size, total = 0, count = 0, at
     name.data = <Bytes>PyBytes_AS_STRING(topic)
     name.size = PyBytes_GET_SIZE(topic)
@@ -126,19 +241,11 @@ def gather_messages(
             queue_offset += 1
         answer = PyBytes_FromStringAndSize(NULL, total)
         to = <unsigned char *>PyBytes_AS_STRING(answer)
+        sources.piece = b""
         for at in range(count):
             record = wanted + at
-            if piece_start <= record.start <= piece_start + PyBytes_GET_SIZE(piece) - record.size:
-                memcpy(to, PyBytes_AS_STRING(piece) + (record.start - piece_start), record.size)
-            elif not copy_cached(to, record.start, record.size, blocks, block_bytes, recent_start, recent):
-                loaded = load(record.start, record.start + record.size, near_end(record, wanted + count - 1))
-                if loaded is not None:
-                    piece_start, piece = record.start, loaded
-                    if PyBytes_GET_SIZE(piece) < record.size:
-                        return None
-                    memcpy(to, PyBytes_AS_STRING(piece), record.size)
-                elif not copy_cached(to, record.start, record.size, blocks, block_bytes, recent_start, recent):
-                    return None
+            if not sources.fetch(to, record, wanted + count - 1, recent_start, recent):
+                return None
             if not is_entry_of(to, record.size, queue_id, record.queue_offset, record.start, name):
                 return None
             to += record.size

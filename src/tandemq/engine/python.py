@@ -442,6 +442,38 @@ def stage_records(
     return StagedRecords(queues, b"".join(keys), store_ms)
 
 
+class LogSources:
+    """Sources of bytes of the log: cached blocks, what the page cache has of files, and a function for the rest."""
+
+    __slots__ = ("bytes_read",)
+
+    def __init__(
+        self,
+        blocks: dict[int, bytes],
+        block_bytes: int,
+        segment_bytes: int,
+        load: Callable[[int, int, int, bool], bytes | None],
+    ) -> None:
+        """Begin without files.
+
+        Args:
+            blocks: bytes of the log by block number; the owner changes them.
+            block_bytes, segment_bytes: size of a block and of a file.
+            load: reads a record that is not in memory. Called with log offsets: its start and end, and the end of the
+                records that one read can serve with it; and whether it is cheaper to add the block in which the record
+                begins to `blocks`. Returns the bytes of the log from the start on, at least those of the record; or
+                None if the record is in `blocks` now.
+        """
+        self.bytes_read = 0
+        """Bytes read from files, `load` not counted."""
+
+    def add_file(self, start: int, descriptor: int) -> None:
+        """Register the open file that begins at a log offset; it stays open until `forget`."""
+
+    def forget(self) -> None:
+        """Forget the files, and how often blocks were read."""
+
+
 class Gathered(NamedTuple):
     """Records of a pull, one behind the other."""
 
@@ -461,11 +493,9 @@ def gather_messages(
     bytes_max: int,
     limit: int,
     written_end: int,
-    blocks: dict[int, bytes],
-    block_bytes: int,
     recent_start: int,
     recent: bytearray,
-    load: Callable[[int, int, int], bytes | None],
+    sources: LogSources,
 ) -> Gathered | None:
     """Return the records of queue entries; None: the caller selects and reads them one by one.
 
@@ -479,14 +509,11 @@ def gather_messages(
         bytes_max: maximum of their bytes; a single message may be larger.
         limit: log offset from which on messages may not be shown yet.
         written_end: end of the log.
-        blocks: bytes of the log by block number.
         recent_start, recent: the newest bytes of the log, and the log offset of the first of them.
-        load: reads a record that is not in memory. Called with log offsets: its start and end, and the end of the
-            records that one read can serve with it. Returns the bytes of the log from the start on, at least those of
-            the record; or None if the record is in `blocks` now.
+        sources: of older bytes.
 
     Raises:
-        Exception: what `load` raises.
+        Exception: what `sources.load` raises.
     """
     return None
 
@@ -590,14 +617,11 @@ def select_messages(
     bytes_max: int,
     examined_max: int,
     cost_max: int,
-    span_max: int,
     limit: int,
     written_end: int,
-    blocks: dict[int, bytes],
-    block_bytes: int,
     recent_start: int,
     recent: bytearray,
-    load: Callable[[int, int, int], bytes | None],
+    sources: LogSources,
 ) -> Selected | None:
     """Return the records of queue entries that match a filter; None: the caller reads and examines them one by one.
 
@@ -607,10 +631,9 @@ def select_messages(
     Args:
         examined_max: bytes of examined records from which on no more are examined.
         cost_max: cost of evaluations (`evaluation_cost`) from which on no more are examined.
-        span_max: bytes of the log behind the first record from which on no more are examined if one matched.
 
     Raises:
-        Exception: what `load` raises.
+        Exception: what `sources.load` raises.
     """
     return None
 

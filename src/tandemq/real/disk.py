@@ -62,7 +62,7 @@ class RealFile:
                 rest, position = rest[written:], position + written
 
     def fileno(self) -> int:
-        """The descriptor, -1 once it is closed."""
+        """See `boundary.File`; -1 once it is closed."""
         return self._fd
 
     def error(self, error: OSError) -> DiskFull | DiskFailed:

@@ -41,6 +41,9 @@ def bytes_from_disk(disk: SimDisk, log: CommitLog) -> list[int]:
             sizes.append(size)
             return whole(self.file, size, position)
 
+        def fileno(self) -> int:
+            return -1
+
     log.file_at = lambda offset: (Counting(offset).start, Counting(offset))  # type: ignore[method-assign,assignment,return-value]
     return sizes
 

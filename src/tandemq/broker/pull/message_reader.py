@@ -31,11 +31,6 @@ EVALUATION_COST_MAX = 4 << 20
 """Cost of evaluations (`evaluation_cost`) from which on a pull with an SQL filter examines no more messages."""
 EXAMINED_BYTES_MAX = 4 << 20
 """Bytes of records from which on such a pull examines no more."""
-EXAMINED_SPAN_MAX = 32 << 20
-"""Bytes of the log behind the first record from which on such a pull examines no more if a message matched.
-
-Consumers that read many queues side by side then need the same cached blocks of the log.
-"""
 EXAMINED_AT_ONCE = 64
 EXAMINED_AT_ONCE_BYTES = 256 << 10
 JOINED_RECORD_BYTES_MAX = 8192
@@ -157,7 +152,6 @@ class MessageReader:
                 bytes_max=bytes_max,
                 examined_max=EXAMINED_BYTES_MAX,
                 cost_max=EVALUATION_COST_MAX,
-                span_max=EXAMINED_SPAN_MAX,
                 limit=limit,
             )
         except OffsetGone:
@@ -175,7 +169,6 @@ class MessageReader:
         """Examine messages one by one."""
         stop = offset + EXAMINED_ENTRIES_MAX
         found: list[bytes] = []
-        first: int | None = None
         size = examined = cost = 0
         part = Messages([], 0, 0, offset)
         while offset < stop and len(found) < most and examined < EXAMINED_BYTES_MAX:
@@ -190,13 +183,7 @@ class MessageReader:
             for data in map(bytes, part.buffers):
                 start = 0
                 for record in record_properties(data):
-                    first = record.log_offset if first is None else first
-                    is_full = (
-                        len(found) >= most
-                        or examined >= EXAMINED_BYTES_MAX
-                        or cost >= EVALUATION_COST_MAX
-                        or (found and record.log_offset - first > EXAMINED_SPAN_MAX)
-                    )
+                    is_full = len(found) >= most or examined >= EXAMINED_BYTES_MAX or cost >= EVALUATION_COST_MAX
                     matches = not is_full and sql.matches(record.properties)
                     if is_full or (matches and found and size + record.end - start > bytes_max):
                         return Messages([b"".join(found)] if found else [], len(found), size, offset, cost=cost)

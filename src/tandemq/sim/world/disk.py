@@ -128,6 +128,10 @@ class SimFile:
         self._disk.raise_fault("pread", self.path)
         return _load(self._content.pages, self._content.size, size, position)
 
+    def fileno(self) -> int:
+        """See `boundary.File`."""
+        return -1
+
     def datasync(self) -> None:
         """See `boundary.File`."""
         self._check("datasync")

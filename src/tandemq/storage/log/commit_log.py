@@ -309,6 +309,7 @@ class CommitLog:
 
     def close(self) -> None:
         """Close the files."""
+        self.reader.forget()
         self._segments._files.close()  # noqa: SLF001  # the log owns this cache
 
 

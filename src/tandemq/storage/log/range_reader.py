@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from tandemq.boundary import File
-from tandemq.engine import FilterProgram, Gathered, Selected, gather_messages, select_messages
+from tandemq.engine import FilterProgram, Gathered, LogSources, Selected, gather_messages, select_messages
 from tandemq.errors import OffsetGone
 from tandemq.storage.log.recent_writes import RecentWrites
 
@@ -24,7 +24,9 @@ SMALL_BYTES_MAX = BLOCK_BYTES // 32
 """Above this size the cost of a read is mostly the copy, which caching a block does not save."""
 SMALL_READS_MIN = 8
 """Number of small reads of one block from which on reading the whole block is cheaper."""
+"""In Python; the engine reads a record in far less time, and so many more before it wants a block."""
 COUNTED_BLOCKS_MAX = 8192
+OFFERED_FILES_MAX = 64
 CREDIT_MAX = 16 << 20
 MERGED_BYTES_MAX = 1 << 20
 
@@ -62,6 +64,9 @@ class RangeReader:
         """Bytes that may still be read beyond those requested."""
         self._file_start = self._file_end = 0
         self._file: File | None = None
+        self._files: dict[int, File] = {}
+        """Files that `_sources` has, so that they stay open, by start."""
+        self._sources = LogSources(self._blocks, BLOCK_BYTES, log.segment_bytes, self._load)
         self.bytes_read = 0
         self.bytes_answered = 0
         self._answered_before = 0
@@ -74,6 +79,8 @@ class RangeReader:
         """Empty the cache: the log was truncated or repaired, or its oldest file was deleted."""
         self._blocks.clear()
         self._small_reads.clear()
+        self._sources.forget()
+        self._files.clear()
         self._file, self._file_end = None, 0
 
     def forget_if_idle(self) -> None:
@@ -100,13 +107,13 @@ class RangeReader:
             OffsetGone: a record is not held.
             DiskFailed: the device failed.
         """
-        log = self._log
+        log, before = self._log, self._sources.bytes_read
         found = gather_messages(
-            entries, queue_offset, queue_id, topic, codes, most, bytes_max, limit, log.written_end, self._blocks,
-            BLOCK_BYTES, log.recent.start, log.recent.data, self._load,
+            entries, queue_offset, queue_id, topic, codes, most, bytes_max, limit, log.written_end, log.recent.start,
+            log.recent.data, self._sources,
         )  # fmt: skip
         if found is not None:
-            self._account(len(found.data))
+            self._account(len(found.data), self._sources.bytes_read - before)
         return found
 
     def select(
@@ -121,11 +128,10 @@ class RangeReader:
         bytes_max: int,
         examined_max: int,
         cost_max: int,
-        span_max: int,
         limit: int,
     ) -> Selected | None:
         """Return the records of queue entries that match; see `engine.select_messages`. Raises as `gather`."""
-        log = self._log
+        log, before = self._log, self._sources.bytes_read
         found = select_messages(
             entries,
             queue_offset,
@@ -136,28 +142,28 @@ class RangeReader:
             bytes_max,
             examined_max,
             cost_max,
-            span_max,
             limit,
             log.written_end,
-            self._blocks,
-            BLOCK_BYTES,
             log.recent.start,
             log.recent.data,
-            self._load,
+            self._sources,
         )
         if found is not None:
-            self._account(found.examined)
+            self._account(found.examined, self._sources.bytes_read - before)
         return found
 
-    def _load(self, start: int, end: int, run_end: int) -> bytes | None:
+    def _load(self, start: int, end: int, run_end: int, wants_block: bool) -> bytes | None:
         """Read a record, with near ones up to `run_end`; None if its block is cached now."""
+        number = start // BLOCK_BYTES
+        if (
+            wants_block
+            and end <= (number + 1) * BLOCK_BYTES
+            and number not in self._blocks
+            and self._read_block(number) is not None
+        ):
+            return None
         segment = self._log.segment_bytes
         stop = run_end if run_end <= start - start % segment + segment else end
-        number = start // BLOCK_BYTES
-        if number not in self._blocks:
-            block = self._block_for(number, stop - start, is_joined=stop > end)
-            if block is not None and end <= (number + 1) * BLOCK_BYTES:
-                return None
         return self._read_exactly(start, stop - start)
 
     def _block_for(self, number: int, size: int, *, is_joined: bool) -> bytes | None:
@@ -172,9 +178,11 @@ class RangeReader:
             return self._read_block(number) if reads >= SMALL_READS_MIN else None
         return self._read_block(number) if is_joined else None
 
-    def _account(self, size: int) -> None:
+    def _account(self, size: int, read: int = 0) -> None:
+        """Count bytes that were requested, and those that the engine read for them."""
         self.bytes_answered += size
-        self._credit = min(CREDIT_MAX, self._credit + 2 * size)
+        self.bytes_read += read
+        self._credit = min(CREDIT_MAX, self._credit + 2 * size - read)
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Read ranges of log offsets (start, end), none empty, none across files.
@@ -244,12 +252,24 @@ class RangeReader:
             if self._file is None or not self._file_start <= start < self._file_end:
                 self._file_start, self._file = log.file_at(start)
                 self._file_end = self._file_start + log.segment_bytes
+                self._offer(self._file)
             data = self._file.pread(size, start - self._file_start)
             self.bytes_read += size
             self._credit -= size
         if len(data) < size:
             raise OffsetGone(f"commit log: bytes [{start}, {start + size}) are not held")
         return data
+
+    def _offer(self, file: File) -> None:
+        """Let the engine read a file itself."""
+        descriptor = file.fileno()
+        if descriptor < 0 or self._file_start in self._files:
+            return
+        if len(self._files) >= OFFERED_FILES_MAX:
+            self._sources.forget()
+            self._files.clear()
+        self._files[self._file_start] = file
+        self._sources.add_file(self._file_start, descriptor)
 
     def _read_block(self, number: int) -> bytes | None:
         """Read and cache a block; None if it is incomplete, or if the credit for reading ahead is used up."""

@@ -1,13 +1,19 @@
 """Messages that the engine gathers from memory and files are those that the reader selects and reads."""
 
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tandemq.boundary import Disk
+from tandemq.broker.filter.parser import SqlFilter, compile_filter
 from tandemq.broker.pull.message_reader import MessageReader
 from tandemq.broker.state.damage_table import Damages
-from tandemq.engine import NAME
-from tandemq.errors import OffsetGone
+from tandemq.engine import NAME, FilterProgram, LogSources, select_messages
+from tandemq.errors import DiskFailed, OffsetGone
+from tandemq.real.disk import RealDisk
 from tandemq.storage.log import range_reader
 from tandemq.storage.log.range_reader import RangeReader
 from tandemq.storage.store import Store, StoreConfig
@@ -17,9 +23,9 @@ FILE_BYTES = 300_000
 """Not a multiple of the blocks that the reader caches."""
 
 
-def filled(sizes: list[int], topics: int, file_bytes: int = FILE_BYTES) -> Store:
+def filled(sizes: list[int], topics: int, file_bytes: int = FILE_BYTES, disk: Disk | None = None) -> Store:
     """A store of two files and more, of which only the last write is in memory."""
-    store = start(new_disk(), StoreConfig(file_bytes, 20_000, True, 16, 64, (1000,), "boot-1"))
+    store = start(disk or new_disk(), StoreConfig(file_bytes, 20_000, True, 16, 64, (1000,), "boot-1"))
     number = 0
     while store.log.end < 2 * range_reader.BLOCK_BYTES + 10_000:
         put(store, number, topic=f"T{number % topics}", size=sizes[number % len(sizes)])
@@ -111,3 +117,75 @@ def test_deleted_records_are_reported() -> None:
     queue = store.queues["T0", 0]
     with pytest.raises(OffsetGone):
         MessageReader(store.log, Damages()).read(queue, 0, None, most=32, bytes_max=1 << 20, limit=1 << 60)
+
+
+@pytest.mark.parametrize("topics", [1, 4, 40, 400])
+def test_engine_reads_real_files_itself(topics: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that lie apart are read from the page cache without a call of Python, and are the same."""
+    store = filled([700, 3000], topics, disk=RealDisk(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(range_reader, "gather_messages", lambda *_: None)
+        expected = read_all(store, None, 8, 1 << 20, 1 << 60)
+    reader = store.log.reader
+    reader.forget()
+    store.log.recent.restart(store.log.end)
+    sources = LogSources(reader._blocks, range_reader.BLOCK_BYTES, FILE_BYTES, reader._load)
+    monkeypatch.setattr(reader, "_sources", sources)
+    calls: list[int] = []
+    read_exactly = reader._read_exactly
+
+    def counted(at: int, size: int) -> bytes:
+        calls.append(at)
+        return read_exactly(at, size)
+
+    monkeypatch.setattr(reader, "_read_exactly", counted)
+    assert read_all(store, None, 8, 1 << 20, 1 << 60) == expected
+    if NAME == "compiled" and topics > 4:
+        assert len(calls) < 20, "a read for each file, and for blocks"
+        assert sources.bytes_read > 100_000
+    assert reader.bytes_read <= 2 * reader.bytes_answered + range_reader.CREDIT_MAX
+
+
+def test_engine_reads_no_file_that_was_deleted_or_closed(tmp_path: Path) -> None:
+    store = filled([700], 40, disk=RealDisk(tmp_path))
+    store.log.recent.restart(store.log.end)
+    read_all(store, None, 8, 1 << 20, 1 << 60)
+    store.log.drop_first_segment()
+    queue, reader = store.queues["T0", 0], MessageReader(store.log, Damages())
+    with pytest.raises(OffsetGone):
+        reader.read(queue, 0, None, most=8, bytes_max=1 << 20, limit=1 << 60)
+    last = queue.max_offset - 1
+    assert reader.read(queue, last, None, most=8, bytes_max=1 << 20, limit=1 << 60).number == 1
+    store.log.close()
+    (tmp_path / "commitlog").rename(tmp_path / "gone")
+    with pytest.raises(DiskFailed):
+        reader.read(queue, last, None, most=8, bytes_max=1 << 20, limit=1 << 60)
+
+
+def test_filtered_pull_ends_early_if_it_waits_for_the_device() -> None:
+    """Files that the page cache does not hold: here one that cannot be read at all."""
+    if NAME != "compiled":
+        return
+    store = filled([700], 40)
+    queue = store.queues["T0", 0]
+    entries = queue.read(0, 800)
+    found = compile_filter("a IS NULL")
+    assert isinstance(found, SqlFilter)
+    program: FilterProgram = found.program
+    unreadable, other = os.pipe()
+    loads: list[int] = []
+
+    def load(start: int, end: int, _run_end: int, _wants_block: bool) -> bytes:
+        loads.append(start)
+        return store.log.read(start, end - start)
+
+    sources = LogSources({}, range_reader.BLOCK_BYTES, 1 << 40, load)
+    sources.add_file(0, unreadable)
+    log = store.log
+    limits = 800, 1 << 20, 1 << 20, 1 << 30, 1 << 60, log.written_end, log.written_end, bytearray()
+    selected = select_messages(entries, 0, 0, b"T0", program, *limits, sources)
+    os.close(unreadable)
+    os.close(other)
+    assert selected is not None
+    waits_max = 32
+    assert selected.messages == selected.next_offset == len(loads) == min(waits_max, len(entries) // 20)

@@ -58,7 +58,6 @@ def test_filtered_messages_are_those_of_all_that_match(
     monkeypatch.setattr(message_reader, "EXAMINED_AT_ONCE", random.choice((1, 7, 64)))
     monkeypatch.setattr(message_reader, "EXAMINED_BYTES_MAX", random.choice((1, 3_000, 1 << 20)))
     monkeypatch.setattr(message_reader, "EXAMINED_AT_ONCE_BYTES", random.choice((500, 256 << 10)))
-    monkeypatch.setattr(message_reader, "EXAMINED_SPAN_MAX", random.choice((1, 3_000, 1 << 20)))
     monkeypatch.setattr(message_reader, "EVALUATION_COST_MAX", random.choice((1, 3_000, 1 << 20)))
     wanted = []
     for number in range(150):
@@ -329,7 +328,6 @@ def test_messages_are_examined_the_same_by_the_engine_and_one_by_one(
     for name, values in (
         ("EXAMINED_BYTES_MAX", (1, 3_000, 1 << 20)),
         ("EVALUATION_COST_MAX", (1, 3_000, 1 << 20)),
-        ("EXAMINED_SPAN_MAX", (1, 3_000, 1 << 20)),
         ("EXAMINED_ENTRIES_MAX", (1, 30, 800)),
     ):
         monkeypatch.setattr(message_reader, name, random.choice(values))
