@@ -8,10 +8,10 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from tandemq.cli import main
-from tandemq.errors import LocalError, NetworkError, OffsetGone, TandemError
+from tandemq.errors import ConfigError, LocalError, NetworkError, OffsetGone, TandemError
 from tandemq.spark.jobs.archive import position_mark
 from tandemq.spark.lake.delta import DeltaLake
-from tandemq.spark.runtime.errors import parse_error
+from tandemq.spark.runtime.causes import SET_PYTHON, parse_error
 from tests.spark.logs import LogWriter
 from tests.spec import spec
 
@@ -28,6 +28,11 @@ OSError: [Errno 28] No space left on device
 OF_THE_JVM = """An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.
 : org.apache.spark.SparkException: Could not parse Master URL: 'local[zz]'
 \tat org.apache.spark.SparkContext$.createTaskScheduler(SparkContext.scala:1)"""
+
+UNKNOWN_FORMAT = (
+    "Spark does not know the format rocketmq-log "
+    "(call tandemq.spark.register(spark), or set PYSPARK_PYTHON to a Python with tandemq[spark])"
+)
 
 
 def run(*words: object) -> Result:
@@ -58,6 +63,31 @@ def line_of(result: Result, code: int) -> str:
             "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.",
             LocalError,
             "Spark's JVM did not start (see its output above, and check --master and --conf)",
+        ),
+        (
+            'java.io.IOException: Cannot run program "/opt/none/python": error=2, No such file or directory',
+            ConfigError,
+            f"Spark cannot start the Python /opt/none/python ({SET_PYTHON})",
+        ),
+        (
+            "ModuleNotFoundError: No module named 'tandemq.spark'",
+            ConfigError,
+            f"the Python of Spark's workers has no module tandemq.spark ({SET_PYTHON})",
+        ),
+        (
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11, PySpark",
+            ConfigError,
+            "Spark's workers run Python 3.12, the driver 3.11 (set PYSPARK_PYTHON to one of 3.11 on every machine)",
+        ),
+        (
+            "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: rocketmq-log. Make sure",
+            ConfigError,
+            UNKNOWN_FORMAT,
+        ),
+        (
+            "ModuleNotFoundError: No module named 'mine'",
+            LocalError,
+            "Spark: ModuleNotFoundError: No module named 'mine'",
         ),
         ("tandemq.errors.OffsetGone: gone (so)", OffsetGone, "gone (so)"),
         ("tandemq.errors.NoSuch: gone", LocalError, "gone"),

@@ -19,14 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tandemq.spark.sources.cluster.source import RocketMQDataSource
+    from tandemq.spark.sources.formats import register
     from tandemq.spark.sources.log.source import RocketMQLogDataSource
 
-__all__ = ["RocketMQDataSource", "RocketMQLogDataSource"]
-_MODULES = {"RocketMQDataSource": "sources.cluster.source", "RocketMQLogDataSource": "sources.log.source"}
+__all__ = ["RocketMQDataSource", "RocketMQLogDataSource", "register"]
+_MODULES = {
+    "RocketMQDataSource": "sources.cluster.source",
+    "RocketMQLogDataSource": "sources.log.source",
+    "register": "sources.formats",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a data source class on first use: importing PySpark takes a second."""
+    """Import a public name on first use: importing PySpark takes a second."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

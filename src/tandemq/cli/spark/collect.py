@@ -68,7 +68,7 @@ def collect(
     batch_messages: int,
     vacuum_hours: int,
     allow_loss: bool,
-    master: str,
+    master: str | None,
     conf: tuple[str, ...],
     as_json: bool,
 ) -> None:

@@ -101,7 +101,7 @@ def archive(
     batch_bytes: int,
     vacuum_hours: int,
     allow_loss: bool,
-    master: str,
+    master: str | None,
     conf: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -183,7 +183,9 @@ def vacuum(lake: Path, hours: int, dry_run: bool, as_json: bool) -> None:
 @state_option
 @session_options
 @json_option
-def scrub(store: Path, range_bytes: int, state: Path | None, master: str, conf: tuple[str, ...], as_json: bool) -> None:
+def scrub(
+    store: Path, range_bytes: int, state: Path | None, master: str | None, conf: tuple[str, ...], as_json: bool
+) -> None:
     """Read every record of STORE and verify its checksum; exit code 3 on damage, or if records disappear meanwhile."""
     with spark_session(master, conf, silent=as_json) as (session, java):
         from tandemq.spark.jobs.scrub import scrub as check  # noqa: PLC0415
@@ -210,7 +212,13 @@ def scrub(store: Path, range_bytes: int, state: Path | None, master: str, conf: 
 @session_options
 @json_option
 def audit(
-    first: Path, second: Path, range_bytes: int, state: Path | None, master: str, conf: tuple[str, ...], as_json: bool
+    first: Path,
+    second: Path,
+    range_bytes: int,
+    state: Path | None,
+    master: str | None,
+    conf: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Compare the logs of two replicas, the store directories FIRST and SECOND; exit code 3 if they diverge.
 
@@ -281,7 +289,7 @@ def rebuild(
     entries: int,
     delays: str,
     range_bytes: int,
-    master: str,
+    master: str | None,
     conf: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -321,7 +329,7 @@ def rebuild(
 @session_options
 @json_option
 def stats(
-    source: Path, range_bytes: int, state: Path | None, master: str, conf: tuple[str, ...], as_json: bool
+    source: Path, range_bytes: int, state: Path | None, master: str | None, conf: tuple[str, ...], as_json: bool
 ) -> None:
     """Count messages, bytes, latency and lag of SOURCE, a store directory or a lake, by topic and group.
 
@@ -374,7 +382,7 @@ def report(
     title: str | None,
     range_bytes: int,
     state: Path | None,
-    master: str,
+    master: str | None,
     conf: tuple[str, ...],
     as_json: bool,
 ) -> None:

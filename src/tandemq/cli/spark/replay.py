@@ -85,7 +85,7 @@ def replay(
     broker_name: str,
     segment_bytes: int,
     epochs_of: str | None,
-    master: str,
+    master: str | None,
     conf: tuple[str, ...],
     as_json: bool,
 ) -> None:

@@ -29,7 +29,7 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
         command
     )
     return click.option(
-        "--master", default="local[*]", show_default=True, help="Spark's master: local[N], or a cluster's address."
+        "--master", help="Spark's master: local[N], or a cluster's address.  [default: local[*], or spark-submit's]"
     )(command)
 
 
@@ -63,7 +63,7 @@ def clear_errors(words: Mapping[str, str] | None = None) -> Iterator[None]:
 
 @contextmanager
 def spark_session(
-    master: str, conf: tuple[str, ...], *, silent: bool, words: Mapping[str, str] | None = None
+    master: str | None, conf: tuple[str, ...], *, silent: bool, words: Mapping[str, str] | None = None
 ) -> "Iterator[tuple[SparkSession, str]]":
     """Open a session for one command; yields it and a description of its Java.
 

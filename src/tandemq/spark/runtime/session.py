@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from tandemq.errors import ConfigError
@@ -17,6 +18,8 @@ from tandemq.spark.runtime.java import Java, find_java
 from tandemq.spark.runtime.versions import CHECKPOINTS
 
 MASTER = "local[*]"
+GATEWAY = "PYSPARK_GATEWAY_PORT"
+"""Environment variable that `spark-submit` sets for the program it starts."""
 MASTERS = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn")
 
 SETTINGS = {
@@ -44,18 +47,22 @@ LOCAL_SETTINGS = {
 
 
 def open_session(
-    app_name: str = "tandemq", *, master: str = MASTER, settings: Mapping[str, str] | None = None
+    app_name: str = "tandemq", *, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> tuple[SparkSession, Java | None]:
     """Start a session, or return the one that runs in this process.
 
     Args:
-        master: Spark's `spark.master`: local[N], or a cluster's address.
-        settings: Spark settings by name; they take precedence over the defaults.
+        master: Spark's `spark.master`: local[N], or a cluster's address. None: that of `spark-submit` if it started
+            this process, else local[*].
+        settings: Spark settings by name; they take precedence over the defaults. `spark.pyspark.python` takes
+            precedence over the environment variable PYSPARK_PYTHON, which defaults to the running Python.
     Returns:
         The session, and the Java it was started on: None if the session was running already.
     Raises:
         ConfigError: there is no Java of version 17 or newer, or `master` is malformed.
     """
+    submitted = _submitted_settings()
+    master = master or submitted.get("spark.master", MASTER)
     if not MASTERS.fullmatch(master):
         raise ConfigError(
             f"Spark knows no master {master!r}", hint="local[2], spark://host:port, k8s://https://host:port or yarn"
@@ -66,12 +73,23 @@ def open_session(
     java = find_java()
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs every command
     os.environ["JAVA_HOME"] = str(java.home)
+    python = (settings or {}).get("spark.pyspark.python") or submitted.get("spark.pyspark.python")
+    if python:  # Spark itself reads it only in spark-submit, and not for the formats
+        os.environ["PYSPARK_PYTHON"] = python
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    wanted = SETTINGS | (LOCAL_SETTINGS if master.startswith("local") else {}) | dict(settings or {})
+    defaults = SETTINGS | (LOCAL_SETTINGS if master.startswith("local") else {})
+    wanted = {name: value for name, value in defaults.items() if name not in submitted} | dict(settings or {})
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in wanted.items():
         builder = builder.config(name, value)
     return builder.getOrCreate(), java
+
+
+def _submitted_settings() -> dict[str, str]:
+    """Return the settings given to `spark-submit`, if it started this process; they precede the defaults."""
+    if GATEWAY not in os.environ:
+        return {}
+    return dict(SparkConf().getAll())
