@@ -1,7 +1,8 @@
-"""Three producers, a consumer, and a watcher of its offsets, which fill a `History` while faults happen.
+"""Three producers, two consumers, and a watcher of offsets, which fill a `History` while faults happen.
 
-The third one makes transactions, see `transactions`. Some messages are delayed; some are sent back by the consumer
-once or twice.
+The third producer makes transactions, see `transactions`; the second consumer has an SQL92 expression, see `filters`.
+Some messages are delayed by level, some have a time, and some of these are recalled, see `timers`; some are sent back
+by the first consumer once or twice.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ import threading
 import time
 from collections.abc import Callable
 
+from chaos import filters, timers
 from chaos.history import History, Place
 from chaos.transactions import TransactionClient
 from chaos.world import Broker, World
 from tandemq import ConsumeFrom
 from tandemq.broker.transactions.loading import GROUP as TRANSACTION_GROUP
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.model.message import Message, SendStatus
+from tandemq.model.message import Message, SendResult, SendStatus
 from tandemq.model.topic import HALF_TOPIC, retry_topic
 from tandemq.run.request import try_request
 
@@ -45,11 +48,14 @@ class Clients:
         self._drained = threading.Event()
         self._crashed: list[str] = []
         self.transacting = TransactionClient(world.name_server.address, TOPIC, self.history)
+        self.filtered = filters.FilterHistory()
+        self.timers = timers.TimerFigures()
         work: dict[str, Callable[[], None]] = {
             "producer a": lambda: self._produce("a"),
             "producer b": lambda: self._produce("b"),
             "transactions": lambda: self.transacting.run(self._is_over, self._drained),
             "consumer": self._consume,
+            "filter": lambda: filters.consume(world.name_server.address, TOPIC, self.filtered, self._drained),
             "offsets": self._watch_offsets,
         }
         self._threads = [
@@ -81,18 +87,39 @@ class Clients:
             while not self._is_over.wait(0.002):
                 number += 1
                 body = f"{name}-{number}"
-                level = _delay_level(number)
-                due = time.monotonic() + DELAY_SECONDS[level] if level else 0.0
-                history.sending(body, name, due=due)
+                level, wait_s = _delay_level(number), timers.delay_of(number)
+                if wait_s:
+                    level = 0
+                delay = DELAY_SECONDS[level] if level else wait_s
+                history.sending(body, name, due=time.monotonic() + delay if delay else 0.0, is_timed=bool(wait_s))
+                at = time.time() + wait_s if wait_s else None
                 try:
-                    result = one.send(_message(body, name, level))
+                    result = one.send(_message(body, name, level, at))
                 except TandemError as error:
                     history.refused(f"{type(error).__name__}: {str(error)[:120]}")
                     continue
                 history.longest_write_gap_s = max(history.longest_write_gap_s, time.monotonic() - last)
                 last = time.monotonic()
-                place = Place(level - 1 if level else result.queue.queue_id, result.queue_offset)
-                history.answered(body, result.status.name, place, is_ok=result.status is SendStatus.SEND_OK)
+                is_waiting = bool(wait_s and result.recall_handle)
+                queue_id = level - 1 if level else 0 if is_waiting else result.queue.queue_id
+                history.answered(
+                    body,
+                    result.status.name,
+                    Place(queue_id, result.queue_offset),
+                    is_ok=result.status is SendStatus.SEND_OK,
+                    was_due=bool(wait_s) and not is_waiting,
+                )
+                if is_waiting and timers.is_recalled(number):
+                    self._recall(one, body, result)
+
+    def _recall(self, producer: BlockingProducer, body: str, result: SendResult) -> None:
+        self.history.recalled.add(body)
+        try:
+            producer.recall(result)
+        except TandemError:  # its time may have come meanwhile
+            self.timers.recalls_failed += 1
+        else:
+            self.timers.recalls += 1
 
     def _consume(self) -> None:
         history, last = self.history, time.monotonic()
@@ -158,6 +185,33 @@ class Clients:
         )
         return offset is None or end is None or offset.fields.get("offset", "") != end.fields.get("offset")
 
+    def _waiting_timers(self) -> bool:
+        """Return whether the master has timed messages that wait, or does not know yet."""
+        master = self._world.master
+        if master is None:
+            return True
+        check, counts = (
+            try_request(master.own_address, Command(code))
+            for code in (RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS)
+        )
+        if check is None or check.code != ResponseCode.SUCCESS or counts is None:
+            return True  # it still reads them
+        waiting = loads(counts.body).get("timingCount", {}).get(TOPIC, {})
+        return bool(waiting.get("count", 0))
+
+    def _is_drained(self) -> bool:
+        """Return whether all has been delivered that must be, and nothing waits at a broker."""
+        known = self.transacting.transactions
+        due = known.due | self.history.due
+        return not (
+            known.undecided
+            or due - self.history.bodies
+            or self.history.awaited
+            or self.filtered.missing(due)
+            or self._open_transactions()
+            or self._waiting_timers()
+        )
+
     def finish(self) -> list[str]:
         """Stop producing, wait until everything acknowledged is delivered; return the clients' violations."""
         self._is_over.set()
@@ -165,21 +219,23 @@ class Clients:
             thread.join(_JOIN_SECONDS)
         self.transacting.is_done.wait(_JOIN_SECONDS)
         until = time.monotonic() + DRAIN_SECONDS
-        known = self.transacting.transactions
-        while time.monotonic() < until and (
-            known.undecided or known.due - self.history.bodies or self.history.awaited or self._open_transactions()
-        ):
+        while time.monotonic() < until and not self._is_drained():
             time.sleep(0.05)
+        known = self.transacting.transactions
         self._drained.set()
         for thread in self._threads[2:]:
             thread.join(_JOIN_SECONDS)
         stuck = [f"I14: {thread.name} does not end" for thread in self._threads if thread.is_alive()]
         self.history.check_clients()
-        return self._crashed + stuck + self.transacting.transactions.check(self.history.bodies)
+        found = known.check(self.history.bodies) + self.filtered.check(known.due | self.history.due)
+        return self._crashed + stuck + found
 
 
-def _message(body: str, tag: str, delay_level: int = 0) -> Message:
-    return Message(TOPIC, body.encode(), tags=tag, keys=[body], delay_level=delay_level)
+def _message(body: str, tag: str, delay_level: int = 0, at: float | None = None) -> Message:
+    properties = filters.properties_of(body)
+    return Message(
+        TOPIC, body.encode(), tags=tag, keys=[body], delay_level=delay_level, deliver_at=at, properties=properties
+    )
 
 
 def _delay_level(number: int) -> int:

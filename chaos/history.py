@@ -8,12 +8,13 @@ I3   a message is stored under one unique key, however often it was sent
 I4   new messages of a queue arrive in the order of their offsets; a message sent after a response has a higher offset
 I5   a queue offset refers to one message: for producers, consumers and in the log
 I7   a group's offset never moves back, except in `slave-consume` from a master to a slave that was cut off from it
-I12  a delayed message does not arrive early
+I12  a delayed or timed message does not arrive early
 I13  a rejected message is redelivered
 I19  a delivered message is in the log at the end
 
-The response to a delayed message has its place in the topic of delayed messages. A rejected message is redelivered from
-the retry topic, or from its own queue if it could not be sent back. So places belong to one topic each.
+The response to a delayed message has its place in the topic of delayed messages, that to a timed one in the topic of
+waiting messages, unless its time had come when a broker accepted it. A rejected message is redelivered from the retry
+topic, or from its own queue if it could not be sent back. So places belong to one topic each.
 
 Owner: one run; `chaos.clients` fills it from several threads. Does not know: brokers, processes, clocks.
 """
@@ -21,7 +22,7 @@ Owner: one run; `chaos.clients` fills it from several threads. Does not know: br
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -48,6 +49,8 @@ class Stored(NamedTuple):
     tag: str
     key: str
     unique_key: str
+    log_offset: int = 0
+    properties: Mapping[str, str] = {}
 
 
 @dataclass(slots=True)
@@ -57,7 +60,11 @@ class History:
     acknowledged: dict[str, Place] = field(default_factory=dict)
     """Bodies answered SEND_OK, with their places; those of one producer in the order of sending."""
     delayed: dict[str, Place] = field(default_factory=dict)
-    """Those of them that were sent with a delay, with their places among the delayed messages."""
+    """Those of them that were sent with a delay level, with their places among the delayed messages."""
+    timed: dict[str, Place] = field(default_factory=dict)
+    """Those that were sent with a time, with their places among the waiting messages."""
+    recalled: set[str] = field(default_factory=set)
+    """Timed messages that a producer has tried to take back: they may be delivered or not."""
     statuses: dict[str, int] = field(default_factory=dict)
     delivered: dict[Place, str] = field(default_factory=dict)
     retried: dict[Place, str] = field(default_factory=dict)
@@ -68,6 +75,8 @@ class History:
     """Rejected messages that were redelivered, from either topic."""
     latest_delayed_s: float = 0.0
     """Maximum lateness of a delayed message."""
+    latest_timed_s: float = 0.0
+    """And of a timed one."""
     failed: int = 0
     errors: dict[str, int] = field(default_factory=dict)
     """Errors of failed sends, and how often each occurred."""
@@ -80,7 +89,9 @@ class History:
     """Guards the counters that two producers share."""
     _sent: dict[str, str] = field(default_factory=dict)
     _due: dict[str, float] = field(default_factory=dict)
-    """Earliest delivery of delayed messages, seconds of the caller's clock."""
+    """Earliest delivery of delayed and timed messages, seconds of the caller's clock."""
+    _timed: set[str] = field(default_factory=set)
+    """Those of them that have a time."""
     _outstanding: dict[str, int] = field(default_factory=dict)
     """Rejections that no redelivery has followed yet."""
     _bodies: set[str] = field(default_factory=set)
@@ -90,25 +101,38 @@ class History:
     @property
     def awaited(self) -> set[str]:
         """Bodies acknowledged and not yet delivered, or rejected and not yet redelivered."""
-        return (set(self.acknowledged) | set(self.delayed)) - self._bodies | set(self._outstanding)
+        return self.due - self._bodies | set(self._outstanding)
+
+    @property
+    def due(self) -> set[str]:
+        """Bodies acknowledged, which must be delivered."""
+        return {*self.acknowledged, *self.delayed, *self.timed} - self.recalled
 
     @property
     def bodies(self) -> set[str]:
         """Bodies that were delivered."""
         return set(self._bodies)
 
-    def sending(self, body: str, tag: str, *, due: float = 0.0) -> None:
-        """Record a send; the message's key is its body. `due`: earliest delivery of a delayed message."""
+    def sending(self, body: str, tag: str, *, due: float = 0.0, is_timed: bool = False) -> None:
+        """Record a send; the message's key is its body. `due`: earliest delivery of a delayed or timed message."""
         self._sent[body] = tag
         if due:
             self._due[body] = due
+        if is_timed:
+            self._timed.add(body)
 
-    def answered(self, body: str, status: str, place: Place, *, is_ok: bool) -> None:
-        """Record a response that says the message is stored."""
+    def answered(self, body: str, status: str, place: Place, *, is_ok: bool, was_due: bool = False) -> None:
+        """Record a response that says the message is stored. `was_due`: a timed one in its topic at once."""
         with self._lock:
             self.statuses[status] = self.statuses.get(status, 0) + 1
-        if is_ok:
-            (self.delayed if body in self._due else self.acknowledged)[body] = place
+        if not is_ok:
+            return
+        if body in self._timed and not was_due:
+            self.timed[body] = place
+        elif body in self._due and not was_due:
+            self.delayed[body] = place
+        else:
+            self.acknowledged[body] = place
 
     def refused(self, error: str) -> None:
         """Record a send that failed, or whose outcome is unknown."""
@@ -126,7 +150,10 @@ class History:
             self._name(self.delivered, place, body, "queue")
         if body in self._due and body not in self._bodies:
             late = at - self._due[body]
-            self.latest_delayed_s = max(self.latest_delayed_s, late)
+            if body in self._timed:
+                self.latest_timed_s = max(self.latest_timed_s, late)
+            else:
+                self.latest_delayed_s = max(self.latest_delayed_s, late)
             if late < -_EARLY_S:
                 self.violations.append(f"I12: {body} came {-late:.3f} s before its time")
         if body in self._outstanding:
@@ -203,11 +230,14 @@ class History:
         held = self._held(name, records, keys)
         self._check_held(name, held, self.acknowledged, self.delivered)
 
-    def check_aside(self, name: str, delayed: Iterable[Stored], retried: Iterable[Stored]) -> None:
-        """Check the topic of delayed messages, in which rejected ones wait too, and the retry topic.
+    def check_aside(
+        self, name: str, delayed: Iterable[Stored], retried: Iterable[Stored], timed: Iterable[Stored] = ()
+    ) -> None:
+        """Check the topic of delayed messages, in which rejected ones wait too, the retry topic, and waiting messages.
 
-        Their copies may have unique keys of their own.
+        Copies in the first two may have unique keys of their own.
         """
+        self._check_held(name, self._held(name, timed, {}), self.timed, {})
         self._check_held(name, self._held(name, delayed, None), self.delayed, {})
         self._check_held(name, self._held(name, retried, None), {}, self.retried)
 
@@ -254,6 +284,8 @@ class History:
             "acknowledged": len(self.acknowledged),
             "delayed": len(self.delayed),
             "latest_delayed_s": round(self.latest_delayed_s, 3),
+            "timed": len(self.timed),
+            "latest_timed_s": round(self.latest_timed_s, 3),
             "rejected": self.rejected,
             "redelivered": self.redelivered,
             "from_retry_topic": len(self.retried),

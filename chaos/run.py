@@ -25,16 +25,16 @@ from typing import Any
 
 from rich.console import Console
 
+from chaos import filters, timers, transactions
 from chaos.clients import CONSUMERS, DELAYS, TOPIC, Clients
 from chaos.faults import Faults
 from chaos.permissions import overlaps
 from chaos.resources import leaks
 from chaos.stores import check, records
-from chaos.transactions import SETTINGS
 from chaos.world import Broker, World, mono_ms
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
-from tandemq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, retry_topic
+from tandemq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
 from tandemq.run.children import Setting
 from tests.interop.zookeeper import ZooKeeper, can_run
 
@@ -53,7 +53,8 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
     members = random.choice((2, 3))
     registry = random.choice((zookeeper, "")) if zookeeper else ""
     flush = {"flushDiskType": random.choice(("ASYNC_FLUSH", "SYNC_FLUSH"))}
-    settings: dict[str, Setting] = {**flush, "messageDelayLevel": DELAYS, **SETTINGS}
+    settings: dict[str, Setting] = {**flush, "messageDelayLevel": DELAYS}
+    settings |= transactions.SETTINGS | timers.SETTINGS | filters.SETTINGS
     reads_from_slaves = Random(f"{seed}-slave-reads").random() < SLAVE_READS
     if reads_from_slaves:
         settings |= {"slaveReadEnable": "true", "accessMessageInMemoryMaxRatio": "0"}
@@ -90,6 +91,7 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
         violations += _check_stores(world.brokers, clients, stores)
     report |= {"faults": faults.done, "seconds": round(time.monotonic() - begun, 1)}
     report |= history.report() | {"transactions": clients.transacting.transactions.report()}
+    report |= {"filter": clients.filtered.report(), "timers": clients.timers.report()}
     report |= {"resources": [growth.report() for growth in grown], "stores": stores}
     report["violations"] = _told(history.violations + violations)
     return report
@@ -117,10 +119,14 @@ def _check_stores(brokers: list[Broker], clients: Clients, figures: dict[str, An
         found, verified = check([broker.store for broker in brokers])
         first = brokers[0]
         history.check_log(first.name, records(first.store, TOPIC))
-        aside = [records(first.store, topic) for topic in (SCHEDULE_TOPIC, retry_topic(CONSUMERS))]
-        history.check_aside(first.name, *aside)
-        told = [records(first.store, topic) for topic in (TOPIC, HALF_TOPIC, OP_HALF_TOPIC)]
-        found += clients.transacting.transactions.check_log(first.name, *told)
+        timed = list(records(first.store, TIMER_TOPIC))
+        delayed, retried = [records(first.store, topic) for topic in (SCHEDULE_TOPIC, retry_topic(CONSUMERS))]
+        waiting = (record for record in timed if not timers.is_request(record))
+        history.check_aside(first.name, delayed, retried, waiting)
+        messages, *told = [list(records(first.store, topic)) for topic in (TOPIC, HALF_TOPIC, OP_HALF_TOPIC)]
+        found += clients.transacting.transactions.check_log(first.name, messages, *told)
+        found += clients.filtered.check_log(first.name, messages)
+        found += timers.check_log(first.name, messages, timed, clients.timers)
     except TandemError as error:
         return [f"I10: the stores cannot be checked: {error}"]
     figures.update(verified)
@@ -191,6 +197,8 @@ def _one(seed: int, args: argparse.Namespace, console: Console) -> dict[str, Any
 def _tell(console: Console, report: dict[str, Any]) -> None:
     shown = {key: report.get(key) for key in ("acknowledged", "delayed", "rejected", "duplicates", "failed")}
     shown |= {key: report.get("transactions", {}).get(key) for key in ("committed", "rolled_back", "checks")}
+    shown |= {"filtered": report.get("filter", {}).get("delivered")}
+    shown |= {"timed": report.get("timers", {}).get("deliveries"), "recalls": report.get("timers", {}).get("recalls")}
     gaps = f"gaps {report.get('longest_write_gap_s', 0):.1f} s, {report.get('longest_read_gap_s', 0):.1f} s"
     faults = " ".join(f"{fault['fault']}{fault['broker']}" for fault in report.get("faults", ()))
     head = f"{report['seed']:>4} {report['mode']} {report.get('members', '')} {report.get('registry', '')}"

@@ -106,7 +106,8 @@ def records(store: Path, topic: str) -> Iterator[Stored]:
     for line in _run("dump", store, "--topic", topic, "--count", "0").splitlines():
         row = json.loads(line)
         body = row["body"] if "body" in row else bytes.fromhex(row["bodyHex"]).decode(errors="replace")
-        yield Stored(Place(row["queue"], row["offset"]), body, row["tag"], " ".join(row["keys"]), row["id"])
+        place, keys = Place(row["queue"], row["offset"]), " ".join(row["keys"])
+        yield Stored(place, body, row["tag"], keys, row["id"], row["logOffset"], row["properties"])
 
 
 def _tool(verb: str, store: Path, *options: str) -> dict[str, Any]:

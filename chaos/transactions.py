@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from chaos.filters import properties_of
 from chaos.history import History, Stored
 from tandemq.client.blocking import BlockingTransactionProducer
 from tandemq.errors import TandemError
@@ -135,12 +136,15 @@ class TransactionClient:
         """Commit five of ten transactions, roll back two, forget three."""
         turn, known = number % 10, self.transactions
         if turn > 6:
-            marks = {TRAN_MSG: "true", PRODUCER_GROUP: _GROUP}
+            marks = {TRAN_MSG: "true", PRODUCER_GROUP: _GROUP} | properties_of(body)
             result = producer.send(Message(self._topic, body.encode(), tags=NAME, keys=[body], properties=marks))
             if result.status is SendStatus.SEND_OK:
                 known.stored.add(body)
             return
-        transaction = producer.transaction(Message(self._topic, body.encode(), tags=NAME, keys=[body]))
+        properties = properties_of(body)
+        transaction = producer.transaction(
+            Message(self._topic, body.encode(), tags=NAME, keys=[body], properties=properties)
+        )
         state = _COMMIT if turn < 5 else _ROLLBACK
         try:
             with transaction:
