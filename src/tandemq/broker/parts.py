@@ -399,6 +399,7 @@ class BrokerParts:
             self.groups,
             self.offsets,
             self.delay,
+            self.timers.metrics.adopt_body,
             self.peers,
             self.current_turn,
             lambda: self.replication.slave is not None and self.replication.slave.is_accepted,

@@ -1,4 +1,4 @@
-"""A slave's copy of its master's metadata: topics, groups, consumer offsets, delay progress.
+"""A slave's copy of its master's metadata: topics, groups, consumer offsets, delay progress, counts of timed messages.
 
 Each table is requested by itself; one that fails does not stop the others. In groups with a registry the master
 publishes them instead (`failover.metadata_stream`).
@@ -6,11 +6,15 @@ publishes them instead (`failover.metadata_stream`).
 Offsets are merged, because a consumer may have committed here while the master was down. Offsets of a topic are removed
 once the master has neither the topic nor offsets of it. A master that lost its store, and so refuses our log, removes
 no offset.
+The counts of timed messages are for operators, and masters before 5.x have none. Java slaves also copy the master's
+timer checkpoint, for the wheel that they build; a TandemQ slave that becomes master reads what waits from the log.
+
 Source: docs/internals/ha.md, "configuration"; RocketMQ SlaveSynchronize; requirements M01-M05.
 """
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.outbound import Peers
@@ -40,15 +44,22 @@ class MetadataSync:
         groups: Groups,
         offsets: ConsumerOffsets,
         delay: DelayedMessages,
+        take_timer_counts: Callable[[bytes, Now], None],
         peers: Peers,
         turn: CurrentTurn,
         is_accepted: Callable[[], bool],
     ) -> None:
-        """Take the collaborators. `is_accepted` returns whether a master has found that our log shares its history."""
+        """Take the collaborators.
+
+        Args:
+            take_timer_counts: takes the response to GET_TIMER_METRICS.
+            is_accepted: returns whether a master has found that our log shares its history.
+        """
         self._topic_table = topics
         self._group_table = groups
         self._offset_table = offsets
         self._delay = delay
+        self._take_timer_counts = take_timer_counts
         self._peers = peers
         self._turn = turn
         self._is_accepted = is_accepted
@@ -73,6 +84,16 @@ class MetadataSync:
             self._peers.call(
                 master, Command(code), TIMEOUT_MS, self._on_answer(master, code, take), self._turn.out, now
             )
+        command = Command(Code.GET_TIMER_METRICS)
+        self._peers.call(master, command, TIMEOUT_MS, partial(self._on_timer_counts, master), self._turn.out, now)
+
+    def _on_timer_counts(self, master: str, answer: Command | None, now: Now) -> None:
+        if answer is None or answer.code != ResponseCode.SUCCESS:
+            return  # 4.9 does not know the request
+        try:
+            self._take_timer_counts(answer.body, now)
+        except (TandemError, AttributeError, KeyError, TypeError, ValueError) as error:
+            log.warning("metadata: GET_TIMER_METRICS from master=%s is unusable: %s", master, brief(error, 1_000))
 
     def _on_answer(
         self, master: str, code: Code, take: Callable[[str, bytes], None]

@@ -11,6 +11,7 @@ from tandemq.boundary import Now
 from tandemq.broker.state.persistence import Saver
 from tandemq.broker.state.topic_counts import TopicCounts
 from tandemq.broker.timers.records import TimerHead
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.engine import TimedSend
 
 FILE = "timermetrics"
@@ -48,6 +49,19 @@ class TimerMetrics(TopicCounts):
         """Delays that messages taken since the start had left, by topic."""
         self.deleted_total = 0
         """Messages not delivered since the start, because a delete request named them."""
+
+    def adopt_body(self, body: bytes, now: Now) -> None:
+        """Take the counts of the master (the response to GET_TIMER_METRICS), as long as this broker is a slave.
+
+        Raises:
+            ProtocolError, AttributeError, KeyError, TypeError, ValueError: it is malformed.
+        """
+        table = loads(body)["timingCount"]
+        counts = {str(topic): int(counted["count"]) for topic, counted in table.items()}
+        if counts != self.by_topic():
+            self.adopt(counts)
+            self.changed(now.wall_ms)
+            self.save()
 
     def enqueued(self, timed: Iterable[TimedSend], now: Now) -> None:
         """Count messages that were taken."""

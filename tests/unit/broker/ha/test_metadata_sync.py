@@ -162,6 +162,25 @@ def test_progress_of_delayed_messages_is_equal_on_both(tmp_path: Path) -> None:
     assert group.slave.node.delay.delivered == 0
 
 
+def test_counts_of_timed_messages_are_those_of_the_master_and_of_a_slave_that_becomes_one(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    publish_master(group)
+    for delay_ms in (15_000, 40_000, 50_000):
+        group.send(TIMER_DELAY_MS=str(delay_ms))
+    group.settle()
+    group.pass_time(10_000)
+
+    def file() -> dict[str, int]:
+        table = json.loads(next((tmp_path / "slave1").rglob("timermetrics")).read_bytes())["timingCount"]
+        return {topic: counted["count"] for topic, counted in table.items()}
+
+    assert group.slave.node.timers.metrics.by_topic() == file() == {"TopicA": 3}
+    assert group.slave.json(RequestCode.GET_TIMER_METRICS)["timingCount"]["TopicA"]["count"] == 3
+    group.pass_time(20_000)
+    assert group.slave.node.timers.metrics.by_topic() == file() == {"TopicA": 2}
+    assert not list((tmp_path / "slave1").rglob("timercheck")), "it would mislead a Java broker without a wheel"
+
+
 @spec("M05")
 def test_slave_refuses_a_group_that_may_not_consume(tmp_path: Path) -> None:
     group = Group(tmp_path)
@@ -217,6 +236,8 @@ def test_messages_arrive_while_the_configuration_link_is_stalled(tmp_path: Path)
         b'{"topicConfigTable":{"a":1}}',
         b'{"offsetTable":{"a":{"b":"c"}}}',
         b'{"dataVersion":7}',
+        b'{"timingCount":[]}',
+        b'{"timingCount":{"TopicA":{"count":"many"}}}',
         b"\xff",
     ],
 )
@@ -224,8 +245,10 @@ def test_invalid_tables_of_a_master_are_ignored(tmp_path: Path, body: bytes) -> 
     group = Group(tmp_path)
     side = group.slave.node.replication.slave
     assert side is not None
+    answer = group.master.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    answer.body = body
     for take in side.metadata._takers.values():
-        answer = group.master.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
-        answer.body = body
         side.metadata._on_answer("m", RequestCode.GET_ALL_TOPIC_CONFIG, take)(answer, group.now)
+    side.metadata._on_timer_counts("m", answer, group.now)
+    assert group.slave.node.timers.metrics.by_topic() == {}
     assert group.send_and_settle() == OK
