@@ -12,6 +12,7 @@ A producer or consumer calls an operation of the node with `shell.now`, calls `w
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import logging
 import os
@@ -70,6 +71,16 @@ def local_ip(address: str) -> str:
             return str(probe.getsockname()[0])
     except (OSError, ValueError):
         return "127.0.0.1"
+
+
+def _is_refused(error: Exception) -> bool:
+    """Return whether all addresses of a name refused the connection."""
+    tried = str(error).split("Connect call failed")[:-1]
+    return isinstance(error, OSError) and bool(tried) and all(f"[Errno {errno.ECONNREFUSED}]" in one for one in tried)
+
+
+def _plain(error: Exception) -> str:
+    return "connection refused" if _is_refused(error) else str(error)
 
 
 class _Connection(asyncio.Protocol):
@@ -349,7 +360,8 @@ class Shell:
                 )
         except (OSError, ValueError, OverflowError) as error:
             is_tls = self._tls is not None and isinstance(error, OSError)
-            self._events.append(Closed(number, explain(error, host) if is_tls else str(error)))  # type: ignore[arg-type]
+            reason = explain(error, host) if is_tls and not _is_refused(error) else _plain(error)  # type: ignore[arg-type]
+            self._events.append(Closed(number, reason))
             self.wake()
         finally:
             self._connecting.pop(number, None)

@@ -19,11 +19,13 @@ from tandemq.client.blocking import LoopThread
 from tandemq.client.core.operations import Steps
 from tandemq.client.core.routes import Routes
 from tandemq.config.tls import ClientTls
-from tandemq.errors import NetworkError, OutcomeUnknown, TandemError
+from tandemq.errors import NetworkError, NotConnected, OutcomeUnknown, TandemError
 
 T = TypeVar("T")
 Operation = Callable[[Routes], Steps[T]]
 RETRY_PAUSE_S = 0.1
+CONNECT_MS = 1_500
+"""Timeout of the first contact of a query with a cluster to which no connection can be opened."""
 _clients: dict[tuple[int, str, ClientTls | None], "ClusterClient"] = {}
 """By process id, name servers and TLS."""
 
@@ -66,23 +68,29 @@ class ClusterClient:
             self._thread.stop()
             raise
 
-    def run(self, operation: Operation[T], timeout_ms: int) -> T:
+    def run(self, operation: Operation[T], timeout_ms: int, *, connect_ms: int | None = None) -> T:
         """Run an operation and return its result. After a NetworkError it is started again until the timeout.
 
+        Args:
+            connect_ms: timeout while no connection can be opened, if it is less: for the first contact of a query, as
+                its address may be wrong.
         Raises:
+            NotConnected: no connection could be opened within `connect_ms`.
             NetworkError: no answer within the timeout.
             TandemError: any other error of the operation.
         """
-        until = time.monotonic() + timeout_ms / 1000
+        start = time.monotonic()
+        until = start + timeout_ms / 1000
+        hint = f"is the cluster of the name server {self._name_servers} up and reachable from here?"
         while True:
             try:
                 return self._wait(self.start(operation), until)
             except NetworkError as error:
-                if time.monotonic() + RETRY_PAUSE_S >= until:
-                    raise NetworkError(
-                        f"no answer within {timeout_ms} ms: {error}",
-                        hint=f"is the cluster of the name server {self._name_servers} up and reachable from here?",
-                    ) from error
+                now = time.monotonic() + RETRY_PAUSE_S
+                if now >= until:
+                    raise NetworkError(f"no answer within {timeout_ms} ms: {error}", hint=hint) from error
+                if connect_ms is not None and isinstance(error, NotConnected) and now >= start + connect_ms / 1000:
+                    raise NotConnected(f"no connection within {connect_ms} ms: {error.args[0]}", hint=hint) from error
             time.sleep(RETRY_PAUSE_S)
 
     def _wait(self, started: Future[T], until: float) -> T:

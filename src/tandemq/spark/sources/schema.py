@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     IntegerType,
@@ -67,6 +68,11 @@ KAFKA: dict[str, DataType] = {
 }
 """`schema=kafka`: the columns of Spark's Kafka source; partition is the queue, offset the queue offset."""
 
+HEADERS = "headers"
+HEADERS_TYPE = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+"""Column of the option `includeHeaders`, as in Spark's Kafka source: properties except those of the system; NULL if
+there are none."""
+
 KAFKA_SOURCES = {
     "key": "key",
     "value": "body",
@@ -78,19 +84,35 @@ KAFKA_SOURCES = {
 """Column of MESSAGE by column of Kafka's source."""
 
 
-def message_schema(*, kafka: bool = False, map_properties: bool = False, details: bool = False) -> StructType:
+_SYSTEM_PROPERTIES = """
+KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID
+TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION TRACE_ON UNIQ_KEY MAX_RECONSUME_TIMES
+CONSUME_START_TIME CLUSTER __CRC32# TRAN_PREPARED_QUEUE_OFFSET TRANSACTION_CHECK_TIMES CHECK_IMMUNITY_TIME_IN_SECONDS
+INSTANCE_ID TIMER_DELAY_MS TIMER_DELAY_SEC TIMER_DELIVER_MS TIMER_OUT_MS TIMER_DEL_UNIQKEY TIMER_ENQUEUE_MS
+TIMER_DEQUEUE_MS TIMER_ROLL_TIMES
+"""
+SYSTEM_PROPERTIES = frozenset(_SYSTEM_PROPERTIES.split())
+"""Properties that the client and brokers set themselves."""
+
+
+def message_schema(
+    *, kafka: bool = False, map_properties: bool = False, details: bool = False, headers: bool = False
+) -> StructType:
     """Return the columns of a source.
 
     Args:
-        kafka: Kafka's names and types; the other arguments are ignored then.
+        kafka: Kafka's names and types; `map_properties` and `details` are ignored then.
         map_properties: `properties` as a map of strings instead of the stored string.
         details: also the columns of DETAIL.
+        headers: also the column of HEADERS.
     """
-    if kafka:
-        return StructType([StructField(name, kind) for name, kind in KAFKA.items()])
-    columns = {name: kind for name, (kind, _) in (MESSAGE | (DETAIL if details else {})).items()}
-    if map_properties:
-        columns["properties"] = MapType(StringType(), StringType())
+    columns: dict[str, DataType] = dict(KAFKA)
+    if not kafka:
+        columns = {name: kind for name, (kind, _) in (MESSAGE | (DETAIL if details else {})).items()}
+        if map_properties:
+            columns["properties"] = MapType(StringType(), StringType())
+    if headers:
+        columns[HEADERS] = HEADERS_TYPE
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 

@@ -19,7 +19,7 @@ from tandemq.model.message import StoredMessage
 from tandemq.spark.sources.cluster.reader import PulledRecords
 from tandemq.spark.sources.cluster.resolve import Epochs
 from tandemq.spark.sources.records import TIMESTAMP, microseconds
-from tandemq.spark.sources.schema import KAFKA_SOURCES
+from tandemq.spark.sources.schema import HEADERS, KAFKA_SOURCES, SYSTEM_PROPERTIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ _MAKERS: dict[str, tuple[Any, Callable[[_Row], Any]]] = {
     "preparedTransactionOffset": (pa.int64(), lambda row: row.message.prepared_offset),
 }
 _MAP = (pa.map_(pa.string(), pa.string()), lambda row: list(row.message.properties.items()))
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _KAFKA_KINDS = {"key": pa.binary(), "timestampType": pa.int32()}
 
 
@@ -94,6 +95,8 @@ class Decoder:
         return pa.RecordBatch.from_arrays(columns, names=self._names)
 
     def _column(self, name: str, rows: Sequence[_Row], is_map: bool) -> Any:
+        if name == HEADERS:
+            return pa.array([_headers(row.message) for row in rows], type=_HEADERS)
         if self._kafka:
             if name == "timestampType":
                 return pa.array([0] * len(rows), type=pa.int32())
@@ -130,6 +133,12 @@ class Decoder:
                 hint="details=true returns such a record with its verdict",
             )
         return _Row(pulled, epochs, record, _corrupt_message(pulled.data, start, record), fault)
+
+
+def _headers(message: StoredMessage) -> list[dict[str, Any]] | None:
+    """Return the properties that are not the system's; None if there are none, as in Spark's Kafka source."""
+    own = [(name, value) for name, value in message.properties.items() if name not in SYSTEM_PROPERTIES]
+    return [{"key": name, "value": value.encode()} for name, value in own] or None
 
 
 def _corrupt_message(data: bytes, start: int, record: Record) -> StoredMessage:

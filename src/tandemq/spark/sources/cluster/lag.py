@@ -17,7 +17,7 @@ from tandemq.client.core.routes import Routes
 from tandemq.errors import RemoteError
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import SYSTEM_TOPICS
-from tandemq.spark.runtime.client_pool import cluster_client
+from tandemq.spark.runtime.client_pool import CONNECT_MS, cluster_client
 from tandemq.spark.sources.cluster.options import TIMEOUT_MS, LagOptions, lag_options
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class _LagReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002  # there is one
         name_servers, tls = self._options
         if name_servers:
-            yield from cluster_client(name_servers, tls).run(find_lag, TIMEOUT_MS)
+            yield from cluster_client(name_servers, tls).run(find_lag, TIMEOUT_MS, connect_ms=CONNECT_MS)
 
 
 def find_lag(routes: Routes) -> Steps[list[LagRow]]:

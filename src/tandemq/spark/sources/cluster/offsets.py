@@ -18,6 +18,7 @@ from tandemq.errors import ConfigError
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import topic_name_error
 
+TOPIC_FORM = '{"topic": {"broker name": {"queue": %s}}}'
 EARLIEST = -2
 LATEST = -1
 EPOCH = "epoch"
@@ -57,7 +58,7 @@ def parse_offsets(text: str, option: str) -> Position:
     except json.JSONDecodeError as error:
         raise ConfigError(
             f"{option} is not JSON: {error.msg} at character {error.pos + 1}",
-            hint='write earliest, latest, or {"topic": {"broker name": {"queue": offset}}}',
+            hint=f"write earliest, latest, or {TOPIC_FORM % 'offset'}",
         ) from error
     return read_offsets(tree, option)
 
@@ -84,6 +85,27 @@ def read_offsets(tree: object, option: str) -> Position:
     return Position(offsets, epochs)
 
 
+def parse_times(text: str, option: str) -> dict[MessageQueue, int]:
+    """Parse timestamps by queue in the value of an option, in the form of offsets; milliseconds since 1970.
+
+    Raises:
+        ConfigError: the value is malformed; names the entry.
+    """
+    form = TOPIC_FORM % "milliseconds since 1970"
+    try:
+        tree = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{option} is not JSON: {error.msg} at character {error.pos + 1}", hint=form) from error
+    position = read_offsets(tree, option)
+    if position.epochs:
+        raise ConfigError(f"{option} names an epoch", hint=f"a time belongs to none: {form}")
+    for queue, wall_ms in position.offsets.items():
+        if wall_ms < 0:
+            where = f"{option}: {queue.topic!r}: {queue.broker_name!r}: '{queue.queue_id}'"
+            raise ConfigError(f"{where} is {wall_ms}", hint="milliseconds since 1970")
+    return dict(position.offsets)
+
+
 def queue_id_of(text: object, where: str) -> int:
     """Parse a queue id. `where`: its place in an option, for messages.
 
@@ -99,7 +121,9 @@ def queue_id_of(text: object, where: str) -> int:
 
 def _entries(value: object, where: str) -> list[tuple[str, Any]]:
     if not isinstance(value, dict):
-        raise ConfigError(f"{where} is {json.dumps(value)[:64]}, not a JSON object")
+        is_kafkas = isinstance(value, int) and not isinstance(value, bool)
+        hint = f"Kafka's form names no broker, this one does: {TOPIC_FORM % 'number'}" if is_kafkas else ""
+        raise ConfigError(f"{where} is {json.dumps(value)[:64]}, not a JSON object", hint=hint)
     return list(value.items())
 
 

@@ -11,14 +11,25 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from hashlib import blake2b
 from typing import NamedTuple
 
+from tandemq.client.admin.queries import TOOLS_GROUP
 from tandemq.client.core.settings import split_addresses
 from tandemq.config.tls import ClientTls
 from tandemq.errors import ConfigError
 from tandemq.model.group import parse_tag_expression
+from tandemq.model.message import MessageQueue
 from tandemq.model.topic import group_name_error, topic_name_error
-from tandemq.spark.sources.cluster.offsets import EARLIEST, LATEST, Position, parse_offsets, queue_id_of
+from tandemq.spark.sources.cluster.kafka_options import check_refused
+from tandemq.spark.sources.cluster.offsets import (
+    EARLIEST,
+    LATEST,
+    Position,
+    parse_offsets,
+    parse_times,
+    queue_id_of,
+)
 from tandemq.spark.sources.schema import did_you_mean
 
 TIMEOUT_MS = 30_000
@@ -43,10 +54,16 @@ SOURCE = {
     "endingOffsets": "the same, for batch queries",
     "startingTimestamp": "milliseconds since 1970: begin with the first message stored then or later",
     "endingTimestamp": "the same: end before that message; for batch queries",
+    "startingOffsetsByTimestamp": "such a time by queue: JSON topic, broker name, queue",
+    "endingOffsetsByTimestamp": "the same, for batch queries",
+    "startingOffsetsByTimestampStrategy": "latest or error, for a queue without a message stored then or later",
     "maxOffsetsPerTrigger": "maximum offsets per micro-batch",
     "minOffsetsPerTrigger": "minimum offsets per micro-batch",
     "maxTriggerDelay": "maximum delay by minOffsetsPerTrigger, like 90s or 15m",
     "minPartitions": "minimum number of tasks, if there are as many messages",
+    "maxRecordsPerPartition": "maximum number of messages of a task",
+    "groupIdPrefix": "prefix of the consumer group that pulls name",
+    "includeHeaders": "whether to add the column headers, of Spark's Kafka source",
     "failOnDataLoss": "whether messages that are gone fail the query, or are skipped",
     "subExpression": "tags to read, like paid || sent; or SQL92, by expressionType",
     "expressionType": "TAG or SQL92",
@@ -71,6 +88,7 @@ SINK = {
     "requireSendOk": "whether a status other than SEND_OK fails the query",
     "timeoutMs": SOURCE["timeoutMs"],
     "maxInFlight": "maximum messages in flight per task",
+    "includeHeaders": "whether the column headers becomes properties; default true",
     **TLS,
 }
 """Options of the sink and their meaning."""
@@ -89,11 +107,10 @@ OLD_NAMES = {
 }
 """Option by its name in the old connector."""
 
-REFUSED = dict.fromkeys(("accessKey", "secretKey"), "this client does not support ACL")
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "truncate", "numrows"})
 STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitGroup")
-BATCH_ONLY = ("endingOffsets", "endingTimestamp", "pushDown")
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushDown")
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class ReadFrom(Enum):
@@ -121,7 +138,15 @@ class StoreTime:
     wall_ms: int
 
 
-Bound = Edge | StoreTime | Position
+@dataclass(frozen=True, slots=True)
+class StoreTimes:
+    """The same with a timestamp for each queue, in milliseconds; other queues are read from their start, or to their
+    end."""
+
+    wall_ms: Mapping[MessageQueue, int]
+
+
+Bound = Edge | StoreTime | StoreTimes | Position
 """Start or end of a query."""
 
 
@@ -139,6 +164,12 @@ class SourceOptions:
     offsets_min: int | None = None
     trigger_delay_ms: int = TRIGGER_DELAY_MS
     partitions_min: int | None = None
+    records_max: int | None = None
+    needs_match: bool = False
+    """Whether a starting time that is later than all messages of a queue is an error."""
+    group: str = TOOLS_GROUP
+    """Consumer group that pulls name."""
+    headers: bool = False
     fail_on_data_loss: bool = True
     expression: str = "*"
     expression_type: str = "TAG"
@@ -170,6 +201,7 @@ class SinkOptions:
     require_send_ok: bool
     timeout_ms: int
     in_flight_max: int
+    headers: bool = True
     tls: ClientTls | None = None
 
 
@@ -193,6 +225,7 @@ class ColumnOptions(NamedTuple):
     """Kafka's columns instead of MESSAGE."""
     map_properties: bool
     details: bool
+    headers: bool
 
 
 def column_options(given: Mapping[str, str]) -> ColumnOptions:
@@ -206,7 +239,8 @@ def column_options(given: Mapping[str, str]) -> ColumnOptions:
     if kafka:
         values.exclude("schema=kafka", "propertiesAs", "details")
     is_map = values.one_of("propertiesAs", ("string", "map"), "string") == "map"
-    return ColumnOptions(kafka, is_map, values.flag("details", default=False))
+    flags = values.flag("details", default=False), values.flag("includeHeaders", default=False)
+    return ColumnOptions(kafka, is_map, *flags)
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -236,6 +270,12 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
     starting = _bound(values, "starting", Edge.LATEST if streaming else Edge.EARLIEST, streaming=streaming)
     ending = _bound(values, "ending", Edge.LATEST, streaming=streaming)
     _check_order(starting, ending)
+    strategy = values.one_of("startingOffsetsByTimestampStrategy", ("latest", "error"), "latest")
+    if "startingOffsetsByTimestampStrategy" in values.texts and not isinstance(starting, StoreTime | StoreTimes):
+        raise ConfigError(
+            "startingOffsetsByTimestampStrategy has no effect without a starting time",
+            hint="give startingTimestamp or startingOffsetsByTimestamp as well",
+        )
     group = values.texts.get("commitGroup")
     fault = group_name_error(group) if group is not None else None
     if fault is not None:
@@ -251,6 +291,10 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         offsets_min=least,
         trigger_delay_ms=values.duration("maxTriggerDelay", TRIGGER_DELAY_MS),
         partitions_min=values.count("minPartitions"),
+        records_max=values.count("maxRecordsPerPartition"),
+        needs_match=strategy == "error",
+        group=_pull_group(values),
+        headers=columns.headers,
         fail_on_data_loss=values.flag("failOnDataLoss", default=True),
         expression=expression,
         expression_type=kind,
@@ -289,6 +333,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         timeout_ms=values.count("timeoutMs") or TIMEOUT_MS,
         tls=values.tls(),
         in_flight_max=values.count("maxInFlight") or 512,
+        headers=values.flag("includeHeaders", default=True),
     )
 
 
@@ -321,9 +366,7 @@ class _Values:
             lower = name.lower()
             if lower in SPARKS_OWN:
                 continue
-            refused = {key.lower(): key for key in REFUSED}.get(lower)
-            if refused is not None:
-                raise ConfigError(f"{refused}: {REFUSED[refused]}", hint="leave it out")
+            check_refused(name)
             if lower not in right:
                 near = did_you_mean(name, known) or f"options are {', '.join(known)}"
                 raise ConfigError(f"{what} has no option {name!r}", hint=near)
@@ -385,11 +428,11 @@ class _Values:
         return int(text)
 
     def duration(self, name: str, default_ms: int) -> int:
-        """Parse "500ms", "90s", "15m", "1h" or a bare number of milliseconds; returns milliseconds."""
+        """Parse "500ms", "90s", "15m", "15min", "1h", "1d" or a bare number of milliseconds; returns milliseconds."""
         text = self.texts.get(name)
         if text is None:
             return default_ms
-        found = re.fullmatch(r"(\d+)\s*(ms|s|m|h)?", text.strip().lower())
+        found = re.fullmatch(r"(\d+)\s*(ms|s|min|m|h|d)?", text.strip().lower())
         if found is None:
             raise ConfigError(f"{name} is {text!r}", hint="a time like 500ms, 90s, 15m or 1h")
         return int(found[1]) * _UNITS_MS[found[2] or "ms"]
@@ -446,10 +489,26 @@ def _assigned(text: str) -> dict[str, dict[str, tuple[int, ...]]]:
     return found
 
 
+def _pull_group(values: _Values) -> str:
+    """Return the group that pulls name. The same options always give the same one, so that groups do not accumulate."""
+    prefix = values.texts.get("groupIdPrefix")
+    if prefix is None:
+        return TOOLS_GROUP
+    selection = [f"{name}={values.texts.get(name, '')}" for name in ("subscribe", "subscribePattern", "assign")]
+    group = f"{prefix}-{blake2b(chr(0).join(selection).encode(), digest_size=4).hexdigest()}"
+    fault = group_name_error(group)
+    if fault is not None or not prefix:
+        raise ConfigError(f"groupIdPrefix: {fault or 'it is empty'}")
+    return group
+
+
 def _bound(values: _Values, which: str, default: Edge, *, streaming: bool) -> Bound:
-    offsets, timestamp = f"{which}Offsets", f"{which}Timestamp"
-    if offsets in values.texts and timestamp in values.texts:
-        raise ConfigError(f"{offsets} and {timestamp} are given together", hint="leave one of them out")
+    offsets, timestamp, by_queue = f"{which}Offsets", f"{which}Timestamp", f"{which}OffsetsByTimestamp"
+    given = [name for name in (offsets, timestamp, by_queue) if name in values.texts]
+    if len(given) > 1:
+        raise ConfigError(f"{given[0]} and {given[1]} are given together", hint="leave one of them out")
+    if by_queue in values.texts:
+        return StoreTimes(parse_times(values.texts[by_queue], by_queue))
     if timestamp in values.texts:
         text = values.texts[timestamp]
         if not (text.isascii() and text.isdigit()):
@@ -474,6 +533,14 @@ def _check_order(starting: Bound, ending: Bound) -> None:
     """Raise if the end is before the start."""
     if isinstance(starting, StoreTime) and isinstance(ending, StoreTime) and starting.wall_ms > ending.wall_ms:
         raise ConfigError(f"startingTimestamp is {starting.wall_ms}, later than endingTimestamp, {ending.wall_ms}")
+    if isinstance(starting, StoreTimes) and isinstance(ending, StoreTimes):
+        for queue, end_ms in ending.wall_ms.items():
+            if starting.wall_ms.get(queue, 0) > end_ms:
+                where = f"{queue.topic!r}: {queue.broker_name!r}: '{queue.queue_id}'"
+                raise ConfigError(
+                    f"startingOffsetsByTimestamp: {where} is {starting.wall_ms[queue]}, later than "
+                    f"endingOffsetsByTimestamp, {end_ms}"
+                )
     if isinstance(starting, Position) and isinstance(ending, Position):
         for queue, end in ending.offsets.items():
             start = starting.offsets.get(queue, EARLIEST)

@@ -2,8 +2,8 @@
 
     start, end by queue ─► limit_rows (maxOffsetsPerTrigger) ─► ranges ─► tasks
 
-With `minPartitions` large ranges are split; without it small ranges share a task, because starting a task costs more
-than reading a few thousand messages.
+With `minPartitions` or `maxRecordsPerPartition` large ranges are split; without `minPartitions` small ranges share a
+task, because starting a task costs more than reading a few thousand messages.
 
 Source: docs/guides/pipeline.md, "Offsets"; Spark's KafkaOffsetRangeCalculator for the meaning of minPartitions.
 """
@@ -63,32 +63,38 @@ def make_ranges(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, in
     ]
 
 
-def make_tasks(ranges: Sequence[QueueRange], partitions_min: int | None = None) -> list[list[QueueRange]]:
+def make_tasks(
+    ranges: Sequence[QueueRange], partitions_min: int | None = None, records_max: int | None = None
+) -> list[list[QueueRange]]:
     """Distribute ranges over tasks.
 
     Args:
         partitions_min: minimum number of tasks, if there are as many offsets; None lets small ranges share a task.
+        records_max: maximum number of offsets of a task.
     """
     if not ranges:
         return []
+    pieces = _split(ranges, partitions_min or 1, records_max)
     if partitions_min is not None:
-        return [[piece] for piece in _split(ranges, partitions_min)]
+        return [[piece] for piece in pieces]
+    shared = SHARED_MESSAGES if records_max is None else min(SHARED_MESSAGES, records_max)
     tasks: list[list[QueueRange]] = []
     room = 0
-    for one in sorted(ranges, key=lambda one: -one.size):
+    for one in sorted(pieces, key=lambda one: -one.size):
         if not tasks or one.size > room:
             tasks.append([])
-            room = SHARED_MESSAGES
+            room = shared
         tasks[-1].append(one)
         room -= one.size
     return tasks
 
 
-def _split(ranges: Sequence[QueueRange], count: int) -> list[QueueRange]:
-    """Split ranges into at least `count` parts of similar size; fewer only if there are fewer offsets."""
-    pieces = {one.queue: 1 for one in ranges}
+def _split(ranges: Sequence[QueueRange], count: int, records_max: int | None) -> list[QueueRange]:
+    """Split ranges into parts of at most `records_max` offsets, and these into at least `count` parts of similar size;
+    fewer only if there are fewer offsets."""
+    pieces = {one.queue: -(-one.size // (records_max or one.size)) for one in ranges}
     sizes = {one.queue: one.size for one in ranges}
-    missing = min(count, sum(sizes.values())) - len(ranges)
+    missing = min(count, sum(sizes.values())) - sum(pieces.values())
     for _ in range(missing):
         largest = max((queue for queue in pieces if pieces[queue] < sizes[queue]), key=lambda q: sizes[q] / pieces[q])
         pieces[largest] += 1

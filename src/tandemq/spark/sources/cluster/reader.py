@@ -21,6 +21,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from tandemq.client.admin.cluster import topic_route
+from tandemq.client.admin.queries import TOOLS_GROUP
 from tandemq.client.core.operations import Invoke, Steps, current_time, number, pause, refusal
 from tandemq.client.core.routes import MASTER_ID, Routes
 from tandemq.codec.record.record import RECORD_BYTES_MIN, parse_record, property_value
@@ -68,6 +69,8 @@ class PullSettings:
     pull_messages: int = 1_000
     timeout_ms: int = 30_000
     tls: ClientTls | None = None
+    group: str = TOOLS_GROUP
+    """Consumer group that pulls name; they have no effect on it."""
 
     @property
     def is_filtered(self) -> bool:
@@ -247,7 +250,7 @@ def _ask_member(how: PullSettings, reading: _RangeState, address: str) -> Steps[
     # Without a filter every offset is a message: request no more than the range has.
     count = how.pull_messages if how.is_filtered else min(how.pull_messages, reading.range.end - position)
     code = RequestCode.TANDEM_REPLICA_PULL if address in reading.replicas else RequestCode.PULL_MESSAGE
-    command = pull_request(queue, position, count, how.expression, how.expression_type, code=code)
+    command = pull_request(queue, position, count, how.expression, how.expression_type, how.group, code=code)
     try:
         answer: Command = yield Invoke(address, command, min(how.timeout_ms, PULL_TIMEOUT_MS))
     except NetworkError as error:

@@ -27,7 +27,7 @@ from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue, StoredMessage
 from tandemq.model.topic import SYSTEM_TOPICS
 from tandemq.spark.sources.cluster.offsets import EARLIEST, LATEST, Position
-from tandemq.spark.sources.cluster.options import Bound, Edge, ReadFrom, SourceOptions, StoreTime
+from tandemq.spark.sources.cluster.options import Bound, Edge, ReadFrom, SourceOptions, StoreTime, StoreTimes
 
 SUBSCRIPTION = 4
 WALK_MESSAGES = 32
@@ -164,10 +164,16 @@ def find_ends(layout: QueueLayout, read_from: ReadFrom) -> Steps[dict[MessageQue
         )
         offsets = [one.high for one in spans if isinstance(one, QueueSpan)]
         if not offsets:
-            why = next((one for one in [*spans, answer] if isinstance(one, TandemError)), "there is no member to ask")
-            raise NetworkError(f"no member of {queue.broker_name} returned the end of {queue.topic}: {why}")
+            raise _no_answer(f"no member of {queue.broker_name} returned the end of {queue.topic}", [*spans, answer])
         ends[queue] = QueueEnd(max(offsets), is_final=False)
     return ends
+
+
+def _no_answer(what: str, answers: Sequence[object]) -> NetworkError:
+    """Return the error of a broker group whose members all failed: NotConnected if no connection could be opened."""
+    errors = [one for one in answers if isinstance(one, TandemError)]
+    kind = NotConnected if errors and all(isinstance(one, NotConnected) for one in errors) else NetworkError
+    return kind(f"{what}: {errors[0] if errors else 'there is no member to ask'}")
 
 
 def _offset(answer: Command) -> int:
@@ -184,8 +190,7 @@ def find_starts(layout: QueueLayout, read_from: ReadFrom) -> Steps[dict[MessageQ
         spans = yield from find_spans(queue, ordered(layout.members[queue.broker_name], read_from))
         known = [one for one in spans if isinstance(one, QueueSpan)]
         if not known:
-            why = next(one for one in spans if isinstance(one, TandemError))
-            raise NetworkError(f"no member of {queue.broker_name} returned the start of {queue.topic}: {why}")
+            raise _no_answer(f"no member of {queue.broker_name} returned the start of {queue.topic}", spans)
         # The start of an empty queue says nothing.
         starts[queue] = min((one.low for one in known if one.high > 0), default=0)
     return starts
@@ -334,13 +339,16 @@ def pull_request(
 
 
 def find_position(
-    routes: Routes, layout: QueueLayout, bound: Bound, read_from: ReadFrom, option: str
+    routes: Routes, layout: QueueLayout, bound: Bound, read_from: ReadFrom, option: str, *, needs_match: bool = False
 ) -> Steps[Position]:
     """Resolve a start or end of a query to an offset of each queue.
 
     Queues that a position does not name are read from their start, or to their end.
 
+    Args:
+        needs_match: whether a time that is later than all messages of a queue is an error, instead of the queue's end.
     Raises:
+        ConfigError: there is such a time.
         NetworkError, RemoteError: brokers do not answer, or refuse.
     """
     epochs = yield from find_epochs(layout, read_from)
@@ -350,25 +358,44 @@ def find_position(
     offsets: dict[MessageQueue, int] = {}
     for queue in layout.queues:
         low, high = lows[queue], max(lows[queue], highs[queue])
-        if isinstance(bound, StoreTime):
-            offsets[queue] = yield from find_offset_at(routes, layout, queue, bound.wall_ms, low, high, read_from)
+        wall_ms = bound.wall_ms if isinstance(bound, StoreTime) else None
+        if isinstance(bound, StoreTimes):
+            wall_ms = bound.wall_ms.get(queue)
+        if wall_ms is not None:
+            offsets[queue] = yield from find_offset_at(routes, layout, queue, wall_ms, low, high, read_from)
+            if needs_match and offsets[queue] == high:
+                name = f"{queue.topic} {queue.broker_name} queue {queue.queue_id}"
+                raise ConfigError(
+                    f"{name} has no message stored at {wall_ms} or later",
+                    hint="startingOffsetsByTimestampStrategy=latest starts at its end",
+                )
             continue
         if isinstance(bound, Position):
             wanted = bound.offsets.get(queue, EARLIEST if is_start else LATEST)
-        else:
+        elif isinstance(bound, Edge):
             wanted = {Edge.EARLIEST: EARLIEST, Edge.LATEST: LATEST}[bound]
+        else:
+            wanted = EARLIEST if is_start else LATEST
         offsets[queue] = {EARLIEST: low, LATEST: high}.get(wanted, wanted)
     named = bound.epochs if isinstance(bound, Position) else {}
     return Position(offsets, {name: named.get(name) or table.epoch for name, table in epochs.items() if table.epoch})
 
 
+def find_start(routes: Routes, layout: QueueLayout, options: SourceOptions) -> Steps[Position]:
+    """Resolve the start of a query; raises as `find_position`."""
+    return find_position(
+        routes, layout, options.starting, options.read_from, "startingOffsets", needs_match=options.needs_match
+    )
+
+
 def check_named(layout: QueueLayout, bound: Bound, option: str) -> None:
-    """Refuse a position that names a queue which the query does not read.
+    """Refuse a bound that names a queue which the query does not read.
 
     Raises:
         ConfigError: there is such a queue; names those that the query reads.
     """
-    for queue in bound.offsets if isinstance(bound, Position) else ():
+    named = bound.offsets if isinstance(bound, Position) else bound.wall_ms if isinstance(bound, StoreTimes) else {}
+    for queue in named:
         if queue not in layout.queues:
             near = [one for one in layout.queues if one.topic == queue.topic]
             raise ConfigError(

@@ -13,26 +13,29 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructType
 
-from tandemq.client.admin.cluster import topic_names
+from tandemq.client.admin.cluster import topic_names, topic_route
 from tandemq.client.aio.producer import Producer
 from tandemq.client.blocking import LoopThread
 from tandemq.client.core.calls import Ticket
-from tandemq.errors import ConfigError, LocalError, StoreError, TandemError
+from tandemq.client.core.operations import Invoke, Steps, ask_all, request
+from tandemq.client.core.routes import MASTER_ID, Routes
+from tandemq.errors import ConfigError, LocalError, NoRoute, NotConnected, StoreError, TandemError
+from tandemq.model.codes import RequestCode
 from tandemq.model.message import KEY_SEPARATOR, KEYS, TAGS, Message, SendResult, SendStatus, decode_properties
-from tandemq.spark.runtime.client_pool import cluster_client
+from tandemq.spark.runtime.client_pool import CONNECT_MS, cluster_client
 from tandemq.spark.runtime.versions import DataSourceStreamArrowWriter
 from tandemq.spark.runtime.worker import freeze_modules
 from tandemq.spark.sources.cluster.options import SinkOptions
-from tandemq.spark.sources.schema import did_you_mean
+from tandemq.spark.sources.schema import HEADERS, HEADERS_TYPE, SYSTEM_PROPERTIES, did_you_mean
 
 log = logging.getLogger(__name__)
 RETRY_PAUSE_S = 0.2
@@ -45,18 +48,10 @@ COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "key": ((StringType, BinaryType), "keys, separated by spaces"),
     "tags": ((StringType,), "tag"),
     "properties": ((StringType, MapType), "properties, as stored or as a map; system properties are dropped"),
+    HEADERS: ((ArrayType,), "properties as an array of key and value, as in Spark's Kafka source"),
     "uniqueKey": ((StringType,), "unique key, if the message has one already"),
 }
 """Columns that the sink uses, with types and meaning; other columns are ignored."""
-
-_SYSTEM_PROPERTIES = """
-KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID
-TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION TRACE_ON UNIQ_KEY MAX_RECONSUME_TIMES
-CONSUME_START_TIME CLUSTER __CRC32# TRAN_PREPARED_QUEUE_OFFSET TRANSACTION_CHECK_TIMES CHECK_IMMUNITY_TIME_IN_SECONDS
-INSTANCE_ID TIMER_DELAY_MS TIMER_DELAY_SEC TIMER_DELIVER_MS
-"""
-SYSTEM_PROPERTIES = frozenset(_SYSTEM_PROPERTIES.split())
-"""Properties that the client and brokers set themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +87,35 @@ def check_sink_schema(schema: StructType, options: SinkOptions) -> None:
         if name in kinds and not isinstance(kinds[name], allowed):
             names = " or ".join(kind.typeName() for kind in allowed)
             raise ConfigError(f"column {name} is {kinds[name].simpleString()}", hint=f"it must be {names}")
+    headers = kinds.get(HEADERS)
+    if headers is not None and options.headers and not _are_headers(headers):
+        raise ConfigError(
+            f"column {HEADERS} is {headers.simpleString()}",
+            hint=f"it must be {HEADERS_TYPE.simpleString()}, or give includeHeaders=false",
+        )
+
+
+def _are_headers(kind: DataType) -> bool:
+    element = kind.elementType if isinstance(kind, ArrayType) else None
+    fields = {field.name: field.dataType for field in element} if isinstance(element, StructType) else {}
+    return (
+        fields.keys() == {"key", "value"}
+        and isinstance(fields["key"], StringType)
+        and isinstance(fields["value"], BinaryType | StringType)
+    )
 
 
 class _Writer:
     """Common part of batch and streaming writers; serialized to tasks."""
 
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType, connect_ms: int | None = None) -> None:
         check_sink_schema(schema, options)
         self._options = options
         # Fail before the first task if the cluster is not reachable.
-        cluster_client(options.name_servers, options.tls).run(topic_names, options.timeout_ms)
+        client = cluster_client(options.name_servers, options.tls)
+        # A broker that is away for a moment must not end a stream, so that only a batch write asks for one.
+        topic = options.topic if connect_ms is not None else None
+        client.run(lambda routes: check_reachable(routes, topic), options.timeout_ms, connect_ms=connect_ms)
 
     def write_batches(self, batches: Iterator[Any], query: str, batch: str) -> Written:
         """Send all rows of a task; returns when every message is acknowledged.
@@ -119,7 +133,7 @@ class _Writer:
                 messages: list[tuple[Message, str]] = []
                 for values in _rows(arrow):
                     key = values.get("uniqueKey") or unique_key(query, batch, partition, row)
-                    messages.append((_message(values, self._options.topic, row), key))
+                    messages.append((make_message(values, self._options, row), key))
                     row += 1
                 sender.send(messages)
             return Written(row, sender.unsafe)
@@ -133,7 +147,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         """Validate the columns, and check that the cluster is reachable."""
-        self._writer = _Writer(options, schema)
+        self._writer = _Writer(options, schema, CONNECT_MS)
         self._id = options.write_id or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[Any]) -> Written:
@@ -189,12 +203,22 @@ def _rows(batch: Any) -> Iterator[dict[str, Any]]:
         yield {name: values[row] for name, values in columns.items()}
 
 
-def _message(values: Mapping[str, Any], topic: str | None, row: int) -> Message:
-    body, target = values["body"], topic or values.get("topic")
+def make_message(values: Mapping[str, Any], options: SinkOptions, row: int) -> Message:
+    """Return the message of a row.
+
+    Args:
+        values: by column of COLUMNS.
+        row: its number in its partition, for messages.
+    Raises:
+        LocalError: it has no body or topic, or a header that cannot be a property.
+    """
+    body, target = values["body"], options.topic or values.get("topic")
     if body is None or not target:
         raise LocalError(f"row {row} of its partition has no {'body' if body is None else 'topic'}")
     given = values.get("properties") or {}
     properties = decode_properties(given) if isinstance(given, str) else dict(given)
+    if options.headers:
+        properties |= _properties(values.get(HEADERS) or (), row)
     key = values.get("key")
     keys = key.decode() if isinstance(key, bytes) else key if key is not None else properties.get(KEYS, "")
     tags = values.get("tags")
@@ -205,6 +229,50 @@ def _message(values: Mapping[str, Any], topic: str | None, row: int) -> Message:
         [word for word in keys.split(KEY_SEPARATOR) if word],
         {name: value for name, value in properties.items() if name not in SYSTEM_PROPERTIES},
     )
+
+
+def _properties(headers: Iterable[Mapping[str, Any]], row: int) -> dict[str, str]:
+    """Return the properties that the headers of a row become.
+
+    Raises:
+        LocalError: a header cannot be a property; names it.
+    """
+    found: dict[str, str] = {}
+    for header in headers:
+        name, value = header["key"], header["value"]
+        try:
+            text = value.decode() if isinstance(value, bytes) else value
+        except UnicodeDecodeError:
+            text = None
+        if name is None or text is None:
+            raise LocalError(f"row {row} of its partition: the value of header {name!r} is not UTF-8 text")
+        if name in found:
+            raise LocalError(f"row {row} of its partition has header {name!r} twice", hint="a property has one value")
+        found[name] = text
+    return found
+
+
+def check_reachable(routes: Routes, topic: str | None) -> Steps[None]:
+    """Check that the cluster can be reached: its name server and, if the topic exists, one of its masters.
+
+    Raises:
+        NetworkError: it cannot.
+    """
+    if topic is None:
+        yield from topic_names(routes)
+        return
+    try:
+        queues = (yield from topic_route(routes, topic)).subscribe_queues()
+    except NoRoute:  # it may be created by the first message
+        return
+    masters = {at: queue for queue in queues if (at := routes.members(queue.broker_name).get(MASTER_ID))}
+    code = RequestCode.GET_MAX_OFFSET
+    answers = yield from ask_all(
+        [Invoke(at, request(code, topic=topic, queueId=queue.queue_id)) for at, queue in masters.items()]
+    )
+    errors = [one for one in answers if isinstance(one, NotConnected)]
+    if errors and len(errors) == len(masters):
+        raise NotConnected(f"no master of the topic {topic} can be reached: {errors[0].args[0]}")
 
 
 class _Sender:

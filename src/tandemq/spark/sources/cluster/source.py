@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from tandemq.errors import ConfigError, OffsetGone, TandemError
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import SCHEDULE_TOPIC
-from tandemq.spark.runtime.client_pool import Operation, T, cluster_client
+from tandemq.spark.runtime.client_pool import CONNECT_MS, Operation, T, cluster_client
 from tandemq.spark.runtime.versions import (
     BEGIN,
     Filter,
@@ -35,12 +35,14 @@ from tandemq.spark.runtime.versions import (
 )
 from tandemq.spark.runtime.worker import freeze_modules
 from tandemq.spark.sources.cluster import resolve
+from tandemq.spark.sources.cluster.backlog import LAG, find_backlog
 from tandemq.spark.sources.cluster.decode import Decoder
 from tandemq.spark.sources.cluster.offsets import Position, read_offsets
 from tandemq.spark.sources.cluster.options import (
     Bound,
     SourceOptions,
     StoreTime,
+    StoreTimes,
     column_options,
     sink_options,
     source_options,
@@ -70,7 +72,12 @@ class RocketMQDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the default columns."""
         columns = column_options(self.options)
-        return message_schema(kafka=columns.kafka, map_properties=columns.map_properties, details=columns.details)
+        return message_schema(
+            kafka=columns.kafka,
+            map_properties=columns.map_properties,
+            details=columns.details,
+            headers=columns.headers,
+        )
 
     def reader(self, schema: StructType) -> "BatchReader":
         """Return the reader for `spark.read`."""
@@ -111,7 +118,7 @@ class _Reader:
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options = options
-        offered = message_schema(kafka=options.kafka, map_properties=options.map_properties, details=True)
+        offered = message_schema(kafka=options.kafka, map_properties=options.map_properties, details=True, headers=True)
         check_columns(schema, offered, 'format("rocketmq")')
         self.decoder = Decoder(schema, kafka=options.kafka, inflates=options.inflates)
         self.how = PullSettings(
@@ -124,11 +131,16 @@ class _Reader:
             pull_messages=options.pull_messages,
             timeout_ms=options.timeout_ms,
             tls=options.tls,
+            group=options.group,
         )
+        self.connect_ms: int | None = CONNECT_MS
+        """Timeout while no connection can be opened; None for that of the options, once a stream has begun."""
 
     def run(self, operation: Operation[T]) -> T:
         """Run a client operation with the timeout of the options."""
-        return cluster_client(self.options.name_servers, self.options.tls).run(operation, self.options.timeout_ms)
+        options = self.options
+        client = cluster_client(options.name_servers, options.tls)
+        return client.run(operation, options.timeout_ms, connect_ms=self.connect_ms)
 
     def report_loss(self, what: str) -> None:
         """Fail because messages are gone, or log a warning if loss is accepted.
@@ -169,7 +181,7 @@ class _Reader:
     ) -> list[QueuePartition]:
         """Distribute ranges over tasks."""
         tasks = []
-        for share in make_tasks(ranges, self.options.partitions_min):
+        for share in make_tasks(ranges, self.options.partitions_min, self.options.records_max):
             names = {one.queue.broker_name for one in share}
             members = {name: dict(layout.members[name]) for name in names}
             tasks.append(QueuePartition(share, members, {name: epochs.get(name, Epochs()) for name in names}))
@@ -213,9 +225,7 @@ class BatchReader(DataSourceReader):
     def _resolve_bounds(self, layout: QueueLayout) -> OffsetBounds:
         """Resolve the start and end of each queue; an offset beyond the queue is reported as loss."""
         reader, options, read_from = self._reader, self._reader.options, self._reader.options.read_from
-        start = reader.run(
-            lambda routes: resolve.find_position(routes, layout, options.starting, read_from, "startingOffsets")
-        )
+        start = reader.run(lambda routes: resolve.find_start(routes, layout, options))
         end = reader.run(
             lambda routes: resolve.find_position(routes, layout, options.ending, read_from, "endingOffsets")
         )
@@ -232,7 +242,8 @@ class BatchReader(DataSourceReader):
         """Report an offset after the end of its queue, or before its start. Timestamps may lie there, and so may a
         start after the end of slaves, which lag."""
         options = self._reader.options
-        if start > end and not isinstance(options.starting, StoreTime) and not isinstance(options.ending, StoreTime):
+        times = StoreTime, StoreTimes
+        if start > end and not isinstance(options.starting, times) and not isinstance(options.ending, times):
             if isinstance(options.starting, Position) and options.starting.offsets.get(queue) == start:
                 what = f"startingOffsets says {start} of {_name(queue)}, which ends at {end}"
                 if is_final:
@@ -280,7 +291,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Validate the columns; no request is sent yet."""
         self._reader = _Reader(options, schema)
         self._target: dict[MessageQueue, int] | None = None
-        self._latest: Position | None = None
+        self._latest: dict[str, Any] | None = None
         self._checked: Position | None = None
         self._committed: Position | None = None
         self._layout: QueueLayout | None = None
@@ -296,7 +307,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reader, options = self._reader, self._reader.options
         layout = reader.run(lambda routes: resolve.find_layout(routes, options, known=known))
         ends = reader.run(lambda _routes: resolve.find_ends(layout, options.read_from))
-        return _ClusterState(layout, ends, reader.run(lambda _routes: resolve.find_epochs(layout, options.read_from)))
+        epochs = reader.run(lambda _routes: resolve.find_epochs(layout, options.read_from))
+        reader.connect_ms = None
+        return _ClusterState(layout, ends, epochs)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
         """Return the start offset of a query without a checkpoint."""
@@ -306,9 +319,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         read_from = options.read_from
         epochs = reader.run(lambda _routes: resolve.find_epochs(layout, read_from))
         reader.check_bound(options.starting, "startingOffsets", layout, epochs)
-        position = reader.run(
-            lambda routes: resolve.find_position(routes, layout, options.starting, read_from, "startingOffsets")
-        )
+        position = reader.run(lambda routes: resolve.find_start(routes, layout, options))
+        reader.connect_ms = None
         self._committed = position
         self._is_beginning = not isinstance(options.starting, Position) or options.starting.offsets != position.offsets
         return position.to_json()
@@ -332,7 +344,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         before = _position(start)
         now = self._poll([queue.topic for queue in before.offsets])
-        self._latest = Position({queue: end.offset for queue, end in now.ends.items()}, _numbers(now.epochs))
         self._reader.check_history(before, now.layout, now.epochs)
         self._commit_offsets(before)
         offsets = self._ends_of(before, now.ends)
@@ -342,9 +353,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         count = sum(max(0, offset - before.offsets[queue]) for queue, offset in offsets.items())
         if self._is_too_little(count):
             if self._is_too_little(count + sum(max(0, now.ends[queue].offset - low) for queue, low in starts.items())):
+                self._note_latest(now, {**before.offsets, **starts})
                 return start
             offsets = dict(before.offsets)
         offsets |= starts
+        self._note_latest(now, offsets)
         after = Position(offsets, _checked_epochs(before, now.ends, now.epochs))
         if offsets != before.offsets:
             self._batch_s = time.monotonic()
@@ -391,8 +404,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return count < options.offsets_min and time.monotonic() - self._batch_s < options.trigger_delay_ms / 1000
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  # Spark's name
-        """Return the ends of the queues, for the query's progress report."""
-        return None if self._latest is None else self._latest.to_json()
+        """Return the ends of the queues and the backlog by topic, for the query's progress report."""
+        return self._latest
+
+    def _note_latest(self, now: _ClusterState, reached: Mapping[MessageQueue, int]) -> None:
+        """Keep what `reportLatestOffset` returns. `reached`: the end of the micro-batch."""
+        read_from = self._reader.options.read_from
+        backlog = self._reader.run(lambda _routes: find_backlog(now.layout, now.ends, reached, read_from))
+        latest = Position({queue: end.offset for queue, end in now.ends.items()}, _numbers(now.epochs))
+        self._latest = latest.to_json() | {LAG: backlog}
 
     # Reading.
 
