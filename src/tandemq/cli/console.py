@@ -69,6 +69,13 @@ def need_packages() -> None:
     "--report", "reports", multiple=True, type=_PATH, help="Page of `tandemq spark report` to offer; repeatable."
 )
 @click.option(
+    "--project",
+    "projects",
+    multiple=True,
+    type=_PATH,
+    help="Directory of a pipeline project, whose streaming queries to show; repeatable.",
+)
+@click.option(
     "--api-rate",
     default=20.0,
     show_default=True,
@@ -125,7 +132,7 @@ def _serve(options: dict[str, Any]) -> None:
         proxies=frozenset(options["proxies"]),
         tls=client_tls(),
         api_per_s=options["api_rate"],
-        pipeline=PipelinePaths(options["lakes"], options["states"], options["reports"]),
+        pipeline=PipelinePaths(options["lakes"], options["states"], options["reports"], options["projects"]),
     )
     address = ListenAddress(host, options["port"], options["certificate"] or "", options["key"] or "")
     if options["while_stdin"]:

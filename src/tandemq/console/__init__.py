@@ -9,6 +9,7 @@
     cluster/     what pages know of the cluster: one poller for all viewers, tables, messages, dead letters
     access/      accounts, passwords, sessions, tokens, limits of attempts and rates
     pipeline_files    what the data pipeline has left on disk
+    query_files       streaming queries of pipeline projects, from their checkpoints
     web/         a visit (request, account, form), templates, translations
     templates/ static/    what browsers get
 

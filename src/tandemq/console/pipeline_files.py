@@ -1,4 +1,4 @@
-"""What the data pipeline has left on disk: lakes, results of checks, reports. Spark's packages are not needed.
+"""What the data pipeline has left on disk: lakes, results of checks, reports, projects. It needs no Spark.
 
     lake/_delta_log/<version>.json     commits: files with their rows, positions of archived logs
     lake/_tandemq/collect/             the lake is filled from queues
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from tandemq.console.query_files import ProjectStatus, read_project
 
 COMMITS_MAX = 200
 COMMIT_BYTES_MAX = 4 << 20
@@ -38,6 +40,8 @@ class PipelinePaths:
     """State files of `tandemq spark scrub` and `tandemq spark audit`."""
     reports: tuple[Path, ...] = ()
     """Pages made by `tandemq spark report`."""
+    projects: tuple[Path, ...] = ()
+    """Directories of pipeline projects, whose streaming queries are shown."""
 
 
 @dataclass(slots=True)
@@ -112,6 +116,7 @@ class PipelineStatus:
     lakes: list[LakeStatus]
     checks: list[CheckStatus]
     reports: list[ReportStatus]
+    projects: list[ProjectStatus]
 
 
 def read_pipeline(paths: PipelinePaths) -> PipelineStatus:
@@ -120,6 +125,7 @@ def read_pipeline(paths: PipelinePaths) -> PipelineStatus:
         [_lake(path) for path in paths.lakes],
         [_check(path) for path in paths.states],
         [_report(path) for path in paths.reports],
+        [read_project(path) for path in paths.projects],
     )
 
 

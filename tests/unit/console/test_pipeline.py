@@ -154,4 +154,4 @@ class TestPages:
 
 
 def test_page_says_how_to_show_something(browser_of: BrowserOf) -> None:
-    assert "--lake, --job-state and --report" in browser_of("viewer").get("/pipeline").text
+    assert "--lake, --project, --job-state and --report" in browser_of("viewer").get("/pipeline").text

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     type=LocalPath(exists=True, file_okay=False, path_type=Path),
     help="Create a project that reads this store, or archived segments, instead of a cluster.",
 )
+@click.option(
+    "--example",
+    type=click.Choice(["orders"]),
+    help="Create this example instead: several topics, joins, late data, state; needs --namesrv.",
+)
 @click.option("--run", "runs", is_flag=True, help="Run the project, after creating it if needed.")
 @click.option("--full-refresh", is_flag=True, help="With --run: rebuild all tables.")
 @json_option
@@ -40,6 +45,7 @@ def pipeline(
     namesrv: str | None,
     subscribe: str | None,
     store: Path | None,
+    example: str | None,
     runs: bool,
     full_refresh: bool,
     as_json: bool,
@@ -53,23 +59,26 @@ def pipeline(
     if full_refresh and not runs:
         raise click.UsageError("--full-refresh needs --run")
     with clear_errors():
-        from tandemq.spark.pipelines.projects import SPEC, run_project, write_project  # noqa: PLC0415
+        from tandemq.spark.pipelines.projects import SPEC, run_project, write_example, write_project  # noqa: PLC0415
         from tandemq.spark.runtime.java import find_java  # noqa: PLC0415
 
         exists = (directory / SPEC).is_file()
         if not exists:
             chosen = None if is_from_environment and store is not None else namesrv
-            write_project(directory, _project(chosen, subscribe, store))
+            if example is not None:
+                write_example(directory, example, _cluster_of(chosen, subscribe, store))
+            else:
+                write_project(directory, _project(chosen, subscribe, store))
             if not as_json:
                 click.echo(
                     f"{directory} contains a pipeline project; run it with: tandemq spark pipeline {directory} --run"
                 )
         elif not runs:
             raise click.UsageError(f"{directory} already contains a project; run it with --run")
-        elif (namesrv is not None and not is_from_environment) or subscribe is not None or store is not None:
+        elif (namesrv is not None and not is_from_environment) or any((subscribe, store, example)):
             raise click.UsageError(
                 f"{directory} already contains a project, and its {SPEC} defines the source: change it there, and give "
-                "--run without --namesrv, --subscribe and --store"
+                "--run without --namesrv, --subscribe, --store and --example"
             )
         code, java_text = 0, None
         if runs:
@@ -83,6 +92,12 @@ def pipeline(
         facts = {"directory": str(directory), "written": not exists, "run": runs, "exitCode": code, "java": java_text}
         show_json(facts)
     sys.exit(code)
+
+
+def _cluster_of(namesrv: str | None, subscribe: str | None, store: Path | None) -> str:
+    if namesrv is None or subscribe is not None or store is not None:
+        raise click.UsageError("an example reads its own topics of a cluster: give --namesrv only")
+    return namesrv
 
 
 def _project(namesrv: str | None, subscribe: str | None, store: Path | None) -> "Project":

@@ -376,11 +376,38 @@ class CheckState(Output, frozen=True, kw_only=True):
     first_fault: int | None
 
 
+class QueryState(Output, frozen=True, kw_only=True):
+    """A streaming query of a project, from its checkpoint and its progress file. Null: unknown, or it has none."""
+
+    name: str
+    error: Annotated[str, Meta(description="Why its files cannot be read, or why it failed; empty otherwise.")]
+    state: Annotated[str, Meta(description="What it last wrote: running, ended, failed, unknown.")]
+    batch: int | None
+    is_pending: Annotated[bool, Meta(description="A later micro-batch is planned.")]
+    at: int
+    rows: int | None
+    rows_per_second: float | None
+    watermark: int | None
+    state_rows: int | None
+    state_bytes: int | None
+    late_rows: int | None
+    behind: Annotated[int | None, Meta(description="Messages in the topics that it has not read.")]
+
+
+class ProjectState(Output, frozen=True, kw_only=True):
+    """A pipeline project."""
+
+    path: str
+    error: str
+    queries: list[QueryState]
+
+
 class PipelineState(Output, frozen=True, kw_only=True):
     """What the data pipeline has left on disk."""
 
     lakes: list[LakeState]
     checks: list[CheckState]
+    projects: list[ProjectState]
 
 
 class AuditItem(Output, frozen=True, kw_only=True):

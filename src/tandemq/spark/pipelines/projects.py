@@ -26,6 +26,8 @@ from tandemq.spark.sources.cluster.options import TLS
 
 SPEC = "spark-pipeline.yml"
 TEMPLATE = Path(__file__).parent / "project"
+EXAMPLES = {"orders": Path(__file__).parent / "orders"}
+"""Example projects by name; each also has programs that run without a declarative pipeline."""
 DEDUPLICATION_WINDOW = "7 days"
 """Time for which silver recognizes a duplicate; bounds its state."""
 FORMATS = ("rocketmq", "rocketmq-log")
@@ -46,11 +48,31 @@ def write_project(directory: Path, project: Project) -> None:
     Raises:
         ConfigError: the directory contains files; they are left unchanged.
     """
+    home = _copy(TEMPLATE, directory)
+    _configure(home, project)
+
+
+def write_example(directory: Path, name: str, name_servers: str) -> None:
+    """Write an example project into an empty or new directory; `name` is one of `EXAMPLES`.
+
+    Raises:
+        ConfigError: the directory contains files; they are left unchanged.
+    """
+    home = _copy(EXAMPLES[name], directory)
+    options = {"nameServer": name_servers, "subscribe": "Orders,Payments", "startingOffsets": "earliest"}
+    _configure(home, Project("rocketmq", options))
+
+
+def _copy(template: Path, directory: Path) -> Path:
     local_path(directory, "the project")
     if directory.exists() and any(directory.iterdir()):
         raise ConfigError(f"{directory} is not empty", hint="give a new directory, or run the existing project")
     home = directory.absolute()
-    shutil.copytree(TEMPLATE, home, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(template, home, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    return home
+
+
+def _configure(home: Path, project: Project) -> None:
     (home / "conf").mkdir()
     (home / "storage").mkdir()
     (home / SPEC).write_text(_spec(home, project), encoding="utf-8")

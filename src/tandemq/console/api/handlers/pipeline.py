@@ -1,16 +1,29 @@
 """The data pipeline."""
 
 from tandemq.console.api.operation import ApiCall
-from tandemq.console.api.responses import ArchivedState, CheckState, LakeState, PipelineState
+from tandemq.console.api.responses import (
+    ArchivedState,
+    CheckState,
+    LakeState,
+    PipelineState,
+    ProjectState,
+    QueryState,
+)
 from tandemq.console.operations.pipeline import archive_lags, pipeline_status
 from tandemq.console.pipeline_files import CheckStatus, LakeStatus
+from tandemq.console.query_files import QueryStatus
 
 
 async def get_pipeline(call: ApiCall) -> PipelineState:
-    """The lakes and checks that the console was started with."""
+    """The lakes, checks and projects that the console was started with."""
     status = await pipeline_status(call.console)
     return PipelineState(
-        lakes=[await _lake(call, one) for one in status.lakes], checks=[_check(one) for one in status.checks]
+        lakes=[await _lake(call, one) for one in status.lakes],
+        checks=[_check(one) for one in status.checks],
+        projects=[
+            ProjectState(path=str(one.path), error=one.error, queries=[_query(query) for query in one.queries])
+            for one in status.projects
+        ],
     )
 
 
@@ -51,4 +64,22 @@ def _check(one: CheckStatus) -> CheckState:
         records=one.records,
         faults=one.faults,
         first_fault=one.first_fault,
+    )
+
+
+def _query(one: QueryStatus) -> QueryState:
+    return QueryState(
+        name=one.name,
+        error=one.error,
+        state=one.state,
+        batch=one.batch,
+        is_pending=one.is_pending,
+        at=one.at_ms,
+        rows=one.rows,
+        rows_per_second=one.rows_per_s,
+        watermark=one.watermark_ms,
+        state_rows=one.state_rows,
+        state_bytes=one.state_bytes,
+        late_rows=one.late_rows,
+        behind=one.behind,
     )

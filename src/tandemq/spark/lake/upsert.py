@@ -1,0 +1,129 @@
+"""Upsert of micro-batches into a Delta table of the user: for `foreachBatch`, exactly once.
+
+    rows.writeStream.foreachBatch(Upsert("/data/gold_minutes", ["minute"])).option("checkpointLocation", …)
+
+The commit of a micro-batch carries a transaction identifier (id of the query, number of the batch). Spark repeats a
+batch if the driver died before Spark had recorded its end; it is then in the table already, and skipped. The id of a
+query is that of its checkpoint; with a new checkpoint all rows are merged again.
+
+Rows are merged by the driver: for results of aggregations and joins, not for bulk data.
+Source: docs/guides/pipeline.md, "The lake"; Delta protocol, "transaction identifiers".
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import TableNotFoundError
+from pyspark.sql import DataFrame
+
+from tandemq.errors import ConfigError, LocalError
+from tandemq.spark.runtime.local_paths import local_path
+
+QUERY_ID = "sql.streaming.queryId"
+"""Local property in which Spark passes the id of a query to `foreachBatch`."""
+
+
+class Upsert:
+    """Function for `foreachBatch`: inserts rows into a Delta table, or replaces those with the same key."""
+
+    def __init__(self, path: str | Path, key: Sequence[str], *, latest: str | None = None) -> None:
+        """Name a table; it is created with the first rows.
+
+        Args:
+            path: a local directory.
+            key: the columns that identify a row.
+            latest: a column that grows from one version of a row to the next: of rows with the same key, in a
+                micro-batch and in the table, the greatest remains. Without it a micro-batch has each key once, and
+                replaces the rows of the table.
+
+        Raises:
+            ConfigError: the path is not local, or there is no key.
+        """
+        if not key:
+            raise ConfigError("an upsert needs a key", hint="give the columns that identify a row")
+        self._path = local_path(path, "the table").absolute()
+        self._key = list(key)
+        self._latest = latest
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        """Merge a micro-batch, unless the table has it already.
+
+        Raises:
+            ConfigError: the table has other columns, or a column of the key is missing; nothing is written.
+            LocalError: there are two rows with the same key, or one without key; nothing is written.
+        """
+        query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        if query is None:
+            raise LocalError("this is no micro-batch of a streaming query", hint="pass Upsert(…) to foreachBatch")
+        # Also of a batch that is skipped below: the state of its query is stored by the tasks that compute the rows.
+        rows = self._checked(frame.toArrow())
+        table = self._table()
+        if table is not None:
+            done = table.transaction_version(query)
+            if done is not None and done >= batch:
+                return
+        if not rows.num_rows:
+            return
+        table = table or DeltaTable.create(str(self._path), _nullable(rows.schema), mode="error")
+        self._check_columns(table, rows.schema)
+        self._merge(table, rows, Transaction(query, batch))
+
+    def _table(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(str(self._path))
+        except TableNotFoundError:
+            return None
+
+    def _checked(self, rows: Any) -> Any:
+        """Return the rows, of each key the latest one."""
+        for name in (*self._key, *([] if self._latest is None else [self._latest])):
+            if name not in rows.column_names:
+                raise ConfigError(f"the rows have no column {name!r}", hint=f"there are {', '.join(rows.column_names)}")
+            if rows.column(name).null_count:
+                raise LocalError(f"{self._path}: a row has no value in column {name!r}; nothing was written")
+        if self._latest is not None:
+            order = [(name, "ascending") for name in self._key]
+            rows = rows.sort_by([*order, (self._latest, "ascending")])
+            number = pa.array(range(rows.num_rows), pa.int64())
+            last = rows.select(self._key).append_column("#", number).group_by(self._key).aggregate([("#", "max")])
+            return rows.take(last.column("#_max"))
+        if rows.group_by(self._key).aggregate([]).num_rows != rows.num_rows:
+            raise LocalError(
+                f"{self._path}: two rows of a micro-batch have the same {', '.join(self._key)}; nothing was written",
+                hint="give latest=, the column that tells which one is newer",
+            )
+        return rows
+
+    def _check_columns(self, table: DeltaTable, given: Any) -> None:
+        found, wanted = (
+            {field.name: field.type for field in one.fields} for one in (table.schema(), Schema.from_arrow(given))
+        )
+        if found != wanted:
+            names = [name for name in found | wanted if found.get(name) != wanted.get(name)]
+            raise ConfigError(
+                f"{self._path}: the table and the rows differ in column {names[0]!r}; nothing was written",
+                hint="write into another table, or change this one first",
+            )
+
+    def _merge(self, table: DeltaTable, rows: Any, batch: Transaction) -> None:
+        match = " AND ".join(f"new.`{name}` = old.`{name}`" for name in self._key)
+        newer = None if self._latest is None else f"new.`{self._latest}` >= old.`{self._latest}`"
+        (
+            table.merge(
+                rows,
+                match,
+                source_alias="new",
+                target_alias="old",
+                commit_properties=CommitProperties(app_transactions=[batch]),
+            )
+            .when_matched_update_all(newer)
+            .when_not_matched_insert_all()
+            .execute()
+        )
+
+
+def _nullable(schema: Any) -> Any:
+    return pa.schema([field.with_nullable(True) for field in schema])
