@@ -52,6 +52,9 @@ EVALUATION_BYTES = 4
 """Bytes of that budget for each unit of `evaluation_cost`."""
 LINK_BYTES_MAX = 8 << 20
 """Maximum of unsent bytes of a connection; its further pulls wait until the client has read some."""
+BULK_MESSAGES_MAX = 4096
+BULK_BYTES_MAX = 1 << 20
+"""Limits of a response to a pull that asks for a large one (`bulk`), unless those of the configuration are larger."""
 WAITING_PER_LINK_MAX = 4096
 WAITING_MAX = 131_072
 """Maximum number of pulls that wait for room, over all connections."""
@@ -81,6 +84,7 @@ class _Range(NamedTuple):
     limit: int
     """Log offset from which on messages may not be shown yet."""
     selector: MessageSelector
+    bytes_max: int
 
 
 class PullPath:
@@ -393,13 +397,16 @@ class PullPath:
     def _read(self, pull: PullRequest) -> Messages:
         fields = pull.fields
         start = max(pull.scan_offset, fields.queue_offset, pull.queue.min_offset)
-        most = max(1, min(fields.max_msg_nums, self._config.transfer_messages_max))
-        wanted = _Range(start, most, self._limit(pull), pull.selector)
+        messages_max, bytes_max = self._config.transfer_messages_max, self._config.transfer_bytes_max
+        if fields.bulk == "true":
+            messages_max, bytes_max = max(messages_max, BULK_MESSAGES_MAX), max(bytes_max, BULK_BYTES_MAX)
+        most = max(1, min(fields.max_msg_nums, messages_max))
+        wanted = _Range(start, most, self._limit(pull), pull.selector, bytes_max)
         shared = self._shared
         if shared is not None and (messages := shared.get(wanted)) is not None:
             return messages
         codes, sql = pull.selector
-        bytes_max, limit = self._config.transfer_bytes_max, wanted.limit
+        limit = wanted.limit
         if sql is None:
             messages = self._reader.read(pull.queue, start, codes, most=most, bytes_max=bytes_max, limit=limit)
         else:

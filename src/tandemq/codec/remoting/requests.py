@@ -85,6 +85,8 @@ class PullFields(msgspec.Struct, rename="camel", gc=False):
     subscription: str | None = None
     sub_version: Int64 = 0
     expression_type: str | None = None
+    bulk: str = "false"
+    """Of TandemQ only: "true" for large responses, for readers of whole queues."""
 
 
 class PullFrame(msgspec.Struct, gc=False):

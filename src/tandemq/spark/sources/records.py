@@ -91,15 +91,15 @@ class Heads:
         """Number of records."""
         return len(self.starts)
 
+    def of(self, rows: "slice | Array") -> "Heads":
+        """Return some of the records: a slice, or those of a mask."""
+        return Heads(
+            self.fields[rows], self.starts[rows], self.stops[rows], self.body_stops[rows], self.topic_stops[rows]
+        )
+
     def first(self, count: int) -> "Heads":
         """Return the first `count` records."""
-        return Heads(
-            self.fields[:count],
-            self.starts[:count],
-            self.stops[:count],
-            self.body_stops[:count],
-            self.topic_stops[:count],
-        )
+        return self.of(slice(count))
 
 
 def find_records(data: Buffer, start: int, end: int, *, checks: bool) -> tuple[list[int], list[int]]:
@@ -138,6 +138,38 @@ def read_heads(data: Buffer, start: int, end: int, base: int, *, checks: bool) -
     if not found:
         return None
     buffer = np.frombuffer(data, dtype=np.uint8)
+    heads, sound = _parse(buffer, found)
+    sound &= heads.fields["log_offset"] == base + heads.starts
+    count = len(found) if sound.all() else int(np.argmin(sound))
+    if not count:
+        return None
+    heads = heads.first(count)
+    if checks:
+        passed = _checksums_hold(data, buffer, heads, np.array(crcs[:count], dtype=np.int64))
+        if not passed.all():
+            heads = heads.first(int(np.argmin(passed)))
+    return heads if len(heads) else None
+
+
+def read_all_heads(data: Buffer) -> tuple[Heads, list[int], list[int]]:
+    """Return the regular, sound records among adjacent ones that fill a buffer, as a pull response has them.
+
+    Checksums are verified as by `read_heads`; records may have any log offsets.
+
+    Returns:
+        The regular records, their numbers among all, and the positions of all records.
+    """
+    found, crcs = find_records(data, 0, len(data), checks=True)
+    buffer = np.frombuffer(data, dtype=np.uint8)
+    heads, sound = _parse(buffer, found)
+    rows = np.flatnonzero(sound)
+    heads = heads.of(rows)
+    passed = _checksums_hold(data, buffer, heads, np.array(crcs, dtype=np.int64)[rows])
+    return heads.of(passed), rows[passed].tolist(), found
+
+
+def _parse(buffer: Array, found: Sequence[int]) -> tuple[Heads, Array]:
+    """Parse apparent records at some positions; returns which of them are regular, by their structure alone."""
     at = np.array(found, dtype=np.int64)
     head = _gathered(buffer, at, HEAD)
     stop = at + head["size"].astype(np.int64)
@@ -145,7 +177,6 @@ def read_heads(data: Buffer, start: int, end: int, base: int, *, checks: bool) -
     sound = (
         (head["magic"] == MAGIC_V1)
         & (head["sys_flag"] & _V6 == 0)
-        & (head["log_offset"] == base + at)
         & (head["body_length"] >= 0)
         & (body_stop + 3 <= stop)
     )
@@ -155,15 +186,7 @@ def read_heads(data: Buffer, start: int, end: int, base: int, *, checks: bool) -
     topic_stop = np.where(sound, topic_stop, at)
     sound &= topic_stop + 2 + buffer[topic_stop].astype(np.int64) * 256 + buffer[topic_stop + 1] == stop
     sound &= stop - topic_stop - 2 <= PROPERTIES_BYTES_MAX
-    count = len(found) if sound.all() else int(np.argmin(sound))
-    if not count:
-        return None
-    heads = Heads(head, at, stop, body_stop, topic_stop).first(count)
-    if checks:
-        passed = _checksums_hold(data, buffer, heads, np.array(crcs[:count], dtype=np.int64))
-        if not passed.all():
-            heads = heads.first(int(np.argmin(passed)))
-    return heads if len(heads) else None
+    return Heads(head, at, stop, body_stop, topic_stop), sound
 
 
 def _gathered(buffer: Array, at: Array, kind: Any) -> Any:

@@ -98,6 +98,26 @@ def test_limits_of_a_pull(tmp_path: Path) -> None:
     assert [len(body) for body in pulled(broker, 51)[2]] == [8_000], "the first message is always sent"
 
 
+def test_reader_of_whole_queues_gets_large_responses(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, transfer_bytes_max=5_000)
+    for number in range(300):
+        broker.send("TopicA", b"%d" % number)
+    fields = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "queueOffset": 0, "sysFlag": 4}
+    fields |= {"commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0, "bulk": "true"}
+
+    def bodies(most: int, offset: int = 0) -> list[bytes]:
+        answer = broker.ask(RequestCode.PULL_MESSAGE, fields | {"maxMsgNums": most, "queueOffset": offset})
+        assert answer.code == OK
+        return [message.body for message in messages_in(answer)]
+
+    assert bodies(200) == [b"%d" % number for number in range(200)]
+    assert len(bodies(10_000)) == 300
+    assert len(pulled(broker, most=200)[2]) == 32, "the limits of others stay"
+    for _ in range(150):
+        broker.send("TopicA", b"x" * 8_000)
+    assert 120 < len(bodies(10_000, 300)) < 132, "1 MiB"
+
+
 @pytest.mark.parametrize(
     ("expression", "matching"),
     [("*", 6), ("", 6), ("a", 2), ("a || b", 4), (" a||b ||c ", 6), ("z", 0), ("Aa", 0)],

@@ -1,25 +1,33 @@
 """Decoder of pulled records into Arrow batches with the requested columns.
 
+    pull responses of a range ─► merged to some MiB ─► regular records, column by column ─► one batch, in queue order
+                                                    └► all others, one by one           ┘
+
 A corrupt record (wrong checksum, or a body that cannot be decompressed) becomes a row with its `verdict`, and with the
 stored bytes as body, if the column `verdict` is requested. Otherwise it is an error. It never looks like a sound row.
 
 Source: docs/guides/pipeline.md, "Columns"; docs/internals/storage.md, "record".
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import MapType, StructType
 
 from tandemq.codec.record.record import Record, decode_message, parse_record, property_value, record_fault
 from tandemq.errors import ProtocolError
-from tandemq.model.message import StoredMessage
+from tandemq.model.message import StoredMessage, decode_properties
 from tandemq.spark.sources.cluster.reader import PulledRecords
 from tandemq.spark.sources.cluster.resolve import Epochs
-from tandemq.spark.sources.records import TIMESTAMP, microseconds
+from tandemq.spark.sources.records import TIMESTAMP, Heads, microseconds, read_all_heads, regular_columns
 from tandemq.spark.sources.schema import HEADERS, KAFKA_SOURCES, SYSTEM_PROPERTIES
+
+BATCH_BYTES = 4 << 20
+"""Records from which one batch is made; a broker returns 1 MiB at a time, or 32 messages, too few for columns to
+pay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,26 @@ _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _KAFKA_KINDS = {"key": pa.binary(), "timestampType": pa.int32()}
 
 
+def merge(pulled: Iterable[PulledRecords]) -> Iterator[PulledRecords]:
+    """Join successive records of a range, up to about `BATCH_BYTES`."""
+    held: list[PulledRecords] = []
+    size = 0
+    for one in pulled:
+        if held and (held[0].range != one.range or size >= BATCH_BYTES):
+            yield _joined(held)
+            held, size = [], 0
+        held.append(one)
+        size += len(one.data)
+    if held:
+        yield _joined(held)
+
+
+def _joined(held: Sequence[PulledRecords]) -> PulledRecords:
+    if len(held) == 1:
+        return held[0]
+    return PulledRecords(held[0].range, b"".join(one.data for one in held), sum(one.count for one in held))
+
+
 class Decoder:
     """Builds batches of one set of columns; serialized to tasks."""
 
@@ -88,15 +116,52 @@ class Decoder:
         Raises:
             ProtocolError: a record is corrupt, and the column `verdict` is not requested.
         """
-        rows = self._rows(pulled, epochs)
-        columns = [self._column(name, rows, is_map) for name, is_map in zip(self._names, self._maps, strict=True)]
+        heads, numbers, positions = read_all_heads(pulled.data)
+        columns = self._regular(pulled, epochs, heads) if len(heads) else None
+        if columns is None:
+            columns = self._singles(pulled, epochs, positions)
+        elif len(heads) < len(positions):
+            others = sorted(set(range(len(positions))).difference(numbers))
+            singles = self._singles(pulled, epochs, [positions[at] for at in others])
+            order = pa.array(np.argsort(np.array([*numbers, *others])))
+            columns = [pa.concat_arrays(pair).take(order) for pair in zip(columns, singles, strict=True)]
         if not columns:
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), type=pa.struct([])))
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(positions), type=pa.struct([])))
         return pa.RecordBatch.from_arrays(columns, names=self._names)
+
+    def _regular(self, pulled: PulledRecords, epochs: Epochs, heads: Heads) -> list[Any] | None:
+        """Return the columns of regular records; None if they must be decoded one by one."""
+        wanted = [KAFKA_SOURCES.get(name, name) for name in self._names] if self._kafka else self._names
+        wanted = ["properties" if name == HEADERS else name for name in wanted]
+        made = regular_columns(pulled.data, heads, wanted, inflates=self._inflates)
+        if made is None:
+            return None
+        columns = []
+        for name, source, is_map in zip(self._names, wanted, self._maps, strict=True):
+            if name == HEADERS:
+                headers = [_headers(decode_properties(text)) for text in made[source].to_pylist()]
+                columns.append(pa.array(headers, type=_HEADERS))
+            elif is_map:
+                maps = [list(decode_properties(text).items()) for text in made[source].to_pylist()]
+                columns.append(pa.array(maps, type=_MAP[0]))
+            elif source in made:
+                is_cast = self._kafka and name in _KAFKA_KINDS
+                columns.append(made[source].cast(_KAFKA_KINDS[name]) if is_cast else made[source])
+            else:
+                columns.append(_outside(name, pulled, epochs, heads))
+        return columns
+
+    def _singles(self, pulled: PulledRecords, epochs: Epochs, positions: Sequence[int]) -> list[Any]:
+        """Return the columns of records at some positions, decoded one by one."""
+        rows = []
+        for at in positions:
+            size = int.from_bytes(pulled.data[at : at + 4])
+            rows.append(self._row(pulled, epochs, at, at + size))
+        return [self._column(name, rows, is_map) for name, is_map in zip(self._names, self._maps, strict=True)]
 
     def _column(self, name: str, rows: Sequence[_Row], is_map: bool) -> Any:
         if name == HEADERS:
-            return pa.array([_headers(row.message) for row in rows], type=_HEADERS)
+            return pa.array([_headers(row.message.properties) for row in rows], type=_HEADERS)
         if self._kafka:
             if name == "timestampType":
                 return pa.array([0] * len(rows), type=pa.int32())
@@ -105,15 +170,6 @@ class Decoder:
             return column.cast(_KAFKA_KINDS[name]) if name in _KAFKA_KINDS else column
         kind, make = _MAP if is_map else _MAKERS[name]
         return pa.array([make(row) for row in rows], type=kind)
-
-    def _rows(self, pulled: PulledRecords, epochs: Epochs) -> list[_Row]:
-        rows: list[_Row] = []
-        data, at = pulled.data, 0
-        while at < len(data):
-            size = int.from_bytes(data[at : at + 4])
-            rows.append(self._row(pulled, epochs, at, at + size))
-            at += size
-        return rows
 
     def _row(self, pulled: PulledRecords, epochs: Epochs, start: int, stop: int) -> _Row:
         record = parse_record(pulled.data, start, stop)
@@ -135,10 +191,25 @@ class Decoder:
         return _Row(pulled, epochs, record, _corrupt_message(pulled.data, start, record), fault)
 
 
-def _headers(message: StoredMessage) -> list[dict[str, Any]] | None:
+def _headers(properties: Mapping[str, str]) -> list[dict[str, Any]] | None:
     """Return the properties that are not the system's; None if there are none, as in Spark's Kafka source."""
-    own = [(name, value) for name, value in message.properties.items() if name not in SYSTEM_PROPERTIES]
+    own = [(name, value) for name, value in properties.items() if name not in SYSTEM_PROPERTIES]
     return [{"key": name, "value": value.encode()} for name, value in own] or None
+
+
+def _outside(name: str, pulled: PulledRecords, epochs: Epochs, heads: Heads) -> Any:
+    """Return a column of regular records that is no part of a record."""
+    count = len(heads)
+    if name == "brokerName":
+        return pa.repeat(pa.scalar(pulled.range.queue.broker_name), count)
+    if name == "epoch":
+        starts = [start for _, start in epochs.pairs]
+        numbers = np.array([0, *(epoch for epoch, _ in epochs.pairs)], dtype=np.int64)
+        return pa.array(numbers[np.searchsorted(starts, heads.fields["log_offset"].astype(np.int64), side="right")])
+    if name == "timestampType":
+        return pa.array(np.zeros(count, dtype=np.int32))
+    assert name == "verdict", name
+    return pa.nulls(count, pa.string())
 
 
 def _corrupt_message(data: bytes, start: int, record: Record) -> StoredMessage:

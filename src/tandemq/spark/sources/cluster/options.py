@@ -33,7 +33,7 @@ from tandemq.spark.sources.cluster.offsets import (
 from tandemq.spark.sources.schema import did_you_mean
 
 TIMEOUT_MS = 30_000
-PULL_BATCH_SIZE = 1_000
+PULL_BATCH_SIZE = 4_096
 TRIGGER_DELAY_MS = 15 * 60_000
 
 TLS = {

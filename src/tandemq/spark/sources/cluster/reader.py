@@ -66,7 +66,7 @@ class PullSettings:
     expression: str = "*"
     expression_type: str = "TAG"
     tags: frozenset[str] | None = None
-    pull_messages: int = 1_000
+    pull_messages: int = 4_096
     timeout_ms: int = 30_000
     tls: ClientTls | None = None
     group: str = TOOLS_GROUP
@@ -250,7 +250,7 @@ def _ask_member(how: PullSettings, reading: _RangeState, address: str) -> Steps[
     # Without a filter every offset is a message: request no more than the range has.
     count = how.pull_messages if how.is_filtered else min(how.pull_messages, reading.range.end - position)
     code = RequestCode.TANDEM_REPLICA_PULL if address in reading.replicas else RequestCode.PULL_MESSAGE
-    command = pull_request(queue, position, count, how.expression, how.expression_type, how.group, code=code)
+    command = pull_request(queue, position, count, how.expression, how.expression_type, how.group, code=code, bulk=True)
     try:
         answer: Command = yield Invoke(address, command, min(how.timeout_ms, PULL_TIMEOUT_MS))
     except NetworkError as error:

@@ -318,9 +318,15 @@ def pull_request(
     kind: str = "TAG",
     group: str = TOOLS_GROUP,
     code: RequestCode = RequestCode.PULL_MESSAGE,
+    *,
+    bulk: bool = False,
 ) -> Command:
     """Return a pull request that is answered at once and belongs to no subscription; with TANDEM_REPLICA_PULL to no
-    group either."""
+    group either.
+
+    Args:
+        bulk: whether a broker of TandemQ may return more messages than its consumers get at once; others ignore it.
+    """
     return request(
         code,
         consumerGroup=group,
@@ -335,6 +341,7 @@ def pull_request(
         subVersion=0,
         expressionType=kind,
         bname=queue.broker_name,
+        bulk="true" if bulk else None,
     )
 
 

@@ -36,7 +36,7 @@ from tandemq.spark.runtime.versions import (
 from tandemq.spark.runtime.worker import freeze_modules
 from tandemq.spark.sources.cluster import resolve
 from tandemq.spark.sources.cluster.backlog import LAG, find_backlog
-from tandemq.spark.sources.cluster.decode import Decoder
+from tandemq.spark.sources.cluster.decode import Decoder, merge
 from tandemq.spark.sources.cluster.offsets import Position, read_offsets
 from tandemq.spark.sources.cluster.options import (
     Bound,
@@ -192,7 +192,7 @@ class _Reader:
         if not isinstance(partition, QueuePartition):
             return
         client = cluster_client(self.how.name_servers, self.how.tls)
-        for pulled in read_ranges(client, self.how, partition.ranges, partition.members):
+        for pulled in merge(read_ranges(client, self.how, partition.ranges, partition.members)):
             yield self.decoder.batch(pulled, partition.epochs[pulled.range.queue.broker_name])
         freeze_modules()
 
