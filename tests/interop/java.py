@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Literal, Self, TypeVar
 
-Kind = Literal["client", "server", "example", "zookeeper"]
+Kind = Literal["client", "server", "example", "zookeeper", "kafka", "spark-kafka"]
 T = TypeVar("T")
 Value = str | int | bool
 """Of a key in a configuration file."""
@@ -157,7 +157,7 @@ class JavaJars:
 
     @classmethod
     def resolve(cls, kind: Kind, version: str) -> Path:
-        """The directory with the jars of `rocketmq-{client,tools}`, `rocketmq-{broker,namesrv}` or ZooKeeper.
+        """The directory with the jars of `rocketmq-{client,tools}`, `rocketmq-{broker,namesrv}`, or of another peer.
 
         Raises:
             PeerError: Maven is missing or failed; its output is in the message.
@@ -174,7 +174,7 @@ class JavaJars:
     def _download(kind: Kind, version: str, directory: Path) -> None:
         partial = directory.with_name(directory.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
-        what = "zookeeper" if kind == "zookeeper" else "rocketmq"
+        what = kind if kind in ("zookeeper", "kafka", "spark-kafka") else "rocketmq"
         command = [
             os.environ.get("MAVEN", "mvn"),
             "-q",

@@ -1,7 +1,7 @@
-"""Commit logs for `bench.spark`: of a given size at once, or growing at a steady rate in a process of its own.
+"""Commit logs for `bench.spark.cells`: of a given size at once, or growing at a steady rate in a process of its own.
 
-python -m bench.sparklog STORE RATE     appends to the log until standard input is closed; prints, per group of records,
-                                        store time (ms), log end, and records so far
+python -m bench.spark.logs STORE RATE     appends to the log until standard input is closed; prints, per group of
+                                          records, store time (ms), log end, and records so far
 """
 
 from __future__ import annotations

@@ -1,65 +1,39 @@
-"""`make bench-spark`: what the data pipeline takes, beside Spark's own ways and `cmp`, in one run on one machine.
+"""Cells of the log: the source, the archive, audit and scrub, a stream, killed drivers.
 
-    python -m bench.spark                  1 GiB of log per cell, about 15 minutes
-    python -m bench.spark --mib 256        smaller; ratios hold, starting costs weigh more
-    python -m bench.spark --only kills     drivers killed two dozen times, most of that time
-
-All input is made first and read once, so that it lies in the page cache: these are figures of the CPU, not of a disk.
-Each cell is the best of `--rounds`. A missed target is a fact, not a failure: it shows in the table.
 Source: docs/guides/pipeline.md, "Figures".
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
-from rich.console import Console
-from rich.table import Table
 
-from bench.sparklog import write_log
+from bench.spark.logs import write_log
+from bench.spark.measure import Cell, best
 from tandemq.codec.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, decode_message, peek
 from tandemq.spark.jobs.archive import Archive, ArchiveOptions
 from tandemq.spark.jobs.audit import audit
 from tandemq.spark.jobs.scrub import scrub
 from tandemq.spark.lake.delta import DeltaLake
-from tandemq.spark.runtime.session import open_session
 from tandemq.spark.sources.log.files import LogFileReader, log_end, open_log
 from tandemq.spark.sources.log.source import RocketMQLogDataSource
 from tandemq.spark.sources.schema import message_schema
 from tests.spark.kills import kill_many
 
-RESULTS = Path(__file__).resolve().parent / "results" / "spark.json"
-CELLS = ("source", "archive", "checks", "stream", "kills")
-"""What a run without --only measures."""
 STREAM_RATE = 1000
 STREAM_SECONDS = 30
 BODY_BYTES = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One line of the table. `met` None: the line is only there to compare with."""
-
-    name: str
-    figure: str
-    target: str = ""
-    met: bool | None = None
 
 
 class PerRow(DataSource):
@@ -120,48 +94,6 @@ class PerRowReader(DataSourceReader):
                     one.reconsume_times,
                     text,
                 )
-
-
-@dataclass(frozen=True, slots=True)
-class Took:
-    """Several rounds: the shortest time, and the least CPU time of this process, its JVM and Spark's workers."""
-
-    seconds: float
-    cpu: float
-
-    def rate(self, mb: float) -> str:
-        """Return the figures for the table."""
-        return f"{mb / self.seconds:,.0f} MB/s, {1000 * self.cpu / mb:.2f} CPU s/GB"
-
-
-def best(rounds: int, work: Callable[[], object]) -> Took:
-    """Run it several times; other programs on the machine lengthen the seconds, and hardly the CPU seconds."""
-    took = []
-    for _ in range(rounds):
-        began, spent = time.perf_counter(), tree_cpu()
-        work()
-        took.append((time.perf_counter() - began, tree_cpu() - spent))
-    return Took(min(seconds for seconds, _ in took), min(cpu for _, cpu in took))
-
-
-def tree_cpu() -> float:
-    """Return the CPU seconds of this process and all its descendants so far, ended ones included."""
-    parents, ticks = {}, {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(path.parent.name)] = int(fields[1])
-        ticks[int(path.parent.name)] = sum(map(int, fields[11:15]))
-    ours = {os.getpid()}
-    for pid in parents:
-        line = [pid]
-        while line[-1] in parents and line[-1] not in ours:
-            line.append(parents[line[-1]])
-        if line[-1] in ours:
-            ours.update(line)
-    return sum(ticks[pid] for pid in ours) / os.sysconf("SC_CLK_TCK")
 
 
 class Bench:
@@ -323,7 +255,7 @@ class LiveLog:
         self._committed: list[tuple[int, int, int]] = []
 
     def __enter__(self) -> Self:
-        words = [sys.executable, "-m", "bench.sparklog", str(self._store), str(STREAM_RATE)]
+        words = [sys.executable, "-m", "bench.spark.logs", str(self._store), str(STREAM_RATE)]
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
@@ -352,37 +284,3 @@ class LiveLog:
                 break
             found.append(commits[at][0] * 1000 - store_ms)
         return found
-
-
-def main() -> int:
-    """Measure, print the table, keep the figures in bench/results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mib", type=int, default=1024, help="MiB of log (default 1024)")
-    parser.add_argument("--rounds", type=int, default=3, help="the best of so many (default 3)")
-    parser.add_argument("--only", action="append", choices=CELLS, help="cells")
-    args = parser.parse_args()
-    console = Console(width=max(120, Console().width))
-    load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory(prefix="bench-spark-") as directory:
-        spark, java = open_session("bench-spark", settings={"spark.driver.memory": "2g"})
-        version = java.version if java else "?"
-        tasks = spark.sparkContext.defaultParallelism
-        console.print(f"Java {version}, {tasks} tasks at a time; load before: {load:.1f}", highlight=False)
-        bench = Bench(spark, Path(directory), args.mib, args.rounds)
-        cells: list[Cell] = []
-        for name in args.only or CELLS:
-            cells += getattr(bench, name)()
-            console.print(f"{name}: done", highlight=False)
-        spark.stop()
-    table = Table("cell", "figure", "target", "met", title=f"{bench.mb:,.0f} MB of log, bodies of {BODY_BYTES} bytes")
-    for cell in cells:
-        table.add_row(cell.name, cell.figure, cell.target, {None: "", True: "yes", False: "NO"}[cell.met])
-    console.print(table)
-    RESULTS.parent.mkdir(exist_ok=True)
-    rows = [{"cell": c.name, "figure": c.figure, "target": c.target, "met": c.met} for c in cells]
-    RESULTS.write_text(json.dumps({"mb": bench.mb, "load": load, "cells": rows}, indent=1) + "\n", encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

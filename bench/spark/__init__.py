@@ -1,0 +1,1 @@
+"""Figures of the data pipeline on Spark, beside Spark's own readers and writers, `cmp`, and Kafka."""
