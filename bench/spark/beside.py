@@ -35,6 +35,7 @@ from tandemq.spark.sources.cluster.source import RocketMQDataSource
 RATE = 1000
 """Messages a second of the stream."""
 STREAM_S = 30
+WARM_UP_S = 10
 STREAM_BODY_BYTES = 128
 _BLOCK_BYTES = 1 << 22
 _START_S = 120
@@ -216,6 +217,8 @@ class Beside:
 
     def kafka_stream(self) -> list[Cell]:
         """Measure the age of messages when a query has brought them to the driver, one query after another."""
+        for kind in ("kafka", "ours"):
+            self._latencies(kind, WARM_UP_S)
         kafka, ours = self._latencies("kafka"), self._latencies("ours")
         tuned = self._spark.conf.get(_CHECKPOINTS)
         self._spark.conf.set(_CHECKPOINTS, _SPARKS_CHECKPOINTS)
@@ -229,7 +232,7 @@ class Beside:
             Cell(f"{title}", f"{ours.text}: {ratio:.2f} x Kafka's", "p50 <= 0.5 x", ratio <= 0.5),
         ]
 
-    def _latencies(self, kind: str) -> Latencies:
+    def _latencies(self, kind: str, seconds: int = STREAM_S) -> Latencies:
         topic = f"live-{kind}-{time.monotonic_ns()}"
         stream = self._spark.readStream
         self._create_topics(topic, 4)
@@ -249,18 +252,18 @@ class Beside:
         )
         with open(self._root / f"{topic}.log", "w") as output:
             if kind == "kafka":
-                load = self._kafka.begin_load(topic, RATE, STREAM_S, body_bytes=STREAM_BODY_BYTES, output=output)
+                load = self._kafka.begin_load(topic, RATE, seconds, body_bytes=STREAM_BODY_BYTES, output=output)
             else:
-                load = self._begin_load(topic, output)
-            load.wait(_START_S + STREAM_S)
+                load = self._begin_load(topic, seconds, output)
+            load.wait(_START_S + seconds)
         query.processAllAvailable()
         query.stop()
         assert load.returncode == 0, (self._root / f"{topic}.log").read_text()
         return found
 
-    def _begin_load(self, topic: str, output: Any) -> subprocess.Popen[str]:
+    def _begin_load(self, topic: str, seconds: int, output: Any) -> subprocess.Popen[str]:
         words = [sys.executable, "-m", "tandemq.load", "latency", self._group.master.address, "--topic", topic]
-        words += ["--rate", str(RATE), "--seconds", str(STREAM_S), "--body", str(STREAM_BODY_BYTES)]
+        words += ["--rate", str(RATE), "--seconds", str(seconds), "--body", str(STREAM_BODY_BYTES)]
         words += ["--groups", "0", "--warmup", "0"]
         return subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, text=True)
 
