@@ -137,7 +137,7 @@ def test_audit_names_corrupt_missing_extra_and_different_records(
         ("missing", lost.log_offset, None),
         ("different", changed.log_offset, None),
     ]
-    assert found.counts == {"corrupt": 4, "extra": 1, "missing": 1, "different": 1}
+    assert found.counts == {"corrupt": 4, "extra": 1, "missing": 1, "different": 1, "removed": 0}
     assert found.diverges_at == corrupt.log_offset
 
 

@@ -75,6 +75,8 @@ class SysFlag(IntFlag):
     COMPRESSION_ZSTD = 0x200
     COMPRESSION_ZLIB = 0x300
     COMPRESSION_MASK = 0x700
+    REMOVED = 0x40000000
+    """Ours: the content was deleted in place (codec.record.removal)."""
 
 
 TRANSACTION_MASK = 0xC

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tandemq.cli.spark.collect import collect
+from tandemq.cli.spark.dataset import expire, remove, state
 from tandemq.cli.spark.pipeline import pipeline
 from tandemq.cli.spark.replay import replay
 from tandemq.cli.spark.session import ProgressLine, clear_errors, run_into_lake, session_options, spark_session
@@ -427,3 +428,6 @@ def report(
 spark.add_command(collect)
 spark.add_command(pipeline)
 spark.add_command(replay)
+spark.add_command(remove)
+spark.add_command(expire)
+spark.add_command(state)

@@ -4,6 +4,7 @@
                        unequal ─► the records of the range on both sides, by log offset:
                                   different   both are sound and not equal: the logs have diverged
                                   corrupt     one is corrupt, the other is sound
+                                  removed     the content was removed on one side, the other still has it
                                   missing     the second log has no record there; extra: the first has none
 
 Bytes that differ outside of records (filler at the end of a file) are counted and harmless. Records of one log after
@@ -26,6 +27,7 @@ from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, op
 from tandemq.spark.sources.log.ranges import (
     DELETED,
     RANGE_BYTES,
+    REMOVED,
     SHORTER,
     DecodeOptions,
     LogRange,
@@ -38,7 +40,7 @@ REACH_BYTES = 8 << 20
 """Maximum size of a record: brokers accept at most some MiB."""
 DIFFERENCES_MAX = 1000
 """Maximum number of differences that one range lists; all are counted."""
-KINDS = ("different", "corrupt", "missing", "extra")
+KINDS = ("different", "corrupt", "missing", "extra", REMOVED)
 COLUMNS = ("commitLogOffset", "size", "topic", "queueId", "queueOffset", "verdict")
 
 
@@ -64,8 +66,8 @@ class AuditResult:
 
     @property
     def diverges_at(self) -> int | None:
-        """Log offset of the first record that differs; None if none does."""
-        return min((one["commitLogOffset"] for one in self.differences), default=None)
+        """Log offset of the first record that differs otherwise than by removal; None if none does."""
+        return min((one["commitLogOffset"] for one in self.differences if one["kind"] != REMOVED), default=None)
 
 
 def audit(
@@ -185,14 +187,17 @@ def _differing_records(
         if a is None or b is None:
             sound = a or b
             assert sound is not None, "one side has the record"
-            if sound["verdict"] is None:
+            if sound["verdict"] in (None, REMOVED):
                 yield _difference("extra" if a is None else "missing", sound)
         elif a["verdict"] is None and b["verdict"] is None:
             if a["size"] != b["size"] or one(offset, a["size"]) != other(offset, b["size"]):
                 yield _difference("different", a)
+        elif {a["verdict"], b["verdict"]} == {None, REMOVED}:
+            sides = [side for side, row in (("first", a), ("second", b)) if row["verdict"] == REMOVED]
+            yield _difference(REMOVED, a if b["verdict"] == REMOVED else b) | {"in": sides}
         else:
-            sound, bad = (b, a) if a["verdict"] is not None else (a, b)
-            sides = [side for side, row in (("first", a), ("second", b)) if row["verdict"] is not None]
+            sound, bad = (b, a) if a["verdict"] not in (None, REMOVED) else (a, b)
+            sides = [side for side, row in (("first", a), ("second", b)) if row["verdict"] not in (None, REMOVED)]
             yield _difference("corrupt", sound) | {"in": sides, "verdict": bad["verdict"]}
 
 

@@ -25,7 +25,14 @@ from tandemq.model.message import TRANSACTION_MASK, SysFlag
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.spark.jobs.tasks import Result
 from tandemq.spark.sources.log.files import LogFiles
-from tandemq.spark.sources.log.ranges import BatchBuilder, DecodeOptions, LogRange, describe_loss, read_planned
+from tandemq.spark.sources.log.ranges import (
+    REMOVED,
+    BatchBuilder,
+    DecodeOptions,
+    LogRange,
+    describe_loss,
+    read_planned,
+)
 
 ENTRIES = pa.schema(
     {
@@ -86,7 +93,9 @@ class Scan:
         written = [_File(self.path(wanted.start, wanted.end, kind), schema, convert) for kind, schema, convert in kinds]
         for rows in read_planned(self.files, reading, [wanted], self._lost):
             whole = maker.batch(rows)
-            sound = whole.filter(pc.is_null(whole.column("verdict")))
+            verdict = whole.column("verdict")
+            # A removed record keeps its queue entry; it has no tags and no keys.
+            sound = whole.filter(pc.fill_null(pc.equal(verdict, REMOVED), fill_value=True))
             for file in written:
                 file.add(sound)
         return {kind: file.close() for (kind, _, _), file in zip(kinds, written, strict=True)}

@@ -432,7 +432,7 @@ def _missing_segments(
 
 
 def _plan(rows: DataFrame, segment_bytes: int, broker_name: str) -> list[_Segment]:
-    """Plan the segments from the first to the last one; each has records.
+    """Plan the segments from the first whole one to the last one; each has records.
 
     Raises:
         ConfigError: the lake has no messages of the group.
@@ -445,9 +445,11 @@ def _plan(rows: DataFrame, segment_bytes: int, broker_name: str) -> list[_Segmen
     found = {int(row["segment"]): (int(row["start"]), int(row["end"])) for row in spans.collect()}
     if not found:
         raise ConfigError(f"the lake has no messages of the broker group {broker_name!r}", hint="see --broker-name")
-    last = max(found)
+    first, last = min(found), max(found)
+    if found[first][0] != first * segment_bytes and first + 1 in found:
+        first += 1  # retention has deleted the beginning of the first file
     plan = []
-    for number in range(min(found), last + 1):
+    for number in range(first, last + 1):
         start = number * segment_bytes
         begin, end = found.get(number, (start + segment_bytes, 0))
         if begin != start:

@@ -20,7 +20,7 @@ from tandemq.spark.jobs.tasks import (
     run_tasks,
 )
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
-from tandemq.spark.sources.log.ranges import RANGE_BYTES, DecodeOptions, LogRange, split
+from tandemq.spark.sources.log.ranges import RANGE_BYTES, REMOVED, DecodeOptions, LogRange, split
 
 TAIL_BYTES = 1 << 20
 COLUMNS = ("commitLogOffset", "size", "topic", "queueId", "queueOffset", "verdict")
@@ -36,6 +36,8 @@ class ScrubResult:
     torn_tail: int
     """Bytes after the last sound record that are not zero: a broker truncates them at start."""
     records: int = 0
+    removed: int = 0
+    """Number of records whose content was removed; sound, and not in `records`."""
     damages: list[Result] = field(default_factory=list)
     lost: list[Result] = field(default_factory=list)
     """start, end, why: log offsets that existed when the scrub began, and were gone when it read them."""
@@ -54,27 +56,31 @@ def scrub(
     with LogFileReader(files) as read:
         end = log_end(read)
         found = ScrubResult(files.start, end, torn_tail(read, end))
-    job = RangeJob(f"scrub {files.directory} {range_bytes}", partial(scrub_range, files), is_check=True)
+    job = RangeJob(f"scrub 2 {files.directory} {range_bytes}", partial(scrub_range, files), is_check=True)
     results = run_tasks(spark, split(files, files.start, end, range_bytes), job, state=state, progress=progress)
     found.lost = merge_losses(results)
     for result in results:
         found.records += result["records"]
+        found.removed += result["removed"]
         found.damages += result["damages"]
     return found
 
 
 def scrub_range(files: LogFiles, wanted: LogRange) -> Result:
     """Verify one range; runs in a worker."""
-    records = 0
+    records = removed = 0
     damages: list[Result] = []
     lost: list[Result] = []
     for rows in read_range(files, DecodeOptions(COLUMNS, inflates=False, keeps_damage=True), wanted, lost):
-        wrong = [at for at, verdict in enumerate(rows.verdicts or []) if verdict is not None]
-        records += len(rows.offsets) - len(wrong)
+        verdicts = rows.verdicts or []
+        gone = verdicts.count(REMOVED)
+        wrong = [at for at, verdict in enumerate(verdicts) if verdict not in (None, REMOVED)]
+        records += len(rows.offsets) - len(wrong) - gone
+        removed += gone
         for at in wrong:
             row = {name: rows.columns[name][at] for name in COLUMNS}
             damages.append({name: value for name, value in row.items() if value is not None})
-    return {"records": records, "damages": damages, LOST: lost}
+    return {"records": records, "removed": removed, "damages": damages, LOST: lost}
 
 
 def torn_tail(read: LogFileReader, end: int) -> int:

@@ -40,7 +40,7 @@ from tandemq.spark.jobs.tasks import (
 from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.runtime.local_paths import local_path
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
-from tandemq.spark.sources.log.ranges import RANGE_BYTES, BatchBuilder, DecodeOptions, LogRange, split
+from tandemq.spark.sources.log.ranges import RANGE_BYTES, REMOVED, BatchBuilder, DecodeOptions, LogRange, split
 
 QUANTILES = (0.5, 0.9, 0.99)
 MINUTE_MS = 60_000
@@ -157,8 +157,9 @@ def _count(batches: Iterator[Any]) -> Result:
     damaged = 0
     parts = []
     for batch in batches:
-        sound = pc.is_null(batch.column("verdict"))
-        damaged += batch.num_rows - (pc.sum(sound).as_py() or 0)
+        verdict = batch.column("verdict")
+        sound = pc.is_null(verdict)
+        damaged += pc.sum(pc.not_equal(verdict, REMOVED)).as_py() or 0
         parts.append(_measures(batch.filter(sound)))
     if not parts:
         return {"damaged": damaged, "cells": [], "queues": [], "topics": []}

@@ -19,14 +19,15 @@ Source: docs/guides/pipeline.md, "The lake"; Delta protocol, "transaction identi
 
 import fcntl
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
@@ -39,6 +40,8 @@ from tandemq.spark.sources.schema import did_you_mean
 COLLECTED = "tandemq-collect"
 """Mark of a lake that is filled from queues instead of logs; its value identifies the checkpoint."""
 LOCK = "_tandemq/compact.lock"
+SETTINGS = {"delta.dataSkippingStatsColumns": "commitLogOffset,storeTimestamp"}
+"""Properties of a new table: no keys of messages in the statistics of compactions."""
 VACUUM_HOURS = 168
 COMPACT_BYTES = 256 << 20
 
@@ -51,6 +54,15 @@ class DataFile:
     rows: int
     bytes: int
     stats: str
+
+
+class OldFiles(NamedTuple):
+    """Files in a lake's directory that are not part of the table."""
+
+    replaced: list[str]
+    """Files of older versions."""
+    unknown: list[str]
+    """Files that no version has: of killed tasks, or of running ones."""
 
 
 class Lake(Protocol):
@@ -108,7 +120,12 @@ class DeltaLake:
             )
         self.path.mkdir(parents=True, exist_ok=True)
         return DeltaTable.create(
-            str(self.path), lake_schema(), mode="error", name="tandemq", description="messages of brokers' commit logs"
+            str(self.path),
+            lake_schema(),
+            mode="error",
+            name="tandemq",
+            description="messages of brokers' commit logs",
+            configuration=SETTINGS,
         )
 
     def identity(self) -> str:
@@ -142,9 +159,54 @@ class DeltaLake:
         self._table.update_incremental()
         return self._table.version()
 
+    def replace(self, removed: Sequence[str], added: Sequence[DataFile]) -> int:
+        """Remove files (paths as from `data_files`) and add others in one commit; returns the version of the table.
+        Holds for a caller of `locked`.
+
+        Raises:
+            LocalError: a file is not part of the table any more, or the table cannot be written; nothing is changed.
+        """
+        now_ms = int(time.time() * 1000)
+        names = [str(Path(path).relative_to(self.path)) for path in removed]
+        sizes = dict(zip(*self._added("path", "size_bytes").values(), strict=True))
+        missing = [name for name in names if name not in sizes]
+        if missing:
+            raise LocalError(f"{self.path}: {missing[0]} is not part of the table any more", hint="repeat the command")
+        actions: list[AddAction | RemoveAction] = [RemoveAction(name, True, now_ms, sizes[name]) for name in names]
+        actions += [AddAction(one.name, one.bytes, {}, now_ms, True, one.stats) for one in added]
+        try:
+            self._table.create_write_transaction(actions, mode="append", schema=self._table.schema(), partition_by=[])
+        except (CommitFailedError, DeltaError) as error:
+            raise LocalError(f"{self.path}: the commit failed: {error}", hint="repeat the command") from error
+        self._table.update_incremental()
+        return self._table.version()
+
     def data_files(self) -> list[str]:
         """As in `Lake`."""
         return [str(self.path / path) for path in self._added("path")["path"]]
+
+    def data_files_of(self, version: int) -> list[str]:
+        """Return the paths of the files of an older version.
+
+        Raises:
+            ConfigError: there is no such version.
+            LocalError: a file of it was deleted since.
+        """
+        try:
+            uris = DeltaTable(str(self.path), version=version).file_uris()
+        except (DeltaError, ValueError, OverflowError) as error:
+            raise ConfigError(
+                f"{self.path} has no version {version} that can be read: {error}",
+                hint=f"the newest is {self._table.version()}",
+            ) from error
+        paths = [str(self.path / Path(uri).name) for uri in uris]
+        gone = [path for path in paths if not Path(path).exists()]
+        if gone:
+            raise LocalError(
+                f"version {version} of {self.path} cannot be read: {gone[0]} was deleted",
+                hint="vacuum and removals delete files of older versions; give a newer version, or none",
+            )
+        return paths
 
     def data_files_within(self, start: int, end: int) -> list[str]:
         """Return the paths of files that may contain records of log offsets `[start, end)` of any broker group,
@@ -154,6 +216,16 @@ class DeltaLake:
             str(self.path / path)
             for path, low, high in zip(*columns, strict=True)
             if low is None or high is None or (low < end and high >= start)
+        ]
+
+    def data_files_before(self, wall_ms: int) -> list[str]:
+        """Return the paths of files that may contain records stored before a time, including files without
+        statistics."""
+        columns = self._added("path", "min.storeTimestamp").values()
+        return [
+            str(self.path / path)
+            for path, low in zip(*columns, strict=True)
+            if low is None or low.timestamp() * 1000 < wall_ms + 1
         ]
 
     def rows(self) -> int:
@@ -171,7 +243,7 @@ class DeltaLake:
 
     def compact(self) -> dict[str, Any]:
         """As in `Lake`; also writes a checkpoint of the table's own log."""
-        with self._locked():
+        with self.locked():
             self._table.update_incremental()
             done = self._table.optimize.compact(target_size=COMPACT_BYTES)
             self._table.create_checkpoint()
@@ -179,15 +251,47 @@ class DeltaLake:
 
     def vacuum(self, hours: int = VACUUM_HOURS, *, dry_run: bool = False) -> list[str]:
         """As in `Lake`. Files of killed tasks, which never became part of the table, are deleted too."""
-        with self._locked():
+        with self.locked():
             self._table.update_incremental()
             return self._table.vacuum(
                 retention_hours=hours, dry_run=dry_run, enforce_retention_duration=False, full=True
             )
 
+    def old_files(self) -> "OldFiles":
+        """Return the files in the lake's directory that are not part of the table."""
+        self._table.update_incremental()
+        replaced, every = (
+            self._table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=full)
+            for full in (False, True)
+        )
+        paths = [{str(self.path / name) for name in names} for names in (replaced, every)]
+        return OldFiles(
+            *(sorted(one for one in found if Path(one).is_file()) for found in (paths[0], paths[1] - paths[0]))
+        )
+
+    def forget(self, holds: Callable[[bytes], bool]) -> int:
+        """Delete entries of the table's own log that contain something, such as a message's key in the statistics that
+        a compaction has written; returns their number. The table stays as it is; versions before a new checkpoint of it
+        cannot be read any more. For a caller that holds `locked`."""
+        log = self.path / "_delta_log"
+        if not any(_holds_in(path, holds) for path in log.iterdir() if path.is_file()):
+            return 0
+        self._table.update_incremental()
+        self._table.create_checkpoint()
+        kept = f"{self._table.version():020d}"
+        found = [path for path in log.iterdir() if path.name[:20].isdigit() and path.name[:20] < kept]
+        holding = [path for path in found if _holds_in(path, holds)]
+        for path in holding:
+            path.unlink()
+        return len(holding)
+
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the lock that excludes other compactions and vacuums."""
+    def locked(self) -> Iterator[None]:
+        """Hold the lock that excludes other compactions, vacuums and rewritings.
+
+        Raises:
+            StoreLocked: another process holds it.
+        """
         path = self.path / LOCK
         path.parent.mkdir(exist_ok=True)
         with path.open("ab") as file:
@@ -204,6 +308,14 @@ class DeltaLake:
                     hint="the lake's file system must support locks (flock)",
                 ) from error
             yield
+
+
+def _holds_in(path: Path, holds: Callable[[bytes], bool]) -> bool:
+    """Return whether a file of a table's log contains something; checkpoints are compressed, and decoded."""
+    if path.suffix != ".parquet":
+        return holds(path.read_bytes())
+    with pq.ParquetFile(path) as file:
+        return any(holds(str(batch.to_pylist()).encode()) for batch in file.iter_batches(1000))
 
 
 def _check_schema(path: Path, found: Any, wanted: Any) -> None:

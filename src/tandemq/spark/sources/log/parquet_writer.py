@@ -17,12 +17,20 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tandemq.spark.runtime.versions import arrow_schema
 from tandemq.spark.sources.log.files import LogFiles
 from tandemq.spark.sources.log.options import LogOptions
-from tandemq.spark.sources.log.ranges import BatchBuilder, DecodeOptions, LogRange, LossCallback, read_planned
+from tandemq.spark.sources.log.ranges import (
+    REMOVED,
+    BatchBuilder,
+    DecodeOptions,
+    LogRange,
+    LossCallback,
+    read_planned,
+)
 from tandemq.spark.sources.schema import message_schema
 
 ROW_GROUP_BYTES = 64 << 20
@@ -56,7 +64,9 @@ class _Writer:
         self._waiting.append(batch)
         self._bytes += batch.nbytes
         self.rows += batch.num_rows
-        self.damaged += batch.num_rows - batch.column("verdict").null_count
+        verdict = batch.column("verdict")
+        if verdict.null_count < batch.num_rows:
+            self.damaged += pc.sum(pc.not_equal(verdict, REMOVED)).as_py() or 0
         for name in RANGED:
             values = batch.column(name).drop_null().cast(pa.int64()).to_numpy(zero_copy_only=False)
             if len(values):

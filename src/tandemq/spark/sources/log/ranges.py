@@ -37,6 +37,8 @@ from tandemq.model.message import SysFlag, decode_properties
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, find_record
 from tandemq.spark.sources.records import Heads, microseconds, read_heads, regular_columns
 
+REMOVED = "removed"
+"""Verdict of a removed record (codec.record.removal): no damage, but no message either."""
 WINDOW_BYTES = 8 << 20
 RECORD_BYTES_MAX = 128 << 20
 DAMAGE_BYTES_MAX = 4 << 20
@@ -79,7 +81,8 @@ class DecodeOptions:
     inflates: bool = True
     """Whether compressed bodies are decompressed; a lake keeps them as stored."""
     keeps_damage: bool = False
-    """Whether damage becomes a row; otherwise it is skipped, or an error if `fails_on_damage`."""
+    """Whether damage becomes a row; otherwise it is skipped, or an error if `fails_on_damage`. Removed records become
+    rows too, and are skipped otherwise."""
     fails_on_damage: bool = True
     maps_properties: bool = False
 
@@ -177,7 +180,7 @@ class LogRangeReader:
     def _regular(self, heads: Heads, base: int) -> Iterator[Rows]:
         reading = self._reading
         columns = None
-        if not reading.maps_properties:
+        if not reading.maps_properties and not (heads.fields["sys_flag"] & int(SysFlag.REMOVED)).any():
             columns = regular_columns(self._buffer, heads, reading.columns, inflates=reading.inflates)
         if columns is not None:
             yield Rows(columns, heads.fields["log_offset"].astype(np.int64))
@@ -258,10 +261,13 @@ class LogRangeReader:
         return b"".join(pieces)
 
     def _single(self, data: bytes, position: int) -> dict[str, Any] | None:
-        """Return the row of a structurally sound record; None if its text or body is unreadable and it is skipped."""
+        """Return the row of a structurally sound record; None if it is skipped: it was removed, or its text or body is
+        unreadable."""
         record = parse_record(data, 0, len(data))
         assert not isinstance(record, str), "its structure has been checked"
         row = self._fields(data, record)
+        if record.sys_flag & SysFlag.REMOVED:
+            return row | {"body": data, "verdict": REMOVED} if self._reading.keeps_damage else None
         wrong = None
         body = data[record.body_start : record.body_end]
         try:

@@ -1,0 +1,221 @@
+"""`tandemq spark remove`, `expire` and `state`: erasure, retention and time travel."""
+
+import json
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tandemq.cli.spark.session import ProgressLine, session_options, spark_session
+from tandemq.cli.support.durations import parse_duration, parse_time
+from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows, time_text
+from tandemq.cli.support.paths import LocalPath
+
+if TYPE_CHECKING:
+    from tandemq.spark.jobs.removal import Removal
+
+EXIT_LEFT = 3
+directory = LocalPath(exists=True, file_okay=False, path_type=Path)
+lake_argument = click.argument("lake", type=directory)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, is_pair, value = text.partition("=")
+    if not is_pair:
+        raise click.UsageError(f"--property {text!r} is not NAME=VALUE")
+    return name, value
+
+
+@click.command()
+@click.option("--lake", "lakes", multiple=True, type=directory, help="Remove from this lake; repeatable.")
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    type=directory,
+    help="Remove from the log files in this directory, or in the store directory of a stopped broker; repeatable.",
+)
+@click.option("--key", "keys", multiple=True, help="Messages with this key; repeatable.")
+@click.option("--unique-key", "unique_keys", multiple=True, help="The message with this unique key; repeatable.")
+@click.option(
+    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Messages with this property; repeatable."
+)
+@click.option("--topic", "topics", multiple=True, help="Only of this topic, with its retries; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Only count the messages.")
+@click.option(
+    "--report", "page", type=LocalPath(dir_okay=False, path_type=Path), help="Also write the report to this JSON file."
+)
+@session_options
+@json_option
+def remove(
+    lakes: tuple[Path, ...],
+    logs: tuple[Path, ...],
+    keys: tuple[str, ...],
+    unique_keys: tuple[str, ...],
+    properties: tuple[str, ...],
+    topics: tuple[str, ...],
+    dry_run: bool,
+    page: Path | None,
+    master: str | None,
+    conf: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Remove all messages with a key from lakes and from archived logs, and verify it by a second read.
+
+    A removed message keeps its place, size and times; its body, keys, tags, properties and its producer's address are
+    overwritten. Logs stay valid for brokers and for all commands. Older versions of a lake that have such messages are
+    deleted. Running brokers, consumers and backups are not reached. The command can be repeated. Exit code 3: something
+    is left.
+    """
+    if not lakes and not logs:
+        raise click.UsageError("give --lake or --log")
+    pairs = tuple(map(_pair, properties))
+    with spark_session(master, conf, silent=as_json) as (session, java):
+        from tandemq.spark.jobs import removal  # noqa: PLC0415  # --help needs no Spark
+        from tandemq.spark.jobs.selection import Selection  # noqa: PLC0415
+
+        selection = Selection(keys, unique_keys, pairs, topics)
+        results = []
+        for lake in lakes:
+            progress = ProgressLine(f"remove from {lake}", silent=as_json)
+            results.append(removal.remove_from_lake(session, lake, selection, dry_run=dry_run, progress=progress))
+        for log in logs:
+            progress = ProgressLine(f"remove from {log}", silent=as_json)
+            results.append(removal.remove_from_log(session, log, selection, dry_run=dry_run, progress=progress))
+        report = removal.report(
+            selection, results, dry_run=dry_run, made=datetime.now(UTC).isoformat(timespec="seconds")
+        )
+    if page is not None:
+        page.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if as_json:
+        show_json(report | {"java": java})
+    else:
+        _show_removal(results, report["notReached"], dry_run=dry_run)
+    if not all(one.is_complete for one in results):
+        raise click.exceptions.Exit(EXIT_LEFT)
+
+
+def _show_removal(results: "list[Removal]", not_reached: list[str], *, dry_run: bool) -> None:
+    for one in results:
+        verb = "found" if dry_run else "removed"
+        click.echo(f"{one.kind} {one.path}: {verb} {one.messages} messages in {one.files} files")
+        show = [{"topic": topic, "messages": count} for topic, count in one.topics.items()]
+        if show:
+            show_rows(show, as_json=False)
+        if one.old_files:
+            click.echo(f"deleted {one.old_files} files of older versions")
+        if one.found_after is not None:
+            click.echo(f"a second read found {one.found_after} messages")
+        for damage in one.damaged:
+            click.echo(f"left: damaged bytes at {damage['commitLogOffset']}, {damage['size']} bytes, contain a value")
+        for path in one.left:
+            click.echo(f"left: {path} may belong to a running archive: repeat the command in an hour")
+        for lost in one.lost:
+            click.echo(f"lost: log offsets [{lost['start']}, {lost['end']}) {lost['why']}")
+    click.echo("not reached:")
+    for what in not_reached:
+        click.echo(f"  {what}")
+
+
+@click.command()
+@lake_argument
+@click.option("--older-than", metavar="AGE", help="Delete messages stored longer ago than this: 90d, 12h.")
+@click.option("--before", metavar="TIME", help="Delete messages stored before this time: 2024-05-31T13:00Z.")
+@click.option("--topic", "topics", multiple=True, help="Only of this topic; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Only count them.")
+@session_options
+@json_option
+def expire(
+    lake: Path,
+    older_than: str | None,
+    before: str | None,
+    topics: tuple[str, ...],
+    dry_run: bool,
+    master: str | None,
+    conf: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Delete old messages from LAKE, in one commit.
+
+    Files with old messages only leave the table; others are rewritten. Archive and collect continue where they were.
+    `vacuum` then deletes the old files, and until it does, older versions of the table can be read.
+    """
+    if (older_than is None) == (before is None):
+        raise click.UsageError("give one of --older-than and --before")
+    if before is not None:
+        before_ms = parse_time(before)
+    else:
+        before_ms = int((time.time() - parse_duration(older_than or "").total_seconds()) * 1000)
+    with spark_session(master, conf, silent=as_json) as (session, java):
+        from tandemq.spark.jobs.retention import expire as run  # noqa: PLC0415  # --help needs no Spark
+
+        progress = ProgressLine("expire", silent=as_json)
+        done = run(session, lake, before_ms, topics=topics, dry_run=dry_run, progress=progress)
+    facts = asdict(done) | {"before": time_text(before_ms), "dry_run": dry_run}
+    if as_json:
+        show_json(facts | {"java": java})
+        return
+    rows = [{"topic": topic, "messages": count} for topic, count in facts.pop("topics").items()]
+    show_rows(rows, as_json=False, empty="no messages are that old")
+    show_facts(facts, as_json=False)
+
+
+@click.command()
+@lake_argument
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--at", metavar="TIME", help="Messages stored before this time: 2024-05-31T13:00Z; by default all.")
+@click.option("--from", "from_", metavar="TIME", help="Messages stored at this time or later.")
+@click.option("--version", type=click.IntRange(0), help="An older version of the lake's table.")
+@click.option(
+    "--latest-by-key", is_flag=True, help="Only the last message of each key; one with an empty body deletes it."
+)
+@click.option(
+    "--output", type=LocalPath(path_type=Path), help="Write the messages to this new directory, as Parquet files."
+)
+@session_options
+@json_option
+def state(
+    lake: Path,
+    topics: tuple[str, ...],
+    at: str | None,
+    from_: str | None,
+    version: int | None,
+    latest_by_key: bool,
+    output: Path | None,
+    master: str | None,
+    conf: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Show what TOPIC held at a moment: all messages stored until then, or the last one of each key.
+
+    Prints counts by queue; --output writes the messages themselves.
+    """
+    times = [parse_time(text) if text is not None else None for text in (from_, at)]
+    if output is not None and output.exists():
+        raise click.UsageError(f"{output} exists: give a new directory")
+    with spark_session(master, conf, silent=as_json) as (session, java):
+        from pyspark.sql import functions as F  # noqa: PLC0415  # --help needs no Spark
+
+        from tandemq.spark.jobs.moments import TimeSpan  # noqa: PLC0415
+        from tandemq.spark.jobs.state import topic_state  # noqa: PLC0415
+
+        rows = topic_state(session, lake, topics, span=TimeSpan(*times), version=version, latest_by_key=latest_by_key)
+        if output is not None:
+            rows.write.parquet(str(output))
+            rows = session.read.parquet(str(output))
+        ms = F.unix_millis("storeTimestamp")
+        found = rows.groupBy("topic", "brokerName", "queueId").agg(
+            F.count("*").alias("messages"),
+            F.sum("size").alias("bytes"),
+            F.min(ms).alias("first"),
+            F.max(ms).alias("last"),
+        )
+        queues = [row.asDict() for row in found.orderBy("topic", "brokerName", "queueId").collect()]
+    if as_json:
+        show_json({"queues": queues, "messages": sum(row["messages"] for row in queues), "java": java})
+        return
+    show = [row | {"first": time_text(row["first"]), "last": time_text(row["last"])} for row in queues]
+    show_rows(show, as_json=False, empty="no messages")

@@ -1,0 +1,384 @@
+"""Removal of messages by key from lakes and from directories of log files, for erasure requests.
+
+    lake   file with such rows ─► a new file, in which they are removed records ─► one commit ─► the old file is deleted
+    log    record ─► its removed form (codec.record.removal), in place: a synced note with the new bytes, then the log
+    both   a second read must find none
+
+A removed record keeps its place, so that a log, and the log restored from a lake, stay contiguous and valid. Older
+versions of a lake lose the files with such rows, also those that a compaction or a killed task has left, and entries of
+Delta's log whose statistics have one of the values. A stopped run is repeated: it finds what is left, and finishes the
+writes of a note that it finds.
+
+Source: docs/guides/dataset.md, "Remove messages".
+"""
+
+import base64
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from tandemq.codec.record.removal import removed_record
+from tandemq.errors import LocalError, ProtocolError, StoreDamaged
+from tandemq.real.disk import RealDisk
+from tandemq.spark.jobs.rewrite import BATCH_ROWS, DAMAGE, lake_files, rewrite
+from tandemq.spark.jobs.selection import COLUMNS, Selection
+from tandemq.spark.jobs.stats import LakeFile
+from tandemq.spark.jobs.tasks import LOST, ProgressCallback, RangeJob, Result, no_progress, read_range, run_tasks
+from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.lake.records import encode_row
+from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
+from tandemq.spark.sources.log.ranges import RANGE_BYTES, REMOVED, BatchBuilder, DecodeOptions, LogRange, split
+
+NOTE = ".removing"
+"""Suffix of the note beside a log file: the records to overwrite, without what they held before."""
+YOUNG_S = 3600
+"""Age below which a file that is not part of the table may belong to a running archive, and is not deleted."""
+STATISTIC_BYTES = 32
+"""Length from which writers may cut a text in statistics."""
+_FIND = pa.schema(
+    {
+        "topic": pa.string(),
+        "commitLogOffset": pa.int64(),
+        "size": pa.int32(),
+        "properties": pa.string(),
+        "body": pa.binary(),
+        "verdict": pa.string(),
+    }
+)
+NOT_REACHED = (
+    "logs of running brokers and their replicas: retention (fileReservedTime) deletes them",
+    "messages that consumers have processed, stored or forwarded, also to other topics under other keys",
+    "bodies: a message that only mentions the value in its body is not removed",
+    "copies, snapshots and backups of the lakes and logs given, and files that other queries have made of them",
+)
+"""What a removal does not reach."""
+
+
+@dataclass(slots=True)
+class Removal:
+    """Result for one lake or log."""
+
+    kind: str
+    """lake or log."""
+    path: str
+    messages: int = 0
+    """Messages removed by this run; with `dry_run` found."""
+    topics: dict[str, int] = field(default_factory=dict)
+    """Of them, by topic."""
+    files: int = 0
+    """Files rewritten, or overwritten in part."""
+    old_files: int = 0
+    """Of a lake: files and log entries of older versions that were deleted."""
+    version: int | None = None
+    """Of a lake: version of the table without the messages."""
+    damaged: list[Result] = field(default_factory=list)
+    """Damage whose bytes contain a value: file or log offset, and size. It is left as it is."""
+    left: list[str] = field(default_factory=list)
+    """Files that are not part of the table, contain such messages, and may belong to a running archive."""
+    lost: list[Result] = field(default_factory=list)
+    """Log offsets that disappeared while they were read."""
+    found_after: int | None = None
+    """Messages found by the second read; None with `dry_run`."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left."""
+        return not (self.damaged or self.left or self.lost or self.found_after)
+
+
+# Lakes.
+
+
+@dataclass(frozen=True, slots=True)
+class _Erasure:
+    """Replaces selected rows by removed ones; serialized to tasks."""
+
+    selection: Selection
+
+    @property
+    def columns(self) -> list[str]:
+        return COLUMNS
+
+    def matches(self, batch: Any) -> Any:
+        return self.selection.matches(batch)
+
+    def replaced(self, batch: Any) -> Any:
+        count = batch.num_rows
+        times = [pc.divide(batch.column(name).cast(pa.int64()), 1000) for name in ("bornTimestamp", "storeTimestamp")]
+        rows = batch.to_pylist()
+        for row, born, store in zip(rows, *(column.to_pylist() for column in times), strict=True):
+            row |= {"bornTimestamp": born, "storeTimestamp": store}
+        texts = pa.nulls(count, pa.string())
+        instead = {
+            "key": texts,
+            "tags": texts,
+            "bornHost": texts,
+            "properties": texts,
+            "body": pa.array([_removed_row(row) for row in rows], pa.binary()),
+            "verdict": pa.array([REMOVED] * count),
+            "flag": pa.array([0] * count, pa.int32()),
+            "bodyCrc": pa.nulls(count, pa.int32()),
+        }
+        columns = [instead[name] if name in instead else batch.column(name) for name in batch.schema.names]
+        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _removed_row(row: Result) -> bytes:
+    """Return the removed record of a row; nothing if the row cannot be encoded."""
+    try:
+        return removed_record(encode_row(row))
+    except (StoreDamaged, ProtocolError):
+        return b""
+
+
+def remove_from_lake(
+    spark: SparkSession,
+    lake: Path,
+    selection: Selection,
+    *,
+    dry_run: bool = False,
+    progress: ProgressCallback = no_progress,
+) -> Removal:
+    """Remove messages from a lake, and its files and versions that still have them.
+
+    Args:
+        dry_run: only find them.
+    Raises:
+        ConfigError: there is no lake. Also as `rewrite`.
+    """
+    table = DeltaLake(lake)
+    changed = rewrite(spark, table, _Erasure(selection), dry_run=dry_run, progress=progress)
+    done = Removal("lake", str(table.path), changed.rows, changed.topics, version=changed.version)
+    done.files = changed.files_rewritten + changed.files_removed
+    if dry_run:
+        return done
+    with table.locked():
+        old = table.old_files()
+        holding = _holding(spark, selection, [*old.replaced, *old.unknown])
+        for path in holding:
+            if path in old.unknown and time.time() - Path(path).stat().st_mtime < YOUNG_S:
+                done.left.append(path)
+            else:
+                Path(path).unlink()
+                done.old_files += 1
+        done.old_files += table.forget(_Mentions(selection.values))
+    found = rewrite(spark, table, _Erasure(selection), dry_run=True)
+    done.found_after = found.rows
+    done.damaged = _doubtful(spark, selection, table)
+    return done
+
+
+class _Mentions:
+    """Tells whether bytes contain one of some values, plain or in JSON; statistics may have their beginning only."""
+
+    def __init__(self, values: Sequence[str]) -> None:
+        forms = {
+            form for value in values for form in (value, json.dumps(value)[1:-1], json.dumps(json.dumps(value))[3:-3])
+        }
+        self._forms = [form.encode()[:STATISTIC_BYTES] for form in forms]
+
+    def __call__(self, data: bytes) -> bool:
+        return any(form in data for form in self._forms)
+
+
+def _holding(spark: SparkSession, selection: Selection, paths: list[str]) -> list[str]:
+    """Return the files that hold selected messages."""
+    ranges = lake_files(paths)
+    results = run_tasks(spark, ranges, RangeJob("find", partial(_holds, selection)))
+    return [one.path for one, result in zip(ranges, results, strict=True) if result["holds"]]
+
+
+def _holds(selection: Selection, wanted: LakeFile) -> Result:
+    """Return whether a file holds selected messages; one that a killed task left incomplete counts, as it may."""
+    try:
+        with pq.ParquetFile(wanted.path) as file:
+            batches = file.iter_batches(BATCH_ROWS, columns=COLUMNS)
+            return {"holds": any(pc.any(selection.matches(batch)).as_py() for batch in batches)}
+    except pa.ArrowInvalid:
+        return {"holds": True}
+
+
+def _doubtful(spark: SparkSession, selection: Selection, table: DeltaLake) -> list[Result]:
+    ranges = lake_files(table.data_files())
+    results = run_tasks(spark, ranges, RangeJob("damage", partial(_doubtful_in, selection)))
+    return [one for result in results for one in result["damaged"]]
+
+
+def _doubtful_in(selection: Selection, wanted: LakeFile) -> Result:
+    found: list[Result] = []
+    names = ["verdict", "body", "brokerName", "commitLogOffset", "size"]
+    with pq.ParquetFile(wanted.path) as file:
+        if not _has_verdicts(file):
+            return {"damaged": []}
+        for batch in file.iter_batches(BATCH_ROWS, columns=names):
+            rows = batch.filter(pa.array(selection.doubtful(batch))).drop_columns(["verdict", "body"])
+            found += rows.to_pylist()
+    return {"damaged": found}
+
+
+def _has_verdicts(file: Any) -> bool:
+    return any(pc.count(batch.column(0)).as_py() for batch in file.iter_batches(BATCH_ROWS, columns=["verdict"]))
+
+
+# Logs.
+
+
+def remove_from_log(
+    spark: SparkSession,
+    store: Path,
+    selection: Selection,
+    *,
+    dry_run: bool = False,
+    range_bytes: int = RANGE_BYTES,
+    progress: ProgressCallback = no_progress,
+) -> Removal:
+    """Remove messages from a directory of log files, or from the store directory of a stopped broker.
+
+    Args:
+        dry_run: only find them.
+    Raises:
+        StoreLocked: a broker runs on the store. LocalError: a file cannot be written. Also as `open_log`, `run_tasks`.
+    """
+    files = open_log(store)
+    done = Removal("log", files.directory)
+    with _unused(store, files):
+        if not dry_run:
+            for start in files.starts:
+                _finish_note(files, start)
+        results = _find(spark, files, selection, range_bytes, progress)
+        by_file: dict[int, list[Result]] = {}
+        topics: Counter[str] = Counter()
+        for one in (one for result in results for one in result["found"]):
+            by_file.setdefault(one["at"] - one["at"] % files.segment_bytes, []).append(one)
+            topics[one["topic"]] += 1
+        done.messages, done.topics, done.files = topics.total(), dict(sorted(topics.items())), len(by_file)
+        if not dry_run:
+            for start, found in by_file.items():
+                _overwrite(files, start, found)
+            results = _find(spark, files, selection, range_bytes)
+            done.found_after = sum(len(result["found"]) for result in results)
+        done.damaged = [one for result in results for one in result["damaged"]]
+        done.lost = [one for result in results for one in result[LOST]]
+    return done
+
+
+@contextmanager
+def _unused(store: Path, files: LogFiles) -> Iterator[None]:
+    """Hold the lock of a store directory, if it is one; brokers hold it while they run."""
+    if Path(files.directory) == store.absolute():
+        yield
+        return
+    had_lock = (store / "lock").exists()
+    disk = RealDisk(store)
+    disk.lock()
+    try:
+        yield
+    finally:
+        disk.unlock()
+        if not had_lock:
+            (store / "lock").unlink(missing_ok=True)
+
+
+def _find(
+    spark: SparkSession,
+    files: LogFiles,
+    selection: Selection,
+    range_bytes: int,
+    progress: ProgressCallback = no_progress,
+) -> list[Result]:
+    with LogFileReader(files) as read:
+        end = log_end(read)
+    job = RangeJob("remove", partial(_find_in, files, selection))
+    return run_tasks(spark, split(files, files.start, end, range_bytes), job, progress=progress)
+
+
+def _find_in(files: LogFiles, selection: Selection, wanted: LogRange) -> Result:
+    """Find the selected messages of one range, and damage that contains a value; runs in a worker."""
+    maker, lost = BatchBuilder(files, _FIND), list[Result]()
+    found: list[Result] = []
+    damaged: list[Result] = []
+    reading = DecodeOptions(tuple(_FIND.names), inflates=False, keeps_damage=True)
+    for rows in read_range(files, reading, wanted, lost):
+        batch = maker.batch(rows)
+        mask = selection.matches(batch).to_numpy(zero_copy_only=False)
+        doubtful = selection.doubtful(batch) & ~mask
+        for at in np.flatnonzero(mask | doubtful).tolist():
+            offset, size = (batch.column(name)[at].as_py() for name in ("commitLogOffset", "size"))
+            if mask[at]:
+                found.append({"at": offset, "size": size, "topic": batch.column("topic")[at].as_py() or DAMAGE})
+            else:
+                damaged.append({"commitLogOffset": offset, "size": size})
+    return {"found": found, "damaged": damaged, LOST: lost}
+
+
+def _overwrite(files: LogFiles, start: int, found: list[Result]) -> None:
+    """Overwrite the records of one file; a kill at any time leaves a note with which the next run finishes it."""
+    with LogFileReader(files) as read:
+        writes = [
+            {"at": one["at"], "record": base64.b64encode(removed_record(read(one["at"], one["size"]))).decode()}
+            for one in found
+        ]
+    path = Path(files.path(start))
+    RealDisk(path.parent).replace(path.name + NOTE, json.dumps(writes).encode())
+    _finish_note(files, start)
+
+
+def _finish_note(files: LogFiles, start: int) -> None:
+    """Do the writes of a note, if there is one, and delete it."""
+    path = Path(files.path(start))
+    note = path.with_name(path.name + NOTE)
+    if not note.exists():
+        return
+    try:
+        with path.open("r+b") as file:
+            for one in json.loads(note.read_text(encoding="utf-8")):
+                file.seek(one["at"] - start)
+                file.write(base64.b64decode(one["record"]))
+            file.flush()
+            os.fsync(file.fileno())
+        note.unlink()
+    except OSError as error:
+        raise LocalError(f"{path} cannot be overwritten: {error.strerror}", hint="repeat the command") from error
+
+
+# Report.
+
+
+def report(selection: Selection, results: list[Removal], *, dry_run: bool, made: str) -> Result:
+    """Return the report of a removal. It has no key or value, only their SHA-256."""
+    return {
+        "made": made,
+        "dryRun": dry_run,
+        "selection": selection.digest(),
+        "complete": all(one.is_complete for one in results) and not dry_run,
+        "results": [
+            {
+                "kind": one.kind,
+                "path": one.path,
+                "messages": one.messages,
+                "topics": one.topics,
+                "files": one.files,
+                "oldFiles": one.old_files,
+                "version": one.version,
+                "foundAfter": one.found_after,
+                "damaged": one.damaged,
+                "left": one.left,
+                "lost": one.lost,
+            }
+            for one in results
+        ],
+        "notReached": list(NOT_REACHED),
+    }
