@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, sync_playwright
 from tandemq.coordination.registry.records import Mode
 from tandemq.run.children import ChildCluster
 from tests.browser.served import ServedConsole, Visitor, chromium
-from tests.unit.console.lakes import write_checks, write_lake
+from tests.unit.console.lakes import write_checks, write_lake, write_project
 
 SMALL: dict[str, str | int | float | bool] = {
     "mappedFileSizeCommitLog": 16 << 20,
@@ -49,6 +49,7 @@ def cluster(directory: Path) -> Iterator[ChildCluster]:
 def console(cluster: ChildCluster, directory: Path) -> Iterator[ServedConsole]:
     """A console that publishes, with files of a pipeline; viewers see no bodies."""
     pipeline = ["--lake", str(write_lake(directory / "lake")), "--report", str(directory / "report.html")]
+    pipeline += ["--project", str(write_project(directory / "shop"))]
     pipeline += [word for path in write_checks(directory) for word in ("--job-state", str(path))]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TANDEMQ_SECRET_FILE", cluster.secret_file)

@@ -197,6 +197,9 @@ def test_pipeline_shows_lakes_and_checks(new_visitor: NewVisitor, console: Serve
     row = page.get_by_role("row").filter(has_text="broker-a")
     expect(row.first).to_contain_text("3,096")
     expect(page.get_by_text("2 faults, the first at log offset 1200")).to_be_visible()
+    query = page.get_by_role("row").filter(has_text="gold_minutes")
+    expect(query).to_contain_text("in progress")
+    expect(query).to_contain_text("40, 2.0 KiB")
     visitor.picture("pipeline")
 
 

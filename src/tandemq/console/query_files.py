@@ -32,6 +32,8 @@ class QueryStatus:
     """A streaming query."""
 
     name: str
+    is_declarative: bool = False
+    """Whether it is a flow of a declarative pipeline."""
     id: str = ""
     error: str = ""
     """Why its files cannot be read, or why it failed; "" otherwise."""
@@ -82,7 +84,7 @@ def read_project(path: Path) -> ProjectStatus:
     for query in queries:
         if (report := reports.get(query.id)) is not None:
             _add_report(query, report)
-    found.queries = sorted([*queries, *faults], key=lambda one: one.name)
+    found.queries = sorted([*queries, *faults], key=lambda one: (one.is_declarative, one.name))
     if not found.queries:
         found.error = "it has no streaming queries yet"
     return found
@@ -117,7 +119,7 @@ def _with_metadata(*roots: Path) -> Iterator[Path]:
 
 
 def _query(name: str, directory: Path) -> QueryStatus:
-    found = QueryStatus(name)
+    found = QueryStatus(name, is_declarative=directory.name.isdigit())
     try:
         found.id = str(msgspec.json.decode(_text(directory / "metadata"), type=dict)["id"])
         planned, ended = _batches(directory / "offsets"), _batches(directory / "commits")

@@ -1,10 +1,8 @@
 """Streaming queries of pipeline projects: what the console reads of checkpoints and progress files."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,71 +10,18 @@ from tandemq.console import query_files
 from tandemq.console.pipeline_files import PipelinePaths
 from tandemq.console.query_files import read_project
 from tandemq.console.services import ConsoleSettings
-from tandemq.spark.runtime.query_files import ProgressFiles, add_progress, messages_behind
+from tandemq.spark.runtime.query_files import messages_behind
 from tests.spec import spec
 from tests.unit.console.conftest import Browser
+from tests.unit.console.lakes import WATERMARK_MS, progress, queue_ends, write_progress, write_project
 
 BrowserOf = Callable[[str], Browser]
-WATERMARK_MS = 1_767_608_000_000
-SECOND_MS = 1_000
-
-
-def write_checkpoint(
-    directory: Path, identity: str, ends: list[dict[str, Any]], commits: int, watermark_ms: int = 0
-) -> Path:
-    """Write a checkpoint as Spark does: a planned micro-batch per end, of which some are committed."""
-    for name in ("offsets", "commits"):
-        (directory / name).mkdir(parents=True)
-    (directory / "metadata").write_text(json.dumps({"id": identity}))
-    for batch, end in enumerate(ends):
-        plan = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": 1, "conf": {}}
-        (directory / "offsets" / str(batch)).write_text(f"v1\n{json.dumps(plan)}\n{json.dumps(end)}")
-        (directory / "offsets" / f".{batch}.crc").write_text("")
-        if batch < commits:
-            commit = directory / "commits" / str(batch)
-            commit.write_text(f'v1\n{{"nextBatchWatermarkMs":{watermark_ms}}}')
-            os.utime(commit, (1_767_608_400, 1_767_608_400))
-    return directory
-
-
-def queue_ends(*numbers: int) -> list[dict[str, Any]]:
-    return [{"Orders": {"broker-a": {"epoch": 3, "0": number, "1": 0}}} for number in numbers]
-
-
-def progress(batch: int, rows: int, **more: Any) -> dict[str, Any]:
-    """Return a progress report with the fields that Spark 4.3 gives."""
-    return {
-        "batchId": batch,
-        "timestamp": "2026-01-05T10:20:00.000Z",
-        "numInputRows": rows,
-        "processedRowsPerSecond": 120.5,
-        "durationMs": {"triggerExecution": 250},
-        "eventTime": {"watermark": "2026-01-05T10:13:20.000Z"},
-        "stateOperators": [{"numRowsTotal": 40, "memoryUsedBytes": 2_048, "numRowsDroppedByWatermark": 2}],
-        "sources": [{"endOffset": queue_ends(100)[0], "latestOffset": queue_ends(130)[0]}],
-    } | more
-
-
-def write_progress(project: Path, name: str, identity: str, *reports: dict[str, Any], state: str = "running") -> None:
-    """Write a progress file by the code that drivers use."""
-    known: dict[str, Any] = {"query": name, "id": identity, "state": state, "history": []}
-    for one in reports:
-        add_progress(known, one)
-    ProgressFiles(project / "progress")._write(known)
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """Plain and declarative queries: committed, in progress, refreshed, not begun."""
-    home = tmp_path / "shop"
-    write_checkpoint(home / "checkpoints" / "bronze", "b", queue_ends(60, 100), 2)
-    write_checkpoint(home / "checkpoints" / "gold_minutes", "g", [{"logOffset": n} for n in range(3)], 2, WATERMARK_MS)
-    write_checkpoint(home / "checkpoints" / "gold_unpaid", "u", [], 0)
-    flows = home / "storage" / "_checkpoints" / "spark_catalog" / "lake"
-    write_checkpoint(flows / "silver" / "silver" / "9", "old", [{}], 1)
-    write_checkpoint(flows / "silver" / "silver" / "10", "s", queue_ends(5, 12, 19), 3)
-    write_progress(home, "gold_minutes", "g", progress(0, 60), progress(1, 40))
-    return home
+    return write_project(tmp_path / "shop")
 
 
 @spec("C11")
@@ -87,6 +32,7 @@ def test_queries_have_their_last_committed_batch_watermark_and_rows(project: Pat
     assert (minutes.batch, minutes.is_pending, minutes.watermark_ms) == (1, True, WATERMARK_MS)
     assert (unpaid.name, unpaid.batch, unpaid.is_pending, unpaid.error) == ("gold_unpaid", None, False, "")
     assert (silver.name, silver.id, silver.batch, silver.history) == ("silver", "s", 2, [7, 7])
+    assert [one.is_declarative for one in (bronze, minutes, unpaid, silver)] == [False, False, False, True]
 
 
 @spec("C11")
@@ -153,6 +99,14 @@ class TestPages:
         page = browser_of("viewer").get("/pipeline").text
         assert "Project shop" in page
         assert "there is no such directory" in page
-        assert "micro-batch in progress" in page
-        for text in ("bronze", "gold_minutes", "gold_unpaid", "silver", "120.5", "40, 2.0 KiB", "2026-01-05"):
+        assert "in progress" in page
+        for text in (
+            "bronze",
+            "gold_minutes",
+            "gold_unpaid",
+            "silver (declarative)",
+            "120.5",
+            "40, 2.0 KiB",
+            "2026-01-05",
+        ):
             assert text in page

@@ -380,6 +380,7 @@ class QueryState(Output, frozen=True, kw_only=True):
     """A streaming query of a project, from its checkpoint and its progress file. Null: unknown, or it has none."""
 
     name: str
+    is_declarative: bool
     error: Annotated[str, Meta(description="Why its files cannot be read, or why it failed; empty otherwise.")]
     state: Annotated[str, Meta(description="What it last wrote: running, ended, failed, unknown.")]
     batch: int | None

@@ -70,6 +70,7 @@ def _check(one: CheckStatus) -> CheckState:
 def _query(one: QueryStatus) -> QueryState:
     return QueryState(
         name=one.name,
+        is_declarative=one.is_declarative,
         error=one.error,
         state=one.state,
         batch=one.batch,
