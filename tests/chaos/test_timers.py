@@ -79,7 +79,7 @@ def recalled_is_delivered(logs: Logs) -> None:
     logs["messages"].append(waiting(10, "a-46"))
 
 
-@spec("S01")
+@spec("S01", "S02")
 @pytest.mark.parametrize(
     ("change", "text"),
     [

@@ -14,6 +14,7 @@ from tandemq.codec.ha import Heartbeat
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.storage.store import Store
 
 
 class BrokerRole(ABC):
@@ -172,3 +173,24 @@ class CurrentRole:
     def waits_for_replicas(self) -> bool:
         """See `BrokerRole.waits_for_replicas`."""
         return self.role.waits_for_replicas
+
+
+class Mastership:
+    """The mastership for which a part has read its state from the log: an epoch, in which the log was not truncated."""
+
+    def __init__(self, role: CurrentRole, store: Store) -> None:
+        """Begin with none."""
+        self._role = role
+        self._log = store.log
+        self._read_in = (-1, -1)
+
+    def is_current(self) -> bool:
+        """Whether it is the present one, so that what was read holds."""
+        return self._read_in == (self._role.role.epoch, self._log.truncations)
+
+    def is_renewed(self) -> bool:
+        """Take the present one; return whether it is another than before, so that everything has to be read again."""
+        if self.is_current():
+            return False
+        self._read_in = (self._role.role.epoch, self._log.truncations)
+        return True

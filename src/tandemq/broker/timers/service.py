@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tandemq.boundary import Job, Now
 from tandemq.broker.context import CurrentConfig, CurrentTurn
-from tandemq.broker.role import CurrentRole
+from tandemq.broker.role import CurrentRole, Mastership
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.send.timed_message import precision_ms, rounded_down
 from tandemq.broker.state.schedule import Schedule
@@ -133,8 +133,8 @@ class TimedMessages:
         self.table: PendingTimers | None = None
         """None: not a master, or not read yet."""
         self._loader: TimerLoader | None = None
-        self._mastership = (-1, -1)
-        """Epoch, and truncations of the log, for which the table holds."""
+        self._mastership = Mastership(role, store)
+        """That for which the table holds."""
         self._progress = NOTHING
         """Of the last done record."""
         self._progress_end = 0
@@ -165,10 +165,8 @@ class TimedMessages:
         if not self._role.is_master:
             self._forget()
             return
-        mastership = (self._role.role.epoch, self._store.log.truncations)
-        if mastership != self._mastership:
+        if self._mastership.is_renewed():
             self._forget()
-            self._mastership = mastership
         if self._send.refusal is not None:
             return
         if self.table is None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tandemq.boundary import Now, Outbox
 from tandemq.broker.connections.client_requests import notify
 from tandemq.broker.context import CurrentConfig, CurrentTurn
-from tandemq.broker.role import CurrentRole
+from tandemq.broker.role import CurrentRole, Mastership
 from tandemq.broker.send.half_message import CHECK_TIMES, FIRST_OFFSET, HalfMessage, read_half
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.clients import Clients, Member
@@ -101,8 +101,8 @@ class Transactions:
         self.table: OpenTransactions | None = None
         """None: not a master, or not read yet."""
         self._loader: TransactionLoader | None = None
-        self._mastership = (-1, -1)
-        """Epoch, and truncations of the log, for which the table holds."""
+        self._mastership = Mastership(role, store)
+        """That for which the table holds."""
         self._ended: dict[int, bool] = {}
         """Ends of this turn: queue offset of the newest copy, and whether the transaction was given up."""
         self._unnoted: list[int] = []
@@ -137,10 +137,8 @@ class Transactions:
         if not self._role.is_master or (self._send.refusal is not None and self.table is None):
             self._forget()
             return
-        mastership = (self._role.role.epoch, self._store.log.truncations)
-        if mastership != self._mastership:
+        if self._mastership.is_renewed():
             self._forget()
-            self._mastership = mastership
         if self.table is None:
             self._load(now)
         elif self._send.refusal is None:
@@ -149,7 +147,7 @@ class Transactions:
 
     def hurry(self, now: Now) -> None:
         """Read the open transactions now, if they are few: an end that is refused has to be asked for again."""
-        if self.table is not None and self._mastership != (self._role.role.epoch, self._store.log.truncations):
+        if self.table is not None and not self._mastership.is_current():
             self._forget()
         for _ in range(HURRY_SLICES):
             if self.table is not None or not self._role.is_master or self._send.refusal is not None:
@@ -275,7 +273,7 @@ class Transactions:
         return (
             bool(self.table)
             and role.is_master
-            and self._mastership == (role.role.epoch, self._store.log.truncations)
+            and self._mastership.is_current()
             and role.role.refusal(RequestCode.END_TRANSACTION) is None
         )
 
@@ -512,8 +510,7 @@ class Transactions:
         Raises:
             DiskFailed: the log could not be synced.
         """
-        is_current = self._mastership == (self._role.role.epoch, self._store.log.truncations)
-        if self.table is None or not is_current or (HALF_TOPIC, 0) not in self._store.queues:
+        if self.table is None or not self._mastership.is_current() or (HALF_TOPIC, 0) not in self._store.queues:
             return
         self._store.flush()
         if self._store.log.flushed_offset >= self._store.log.written_end:
