@@ -189,9 +189,9 @@ def test_messages_of_a_new_queue_count_for_the_minimum_size_of_a_batch(tandemq_b
         make_topic(names, "Orders", 2)
         send(names, numbered("Orders", 5, 50), queue=MessageQueue("Orders", "broker-a", 1))
         entered = reader.latestOffset(start, every)
-        assert entered == {"Orders": {"broker-a": {"epoch": 1, "0": 0, "1": 0}}}
+        assert entered["Orders"] == {"broker-a": {"epoch": 1, "0": 0, "1": 0}}
         assert reader.partitions(start, entered) == []
-        assert reader.latestOffset(entered, every) == {"Orders": {"broker-a": {"epoch": 1, "0": 5, "1": 45}}}
+        assert reader.latestOffset(entered, every)["Orders"] == {"broker-a": {"epoch": 1, "0": 5, "1": 45}}
     finally:
         close_clients()
 

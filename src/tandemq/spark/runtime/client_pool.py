@@ -46,6 +46,10 @@ def close_clients() -> None:
             client.close()
 
 
+class _InFlight(OutcomeUnknown):
+    """The timeout interrupted a request."""
+
+
 class ClusterClient:
     """A client of one cluster and the thread of its event loop."""
 
@@ -82,10 +86,14 @@ class ClusterClient:
         start = time.monotonic()
         until = start + timeout_ms / 1000
         hint = f"is the cluster of the name server {self._name_servers} up and reachable from here?"
+        last: NetworkError | None = None
         while True:
             try:
                 return self._wait(self.start(operation), until)
-            except NetworkError as error:
+            except NetworkError as latest:
+                # A request that the timeout interrupts says less than the error of the attempt before.
+                error = last if last is not None and isinstance(latest, _InFlight) else latest
+                last = error
                 now = time.monotonic() + RETRY_PAUSE_S
                 if now >= until:
                     raise NetworkError(f"no answer within {timeout_ms} ms: {error}", hint=hint) from error
@@ -98,7 +106,7 @@ class ClusterClient:
             return started.result(max(0.001, until - time.monotonic()))
         except TimeoutError as error:
             started.cancel()
-            raise OutcomeUnknown("a request is still in flight") from error
+            raise _InFlight("a request is still in flight") from error
 
     def start(self, operation: Operation[T]) -> Future[T]:
         """Start an operation without waiting for it."""

@@ -19,6 +19,8 @@ from tandemq.model.message import MessageQueue
 from tandemq.model.topic import topic_name_error
 
 TOPIC_FORM = '{"topic": {"broker name": {"queue": %s}}}'
+RESERVED = "/"
+"""First character of keys that are no topics: no topic's name begins with it."""
 EARLIEST = -2
 LATEST = -1
 EPOCH = "epoch"
@@ -68,6 +70,8 @@ def read_offsets(tree: object, option: str) -> Position:
     offsets: dict[MessageQueue, int] = {}
     epochs: dict[str, int] = {}
     for topic, brokers in _entries(tree, option):
+        if topic.startswith(RESERVED):
+            continue
         fault = topic_name_error(topic)
         if fault is not None:
             raise ConfigError(f"{option}: {fault}")

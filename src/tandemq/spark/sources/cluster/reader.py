@@ -350,6 +350,10 @@ def _handle_absence(routes: Routes, how: PullSettings, reading: _RangeState) -> 
     if reading.deleted_before and not reading.ends_at and not reading.failures:
         _deleted(how, reading, min(reading.deleted_before.values()))
         return
+    if _is_topic_deleted(reading, master):
+        _lost(how, reading, reading.position, reading.range.end, "are gone: the topic was deleted")
+        reading.position = reading.range.end
+        return
     is_silent = any(isinstance(error, NetworkError) for error in reading.failures.values())
     if is_silent and how.fail_on_data_loss:
         # A member that does not answer now may have it and come back.
@@ -361,6 +365,20 @@ def _handle_absence(routes: Routes, how: PullSettings, reading: _RangeState) -> 
         errors = list(reading.failures.values())
         if all(error.code in FINAL_CODES for error in errors):
             raise errors[0]
+
+
+def _is_topic_deleted(reading: _RangeState, master: str) -> bool:
+    """Return whether the master, or every member if there is none, answered that there is no such topic."""
+    asked = (
+        [master] if master in {*reading.failures, *reading.ends_at, *reading.deleted_before} else [*reading.failures]
+    )
+    answers = [reading.failures.get(address) for address in asked]
+    others = not reading.ends_at and not reading.deleted_before
+    return (
+        bool(answers)
+        and (asked == [master] or others)
+        and all(error is not None and error.code == ResponseCode.TOPIC_NOT_EXIST for error in answers)
+    )
 
 
 def _lost(how: PullSettings, reading: _RangeState, start: int, end: int, why: str) -> None:

@@ -9,12 +9,12 @@ Source: docs/guides/pipeline.md, "Offsets"; docs/reference/requests.md.
 
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from tandemq.client.admin.cluster import topic_names, topic_route
+from tandemq.client.admin.cluster import cluster_info, topic_names, topic_route
 from tandemq.client.admin.queries import TOOLS_GROUP
 from tandemq.client.consumer.offsets.lookup import ask_member, time_offset
 from tandemq.client.core.operations import Invoke, Steps, ask_all, checked, json_object, number, refusal, request
@@ -47,6 +47,8 @@ class QueueLayout:
 
     queues: tuple[MessageQueue, ...]
     members: Mapping[str, Members]
+    clusters: Mapping[str, str] = field(default_factory=dict)
+    """Cluster by broker name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +80,17 @@ def ordered(members: Members, read_from: ReadFrom) -> list[str]:
     return chosen
 
 
-def find_layout(routes: Routes, options: SourceOptions, *, known: Sequence[str] = ()) -> Steps[QueueLayout]:
+def find_layout(
+    routes: Routes, options: SourceOptions, *, known: Sequence[str] = (), expected: Collection[str] = ()
+) -> Steps[QueueLayout]:
     """Return the queues that the options select.
 
     Args:
         known: topics that existed before: one that no longer exists is left out.
+        expected: broker groups that had queues before.
     Raises:
         ConfigError: a topic, broker or queue does not exist; names the existing ones.
-        NetworkError: no name server answers.
+        NetworkError: no name server answers, or none knows a member of an expected group: it may come back.
     """
     topics: Sequence[str] = options.topics or tuple(options.assigned)
     if options.pattern is not None:
@@ -93,6 +98,7 @@ def find_layout(routes: Routes, options: SourceOptions, *, known: Sequence[str] 
         topics = [name for name in names if name not in SYSTEM_TOPICS and re.fullmatch(options.pattern, name)]
     queues: list[MessageQueue] = []
     members: dict[str, Members] = {}
+    clusters: dict[str, str] = {}
     for topic in topics:
         try:
             route = yield from topic_route(routes, topic)
@@ -105,7 +111,17 @@ def find_layout(routes: Routes, options: SourceOptions, *, known: Sequence[str] 
             found = _assigned(topic, found, options.assigned[topic])
         queues += found
         members |= {name: group.members for name, group in route.brokers.items()}
-    return QueueLayout(tuple(sorted(queues)), members)
+        clusters |= {name: group.cluster for name, group in route.brokers.items() if group.cluster}
+    absent = sorted(set(expected) - set(members))
+    if absent:
+        registered = (yield from cluster_info(routes)).brokers
+        away = [name for name in absent if name not in registered]
+        if away:
+            raise NetworkError(
+                f"no member of {', '.join(away)} is registered at the name servers",
+                hint="is it down? failOnDataLoss=false goes on without it",
+            )
+    return QueueLayout(tuple(sorted(queues)), members, clusters)
 
 
 def _unknown(routes: Routes, topic: str) -> Steps[ConfigError]:
@@ -283,6 +299,33 @@ def _first_from(queue: MessageQueue, offset: int, addresses: Sequence[str]) -> S
     if failure is not None:
         raise failure
     return None
+
+
+def find_firsts(
+    layout: QueueLayout, offsets: Mapping[MessageQueue, int], read_from: ReadFrom
+) -> Steps[dict[MessageQueue, StoredMessage | None]]:
+    """Return the first message at or after an offset of each queue, with few requests at the same time.
+
+    None: the preferred members did not return it. This is no statement about the queue.
+    """
+    found: dict[MessageQueue, StoredMessage | None] = dict.fromkeys(offsets)
+    for rank in range(2):
+        for code in (RequestCode.PULL_MESSAGE, RequestCode.TANDEM_REPLICA_PULL):
+            left = [queue for queue, message in found.items() if message is None]
+            asked = {queue: at for queue in left if (at := _member(layout, queue, read_from, rank))}
+            requests = [Invoke(at, pull_request(queue, offsets[queue], 1, code=code)) for queue, at in asked.items()]
+            for queue, answer in zip(asked, (yield from ask_all(requests)), strict=True):
+                if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
+                    found[queue] = decode_messages(answer.body, inflates=False)[0]
+    return found
+
+
+def _member(layout: QueueLayout, queue: MessageQueue, read_from: ReadFrom, rank: int) -> str | None:
+    try:
+        addresses = ordered(layout.members.get(queue.broker_name, {}), read_from)
+    except NetworkError:
+        return None
+    return addresses[rank] if rank < len(addresses) else None
 
 
 def _ask_offset_at(routes: Routes, queue: MessageQueue, wall_ms: int, start: int, end: int) -> Steps[int]:

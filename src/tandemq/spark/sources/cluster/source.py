@@ -13,7 +13,7 @@ Source: docs/guides/pipeline.md; Spark's Kafka source for conventions.
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -24,7 +24,6 @@ from tandemq.model.message import MessageQueue
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.spark.runtime.client_pool import CONNECT_MS, Operation, T, cluster_client
 from tandemq.spark.runtime.versions import (
-    BEGIN,
     Filter,
     ReadAllAvailable,
     ReadLimit,
@@ -37,7 +36,8 @@ from tandemq.spark.runtime.worker import freeze_modules
 from tandemq.spark.sources.cluster import resolve
 from tandemq.spark.sources.cluster.backlog import LAG, find_backlog
 from tandemq.spark.sources.cluster.decode import Decoder, merge
-from tandemq.spark.sources.cluster.offsets import Position, read_offsets
+from tandemq.spark.sources.cluster.identity import Identity, TopicPart, find_others, find_witnesses
+from tandemq.spark.sources.cluster.offsets import RESERVED, Position, read_offsets
 from tandemq.spark.sources.cluster.options import (
     Bound,
     SourceOptions,
@@ -55,6 +55,8 @@ from tandemq.spark.sources.cluster.sink import BatchWriter, StreamWriter
 from tandemq.spark.sources.schema import check_columns, message_schema
 
 log = logging.getLogger(__name__)
+IDENTITY_S = 60
+"""Interval at which a stream checks that topics are still the ones that it has read, and notes a newer message."""
 
 
 class RocketMQDataSource(DataSource):
@@ -296,16 +298,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._committed: Position | None = None
         self._layout: QueueLayout | None = None
         self._epochs: dict[str, Epochs] = {}
+        self._identity_s: float | None = None
+        """When the identity of the topics was checked; None: not since the start."""
         self._is_registered = False
         self._is_beginning = False
         self._batch_s = time.monotonic()
 
     # Offsets.
 
-    def _poll(self, known: Sequence[str] = ()) -> _ClusterState:
-        """Query the cluster. `known`: topics of the query so far, which may have been deleted."""
+    def _poll(self, known: Iterable[MessageQueue] = ()) -> _ClusterState:
+        """Query the cluster. `known`: queues of the query so far; topics may have been deleted, brokers be down."""
         reader, options = self._reader, self._reader.options
-        layout = reader.run(lambda routes: resolve.find_layout(routes, options, known=known))
+        queues = tuple(known)
+        topics = [queue.topic for queue in queues]
+        expected = {queue.broker_name for queue in queues} if options.fail_on_data_loss else set()
+        layout = reader.run(lambda routes: resolve.find_layout(routes, options, known=topics, expected=expected))
         ends = reader.run(lambda _routes: resolve.find_ends(layout, options.read_from))
         epochs = reader.run(lambda _routes: resolve.find_epochs(layout, options.read_from))
         reader.connect_ms = None
@@ -342,33 +349,110 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._is_beginning:
             self._is_beginning = False
             return start
-        before = _position(start)
-        now = self._poll([queue.topic for queue in before.offsets])
+        before, identity = _position(start), Identity.of(start)
+        now = self._poll(before.offsets)
+        is_due = self._is_identity_due(before, now)
+        others = self._check_identity(before, identity, now) if is_due else set()
         self._reader.check_history(before, now.layout, now.epochs)
         self._commit_offsets(before)
-        offsets = self._ends_of(before, now.ends)
+        offsets = self._ends_of(before, now.ends, others)
         if isinstance(limit, ReadMaxRows):
             offsets = limit_rows(before.offsets, offsets, limit.max_rows)
         starts = self._starts_of_new(now, offsets)
         count = sum(max(0, offset - before.offsets[queue]) for queue, offset in offsets.items())
-        if self._is_too_little(count):
+        if not others and self._is_too_little(count):
             if self._is_too_little(count + sum(max(0, now.ends[queue].offset - low) for queue, low in starts.items())):
                 self._note_latest(now, {**before.offsets, **starts})
                 return start
             offsets = dict(before.offsets)
         offsets |= starts
+        if others:
+            offsets |= self._restarted(before, now, others)
         self._note_latest(now, offsets)
         after = Position(offsets, _checked_epochs(before, now.ends, now.epochs))
         if offsets != before.offsets:
             self._batch_s = time.monotonic()
+            identity = self._identify(before, identity, now, offsets, others, renews=is_due)
         self._checked, self._layout, self._epochs = after, now.layout, now.epochs
-        return after.to_json()
+        return after.to_json() | identity.to_json()
 
-    def _ends_of(self, before: Position, ends: Mapping[MessageQueue, QueueEnd]) -> dict[MessageQueue, int]:
+    # Identity of topics.
+
+    def _is_identity_due(self, before: Position, now: _ClusterState) -> bool:
+        """Return whether the identity of the topics is to be checked: after the start, now and then, and when a queue
+        is shorter than before or gone, as it is when its topic has been deleted."""
+        if self._identity_s is None or time.monotonic() - self._identity_s >= IDENTITY_S:
+            return True
+        return any(queue not in now.ends or now.ends[queue].offset < at for queue, at in before.offsets.items())
+
+    def _check_identity(self, position: Position, identity: Identity, now: _ClusterState) -> set[TopicPart]:
+        """Return the topics of broker groups that are not the ones that were read, which are reported as loss.
+
+        Raises:
+            ConfigError: the position is of another cluster.
+        """
+        identity.check_clusters(now.layout)
+        if position.offsets and not any(queue in now.ends for queue in position.offsets):
+            self._reader.report_loss(
+                "no queue of the checkpoint exists: it is of another cluster, or all its topics were deleted"
+            )
+        read_from = self._reader.options.read_from
+        others = self._reader.run(
+            lambda _routes: find_others(now.layout, now.ends, now.epochs, identity, position.epochs, read_from)
+        )
+        for one in others:
+            self._reader.report_loss(
+                f"{one.topic} on {one.broker_name} is not the topic that was read: it was deleted and created again, "
+                f"or its log truncated, or the checkpoint is of another cluster: {one.why}"
+            )
+        self._identity_s = time.monotonic()
+        return {(one.topic, one.broker_name) for one in others}
+
+    def _restarted(
+        self, before: Position, now: _ClusterState, others: Collection[TopicPart]
+    ) -> dict[MessageQueue, int]:
+        """Return the starts of the queues of topics that are not the ones that were read: nothing of them was read."""
+        queues = tuple(
+            queue for queue in before.offsets if (queue.topic, queue.broker_name) in others and queue in now.ends
+        )
+        new, read_from = QueueLayout(queues, now.layout.members), self._reader.options.read_from
+        return self._reader.run(lambda _routes: resolve.find_starts(new, read_from))
+
+    def _identify(
+        self,
+        before: Position,
+        identity: Identity,
+        now: _ClusterState,
+        offsets: Mapping[MessageQueue, int],
+        others: Collection[TopicPart],
+        *,
+        renews: bool,
+    ) -> Identity:
+        """Return the identity of a new position: witnesses where there is none yet, or newer ones of all topics."""
+        witnesses = {part: one for part, one in identity.witnesses.items() if part not in others}
+        last: dict[TopicPart, MessageQueue] = {}
+        for queue, offset in offsets.items():
+            part = queue.topic, queue.broker_name
+            if offset > before.offsets.get(queue, offset) and (renews or part not in witnesses):
+                last.setdefault(part, queue)
+        read_from = self._reader.options.read_from
+        ends = {queue: offsets[queue] for queue in last.values()}
+        found = self._reader.run(lambda _routes: find_witnesses(now.layout, ends, read_from))
+        names = {queue.broker_name for queue in offsets}
+        clusters = {name: cluster for name, cluster in now.layout.clusters.items() if name in names}
+        return Identity({**identity.clusters, **clusters}, {**witnesses, **found})
+
+    # Ends of queues.
+
+    def _ends_of(
+        self, before: Position, ends: Mapping[MessageQueue, QueueEnd], others: Collection[TopicPart]
+    ) -> dict[MessageQueue, int]:
         """Return the end of each queue read so far; a queue that is gone keeps its offset and is reported as loss."""
         offsets: dict[MessageQueue, int] = {}
         for queue, offset in before.offsets.items():
-            if queue not in ends:
+            if (queue.topic, queue.broker_name) in others:
+                offsets[queue] = offset
+            elif queue not in ends:
                 self._reader.report_loss(
                     f"{_name(queue)} is gone: its topic was deleted or has fewer queues, or its brokers left"
                 )
@@ -423,12 +507,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = make_ranges(before.offsets, after.offsets)
         if not ranges:
             return []
-        known = [queue.topic for queue in after.offsets]
         layout, epochs = self._layout, self._epochs
         if after != self._checked or layout is None:
             # A batch repeated after a restart.
-            layout, _, epochs = self._poll(known)
+            now = self._poll(after.offsets)
+            layout, epochs = now.layout, now.epochs
+            others = self._check_identity(after, Identity.of(end), now)
             self._reader.check_history(after, layout, epochs)
+            ranges = [one for one in ranges if (one.queue.topic, one.queue.broker_name) not in others]
         gone = [one for one in ranges if one.queue.broker_name not in layout.members]
         for one in gone:
             self._reader.report_loss(
@@ -468,7 +554,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _position(tree: Mapping[str, Any]) -> Position:
-    offsets = {topic: brokers for topic, brokers in tree.items() if topic != BEGIN}
+    offsets = {topic: brokers for topic, brokers in tree.items() if not topic.startswith(RESERVED)}
     return read_offsets(offsets, "the checkpoint") if offsets else Position({})
 
 
