@@ -31,6 +31,9 @@ FIRST = {
     "timers-again": 24,
     "timers-forgotten": 24,
     "commit-never-confirmed": 107,
+    "filters-let-pass": 11,
+    "filters-drop-unknown": 11,
+    "replies-get-lost": 3,
 }
 """First seed to run, for mutations that need a rare fault."""
 RARE = {
