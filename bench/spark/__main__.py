@@ -23,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.spark.beside import Beside
+from bench.spark.beside import SHAPES, Beside
 from bench.spark.cells import BODY_BYTES, Bench
 from bench.spark.kafka import connector_class_path
 from bench.spark.measure import Cell
@@ -41,6 +41,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=1024, help="MiB of log (default 1024)")
     parser.add_argument("--rounds", type=int, default=3, help="the best of so many (default 3)")
+    parser.add_argument("--shapes", type=int, default=len(SHAPES), help="kinds of messages beside Kafka (default all)")
     parser.add_argument("--only", action="append", choices=CELLS, help="cells")
     parser.add_argument("--memory", default="2g", help="of the driver (default 2g)")
     args = parser.parse_args()
@@ -67,7 +68,7 @@ def main() -> int:
                 cells += getattr(bench, name)()
                 say(f"{name}: done")
         if of_kafka:
-            with Beside(spark, Path(directory), args.mib, args.rounds, say) as beside:
+            with Beside(spark, Path(directory), args.mib, args.rounds, args.shapes, say) as beside:
                 for name in of_kafka:
                     cells += getattr(beside, name.replace("-", "_"))()
                     say(f"{name}: done")

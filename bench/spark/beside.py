@@ -111,8 +111,11 @@ def write_rows(spark: SparkSession, path: Path, shape: Shape, size: int) -> int:
 class Beside:
     """All cells beside Kafka, on two running brokers."""
 
-    def __init__(self, spark: SparkSession, root: Path, mib: int, rounds: int, say: Callable[[str], None]) -> None:
-        """`root`: directory of input and stores."""
+    def __init__(
+        self, spark: SparkSession, root: Path, mib: int, rounds: int, shapes: int, say: Callable[[str], None]
+    ) -> None:
+        """`root`: directory of input and stores; `shapes`: how many of SHAPES."""
+        self._shapes = shapes
         self._spark = spark
         self._root = root
         self._mib = mib
@@ -135,7 +138,7 @@ class Beside:
     def kafka(self) -> list[Cell]:
         """Measure sinks and batch sources."""
         found = []
-        for at, shape in enumerate(SHAPES):
+        for at, shape in enumerate(SHAPES[: self._shapes]):
             cells = self._shape(shape, has_target=at == 0)
             for cell in cells:
                 self._say(f"{cell.name}: {cell.figure}")

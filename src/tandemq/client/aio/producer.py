@@ -118,6 +118,25 @@ class Producer:
         shell.wake()
         return ticket
 
+    def begin_batch(
+        self, messages: Sequence[Message], *, unique_keys: Sequence[str] | None = None, **choice: Unpack[QueueChoice]
+    ) -> list[Ticket[list[SendResult]]]:
+        """Start to send several messages of one topic and return a ticket per request, without waiting. Otherwise as
+        `send_batch`.
+
+        Args:
+            messages: the messages.
+            unique_keys: those of an earlier attempt to send the same messages; by default new ones.
+            choice: see `send`.
+        """
+        shell, core = self._running()
+        select = selector(**choice)
+        tickets = self.traced(
+            messages, lambda some: core.send_batch(some, shell.now, select=select, unique_keys=unique_keys)
+        )
+        shell.wake()
+        return tickets
+
     async def send(self, message: Message, **choice: Unpack[QueueChoice]) -> SendResult:
         """Send one message and wait for the response of the broker.
 

@@ -157,14 +157,23 @@ class ProducerCore:
         return ticket
 
     def send_batch(
-        self, messages: Sequence[Message], now: Now, *, select: Select | None = None
+        self,
+        messages: Sequence[Message],
+        now: Now,
+        *,
+        select: Select | None = None,
+        unique_keys: Sequence[str] | None = None,
     ) -> list[Ticket[list[SendResult]]]:
         """Send several messages of one topic; returns one ticket per request of at most `batch_bytes_max`.
+
+        Args:
+            select: chooses the queue; the messages are not retried then.
+            unique_keys: those of an earlier attempt, one per message; by default new ones.
 
         Raises:
             LocalError, RecordTooLarge: nothing was sent.
         """
-        keys = [self._keys.next(now.wall_ms) for _ in messages]
+        keys = [self._keys.next(now.wall_ms) for _ in messages] if unique_keys is None else unique_keys
         tickets: list[Ticket[list[SendResult]]] = []
         for request in prepare_batches(messages, keys, self.options):
             ticket: Ticket[list[SendResult]] = Ticket()

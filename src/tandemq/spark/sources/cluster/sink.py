@@ -1,6 +1,7 @@
 """Sink of `format("rocketmq")`: rows become messages.
 
-    rows of a task ─► messages, each with a unique key ─► at most `maxInFlight` in flight ─► acknowledged, or retried
+    rows of a task ─► messages, each with a unique key ─► batches ─► at most `maxInFlight` in flight ─► acknowledged,
+                                                                                                        or retried
 
 Delivery is at least once: a repeated task, micro-batch or query sends the same messages again. Each has the same unique
 key again, a hash of (query, batch, partition, row), so that consumers can drop duplicates. This requires that a
@@ -13,10 +14,10 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -28,9 +29,12 @@ from tandemq.client.blocking import LoopThread
 from tandemq.client.core.calls import Ticket
 from tandemq.client.core.operations import Invoke, Steps, ask_all, request
 from tandemq.client.core.routes import MASTER_ID, Routes
+from tandemq.client.core.settings import ProducerOptions
 from tandemq.errors import ConfigError, LocalError, NoRoute, NotConnected, StoreError, TandemError
 from tandemq.model.codes import RequestCode
 from tandemq.model.message import KEY_SEPARATOR, KEYS, TAGS, Message, SendResult, SendStatus, decode_properties
+from tandemq.model.replies import MSG_TYPE
+from tandemq.model.topic import RETRY_PREFIX
 from tandemq.spark.runtime.client_pool import CONNECT_MS, cluster_client
 from tandemq.spark.runtime.versions import DataSourceStreamArrowWriter
 from tandemq.spark.runtime.worker import freeze_modules
@@ -39,6 +43,13 @@ from tandemq.spark.sources.schema import HEADERS, HEADERS_TYPE, SYSTEM_PROPERTIE
 
 log = logging.getLogger(__name__)
 RETRY_PAUSE_S = 0.2
+BATCH_MESSAGES = 128
+BATCH_BYTES = 256 << 10
+"""Limits of a request. All its messages go to one queue, so that larger ones would fill queues unevenly."""
+COMPRESS_ABOVE_BYTES = ProducerOptions(group="spark").compress_above_bytes
+Keyed = tuple[Message, str]
+"""A message and its unique key."""
+T = TypeVar("T")
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties in which Spark passes the query and the micro-batch to a task of a streaming query."""
 
@@ -130,7 +141,7 @@ class _Writer:
         row = 0
         try:
             for arrow in batches:
-                messages: list[tuple[Message, str]] = []
+                messages: list[Keyed] = []
                 for values in _rows(arrow):
                     key = values.get("uniqueKey") or unique_key(query, batch, partition, row)
                     messages.append((make_message(values, self._options, row), key))
@@ -275,6 +286,26 @@ def check_reachable(routes: Routes, topic: str | None) -> Steps[None]:
         raise NotConnected(f"no master of the topic {topic} can be reached: {errors[0].args[0]}")
 
 
+def make_batches(messages: Sequence[Keyed]) -> Iterator[list[Keyed]]:
+    """Divide messages into those that one request sends: of one topic, in their order, within `BATCH_MESSAGES` and
+    `BATCH_BYTES`. Messages that a batch cannot hold, or that are compressed alone, have a request of their own."""
+    held: dict[str, list[Keyed]] = {}
+    sizes: dict[str, int] = {}
+    for one in messages:
+        message, _ = one
+        topic, size = message.topic, len(message.body)
+        if size >= COMPRESS_ABOVE_BYTES or MSG_TYPE in message.properties or topic.startswith(RETRY_PREFIX):
+            yield [one]
+            continue
+        batch = held.setdefault(topic, [])
+        if len(batch) >= BATCH_MESSAGES or (batch and sizes[topic] + size > BATCH_BYTES):
+            yield batch
+            batch = held[topic] = []
+        sizes[topic] = size + (sizes[topic] if batch else 0)
+        batch.append(one)
+    yield from held.values()
+
+
 class _Sender:
     """A producer that sends lists of messages and waits for all acknowledgements."""
 
@@ -285,17 +316,18 @@ class _Sender:
         self._thread.call(self._producer.start())
         self.unsafe = 0
 
-    def send(self, messages: list[tuple[Message, str]]) -> None:
+    def send(self, messages: list[Keyed]) -> None:
         """Send messages; returns when all are acknowledged."""
         step = self._options.in_flight_max
         for at in range(0, len(messages), step):
             self._thread.call(self._send(messages[at : at + step]))
 
-    async def _send(self, waiting: list[tuple[Message, str]]) -> None:
+    async def _send(self, waiting: list[Keyed]) -> None:
         until = time.monotonic() + self._options.timeout_ms / 1000
         while True:
-            outcomes = await asyncio.gather(*(self._attempt(*one) for one in waiting))
-            failed = [(one, error) for one, error in zip(waiting, outcomes, strict=True) if error is not None]
+            batches = list(make_batches(waiting))
+            outcomes = await asyncio.gather(*(self._attempt(batch) for batch in batches))
+            failed = [one for outcome in outcomes for one in outcome]
             if not failed:
                 return
             (message, key), error = failed[0]
@@ -306,18 +338,36 @@ class _Sender:
             waiting = [one for one, _ in failed]
             await asyncio.sleep(RETRY_PAUSE_S)
 
-    async def _attempt(self, message: Message, key: str) -> TandemError | None:
-        """Send one message; an error is returned and not raised, so that the other messages are awaited."""
+    async def _attempt(self, batch: list[Keyed]) -> list[tuple[Keyed, TandemError]]:
+        """Send some messages in one request; returns those that are not acknowledged, with the error.
+
+        Errors are returned and not raised, so that the other messages are awaited.
+        """
         try:
-            result = await _settled(self._producer.begin(message, unique_key=key))
+            results = await self._results(batch)
         except TandemError as error:
-            return error
-        if result.status is SendStatus.SEND_OK:
-            return None
-        if self._options.require_send_ok:
-            return _Unsafe(f"{result.status.value}, and requireSendOk is set")
-        self.unsafe += 1
-        return None
+            if error.retriable or len(batch) == 1:
+                return [(one, error) for one in batch]
+            # Nothing is stored: sent one by one, the message that is refused is named.
+            outcomes = await asyncio.gather(*(self._attempt([one]) for one in batch))
+            return [failed for outcome in outcomes for failed in outcome]
+        failures: list[tuple[Keyed, TandemError]] = []
+        for one, result in zip(batch, results, strict=True):
+            if result.status is SendStatus.SEND_OK:
+                continue
+            if self._options.require_send_ok:
+                failures.append((one, _Unsafe(f"{result.status.value}, and requireSendOk is set")))
+            else:
+                self.unsafe += 1
+        return failures
+
+    async def _results(self, batch: list[Keyed]) -> list[SendResult]:
+        if len(batch) == 1:
+            [(message, key)] = batch
+            return [await _settled(self._producer.begin(message, unique_key=key))]
+        tickets = self._producer.begin_batch([message for message, _ in batch], unique_keys=[key for _, key in batch])
+        results = await asyncio.gather(*map(_settled, tickets))
+        return [result for some in results for result in some]
 
     def close(self) -> None:
         """Close the producer and stop its thread."""
@@ -331,7 +381,7 @@ class _Unsafe(StoreError):
     retriable = True
 
 
-async def _settled(ticket: Ticket[SendResult]) -> SendResult:
+async def _settled(ticket: Ticket[T]) -> T:
     """Wait for the result of a ticket."""
     if not ticket.done:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
