@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from tandemq.cli.spark.pipeline import pipeline
 from tandemq.console.query_files import ENDED, read_project
 from tandemq.run.local import LocalCluster
 from tandemq.spark.pipelines.orders.produce import make_hour
@@ -38,6 +40,24 @@ def test_page_has_the_commands_of_the_whole_way() -> None:
         "python shop/streaming.py",
         "tandemq spark pipeline ./shop --run",
     ]
+
+
+def test_example_is_created_once_and_needs_a_cluster(tmp_path: Path) -> None:
+    runner, home = CliRunner(), tmp_path / "shop"
+    for wrong in ([], ["--namesrv", "127.0.0.1:1", "--subscribe", "x"], ["--store", str(tmp_path)]):
+        refused = runner.invoke(pipeline, [str(home), "--example", "orders", *wrong])
+        assert refused.exit_code == 2
+        assert "give --namesrv only" in refused.output
+    assert not home.exists()
+    created = runner.invoke(pipeline, [str(home), "--example", "orders", "--namesrv", "127.0.0.1:1"])
+    assert created.exit_code == 0, created.output
+    files = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()}
+    transformations = {f"transformations/{name}" for name in ("bronze.py", "silver.py", "gold.sql")}
+    settings = {"spark-pipeline.yml", "conf/spark-defaults.conf"}
+    assert files == {"produce.py", "streaming.py", *transformations, *settings}
+    again = runner.invoke(pipeline, [str(home), "--example", "orders", "--namesrv", "127.0.0.1:1"])
+    assert again.exit_code == 2
+    assert "already contains a project" in again.output
 
 
 @spec("P18", "C11")

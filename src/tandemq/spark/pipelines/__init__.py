@@ -3,6 +3,7 @@
     rocketmq or rocketmq-log ─► bronze ─► silver ─► gold_minutes
     rocketmq-lag ──────────────────────────────────► gold_lag
 
-`project/` is the template of a project; `write_project` copies it and writes the configuration.
-Source: docs/guides/pipeline.md, "Declarative pipeline".
+`project/` is the template of a project; `write_project` copies it and writes the configuration. `orders/` is an example
+of more: joins, late data, timers and upserts, also without a declarative pipeline.
+Source: docs/guides/pipeline.md, "Declarative pipeline"; docs/guides/pipeline-project.md.
 """

@@ -266,7 +266,8 @@ def run(spark: SparkSession, name_servers: str, home: Path, *, follows: bool = F
     queries = Shop(spark, name_servers, home, follows=follows).start()
     if follows:
         list(queries)
-        spark.streams.awaitAnyTermination()
+        while not spark.streams.awaitAnyTermination(1):
+            pass
         return
     for query in queries:
         query.awaitTermination()
