@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: all help setup fmt check docs reference test test-fast demo console sim browser screenshots interop bench bench-spark bench-failover chaos soak fuzz-engine spec blackbox cov wheel lock clean
+.PHONY: all help setup fmt check docs reference test test-fast demo console sim browser screenshots interop spark-cluster bench bench-spark bench-failover chaos soak fuzz-engine spec blackbox cov wheel lock clean
 
 all: check test  ## check + test (the default)
 
@@ -70,7 +70,7 @@ reference: $(READY)  ## write the reference pages made from the code, the archit
 
 # Three workers, because tests spend half of their time waiting for processes; an idle worker takes tests from the others.
 test: $(READY)  ## the tests, without Java peers and real-time waits; k=name selects
-	$(PYTEST) $(WHERE) -n 3 --dist worksteal --ignore=tests/interop --ignore=tests/browser --ignore=tests/test_tidy.py --ignore=tests/test_docs.py \
+	$(PYTEST) $(WHERE) -n 3 --dist worksteal --ignore=tests/interop --ignore=tests/browser --ignore=tests/clusters --ignore=tests/test_tidy.py --ignore=tests/test_docs.py \
 		-m "not slow and not interop" $(if $(k),-k "$(k)")
 
 # Three at a time on two cores, because some of the tests wait for the disk and for sockets.
@@ -97,6 +97,10 @@ screenshots: $(READY)  ## the same, and its screenshots replace those of docs/as
 interop: $(READY)  ## tests with unmodified Java peers (needs Java, Maven and Go); k=name selects
 	$(PYTEST) tests/interop -m "not slow" --timeout=240 $(if $(k),-k "$(k)")
 
+# The cluster's processes run in environments of their own, with the wheel; they are kept in build/spark-cluster.
+spark-cluster: wheel  ## the pipeline on a Spark master and two workers with the wheel; k=name selects
+	$(PYTEST) tests/clusters -o faulthandler_timeout=0 $(if $(k),-k "$(k)")
+
 bench: $(READY)  ## the benchmarks, with Java RocketMQ and NATS JetStream in the same run
 	$(PY) -m bench.run
 
@@ -110,7 +114,7 @@ chaos: $(READY)  ## real brokers, real registries, real faults, 200 runs: about 
 	$(PY) -m chaos.run
 
 soak: $(READY)  ## long searches and real-time waits, an hour or more, then seeds until stopped (seeds=10000: so many)
-	$(PYTEST) tests --ignore=tests/interop --ignore=tests/browser -m slow -o faulthandler_timeout=0
+	$(PYTEST) tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/clusters -m slow -o faulthandler_timeout=0
 	$(TANDEMQ) sim $(if $(seeds),--seeds $(seeds) --jobs 2,--forever)
 
 fuzz-engine: $(READY)  ## the compiled engine under AddressSanitizer: a minute, seconds=600 or frames=50000000 for more
@@ -123,13 +127,13 @@ blackbox: $(READY)  ## tests with real processes, sockets, files and signals; k=
 	$(PYTEST) tests/blackbox -m "not slow" $(if $(k),-k "$(k)")
 
 cov: $(READY)  ## test coverage of each file
-	$(PY) -m coverage run -m pytest tests --ignore=tests/interop --ignore=tests/browser -m "not slow and not interop" $(if $(k),-k "$(k)")
+	$(PY) -m coverage run -m pytest tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/clusters -m "not slow and not interop" $(if $(k),-k "$(k)")
 	$(PY) -m coverage report
 
 wheel: $(READY)  ## the wheel, in dist/
-	rm -rf build
+	rm -rf build/lib* build/bdist* build/temp*
 	$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
-	rm -rf build
+	rm -rf build/lib* build/bdist* build/temp*
 
 lock:  ## resolve the dependencies of pyproject.toml into the lock files
 	sh tools/lock.sh

@@ -24,7 +24,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 ROOT = Path(__file__).parent
-OF_SYSTEMS = [ROOT / name for name in ("spark", "blackbox", "interop", "browser")]
+OF_SYSTEMS = [ROOT / name for name in ("spark", "blackbox", "interop", "browser", "clusters")]
 """Directories whose tests start processes."""
 
 

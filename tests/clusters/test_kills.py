@@ -1,0 +1,161 @@
+"""Executors and their Python workers killed with SIGKILL in the middle of jobs: nothing is lost, nothing is doubled."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.dataset as ds
+
+from tandemq import PullConsumer
+from tandemq.model.message import UNIQ_KEY, StoredMessage
+from tandemq.run.local import LocalCluster
+from tandemq.spark.lake.delta import DeltaLake
+from tests.blackbox.programs import wait_until
+from tests.clusters.conftest import RECORDS
+from tests.clusters.nodes import RUN_S, Nodes
+from tests.clusters.page import blocks, replaced
+from tests.spark.logs import LogWriter
+from tests.spark.messages import make_topic, numbered, send
+
+MASTER = "spark://master:7077"
+BATCH_BYTES = 120_000
+MESSAGES = 1_200
+Moment = Callable[[], bool]
+
+
+class Killer:
+    """A job on the cluster, and the processes that are killed while it runs."""
+
+    def __init__(self, nodes: Nodes, text: str, log: Path) -> None:
+        self._nodes = nodes
+        self._log = log
+        self.process = nodes.start(text, activated=nodes.env_a, log=log)
+
+    def _kill(self, victims: Callable[[], list[int]], moment: Moment, what: str) -> None:
+        """Wait for a moment and for a process, then kill it; the job must not have ended."""
+        wait_until(lambda: self._has_ended() or (moment() and bool(victims())), what, seconds=RUN_S)
+        assert not self._has_ended(), f"ended before {what}: {self._log.read_text()[-4_000:]}"
+        os.kill(victims()[0], signal.SIGKILL)
+
+    def kill_python(self, moment: Moment) -> None:
+        """Kill a Python worker."""
+        self._kill(self._nodes.pythons, moment, "a Python worker runs at the moment to kill it")
+
+    def kill_executor(self, moment: Moment) -> None:
+        """Kill the JVM of an executor; its worker starts another one."""
+        self._kill(self._nodes.executors, moment, "an executor runs at the moment to kill it")
+
+    def finish(self) -> str:
+        """Wait for the end of the job, which must succeed; returns its output."""
+        try:
+            self.process.wait(RUN_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running: {self._log.read_text()[-4_000:]}") from None
+        assert self.process.returncode == 0, self._log.read_text()[-4_000:]
+        return self._log.read_text()
+
+    def _has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+
+def commits(lake: Path) -> int:
+    """Return the number of commits of a lake."""
+    return len(list((lake / "_delta_log").glob("*.json")))
+
+
+def column(lake: Path, name: str) -> list[object]:
+    """Return a column of all rows of a lake, sorted."""
+    values: list[object] = ds.dataset(DeltaLake(lake).data_files()).to_table([name]).column(0).to_pylist()
+    return sorted(values, key=str)
+
+
+def job(name: str) -> str:
+    """Return the page's command that contains a text."""
+    (found,) = [line for line in blocks("Jobs")[0].splitlines() if name in line]
+    return found
+
+
+def stored(name_servers: str, topic: str, count: int) -> list[StoredMessage]:
+    """Return `count` messages of a topic, which must exist."""
+
+    async def read() -> list[StoredMessage]:
+        async with PullConsumer(name_servers, group="readers") as consumer:
+            queues = await consumer.queues(topic)
+            consumer.assign(queues)
+            for queue in queues:
+                consumer.seek(queue, 0)
+            found: list[StoredMessage] = []
+            while len(found) < count:
+                found += await consumer.poll(timeout_s=10)
+            return found
+
+    return asyncio.run(read())
+
+
+def test_archive_and_replay_survive_killed_executors(
+    nodes: Nodes, writer: LogWriter, tandemq_broker: LocalCluster, tmp_path: Path
+) -> None:
+    names, lake = tandemq_broker.name_servers, tmp_path / "lake"
+    values = {
+        MASTER: nodes.address,
+        "/var/lib/tandemq/broker-a": writer.store,
+        "/data/lake": lake,
+        "127.0.0.1:9876": names,
+    }
+    # The log as a source, files written by tasks.
+    archive = Killer(nodes, f"{replaced(job(' archive '), values)} --batch-bytes {BATCH_BYTES}", tmp_path / "archive")
+    archive.kill_python(lambda: commits(lake) >= 2)
+    archive.kill_executor(lambda: commits(lake) >= 5)
+    archive.finish()
+    assert column(lake, "commitLogOffset") == sorted((made.log_offset for made in writer.made), key=str)
+
+    # A batch read of the lake, and the sink.
+    make_topic(names, "Copies")
+    queues = tandemq_broker.broker().node.store.queues
+
+    def copied() -> int:
+        return sum(queue.max_offset for (topic, _), queue in list(queues.items()) if topic == "Copies")
+
+    replay = Killer(nodes, f"{replaced(job('--to-topic'), values)} --rate 400/s", tmp_path / "replay")
+    replay.kill_python(lambda: copied() >= 100)
+    sent = copied()
+    replay.kill_executor(lambda: copied() >= sent + 100)
+    replay.finish()
+    keys = {message.properties[UNIQ_KEY] for message in stored(names, "Copies", copied())}
+    assert keys == {f"{made.number:032X}" for made in writer.made}
+
+
+def test_collect_of_a_running_cluster_survives_killed_executors(
+    nodes: Nodes, tandemq_broker: LocalCluster, tmp_path: Path
+) -> None:
+    names, lake = tandemq_broker.name_servers, tmp_path / "orders"
+    make_topic(names, "Orders")
+    send(names, numbered("Orders", 0, MESSAGES))
+    values = {MASTER: nodes.address, "/data/orders": lake, "127.0.0.1:9876": names}
+    collect = Killer(nodes, f"{replaced(job(' collect '), values)} --batch-messages 100", tmp_path / "collect")
+    collect.kill_python(lambda: commits(lake) >= 2)
+    collect.kill_executor(lambda: commits(lake) >= 4)
+    collect.finish()
+    assert column(lake, "body") == sorted((str(number).encode() for number in range(MESSAGES)), key=str)
+
+
+def test_batch_read_survives_a_killed_executor(nodes: Nodes, writer: LogWriter, tmp_path: Path) -> None:
+    program = tmp_path / "count.py"
+    option = '.option("rangeBytes", 65536)'
+    text = (
+        blocks("A program", "python")[0]
+        .replace(".load(", f"{option}.load(")
+        .replace("register(spark)", "register(spark, check=False)")
+    )
+    assert option in text
+    assert "check=False" in text
+    program.write_text(text)
+    command = replaced(blocks("spark-submit")[0], {MASTER: nodes.address, "/var/lib/tandemq/broker-a": writer.store})
+    count = Killer(nodes, command.replace("count.py", str(program)), tmp_path / "count")
+    count.kill_executor(lambda: bool(nodes.pythons()))
+    lines = count.finish().splitlines()
+    assert [line for line in lines if re.fullmatch(r"\d+", line)] == [str(RECORDS)]
