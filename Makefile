@@ -11,6 +11,7 @@ TANDEMQ := $(VENV)/bin/tandemq
 PYTEST  := $(PY) -m pytest
 READY   := $(VENV)/.ready
 DOCS    := $(VENV)/.docs
+S3      := .venv-s3/.ready
 ENGINE  := $(wildcard src/tandemq/engine/*.p[yx][xi] src/tandemq/engine/*.h)
 WHERE   ?= tests
 TYPED   := src/tandemq tests chaos $(sort $(dir $(wildcard bench/*.py examples/*.py tools/*.py)))
@@ -27,7 +28,7 @@ all: check test  ## check + test (the default)
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(READY)  ## the environment .venv from the lock files; .venv/bin/tandemq is the command
+setup: $(READY) $(S3)  ## the environment .venv from the lock files; .venv/bin/tandemq is the command
 
 # The lock files are installed one after the other: the later ones have source archives (pyspark is 450 MB), which are built
 # with the setuptools of the first one instead of a downloaded one.
@@ -40,6 +41,12 @@ $(READY): requirements.lock requirements-demo.lock requirements-spark.lock requi
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@$(TANDEMQ) --version | grep compiled || echo 'No C compiler with headers of Python was found. Everything works; sends cost' \
 		'about 15 times as much CPU time.'
+	@touch $@
+
+# The S3 server of the tests needs other versions of some packages.
+$(S3): requirements-s3.lock $(READY)
+	$(PY) -m venv --clear .venv-s3
+	.venv-s3/bin/python -m pip install --quiet --no-compile --require-hashes -r requirements-s3.lock
 	@touch $@
 
 # Only the site needs these.
@@ -69,7 +76,7 @@ reference: $(READY)  ## write the reference pages made from the code, the archit
 	$(PY) -m tools.dashboards
 
 # Three workers, because tests spend half of their time waiting for processes; an idle worker takes tests from the others.
-test: $(READY)  ## the tests, without Java peers and real-time waits; k=name selects
+test: $(READY) $(S3)  ## the tests, without Java peers and real-time waits; k=name selects
 	$(PYTEST) $(WHERE) -n 3 --dist worksteal --ignore=tests/interop --ignore=tests/browser --ignore=tests/clusters --ignore=tests/test_tidy.py --ignore=tests/test_docs.py \
 		-m "not slow and not interop" $(if $(k),-k "$(k)")
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Resolve the dependencies of pyproject.toml into requirements.lock, -spark.lock, -docs.lock and -console.lock, with the
+# Resolve the dependencies of pyproject.toml into requirements.lock, -spark.lock, -docs.lock, -console.lock and -s3.lock, with the
 # hashes of every published file, so that the locks serve each supported Python and processor. Runs on the oldest supported
 # Python: its set covers the newer ones.
 set -eu
@@ -38,4 +38,12 @@ mv requirements-docs.lock.tmp requirements-docs.lock
         --no-emit-find-links --output-file - pyproject.toml
 } >requirements-console.lock.tmp
 mv requirements-console.lock.tmp requirements-console.lock
+{
+    echo '# The S3 server of the tests (moto), in an environment of its own, .venv-s3: it needs other versions than requirements.lock.'
+    echo '# Made by `make lock`; do not edit.'
+    printf 'moto[s3]>=5.1\nflask>=3\nflask-cors>=6\n' >.lock-venv/s3.in
+    .lock-venv/bin/python -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-annotate \
+        --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file - .lock-venv/s3.in
+} >requirements-s3.lock.tmp
+mv requirements-s3.lock.tmp requirements-s3.lock
 rm -rf .lock-venv

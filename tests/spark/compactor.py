@@ -6,24 +6,20 @@ It prints "begun" after it has read the list of files, and continues after a lin
 """
 
 import sys
-from typing import Any
 
-from deltalake import DeltaTable
-
-from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.lake.delta import DataFile, DeltaLake
 
 
 def main(lake: str) -> None:
     """Compact, with a pause before files are merged."""
-    optimize: Any = DeltaTable.optimize
 
-    def stop(table: DeltaTable) -> Any:
-        print("begun", flush=True)
-        sys.stdin.readline()
-        return optimize.fget(table)
+    class StoppingLake(DeltaLake):
+        def _small_files(self) -> list[list[DataFile]]:
+            print("begun", flush=True)
+            sys.stdin.readline()
+            return super()._small_files()
 
-    DeltaTable.optimize = property(stop)  # type: ignore[assignment]
-    DeltaLake(lake).compact()
+    StoppingLake(lake).compact()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Paths of lakes, stores and related files must be local: a URL is refused before anything is created."""
+"""Paths of stores and related files must be local; lakes may be at URLs. Others are refused before any file exists."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,12 +15,12 @@ from tandemq.spark.jobs.archive import Archive, ArchiveOptions
 from tandemq.spark.jobs.audit import audit
 from tandemq.spark.jobs.collect import Collect, CollectOptions
 from tandemq.spark.jobs.rebuild import RebuildOptions, rebuild
-from tandemq.spark.jobs.replay import replay_to_store, replay_to_topic
+from tandemq.spark.jobs.replay import replay_to_store
 from tandemq.spark.jobs.scrub import scrub
-from tandemq.spark.jobs.stats import gather
 from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.pipelines.projects import Project, write_project
 from tandemq.spark.runtime.local_paths import local_path, scheme_of
+from tandemq.spark.runtime.location import locate, parse_storage_options
 from tandemq.spark.sources.log.files import open_log
 from tandemq.spark.sources.log.options import read_options
 from tests.spark.logs import LogWriter
@@ -52,22 +52,23 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return writer.store
 
 
-COMMANDS = (
+LAKE_COMMANDS = (
     ("spark", "archive", "STORE", "URL"),
-    ("spark", "archive", "URL", "lake"),
     ("spark", "archive", "STORE", "lake", "--checkpoint", "URL"),
     ("spark", "collect", "URL", "--subscribe", "T"),
-    ("spark", "collect", "lake", "--subscribe", "T", "--checkpoint", "URL"),
     ("spark", "compact", "URL"),
     ("spark", "vacuum", "URL"),
+    ("spark", "stats", "URL"),
+    ("spark", "report", "URL", "page.html"),
+    ("spark", "replay", "URL", "--to-topic", "T"),
+)
+COMMANDS = (
+    ("spark", "archive", "URL", "lake"),
     ("spark", "scrub", "URL"),
     ("spark", "scrub", "STORE", "--state", "URL"),
     ("spark", "audit", "STORE", "URL"),
     ("spark", "rebuild", "STORE", "URL"),
-    ("spark", "stats", "URL"),
-    ("spark", "report", "URL", "page.html"),
     ("spark", "report", "STORE", "URL"),
-    ("spark", "replay", "URL", "--to-topic", "T"),
     ("spark", "replay", "STORE", "--to-store", "URL"),
     ("spark", "replay", "STORE", "--to-topic", "T", "--note", "URL"),
     ("spark", "pipeline", "URL"),
@@ -90,26 +91,85 @@ def test_command_refuses_a_url_as_wrong_usage_and_creates_no_file(
     assert list(Path.cwd().iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("ftp://host/lake", "ftp:// is not supported"),
+        ("s3://bucket", "names no directory"),
+        ("s3:///lake", "names no bucket"),
+        ("s3://key:" + "secret@bucket/lake", "credentials do not belong into a URL"),
+        ("s3://bucket/my%20lake", "must not contain"),
+        ("file://host/lake", "names the host"),
+    ],
+)
+@pytest.mark.parametrize("words", LAKE_COMMANDS, ids=" ".join)
+def test_command_refuses_a_lake_at_a_wrong_url_and_creates_no_file(
+    words: tuple[str, ...], url: str, why: str, store: Path
+) -> None:
+    given = [{"STORE": str(store), "URL": url}.get(word, word) for word in words]
+    result = CliRunner().invoke(main, given)
+    assert result.exit_code == 2, result.output
+    assert why in " ".join(result.output.replace("│", "").split())
+    assert "secret" not in result.output
+    assert list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize("form", ["file://{}", "file://localhost{}", "file:{}"])
+def test_lake_at_a_file_url_is_the_local_lake(form: str, tmp_path: Path) -> None:
+    lake = DeltaLake(form.format(tmp_path / "my lake"), create=True)
+    assert (lake.path, lake.location.is_local) == (tmp_path / "my lake", True)
+    assert DeltaLake(tmp_path / "my lake").identity() == lake.identity()
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/a/lake/", "hdfs://host:9000/lake", "abfss://c@a.host/lake", "gs://b/l"])
+def test_lake_at_a_url_is_remote_also_as_a_path_object(url: str) -> None:
+    found = locate(url, "the lake", {"AWS_Secret_access_key": "secret"})
+    assert locate(Path(url), "the lake", {"AWS_Secret_access_key": "secret"}) == found
+    assert (found.url, found.is_local, "secret" in repr(found)) == (url.rstrip("/"), False, False)
+    with pytest.raises(ConfigError, match="is not a local directory"):
+        _ = found.path
+
+
+def test_options_of_the_store_come_from_words_then_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "from-environment")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "from-environment")
+    monkeypatch.setenv("AWS_PROFILE", "of-this-machine")
+    given = parse_storage_options(("access_key_id=from-words", "aws_endpoint_url=http://x?a=b"))
+    assert dict(locate("s3://b/l", "the lake", given).options) == {
+        "access_key_id": "from-words",
+        "aws_endpoint_url": "http://x?a=b",
+        "aws_region": "from-environment",
+        "aws_conditional_put": "etag",
+        "retry_timeout": "60s",
+    }
+    assert dict(locate("hdfs://h/l", "the lake", {}).options) == {}
+    with pytest.raises(ConfigError, match="concurrent writers"):
+        locate("s3://b/l", "the lake", {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"})
+
+
 FUNCTIONS: dict[str, Callable[[Path, Any], object]] = {
-    "lake": lambda _store, url: DeltaLake(url, create=True),
     "log": lambda _store, url: open_log(url),
-    "archive": lambda store, url: Archive(ArchiveOptions(store=store, lake=url)),
-    "archive's checkpoint": lambda store, url: Archive(ArchiveOptions(store=store, lake=Path("l"), checkpoint=url)),
-    "collect": lambda _store, url: Collect(CollectOptions(source={}, lake=url)),
-    "collect's checkpoint": lambda _store, url: Collect(CollectOptions(source={}, lake=Path("l"), checkpoint=url)),
+    "archive": lambda store, url: Archive(ArchiveOptions(store=url, lake=store.parent / "lake")),
     "rebuild": lambda store, url: rebuild(NO_SESSION, RebuildOptions(store=store, output=url)),
     "scrub": lambda _store, url: scrub(NO_SESSION, url),
     "scrub's state": lambda store, url: scrub(NO_SESSION, store, state=url),
     "audit": lambda store, url: audit(NO_SESSION, store, url),
-    "statistics": lambda _store, url: gather(NO_SESSION, url),
-    "replay": lambda _store, url: replay_to_topic(NO_SESSION, url, {"topic": "T"}),
     "replay to a store": lambda _store, url: replay_to_store(
         NO_SESSION, DeltaLake("lake", create=True).path, "broker-a", url
     ),
     "format's path": lambda _store, url: read_options({"path": str(url)}),
-    "format's files": lambda store, url: read_options({"path": str(store), "writeTo": str(url)}),
     "project": lambda _store, url: write_project(url, Project("rocketmq", {})),
 }
+
+
+def test_checkpoint_in_an_object_store_is_refused(store: Path) -> None:
+    for make in (
+        lambda: Archive(ArchiveOptions(store=store, lake=Path("lake"), checkpoint="s3://bucket/x")),
+        lambda: Collect(CollectOptions(source={}, lake=Path("lake"), checkpoint="gs://bucket/x")),
+    ):
+        with pytest.raises(ConfigError, match="keeps no checkpoints in object stores"):
+            make()
+    assert list(Path.cwd().iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", [str, Path])

@@ -10,7 +10,7 @@ import click
 from tandemq.cli.spark.session import LINE_EVERY_S, REPORT_EVERY_S, run_into_lake, session_options, spark_session
 from tandemq.cli.support.client_session import DEFAULT_NAME_SERVERS
 from tandemq.cli.support.output import json_option, show_facts
-from tandemq.cli.support.paths import LocalPath
+from tandemq.cli.support.paths import LakePath, lake_location, storage_option
 from tandemq.cli.support.tls import spark_tls
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ ALLOW_LOSS = {"failOnDataLoss=false continues without them": "--allow-loss conti
 
 
 @click.command()
-@click.argument("lake", type=LocalPath(file_okay=False, path_type=Path))
+@click.argument("lake", type=LakePath(file_okay=False, path_type=Path))
 @click.option(
     "--namesrv",
     "-n",
@@ -39,7 +39,11 @@ ALLOW_LOSS = {"failOnDataLoss=false continues without them": "--allow-loss conti
     type=click.Choice(["any", "slave", "master"]),
     help="Members to read: slaves first, slaves only, or the master first.",
 )
-@click.option("--checkpoint", type=LocalPath(path_type=Path), help="Spark's checkpoint; by default within the lake.")
+@click.option(
+    "--checkpoint",
+    type=LakePath(path_type=Path),
+    help="Spark's checkpoint, a local or HDFS directory; by default within a local lake.",
+)
 @click.option("--follow", is_flag=True, help="Continue with new messages until interrupted.")
 @click.option("--every", default="1 second", show_default=True, help="With --follow: interval of commits.")
 @click.option(
@@ -55,19 +59,21 @@ ALLOW_LOSS = {"failOnDataLoss=false continues without them": "--allow-loss conti
 @click.option(
     "--allow-loss", is_flag=True, help="Continue without messages that retention has deleted, instead of failing."
 )
+@storage_option
 @session_options
 @json_option
 def collect(
-    lake: Path,
+    lake: Path | str,
     namesrv: str,
     subscribe: str | None,
     read_from: str,
-    checkpoint: Path | None,
+    checkpoint: Path | str | None,
     follow: bool,
     every: str,
     batch_messages: int,
     vacuum_hours: int,
     allow_loss: bool,
+    storage: tuple[str, ...],
     master: str | None,
     conf: tuple[str, ...],
     as_json: bool,
@@ -92,7 +98,7 @@ def collect(
         job = Collect(
             CollectOptions(
                 source=source,
-                lake=lake,
+                lake=lake_location(lake, storage),
                 checkpoint=checkpoint,
                 follows=follow,
                 trigger=every,

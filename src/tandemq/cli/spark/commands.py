@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +15,7 @@ from tandemq.cli.spark.pipeline import pipeline
 from tandemq.cli.spark.replay import replay
 from tandemq.cli.spark.session import ProgressLine, clear_errors, run_into_lake, session_options, spark_session
 from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows
-from tandemq.cli.support.paths import LocalPath
+from tandemq.cli.support.paths import LakePath, LocalPath, lake_location, storage_option
 from tandemq.config.settings import DELAY_LEVELS, parse_delay_levels
 from tandemq.errors import ConfigError
 
@@ -32,7 +32,8 @@ ALLOW_LOSS = {
 
 directory = LocalPath(exists=True, file_okay=False, path_type=Path)
 store_argument = click.argument("store", type=directory)
-lake_argument = click.argument("lake", type=LocalPath(file_okay=False, path_type=Path))
+lake_argument = click.argument("lake", type=LakePath(file_okay=False, path_type=Path))
+source_argument = click.argument("source", type=LakePath(exists=True, file_okay=False, path_type=Path))
 state_option = click.option(
     "--state",
     type=LocalPath(dir_okay=False, path_type=Path),
@@ -74,7 +75,11 @@ def lost_bytes(lost: Sequence[Mapping[str, Any]]) -> int:
 @store_argument
 @lake_argument
 @click.option("--broker-name", help="Value of the column of that name; by default the store directory's name.")
-@click.option("--checkpoint", type=LocalPath(path_type=Path), help="Spark's checkpoint; by default within the lake.")
+@click.option(
+    "--checkpoint",
+    type=LakePath(path_type=Path),
+    help="Spark's checkpoint, a local or HDFS directory; by default within a local lake.",
+)
 @click.option("--follow", is_flag=True, help="Continue with new records until interrupted.")
 @click.option("--every", default="1 second", show_default=True, help="With --follow: interval of commits.")
 @click.option(
@@ -90,18 +95,20 @@ def lost_bytes(lost: Sequence[Mapping[str, Any]]) -> int:
 @click.option(
     "--allow-loss", is_flag=True, help="Continue without records that retention has deleted, instead of failing."
 )
+@storage_option
 @session_options
 @json_option
 def archive(
     store: Path,
-    lake: Path,
+    lake: Path | str,
     broker_name: str | None,
-    checkpoint: Path | None,
+    checkpoint: Path | str | None,
     follow: bool,
     every: str,
     batch_bytes: int,
     vacuum_hours: int,
     allow_loss: bool,
+    storage: tuple[str, ...],
     master: str | None,
     conf: tuple[str, ...],
     as_json: bool,
@@ -122,7 +129,7 @@ def archive(
         job = Archive(
             ArchiveOptions(
                 store=store,
-                lake=lake,
+                lake=lake_location(lake, storage),
                 broker_name=broker_name,
                 checkpoint=checkpoint,
                 follows=follow,
@@ -139,13 +146,14 @@ def archive(
 
 @spark.command()
 @lake_argument
+@storage_option
 @json_option
-def compact(lake: Path, as_json: bool) -> None:
+def compact(lake: Path | str, storage: tuple[str, ...], as_json: bool) -> None:
     """Merge the small files of LAKE into larger ones; readers are not disturbed."""
     with clear_errors():
         from tandemq.spark.lake.delta import DeltaLake  # noqa: PLC0415
 
-        table = DeltaLake(lake)
+        table = DeltaLake(lake_location(lake, storage))
         done = table.compact() | {"files": len(table.data_files()), "rows": table.rows()}
     show_facts(done, as_json=as_json)
 
@@ -160,13 +168,14 @@ def compact(lake: Path, as_json: bool) -> None:
     help="Minimum age of files since they left the table; must exceed the longest read or write.",
 )
 @click.option("--dry-run", is_flag=True, help="Only list them.")
+@storage_option
 @json_option
-def vacuum(lake: Path, hours: int, dry_run: bool, as_json: bool) -> None:
+def vacuum(lake: Path | str, hours: int, dry_run: bool, storage: tuple[str, ...], as_json: bool) -> None:
     """Delete files in LAKE that are not part of the table: replaced by compact, or left by killed tasks."""
     with clear_errors():
         from tandemq.spark.lake.delta import DeltaLake  # noqa: PLC0415
 
-        names = DeltaLake(lake).vacuum(hours, dry_run=dry_run)
+        names = DeltaLake(lake_location(lake, storage)).vacuum(hours, dry_run=dry_run)
     if as_json:
         show_json({"files": names, "deleted": not dry_run})
         return
@@ -324,13 +333,20 @@ def rebuild(
 
 
 @spark.command()
-@click.argument("source", type=directory)
+@source_argument
 @range_option
 @state_option
+@storage_option
 @session_options
 @json_option
 def stats(
-    source: Path, range_bytes: int, state: Path | None, master: str | None, conf: tuple[str, ...], as_json: bool
+    source: Path | str,
+    range_bytes: int,
+    state: Path | None,
+    storage: tuple[str, ...],
+    master: str | None,
+    conf: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Count messages, bytes, latency and lag of SOURCE, a store directory or a lake, by topic and group.
 
@@ -341,7 +357,8 @@ def stats(
         from tandemq.spark.jobs.stats import gather  # noqa: PLC0415
 
         progress = ProgressLine("stats", silent=as_json)
-        found = gather(session, source, minutes=as_json, range_bytes=range_bytes, state=state, progress=progress)
+        place = lake_location(source, storage)
+        found = gather(session, place, minutes=as_json, range_bytes=range_bytes, state=state, progress=progress)
     if as_json:
         show_json(asdict(found) | {"java": java})
     else:
@@ -362,7 +379,7 @@ def _show_stats(found: "LogStatistics") -> None:
 
 
 @spark.command()
-@click.argument("source", type=directory)
+@source_argument
 @click.argument("page", type=LocalPath(dir_okay=False, path_type=Path))
 @click.option(
     "--twin",
@@ -374,15 +391,17 @@ def _show_stats(found: "LogStatistics") -> None:
 @click.option("--title", help="Title of the page; by default from the name of SOURCE.")
 @range_option
 @state_option
+@storage_option
 @session_options
 @json_option
 def report(
-    source: Path,
+    source: Path | str,
     page: Path,
     replicas: tuple[Path, ...],
     title: str | None,
     range_bytes: int,
     state: Path | None,
+    storage: tuple[str, ...],
     master: str | None,
     conf: tuple[str, ...],
     as_json: bool,
@@ -400,14 +419,15 @@ def report(
         from tandemq.spark.jobs.report import report_page  # noqa: PLC0415
         from tandemq.spark.jobs.stats import gather  # noqa: PLC0415
 
+        place = lake_location(source, storage)
         for replica in replicas:
-            overlap(source, replica)
+            overlap(place.path, replica)
         progress = ProgressLine("stats", silent=as_json)
-        found = gather(session, source, range_bytes=range_bytes, state=state, progress=progress)
+        found = gather(session, place, range_bytes=range_bytes, state=state, progress=progress)
         audits = [
             compare(
                 session,
-                source,
+                place.path,
                 replica,
                 range_bytes=range_bytes,
                 state=state.with_name(f"{state.name}.twin-{number}") if state is not None else None,
@@ -415,7 +435,7 @@ def report(
             )
             for number, replica in enumerate(replicas, 1)
         ]
-    text = report_page(title or f"The log of {source.resolve().name}", found, audits, made=datetime.now(UTC))
+    text = report_page(title or f"The log of {PurePath(place.url).name}", found, audits, made=datetime.now(UTC))
     page.write_text(text, encoding="utf-8")
     diverges = [audit.second for audit in audits if audit.diverges_at is not None]
     facts = {"page": str(page), "bytes": len(text.encode()), "topics": len(found.topics), "diverging": len(diverges)}

@@ -11,7 +11,7 @@ from tandemq.cli.spark.session import session_options, spark_session
 from tandemq.cli.support.client_session import DEFAULT_NAME_SERVERS, quiet
 from tandemq.cli.support.durations import duration_text, parse_byte_rate, parse_rate, parse_time
 from tandemq.cli.support.members import ask_json
-from tandemq.cli.support.paths import LocalPath
+from tandemq.cli.support.paths import LakePath, LocalPath, lake_location, storage_option
 from tandemq.cli.support.tls import spark_tls
 from tandemq.errors import ConfigError, NetworkError, RemoteError
 from tandemq.model.codes import RequestCode
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("lake", type=LocalPath(exists=True, file_okay=False, path_type=Path))
+@click.argument("lake", type=LakePath(exists=True, file_okay=False, path_type=Path))
 @click.option("--to-topic", metavar="TOPIC", help="Send messages to this topic.")
 @click.option("--to-same-topics", is_flag=True, help="Send each message to the topic it was in.")
 @click.option(
@@ -67,10 +67,11 @@ if TYPE_CHECKING:
     help="Size of a log file: mappedFileSizeCommitLog of the group's brokers.",
 )
 @click.option("--epochs-of", metavar="HOST:PORT", help="Take the epochs of the log from this broker, the master.")
+@storage_option
 @session_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def replay(
-    lake: Path,
+    lake: Path | str,
     to_topic: str | None,
     to_same_topics: bool,
     to_store: Path | None,
@@ -85,6 +86,7 @@ def replay(
     broker_name: str,
     segment_bytes: int,
     epochs_of: str | None,
+    storage: tuple[str, ...],
     master: str | None,
     conf: tuple[str, ...],
     as_json: bool,
@@ -113,15 +115,16 @@ def replay(
         from tandemq.spark.jobs.pace import Rate  # noqa: PLC0415
         from tandemq.spark.jobs.replay import replay_to_store, replay_to_topic  # noqa: PLC0415
 
+        place = lake_location(lake, storage)
         if to_store is not None:
             done = replay_to_store(
-                session, lake, broker_name, to_store, segment_bytes=segment_bytes, epochs=epochs, progress=show
+                session, place, broker_name, to_store, segment_bytes=segment_bytes, epochs=epochs, progress=show
             )
         else:
             options = {"nameServer": namesrv, **spark_tls()} | ({"topic": to_topic} if to_topic is not None else {})
             done = replay_to_topic(
                 session,
-                lake,
+                place,
                 options,
                 where=where,
                 span=TimeSpan(*times),

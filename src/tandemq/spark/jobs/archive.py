@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -28,14 +29,15 @@ from tandemq.spark.lake.streaming import (
     COMPACT_EVERY,
     LakeMaintenance,
     checkpoint_id,
+    checkpoint_place,
     planned_end,
     run_to_end,
     start_query,
 )
-from tandemq.spark.runtime.local_paths import local_path
+from tandemq.spark.runtime.location import Location, Place
 from tandemq.spark.sources.log.files import LogFileReader, log_end, open_log
 from tandemq.spark.sources.log.options import parse_position
-from tandemq.spark.sources.log.source import RocketMQLogDataSource
+from tandemq.spark.sources.log.source import source_writing_to
 from tandemq.spark.sources.log.tail import UNKNOWN, first_record, tail_checksum
 
 log = logging.getLogger(__name__)
@@ -47,10 +49,10 @@ class ArchiveOptions:
     """Options of an archive."""
 
     store: Path
-    lake: Path
+    lake: Place
     broker_name: str | None = None
-    checkpoint: Path | None = None
-    """By default in the lake's directory."""
+    checkpoint: Place | None = None
+    """By default in the lake's directory; of a remote lake a temporary one, because the lake has its position."""
     follows: bool = False
     trigger: str = "1 second"
     """With `follows`: interval of commits."""
@@ -115,8 +117,7 @@ class Archive:
             StoreDamaged: there is no log, or it is not the log that the lake holds.
             ConfigError: the table has other columns, or was filled by `spark.jobs.collect`.
         """
-        if options.checkpoint is not None:
-            local_path(options.checkpoint, "the checkpoint")
+        checkpoint = None if options.checkpoint is None else checkpoint_place(options.checkpoint)
         files = open_log(options.store, options.broker_name)
         self._options = options
         self._broker_name = files.broker_name
@@ -127,7 +128,11 @@ class Archive:
                 f"{options.lake} holds messages collected from a cluster; the log contains them too",
                 hint="archive into another directory",
             )
-        self._checkpoint = options.checkpoint or self._lake.path / "_tandemq" / files.broker_name
+        self._temporary: TemporaryDirectory[str] | None = None
+        if checkpoint is None and not self._lake.location.is_local:
+            self._temporary = TemporaryDirectory(prefix="tandemq-archive-")
+            checkpoint = Location(self._temporary.name)
+        self._checkpoint = checkpoint or Location(self._lake.location.child(f"_tandemq/{files.broker_name}"))
         self._after_commit = after_commit
         self._progress = progress
         self._care = LakeMaintenance(self._lake, options.compact_every, options.vacuum_hours)
@@ -144,7 +149,7 @@ class Archive:
         only has the epoch, and may be lost."""
         files = read.files
         archived, found = self._lake.mark(epoch_mark(files.broker_name)), files.epoch_at(known - 1)
-        holds = f"{self._lake.path} holds the log of {files.broker_name} up to {known}"
+        holds = f"{self._lake.location} holds the log of {files.broker_name} up to {known}"
         if archived is not None and known > files.start and found != archived:
             what = (
                 f"{holds}, in epoch {archived}; in {self._options.store} these bytes belong to epoch {found}: "
@@ -175,7 +180,7 @@ class Archive:
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start the streaming query of this run."""
-        spark.dataSource.register(RocketMQLogDataSource)
+        spark.dataSource.register(source_writing_to(self._lake.location))
         known = self._lake.mark(self._mark)
         if known is None:
             known = self.done.start
@@ -183,7 +188,7 @@ class Archive:
         options = {
             "path": str(self._options.store),
             "brokerName": self._broker_name,
-            "writeTo": str(self._lake.path),
+            "writeTo": self._lake.location.url,
             "startingOffsets": str(known),
             "maxBytesPerTrigger": str(self._options.bytes_max),
             "failOnDataLoss": str(self._options.fails_on_loss).lower(),
@@ -199,7 +204,11 @@ class Archive:
         Raises:
             LocalError: a commit was refused. StreamingQueryException: the log cannot be read.
         """
-        run_to_end(self.start(spark), lambda: self.done.commit_error)
+        try:
+            run_to_end(self.start(spark), lambda: self.done.commit_error)
+        finally:
+            if self._temporary is not None:
+                self._temporary.cleanup()
         return self.done
 
     def _commit(self, frame: DataFrame, batch: int) -> None:
@@ -244,7 +253,7 @@ class Archive:
                 log.warning("archive: log offsets [%d, %d) are left out", due, start)
                 return
         self.done.commit_error = LocalError(
-            f"{self._lake.path} holds the log of {self._broker_name} up to {known}, and the checkpoint "
+            f"{self._lake.location} holds the log of {self._broker_name} up to {known}, and the checkpoint "
             f"{self._checkpoint} would add [{start}, {end})",
             hint=hint,
         )

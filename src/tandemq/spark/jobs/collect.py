@@ -16,24 +16,24 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tandemq.errors import LocalError
+from tandemq.errors import ConfigError, LocalError
 from tandemq.spark.lake.delta import COLLECTED, VACUUM_HOURS, DataFile, DeltaLake, Lake
 from tandemq.spark.lake.streaming import (
     COMPACT_EVERY,
     LakeMaintenance,
     checkpoint_id,
+    checkpoint_place,
     planned_end,
     run_to_end,
     start_query,
 )
-from tandemq.spark.runtime.local_paths import local_path
+from tandemq.spark.runtime.location import Location, Place, locate
 from tandemq.spark.sources.cluster.source import RocketMQDataSource
 from tandemq.spark.sources.log.parquet_writer import lake_schema, write_file
 from tandemq.spark.sources.log.source import FILES
@@ -47,9 +47,9 @@ class CollectOptions:
 
     source: Mapping[str, str]
     """Options of `format("rocketmq")`: nameServer, topics, limits."""
-    lake: Path
-    checkpoint: Path | None = None
-    """By default in the lake's directory."""
+    lake: Place
+    checkpoint: Place | None = None
+    """By default in the lake's directory; a remote lake needs one."""
     follows: bool = False
     trigger: str = "1 second"
     """With `follows`: interval of commits."""
@@ -91,11 +91,16 @@ class Collect:
         Raises:
             ConfigError: the table has other columns.
         """
-        if options.checkpoint is not None:
-            local_path(options.checkpoint, "the checkpoint")
+        lake = locate(options.lake, "the lake")
+        if options.checkpoint is None and not lake.is_local:
+            raise ConfigError(
+                f"{lake} is remote, and Spark's checkpoint, without which it cannot be continued, is not",
+                hint="name a directory that lasts: --checkpoint DIRECTORY",
+            )
         self._options = options
-        self._lake: Lake = DeltaLake(options.lake, create=True)
-        self._checkpoint = (options.checkpoint or self._lake.path / "_tandemq" / CHECKPOINT).absolute()
+        place = lake.child(f"_tandemq/{CHECKPOINT}") if options.checkpoint is None else options.checkpoint
+        self._checkpoint = checkpoint_place(place)
+        self._lake: Lake = DeltaLake(lake, create=True)
         self._care = LakeMaintenance(self._lake, options.compact_every, options.vacuum_hours)
         self._after_commit = after_commit
         self._progress = progress
@@ -127,7 +132,7 @@ class Collect:
         marks = {COLLECTED: zlib.crc32(name.encode()), app: batch, end: zlib.crc32(end_offset.encode())}
         if self._is_done(batch, self._lake.mark(app), self._lake.mark(end) == marks[end], marks[COLLECTED]):
             return
-        rows = frame.mapInArrow(_FileWriter(str(self._lake.path)), FILES).collect()
+        rows = frame.mapInArrow(_FileWriter(self._lake.location), FILES).collect()
         files = [DataFile(row.file, row.rows, row.bytes, row.stats) for row in rows if row.file is not None]
         done = self.done
         done.version = self._lake.commit(files, marks)
@@ -163,7 +168,7 @@ class Collect:
         else:
             return False
         self.done.commit_error = LocalError(
-            f"{self._lake.path}: {why}, and the checkpoint {self._checkpoint} would add batch {batch}: messages "
+            f"{self._lake.location}: {why}, and the checkpoint {self._checkpoint} would add batch {batch}: messages "
             "would be duplicated in the lake, or missing",
             hint="continue with the checkpoint that filled the lake, or collect into another directory",
         )
@@ -173,10 +178,10 @@ class Collect:
 class _FileWriter:
     """Writes the rows of one task to a file in the lake's directory; serialized to tasks."""
 
-    def __init__(self, lake: str) -> None:
+    def __init__(self, lake: Location) -> None:
         self._lake = lake
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         schema = lake_schema()
         rows = (batch.select(schema.names).cast(schema) for batch in batches if batch.num_rows)
-        yield write_file(Path(self._lake) / f"part-{uuid4().hex}.parquet", rows, 0, 0)
+        yield write_file(self._lake, f"part-{uuid4().hex}.parquet", rows, 0, 0)

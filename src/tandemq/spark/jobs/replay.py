@@ -34,7 +34,9 @@ from tandemq.spark.jobs.moments import ALWAYS, TimeSpan
 from tandemq.spark.jobs.pace import Rate, paced
 from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.lake.records import COLUMNS, blank_bytes, fill_segment
+from tandemq.spark.lake.rows import read_files
 from tandemq.spark.runtime.local_paths import local_path
+from tandemq.spark.runtime.location import Place
 from tandemq.spark.sources.cluster.options import sink_options
 from tandemq.spark.sources.cluster.sink import BatchWriter
 from tandemq.spark.sources.cluster.source import RocketMQDataSource
@@ -80,7 +82,7 @@ class ReplayResult:
 
 def replay_to_topic(
     spark: SparkSession,
-    lake: Path,
+    lake: Place,
     options: Mapping[str, str],
     *,
     where: str | None = None,
@@ -118,7 +120,7 @@ def replay_to_topic(
     note = _ProgressFile(
         noted,
         {
-            "lake": str(table.path),
+            "lake": table.location.url,
             "nameServer": options.get("nameServer"),
             "topic": options.get("topic"),
             "also": sorted(also),
@@ -136,7 +138,7 @@ def replay_to_topic(
     for piece in pieces:
         files = table.data_files_within(piece.start, piece.end)
         if files:
-            rows = spark.read.parquet(*files).where(piece.condition())
+            rows = read_files(spark, table, files).where(piece.condition())
             chosen = rows.where(span.condition()).where(wanted)
             count, bytes_ = send(chosen.where(~excluded))
             done.rows += count
@@ -201,7 +203,7 @@ def _spans(spark: SparkSession, table: DeltaLake, span: TimeSpan, chosen: Column
     if not files:
         return {}
     at, size = F.col("commitLogOffset"), F.when(chosen, F.col("size"))
-    groups = spark.read.parquet(*files).where(span.condition()).groupBy("brokerName")
+    groups = read_files(spark, table, files).where(span.condition()).groupBy("brokerName")
     found = groups.agg(
         F.min(at).alias("low"), F.max(at).alias("high"), F.count(size).alias("messages"), F.sum(size).alias("bytes")
     )
@@ -346,7 +348,7 @@ def _inflated(batches: Iterator[Any]) -> Iterator[Any]:
 
 def replay_to_store(
     spark: SparkSession,
-    lake: Path,
+    lake: Place,
     broker_name: str,
     store: Path,
     *,
@@ -369,14 +371,19 @@ def replay_to_store(
     store = local_path(store, "the store").absolute()
     note = _ProgressFile(
         store / STORE_NOTE,
-        {"lake": str(table.path), "table": table.identity(), "brokerName": broker_name, "segmentBytes": segment_bytes},
+        {
+            "lake": table.location.url,
+            "table": table.identity(),
+            "brokerName": broker_name,
+            "segmentBytes": segment_bytes,
+        },
     )
     ends = note.read()
     _check_fresh(store)
     files = table.data_files()
     if not files:
         raise ConfigError(f"{lake} holds no messages yet", hint="tandemq spark archive fills it")
-    rows = spark.read.parquet(*files).where(F.col("brokerName") == broker_name)
+    rows = read_files(spark, table, files).where(F.col("brokerName") == broker_name)
     plan = _plan(rows, segment_bytes, broker_name)
     directory = store / "commitlog"
     directory.mkdir(parents=True, exist_ok=True)

@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 from tandemq.spark.jobs.stats import LakeFile
 from tandemq.spark.jobs.tasks import ProgressCallback, RangeJob, Result, no_progress, run_tasks
 from tandemq.spark.lake.delta import DataFile, DeltaLake
+from tandemq.spark.runtime.location import Location
 from tandemq.spark.sources.log.parquet_writer import lake_schema, write_file
 
 BATCH_ROWS = 4096
@@ -135,8 +136,8 @@ def _rewrite_file(change: Change, lake: str, dry_run: bool, wanted: LakeFile) ->
             topics.update(topic or DAMAGE for topic in found.column("topic").to_pylist())
     new = []
     if rows and not dry_run:
-        path = Path(lake) / f"part-{uuid4().hex}.parquet"
-        (row,) = write_file(path, _changed(change, wanted.path), 0, 0).to_pylist()
+        name = f"part-{uuid4().hex}.parquet"
+        (row,) = write_file(Location(lake), name, _changed(change, wanted.path), 0, 0).to_pylist()
         new = [row] if row["file"] is not None else []
     whole = bool(rows) and not kept and not new
     return {"rows": rows, "bytes": bytes_, "topics": dict(topics), "whole": whole, "new": new}

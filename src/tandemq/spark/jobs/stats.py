@@ -38,7 +38,7 @@ from tandemq.spark.jobs.tasks import (
     run_tasks,
 )
 from tandemq.spark.lake.delta import DeltaLake
-from tandemq.spark.runtime.local_paths import local_path
+from tandemq.spark.runtime.location import Location, Place, locate
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
 from tandemq.spark.sources.log.ranges import RANGE_BYTES, REMOVED, BatchBuilder, DecodeOptions, LogRange, split
 
@@ -88,7 +88,7 @@ class LakeFile:
 
 def gather(
     spark: SparkSession,
-    source: Path,
+    source: Place,
     *,
     minutes: bool = True,
     range_bytes: int = RANGE_BYTES,
@@ -102,14 +102,14 @@ def gather(
     Raises:
         ConfigError: the lake has no files yet. Also as `open_log`, `run_tasks` and `read_range`.
     """
-    source = local_path(source, "the source")
-    if (source / "_delta_log").is_dir():
-        pieces = _lake_files(source)
+    place = locate(source, "the source")
+    if not place.is_local or (place.path / "_delta_log").is_dir():
+        pieces = _lake_files(place)
         names = hashlib.sha256("\n".join(one.path for one in pieces).encode()).hexdigest()
-        of_files = RangeJob(f"statistics {source.absolute()} {names[:16]}", count_file)
+        of_files = RangeJob(f"statistics {place} {names[:16]}", partial(count_file, place))
         results = run_tasks(spark, pieces, of_files, state=state, progress=progress)
     else:
-        files = open_log(source)
+        files = open_log(place.path)
         with LogFileReader(files) as read:
             ranges = split(files, files.start, log_end(read), range_bytes)
         of_ranges: RangeJob[LogRange] = RangeJob(
@@ -119,18 +119,19 @@ def gather(
     found = LogStatistics(damaged=sum(result["damaged"] for result in results), lost=merge_losses(results))
     ends = _ends(results)
     _measure(found, results, ends, minutes=minutes)
-    found.groups = _groups(source, ends)
+    found.groups = _groups(place.path, ends) if place.is_local else []
     return found
 
 
-def _lake_files(source: Path) -> list[LakeFile]:
-    paths = sorted(DeltaLake(source).data_files())
+def _lake_files(source: Location) -> list[LakeFile]:
+    lake = DeltaLake(source)
+    paths = sorted(lake.data_files())
     if not paths:
         raise ConfigError(f"{source} holds no messages yet", hint="tandemq spark archive fills it")
     found: list[LakeFile] = []
     for path in paths:
         start = found[-1].end if found else 0
-        found.append(LakeFile(start, start + Path(path).stat().st_size, path))
+        found.append(LakeFile(start, start + source.size(lake.name_of(path)), path))
     return found
 
 
@@ -145,10 +146,10 @@ def count_range(files: LogFiles, wanted: LogRange) -> Result:
     return _count(maker.batch(rows) for rows in read_range(files, reading, wanted, lost)) | {LOST: lost}
 
 
-def count_file(wanted: LakeFile) -> Result:
+def count_file(lake: Location, wanted: LakeFile) -> Result:
     """Count one file of a lake."""
-    with pq.ParquetFile(wanted.path) as file:
-        return _count(batch.cast(COLUMNS) for batch in file.iter_batches(columns=COLUMNS.names))
+    with lake.errors(), lake.open_input(lake.name_of(wanted.path)) as file, pq.ParquetFile(file) as found:
+        return _count(batch.cast(COLUMNS) for batch in found.iter_batches(columns=COLUMNS.names))
 
 
 def _count(batches: Iterator[Any]) -> Result:

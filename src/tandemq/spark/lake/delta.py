@@ -3,18 +3,19 @@
     lake/part-….parquet          written by tasks before the commit
     lake/_delta_log/….json       one commit: names of files, and marks
     lake/_tandemq/<broker>/      Spark's checkpoint of the archive of one broker group
-    lake/_tandemq/compact.lock   held during compact and vacuum
+    lake/_tandemq/compact.lock   held during compact and vacuum, if the lake is local
 
 A commit carries marks (Delta's transaction identifiers) in the same transaction as its files: (checkpoint, batch
 number), and (broker group, log offset up to which the table holds its log, epoch of the log there). A batch is
 therefore in the table once or not at all, whichever process is killed. A repeated batch is recognized by the first
 mark; with the others a lake survives the loss of a checkpoint.
 
-Delta's log does not detect two concurrent compactions of the same files: each would add all rows again. Hence the lock,
-which the operating system releases if its process dies.
+A compaction is a commit with a mark of its own too: of two at once the second one is refused. A local lake also has a
+lock, which excludes vacuums meanwhile, and which the operating system releases if its process dies. A remote lake
+(`runtime.location`) has the same files but no checkpoints and no lock.
 
 Tasks and jobs use the protocol `Lake` only; another table format would be another implementation of it.
-Source: docs/guides/pipeline.md, "The lake"; Delta protocol, "transaction identifiers".
+Source: docs/guides/pipeline.md, "The lake"; docs/guides/pipeline-lakes.md; Delta protocol, "transaction identifiers".
 """
 
 import fcntl
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,17 +35,21 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from tandemq.errors import ConfigError, LocalError, StoreLocked
-from tandemq.spark.runtime.local_paths import local_path
-from tandemq.spark.sources.log.parquet_writer import lake_schema
-from tandemq.spark.sources.schema import did_you_mean
+from tandemq.spark.lake.table_checks import check_table
+from tandemq.spark.runtime.location import Location, Place, locate
+from tandemq.spark.sources.log.parquet_writer import lake_schema, write_file
 
 COLLECTED = "tandemq-collect"
 """Mark of a lake that is filled from queues instead of logs; its value identifies the checkpoint."""
+COMPACTED = "tandemq-compact"
+"""Mark that each compaction increments."""
 LOCK = "_tandemq/compact.lock"
 SETTINGS = {"delta.dataSkippingStatsColumns": "commitLogOffset,storeTimestamp"}
 """Properties of a new table: no keys of messages in the statistics of compactions."""
 VACUUM_HOURS = 168
 COMPACT_BYTES = 256 << 20
+COMPACT_ROWS = 1 << 15
+"""Rows that a compaction reads at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,7 @@ class OldFiles(NamedTuple):
 class Lake(Protocol):
     """A table with atomic commits of files and marks."""
 
-    path: Path
+    location: Location
 
     def mark(self, name: str) -> int | None:
         """Return the value of a mark in the newest commit that carries it; None if none does."""
@@ -77,7 +83,7 @@ class Lake(Protocol):
         """Add files and set marks atomically; returns the version of the table."""
 
     def data_files(self) -> list[str]:
-        """Return the paths of the files that make up the table."""
+        """Return the paths or URLs of the files that make up the table."""
 
     def compact(self) -> dict[str, Any]:
         """Merge small files; readers of the old files are not disturbed. Returns numbers of files added and removed.
@@ -93,40 +99,86 @@ class Lake(Protocol):
 class DeltaLake:
     """A Delta table, accessed through delta-rs."""
 
-    def __init__(self, path: str | Path, *, create: bool = False) -> None:
+    def __init__(self, place: Place, *, create: bool = False, options: Mapping[str, str] | None = None) -> None:
         """Open the table, or create an empty one.
 
+        Args:
+            place: its directory: a path, a URL, or a location with its options.
+            options: storage options of a URL.
         Raises:
-            ConfigError: there is no table and `create` is not set; or it has other columns, and is left unchanged; or
-                the path is not local, or looks percent-encoded, which delta-rs would decode.
+            ConfigError: there is no table and `create` is not set; or it has other columns or features that are not
+                read here, and is left unchanged; or the store does not make commits safe; or the path looks
+                percent-encoded, which delta-rs would decode.
+            LocalError: the storage refuses access or does not respond.
         """
-        self.path = local_path(path, "the lake").absolute()
-        if unquote(str(self.path)) != str(self.path):
-            raise ConfigError(f"{self.path}: the path of a lake must not contain % and two digits", hint="rename it")
+        self.location = locate(place, "the lake", options)
+        if self.location.is_local and unquote(self.location.url) != self.location.url:
+            raise ConfigError(
+                f"{self.location}: the path of a lake must not contain % and two digits", hint="rename it"
+            )
         try:
-            self._table = DeltaTable(str(self.path))
+            self._table = self._opened()
         except TableNotFoundError:
             if not create:
                 raise ConfigError(
-                    f"{self.path} holds no Delta table", hint="tandemq spark archive creates one"
+                    f"{self.location} holds no Delta table", hint="tandemq spark archive creates one"
                 ) from None
             self._table = self._created()
-        _check_schema(self.path, pa.schema(self._table.schema().to_arrow()), lake_schema())
+        self._schema = self._checked_schema()
+
+    @property
+    def path(self) -> Path:
+        """Path of a local lake. Raises ConfigError if it is remote."""
+        return self.location.path
+
+    def _opened(self) -> DeltaTable:
+        try:
+            with self.location.errors():
+                return DeltaTable(self.location.url, storage_options=self.location.storage_options())
+        except TableNotFoundError:
+            raise
+        except DeltaError as error:
+            raise LocalError(
+                f"{self.location} holds a Delta table that cannot be read: {str(error).splitlines()[0]}",
+                hint="its _delta_log is damaged, or another tool has written half of it",
+            ) from error
 
     def _created(self) -> DeltaTable:
-        if self.path.exists() and any(one for one in self.path.iterdir() if one.name != "_tandemq"):
+        if any(name != "_tandemq" for name in self.location.names()):
             raise ConfigError(
-                f"{self.path} holds other files and no Delta table", hint="give a directory of its own for the lake"
+                f"{self.location} holds other files and no Delta table", hint="give a directory of its own for the lake"
             )
-        self.path.mkdir(parents=True, exist_ok=True)
-        return DeltaTable.create(
-            str(self.path),
-            lake_schema(),
-            mode="error",
-            name="tandemq",
-            description="messages of brokers' commit logs",
-            configuration=SETTINGS,
-        )
+        if self.location.is_local:
+            self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            with self.location.errors():
+                return DeltaTable.create(
+                    self.location.url,
+                    lake_schema(),
+                    mode="error",
+                    name="tandemq",
+                    description="messages of brokers' commit logs",
+                    configuration=SETTINGS,
+                    storage_options=self.location.storage_options(),
+                )
+        except DeltaError:  # another process has created it in the meantime
+            return self._opened()
+
+    def _checked_schema(self) -> Any:
+        """Return the schema of the table, after all checks of its form."""
+        check_table(self.location, self._table, lake_schema())
+        return self._table.schema()
+
+    def _update(self) -> None:
+        """Load the newest version of the table."""
+        try:
+            with self.location.errors():
+                self._table.update_incremental()
+        except DeltaError as error:
+            raise LocalError(
+                f"{self.location}: the newest version cannot be read: {str(error).splitlines()[0]}",
+                hint="its _delta_log is damaged, or another tool has written half of it",
+            ) from error
 
     def identity(self) -> str:
         """Return the id of the table; a table created again at the same path has another one."""
@@ -134,7 +186,7 @@ class DeltaLake:
 
     def mark(self, name: str) -> int | None:
         """As in `Lake`."""
-        self._table.update_incremental()
+        self._update()
         return self._table.transaction_version(name)
 
     def commit(self, files: Sequence[DataFile], marks: Mapping[str, int]) -> int:
@@ -142,21 +194,26 @@ class DeltaLake:
 
         Raises:
             LocalError: another writer has set one of the marks, or the table cannot be written; nothing is added.
+            ConfigError: another tool has changed the columns; nothing is added.
         """
         now_ms = int(time.time() * 1000)
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(one.name, one.bytes, {}, now_ms, True, one.stats) for one in files
-        ]
+        return self._commit([AddAction(one.name, one.bytes, {}, now_ms, True, one.stats) for one in files], marks)
+
+    def _commit(self, actions: list[AddAction | RemoveAction], marks: Mapping[str, int]) -> int:
+        if self._table.schema() != self._schema:
+            self._schema = self._checked_schema()
         properties = CommitProperties(app_transactions=[Transaction(name, value) for name, value in marks.items()])
         try:
-            self._table.create_write_transaction(
-                actions, mode="append", schema=self._table.schema(), partition_by=[], commit_properties=properties
-            )
+            with self.location.errors():
+                self._table.create_write_transaction(
+                    actions, mode="append", schema=self._schema, partition_by=[], commit_properties=properties
+                )
         except (CommitFailedError, DeltaError) as error:
             raise LocalError(
-                f"{self.path}: the commit failed: {error}", hint="is another archive of the same broker group running?"
+                f"{self.location}: the commit failed: {str(error).splitlines()[0]}",
+                hint="is another archive of the same broker group running?",
             ) from error
-        self._table.update_incremental()
+        self._update()
         return self._table.version()
 
     def replace(self, removed: Sequence[str], added: Sequence[DataFile]) -> int:
@@ -178,12 +235,16 @@ class DeltaLake:
             self._table.create_write_transaction(actions, mode="append", schema=self._table.schema(), partition_by=[])
         except (CommitFailedError, DeltaError) as error:
             raise LocalError(f"{self.path}: the commit failed: {error}", hint="repeat the command") from error
-        self._table.update_incremental()
+        self._update()
         return self._table.version()
 
     def data_files(self) -> list[str]:
         """As in `Lake`."""
-        return [str(self.path / path) for path in self._added("path")["path"]]
+        return [self.location.child(name) for name in self._added("path")["path"]]
+
+    def name_of(self, path: str) -> str:
+        """Return the name in the lake's directory of one of `data_files`."""
+        return self.location.name_of(path)
 
     def data_files_of(self, version: int) -> list[str]:
         """Return the paths of the files of an older version.
@@ -209,11 +270,11 @@ class DeltaLake:
         return paths
 
     def data_files_within(self, start: int, end: int) -> list[str]:
-        """Return the paths of files that may contain records of log offsets `[start, end)` of any broker group,
+        """Return the paths or URLs of files that may contain records of log offsets `[start, end)` of any broker group,
         including files without statistics."""
         columns = self._added("path", "min.commitLogOffset", "max.commitLogOffset").values()
         return [
-            str(self.path / path)
+            self.location.child(path)
             for path, low, high in zip(*columns, strict=True)
             if low is None or high is None or (low < end and high >= start)
         ]
@@ -234,32 +295,97 @@ class DeltaLake:
 
     def _added(self, *names: str) -> dict[str, list[Any]]:
         """Return columns of Delta's file metadata by name, one value per file; None if a file has no such value."""
-        self._table.update_incremental()
+        self._update()
         actions = pa.table(self._table.get_add_actions(flatten=True))
         known = set(actions.column_names)
-        return {
+        columns = {
             name: actions.column(name).to_pylist() if name in known else [None] * actions.num_rows for name in names
         }
+        if "path" in columns:
+            columns["path"] = [unquote(str(name)) for name in columns["path"]]
+        return columns
 
     def compact(self) -> dict[str, Any]:
         """As in `Lake`; also writes a checkpoint of the table's own log."""
         with self.locked():
-            self._table.update_incremental()
-            done = self._table.optimize.compact(target_size=COMPACT_BYTES)
-            self._table.create_checkpoint()
-        return {"filesAdded": done["numFilesAdded"], "filesRemoved": done["numFilesRemoved"]}
+            before = self.mark(COMPACTED) or 0
+            groups = self._small_files()
+            actions: list[AddAction | RemoveAction] = []
+            for number, group in enumerate(groups):
+                row = self._merged(group, number)
+                now_ms = int(time.time() * 1000)
+                actions.append(AddAction(row["file"], row["bytes"], {}, now_ms, False, row["stats"]))
+                actions += [RemoveAction(one.name, False, now_ms, one.bytes, {}) for one in group]
+            if groups:
+                self._replace(actions, before + 1)
+            with self.location.errors():
+                self._table.create_checkpoint()
+        return {"filesAdded": len(groups), "filesRemoved": sum(map(len, groups))}
+
+    def _small_files(self) -> list[list[DataFile]]:
+        """Return the groups of files to merge, in the order of their log offsets; only files that fit together."""
+        columns = self._added("path", "num_records", "size_bytes", "min.commitLogOffset")
+        found = sorted(zip(*columns.values(), strict=True), key=lambda one: (one[3] is not None, one[3], one[0]))
+        groups: list[list[DataFile]] = [[]]
+        room = COMPACT_BYTES
+        for name, rows, size, _ in found:
+            if size > COMPACT_BYTES // 2:
+                continue
+            if size > room:
+                groups.append([])
+                room = COMPACT_BYTES
+            groups[-1].append(DataFile(name, rows or 0, size, ""))
+            room -= size
+        return [group for group in groups if len(group) > 1]
+
+    def _merged(self, group: Sequence[DataFile], number: int) -> dict[str, Any]:
+        """Write the rows of some files to a new one, and return its row of `files_schema`."""
+        schema = lake_schema()
+
+        def batches() -> Iterator[Any]:
+            for one in group:
+                with self.location.errors(), self.location.open_input(one.name) as file:
+                    for batch in pq.ParquetFile(file).iter_batches(COMPACT_ROWS, columns=schema.names):
+                        yield batch.select(schema.names).cast(schema)
+
+        name = f"part-{number:05d}-{uuid4().hex}.parquet"
+        (row,) = write_file(self.location, name, batches(), 0, 0).to_pylist()
+        if row["rows"] != sum(one.rows for one in group) and all(one.rows for one in group):
+            self.location.delete(name)
+            raise LocalError(f"{self.location}: files have other numbers of rows than their commits say")
+        return dict(row)
+
+    def _replace(self, actions: list[AddAction | RemoveAction], number: int) -> None:
+        """Commit a compaction.
+
+        Raises:
+            StoreLocked: another one was faster; the new files are deleted.
+        """
+        try:
+            self._commit(actions, {COMPACTED: number})
+        except LocalError as error:
+            if not isinstance(error.__cause__, CommitFailedError):
+                raise
+            for one in actions:
+                if isinstance(one, AddAction):
+                    self.location.delete(one.path)
+            raise StoreLocked(
+                f"{self.location} was compacted or changed by another process meanwhile; nothing was changed",
+                hint="try later",
+            ) from error
 
     def vacuum(self, hours: int = VACUUM_HOURS, *, dry_run: bool = False) -> list[str]:
         """As in `Lake`. Files of killed tasks, which never became part of the table, are deleted too."""
         with self.locked():
-            self._table.update_incremental()
-            return self._table.vacuum(
-                retention_hours=hours, dry_run=dry_run, enforce_retention_duration=False, full=True
-            )
+            self._update()
+            with self.location.errors():
+                return self._table.vacuum(
+                    retention_hours=hours, dry_run=dry_run, enforce_retention_duration=False, full=True
+                )
 
     def old_files(self) -> "OldFiles":
         """Return the files in the lake's directory that are not part of the table."""
-        self._table.update_incremental()
+        self._update()
         replaced, every = (
             self._table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=full)
             for full in (False, True)
@@ -276,7 +402,7 @@ class DeltaLake:
         log = self.path / "_delta_log"
         if not any(_holds_in(path, holds) for path in log.iterdir() if path.is_file()):
             return 0
-        self._table.update_incremental()
+        self._update()
         self._table.create_checkpoint()
         kept = f"{self._table.version():020d}"
         found = [path for path in log.iterdir() if path.name[:20].isdigit() and path.name[:20] < kept]
@@ -287,11 +413,14 @@ class DeltaLake:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock that excludes other compactions, vacuums and rewritings.
+        """Hold the lock of a local lake that excludes other compactions, vacuums and rewritings.
 
         Raises:
             StoreLocked: another process holds it.
         """
+        if not self.location.is_local:
+            yield
+            return
         path = self.path / LOCK
         path.parent.mkdir(exist_ok=True)
         with path.open("ab") as file:
@@ -316,35 +445,3 @@ def _holds_in(path: Path, holds: Callable[[bytes], bool]) -> bool:
         return holds(path.read_bytes())
     with pq.ParquetFile(path) as file:
         return any(holds(str(batch.to_pylist()).encode()) for batch in file.iter_batches(1000))
-
-
-def _check_schema(path: Path, found: Any, wanted: Any) -> None:
-    """Refuse a table with other columns.
-
-    Raises:
-        ConfigError: names the first column that is missing, unknown, or of another type.
-    """
-    kinds = {field.name: field.type for field in found}
-    for field in wanted:
-        kind = kinds.get(field.name)
-        if kind is None:
-            raise ConfigError(
-                f"{path} is a table without the column {field.name!r}",
-                hint=did_you_mean(field.name, kinds) or "it is not a lake of messages; nothing was written",
-            )
-        if not _is_same_type(kind, field.type):
-            raise ConfigError(f"{path}: column {field.name!r} is {kind}, {field.type} is needed; nothing was written")
-    unknown = [name for name in kinds if name not in wanted.names]
-    if unknown:
-        raise ConfigError(f"{path} is a table with a column {unknown[0]!r} that no message has; nothing was written")
-
-
-def _is_same_type(found: Any, wanted: Any) -> bool:
-    """Return whether two Arrow types map to one Delta type: offset sizes and views do not matter."""
-    for kinds in (
-        (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
-        (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
-    ):
-        if any(kind(wanted) for kind in kinds):
-            return any(kind(found) for kind in kinds)
-    return bool(found == wanted)

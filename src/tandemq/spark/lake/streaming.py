@@ -10,14 +10,14 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tandemq.errors import LocalError, StoreLocked
+from tandemq.errors import ConfigError, LocalError, StoreLocked
 from tandemq.spark.lake.delta import VACUUM_HOURS, Lake
+from tandemq.spark.runtime.location import Location, Place, locate
 
 log = logging.getLogger(__name__)
 POLL_S = 1
@@ -27,25 +27,42 @@ VACUUM_EVERY_S = 86_400
 """Interval of vacuums; the first one follows the first compaction."""
 
 
-def checkpoint_id(checkpoint: Path) -> str:
+def checkpoint_place(given: Place) -> Location:
+    """Return the location of a checkpoint. Spark reads and writes it through its own file systems, of which it brings
+    those for local directories and HDFS.
+
+    Raises:
+        ConfigError: it is in an object store.
+    """
+    found = locate(given, "the checkpoint")
+    if found.scheme not in (None, "hdfs"):
+        raise ConfigError(
+            f"the checkpoint {found}: Spark keeps no checkpoints in object stores", hint="give a local directory"
+        )
+    return found
+
+
+def checkpoint_id(checkpoint: Location) -> str:
     """Return the id of a checkpoint. One created again at the same path has another id; Spark numbers its batches from
     0."""
-    found = json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
+    with checkpoint.open_input("metadata") as file:
+        found = json.loads(file.read())["id"]
     assert isinstance(found, str), "Spark writes a string"
     return found
 
 
-def planned_end(checkpoint: Path, batch: int) -> Any:
+def planned_end(checkpoint: Location, batch: int) -> Any:
     """Return the end offset of a micro-batch, as the source gave it to Spark; for queries of one source."""
-    return json.loads((checkpoint / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[-1])
+    with checkpoint.open_input(f"offsets/{batch}") as file:
+        return json.loads(file.read().splitlines()[-1])
 
 
 def start_query(
-    rows: DataFrame, commit: Callable[[DataFrame, int], None], checkpoint: Path, *, every: str
+    rows: DataFrame, commit: Callable[[DataFrame, int], None], checkpoint: Location, *, every: str
 ) -> StreamingQuery:
     """Start a query that passes each micro-batch to `commit`. `every`: trigger interval; "" for trigger
     availableNow."""
-    writer = rows.writeStream.foreachBatch(commit).option("checkpointLocation", str(checkpoint))
+    writer = rows.writeStream.foreachBatch(commit).option("checkpointLocation", checkpoint.url)
     return (writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)).start()
 
 

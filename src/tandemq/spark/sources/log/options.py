@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from tandemq.errors import ConfigError
 from tandemq.spark.runtime.local_paths import local_path
+from tandemq.spark.runtime.location import Location, locate
 from tandemq.spark.sources.log.ranges import RANGE_BYTES
 from tandemq.spark.sources.schema import did_you_mean
 
@@ -27,7 +28,7 @@ OPTIONS = {
     "propertiesAs": "string or map",
     "verify": "whether checksums are verified",
     "inflate": "whether compressed bodies are decompressed",
-    "writeTo": "a directory: tasks write rows there as Parquet files and return the files' names",
+    "writeTo": "a directory or URL: tasks write rows there as Parquet files and return the files' names",
 }
 """Options and their meaning."""
 
@@ -64,14 +65,17 @@ class LogOptions:
     maps_properties: bool = False
     checks: bool = True
     inflates: bool = True
-    write_to: str | None = None
+    write_to: Location | None = None
 
 
-def read_options(given: Mapping[str, str], *, streams: bool | None = None) -> LogOptions:
+def read_options(
+    given: Mapping[str, str], *, streams: bool | None = None, storage: Mapping[str, str] | None = None
+) -> LogOptions:
     """Parse the options of a query.
 
     Args:
         streams: whether the query is a streaming one; None if that is not known yet.
+        storage: storage options of the location in `writeTo`.
     Raises:
         ConfigError: an option is unknown (names the nearest known one), malformed, or contradicts another.
     """
@@ -86,9 +90,7 @@ def read_options(given: Mapping[str, str], *, streams: bool | None = None) -> Lo
         found[names[name.lower()]] = value
     if not found.get("path"):
         raise ConfigError("rocketmq-log needs a path", hint='.load("/var/lib/tandemq/store"), or option("path", …)')
-    for name in ("path", "writeTo"):
-        if name in found:
-            local_path(found[name], name)
+    local_path(found["path"], "path")
     start, end = _offset(found, "startingOffsets", EARLIEST), _offset(found, "endingOffsets", LATEST)
     if streams and "endingOffsets" in found:
         raise ConfigError("endingOffsets is for batch queries", hint="a stream ends with trigger(availableNow=True)")
@@ -118,7 +120,7 @@ def read_options(given: Mapping[str, str], *, streams: bool | None = None) -> Lo
         maps_properties=maps,
         checks=_flag(found, "verify", default=True),
         inflates=_flag(found, "inflate", default=True),
-        write_to=found.get("writeTo"),
+        write_to=locate(found["writeTo"], "writeTo", storage) if "writeTo" in found else None,
     )
 
 

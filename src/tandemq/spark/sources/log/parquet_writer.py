@@ -8,10 +8,9 @@ Source: docs/guides/pipeline.md, "The lake".
 """
 
 import json
-import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -20,6 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tandemq.errors import TandemError
+from tandemq.spark.runtime.location import Location
 from tandemq.spark.runtime.versions import arrow_schema
 from tandemq.spark.sources.log.files import LogFiles
 from tandemq.spark.sources.log.options import LogOptions
@@ -49,10 +50,17 @@ def lake_schema() -> Any:
 class _Writer:
     """One Parquet file: batches in, row groups out."""
 
-    def __init__(self, path: Path, schema: Any) -> None:
-        self._path = path
+    def __init__(self, lake: Location, name: str, schema: Any) -> None:
+        self._lake = lake
+        self._name = name
+        self._output = lake.open_output(name)
         self._file = pq.ParquetWriter(
-            path, schema, compression=COMPRESSION, compression_level=1, use_dictionary=WORDS, write_statistics=RANGED
+            self._output,
+            schema,
+            compression=COMPRESSION,
+            compression_level=1,
+            use_dictionary=WORDS,
+            write_statistics=RANGED,
         )
         self._waiting: list[Any] = []
         self._bytes = 0
@@ -79,16 +87,25 @@ class _Writer:
     def _flush(self) -> None:
         if self._waiting:
             table = pa.Table.from_batches(self._waiting)
-            self._file.write_table(table, row_group_size=max(1, table.num_rows))
+            with self._lake.errors():
+                self._file.write_table(table, row_group_size=max(1, table.num_rows))
         self._waiting, self._bytes = [], 0
 
     def close(self) -> int:
         """Finish and sync the file; returns its size in bytes."""
         self._flush()
-        self._file.close()
-        with open(self._path, "rb") as file:
-            os.fsync(file.fileno())
-        return self._path.stat().st_size
+        with self._lake.errors():
+            self._file.close()
+            size = self._output.tell()
+            self._output.close()
+        self._lake.sync(self._name)
+        return size
+
+    def discard(self) -> None:
+        """Close and delete the file."""
+        with suppress(OSError, ValueError, pa.ArrowException):
+            self._output.close()
+        self._lake.delete(self._name)
 
     def stats(self) -> str:
         """Return the statistics of the file in Delta's JSON form."""
@@ -117,32 +134,34 @@ def write_ranges(files: LogFiles, options: LogOptions, ranges: Sequence[LogRange
     assert options.write_to is not None, "only called with writeTo"
     schema = lake_schema()
     start, end = ranges[0].start, ranges[-1].end
-    path = Path(options.write_to) / f"part-{start:020d}-{end:020d}-{uuid4().hex[:12]}.parquet"
+    name = f"part-{start:020d}-{end:020d}-{uuid4().hex[:12]}.parquet"
     reading = DecodeOptions(tuple(schema.names), checks=options.checks, inflates=False, keeps_damage=True)
     maker = BatchBuilder(files, schema)
-    return write_file(path, (maker.batch(rows) for rows in read_planned(files, reading, ranges, lost)), start, end)
+    batches = (maker.batch(rows) for rows in read_planned(files, reading, ranges, lost))
+    return write_file(options.write_to, name, batches, start, end)
 
 
-def write_file(path: Path, batches: Iterable[Any], start: int, end: int) -> Any:
-    """Write batches of `lake_schema` to one file; no file if there are no rows.
+def write_file(lake: Location, name: str, batches: Iterable[Any], start: int, end: int) -> Any:
+    """Write batches of `lake_schema` to one file of a lake; no file if there are no rows.
 
     Args:
         start, end: log offsets for the result.
     Returns:
         As `write_ranges`. Raises any error of `batches`; the file is deleted then.
     """
-    writer = _Writer(path, lake_schema())
+    writer = _Writer(lake, name, lake_schema())
     try:
         for batch in batches:
             writer.add(batch)
         size = writer.close()
     except BaseException:
-        path.unlink(missing_ok=True)
+        with suppress(TandemError):  # the first error counts; vacuum deletes what is left
+            writer.discard()
         raise
     if not writer.rows:
-        path.unlink()
+        lake.delete(name)
     row = {
-        "file": [path.name if writer.rows else None],
+        "file": [name if writer.rows else None],
         "rows": [writer.rows],
         "bytes": [size],
         "start": [start],

@@ -12,8 +12,8 @@ Source: docs/guides/pipeline.md, "The log as a source".
 """
 
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from tandemq.errors import ConfigError, OffsetGone, StoreDamaged
+from tandemq.spark.runtime.location import Location
 from tandemq.spark.runtime.versions import (
     ReadAllAvailable,
     ReadLimit,
@@ -85,6 +86,9 @@ class LogPartition(InputPartition):
 class RocketMQLogDataSource(DataSource):
     """Register it with `spark.dataSource.register(RocketMQLogDataSource)`, then read `format("rocketmq-log")`."""
 
+    storage: ClassVar[Mapping[str, str]] = {}
+    """Storage options of `writeTo`; not options of the query, which Spark shows."""
+
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
@@ -92,15 +96,28 @@ class RocketMQLogDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns, as the options define them."""
-        return _offered(read_options(self.options))
+        return _offered(self._read_options())
 
     def reader(self, schema: StructType) -> "LogBatchReader":
         """Return the reader of a batch query."""
-        return LogBatchReader(read_options(self.options, streams=False), schema)
+        return LogBatchReader(self._read_options(streams=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Return the reader of a streaming query."""
-        return adapt_reader(LogStreamReader(read_options(self.options, streams=True), schema))
+        return adapt_reader(LogStreamReader(self._read_options(streams=True), schema))
+
+    def _read_options(self, *, streams: bool | None = None) -> LogOptions:
+        return read_options(self.options, streams=streams, storage=self.storage)
+
+
+def source_writing_to(lake: Location) -> type[RocketMQLogDataSource]:
+    """Return a source that can write to a lake: its storage options are part of the class, which Spark copies to its
+    Python processes and shows nowhere."""
+
+    class WritingLogDataSource(RocketMQLogDataSource):
+        storage: ClassVar[Mapping[str, str]] = dict(lake.options)
+
+    return WritingLogDataSource if lake.options else RocketMQLogDataSource
 
 
 def _offered(options: LogOptions) -> StructType:
