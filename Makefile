@@ -111,7 +111,7 @@ spark-cluster: wheel  ## the pipeline on a Spark master and two workers with the
 bench: $(READY)  ## the benchmarks, with Java RocketMQ and NATS JetStream in the same run
 	$(PY) -m bench.run
 
-bench-spark: $(READY)  ## the data pipeline's figures, compared with Spark's own readers and writers and cmp
+bench-spark: $(READY)  ## the data pipeline's figures, compared with Spark's own readers and writers, cmp and Kafka
 	$(PY) -m bench.spark
 
 bench-failover: $(READY)  ## interruptions of reads and writes in each mode, with both registries; the cost of elections
