@@ -56,11 +56,13 @@ class Maker:
         )
 
 
-def write_log(store: Path, log_bytes: int, body_bytes: int, *, segment_bytes: int) -> None:
+def write_log(
+    store: Path, log_bytes: int, body_bytes: int, *, segment_bytes: int, wall_ms: int = 1_700_000_000_000
+) -> None:
     """Write a log of at least `log_bytes`."""
     directory = store / "commitlog"
     directory.mkdir(parents=True, exist_ok=True)
-    maker, offset, wall_ms = Maker(), 0, 1_700_000_000_000
+    maker, offset = Maker(), 0
     while offset < log_bytes:
         with open(directory / f"{offset:020d}", "wb") as file:
             file.truncate(segment_bytes)

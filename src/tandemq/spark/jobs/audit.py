@@ -38,8 +38,12 @@ from tandemq.spark.sources.log.ranges import (
 BLOCK_BYTES = 1 << 20
 REACH_BYTES = 8 << 20
 """Maximum size of a record: brokers accept at most some MiB."""
+PIECE_BYTES = REACH_BYTES
+"""Part of a range of which the records of both sides are in memory at a time, if it differs."""
 DIFFERENCES_MAX = 1000
 """Maximum number of differences that one range lists; all are counted."""
+LISTED_MAX = 20_000
+"""Maximum number of differences that all ranges list, unless there are more ranges than a tenth of it."""
 KINDS = ("different", "corrupt", "missing", "extra", REMOVED)
 COLUMNS = ("commitLogOffset", "size", "topic", "queueId", "queueOffset", "verdict")
 
@@ -81,8 +85,11 @@ def audit(
 ) -> AuditResult:
     """Compare two store directories. Raises as `overlap`, `run_tasks` and `LogRangeReader.rows`."""
     one, other, found = overlap(first, second)
-    job = RangeJob(f"audit {found.first} {found.second} {range_bytes}", partial(audit_range, one, other), is_check=True)
-    results = run_tasks(spark, split(one, found.start, found.end, range_bytes), job, state=state, progress=progress)
+    ranges = split(one, found.start, found.end, range_bytes)
+    listed_max = min(DIFFERENCES_MAX, max(10, LISTED_MAX // max(len(ranges), 1)))
+    compare = partial(audit_range, one, other, listed_max=listed_max)
+    job = RangeJob(f"audit {found.first} {found.second} {range_bytes}", compare, is_check=True)
+    results = run_tasks(spark, ranges, job, state=state, progress=progress)
     found.lost = merge_losses([*results, *_shorter(first, second, found.end)])
     for result in results:
         found.bytes_equal += result["equal"]
@@ -128,25 +135,43 @@ def _shorter(first: Path, second: Path, end: int) -> Iterator[Result]:
             yield {LOST: [{"start": now, "end": end, "why": SHORTER, "in": [side]}]}
 
 
-def audit_range(first: LogFiles, second: LogFiles, wanted: LogRange) -> Result:
-    """Compare one range; runs in a worker."""
+def audit_range(first: LogFiles, second: LogFiles, wanted: LogRange, *, listed_max: int = DIFFERENCES_MAX) -> Result:
+    """Compare one range; runs in a worker. Memory does not depend on the size of the range."""
     counts = dict.fromkeys(KINDS, 0)
     differences: list[Result] = []
+    differing = filler = 0
     try:
         with LogFileReader(first) as one, LogFileReader(second) as other:
-            unequal = list(_unequal_blocks(one, other, wanted))
-            differing = sum(stop - start for start, stop in unequal)
-            if unequal:
-                for difference in _differing_records(one, other, wanted, unequal):
+            for piece in _pieces(wanted):
+                unequal = list(_unequal_blocks(one, other, piece))
+                size = sum(stop - start for start, stop in unequal)
+                differing += size
+                before = sum(counts.values())
+                for difference in _differing_records(one, other, piece, unequal) if unequal else ():
                     counts[difference["kind"]] += 1
-                    if len(differences) < DIFFERENCES_MAX:
+                    if len(differences) < listed_max:
                         differences.append(difference)
+                if sum(counts.values()) == before:
+                    filler += size
     except OffsetGone:
         lost = {"start": wanted.start, "end": wanted.end, "why": DELETED, "in": _gone_in(first, second, wanted)}
         return {"equal": 0, "filler": 0, "counts": dict.fromkeys(KINDS, 0), "differences": [], LOST: [lost]}
-    filler = 0 if differences else differing
     equal = wanted.end - wanted.start - differing
     return {"equal": equal, "filler": filler, "counts": counts, "differences": differences, LOST: []}
+
+
+def _pieces(wanted: LogRange) -> Iterator[LogRange]:
+    """Cut a range as `split` does."""
+    for start in range(wanted.start, wanted.end, PIECE_BYTES):
+        end = min(start + PIECE_BYTES, wanted.end)
+        is_first, is_last = start == wanted.start, end == wanted.end
+        yield replace(
+            wanted,
+            start=start,
+            end=end,
+            starts_at_record=wanted.starts_at_record and is_first,
+            checks_end=wanted.checks_end or not is_last,
+        )
 
 
 def _gone_in(first: LogFiles, second: LogFiles, wanted: LogRange) -> list[str]:
