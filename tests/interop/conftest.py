@@ -1,17 +1,8 @@
-"""One name server, one broker of the subject and one JVM per client version for all tests that do not break them.
-
-Tests that start and kill brokers of their own mostly wait for JVMs; they carry `background`, begin on worker threads
-when the session starts, and are asked for their outcome at its end.
-"""
+"""One name server, one broker of the subject and one JVM per client version for all tests that do not break them."""
 
 from __future__ import annotations
 
-import inspect
-import shutil
-import tempfile
-import threading
-from collections.abc import Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,80 +30,26 @@ class Drivers:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._running: dict[str, JavaDriver] = {}
-        self._lock = threading.Lock()
 
     def __call__(self, version: str) -> JavaDriver:
-        with self._lock:
-            if version not in self._running:
-                # The default of 30 s between looks at the name server would only make the tests slow.
-                driver = JavaDriver(version, self._directory / f"client-{version}", poll_ms=1000)
-                self._running[version] = driver.start()
-            return self._running[version]
+        if version not in self._running:
+            # The default of 30 s between looks at the name server would only make the tests slow.
+            driver = JavaDriver(version, self._directory / f"client-{version}", poll_ms=1000)
+            self._running[version] = driver.start()
+        return self._running[version]
 
     def close(self) -> None:
         for driver in self._running.values():
             driver.close()
 
 
-_WORKERS = 3
-_drivers = pytest.StashKey[Drivers]()
-_futures: dict[str, Future[None]] = {}
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers",
-        "background: begun on a worker thread when the session starts, because it mostly waits for JVMs; may ask "
-        "for its parameters, `drivers` and `tmp_path` only",
-    )
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here needs Java; what runs in the background is asked for its outcome last."""
+    """Everything here needs Java."""
     here = str(Path(__file__).parent)
     for item in items:
         if str(item.path).startswith(here):
             item.add_marker(pytest.mark.interop)
-            item.add_marker(pytest.mark.timeout(600 if item.get_closest_marker("background") else 180))
-    items.sort(key=lambda item: item.get_closest_marker("background") is not None)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Begin the background tests, run the others beside them; what they wrote is kept if something failed."""
-    if session.config.option.collectonly:
-        return (yield)
-    directory = Path(tempfile.mkdtemp(prefix="tandemq-interop-"))
-    drivers = session.config.stash[_drivers] = Drivers(directory)
-    with ThreadPoolExecutor(_WORKERS, "background") as pool:
-        for number, item in enumerate(session.items):
-            if isinstance(item, pytest.Function) and item.get_closest_marker("background"):
-                path = directory / f"{number}-{item.originalname}"
-                _futures[item.nodeid] = pool.submit(_run, item, drivers, path)
-        try:
-            return (yield)
-        finally:
-            pool.shutdown(cancel_futures=True)
-            drivers.close()
-            if session.testsfailed:
-                print(f"\nlogs and stores: {directory}")
-            else:
-                shutil.rmtree(directory)
-
-
-def _run(item: pytest.Function, drivers: Drivers, path: Path) -> None:
-    path.mkdir()
-    values = {**item.callspec.params} if hasattr(item, "callspec") else {}
-    known = {**values, "drivers": drivers, "tmp_path": path}
-    item.obj(**{name: known[name] for name in inspect.signature(item.obj).parameters})
-
-
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
-    """A background test has run or is running: its outcome is that of its thread."""
-    if pyfuncitem.nodeid not in _futures:
-        return None
-    _futures[pyfuncitem.nodeid].result()
-    return True
+            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -152,9 +89,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 @pytest.fixture(scope="session")
-def drivers(request: pytest.FixtureRequest) -> Drivers:
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
     """The JVMs of the session."""
-    return request.config.stash[_drivers]
+    found = Drivers(tmp_path_factory.mktemp("clients"))
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="session", params=CLIENTS)

@@ -126,6 +126,9 @@ def _port_is_free(port: int) -> bool:
 
 _given_ports: set[int] = set()
 _ports_lock = threading.Lock()
+_WORKERS_MAX = 8
+_PORTS = 20_000 // _WORKERS_MAX
+"""Ports of each process of pytest, so that two that look for a port at the same time do not find the same one."""
 
 
 def free_port(*neighbours: int) -> int:
@@ -134,14 +137,16 @@ def free_port(*neighbours: int) -> int:
     Args:
         neighbours: offsets that must be free too; a broker needs -2 (its fast port) and, by default, +1 (replication).
     """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS_MAX
+    first = 12_000 + worker * _PORTS
     for _ in range(1000):
-        port = random.randrange(12000, 32000)
+        port = random.randrange(first, first + _PORTS)
         wanted = {port, *(port + offset for offset in neighbours)}
         with _ports_lock:
             if not wanted & _given_ports and all(map(_port_is_free, wanted)):
                 _given_ports.update(wanted)
                 return port
-    raise PeerError("no free port between 12000 and 32000")
+    raise PeerError(f"no free port between {first} and {first + _PORTS}")
 
 
 # -------------------------------------------------------------------------------------------------------------- jars

@@ -88,7 +88,6 @@ def listed(store: Path) -> set[str]:
 
 
 @spec("G09")
-@pytest.mark.background
 @pytest.mark.parametrize("is_one_open", [False, True])
 def test_store_with_lists_is_checked_again_by_4_9_only_behind_an_open_one(tmp_path: Path, *, is_one_open: bool) -> None:
     settings = {**CHECKED, "store": str(tmp_path / "store")}

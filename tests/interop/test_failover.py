@@ -20,7 +20,6 @@ GAP_MAX_S = 60.0
 """Far above what is measured (docs/guides/java-clients.md): the machine of a test may be busy."""
 
 
-@pytest.mark.background
 @pytest.mark.parametrize("mode", [Mode.STATIC, Mode.SLAVE_CONSUME, Mode.ELECT], ids=lambda mode: mode.value)
 @spec("F01", "G05", "R11")
 def test_java_clients_set_for_failover_fail_no_send_and_continue_within_seconds(mode: Mode, tmp_path: Path) -> None:
@@ -30,7 +29,6 @@ def test_java_clients_set_for_failover_fail_no_send_and_continue_within_seconds(
         assert max(found.kill_read_s, found.kill_write_s, found.return_read_s, found.return_write_s) < GAP_MAX_S, found
 
 
-@pytest.mark.background
 @pytest.mark.parametrize("mode", [Mode.STATIC, Mode.SLAVE_CONSUME, Mode.ELECT], ids=lambda mode: mode.value)
 @spec("F01", "G05", "R11")
 def test_java_clients_with_defaults_continue_after_next_poll(mode: Mode, tmp_path: Path) -> None:

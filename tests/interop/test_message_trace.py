@@ -59,7 +59,6 @@ def trace_bodies(servers: str, key: str) -> list[str]:
 
 
 @spec("S08")
-@pytest.mark.background
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
 def test_traces_of_java_clients_at_our_broker(version: str, drivers: Drivers, tmp_path: Path) -> None:
     with (
@@ -96,7 +95,6 @@ def test_traces_of_java_clients_at_our_broker(version: str, drivers: Drivers, tm
 
 
 @spec("S08")
-@pytest.mark.background
 @pytest.mark.parametrize("version", SERVER_VERSIONS)
 def test_traces_of_our_clients_at_a_java_broker_are_read_by_mqadmin(
     version: str, drivers: Drivers, tmp_path: Path

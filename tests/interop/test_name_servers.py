@@ -21,7 +21,6 @@ PAIRS = [(version, SUBJECT) for version in SERVER_VERSIONS] + [(SUBJECT, version
 """(name server, broker)"""
 
 
-@pytest.mark.background
 @pytest.mark.parametrize(("names", "serves"), PAIRS, ids=[f"{names}-names-{serves}" for names, serves in PAIRS])
 def test_broker_is_found_through_name_server_of_other_make(
     names: str, serves: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
@@ -92,7 +91,6 @@ def _wait_brokers(namesrv: NameServer, brokers: dict[str, dict[str, str]], *, wi
     wait_until(lambda: registered_brokers(namesrv.port) == brokers, what=what, within_s=within_s)
 
 
-@pytest.mark.background
 def test_broker_registers_with_name_servers_of_different_make(tmp_path: Path) -> None:
     makes = dict.fromkeys([SUBJECT, *SERVER_VERSIONS])
     servers = [name_server(make, tmp_path / f"namesrv-{make}") for make in makes]
@@ -118,7 +116,6 @@ def test_broker_registers_with_name_servers_of_different_make(tmp_path: Path) ->
             server.kill()
 
 
-@pytest.mark.background
 @pytest.mark.parametrize("names", SERVER_VERSIONS)
 def test_name_server_of_rocketmq_takes_all_pieces_of_a_registration(names: str, tmp_path: Path) -> None:
     """It skips topics that come under the data version it has stored: each piece must have its own."""
@@ -136,7 +133,6 @@ def test_name_server_of_rocketmq_takes_all_pieces_of_a_registration(names: str, 
             _wait_queues(namesrv, f"T{number}", 7)
 
 
-@pytest.mark.background
 def test_single_topics_are_added_where_a_registration_replaces_all_topics(tmp_path: Path) -> None:
     with (
         JavaNameServer("5.3.3", tmp_path / "namesrv", deleteTopicWithBrokerRegistration=True) as namesrv,

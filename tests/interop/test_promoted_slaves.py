@@ -63,7 +63,6 @@ def caught_up(master: Broker, slave: Broker) -> bool:
 
 
 @spec("S04", "G09")
-@pytest.mark.background
 @pytest.mark.parametrize(("leads", "follows"), [(JAVA, "ours"), ("ours", JAVA)])
 def test_waiting_messages_and_open_transactions_go_on_at_a_promoted_slave(
     leads: str, follows: str, drivers: Callable[[str], JavaDriver], tmp_path: Path

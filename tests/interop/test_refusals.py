@@ -98,7 +98,6 @@ TABLE = (
 )
 
 
-@pytest.mark.background
 @pytest.mark.parametrize(
     ("situation", "kind"), dict.fromkeys((row.situation, kind) for row in TABLE for kind in row.answers)
 )

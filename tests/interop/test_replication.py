@@ -43,7 +43,6 @@ _SETTINGS: dict[str, Value] = {
 }
 
 
-@pytest.mark.background
 @pytest.mark.parametrize(("leads", "follows"), PAIRS, ids=[f"{leads}-leads-{follows}" for leads, follows in PAIRS])
 @spec("T08", "M03")
 def test_twins_of_different_make_stay_identical_through_kills(

@@ -27,7 +27,6 @@ def _committed(broker: Broker) -> int:
     return int(answer.fields["extFields"]["offset"]) if answer.fields["code"] == 0 else 0
 
 
-@pytest.mark.background
 @pytest.mark.parametrize("version", CLIENTS)
 @pytest.mark.parametrize("mode", [Mode.SLAVE_CONSUME, Mode.ELECT], ids=lambda mode: mode.value)
 @spec("R10", "V20")

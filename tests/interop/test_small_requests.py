@@ -73,7 +73,6 @@ def pull(place: Broker, code: int, topic: str, offset: int = 0) -> Frame:
     return ask(place.port, code, fields, version=479)
 
 
-@pytest.mark.background
 @pytest.mark.parametrize(("first", "second"), [KINDS, KINDS[::-1]])
 def test_topic_forbidden_to_a_group_stays_so_when_the_store_moves(
     first: str, second: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
@@ -141,7 +140,6 @@ def shown_progress(java: JavaDriver, namesrv: NameServer) -> list[str]:
     return sorted(line.strip() for line in printed.splitlines() if line.startswith((TOPIC, "#Topic", "Consume Diff")))
 
 
-@pytest.mark.background
 def test_lag_of_a_group_is_the_same_in_the_same_store(drivers: Callable[[str], JavaDriver], tmp_path: Path) -> None:
     """A Java broker's store, asked there and here: consumer progress by request and by mqadmin."""
     found: dict[str, Any] = {}
@@ -196,7 +194,6 @@ def lag_figures(page: str) -> dict[str, float]:
     return found
 
 
-@pytest.mark.background
 def test_messages_in_flight_are_counted_alike(drivers: Callable[[str], JavaDriver], tmp_path: Path) -> None:
     """A consumer has fetched some messages and finished none: both brokers report the same offsets and the same lag."""
     found: dict[str, tuple[dict[str, dict[str, int]], dict[str, float]]] = {}

@@ -104,7 +104,6 @@ def test_our_consumers_get_the_messages_that_match_at_a_java_broker(version: str
 
 
 @spec("S05")
-@pytest.mark.background
 @pytest.mark.parametrize("version", SERVER_VERSIONS)
 def test_every_expression_of_our_tests_has_the_same_value_at_a_java_broker(version: str, tmp_path: Path) -> None:
     with (

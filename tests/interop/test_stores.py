@@ -44,7 +44,6 @@ _EACH = 24
 """Messages that every broker adds: six per queue, of which its successor finds three read."""
 
 
-@pytest.mark.background
 @pytest.mark.parametrize("other", [version for version in SERVER_VERSIONS if version != SUBJECT])
 def test_store_goes_from_hand_to_hand_and_nothing_is_lost_or_read_twice(
     other: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
@@ -137,7 +136,6 @@ def _wait_stored(keeper: Broker, offset: int) -> None:
 @pytest.mark.parametrize(
     "name", [f"store-{version}-{end}" for version in SERVER_VERSIONS for end in ("clean", "killed")]
 )
-@pytest.mark.background
 def test_golden_store_reads_as_java_read_it(name: str, drivers: Callable[[str], JavaDriver], tmp_path: Path) -> None:
     unpack(name, tmp_path)
     golden: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text())

@@ -141,7 +141,6 @@ def test_recalls_are_refused_alike_by_both_brokers(peers: Peers) -> None:
 
 
 @spec("S04")
-@pytest.mark.background
 @pytest.mark.parametrize(("first", "second"), [(JAVA, "ours"), ("ours", JAVA)])
 def test_waiting_messages_go_from_hand_to_hand_and_each_comes_once(
     first: str, second: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
@@ -178,7 +177,6 @@ def test_waiting_messages_go_from_hand_to_hand_and_each_comes_once(
 
 
 @spec("S04")
-@pytest.mark.background
 def test_store_of_a_killed_java_broker_has_each_message_delivered_once(
     drivers: Callable[[str], JavaDriver], tmp_path: Path
 ) -> None:

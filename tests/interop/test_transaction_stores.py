@@ -28,7 +28,6 @@ CHECKED_OUT = CHECKED | {"transactionCheckMax": "3"}
 OTHERS = [version for version in SERVER_VERSIONS if version != SUBJECT]
 
 
-@pytest.mark.background
 @pytest.mark.parametrize(
     ("first", "second"), [pair for other in OTHERS for pair in ((other, SUBJECT), (SUBJECT, other))]
 )

@@ -6,8 +6,6 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
-
 from tandemq.coordination.registry.records import Mode
 from tandemq.run.groups import configure
 from tests.interop.driver import Event, JavaDriver, Running
@@ -27,7 +25,6 @@ SHORT_CHECKS: dict[str, Value] = {
 }
 
 
-@pytest.mark.background
 @spec("G09")
 def test_new_master_checks_open_transactions_and_commits_none_twice(tmp_path: Path) -> None:
     with ExitStack() as stack:
