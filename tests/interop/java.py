@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Literal, Self, TypeVar
 
-Kind = Literal["client", "server", "example", "zookeeper", "kafka", "spark-kafka"]
+Kind = Literal["client", "server", "example", "zookeeper", "kafka", "spark-kafka", "hadoop"]
 T = TypeVar("T")
 Value = str | int | bool
 """Of a key in a configuration file."""
@@ -179,15 +179,14 @@ class JavaJars:
     def _download(kind: Kind, version: str, directory: Path) -> None:
         partial = directory.with_name(directory.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
-        what = kind if kind in ("zookeeper", "kafka", "spark-kafka") else "rocketmq"
+        what = kind if kind in ("zookeeper", "kafka", "spark-kafka", "hadoop") else "rocketmq"
         command = [
             os.environ.get("MAVEN", "mvn"),
             "-q",
             "-B",
             "-f",
             str(HERE / "pom.xml"),
-            "-P",
-            kind,
+            f"-P{kind}",
             f"-D{what}.version={version}",
             "dependency:copy-dependencies",
             f"-DoutputDirectory={partial}",

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from tandemq.cli import main
-from tandemq.errors import ConfigError
+from tandemq.errors import ConfigError, LocalError
 from tandemq.spark.jobs.archive import Archive, ArchiveOptions
 from tandemq.spark.jobs.audit import audit
 from tandemq.spark.jobs.collect import Collect, CollectOptions
@@ -128,6 +128,13 @@ def test_lake_at_a_url_is_remote_also_as_a_path_object(url: str) -> None:
     assert (found.url, found.is_local, "secret" in repr(found)) == (url.rstrip("/"), False, False)
     with pytest.raises(ConfigError, match="is not a local directory"):
         _ = found.path
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "no-such-host.invalid:8020"])
+def test_name_node_that_does_not_respond_is_an_error_of_one_line(host: str) -> None:
+    with pytest.raises(LocalError, match=r"the store does not respond.*check the endpoint") as caught:
+        DeltaLake(f"hdfs://{host}/lake", create=True)
+    assert "\n" not in str(caught.value)
 
 
 def test_options_of_the_store_come_from_words_then_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -379,9 +379,13 @@ class DeltaLake:
         with self.locked():
             self._update()
             with self.location.errors():
-                return self._table.vacuum(
+                found = self._table.vacuum(
                     retention_hours=hours, dry_run=dry_run, enforce_retention_duration=False, full=True
                 )
+            abandoned = self.location.abandoned(time.time() - hours * 3600)
+            for name in () if dry_run else abandoned:
+                self.location.delete(name)
+            return found + abandoned
 
     def old_files(self) -> "OldFiles":
         """Return the files in the lake's directory that are not part of the table."""

@@ -55,6 +55,8 @@ SAFE_COMMITS = {"aws_conditional_put": "etag"}
 """Makes a commit to S3 a conditional put (If-None-Match): of two concurrent writers of one version one fails."""
 BOUNDED = {"retry_timeout": "60s"}
 """Time for which a request to an object store is repeated."""
+_ABANDONED = re.compile(r"(^|/)\.[^/]+\.tmp\.\d+$")
+"""Name of a file on HDFS until it is complete."""
 UNSAFE = "allow_unsafe_rename"
 
 
@@ -124,7 +126,10 @@ class Location:
             return cast(BinaryIO, self._files().open_input_file(name))
 
     def open_output(self, name: str) -> BinaryIO:
-        """Open a new file for writing. A remote file appears when it is closed, complete."""
+        """Open a new file for Arrow's writers. A remote file appears when it is closed, complete.
+
+        The remote file's own method `write` fails, because deltalake accepts `bytes` only, which Arrow's writers pass.
+        """
         if self.is_local:
             return cast(BinaryIO, pa.OSFile(self.child(name), "wb"))
         with self.errors():
@@ -165,6 +170,22 @@ class Location:
         with self.errors():
             found = self._files().get_file_info(FileSelector("", allow_not_found=True))
         return sorted({one.path.strip("/").partition("/")[0] for one in found} - {""})
+
+    def abandoned(self, before_s: float) -> list[str]:
+        """Return the names of files on HDFS in the directory and in `_delta_log` that their writers had not given
+        their names when they died or lost a race, and that were last changed before a time. Object stores keep no such
+        files, local ones have other names."""
+        if self.scheme != "hdfs":
+            return []
+        from pyarrow.fs import FileSelector  # noqa: PLC0415  # slow to import, and needed for remote lakes only
+
+        with self.errors():
+            found = [
+                one
+                for directory in ("", "_delta_log")
+                for one in self._files().get_file_info(FileSelector(directory, allow_not_found=True))
+            ]
+        return [one.path for one in found if _ABANDONED.search(one.path) and one.mtime.timestamp() <= before_s]
 
     def _is_file(self, name: str) -> bool:
         return bool(self._files().get_file_info([name])[0].is_file)

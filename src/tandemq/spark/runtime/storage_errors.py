@@ -42,7 +42,10 @@ _CAUSES: tuple[tuple[str, type[TandemError], str, str], ...] = (
     ),
     (r"loading credentials|token request|IMDS|No credentials", ConfigError, "there are no credentials", CREDENTIALS),
     (
-        r"tcp connect error|dns error|Connection refused|timed out|error sending request|unreachable",
+        (
+            r"tcp connect error|dns error|failed to lookup address|Connection refused|timed out|error sending request"
+            r"|unreachable"
+        ),
         LocalError,
         "the store does not respond",
         "check the endpoint and the network, and repeat the command: it continues where the lake ends",

@@ -1,0 +1,87 @@
+"""A real HDFS as child processes: a name node and a data node on loopback. Hadoop's servers are in one jar of Maven
+Central; what they need besides it are the jars of PySpark, which has the same version of Hadoop."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+from xml.sax.saxutils import escape
+
+import pyspark
+
+from tests.interop.java import LOOPBACK, JavaJars, Process, free_port, java_executable, wait_until
+
+VERSION = "3.5.0"
+"""Of Hadoop, as PySpark's."""
+_JVM = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
+_DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
+_STATE = "/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
+
+
+class _Cluster:
+    """Configuration and command lines of both servers."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.resolve()
+        self.port, self.http_port = free_port(), free_port()
+        settings = {
+            "fs.defaultFS": f"hdfs://{LOOPBACK}:{self.port}",
+            "hadoop.tmp.dir": self.directory / "tmp",
+            "dfs.replication": 1,
+            "dfs.namenode.http-address": f"{LOOPBACK}:{self.http_port}",
+            # Otherwise each file takes its writer 0.4 s and more: it asks again until the data node has reported.
+            "dfs.namenode.file.close.num-committed-allowed": 1,
+            "dfs.datanode.address": f"{LOOPBACK}:{free_port()}",
+            "dfs.datanode.http.address": f"{LOOPBACK}:{free_port()}",
+            "dfs.datanode.ipc.address": f"{LOOPBACK}:{free_port()}",
+        }
+        rows = [
+            f"<property><name>{name}</name><value>{escape(str(value))}</value></property>"
+            for name, value in settings.items()
+        ]
+        for name in ("conf", "tmp"):
+            (self.directory / name).mkdir(parents=True, exist_ok=True)
+        text = "\n".join(["<configuration>", *rows, "</configuration>", ""])
+        for name in ("core-site.xml", "hdfs-site.xml"):
+            (self.directory / "conf" / name).write_text(text)
+
+    def command(self, main: str, *arguments: str) -> list[str]:
+        jars = Path(pyspark.__file__).parent / "jars" / "*"
+        path = os.pathsep.join([JavaJars.class_path("hadoop", VERSION, self.directory / "conf"), str(jars)])
+        temporary = f"-Djava.io.tmpdir={self.directory / 'tmp'}"
+        return [java_executable(), *_JVM, temporary, "-cp", path, main, *arguments]
+
+    def serves(self) -> bool:
+        """Whether the name node takes writes, and has a data node for them."""
+        with urlopen(f"http://{LOOPBACK}:{self.http_port}{_STATE}", timeout=10) as answer:
+            (state,) = json.load(answer)["beans"]
+        return bool(state["NumLiveDataNodes"] == 1 and state["FSState"] == "Operational")
+
+
+@contextmanager
+def hdfs(directory: Path) -> Iterator[str]:
+    """A running, empty HDFS; gives its URL."""
+    cluster = _Cluster(directory)
+    subprocess.run(
+        cluster.command(_NAME_NODE, "-format", "-nonInteractive"),
+        check=True,
+        capture_output=True,
+        cwd=cluster.directory,
+        timeout=120,
+    )
+    with (
+        Process("namenode", directory, command=lambda: cluster.command(_NAME_NODE), ready=cluster.port) as name_node,
+        Process(
+            "datanode", directory, command=lambda: cluster.command(_DATA_NODE), ready=cluster.http_port
+        ) as data_node,
+    ):
+        name_node.start()
+        data_node.start()
+        wait_until(cluster.serves, what="a data node that the name node knows", within_s=60)
+        yield f"hdfs://{LOOPBACK}:{cluster.port}"
