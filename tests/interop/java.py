@@ -8,8 +8,7 @@
 Every process gets a home of its own (`-Duser.home`, `-Drocketmq.home.dir`), so nothing is written outside its
 directory. Standard output and error of a process go to `<directory>/<name>.log`; warnings of the broker too.
 
-There is no broker or name server 4.9.8 on Maven Central: 4.9.7 is the last complete 4.9; client and tools exist as
-4.9.8. All listen on the loopback address.
+Maven Central has no broker or name server 4.9.8, only client and tools. All listen on the loopback address.
 
 Environment: TANDEMQ_JAVA_CACHE (where jars are kept; default `build/java` of the repository), JAVA_HOME, MAVEN.
 """
@@ -31,7 +30,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Literal, Self, TypeVar
 
-Kind = Literal["client", "server", "example", "zookeeper", "kafka", "spark-kafka", "hadoop"]
+Kind = Literal["client", "server", "example", "zookeeper", "kafka", "spark-kafka", "hadoop", "delta"]
 T = TypeVar("T")
 Value = str | int | bool
 """Of a key in a configuration file."""
@@ -179,7 +178,7 @@ class JavaJars:
     def _download(kind: Kind, version: str, directory: Path) -> None:
         partial = directory.with_name(directory.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
-        what = kind if kind in ("zookeeper", "kafka", "spark-kafka", "hadoop") else "rocketmq"
+        what = kind if kind in ("zookeeper", "kafka", "spark-kafka", "hadoop", "delta") else "rocketmq"
         command = [
             os.environ.get("MAVEN", "mvn"),
             "-q",

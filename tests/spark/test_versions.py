@@ -9,21 +9,9 @@ from pathlib import Path
 import pytest
 
 from tandemq.run.children import ChildCluster
+from tests.spark.installed import ROOT, installed
 from tests.spark.logs import LogWriter
 from tests.spark.messages import make_topic, numbered, send
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def installed(version: str) -> Path:
-    """Return a directory with the newest PySpark of a version; all other packages come from the environment."""
-    place = ROOT / "build" / f"pyspark-{version}"
-    ready = place / ".ready"
-    if not ready.exists():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--no-deps", "--no-build-isolation"]
-        subprocess.run([*command, "--target", str(place), f"pyspark=={version}.*"], check=True)
-        ready.touch()
-    return place
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from tandemq.errors import ConfigError, LocalError, StoreLocked
-from tandemq.spark.lake.table_checks import check_table
+from tandemq.spark.lake.table_checks import check_features, check_table
 from tandemq.spark.runtime.location import Location, Place, locate
 from tandemq.spark.sources.log.parquet_writer import lake_schema, write_file
 
@@ -170,7 +170,7 @@ class DeltaLake:
         return self._table.schema()
 
     def _update(self) -> None:
-        """Load the newest version of the table."""
+        """Load the newest version of the table; raises ConfigError if it has got features that are not read here."""
         try:
             with self.location.errors():
                 self._table.update_incremental()
@@ -179,6 +179,7 @@ class DeltaLake:
                 f"{self.location}: the newest version cannot be read: {str(error).splitlines()[0]}",
                 hint="its _delta_log is damaged, or another tool has written half of it",
             ) from error
+        check_features(self.location, self._table)
 
     def identity(self) -> str:
         """Return the id of the table; a table created again at the same path has another one."""
@@ -250,16 +251,18 @@ class DeltaLake:
         """Return the paths of the files of an older version.
 
         Raises:
-            ConfigError: there is no such version.
+            ConfigError: there is no such version, or its files do not contain exactly its rows.
             LocalError: a file of it was deleted since.
         """
         try:
-            uris = DeltaTable(str(self.path), version=version).file_uris()
+            table = DeltaTable(str(self.path), version=version)
+            uris = table.file_uris()
         except (DeltaError, ValueError, OverflowError) as error:
             raise ConfigError(
                 f"{self.path} has no version {version} that can be read: {error}",
                 hint=f"the newest is {self._table.version()}",
             ) from error
+        check_features(self.location, table, version)
         paths = [str(self.path / Path(uri).name) for uri in uris]
         gone = [path for path in paths if not Path(path).exists()]
         if gone:

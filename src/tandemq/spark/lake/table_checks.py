@@ -1,6 +1,6 @@
 """Checks of the form of a Delta table, before anything is read or written.
 
-Source: docs/guides/pipeline-lakes.md; Delta protocol, "reader features".
+Source: docs/guides/pipeline-lakes.md; Delta protocol, "table features".
 """
 
 from typing import Any
@@ -13,6 +13,9 @@ from tandemq.spark.runtime.location import Location
 from tandemq.spark.sources.schema import did_you_mean
 
 MAPPING = "delta.columnMapping.mode"
+DELETIONS = "deletionVectors"
+READABLE = frozenset({DELETIONS, "columnMapping", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+"""Reader features with which files contain exactly the table's rows, apart from the first two, which are checked."""
 
 
 def check_table(location: Location, table: DeltaTable, wanted: Any) -> None:
@@ -21,18 +24,41 @@ def check_table(location: Location, table: DeltaTable, wanted: Any) -> None:
     Raises:
         ConfigError: names the feature, or the first column that is missing, unknown, or of another type.
     """
-    metadata, features = table.metadata(), set(table.protocol().reader_features or ())
+    metadata = table.metadata()
     if metadata.partition_columns:
         raise ConfigError(
             f"{location} is partitioned by {', '.join(metadata.partition_columns)}; lakes of messages are not",
             hint="write it without partitions; nothing was written",
         )
-    if "columnMapping" in features or metadata.configuration.get(MAPPING, "none") != "none":
-        raise ConfigError(
-            f"{location} maps column names ({MAPPING}), which is not supported; nothing was written",
-            hint="copy it into a table without this property",
-        )
+    check_features(location, table)
     _check_schema(location, pa.schema(table.schema().to_arrow()), wanted)
+
+
+def check_features(location: Location, table: DeltaTable, version: int | None = None) -> None:
+    """Refuse a table whose files do not contain exactly its rows: jobs read the files themselves.
+
+    Args:
+        version: of the table, if it is not the newest.
+    Raises:
+        ConfigError: names the feature, and the command of Delta's own library that removes it.
+    """
+    features = set(table.protocol().reader_features or ())
+    found, hint = "", ""
+    if "columnMapping" in features or table.metadata().configuration.get(MAPPING, "none") != "none":
+        found = f"maps column names ({MAPPING}), which is not supported"
+        hint = "copy it into a table without this property"
+    elif DELETIONS in features and any(one.num_rows for one in pa.table(table.deletion_vectors()).to_batches()):
+        found = "has deletion vectors: its files still have deleted rows"
+        hint = f"run REORG TABLE delta.`{location}` APPLY (PURGE) in Spark with Delta's library, then repeat"
+    elif features - READABLE:
+        name = min(features - READABLE)
+        found = f"has the table feature {name}, which is not supported"
+        hint = f"ALTER TABLE delta.`{location}` DROP FEATURE {name}, or copy it into another table"
+    if found:
+        which = str(location) if version is None else f"version {version} of {location}"
+        if version is not None:
+            hint = "give another version, or read this one with Delta's library"
+        raise ConfigError(f"{which} {found}; nothing was read or written", hint=hint)
 
 
 def _check_schema(location: Location, found: Any, wanted: Any) -> None:
