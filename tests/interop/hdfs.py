@@ -35,8 +35,6 @@ class _Cluster:
             "hadoop.tmp.dir": self.directory / "tmp",
             "dfs.replication": 1,
             "dfs.namenode.http-address": f"{LOOPBACK}:{self.http_port}",
-            # Otherwise each file takes its writer 0.4 s and more: it asks again until the data node has reported.
-            "dfs.namenode.file.close.num-committed-allowed": 1,
             "dfs.datanode.address": f"{LOOPBACK}:{free_port()}",
             "dfs.datanode.http.address": f"{LOOPBACK}:{free_port()}",
             "dfs.datanode.ipc.address": f"{LOOPBACK}:{free_port()}",
