@@ -19,6 +19,8 @@ import pytest
 
 from tandemq.engine import NAME
 
+pytestmark = pytest.mark.timeout(240)
+"""The compiler may share its processor with two other tests."""
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ("__pycache__", "*.pyc", "*.so", "engine.c")
 """What builds leave behind."""

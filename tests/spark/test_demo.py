@@ -68,7 +68,8 @@ def test_damage_of_a_log_is_reported_as_fault(
     found = pipeline.run(wanted(tmp_path, pairs), Narration(to_error=True))
     assert found.gold["b"].messages == 9
     assert found.divergences == {
-        group: {"different": 0, "corrupt": 1, "missing": 0, "extra": 0} for group in ("broker-a", "broker-b")
+        group: {"different": 0, "corrupt": 1, "missing": 0, "extra": 0, "removed": 0}
+        for group in ("broker-a", "broker-b")
     }
     assert found.faults == [
         "broker-a: 1 records of the master's log are damaged",

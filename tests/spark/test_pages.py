@@ -163,9 +163,15 @@ def test_python_of_the_page_reads_and_writes(
     send(names, numbered("Orders", 0, 3, "paid"))
     known: dict[str, Any] = {"spark": spark}
     programs = [text for text in blocks("python") if 'format("rocketmq")' in text]
-    assert len(programs) == 2
+    assert len(programs) == 3
+    watched = next(text for text in programs if "ProgressListener" in text)
     for text in programs:
-        exec(text.replace("127.0.0.1:9876", names), known)
+        if text != watched:
+            exec(text.replace("127.0.0.1:9876", names), known)
+    known["options"] = {"nameServer": names, "subscribe": "Orders"}
+    exec(watched.replace("ProgressListener())", "listener := ProgressListener())"), known)
+    assert known["rows"].isStreaming
+    spark.streams.removeListener(known["listener"])
     assert "body" in capsys.readouterr().out
     copies = spark.read.format("rocketmq").options(nameServer=names, subscribe="Copies").load()
     assert sorted(row.body for row in copies.collect()) == [b"0", b"1", b"2"]

@@ -59,6 +59,7 @@ TAKEN_LABELS = frozenset(
         "response_code",
         "result",
         "role",
+        "setting",
         "state",
         "storage_medium",
         "storage_type",

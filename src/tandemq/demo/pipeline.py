@@ -71,7 +71,7 @@ class PipelineResult:
     audited_bytes: int = 0
     """Bytes of one replica of each group."""
     divergences: dict[str, dict[str, int]] = field(default_factory=dict)
-    """By broker group: records that are different, corrupt, missing, extra."""
+    """By broker group: records that are different, corrupt, missing, extra, removed."""
     gold: dict[str, Gold] = field(default_factory=dict)
     seconds: float = 0.0
     faults: list[str] = field(default_factory=list)

@@ -103,8 +103,10 @@ class _Writer:
 
     def discard(self) -> None:
         """Close and delete the file."""
-        with suppress(OSError, ValueError, pa.ArrowException):
-            self._output.close()
+        for file in (self._file, self._output):
+            with suppress(OSError, ValueError, pa.ArrowException):
+                file.close()
+        self._file.is_open = False  # else the writer closes itself again when it is deleted, and fails again
         self._lake.delete(self._name)
 
     def stats(self) -> str:
