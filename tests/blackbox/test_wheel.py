@@ -92,7 +92,8 @@ def test_wheel_carries_every_module_types_and_licence_and_nothing_else(wheel: Pa
     assert len(compiled) == (NAME == "compiled")
     assert package - compiled == {p.relative_to(source).as_posix() for p in files}
     pages = source / "tandemq" / "console"
-    assert {p.name for p in files if p.suffix != ".py" and pages not in p.parents} == {"py.typed", "log4j2.properties"}
+    others = {p.name for p in files if p.suffix != ".py" and pages not in p.parents}
+    assert others == {"py.typed", "log4j2.properties", "gold.sql"}
     assert not [n for n in names if "mutation" in n], "mutations are tests"
     # Beside it, the modules by which Spark finds our sources: it looks for packages called pyspark_….
     found_by_spark = {p.name for p in source.glob("pyspark_*")}
