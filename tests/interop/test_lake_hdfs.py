@@ -1,4 +1,4 @@
-"""Lakes on a real HDFS: each message once, whoever writes at the same time, and nothing of killed tasks stays."""
+"""Lakes on a real HDFS: each message once with concurrent writers, and no leftovers of killed tasks."""
 
 import filecmp
 from collections.abc import Iterator

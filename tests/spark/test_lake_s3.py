@@ -1,4 +1,4 @@
-"""Lakes on a real S3 server: each message once, whoever writes at the same time and whatever fails."""
+"""Lakes on a real S3 server: each message once, with concurrent writers and after failures."""
 
 import filecmp
 import re
