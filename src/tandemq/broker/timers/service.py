@@ -434,6 +434,8 @@ class TimedMessages:
     def committed(self, now: Now) -> None:
         """Apply what this turn appended: it is in the log."""
         timed, self._send.timed = self._send.timed, []
+        if timed:
+            self.metrics.enqueued(timed, now)
         table, turn = self.table, self._turn
         if table is None:
             if self._loader is not None:
@@ -452,7 +454,6 @@ class TimedMessages:
             for queue_offset, out_ms, _, is_delete in timed:
                 if out_ms >= far_ms and not is_delete:
                     table.roll_later(RollTask(queue_offset, out_ms), self._roll_time(out_ms, now))
-            self.metrics.enqueued(timed, now)
             self.metrics.changed(now.wall_ms)
 
     def _apply(self, table: PendingTimers, turn: _Turn) -> None:

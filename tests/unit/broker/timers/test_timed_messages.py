@@ -323,6 +323,17 @@ def test_counts_are_kept_by_topic(tmp_path: Path) -> None:
     assert broker.node.timers.metrics.by_topic() == {}
 
 
+def test_messages_taken_before_the_table_is_read_are_counted(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, now=Now(SECOND, START_WALL_MS))
+    timed(broker, TIMER_DELAY_SEC="60")
+    assert broker.node.timers.table is None
+    metrics = broker.node.timers.metrics
+    assert metrics.enqueued_total == {"TopicA": 1}
+    assert metrics.delays["TopicA"].counts[0] == 1
+    broker.pass_time(2 * SECOND)
+    assert metrics.by_topic() == metrics.enqueued_total == {"TopicA": 1}
+
+
 def recall(broker: Harness, handle: str, topic: str = "TopicA") -> Command:
     fields = {"producerGroup": "producers", "topic": topic, "recallHandle": handle}
     return broker.ask(RequestCode.RECALL_MESSAGE, fields)
