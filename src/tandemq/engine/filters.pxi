@@ -488,10 +488,6 @@ cdef inline Text text_of(bytes text):
     return found
 
 
-cdef inline bint is_same(Text left, Text right) noexcept:
-    return left.size == right.size and memcmp(left.data, right.data, left.size) == 0
-
-
 cdef bint contains(Text text, Text wanted, int option) noexcept:
     """CONTAINS, STARTSWITH or ENDSWITH; false for an empty text, with NOT too."""
     cdef bint found = False
@@ -544,6 +540,7 @@ def select_messages(
     cdef int64_t log_offset, block_start = 0, block_bytes = sources.block_bytes
     cdef Py_ssize_t waits_max = sources.waits + WAITS_MAX
     cdef Py_ssize_t size, total = 0, count = 0, at, cost = 0, found = 0, examined = 0
+    cdef Py_ssize_t small_end = 0  # Of the records from the present one on that are read with their bodies.
     answer.data = copied.data = NULL
     answer.size = answer.room = copied.size = copied.room = 0
     wanted = <Wanted *>PyMem_Malloc(max(1, (end - entry) // ENTRY_BYTES) * sizeof(Wanted))
@@ -578,9 +575,7 @@ def select_messages(
             if block_start <= record.start <= block_start + PyBytes_GET_SIZE(block) - record.size:
                 data = <Bytes>PyBytes_AS_STRING(block) + (record.start - block_start)
             else:
-                copied.size = 0
-                reserve(&copied, record.size)
-                data = copied.data
+                data = NULL
                 cached = None
                 if record.start < recent_start:
                     cached = sources.blocks.get(record.start // block_bytes)
@@ -588,16 +583,24 @@ def select_messages(
                     block, block_start = cached, record.start - record.start % block_bytes
                 if block_start <= record.start <= block_start + PyBytes_GET_SIZE(block) - record.size:
                     data = <Bytes>PyBytes_AS_STRING(block) + (record.start - block_start)
-                elif not sources.fetch(copied.data, record, wanted + count - 1, recent_start, recent):
-                    return None
-            if not (
-                read_record(data, record.size, &parsed)
-                and parsed.size == record.size
-                and parsed.log_offset == record.start
-                and parsed.queue_offset == record.queue_offset
-                and parsed.queue_id == queue_id
-                and is_same(parsed.topic, name)
-            ):
+                elif (
+                    sources.read_ends(&copied, record, recent_start, &parsed)
+                    and is_record_of(&parsed, record, queue_id, name)
+                    and not program.matches_text(parsed.properties)
+                ):
+                    cost += (1 + program.parts) * (RECORD_COST + parsed.properties.size)
+                    examined += record.size
+                    continue
+                else:
+                    copied.size = 0
+                    reserve(&copied, record.size)
+                    data = copied.data
+                    small_end = max(small_end, at + 1)
+                    while small_end < count and wanted[small_end].size < SPLIT_BYTES_MIN:
+                        small_end += 1
+                    if not sources.fetch(copied.data, record, wanted + small_end - 1, recent_start, recent):
+                        return None
+            if not (read_record(data, record.size, &parsed) and is_record_of(&parsed, record, queue_id, name)):
                 return None
             if program.matches_text(parsed.properties):
                 if found and answer.size + record.size > bytes_max:

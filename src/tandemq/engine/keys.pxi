@@ -69,6 +69,10 @@ cdef inline bint is_named(Bytes name, Py_ssize_t size, const char *wanted, Py_ss
     return size == wanted_size and memcmp(name, wanted, size) == 0
 
 
+cdef inline bint is_same(Text left, Text right) noexcept:
+    return left.size == right.size and memcmp(left.data, right.data, left.size) == 0
+
+
 cdef Named find_named(Bytes data, Py_ssize_t size) noexcept:
     cdef Named found
     cdef Py_ssize_t start = 0, stop, split

@@ -1,28 +1,17 @@
 # Pulls: records of queue entries, gathered from memory and files.
 
-cdef inline bint is_entry_of(
-    Bytes data, Py_ssize_t size, int32_t queue_id, int64_t queue_offset, int64_t log_offset, Text topic
-) noexcept:
-    """Whether `data` is the record of a queue entry."""
-    cdef Record record
-    return (
-        read_record(data, size, &record)
-        and record.size == size
-        and record.log_offset == log_offset
-        and record.queue_offset == queue_offset
-        and record.queue_id == queue_id
-        and is_named(record.topic.data, record.topic.size, <const char *>topic.data, topic.size)
-    )
-
-
 cdef enum:
     FEW_CODES_MAX = 16
     SMALL_BYTES_MAX = 8192
+    # Size from which on what lies before and behind a body is read without the body.
+    SPLIT_BYTES_MIN = 4096
     # The cost of a block, in reads of records that are saved.
     SMALL_READS = 128
     # Records of one queue in a block from which on the block is read at once, and in how many this is seen.
     DENSE_COUNT = 48
     DENSE_SAMPLE = 8
+    # Topic and properties with their lengths.
+    TAIL_BYTES_MAX = 2 + 65535 + 2 + 32767
     COUNTED_BLOCKS_MAX = 8192
     DESCRIPTORS_MAX = 64
 
@@ -32,6 +21,17 @@ cdef struct Wanted:
     int64_t start
     int64_t queue_offset
     Py_ssize_t size
+
+
+cdef inline bint is_record_of(const Record *record, const Wanted *wanted, int32_t queue_id, Text topic) noexcept:
+    """Whether a parsed record is the wanted one."""
+    return (
+        record.size == wanted.size
+        and record.log_offset == wanted.start
+        and record.queue_offset == wanted.queue_offset
+        and record.queue_id == queue_id
+        and is_same(record.topic, topic)
+    )
 
 
 cdef int copy_cached(
@@ -172,14 +172,47 @@ cdef class LogSources:
     cdef int read_file(self, unsigned char *to, const Wanted *record) except -1:
         """Read a record that the page cache has; return 0 if it has not, or if the file is not known."""
         cdef int64_t within = record.start % self.segment_bytes
-        cdef PyObject *found = PyDict_GetItem(self.descriptors, record.start // self.segment_bytes)
-        if found == NULL or within + record.size > self.segment_bytes:
+        cdef int descriptor = self.file_of(record)
+        if descriptor < 0:
             return 0
-        if not read_held(<int><object>found, to, record.size, within):
+        if not read_held(descriptor, to, record.size, within):
             self.waits += 1
             return 0
         self.bytes_read += record.size
         return 1
+
+    cdef inline int file_of(self, const Wanted *record) except -2:
+        """Return the descriptor of the file that has the whole record, or -1."""
+        cdef PyObject *found = PyDict_GetItem(self.descriptors, record.start // self.segment_bytes)
+        if found == NULL or record.start % self.segment_bytes + record.size > self.segment_bytes:
+            return -1
+        return <int><object>found
+
+    cdef int read_ends(self, Buffer *to, const Wanted *wanted, int64_t recent_start, Record *record) except -1:
+        """Parse a large record that is in the page cache, without its body; return 0 if that is not possible."""
+        cdef int64_t within = wanted.start % self.segment_bytes
+        cdef Py_ssize_t head, tail
+        cdef int descriptor
+        if wanted.size < SPLIT_BYTES_MIN or wanted.start >= recent_start:
+            return 0
+        descriptor = self.file_of(wanted)
+        if descriptor < 0:
+            return 0
+        to.size = 0
+        reserve(to, HEAD_BYTES_MAX)
+        if not read_held(descriptor, to.data, HEAD_BYTES_MAX, within):
+            return 0
+        head = read_head(to.data, wanted.size, record)
+        if not head or record.size != wanted.size:
+            return 0
+        tail = wanted.size - head - record.body_size
+        if tail > TAIL_BYTES_MAX:
+            return 0
+        reserve(to, HEAD_BYTES_MAX + tail)
+        if not read_held(descriptor, to.data + HEAD_BYTES_MAX, tail, within + wanted.size - tail):
+            return 0
+        self.bytes_read += HEAD_BYTES_MAX + tail
+        return read_tail(to.data + HEAD_BYTES_MAX, tail, big_32(to.data + 4), record)
 
 
 cdef inline bint is_wanted(int64_t code, object codes, const int64_t *few, Py_ssize_t few_count) except -1:
@@ -201,6 +234,7 @@ def gather_messages(
     cdef Bytes end = entry + PyBytes_GET_SIZE(entries)
     cdef Wanted *wanted
     cdef const Wanted *record
+    cdef Record parsed
     cdef unsigned char *to
     cdef bytes answer
     cdef Text name
@@ -246,7 +280,7 @@ def gather_messages(
             record = wanted + at
             if not sources.fetch(to, record, wanted + count - 1, recent_start, recent):
                 return None
-            if not is_entry_of(to, record.size, queue_id, record.queue_offset, record.start, name):
+            if not (read_record(to, record.size, &parsed) and is_record_of(&parsed, record, queue_id, name)):
                 return None
             to += record.size
         return Gathered(answer, count, queue_offset)

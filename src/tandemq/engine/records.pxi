@@ -14,20 +14,22 @@ cdef struct Record:
     Text properties
 
 
-cdef bint read_record(Bytes data, Py_ssize_t size, Record *record) noexcept:
-    """Parse the record at `data`, but not its checksums; False if it is not one that ends within `size` bytes."""
-    cdef Py_ssize_t head, at, length
+cdef enum:
+    HEAD_BYTES_MAX = 112
+
+
+cdef inline Py_ssize_t read_head(Bytes data, Py_ssize_t size, Record *record) noexcept:
+    """Parse the fields before the body, which has `size` bytes with what is behind it at most; return their size or 0."""
+    cdef Py_ssize_t head, at
     cdef uint32_t magic
-    if size < RECORD_BYTES_MIN:
-        return False
     record.sys_flag = <int32_t>big_32(data + 36)
     head = 88 + (12 if record.sys_flag & BORN_V6 else 0) + (12 if record.sys_flag & STORE_V6 else 0)
     if size < head + 3:
-        return False
+        return 0
     record.size = <int32_t>big_32(data)
     magic = big_32(data + 4)
     if magic != MAGIC_V1 and magic != MAGIC_V2:
-        return False
+        return 0
     record.body_crc = big_32(data + 8)
     record.queue_id = <int32_t>big_32(data + 12)
     record.queue_offset = <int64_t>big_64(data + 20)
@@ -37,26 +39,43 @@ cdef bint read_record(Bytes data, Py_ssize_t size, Record *record) noexcept:
     record.body_size = <int32_t>big_32(data + head - 4)
     record.body = data + head
     if record.size > size or record.body_size < 0 or head + record.body_size + 3 > record.size:
-        return False
-    at = head + record.body_size
+        return 0
+    return head
+
+
+cdef inline bint read_tail(Bytes data, Py_ssize_t size, uint32_t magic, Record *record) noexcept:
+    """Parse topic and properties, which must have `size` bytes."""
+    cdef Py_ssize_t at, length
     if magic == MAGIC_V1:
-        length = data[at]
-        at += 1
+        length = data[0]
+        at = 1
         if length > 127:
             return False
     else:
-        if at + 2 > record.size:
+        if size < 2:
             return False
-        length = big_16(data + at)
-        at += 2
-    if at + length + 2 > record.size:
+        length = big_16(data)
+        at = 2
+    if at + length + 2 > size:
         return False
     record.topic.data = data + at
     record.topic.size = length
     at += length
     record.properties.size = big_16(data + at)
     record.properties.data = data + at + 2
-    return record.properties.size <= PROPERTIES_BYTES_MAX and at + 2 + record.properties.size == record.size
+    return record.properties.size <= PROPERTIES_BYTES_MAX and at + 2 + record.properties.size == size
+
+
+cdef bint read_record(Bytes data, Py_ssize_t size, Record *record) noexcept:
+    """Parse the record at `data`, but not its checksums; False if it is not one that ends within `size` bytes."""
+    cdef Py_ssize_t at
+    if size < RECORD_BYTES_MIN:
+        return False
+    at = read_head(data, size, record)
+    if not at:
+        return False
+    at += record.body_size
+    return read_tail(data + at, record.size - at, big_32(data + 4), record)
 
 
 cdef bint is_sound(Bytes data, Record *record) noexcept:

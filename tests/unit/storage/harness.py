@@ -5,6 +5,7 @@ from random import Random
 
 from tandemq.boundary import Disk
 from tandemq.codec.record.record import Record, encode_host, parse_record
+from tandemq.model.message import SysFlag
 from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.log.commit_log import AppendMessageResult
 from tandemq.storage.recovery import Recovered, open_store
@@ -30,9 +31,18 @@ def reopen(disk: SimDisk, config: StoreConfig = CONFIG) -> tuple[Store, Recovere
 
 
 def put(
-    store: Store, number: int, *, topic: str = "T", queue_id: int = 0, size: int = 20, sys_flag: int = 0
+    store: Store,
+    number: int,
+    *,
+    topic: str = "T",
+    queue_id: int = 0,
+    size: int = 20,
+    sys_flag: int = 0,
+    host: bytes = HOST,
 ) -> AppendMessageResult:
     """Put one message whose body, tag and keys contain its number."""
+    if len(host) > len(HOST):
+        sys_flag |= SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
     properties = f"TAGS\x01t{number % 3}\x02KEYS\x01k{number} all\x02UNIQ_KEY\x01u{number:08d}\x02".encode()
     return store.put(
         store.queue(topic, queue_id),
@@ -41,9 +51,9 @@ def put(
         flag=number,
         sys_flag=sys_flag,
         born_ms=NOW_MS + number,
-        born_host=HOST,
+        born_host=host,
         store_ms=NOW_MS + number * 10,
-        store_host=HOST,
+        store_host=host,
         reconsume_times=0,
     )
 

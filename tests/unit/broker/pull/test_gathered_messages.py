@@ -17,18 +17,21 @@ from tandemq.real.disk import RealDisk
 from tandemq.storage.log import range_reader
 from tandemq.storage.log.range_reader import RangeReader
 from tandemq.storage.store import Store, StoreConfig
-from tests.unit.storage.harness import new_disk, put, start
+from tests.unit.storage.harness import HOST, new_disk, put, start
 
 FILE_BYTES = 300_000
 """Not a multiple of the blocks that the reader caches."""
+HOST_V6 = bytes(range(20))
 
 
-def filled(sizes: list[int], topics: int, file_bytes: int = FILE_BYTES, disk: Disk | None = None) -> Store:
+def filled(
+    sizes: list[int], topics: int, file_bytes: int = FILE_BYTES, disk: Disk | None = None, host: bytes = HOST
+) -> Store:
     """A store of two files and more, of which only the last write is in memory."""
     store = start(disk or new_disk(), StoreConfig(file_bytes, 20_000, True, 16, 64, (1000,), "boot-1"))
     number = 0
     while store.log.end < 2 * range_reader.BLOCK_BYTES + 10_000:
-        put(store, number, topic=f"T{number % topics}", size=sizes[number % len(sizes)])
+        put(store, number, topic=f"T{number % topics}", size=sizes[number % len(sizes)], host=host)
         number += 1
         if number % 50 == 0:
             store.commit()
@@ -144,6 +147,64 @@ def test_engine_reads_real_files_itself(topics: int, tmp_path: Path, monkeypatch
         assert len(calls) < 20, "a read for each file, and for blocks"
         assert sources.bytes_read > 100_000
     assert reader.bytes_read <= 2 * reader.bytes_answered + range_reader.CREDIT_MAX
+
+
+def matching(store: Store, sql: SqlFilter) -> Read:
+    """Read all queues through a filter."""
+    reader, found = MessageReader(store.log, Damages()), []
+    for queue in store.queues.values():
+        offset = 0
+        while offset < queue.max_offset:
+            messages = reader.read_matching(queue, offset, sql, most=8, bytes_max=1 << 20, limit=1 << 60)
+            found.append((b"".join(messages.buffers), messages.number, messages.next_offset))
+            assert messages.next_offset > offset
+            offset = messages.next_offset
+    return found
+
+
+@pytest.mark.parametrize("host", [HOST, HOST_V6])
+@pytest.mark.parametrize("sizes", [[30_000, 4_100, 9_000], [30_000, 100, 4_100, 9_000, 3_900]])
+@pytest.mark.parametrize("topics", [1, 4, 40])
+def test_filter_reads_no_bodies_of_large_messages_that_do_not_match(
+    topics: int, sizes: list[int], host: bytes, tmp_path: Path
+) -> None:
+    store = filled(sizes, topics, disk=RealDisk(tmp_path), host=host)
+    sql = compile_filter("TAGS = 't1' AND KEYS NOT CONTAINS '3'")
+    assert isinstance(sql, SqlFilter)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MessageReader, "_select_matching", lambda *_: None)
+        expected = matching(store, sql)
+    reader = store.log.reader
+    reader.forget()
+    store.log.recent.restart(store.log.end)
+    before = reader.bytes_read
+    found = matching(store, sql)
+    assert b"".join(data for data, _, _ in found) == b"".join(data for data, _, _ in expected)
+    if NAME == "compiled" and min(sizes) > 4_000:
+        answered = sum(len(data) for data, _, _ in found)
+        assert reader.bytes_read - before < answered + store.log.end // 4
+
+
+def test_large_message_that_does_not_fit_its_entry_is_left_to_the_general_path(tmp_path: Path) -> None:
+    store = filled([20_000], 1, disk=RealDisk(tmp_path))
+    store.log.recent.restart(store.log.end)
+    sql = compile_filter("TAGS = 't9'")
+    assert isinstance(sql, SqlFilter)
+    reader, queue = store.log.reader, store.queues["T0", 0]
+    limits = {"most": 8, "bytes_max": 1 << 20, "examined_max": 1 << 20, "cost_max": 1 << 20, "limit": 1 << 60}
+    entries = queue.read(0, 3)
+    assert reader.select(entries, 0, 0, b"T0", sql.program, **limits) or NAME != "compiled"
+    for queue_offset, queue_id, topic in ((1, 0, b"T0"), (0, 1, b"T0"), (0, 0, b"T1")):
+        assert reader.select(entries, queue_offset, queue_id, topic, sql.program, **limits) is None
+    path = next((tmp_path / "commitlog").iterdir())
+    for at in (4, 84, queue.entry(0).size - 3):  # magic, size of the body, properties
+        data = bytearray(path.read_bytes())
+        data[at] ^= 0xFF
+        reader.forget()
+        kept = path.read_bytes()
+        path.write_bytes(data)
+        assert reader.select(entries, 0, 0, b"T0", sql.program, **limits) is None or at > 1_000
+        path.write_bytes(kept)
 
 
 def test_engine_reads_no_file_that_was_deleted_or_closed(tmp_path: Path) -> None:
