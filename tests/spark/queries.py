@@ -17,7 +17,7 @@ class Query:
 
     def __init__(self, name_servers: str, **options: Any) -> None:
         self._given = {"nameServer": name_servers, "startingOffsets": "earliest", "timeoutMs": "30000"} | options
-        if "subscribePattern" not in options:
+        if not {"subscribePattern", "assign"} & options.keys():
             self._given.setdefault("subscribe", "Orders")
         self.rows: list[int] = []
         self.offset: dict[str, Any] | None = None

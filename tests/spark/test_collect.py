@@ -156,3 +156,4 @@ def test_command_collects_all_topics_and_prints_its_result(
     wrong = CliRunner().invoke(main, [*words, "--subscribe", "Order"])
     assert wrong.exit_code == 2
     assert "no name server knows the topic 'Order' (there are Orders, Other" in wrong.stderr
+    assert " on broker-a; if a broker that is down has it, start that one)" in wrong.stderr

@@ -13,6 +13,8 @@ from tandemq.model.java_types import Int32, TopicFilterType
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 AUTO_CREATE_TOPIC = "TBW102"
+ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
+"""Namespace of name servers in which order topics have their queues per broker, like `broker-a:4;broker-b:4`."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

@@ -16,7 +16,6 @@ from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import ProtocolError, RemoteError, StoreDamaged
 
 FILE = "kvConfig.json"
-ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 CHARACTERS_MAX = 8 << 20
 
 Table = dict[str, dict[str, str]]

@@ -18,8 +18,9 @@ from tandemq.config.files import as_properties
 from tandemq.errors import ConfigError, ProtocolError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.topic import ORDER_NAMESPACE
 from tandemq.model.unsupported import unsupported_remark
-from tandemq.nameserver.kv_config import ORDER_NAMESPACE, KeyValues
+from tandemq.nameserver.kv_config import KeyValues
 from tandemq.nameserver.registration import (
     boolean_field,
     integer_field,

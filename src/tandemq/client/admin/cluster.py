@@ -28,7 +28,7 @@ from tandemq.errors import LocalError, NoRoute, ProtocolError, RemoteError, Tand
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
-from tandemq.model.topic import AUTO_CREATE_TOPIC, TopicConfig, topic_name_error
+from tandemq.model.topic import AUTO_CREATE_TOPIC, ORDER_NAMESPACE, TopicConfig, topic_name_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,23 @@ def topic_names(routes: Routes) -> Steps[list[str]]:
     """
     answer = yield from routes.ask_name_server(lambda: request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
     return sorted(str(name) for name in json_object(checked(answer)).get("topicList") or ())
+
+
+def order_brokers(routes: Routes, topic: str) -> Steps[list[str]]:
+    """Return the brokers in the order configuration of a topic, sorted; empty if it has none.
+
+    Name servers keep these configurations on disk, whether brokers are registered or not.
+
+    Raises:
+        NetworkError: no name server responds.
+    """
+    answer = yield from routes.ask_name_server(
+        lambda: request(RequestCode.GET_KV_CONFIG, namespace=ORDER_NAMESPACE, key=topic)
+    )
+    if answer.code != ResponseCode.SUCCESS:
+        return []
+    entries = answer.fields.get("value", "").split(";")
+    return sorted({name for name, colon, _ in (entry.partition(":") for entry in entries) if colon and name})
 
 
 def create_topic(routes: Routes, config: TopicConfig, cluster: str | None, broker_name: str | None) -> Steps[list[str]]:

@@ -11,7 +11,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import NamedTuple
 
 from tandemq.client.admin.cluster import cluster_info, topic_names, topic_route
@@ -26,6 +25,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue, StoredMessage
 from tandemq.model.topic import SYSTEM_TOPICS
+from tandemq.spark.sources.cluster.absence import check_registered, unknown_topic
 from tandemq.spark.sources.cluster.offsets import EARLIEST, LATEST, Position
 from tandemq.spark.sources.cluster.options import Bound, Edge, ReadFrom, SourceOptions, StoreTime, StoreTimes
 
@@ -33,7 +33,6 @@ SUBSCRIPTION = 4
 WALK_MESSAGES = 32
 BEYOND = 1 << 60
 """An offset beyond every queue: the response to a pull there contains the queue's minimum and maximum offset."""
-NAMES_SHOWN = 10
 PASSING_CODES = (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY)
 """Response codes without messages that give the next offset."""
 ABSENT_CODES = (*PASSING_CODES, ResponseCode.PULL_NOT_FOUND)
@@ -90,6 +89,7 @@ def find_layout(
         expected: broker groups that had queues before.
     Raises:
         ConfigError: a topic, broker or queue does not exist; names the existing ones.
+        NoRoute: none of the brokers that have a topic, or may have it, is registered.
         NetworkError: no name server answers, or none knows a member of an expected group: it may come back.
     """
     topics: Sequence[str] = options.topics or tuple(options.assigned)
@@ -105,10 +105,14 @@ def find_layout(
         except NoRoute:
             if topic in known or options.pattern is not None:
                 continue
-            raise (yield from _unknown(routes, topic)) from None
+            raise (yield from unknown_topic(routes, topic, options)) from None
         found = route.subscribe_queues()
         if options.assigned:
-            found = _assigned(topic, found, options.assigned[topic])
+            wanted = options.assigned[topic]
+            if topic in known:  # what is missing now is waited for, or is loss
+                wanted = {name: numbers for name, numbers in wanted.items() if name in route.brokers}
+            yield from check_registered(routes, topic, set(wanted) - set(route.brokers), options)
+            found = _assigned(topic, found, wanted)
         queues += found
         members |= {name: group.members for name, group in route.brokers.items()}
         clusters |= {name: group.cluster for name, group in route.brokers.items() if group.cluster}
@@ -122,16 +126,6 @@ def find_layout(
                 hint="is it down? failOnDataLoss=false goes on without it",
             )
     return QueueLayout(tuple(sorted(queues)), members, clusters)
-
-
-def _unknown(routes: Routes, topic: str) -> Steps[ConfigError]:
-    names = [name for name in (yield from topic_names(routes)) if name not in SYSTEM_TOPICS]
-    near = get_close_matches(topic, names, n=NAMES_SHOWN) or names[:NAMES_SHOWN]
-    more = f" and {len(names) - len(near)} more" if len(names) > len(near) else ""
-    return ConfigError(
-        f"no name server knows the topic {topic!r}",
-        hint=f"there are {', '.join(near)}{more}" if near else "there are no topics",
-    )
 
 
 def _assigned(topic: str, found: list[MessageQueue], wanted: Mapping[str, tuple[int, ...]]) -> list[MessageQueue]:

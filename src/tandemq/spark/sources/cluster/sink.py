@@ -23,7 +23,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructType
 
-from tandemq.client.admin.cluster import topic_names, topic_route
+from tandemq.client.admin.cluster import cluster_info, topic_names, topic_route
 from tandemq.client.aio.producer import Producer
 from tandemq.client.blocking import LoopThread
 from tandemq.client.core.calls import Ticket
@@ -267,7 +267,7 @@ def check_reachable(routes: Routes, topic: str | None) -> Steps[None]:
     """Check that the cluster can be reached: its name server and, if the topic exists, one of its masters.
 
     Raises:
-        NetworkError: it cannot.
+        NetworkError: it cannot, or the topic has no broker because no broker is registered.
     """
     if topic is None:
         yield from topic_names(routes)
@@ -275,7 +275,9 @@ def check_reachable(routes: Routes, topic: str | None) -> Steps[None]:
     try:
         queues = (yield from topic_route(routes, topic)).subscribe_queues()
     except NoRoute:  # it may be created by the first message
-        return
+        if (yield from cluster_info(routes)).brokers:
+            return
+        raise NotConnected(f"no broker is registered at the name server, so that none stores {topic}") from None
     masters = {at: queue for queue in queues if (at := routes.members(queue.broker_name).get(MASTER_ID))}
     code = RequestCode.GET_MAX_OFFSET
     answers = yield from ask_all(
