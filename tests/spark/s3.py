@@ -6,6 +6,7 @@ The server keeps objects in memory, and answers conditional puts (If-None-Match)
 import http.client
 import itertools
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -60,6 +61,12 @@ class S3:
     def put(self, lake: Location, name: str, body: bytes) -> None:
         """Write an object of a lake, as another tool would."""
         self.request("PUT", f"/{BUCKET}{urlsplit(lake.url).path}/{name}", body)
+
+    def names(self, lake: Location) -> list[str]:
+        """List all objects of a lake."""
+        prefix = urlsplit(lake.url).path[1:]
+        listed = self.request("GET", f"/{BUCKET}?list-type=2&prefix={prefix}/").decode()
+        return [name.removeprefix(f"{prefix}/") for name in re.findall("<Key>([^<]*)</Key>", listed)]
 
     def get(self, lake: Location, name: str) -> bytes:
         """Read an object of a lake."""

@@ -30,7 +30,7 @@ def die_around(when: str, table: str, number: int) -> None:
     merge, commits = Upsert.__call__, Counter[str]()
 
     def wrapped(self: Upsert, frame: Any, batch: int) -> None:
-        name = self._path.name
+        name = self._place.name
         if (when, name, commits[name]) == ("before", table, number):
             frame.count()
             die()

@@ -61,6 +61,9 @@ LAKE_COMMANDS = (
     ("spark", "stats", "URL"),
     ("spark", "report", "URL", "page.html"),
     ("spark", "replay", "URL", "--to-topic", "T"),
+    ("spark", "remove", "--lake", "URL", "--key", "K"),
+    ("spark", "expire", "URL", "--older-than", "1d"),
+    ("spark", "state", "URL", "T"),
 )
 COMMANDS = (
     ("spark", "archive", "URL", "lake"),

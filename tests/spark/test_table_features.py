@@ -21,6 +21,9 @@ VECTOR = {
 """Six rows of a file, in the form of the Delta protocol (its example)."""
 
 
+FILE = {"partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True}
+
+
 def log_file(lake: DeltaLake, version: int) -> Path:
     return lake.path / "_delta_log" / f"{version:020d}.json"
 
@@ -84,6 +87,17 @@ def test_table_with_an_unknown_feature_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="has the table feature typeWidening, which is not supported") as refused:
             job()
         assert "DROP FEATURE typeWidening" in str(refused.value)
+    assert DeltaTable(str(lake.path)).version() == version
+
+
+@spec("P36")
+@pytest.mark.parametrize("outside", ["s3://bucket/other/part-0.parquet", "file:/data/other/part-0.parquet", "/data/p"])
+def test_shallow_clone_is_refused(tmp_path: Path, outside: str) -> None:
+    lake = made_lake(tmp_path / "lake")
+    version = append(lake, {"add": FILE | {"path": outside}})
+    for job in (lake.data_files, lake.compact, lambda: lake.data_files_of(version)):
+        with pytest.raises(ConfigError, match=f"is a shallow clone: its file {outside} belongs to another table"):
+            job()
     assert DeltaTable(str(lake.path)).version() == version
 
 

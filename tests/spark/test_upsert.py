@@ -101,5 +101,5 @@ def test_wrong_use_says_what_to_do(path: Path) -> None:
         upsert(path, [("a", 1, 1)], 0, query=None)
     with pytest.raises(ConfigError, match="an upsert needs a key"):
         Upsert(path, [])
-    with pytest.raises(ConfigError, match="s3"):
-        Upsert("s3://bucket/table", ["order"])
+    with pytest.raises(ConfigError, match="ftp:// is not supported"):
+        Upsert("ftp://host/table", ["order"])

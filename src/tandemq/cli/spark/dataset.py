@@ -12,14 +12,15 @@ import click
 from tandemq.cli.spark.session import ProgressLine, session_options, spark_session
 from tandemq.cli.support.durations import parse_duration, parse_time
 from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows, time_text
-from tandemq.cli.support.paths import LocalPath
+from tandemq.cli.support.paths import LakePath, LocalPath, lake_location, lake_locations, storage_option
 
 if TYPE_CHECKING:
     from tandemq.spark.jobs.removal import Removal
 
 EXIT_LEFT = 3
 directory = LocalPath(exists=True, file_okay=False, path_type=Path)
-lake_argument = click.argument("lake", type=directory)
+lake_directory = LakePath(exists=True, file_okay=False, path_type=Path)
+lake_argument = click.argument("lake", type=lake_directory)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -30,7 +31,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 @click.command()
-@click.option("--lake", "lakes", multiple=True, type=directory, help="Remove from this lake; repeatable.")
+@click.option("--lake", "lakes", multiple=True, type=lake_directory, help="Remove from this lake; repeatable.")
 @click.option(
     "--log",
     "logs",
@@ -48,10 +49,11 @@ def _pair(text: str) -> tuple[str, str]:
 @click.option(
     "--report", "page", type=LocalPath(dir_okay=False, path_type=Path), help="Also write the report to this JSON file."
 )
+@storage_option
 @session_options
 @json_option
 def remove(
-    lakes: tuple[Path, ...],
+    lakes: tuple[Path | str, ...],
     logs: tuple[Path, ...],
     keys: tuple[str, ...],
     unique_keys: tuple[str, ...],
@@ -59,6 +61,7 @@ def remove(
     topics: tuple[str, ...],
     dry_run: bool,
     page: Path | None,
+    storage: tuple[str, ...],
     master: str | None,
     conf: tuple[str, ...],
     as_json: bool,
@@ -79,7 +82,7 @@ def remove(
 
         selection = Selection(keys, unique_keys, pairs, topics)
         results = []
-        for lake in lakes:
+        for lake in lake_locations(lakes, storage):
             progress = ProgressLine(f"remove from {lake}", silent=as_json)
             results.append(removal.remove_from_lake(session, lake, selection, dry_run=dry_run, progress=progress))
         for log in logs:
@@ -126,14 +129,16 @@ def _show_removal(results: "list[Removal]", not_reached: list[str], *, dry_run: 
 @click.option("--before", metavar="TIME", help="Delete messages stored before this time: 2024-05-31T13:00Z.")
 @click.option("--topic", "topics", multiple=True, help="Only of this topic; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only count them.")
+@storage_option
 @session_options
 @json_option
 def expire(
-    lake: Path,
+    lake: Path | str,
     older_than: str | None,
     before: str | None,
     topics: tuple[str, ...],
     dry_run: bool,
+    storage: tuple[str, ...],
     master: str | None,
     conf: tuple[str, ...],
     as_json: bool,
@@ -153,7 +158,8 @@ def expire(
         from tandemq.spark.jobs.retention import expire as run  # noqa: PLC0415  # --help needs no Spark
 
         progress = ProgressLine("expire", silent=as_json)
-        done = run(session, lake, before_ms, topics=topics, dry_run=dry_run, progress=progress)
+        place = lake_location(lake, storage)
+        done = run(session, place, before_ms, topics=topics, dry_run=dry_run, progress=progress)
     facts = asdict(done) | {"before": time_text(before_ms), "dry_run": dry_run}
     if as_json:
         show_json(facts | {"java": java})
@@ -175,16 +181,18 @@ def expire(
 @click.option(
     "--output", type=LocalPath(path_type=Path), help="Write the messages to this new directory, as Parquet files."
 )
+@storage_option
 @session_options
 @json_option
 def state(
-    lake: Path,
+    lake: Path | str,
     topics: tuple[str, ...],
     at: str | None,
     from_: str | None,
     version: int | None,
     latest_by_key: bool,
     output: Path | None,
+    storage: tuple[str, ...],
     master: str | None,
     conf: tuple[str, ...],
     as_json: bool,
@@ -202,7 +210,8 @@ def state(
         from tandemq.spark.jobs.moments import TimeSpan  # noqa: PLC0415
         from tandemq.spark.jobs.state import topic_state  # noqa: PLC0415
 
-        rows = topic_state(session, lake, topics, span=TimeSpan(*times), version=version, latest_by_key=latest_by_key)
+        place = lake_location(lake, storage)
+        rows = topic_state(session, place, topics, span=TimeSpan(*times), version=version, latest_by_key=latest_by_key)
         if output is not None:
             rows.write.parquet(str(output))
             rows = session.read.parquet(str(output))

@@ -1,7 +1,7 @@
 """Parameter types of paths: URLs are rejected as wrong usage before anything is created, except where a lake may be."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,16 @@ def storage_option(command: Callable[..., Any]) -> Callable[..., Any]:
         help="An option of the store at a URL, as deltalake names it; repeatable. Secrets: better as environment "
         "variables, like AWS_SECRET_ACCESS_KEY.",
     )(command)
+
+
+def lake_locations(given: Sequence[Path | str], storage: tuple[str, ...]) -> "list[Location]":
+    """Return the locations of several lakes or logs; the options are for those at URLs.
+
+    Raises:
+        ConfigError: an option is malformed, or there are options and no URL.
+    """
+    urls = [one for one in given if scheme_of(one) is not None]
+    return [lake_location(one, storage if one in urls or not urls else ()) for one in given]
 
 
 def lake_location(given: Path | str, storage: tuple[str, ...]) -> "Location":

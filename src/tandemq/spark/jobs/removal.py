@@ -33,12 +33,13 @@ from pyspark.sql import SparkSession
 from tandemq.codec.record.removal import removed_record
 from tandemq.errors import LocalError, ProtocolError, StoreDamaged
 from tandemq.real.disk import RealDisk
-from tandemq.spark.jobs.rewrite import BATCH_ROWS, DAMAGE, lake_files, rewrite
+from tandemq.spark.jobs.rewrite import BATCH_ROWS, DAMAGE, rewrite
 from tandemq.spark.jobs.selection import COLUMNS, Selection
-from tandemq.spark.jobs.stats import LakeFile
 from tandemq.spark.jobs.tasks import LOST, ProgressCallback, RangeJob, Result, no_progress, read_range, run_tasks
 from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.lake.files import LakeFile, lake_files, open_parquet
 from tandemq.spark.lake.records import encode_row
+from tandemq.spark.runtime.location import FileEntry, Location, Place
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
 from tandemq.spark.sources.log.ranges import RANGE_BYTES, REMOVED, BatchBuilder, DecodeOptions, LogRange, split
 
@@ -63,6 +64,7 @@ NOT_REACHED = (
     "messages that consumers have processed, stored or forwarded, also to other topics under other keys",
     "bodies: a message that only mentions the value in its body is not removed",
     "copies, snapshots and backups of the lakes and logs given, and files that other queries have made of them",
+    "in object stores: older versions of objects if the bucket keeps them, and parts of incomplete uploads",
 )
 """What a removal does not reach."""
 
@@ -146,7 +148,7 @@ def _removed_row(row: Result) -> bytes:
 
 def remove_from_lake(
     spark: SparkSession,
-    lake: Path,
+    lake: Place,
     selection: Selection,
     *,
     dry_run: bool = False,
@@ -161,18 +163,17 @@ def remove_from_lake(
     """
     table = DeltaLake(lake)
     changed = rewrite(spark, table, _Erasure(selection), dry_run=dry_run, progress=progress)
-    done = Removal("lake", str(table.path), changed.rows, changed.topics, version=changed.version)
+    done = Removal("lake", table.location.url, changed.rows, changed.topics, version=changed.version)
     done.files = changed.files_rewritten + changed.files_removed
     if dry_run:
         return done
     with table.locked():
         old = table.old_files()
-        holding = _holding(spark, selection, [*old.replaced, *old.unknown])
-        for path in holding:
-            if path in old.unknown and time.time() - Path(path).stat().st_mtime < YOUNG_S:
-                done.left.append(path)
+        for one in _holding(spark, selection, table.location, [*old.replaced, *old.unknown]):
+            if one in old.unknown and time.time() - one.changed_s < YOUNG_S:
+                done.left.append(table.location.child(one.name))
             else:
-                Path(path).unlink()
+                table.location.delete(one.name)
                 done.old_files += 1
         done.old_files += table.forget(_Mentions(selection.values))
     found = rewrite(spark, table, _Erasure(selection), dry_run=True)
@@ -194,33 +195,36 @@ class _Mentions:
         return any(form in data for form in self._forms)
 
 
-def _holding(spark: SparkSession, selection: Selection, paths: list[str]) -> list[str]:
+def _holding(spark: SparkSession, selection: Selection, lake: Location, old: list[FileEntry]) -> list[FileEntry]:
     """Return the files that hold selected messages."""
-    ranges = lake_files(paths)
-    results = run_tasks(spark, ranges, RangeJob("find", partial(_holds, selection)))
-    return [one.path for one, result in zip(ranges, results, strict=True) if result["holds"]]
+    entries = {lake.child(one.name): one for one in old}
+    ranges = lake_files({path: one.size for path, one in entries.items()})
+    results = run_tasks(spark, ranges, RangeJob("find", partial(_holds, selection, lake)))
+    return [entries[one.path] for one, result in zip(ranges, results, strict=True) if result["holds"]]
 
 
-def _holds(selection: Selection, wanted: LakeFile) -> Result:
+def _holds(selection: Selection, lake: Location, wanted: LakeFile) -> Result:
     """Return whether a file holds selected messages; one that a killed task left incomplete counts, as it may."""
-    try:
-        with pq.ParquetFile(wanted.path) as file:
-            batches = file.iter_batches(BATCH_ROWS, columns=COLUMNS)
-            return {"holds": any(pc.any(selection.matches(batch)).as_py() for batch in batches)}
-    except pa.ArrowInvalid:
-        return {"holds": True}
+    name = lake.name_of(wanted.path)
+    with lake.errors(name), lake.open_input(name) as data:
+        try:
+            with pq.ParquetFile(data) as file:
+                batches = file.iter_batches(BATCH_ROWS, columns=COLUMNS)
+                return {"holds": any(pc.any(selection.matches(batch)).as_py() for batch in batches)}
+        except pa.ArrowInvalid:
+            return {"holds": True}
 
 
 def _doubtful(spark: SparkSession, selection: Selection, table: DeltaLake) -> list[Result]:
-    ranges = lake_files(table.data_files())
-    results = run_tasks(spark, ranges, RangeJob("damage", partial(_doubtful_in, selection)))
+    ranges = lake_files(table.sizes())
+    results = run_tasks(spark, ranges, RangeJob("damage", partial(_doubtful_in, selection, table.location)))
     return [one for result in results for one in result["damaged"]]
 
 
-def _doubtful_in(selection: Selection, wanted: LakeFile) -> Result:
+def _doubtful_in(selection: Selection, lake: Location, wanted: LakeFile) -> Result:
     found: list[Result] = []
     names = ["verdict", "body", "brokerName", "commitLogOffset", "size"]
-    with pq.ParquetFile(wanted.path) as file:
+    with open_parquet(lake, lake.name_of(wanted.path)) as file:
         if not _has_verdicts(file):
             return {"damaged": []}
         for batch in file.iter_batches(BATCH_ROWS, columns=names):

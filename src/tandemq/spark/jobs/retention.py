@@ -8,7 +8,7 @@ Source: docs/guides/dataset.md, "Retention".
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from tandemq.spark.jobs.rewrite import Rewrite, rewrite
 from tandemq.spark.jobs.tasks import ProgressCallback, no_progress
 from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.runtime.location import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class _Expiry:
 
 def expire(
     spark: SparkSession,
-    lake: Path,
+    lake: Place,
     before_ms: int,
     *,
     topics: Sequence[str] = (),
@@ -64,5 +65,5 @@ def expire(
     """
     table = DeltaLake(lake)
     change = _Expiry(before_ms, tuple(topics))
-    files = table.data_files_before(before_ms)
+    files = partial(table.data_files_before, before_ms)
     return rewrite(spark, table, change, files=files, dry_run=dry_run, progress=progress)

@@ -5,28 +5,27 @@
                                              some   a new file takes its place
 
 Files are read and written by tasks, a few thousand rows at a time. The commit has the names only, and fails if a file
-has left the table meanwhile; the lock of compactions is held from the first read on. Rows that an archive adds
-meanwhile are in files of their own and not affected. Marks stay: an archive or collect continues where it was.
+has left the table meanwhile; of a local lake the lock of compactions is held from the first read on. Rows that an
+archive adds meanwhile are in files of their own and not affected. Marks stay: an archive or collect continues where it
+was.
 
 Source: docs/guides/dataset.md, "Remove messages", "Retention".
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from tandemq.spark.jobs.stats import LakeFile
 from tandemq.spark.jobs.tasks import ProgressCallback, RangeJob, Result, no_progress, run_tasks
 from tandemq.spark.lake.delta import DataFile, DeltaLake
+from tandemq.spark.lake.files import LakeFile, lake_files, open_parquet
 from tandemq.spark.runtime.location import Location
 from tandemq.spark.sources.log.parquet_writer import lake_schema, write_file
 
@@ -72,22 +71,24 @@ def rewrite(
     table: DeltaLake,
     change: Change,
     *,
-    files: list[str] | None = None,
+    files: Callable[[], list[str]] | None = None,
     dry_run: bool = False,
     progress: ProgressCallback = no_progress,
 ) -> Rewrite:
     """Change the rows of a lake.
 
     Args:
-        files: files that may have such rows; by default all of the table.
+        files: returns the files that may have such rows; by default all of the table.
         dry_run: only count them.
     Raises:
         StoreLocked: another process compacts, vacuums or rewrites the lake; nothing was changed.
-        LocalError: the commit failed; nothing was changed.
+        LocalError: the commit failed, or the storage refuses access or does not respond; nothing was changed.
     """
     with table.locked():
-        ranges = lake_files(table.data_files() if files is None else files)
-        job = RangeJob("rewrite", partial(_rewrite_file, change, str(table.path), dry_run))
+        chosen = None if files is None else set(files())
+        sizes = {path: size for path, size in table.sizes().items() if chosen is None or path in chosen}
+        ranges = lake_files(sizes)
+        job = RangeJob("rewrite", partial(_rewrite_file, change, table.location, dry_run))
         results = run_tasks(spark, ranges, job, progress=progress)
         done = _total(results)
         changed = [(one.path, result) for one, result in zip(ranges, results, strict=True) if result["rows"]]
@@ -99,15 +100,6 @@ def rewrite(
             ]
             done.version = table.replace([path for path, _ in changed], added)
     return done
-
-
-def lake_files(paths: list[str]) -> list[LakeFile]:
-    """Return files as parts of a job's input."""
-    found: list[LakeFile] = []
-    for path in sorted(paths):
-        start = found[-1].end if found else 0
-        found.append(LakeFile(start, start + Path(path).stat().st_size, path))
-    return found
 
 
 def _total(results: list[Result]) -> Rewrite:
@@ -122,12 +114,12 @@ def _total(results: list[Result]) -> Rewrite:
     return done
 
 
-def _rewrite_file(change: Change, lake: str, dry_run: bool, wanted: LakeFile) -> Result:
+def _rewrite_file(change: Change, lake: Location, dry_run: bool, wanted: LakeFile) -> Result:
     """Change one file; runs in a worker. The old file stays."""
     rows = kept = bytes_ = 0
     topics: Counter[str] = Counter()
     names = sorted({*change.columns, "topic", "size"})
-    with pq.ParquetFile(wanted.path) as file:
+    with open_parquet(lake, lake.name_of(wanted.path)) as file:
         for batch in file.iter_batches(BATCH_ROWS, columns=names):
             found = batch.filter(change.matches(batch))
             rows += found.num_rows
@@ -137,16 +129,16 @@ def _rewrite_file(change: Change, lake: str, dry_run: bool, wanted: LakeFile) ->
     new = []
     if rows and not dry_run:
         name = f"part-{uuid4().hex}.parquet"
-        (row,) = write_file(Location(lake), name, _changed(change, wanted.path), 0, 0).to_pylist()
+        (row,) = write_file(lake, name, _changed(change, lake, wanted), 0, 0).to_pylist()
         new = [row] if row["file"] is not None else []
     whole = bool(rows) and not kept and not new
     return {"rows": rows, "bytes": bytes_, "topics": dict(topics), "whole": whole, "new": new}
 
 
-def _changed(change: Change, path: str) -> Iterator[Any]:
+def _changed(change: Change, lake: Location, wanted: LakeFile) -> Iterator[Any]:
     """Yield the rows of a file after the change, in their order."""
     schema = lake_schema()
-    with pq.ParquetFile(path) as file:
+    with open_parquet(lake, lake.name_of(wanted.path)) as file:
         for batch in file.iter_batches(BATCH_ROWS):
             rows = batch.select(schema.names).cast(schema)
             mask = change.matches(rows)

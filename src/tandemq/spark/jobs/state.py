@@ -10,7 +10,6 @@ Source: docs/guides/dataset.md, "Time travel".
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -18,13 +17,15 @@ from pyspark.sql import functions as F
 from tandemq.errors import ConfigError
 from tandemq.spark.jobs.moments import ALWAYS, TimeSpan
 from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.lake.rows import read_files
+from tandemq.spark.runtime.location import Place
 
 PLACE = ("storeTimestamp", "brokerName", "commitLogOffset")
 
 
 def topic_state(
     spark: SparkSession,
-    lake: Path,
+    lake: Place,
     topics: Sequence[str],
     *,
     span: TimeSpan = ALWAYS,
@@ -38,7 +39,8 @@ def topic_state(
         latest_by_key: only the last message of each key, by topic; messages without a key are left out.
     Raises:
         ConfigError: there is no lake, or no such version.
-        LocalError: files of that version were deleted by vacuum, or by a removal.
+        LocalError: files of that version were deleted by vacuum, or by a removal; or the storage refuses access or does
+            not respond.
     """
     if not topics:
         raise ConfigError("no topic is given", hint="name one or several")
@@ -46,10 +48,15 @@ def topic_state(
     files = table.data_files() if version is None else table.data_files_of(version)
     if not files:
         raise ConfigError(f"{lake} holds no messages{'' if version is None else f' in version {version}'}")
-    rows = spark.read.parquet(*files).where("verdict IS NULL").drop("verdict")
-    rows = rows.where(F.col("topic").isin(*topics)).where(span.condition())
+
+    def sound(columns: Sequence[str] | None = None) -> DataFrame:
+        rows = read_files(spark, table, files, columns).where("verdict IS NULL").drop("verdict")
+        return rows.where(F.col("topic").isin(*topics)).where(span.condition())
+
+    rows = sound()
     if not latest_by_key:
         return rows
-    last = rows.where("key IS NOT NULL").groupBy("topic", "key").agg(F.max(F.struct(*PLACE)).alias("last"))
+    placed = sound(["topic", "key", *PLACE, "verdict"]).where("key IS NOT NULL")
+    last = placed.groupBy("topic", "key").agg(F.max(F.struct(*PLACE)).alias("last"))
     places = last.select("last.brokerName", "last.commitLogOffset")
     return rows.join(places, ["brokerName", "commitLogOffset"], "left_semi").where("octet_length(body) > 0")

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from tandemq.codec.remoting.fastjson import loads
@@ -38,6 +37,7 @@ from tandemq.spark.jobs.tasks import (
     run_tasks,
 )
 from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.lake.files import LakeFile, lake_files, open_parquet
 from tandemq.spark.runtime.location import Location, Place, locate
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
 from tandemq.spark.sources.log.ranges import RANGE_BYTES, REMOVED, BatchBuilder, DecodeOptions, LogRange, split
@@ -75,15 +75,6 @@ class LogStatistics:
     damaged: int = 0
     lost: list[Result] = field(default_factory=list)
     """start, end, why: log offsets that existed when the counting began, and were gone when it read them."""
-
-
-@dataclass(frozen=True, slots=True)
-class LakeFile:
-    """A file of a lake, as bytes `[start, end)` of the concatenation of its files."""
-
-    start: int
-    end: int
-    path: str
 
 
 def gather(
@@ -124,14 +115,9 @@ def gather(
 
 
 def _lake_files(source: Location) -> list[LakeFile]:
-    lake = DeltaLake(source)
-    paths = sorted(lake.data_files())
-    if not paths:
+    found = lake_files(DeltaLake(source).sizes())
+    if not found:
         raise ConfigError(f"{source} holds no messages yet", hint="tandemq spark archive fills it")
-    found: list[LakeFile] = []
-    for path in paths:
-        start = found[-1].end if found else 0
-        found.append(LakeFile(start, start + source.size(lake.name_of(path)), path))
     return found
 
 
@@ -148,7 +134,7 @@ def count_range(files: LogFiles, wanted: LogRange) -> Result:
 
 def count_file(lake: Location, wanted: LakeFile) -> Result:
     """Count one file of a lake."""
-    with lake.errors(), lake.open_input(lake.name_of(wanted.path)) as file, pq.ParquetFile(file) as found:
+    with open_parquet(lake, lake.name_of(wanted.path)) as found:
         return _count(batch.cast(COLUMNS) for batch in found.iter_batches(columns=COLUMNS.names))
 
 

@@ -29,14 +29,15 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from tandemq.errors import ConfigError, LocalError, StoreLocked
-from tandemq.spark.lake.table_checks import check_features, check_table
-from tandemq.spark.runtime.location import Location, Place, locate
+from tandemq.spark.lake.files import open_parquet
+from tandemq.spark.lake.table_checks import check_features, check_names, check_table
+from tandemq.spark.runtime.location import FileEntry, Location, Place, locate
+from tandemq.spark.runtime.storage_errors import storage_error
 from tandemq.spark.sources.log.parquet_writer import lake_schema, write_file
 
 COLLECTED = "tandemq-collect"
@@ -65,9 +66,9 @@ class DataFile:
 class OldFiles(NamedTuple):
     """Files in a lake's directory that are not part of the table."""
 
-    replaced: list[str]
+    replaced: list[FileEntry]
     """Files of older versions."""
-    unknown: list[str]
+    unknown: list[FileEntry]
     """Files that no version has: of killed tasks, or of running ones."""
 
 
@@ -96,6 +97,25 @@ class Lake(Protocol):
         """Delete files that left the table more than `hours` ago; returns their names. Raises as `compact`."""
 
 
+def open_table(location: Location) -> DeltaTable:
+    """Open a Delta table.
+
+    Raises:
+        TableNotFoundError: there is none.
+        LocalError: its log cannot be read, or the storage refuses access or does not respond.
+    """
+    try:
+        with location.errors():
+            return DeltaTable(location.url, storage_options=location.storage_options())
+    except TableNotFoundError:
+        raise
+    except DeltaError as error:
+        raise LocalError(
+            f"{location} holds a Delta table that cannot be read: {str(error).splitlines()[0]}",
+            hint="its _delta_log is damaged, or another tool has written half of it",
+        ) from error
+
+
 class DeltaLake:
     """A Delta table, accessed through delta-rs."""
 
@@ -117,7 +137,7 @@ class DeltaLake:
                 f"{self.location}: the path of a lake must not contain % and two digits", hint="rename it"
             )
         try:
-            self._table = self._opened()
+            self._table = open_table(self.location)
         except TableNotFoundError:
             if not create:
                 raise ConfigError(
@@ -130,18 +150,6 @@ class DeltaLake:
     def path(self) -> Path:
         """Path of a local lake. Raises ConfigError if it is remote."""
         return self.location.path
-
-    def _opened(self) -> DeltaTable:
-        try:
-            with self.location.errors():
-                return DeltaTable(self.location.url, storage_options=self.location.storage_options())
-        except TableNotFoundError:
-            raise
-        except DeltaError as error:
-            raise LocalError(
-                f"{self.location} holds a Delta table that cannot be read: {str(error).splitlines()[0]}",
-                hint="its _delta_log is damaged, or another tool has written half of it",
-            ) from error
 
     def _created(self) -> DeltaTable:
         if any(name != "_tandemq" for name in self.location.names()):
@@ -162,7 +170,7 @@ class DeltaLake:
                     storage_options=self.location.storage_options(),
                 )
         except DeltaError:  # another process has created it in the meantime
-            return self._opened()
+            return open_table(self.location)
 
     def _checked_schema(self) -> Any:
         """Return the schema of the table, after all checks of its form."""
@@ -219,25 +227,29 @@ class DeltaLake:
 
     def replace(self, removed: Sequence[str], added: Sequence[DataFile]) -> int:
         """Remove files (paths as from `data_files`) and add others in one commit; returns the version of the table.
-        Holds for a caller of `locked`.
+        The commit has the mark of compactions: of a rewriting and a compaction at once one is refused.
 
         Raises:
-            LocalError: a file is not part of the table any more, or the table cannot be written; nothing is changed.
+            StoreLocked: a file is not part of the table any more, or another process compacts or rewrites it; the added
+                files are deleted, and nothing is changed.
+            LocalError: the table cannot be written.
         """
         now_ms = int(time.time() * 1000)
-        names = [str(Path(path).relative_to(self.path)) for path in removed]
-        sizes = dict(zip(*self._added("path", "size_bytes").values(), strict=True))
-        missing = [name for name in names if name not in sizes]
+        names = [self.name_of(path) for path in removed]
+        before = self.mark(COMPACTED) or 0
+        sizes = self.sizes()
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(one.name, one.bytes, {}, now_ms, True, one.stats) for one in added
+        ]
+        missing = [name for name, path in zip(names, removed, strict=True) if path not in sizes]
         if missing:
-            raise LocalError(f"{self.path}: {missing[0]} is not part of the table any more", hint="repeat the command")
-        actions: list[AddAction | RemoveAction] = [RemoveAction(name, True, now_ms, sizes[name]) for name in names]
-        actions += [AddAction(one.name, one.bytes, {}, now_ms, True, one.stats) for one in added]
-        try:
-            self._table.create_write_transaction(actions, mode="append", schema=self._table.schema(), partition_by=[])
-        except (CommitFailedError, DeltaError) as error:
-            raise LocalError(f"{self.path}: the commit failed: {error}", hint="repeat the command") from error
-        self._update()
-        return self._table.version()
+            self._discard(actions)
+            raise StoreLocked(
+                f"{self.location}: {missing[0]} is not part of the table any more; nothing was changed",
+                hint="it was compacted or changed by another process meanwhile: repeat the command",
+            )
+        actions += [RemoveAction(name, True, now_ms, sizes[path]) for name, path in zip(names, removed, strict=True)]
+        return self._replace(actions, before + 1)
 
     def data_files(self) -> list[str]:
         """As in `Lake`."""
@@ -252,25 +264,36 @@ class DeltaLake:
 
         Raises:
             ConfigError: there is no such version, or its files do not contain exactly its rows.
-            LocalError: a file of it was deleted since.
+            LocalError: a file of it was deleted since, or the storage refuses access or does not respond.
         """
+        options = self.location.storage_options()
         try:
-            table = DeltaTable(str(self.path), version=version)
-            uris = table.file_uris()
+            table = DeltaTable(self.location.url, version=version, storage_options=options)
+            names = _names_in(table)
         except (DeltaError, ValueError, OverflowError) as error:
             raise ConfigError(
-                f"{self.path} has no version {version} that can be read: {error}",
+                f"{self.location} has no version {version} that can be read: {str(error).splitlines()[0]}",
                 hint=f"the newest is {self._table.version()}",
             ) from error
+        except OSError as error:
+            raise storage_error(self.location.url, error) from error
         check_features(self.location, table, version)
-        paths = [str(self.path / Path(uri).name) for uri in uris]
-        gone = [path for path in paths if not Path(path).exists()]
+        check_names(self.location, names)
+        found = {one.name for one in self.location.entries(names)}
+        gone = [name for name in names if name not in found]
         if gone:
             raise LocalError(
-                f"version {version} of {self.path} cannot be read: {gone[0]} was deleted",
+                f"version {version} of {self.location} cannot be read: {gone[0]} was deleted",
                 hint="vacuum and removals delete files of older versions; give a newer version, or none",
             )
-        return paths
+        return [self.location.child(name) for name in names]
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes in bytes of the files of `data_files`, by path or URL."""
+        return {
+            self.location.child(name): size
+            for name, size in zip(*self._added("path", "size_bytes").values(), strict=True)
+        }
 
     def data_files_within(self, start: int, end: int) -> list[str]:
         """Return the paths or URLs of files that may contain records of log offsets `[start, end)` of any broker group,
@@ -283,11 +306,11 @@ class DeltaLake:
         ]
 
     def data_files_before(self, wall_ms: int) -> list[str]:
-        """Return the paths of files that may contain records stored before a time, including files without
+        """Return the paths or URLs of files that may contain records stored before a time, including files without
         statistics."""
         columns = self._added("path", "min.storeTimestamp").values()
         return [
-            str(self.path / path)
+            self.location.child(path)
             for path, low in zip(*columns, strict=True)
             if low is None or low.timestamp() * 1000 < wall_ms + 1
         ]
@@ -305,7 +328,9 @@ class DeltaLake:
             name: actions.column(name).to_pylist() if name in known else [None] * actions.num_rows for name in names
         }
         if "path" in columns:
-            columns["path"] = [unquote(str(name)) for name in columns["path"]]
+            paths = [unquote(str(name)) for name in columns["path"]]
+            check_names(self.location, paths)
+            columns["path"] = paths
         return columns
 
     def compact(self) -> dict[str, Any]:
@@ -347,8 +372,8 @@ class DeltaLake:
 
         def batches() -> Iterator[Any]:
             for one in group:
-                with self.location.errors(), self.location.open_input(one.name) as file:
-                    for batch in pq.ParquetFile(file).iter_batches(COMPACT_ROWS, columns=schema.names):
+                with open_parquet(self.location, one.name) as file:
+                    for batch in file.iter_batches(COMPACT_ROWS, columns=schema.names):
                         yield batch.select(schema.names).cast(schema)
 
         name = f"part-{number:05d}-{uuid4().hex}.parquet"
@@ -358,24 +383,30 @@ class DeltaLake:
             raise LocalError(f"{self.location}: files have other numbers of rows than their commits say")
         return dict(row)
 
-    def _replace(self, actions: list[AddAction | RemoveAction], number: int) -> None:
-        """Commit a compaction.
+    def _replace(self, actions: list[AddAction | RemoveAction], number: int) -> int:
+        """Commit a compaction or a rewriting; returns the version of the table.
 
         Raises:
             StoreLocked: another one was faster; the new files are deleted.
         """
         try:
-            self._commit(actions, {COMPACTED: number})
+            return self._commit(actions, {COMPACTED: number})
         except LocalError as error:
             if not isinstance(error.__cause__, CommitFailedError):
                 raise
-            for one in actions:
-                if isinstance(one, AddAction):
-                    self.location.delete(one.path)
+            self._discard(actions)
             raise StoreLocked(
                 f"{self.location} was compacted or changed by another process meanwhile; nothing was changed",
                 hint="try later",
             ) from error
+
+    def _discard(self, actions: Sequence[AddAction | RemoveAction]) -> None:
+        """Delete added files of a refused commit; a file of the table is left, in case the commit was not refused but
+        its confirmation lost."""
+        known = self.sizes()
+        for one in actions:
+            if isinstance(one, AddAction) and self.location.child(one.path) not in known:
+                self.location.delete(one.path)
 
     def vacuum(self, hours: int = VACUUM_HOURS, *, dry_run: bool = False) -> list[str]:
         """As in `Lake`. Files of killed tasks, which never became part of the table, are deleted too."""
@@ -391,32 +422,33 @@ class DeltaLake:
             return found + abandoned
 
     def old_files(self) -> "OldFiles":
-        """Return the files in the lake's directory that are not part of the table."""
+        """Return the files in the lake's directory that are not part of the table; those that still exist."""
         self._update()
-        replaced, every = (
-            self._table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=full)
-            for full in (False, True)
-        )
-        paths = [{str(self.path / name) for name in names} for names in (replaced, every)]
-        return OldFiles(
-            *(sorted(one for one in found if Path(one).is_file()) for found in (paths[0], paths[1] - paths[0]))
-        )
+        with self.location.errors():
+            replaced, every = (
+                set(self._table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=full))
+                for full in (False, True)
+            )
+        unknown = (every - replaced) | set(self.location.abandoned(time.time()))
+        return OldFiles(*(self.location.entries(sorted(names)) for names in (replaced, unknown)))
 
     def forget(self, holds: Callable[[bytes], bool]) -> int:
         """Delete entries of the table's own log that contain something, such as a message's key in the statistics that
         a compaction has written; returns their number. The table stays as it is; versions before a new checkpoint of it
         cannot be read any more. For a caller that holds `locked`."""
-        log = self.path / "_delta_log"
-        if not any(_holds_in(path, holds) for path in log.iterdir() if path.is_file()):
+        log = self.location.within("_delta_log")
+        names = [one.name for one in log.files()]
+        holding = [name for name in names if _holds_in(log, name, holds)]
+        if not holding:
             return 0
         self._update()
-        self._table.create_checkpoint()
+        with self.location.errors():
+            self._table.create_checkpoint()
         kept = f"{self._table.version():020d}"
-        found = [path for path in log.iterdir() if path.name[:20].isdigit() and path.name[:20] < kept]
-        holding = [path for path in found if _holds_in(path, holds)]
-        for path in holding:
-            path.unlink()
-        return len(holding)
+        deleted = [name for name in holding if name[:20].isdigit() and name[:20] < kept]
+        for name in deleted:
+            log.delete(name)
+        return len(deleted)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -446,9 +478,16 @@ class DeltaLake:
             yield
 
 
-def _holds_in(path: Path, holds: Callable[[bytes], bool]) -> bool:
+def _names_in(table: DeltaTable) -> list[str]:
+    """Return the names of the files of a table."""
+    names: list[Any] = pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist()
+    return [unquote(str(name)) for name in names]
+
+
+def _holds_in(log: Location, name: str, holds: Callable[[bytes], bool]) -> bool:
     """Return whether a file of a table's log contains something; checkpoints are compressed, and decoded."""
-    if path.suffix != ".parquet":
-        return holds(path.read_bytes())
-    with pq.ParquetFile(path) as file:
-        return any(holds(str(batch.to_pylist()).encode()) for batch in file.iter_batches(1000))
+    if not name.endswith(".parquet"):
+        with log.errors(name), log.open_input(name) as file:
+            return holds(file.read())
+    with open_parquet(log, name) as found:
+        return any(holds(str(batch.to_pylist()).encode()) for batch in found.iter_batches(1000))

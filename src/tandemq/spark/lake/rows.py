@@ -9,10 +9,10 @@ Source: docs/guides/pipeline-lakes.md.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.lake.files import open_parquet
 from tandemq.spark.runtime.location import Location
 from tandemq.spark.runtime.versions import arrow_schema
 from tandemq.spark.sources.schema import message_schema
@@ -46,8 +46,8 @@ def _reader(lake: Location, wanted: Any) -> Callable[[Iterator[Any]], Iterator[A
         schema = arrow_schema(wanted)
         for batch in batches:
             for name in batch.column("file").to_pylist():
-                with lake.errors(), lake.open_input(name) as file:
-                    for rows in pq.ParquetFile(file).iter_batches(BATCH_ROWS, columns=schema.names):
+                with open_parquet(lake, name) as file:
+                    for rows in file.iter_batches(BATCH_ROWS, columns=schema.names):
                         yield rows.select(schema.names).cast(schema)
 
     return read

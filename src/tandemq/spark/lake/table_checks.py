@@ -3,12 +3,14 @@
 Source: docs/guides/pipeline-lakes.md; Delta protocol, "table features".
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
 from tandemq.errors import ConfigError
+from tandemq.spark.runtime.local_paths import scheme_of
 from tandemq.spark.runtime.location import Location
 from tandemq.spark.sources.schema import did_you_mean
 
@@ -59,6 +61,20 @@ def check_features(location: Location, table: DeltaTable, version: int | None = 
         if version is not None:
             hint = "give another version, or read this one with Delta's library"
         raise ConfigError(f"{which} {found}; nothing was read or written", hint=hint)
+
+
+def check_names(location: Location, names: Sequence[str]) -> None:
+    """Refuse a table with files outside of its directory.
+
+    Raises:
+        ConfigError: names one.
+    """
+    outside = next((name for name in names if name.startswith("/") or scheme_of(name) is not None), None)
+    if outside is not None:
+        raise ConfigError(
+            f"{location} is a shallow clone: its file {outside} belongs to another table; nothing was read or written",
+            hint="give that table, or copy this one: CREATE TABLE … AS SELECT",
+        )
 
 
 def _check_schema(location: Location, found: Any, wanted: Any) -> None:

@@ -10,17 +10,17 @@ Rows are merged by the driver: for results of aggregations and joins, not for bu
 Source: docs/guides/pipeline.md, "The lake"; Delta protocol, "transaction identifiers".
 """
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import DataFrame
 
 from tandemq.errors import ConfigError, LocalError
-from tandemq.spark.runtime.local_paths import local_path
+from tandemq.spark.lake.delta import open_table
+from tandemq.spark.runtime.location import Place, locate
 
 QUERY_ID = "sql.streaming.queryId"
 """Local property in which Spark passes the id of a query to `foreachBatch`."""
@@ -29,22 +29,30 @@ QUERY_ID = "sql.streaming.queryId"
 class Upsert:
     """Function for `foreachBatch`: inserts rows into a Delta table, or replaces those with the same key."""
 
-    def __init__(self, path: str | Path, key: Sequence[str], *, latest: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Place,
+        key: Sequence[str],
+        *,
+        latest: str | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
         """Name a table; it is created with the first rows.
 
         Args:
-            path: a local directory.
+            path: a directory, or a URL.
             key: the columns that identify a row.
             latest: a column that grows from one version of a row to the next: of rows with the same key, in a
                 micro-batch and in the table, the greatest remains. Without it a micro-batch has each key once, and
                 replaces the rows of the table.
+            options: storage options of a URL; those of the environment are added.
 
         Raises:
-            ConfigError: the path is not local, or there is no key.
+            ConfigError: the URL is not supported, or there is no key.
         """
         if not key:
             raise ConfigError("an upsert needs a key", hint="give the columns that identify a row")
-        self._path = local_path(path, "the table").absolute()
+        self._place = locate(path, "the table", options)
         self._key = list(key)
         self._latest = latest
 
@@ -53,7 +61,8 @@ class Upsert:
 
         Raises:
             ConfigError: the table has other columns, or a column of the key is missing; nothing is written.
-            LocalError: there are two rows with the same key, or one without key; nothing is written.
+            LocalError: there are two rows with the same key, or one without key, or another writer was faster, or the
+                storage refuses access or does not respond; nothing is written.
         """
         query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
         if query is None:
@@ -67,15 +76,27 @@ class Upsert:
                 return
         if not rows.num_rows:
             return
-        table = table or DeltaTable.create(str(self._path), _nullable(rows.schema), mode="error")
-        self._check_columns(table, rows.schema)
-        self._merge(table, rows, Transaction(query, batch))
+        try:
+            with self._place.errors():
+                table = table or self._created(rows.schema)
+                self._check_columns(table, rows.schema)
+                self._merge(table, rows, Transaction(query, batch))
+        except DeltaError as error:
+            raise LocalError(
+                f"{self._place}: the rows could not be merged: {str(error).splitlines()[0]}",
+                hint="if another program has changed the table meanwhile, start the query again: the micro-batch is "
+                "repeated",
+            ) from error
 
     def _table(self) -> DeltaTable | None:
         try:
-            return DeltaTable(str(self._path))
+            return open_table(self._place)
         except TableNotFoundError:
             return None
+
+    def _created(self, schema: Any) -> DeltaTable:
+        options = self._place.storage_options()
+        return DeltaTable.create(self._place.url, _nullable(schema), mode="error", storage_options=options)
 
     def _checked(self, rows: Any) -> Any:
         """Return the rows, of each key the latest one."""
@@ -83,7 +104,7 @@ class Upsert:
             if name not in rows.column_names:
                 raise ConfigError(f"the rows have no column {name!r}", hint=f"there are {', '.join(rows.column_names)}")
             if rows.column(name).null_count:
-                raise LocalError(f"{self._path}: a row has no value in column {name!r}; nothing was written")
+                raise LocalError(f"{self._place}: a row has no value in column {name!r}; nothing was written")
         if self._latest is not None:
             order = [(name, "ascending") for name in self._key]
             rows = rows.sort_by([*order, (self._latest, "ascending")])
@@ -92,7 +113,7 @@ class Upsert:
             return rows.take(last.column("#_max"))
         if rows.group_by(self._key).aggregate([]).num_rows != rows.num_rows:
             raise LocalError(
-                f"{self._path}: two rows of a micro-batch have the same {', '.join(self._key)}; nothing was written",
+                f"{self._place}: two rows of a micro-batch have the same {', '.join(self._key)}; nothing was written",
                 hint="give latest=, the column that tells which one is newer",
             )
         return rows
@@ -104,7 +125,7 @@ class Upsert:
         if found != wanted:
             names = [name for name in found | wanted if found.get(name) != wanted.get(name)]
             raise ConfigError(
-                f"{self._path}: the table and the rows differ in column {names[0]!r}; nothing was written",
+                f"{self._place}: the table and the rows differ in column {names[0]!r}; nothing was written",
                 hint="write into another table, or change this one first",
             )
 

@@ -14,12 +14,13 @@ Source: docs/guides/pipeline-lakes.md.
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from stat import S_ISREG
+from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -60,6 +61,15 @@ _ABANDONED = re.compile(r"(^|/)\.[^/]+\.tmp\.\d+$")
 UNSAFE = "allow_unsafe_rename"
 
 
+class FileEntry(NamedTuple):
+    """A file in a listing. `name`: in its directory, or in the location."""
+
+    name: str
+    size: int
+    changed_s: float
+    """Seconds since 1970, by the clock of the storage."""
+
+
 @dataclass(frozen=True, slots=True)
 class Location:
     """A directory. `url`: an absolute path, or a URL without a slash at its end. `options`: deltalake's storage
@@ -91,6 +101,15 @@ class Location:
         if not self.is_local:
             raise ConfigError(f"{self.url} is not a local directory", hint="give one on a mounted file system")
         return Path(self.url)
+
+    @property
+    def name(self) -> str:
+        """Name of the directory."""
+        return self.url.rpartition("/")[2]
+
+    def within(self, name: str) -> "Location":
+        """Return the location of a directory in the directory."""
+        return Location(self.child(name), self.options)
 
     def child(self, name: str) -> str:
         """Return the path or URL of a file in the directory."""
@@ -165,11 +184,29 @@ class Location:
         if self.is_local:
             root = Path(self.url)
             return sorted(one.name for one in root.iterdir()) if root.exists() else []
-        from pyarrow.fs import FileSelector  # noqa: PLC0415  # slow to import, and needed for remote lakes only
+        return sorted({one.path.strip("/").partition("/")[0] for one in self._listed("")} - {""})
 
+    def files(self) -> list[FileEntry]:
+        """Return the files in the directory, by name, without those in its directories; none if it does not exist."""
+        if self.is_local:
+            return sorted(_local_files(Path(self.url)))
+        return sorted(_entry(one) for one in self._listed("") if one.is_file and "/" not in one.path.strip("/"))
+
+    def entries(self, names: Iterable[str]) -> list[FileEntry]:
+        """Return those of some files that exist; `names` may have directories."""
+        listed = {one.name: one for one in self.files()}
+        found = [listed[name] for name in names if name in listed]
+        nested = [name for name in names if "/" in name]
+        if self.is_local:
+            return found + [
+                one._replace(name=name)
+                for name in nested
+                for one in _local_files(Path(self.child(name)).parent)
+                if one.name == name.rpartition("/")[2]
+            ]
         with self.errors():
-            found = self._files().get_file_info(FileSelector("", allow_not_found=True))
-        return sorted({one.path.strip("/").partition("/")[0] for one in found} - {""})
+            infos = self._files().get_file_info(nested) if nested else []
+        return found + [_entry(one) for one in infos if one.is_file]
 
     def abandoned(self, before_s: float) -> list[str]:
         """Return the names of files on HDFS in the directory and in `_delta_log` that their writers had not given
@@ -177,15 +214,14 @@ class Location:
         files, local ones have other names."""
         if self.scheme != "hdfs":
             return []
+        found = [one for directory in ("", "_delta_log") for one in self._listed(directory)]
+        return [one.path for one in found if _ABANDONED.search(one.path) and one.mtime.timestamp() <= before_s]
+
+    def _listed(self, directory: str) -> list[Any]:
         from pyarrow.fs import FileSelector  # noqa: PLC0415  # slow to import, and needed for remote lakes only
 
         with self.errors():
-            found = [
-                one
-                for directory in ("", "_delta_log")
-                for one in self._files().get_file_info(FileSelector(directory, allow_not_found=True))
-            ]
-        return [one.path for one in found if _ABANDONED.search(one.path) and one.mtime.timestamp() <= before_s]
+            return list(self._files().get_file_info(FileSelector(directory, allow_not_found=True)))
 
     def _is_file(self, name: str) -> bool:
         return bool(self._files().get_file_info([name])[0].is_file)
@@ -196,6 +232,18 @@ class Location:
 
 Place = str | Path | Location
 """What callers may give for a location."""
+
+
+def _entry(found: Any) -> FileEntry:
+    return FileEntry(found.path.strip("/"), int(found.size), found.mtime.timestamp() if found.mtime is not None else 0)
+
+
+def _local_files(directory: Path) -> Iterator[FileEntry]:
+    for path in directory.iterdir() if directory.exists() else ():
+        with suppress(FileNotFoundError):  # deleted since it was listed
+            found = path.stat()
+            if S_ISREG(found.st_mode):
+                yield FileEntry(path.name, found.st_size, found.st_mtime)
 
 
 @lru_cache(maxsize=8)
