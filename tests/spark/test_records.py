@@ -2,11 +2,13 @@
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandemq.codec.record.record import CRC_PROPERTY_BYTES, encode_record, parse_record, property_value, record_fault
-from tandemq.spark.sources.records import read_heads, regular_columns
+from tandemq.spark.sources import records
+from tandemq.spark.sources.records import Heads, read_all_heads, read_heads, regular_columns
 from tests.spark.logs import HOST_V4
 
 PIECES = [b"KEYS", b"TAGS", b"UNIQ_KEY", b"UNIQ_KE", b"KEYS1", b"\x01", b"\x02", b"a", b"of eight", "ä".encode()]
@@ -48,6 +50,29 @@ def test_properties_are_those_that_each_record_has(properties: list[bytes]) -> N
     for column, name in NAMES.items():
         wanted = [property_value(one, name) or None for one in stored]
         assert [text and text.encode() for text in columns[column].to_pylist()] == wanted
+
+
+@settings(max_examples=100)
+@given(properties=st.lists(PROPERTIES, min_size=1, max_size=8), at=st.integers(0, 1 << 30), checks=st.booleans())
+def test_records_are_the_same_with_and_without_a_compiler(properties: list[bytes], at: int, checks: bool) -> None:
+    data = bytearray(records_of(properties))
+    if at % 3:
+        data[at % len(data)] ^= 1 << at % 8
+    with pytest.MonkeyPatch.context() as patch:
+        heads = read_heads(data, 0, len(data), 0, checks=checks)
+        every = read_all_heads(data)
+        patch.setattr(records, "parse_records", lambda *_args, **_named: None)
+        assert _places(read_heads(data, 0, len(data), 0, checks=checks)) == _places(heads)
+        others, rows, positions = read_all_heads(data)
+    assert _places(others) == _places(every[0])
+    assert (rows, positions) == every[1:]
+
+
+def _places(heads: Heads | None) -> list[list[int]]:
+    if heads is None:
+        return []
+    places = heads.starts, heads.stops, heads.body_stops, heads.topic_stops, heads.fields["queue_offset"]
+    return [place.tolist() for place in places]
 
 
 def test_invalid_text_is_detected_with_any_column() -> None:

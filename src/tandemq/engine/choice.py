@@ -42,6 +42,7 @@ gather_messages = chosen.gather_messages
 key_hash = chosen.key_hash
 key_rows = chosen.key_rows
 link_keys = chosen.link_keys
+parse_records = chosen.parse_records
 record_entries = chosen.record_entries
 record_properties = chosen.record_properties
 select_messages = chosen.select_messages

@@ -20,6 +20,7 @@ from tandemq.engine.python import (
     TIMED_BYTES_MAX,
     Gathered,
     LinkedKeys,
+    ParsedRecords,
     RecordEntry,
     RecordProperties,
     Selected,

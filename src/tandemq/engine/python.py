@@ -331,6 +331,25 @@ def verify_records(data: bytes, start: int, end: int, base: int) -> VerifiedReco
     return VerifiedRecords(start, 0)
 
 
+class ParsedRecords(NamedTuple):
+    """Records that were found by their size fields."""
+
+    places: bytes
+    """Positions of each, as four 64-bit numbers of this machine: start and end, end of the body, end of the topic."""
+    regular: bytes
+    """One byte for each: 1 if it is a sound record with magic V1 and IPv4 hosts, else 0; of others body and topic end
+    where they start."""
+
+
+def parse_records(data: bytes | bytearray | memoryview, start: int, end: int, *, checks: bool) -> ParsedRecords | None:
+    """Return the apparent records in `[start, end)`; the last one ends before `end`. Always None without a compiler.
+
+    Args:
+        checks: whether checksums are verified.
+    """
+    return None
+
+
 TimerRow = tuple[int, str, str, bool, bool, int, int]
 """The fields of `broker.timers.records.TimerHead`. A plain tuple, since one is made per message."""
 

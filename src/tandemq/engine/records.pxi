@@ -112,6 +112,49 @@ def verify_records(bytes data, Py_ssize_t start, Py_ssize_t end, int64_t base):
     return VerifiedRecords(start, count)
 
 
+cdef struct Place:
+    int64_t start, stop, body_stop, topic_stop
+
+
+def parse_records(data, Py_ssize_t start, Py_ssize_t end, *, bint checks):
+    cdef const unsigned char[::1] view = data
+    cdef Bytes raw
+    cdef Buffer places, regular
+    cdef Place place
+    cdef Record record
+    cdef Py_ssize_t size
+    cdef unsigned char is_regular
+    end = min(end, view.shape[0])
+    if start < 0 or end - start < RECORD_BYTES_MIN:
+        return ParsedRecords(b"", b"")
+    raw = &view[0]
+    places.data = regular.data = NULL
+    places.size = places.room = regular.size = regular.room = 0
+    try:
+        while end - start >= RECORD_BYTES_MIN:
+            size = <int32_t>big_32(raw + start)
+            if size < RECORD_BYTES_MIN or size > end - start:
+                break
+            place.start = place.body_stop = place.topic_stop = start
+            place.stop = start + size
+            is_regular = (
+                read_record(raw + start, size, &record)
+                and big_32(raw + start + 4) == MAGIC_V1
+                and not record.sys_flag & (BORN_V6 | STORE_V6)
+                and (not checks or is_sound(raw + start, &record))
+            )
+            if is_regular:
+                place.body_stop = record.body + record.body_size - raw
+                place.topic_stop = record.topic.data + record.topic.size - raw
+            append(&places, &place, sizeof(Place))
+            append(&regular, &is_regular, 1)
+            start += size
+        return ParsedRecords(taken(&places, 0), taken(&regular, 0))
+    finally:
+        PyMem_Free(places.data)
+        PyMem_Free(regular.data)
+
+
 cdef int read_valid(Bytes data, Py_ssize_t size, Record *record) except -1:
     """Parse a record that was verified before; return 0 at the blank or at the end."""
     if size < BLANK_BYTES_MIN or big_32(data + 4) == BLANK_MAGIC:

@@ -1,8 +1,9 @@
 """Records, keys and queue entries: the compiled engine computes what the one in Python does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
+from struct import Struct
 from types import ModuleType
 from typing import Any
 
@@ -11,8 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemq.codec.record.record import encode_host, encode_record
+from tandemq.codec.record.record import (
+    MAGIC_V1,
+    RECORD_BYTES_MIN,
+    encode_host,
+    encode_record,
+    parse_record,
+    record_fault,
+    unpack_head,
+)
 from tandemq.engine import python
+from tandemq.model.message import SysFlag
 from tandemq.replication import record_stream
 from tandemq.replication.record_stream import RecordStream
 from tests.fuzz.fuzzer import accepted
@@ -287,6 +297,46 @@ def test_every_changed_bit_is_detected_as_by_python(compiled: ModuleType, *, has
             if compiled is not python:
                 assert found == accepted(bytes(changed), 0), bit
             assert not has_crc or found == (0, 0), bit
+
+
+@given(SEEDS, ODDNESS, st.booleans(), st.booleans())
+def test_parsed_records(compiled: ModuleType, seed: int, oddness: float, is_damaged: bool, checks: bool) -> None:
+    """Regular records are sound, and their parts lie where the code in Python finds them."""
+    random = Random(seed)
+    data = log_of(random, random.randrange(9), 0, oddness, has_blank=random.random() < 0.2)
+    if is_damaged:
+        data = damaged(random, data)
+    start, end = random.choice(((0, len(data)), (0, random.randrange(len(data) + 1)), (len(data), len(data))))
+    parsed = compiled.parse_records(data, start, end, checks=checks)
+    if compiled is python:
+        assert parsed is None
+        return
+    places = list(batched_by_four(parsed.places))
+    assert len(places) == len(parsed.regular)
+    for (at, stop, body_stop, topic_stop), is_regular in zip(places, parsed.regular, strict=True):
+        assert at == start
+        assert at + RECORD_BYTES_MIN <= stop == at + int.from_bytes(data[at : at + 4]) <= end
+        record = parse_record(data, at, stop)
+        head = unpack_head(data, at)
+        has_v6_host = head.sys_flag & (SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+        if isinstance(record, str) or record.size != stop - at or has_v6_host or head.magic != MAGIC_V1:
+            assert not is_regular
+        elif is_regular:
+            assert body_stop == record.body_end
+            assert data[body_stop + 1 : topic_stop] == record.topic
+            place = record.body_start, record.body_end, record.body_crc
+            assert not checks or record_fault(data, at, record.size, *place) is None
+        else:
+            assert checks
+            assert body_stop == topic_stop == at
+        start = stop
+    assert (
+        start > end - RECORD_BYTES_MIN or not RECORD_BYTES_MIN <= int.from_bytes(data[start : start + 4]) <= end - start
+    )
+
+
+def batched_by_four(numbers: bytes) -> Iterator[tuple[int, int, int, int]]:
+    return Struct("=4q").iter_unpack(numbers)
 
 
 # Messages.

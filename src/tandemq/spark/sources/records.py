@@ -30,6 +30,7 @@ from tandemq.codec.record.record import (
     inflate,
 )
 from tandemq.codec.record.record import RECORD_BYTES_MIN as RECORD_MIN
+from tandemq.engine import parse_records
 from tandemq.errors import ProtocolError
 from tandemq.model.message import SysFlag
 
@@ -134,21 +135,10 @@ def read_heads(data: Buffer, start: int, end: int, base: int, *, checks: bool) -
     Cost: one gather of 88 bytes per record; with `checks` one CRC over all bytes, and one more over the bodies of
         records without a CRC of the whole record.
     """
-    found, crcs = find_records(data, start, end, checks=checks)
-    if not found:
-        return None
-    buffer = np.frombuffer(data, dtype=np.uint8)
-    heads, sound = _parse(buffer, found)
+    heads, sound = _parse(data, start, end, checks=checks)
     sound &= heads.fields["log_offset"] == base + heads.starts
-    count = len(found) if sound.all() else int(np.argmin(sound))
-    if not count:
-        return None
-    heads = heads.first(count)
-    if checks:
-        passed = _checksums_hold(data, buffer, heads, np.array(crcs[:count], dtype=np.int64))
-        if not passed.all():
-            heads = heads.first(int(np.argmin(passed)))
-    return heads if len(heads) else None
+    count = len(heads) if sound.all() else int(np.argmin(sound))
+    return heads.first(count) if count else None
 
 
 def read_all_heads(data: Buffer) -> tuple[Heads, list[int], list[int]]:
@@ -159,18 +149,28 @@ def read_all_heads(data: Buffer) -> tuple[Heads, list[int], list[int]]:
     Returns:
         The regular records, their numbers among all, and the positions of all records.
     """
-    found, crcs = find_records(data, 0, len(data), checks=True)
-    buffer = np.frombuffer(data, dtype=np.uint8)
-    heads, sound = _parse(buffer, found)
+    heads, sound = _parse(data, 0, len(data), checks=True)
     rows = np.flatnonzero(sound)
-    heads = heads.of(rows)
-    passed = _checksums_hold(data, buffer, heads, np.array(crcs, dtype=np.int64)[rows])
-    return heads.of(passed), rows[passed].tolist(), found
+    return heads.of(rows), rows.tolist(), heads.starts.tolist()
 
 
-def _parse(buffer: Array, found: Sequence[int]) -> tuple[Heads, Array]:
+def _parse(data: Buffer, start: int, end: int, *, checks: bool) -> tuple[Heads, Array]:
+    """Parse the apparent records in `[start, end)`; returns which of them are regular and sound."""
+    buffer = np.frombuffer(data, dtype=np.uint8)
+    parsed = parse_records(data, start, end, checks=checks)
+    if parsed is not None:
+        places = np.ascontiguousarray(np.frombuffer(parsed.places, dtype=np.int64).reshape(-1, 4).T)
+        return Heads(_gathered(buffer, places[0], HEAD), *places), np.frombuffer(parsed.regular, dtype=bool).copy()
+    found, crcs = find_records(data, start, end, checks=checks)
+    heads, sound = _structure(buffer, np.array(found, dtype=np.int64))
+    if checks:
+        rows = np.flatnonzero(sound)
+        sound[rows] = _checksums_hold(data, buffer, heads.of(rows), np.array(crcs, dtype=np.int64)[rows])
+    return heads, sound
+
+
+def _structure(buffer: Array, at: Array) -> tuple[Heads, Array]:
     """Parse apparent records at some positions; returns which of them are regular, by their structure alone."""
-    at = np.array(found, dtype=np.int64)
     head = _gathered(buffer, at, HEAD)
     stop = at + head["size"].astype(np.int64)
     body_stop = at + HEAD.itemsize + head["body_length"]
@@ -191,6 +191,8 @@ def _parse(buffer: Array, found: Sequence[int]) -> tuple[Heads, Array]:
 
 def _gathered(buffer: Array, at: Array, kind: Any) -> Any:
     """Gather structures of a dtype from any positions of a buffer into one array."""
+    if not len(at):
+        return np.empty(0, kind)
     # As plain bytes: numpy copies structures field by field.
     raw = np.dtype((np.void, kind.itemsize))
     return np.ndarray(len(buffer) - kind.itemsize + 1, raw, buffer, strides=(1,))[at].view(kind)
