@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
 from tandemq.spark.pipelines.orders.produce import Event
 
@@ -158,6 +159,15 @@ def declared_tables(home: Path) -> Tables:
         written(warehouse / "gold_payments"),
         written(warehouse / "gold_unpaid"),
     )
+
+
+def are_equal(home: Path, wanted: Tables) -> bool:
+    """Return whether the tables of the plain form, which are being written, are as expected."""
+    try:
+        assert_equal(tables(home), wanted)
+    except (AssertionError, FileNotFoundError, TableNotFoundError):  # a table does not exist yet
+        return False
+    return True
 
 
 def assert_equal(found: Tables, wanted: Tables) -> None:

@@ -1,9 +1,9 @@
 """A driver of the example project that kills itself, and its JVM, as requested.
 
-    python -m tests.spark.shop_driver SCRIPT NAME-SERVERS [committed|before TABLE NUMBER | exists PATH]
+    python -m tests.spark.shop_driver SCRIPT NAME-SERVERS [--follow] [committed|before TABLE NUMBER | exists PATH]
 
 `committed`: after its commit of that number (from 0) to a table, before Spark's; `before`: before that commit;
-`exists`: as soon as a file exists below the project. Otherwise it runs to its end.
+`exists`: as soon as a file exists below the project. Otherwise it runs to its end, with `--follow` to a signal.
 """
 
 import os
@@ -57,11 +57,13 @@ def main(script: str, name_servers: str, *when: str) -> None:
     """Run the script of a project."""
     settings = SHORT | {"spark.driver.memory": "512m"}
     open_session("orders", master="local[2]", settings=settings)  # the script takes the session that runs
+    follows = [one for one in when[:1] if one == "--follow"]
+    when = when[len(follows) :]
     if when[:1] == ("exists",):
         die_if_exists(Path(script).parent / when[1])
     elif when:
         die_around(when[0], when[1], int(when[2]))
-    sys.argv = [script, "--namesrv", name_servers]
+    sys.argv = [script, "--namesrv", name_servers, *follows]
     runpy.run_path(script, run_name="__main__")
 
 

@@ -21,11 +21,24 @@ from tests.spark.test_shop import SECONDS_MAX, send_hour
 from tests.spec import spec
 
 MOMENTS = ("bronze/*/offsets/1", "gold_payments/*/offsets/0"), ("silver_orders/*/offsets/2",)
-"""Files of checkpoints, by hour: the run is killed as soon as each exists."""
+"""Files of checkpoints, by hour: the run is ended as soon as each exists, in the first hour by SIGKILL."""
 
 
-def run(home: Path, kill_when: str = "") -> bool:
-    """Run the project; kill it as soon as a file of its checkpoints exists. Returns whether it was killed."""
+def processes(home: Path) -> list[int]:
+    """Return the processes that Spark started for a project: JVMs and the program that defines the pipeline."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if bytes(home / "conf") in path.read_bytes() or bytes(home / "spark-pipeline.yml") in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+def run(home: Path, kill_when: str = "", number: signal.Signals = signal.SIGKILL) -> bool:
+    """Run the project; kill it, or send a signal to the command, as soon as a file of its checkpoints exists.
+
+    Returns whether it was ended like that.
+    """
     words = [sys.executable, "-m", "tandemq", "spark", "pipeline", str(home), "--run"]
     with (home / "log").open("ab") as log:
         process = subprocess.Popen(words, start_new_session=True, stdout=log, stderr=log)
@@ -40,10 +53,17 @@ def run(home: Path, kill_when: str = "") -> bool:
         else:
             process.wait(SECONDS_MAX)
         killed = process.poll() is None
+        if killed and number is not signal.SIGKILL:
+            process.send_signal(number)
+            assert process.wait(SECONDS_MAX) == 128 + number
+            assert not processes(home), "the run continues"
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         code = process.wait()
+        for pid in processes(home):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not processes(home), "all processes of the run have ended", seconds=SECONDS_MAX)
     assert killed or code == 0, (home / "log").read_text(encoding="utf-8")[-5_000:]
     return killed
 
@@ -51,7 +71,9 @@ def run(home: Path, kill_when: str = "") -> bool:
 @spec("P18", "C11")
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_declared_tables_are_exact_after_kills_in_every_layer(tandemq_broker: LocalCluster, tmp_path: Path) -> None:
+def test_declared_tables_are_exact_after_kills_in_every_layer_and_ctrl_c(
+    tandemq_broker: LocalCluster, tmp_path: Path
+) -> None:
     names, home = tandemq_broker.name_servers, tmp_path / "shop"
     for topic in FIELDS:
         make_topic(names, topic, 2)
@@ -64,7 +86,7 @@ def test_declared_tables_are_exact_after_kills_in_every_layer(tandemq_broker: Lo
     for hour, moments in enumerate(MOMENTS):
         hours.append(send_hour(names, hour))
         for moment in moments:
-            kills += run(home, moment)
+            kills += run(home, moment, signal.SIGINT if hour else signal.SIGKILL)
         run(home)
         assert_equal(declared_tables(home), expected(hours).with_final_minutes())
     assert kills >= 2

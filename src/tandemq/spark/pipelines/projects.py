@@ -10,11 +10,14 @@ Source: docs/guides/pipeline.md, "Declarative pipeline"; Spark Declarative Pipel
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import pyspark
 
@@ -31,6 +34,9 @@ EXAMPLES = {"orders": Path(__file__).parent / "orders"}
 DEDUPLICATION_WINDOW = "7 days"
 """Time for which silver recognizes a duplicate; bounds its state."""
 FORMATS = ("rocketmq", "rocketmq-log")
+END_S = 20.0
+"""Time that the processes of a run have to end after a signal."""
+END_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +130,8 @@ def _defaults(home: Path) -> str:
 def run_project(directory: Path, arguments: Sequence[str] = (), *, is_quiet: bool = False) -> int:
     """Run `spark-pipelines run` on a project, with the Java that Spark needs; returns its exit code.
 
+    SIGINT and SIGTERM end it with all of its processes; the code is 128 and the number then. The next run continues.
+
     Args:
         arguments: additional arguments of spark-pipelines, like --full-refresh-all.
         is_quiet: drop its standard output.
@@ -136,10 +144,43 @@ def run_project(directory: Path, arguments: Sequence[str] = (), *, is_quiet: boo
             hint="tandemq spark pipeline DIRECTORY --namesrv … --subscribe … creates one",
         )
     home = directory.absolute()
-    return subprocess.run(  # noqa: S603  # PySpark's own command
+    # In a process group of its own: some of the processes ignore Ctrl-C, and would continue without the others.
+    process = subprocess.Popen(  # noqa: S603  # PySpark's own command
         [pipelines_command(), "run", "--spec", str(home / SPEC), *arguments],
-        env=environment(home), cwd=home, check=False, stdout=subprocess.DEVNULL if is_quiet else None,
-    ).returncode  # fmt: skip
+        env=environment(home), cwd=home, stdout=subprocess.DEVNULL if is_quiet else None, process_group=0,
+    )  # fmt: skip
+    return _wait(process)
+
+
+def _wait(process: "subprocess.Popen[bytes]") -> int:
+    """Wait for a process, and end its group when a signal comes; a second signal kills it."""
+    received: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        _signal_group(process.pid, signal.SIGTERM if len(received) == 1 else signal.SIGKILL)
+
+    former = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        code = process.wait()
+        until = time.monotonic() + END_S
+        while received and _signal_group(process.pid, 0) and time.monotonic() < until:
+            time.sleep(END_PAUSE_S)
+        if received:
+            _signal_group(process.pid, signal.SIGKILL)
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+    return 128 + received[0] if received else code
+
+
+def _signal_group(group: int, number: int) -> bool:
+    """Send a signal to a process group; returns whether it has processes."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def pipelines_command() -> str:

@@ -1,7 +1,7 @@
 """Orders and payments with plain structured streaming: one driver, seven queries.
 
     python streaming.py --namesrv 127.0.0.1:9876              what is there now, then end
-    python streaming.py --namesrv 127.0.0.1:9876 --follow     until Ctrl-C
+    python streaming.py --namesrv 127.0.0.1:9876 --follow     until Ctrl-C or SIGTERM
 
     topics ─► bronze ─┬─► silver_orders ───┬─► gold_minutes       orders per minute
                       │                    ├─► gold_customers     orders per customer
@@ -14,6 +14,7 @@ all programs. Each query has a checkpoint, and may be killed at any time: the ta
 
 import argparse
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from tandemq.spark.lake.upsert import Upsert
 from tandemq.spark.runtime.query_files import with_progress_files
 from tandemq.spark.runtime.session import open_session
+from tandemq.spark.runtime.stopping import stop_signals, wait_for
 
 TOPICS = {
     "Orders": "order string, customer string, cents bigint, at timestamp",
@@ -261,16 +263,22 @@ RECORDS = """topic string, brokerName string, queueId int, queueOffset bigint, e
 """The columns of bronze that silver reads."""
 
 
-def run(spark: SparkSession, name_servers: str, home: Path, *, follows: bool = False) -> None:
-    """Run all queries: one after the other, or with `follows` together, until one fails."""
-    queries = Shop(spark, name_servers, home, follows=follows).start()
-    if follows:
-        list(queries)
-        while not spark.streams.awaitAnyTermination(1):
-            pass
-        return
-    for query in queries:
-        query.awaitTermination()
+def run(
+    spark: SparkSession, name_servers: str, home: Path, stop: threading.Event | None = None, *, follows: bool = False
+) -> None:
+    """Run all queries: one after the other, or with `follows` together, until one fails.
+
+    `stop`: ends them between micro-batches when it is set.
+    """
+    stop = stop or threading.Event()
+    running = []
+    for query in Shop(spark, name_servers, home, follows=follows).start():
+        running.append(query)
+        if not follows:
+            wait_for([query], stop)
+        if stop.is_set():
+            break
+    wait_for(running, stop)
 
 
 def main() -> None:
@@ -278,13 +286,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Orders and payments with structured streaming.")
     parser.add_argument("--namesrv", default=os.environ.get("TANDEMQ_NAMESRV", "127.0.0.1:9876"))
     parser.add_argument("--home", type=Path, default=Path(__file__).resolve().parent, help="for tables and checkpoints")
-    parser.add_argument("--follow", action="store_true", help="continue until Ctrl-C")
+    parser.add_argument("--follow", action="store_true", help="continue until Ctrl-C or SIGTERM")
     given = parser.parse_args()
     spark, _ = open_session("orders", settings=SETTINGS)
     try:
-        run(spark, given.namesrv, given.home, follows=given.follow)
-    except KeyboardInterrupt:
-        pass
+        with stop_signals() as stop:
+            run(spark, given.namesrv, given.home, stop, follows=given.follow)
     finally:
         spark.stop()
 
