@@ -23,7 +23,8 @@ def end_frame(random: Random, frames: Frames, queue_offset: int, log_offset: int
         "transactionId": key,
     }
     flag = FLAG_ONEWAY if random.random() < 0.3 else 0
-    return encode_command(Command(RequestCode.END_TRANSACTION, frames.opaque(), flag, fields=fields))
+    is_binary = random.random() < 0.3
+    return encode_command(Command(RequestCode.END_TRANSACTION, frames.opaque(), flag, fields=fields, binary=is_binary))
 
 
 def half_message(random: Random, frames: Frames, log_offset: int, queue_offset: int, key: str) -> bytes:

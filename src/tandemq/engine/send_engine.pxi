@@ -32,7 +32,7 @@ cdef bint read_send(int form, Bytes data, Py_ssize_t size, Send *send) noexcept:
         return False
     send.fields = &send.header.fields[1]
     if send.header.code == END_TRANSACTION:
-        return form == 0
+        return True
     fields = send.fields = &send.header.fields[1 if send.header.code == 10 else 0]
     if fields.seen & REQUIRED != REQUIRED or send.header.fields[0 if send.header.code == 10 else 1].has_escapes:
         return False
@@ -533,7 +533,7 @@ cdef class SendEngine:
             )
         )
         self.count += 1
-        self.acknowledge_end(link, header)
+        self.acknowledge_end(link, send)
         return 1
 
     cdef int commit(
@@ -608,7 +608,7 @@ cdef class SendEngine:
         self.records.size += size
         return 0
 
-    cdef int acknowledge_end(self, int64_t link, Header *header) except -1:
+    cdef int acknowledge_end(self, int64_t link, Send *send) except -1:
         """Prepare the response to an end: it waits like that to a send."""
         cdef Buffer *to = &self.answers
         cdef Py_ssize_t start = to.size
@@ -619,12 +619,16 @@ cdef class SendEngine:
         self.ack_waits = True
         self.ack_count += 1
         self.ack_end = self.log_end + self.records.size
-        if header.flag & 2:
+        if send.header.flag & 2:
             return 0
         reserve(to, 200)
+        if send.form == 1:
+            to.size += 8 + 21
+            self.put_binary_head(start, send)
+            return 0
         to.size += 8
         append(to, b'{"code":0,"flag":1,"language":"PYTHON","opaque":', 48)
-        append_number(to, header.opaque)
+        append_number(to, send.header.opaque)
         append(to, b',"serializeTypeCurrentRPC":"JSON","version":', 44)
         append_number(to, VERSION)
         append(to, b"}", 1)
@@ -718,16 +722,22 @@ cdef class SendEngine:
             self.append_field(b"transactionId", 13, unique.data, unique.size)
         if self.handle.size:
             self.append_field(b"recallHandle", 12, self.handle.data, self.handle.size)
-        put_32(to.data + start, <uint32_t>(to.size - start - 4))
-        put_32(to.data + start + 4, <uint32_t>(1 << 24 | (to.size - start - 8)))
-        put_16(to.data + start + 8, 0)
-        to.data[start + 10] = 3  # PYTHON
-        put_16(to.data + start + 11, VERSION)
-        put_32(to.data + start + 13, <uint32_t>send.header.opaque)
-        put_32(to.data + start + 17, 1)
-        put_32(to.data + start + 21, 0)
-        put_32(to.data + start + 25, <uint32_t>(to.size - start - 29))
+        self.put_binary_head(start, send)
         return 0
+
+    cdef void put_binary_head(self, Py_ssize_t start, Send *send) noexcept:
+        """Write what stands before the fields of a binary header, which end the response."""
+        cdef unsigned char *head = self.answers.data + start
+        cdef Py_ssize_t size = self.answers.size - start
+        put_32(head, <uint32_t>(size - 4))
+        put_32(head + 4, <uint32_t>(1 << 24 | (size - 8)))
+        put_16(head + 8, 0)
+        head[10] = 3  # PYTHON
+        put_16(head + 11, VERSION)
+        put_32(head + 13, <uint32_t>send.header.opaque)
+        put_32(head + 17, 1)
+        put_32(head + 21, 0)
+        put_32(head + 25, <uint32_t>(size - 29))
 
     cdef int append_field(self, Bytes name, int name_bytes, Bytes value, Py_ssize_t value_bytes) except -1:
         cdef Buffer *to = &self.answers

@@ -1,7 +1,6 @@
 """Half messages and their ends through the engine: the same as by decoding each of them."""
 
 import json
-import re
 from random import Random
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandemq.codec.remoting.frame import FrameDecoder
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command
 from tandemq.errors import DiskFull
 from tandemq.load.wire.headers import binary_frame, json_frame
 from tandemq.model.codes import RequestCode
@@ -104,7 +103,9 @@ class Traffic:
         flags: dict[str, Any] = {"f": random.choice(("4", "4", "5", "0")), "j": "1" if self.odd(0.3) else "0"}
         properties = text + random.choice(("", "\x02"))
         body = random.randbytes(random.randrange(1, 600))
-        return send(self._number, queue=queue, topic=topic, body=body, **flags, i=properties, binary=self.odd())
+        return send(
+            self._number, queue=queue, topic=topic, body=body, **flags, i=properties, binary=random.random() < 0.3
+        )
 
     def end(self, **changes: str) -> bytes:
         """Return the end of one of the last half messages, or an odd one."""
@@ -138,9 +139,9 @@ class Traffic:
             fields = dict(random.sample([*fields.items()], len(fields)))
         self._number += 1
         body = b"body" if self.odd(0.3) else b""
-        frame = (binary_frame if self.odd() else json_frame)(37, self._number, fields, body)
+        frame = (binary_frame if random.random() < 0.3 else json_frame)(37, self._number, fields, body)
         if random.random() < 0.3:  # one-way, as Java clients send it
-            frame = frame.replace(b'"flag":0', b'"flag":2')
+            frame = frame.replace(b'"flag":0', b'"flag":2') if frame[4] == 0 else frame[:17] + b"\0\0\0\2" + frame[21:]
         return mutated(random, frame) if self.odd(0.3) else frame
 
     def turn(self) -> None:
@@ -168,12 +169,12 @@ class Traffic:
         """Learn from new responses which half messages are stored."""
         for link in LINKS:
             data = bytes(self.broker.sent[link])
-            for _, header, _ in FrameDecoder().feed(data[self._seen[link] :]):
-                found = re.search(rb'"msgId":"([0-9A-F]+)"', header), re.search(rb'"queueOffset":"(\d+)"', header)
-                key = re.search(rb'"transactionId":"([^"]+)"', header)
-                name = key[1].decode(errors="replace") if key else ""
-                if found[0] and found[1] and (not name or name.startswith(KEY)):
-                    self.halves.append(Half(int(found[1][1]), int(found[0][1][-16:], 16), name))
+            for frame in FrameDecoder().feed(data[self._seen[link] :]):
+                fields = decode_command(frame).fields
+                key = fields.get("transactionId", "")
+                is_single = "queueOffset" in fields and "," not in fields["msgId"]
+                if is_single and (not key or key.startswith(KEY)):
+                    self.halves.append(Half(int(fields["queueOffset"]), int(fields["msgId"][-16:], 16), key))
             self._seen[link] = len(data)
 
 
