@@ -47,6 +47,7 @@ from tandemq.storage import key_index as index
 from tandemq.storage import recovery, store
 from tandemq.storage.log import range_reader
 from tests.mutations.patch import Mutation, both, patched
+from tests.mutations.static_topics import STATIC_TOPIC_MUTATIONS
 from tests.mutations.timers import TIMER_MUTATIONS
 from tests.mutations.transactions import TRANSACTION_MUTATIONS
 
@@ -558,5 +559,6 @@ MUTATIONS: dict[str, Mutation] = {
     "filters-let-pass": Mutation(filters_let_pass, frozenset({"I21"})),
     "filters-drop-unknown": Mutation(filters_drop_unknown, frozenset({"I14"})),
     **TRANSACTION_MUTATIONS,
+    **STATIC_TOPIC_MUTATIONS,
 }
 """Mutations by name."""

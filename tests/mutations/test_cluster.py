@@ -1,7 +1,7 @@
 """Each mutation of brokers with fixed roles is noticed by a rule that it names."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from tandemq.sim.simulation import quiet
 from tests.mutations.cluster import MUTATIONS
 from tests.mutations.groups import GROUP_MUTATIONS
 from tests.mutations.patch import Mutation
+from tests.mutations.static_topics import STATIC_TOPIC_MUTATIONS, STATIC_TOPIC_SEEDS
 from tests.mutations.test_groups import RARE as RARE_OF_GROUPS
 from tests.mutations.transactions import TRANSACTION_MUTATIONS, TRANSACTION_SEEDS
 from tests.samples import slow
@@ -29,11 +30,14 @@ FIRST = {
     "recalls-lost": 18,
     "timers-early": 18,
     "timers-again": 24,
-    "timers-forgotten": 24,
+    "timers-forgotten": 29,
     "commit-never-confirmed": 107,
     "filters-let-pass": 11,
     "filters-drop-unknown": 11,
     "replies-get-lost": 3,
+    "mapping-not-saved": 24,
+    "older-segments-skipped": 10,
+    "older-offsets-not-found": 10,
 }
 """First seed to run, for mutations that need a rare fault."""
 RARE = {
@@ -60,7 +64,11 @@ def test_mutation_is_caught(name: str) -> None:
     patch, rules = MUTATIONS[name]
     with quiet(), patch():
         first = FIRST.get(name, 1)
-        seeds = TRANSACTION_SEEDS if name in TRANSACTION_MUTATIONS else range(1, SEEDS_MAX + 1)
+        seeds: Sequence[int] = range(1, SEEDS_MAX + 1)
+        if name in TRANSACTION_MUTATIONS:
+            seeds = TRANSACTION_SEEDS
+        if name in STATIC_TOPIC_MUTATIONS:
+            seeds = STATIC_TOPIC_SEEDS
         for seed in sorted(seeds, key=lambda seed: (seed < first, seed)):
             result = run_one(seed)
             if result.rule:

@@ -14,8 +14,9 @@ from tandemq.broker.node import Broker
 from tandemq.codec.record.record import Record, parse_record, property_value
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import ResponseCode
+from tandemq.sim.checkers.logical_queues import LogicalQueues
 from tandemq.sim.checkers.logs import read_log
-from tandemq.sim.checkers.model import Attempt, DeliveredMessage, ExpectedState, QueuePlace
+from tandemq.sim.checkers.model import STATIC_TOPIC, Attempt, DeliveredMessage, ExpectedState, QueuePlace
 from tandemq.sim.world.cluster import Cluster, Host
 from tandemq.sim.world.world import MS, SECOND, Violation, World
 
@@ -51,6 +52,8 @@ class ContinuousChecks:
         self._had: dict[tuple[str, str, int], dict[int, int]] = {}
         """(broker group, "topic@group", queue id) to the offsets its master had, and when it last had each."""
         self.statuses: dict[int, int] = {}
+        self.logical: LogicalQueues | None = None
+        """The logical queues of the static topic, if there is one."""
         cluster.on_start = self.started
         cluster.on_stop = self.stopped
         cluster.on_turn = self.turned
@@ -131,6 +134,11 @@ class ContinuousChecks:
 
     def _place(self, attempt: Attempt, at: int, record: Record) -> None:
         message = attempt.messages[at]
+        if self.logical is not None and attempt.is_logical:
+            self.logical.stored(attempt, at, record)
+            place = QueuePlace(attempt.group, STATIC_TOPIC, record.queue_id, record.queue_offset)
+            self.note(place, message.key, record.log_offset, "its producer")
+            return
         topic, queue_id = message.first_topic, message.first_queue(attempt.queue_id)
         found = (record.topic.decode(), record.queue_id, record.queue_offset)
         if found != (topic, queue_id, attempt.queue_offset + at):
@@ -258,6 +266,8 @@ class ContinuousChecks:
                 continue
             topic, _, group = key.rpartition("@")
             asked = self._expected.commits.get((host.group.name, topic, queue_id, group), {})
+            if self.logical is not None and topic == STATIC_TOPIC:
+                asked = self.logical.physical_commits(host.group.name, queue_id)
             if (key, queue_id, offset) in self._corrected.get(host.group.name, ()):
                 continue
             if offset not in asked:

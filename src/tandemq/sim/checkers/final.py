@@ -31,7 +31,7 @@ from tandemq.model.topic import (
 from tandemq.sim.checkers.always import ContinuousChecks, says_flushed
 from tandemq.sim.checkers.deliveries import RECONSUME_MAX, REJECTING_GROUP
 from tandemq.sim.checkers.logs import InvalidRange, LoggedMessage, read_log, walk, without_filler
-from tandemq.sim.checkers.model import TOPICS, Attempt, ExpectedState, QueuePlace, SentMessage
+from tandemq.sim.checkers.model import STATIC_TOPIC, TOPICS, Attempt, ExpectedState, QueuePlace, SentMessage
 from tandemq.sim.checkers.transactions import TransactionLog
 from tandemq.sim.world.cluster import Cluster, Host
 from tandemq.sim.world.plan import DELAYS, GroupPlan
@@ -84,7 +84,9 @@ class FinalChecks:
         if what:
             return Violation("I13", what)
         what = self._open_transactions()
-        return Violation("I11", what) if what else None
+        if what:
+            return Violation("I11", what)
+        return None if self._checks.logical is None else self._checks.logical.unsettled(self.records)
 
     def _unsettled(self) -> str:
         for host in self._cluster.hosts:
@@ -271,6 +273,8 @@ class FinalChecks:
         self._judge_copies()
         self._judge_kept()
         self._judge_delays()
+        if self._checks.logical is not None:
+            self._checks.logical.judge(self.records)
 
     def _judge_places(self, host: Host) -> None:
         for found in self.records(host):
@@ -348,6 +352,7 @@ class FinalChecks:
         assert host.broker is not None, "it runs"
         known = {
             *TOPICS,
+            *((STATIC_TOPIC,) if self._checks.logical is not None else ()),
             *(f"{prefix}{group}" for prefix in (RETRY_PREFIX, DLQ_PREFIX) for group in self._consumer_groups),
         }
         fresh = {name for name in host.broker.topics.table if name not in known}

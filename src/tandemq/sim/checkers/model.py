@@ -14,6 +14,8 @@ from tandemq.model.transactions import TransactionState
 
 TOPICS = ("Orders", "Late")
 """Topics of the workload; the second gets messages later."""
+STATIC_TOPIC = "Static"
+"""The static topic, in seeds that have one."""
 
 
 class BrokerRef(NamedTuple):
@@ -116,6 +118,11 @@ class Attempt:
     def is_stored(self) -> bool:
         """Return whether the response says that the message is stored."""
         return self.code in STORED
+
+    @property
+    def is_logical(self) -> bool:
+        """Return whether the queue and the offset are those of a logical queue."""
+        return self.messages[0].topic == STATIC_TOPIC
 
 
 @dataclass(slots=True, eq=False)

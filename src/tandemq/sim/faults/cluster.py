@@ -25,6 +25,7 @@ from tandemq.sim.world.world import MS, SECOND, World
 FULL_FREE_BYTES = 16 * 1024
 SYNC_US_MAX = 2_500_000
 """Maximum duration of a sync on a slow disk."""
+MAPPING_FILES = ("config/topics.json", "config/topicQueueMapping.json")
 RARE = 0.25
 """Share of the seeds with one more fault of a newer kind; its own generator keeps all others as they are."""
 
@@ -385,6 +386,9 @@ class Faults:
     def _place(self, host: Host, prefix: str) -> tuple[str, int] | None:
         disk = host.machine.disk
         paths = [path for path in disk.paths() if path.startswith(prefix)]
+        if self._cluster.plan.has_static_topic:
+            # A broker that goes back to the backup would take messages of queues that have moved away.
+            paths = [path for path in paths if not path.startswith(MAPPING_FILES)]
         if not paths:
             return None
         path = self._random.choice(paths)

@@ -36,9 +36,9 @@ class RawConnection:
 
 
 class Route:
-    """Route of one topic: member addresses by group and id, and write queues by group."""
+    """Route of one topic: member addresses by group and id, write queues by group, leaders of logical queues."""
 
-    __slots__ = ("members", "queues")
+    __slots__ = ("leaders", "members", "queues")
 
     def __init__(self, raw: dict[str, Any]) -> None:
         """`raw`: a name server's response."""
@@ -49,6 +49,10 @@ class Route:
         self.queues: dict[str, int] = {
             str(data["brokerName"]): int(data["writeQueueNums"]) for data in raw["queueDatas"] if data["perm"] & 2
         }
+        self.leaders: dict[int, str] = {}
+        mappings = raw.get("topicQueueMappingByBroker") or {}
+        for group, info in sorted(mappings.items(), key=lambda item: int(item[1]["epoch"])):
+            self.leaders |= dict.fromkeys((int(number) for number in info["currIdMap"]), str(group))
 
 
 class RawClient:

@@ -18,6 +18,10 @@ APPLICATIONS = (("p1", 0.7), ("G", 0.6), ("GT", 0.6))
 """Clients that may be applications on the real client, and the share of seeds in which they are."""
 
 
+STATIC_TOPICS = 0.2
+"""Share of the seeds with a static topic."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
     """One broker group. `copies`: inSyncReplicas of a SYNC_MASTER, its own copy included."""
@@ -54,6 +58,7 @@ class Plan:
     faulty_us: int
     fault_count: int
     memory_bytes: int
+    has_static_topic: bool
 
     def config(self, group: GroupPlan, broker_id: int) -> BrokerConfig:
         """Return the settings of one member."""
@@ -153,12 +158,18 @@ def draw(random: Random) -> Plan:
         faulty_us=random.randrange(42, 50) * 1_000_000,
         fault_count=random.randrange(3, 9),
         memory_bytes=random.choice((1 << 30, 40_000)),
+        has_static_topic=False,
     )
 
 
 def has_transactions(seed: int) -> bool:
     """Return whether an application sends transactions in a seed: in two of ten; the others stay as they were."""
     return seed % 10 in (7, 8)
+
+
+def has_static_topic(seed: int) -> bool:
+    """Return whether a seed has a static topic: a fifth do; its own generator keeps the others as they were."""
+    return Random(f"{seed}-static-topic").random() < STATIC_TOPICS
 
 
 _SomePlan = TypeVar("_SomePlan", bound=Plan)
