@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tandemq.spark.runtime.session import open_session
+from tests.spark.s3 import S3, s3_server
 from tests.spark.short import SHORT
 from tests.spark.streams import Stream
 
@@ -48,6 +49,13 @@ def _make_launcher(path: Path) -> Path:
     path.write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec {shlex.quote(sys.executable)} "$@"\n')
     path.chmod(0o755)
     return path
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """An S3 server in a process of its own; each test has lakes of its own."""
+    with s3_server() as server:
+        yield server
 
 
 @pytest.fixture

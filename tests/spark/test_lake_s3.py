@@ -1,8 +1,5 @@
 """Lakes on a real S3 server: each message once, with concurrent writers and after failures."""
 
-import filecmp
-import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,28 +12,13 @@ from tandemq.cli import main
 from tandemq.errors import ConfigError, LocalError, StoreLocked
 from tandemq.run.local import LocalCluster
 from tandemq.spark.jobs.archive import Archive, ArchiveOptions, ArchiveResult
-from tandemq.spark.jobs.collect import Collect, CollectOptions
-from tandemq.spark.jobs.replay import replay_to_store, replay_to_topic
-from tandemq.spark.jobs.stats import gather
-from tandemq.spark.lake.delta import DataFile, DeltaLake
-from tandemq.spark.lake.rows import read_files
+from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.runtime.errors import translate_errors
 from tandemq.spark.runtime.location import Location, locate
+from tests.spark.lakes import check_archive, check_collect_and_replay, check_concurrent_commits, offsets_in
 from tests.spark.logs import LogWriter
-from tests.spark.messages import make_topic, numbered, send
-from tests.spark.s3 import S3, SECRET, expiring_proxy, s3_server
-
-WRITERS = 6
-
-
-class Died(Exception):
-    """The driver died between the two commits."""
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3]:
-    with s3_server() as server:
-        yield server
+from tests.spark.s3 import S3, SECRET, expiring_proxy
+from tests.spec import spec
 
 
 @pytest.fixture
@@ -49,39 +31,11 @@ def archive(spark: SparkSession, writer: LogWriter, lake: Location, **options: A
         return Archive(ArchiveOptions(store=writer.store, lake=lake, **options)).run(spark)
 
 
-def offsets_in(spark: SparkSession, lake: Location) -> list[int]:
-    table = DeltaLake(lake)
-    return sorted(row[0] for row in read_files(spark, table, table.data_files(), ["commitLogOffset"]).collect())
-
-
+@spec("P37")
 def test_archive_on_s3_continues_compacts_and_restores_the_same_log(
     spark: SparkSession, s3: S3, writer: LogWriter, tmp_path: Path
 ) -> None:
-    lake = s3.new_lake()
-    writer.write_many(300)
-
-    def die(_batch: int) -> None:
-        raise Died
-
-    options = ArchiveOptions(store=writer.store, lake=lake, bytes_max=40_000)
-    with pytest.raises(Exception, match="Died"):  # Spark wraps what foreachBatch raises
-        Archive(options, after_commit=die).run(spark)
-    assert archive(spark, writer, lake, bytes_max=40_000).end == writer.end
-    writer.write_many(50)
-    assert archive(spark, writer, lake).rows == 50
-    made = [one.log_offset for one in writer.made]
-    assert offsets_in(spark, lake) == made
-    table = DeltaLake(lake)
-    files = len(table.data_files())
-    assert table.compact() == {"filesAdded": 1, "filesRemoved": files}
-    assert len(table.vacuum(0)) == files
-    assert offsets_in(spark, lake) == made
-    assert sum(row["messages"] for row in gather(spark, lake).topics) == len(made)
-    store = tmp_path / "restored"
-    replay_to_store(spark, lake, "broker-a", store, segment_bytes=writer.segment_bytes)
-    names = [one.name for one in (writer.store / "commitlog").iterdir()]
-    found = filecmp.cmpfiles(writer.store / "commitlog", store / "commitlog", names, shallow=False)
-    assert (sorted(found[0]), found[1:]) == (sorted(names), ([], []))
+    check_archive(spark, writer, s3.new_lake(), tmp_path)
 
 
 def test_two_archives_at_once_lose_and_duplicate_nothing(spark: SparkSession, s3: S3, writer: LogWriter) -> None:
@@ -103,29 +57,9 @@ def test_two_archives_at_once_lose_and_duplicate_nothing(spark: SparkSession, s3
     assert offsets_in(spark, lake) == [one.log_offset for one in writer.made]
 
 
+@spec("P37")
 def test_of_concurrent_commits_of_one_mark_exactly_one_succeeds(s3: S3) -> None:
-    lake = s3.new_lake()
-    DeltaLake(lake, create=True)
-    file = DataFile("part-x.parquet", 1, 1, '{"numRecords": 1}')
-
-    def commit(table: DeltaLake, name: str) -> bool:
-        try:
-            table.commit([file], {name: 1})
-        except LocalError:
-            return False
-        return True
-
-    for same in (True, False):
-        tables = [DeltaLake(lake) for _ in range(WRITERS)]
-        names = ["mark" if same else f"mark-{number}" for number in range(WRITERS)]
-        with ThreadPoolExecutor(WRITERS) as pool:
-            done = list(pool.map(commit, tables, names))
-        assert sum(done) == (1 if same else WRITERS)
-        assert {name for name, succeeded in zip(names, done, strict=True) if succeeded} == {
-            name for name in names if DeltaLake(lake).mark(name) == 1
-        }
-    listed = s3.request("GET", f"/lakes?list-type=2&prefix={lake.url[11:]}/_delta_log/")
-    assert len(re.findall(rb"\d{20}\.json", listed)) == 2 + WRITERS
+    check_concurrent_commits(s3.new_lake())
 
 
 def test_of_two_compactions_at_once_one_is_refused_and_nothing_is_duplicated(
@@ -168,30 +102,11 @@ def test_credentials_that_expire_stop_the_archive_with_one_line_and_lose_nothing
         assert offsets_in(spark, lake) == [one.log_offset for one in writer.made]
 
 
+@spec("P17", "P37")
 def test_collect_into_s3_and_replay_from_it(
     spark: SparkSession, s3: S3, tandemq_broker: LocalCluster, tmp_path: Path
 ) -> None:
-    names, lake = tandemq_broker.name_servers, s3.new_lake()
-    make_topic(names, "Orders", 2)
-    make_topic(names, "Again", 2)
-    send(names, numbered("Orders", 0, 50))
-    source = {"nameServer": names, "subscribe": "Orders", "maxOffsetsPerTrigger": "20"}
-    with pytest.raises(ConfigError, match=r"--checkpoint DIRECTORY"):
-        Collect(CollectOptions(source=source, lake=lake))
-
-    def die(_batch: int) -> None:
-        raise Died
-
-    options = CollectOptions(source=source, lake=lake, checkpoint=tmp_path / "checkpoint")
-    with pytest.raises(Exception, match="Died"):
-        Collect(options, after_commit=die).run(spark)
-    Collect(options).run(spark)
-    table = DeltaLake(lake)
-    rows = read_files(spark, table, table.data_files()).collect()
-    assert sorted(int(row.body) for row in rows) == list(range(50))
-    assert replay_to_topic(spark, lake, {"nameServer": names, "topic": "Again"}, noted=tmp_path / "note").rows == 50
-    again = spark.read.format("rocketmq").option("nameServer", names).option("subscribe", "Again").load()
-    assert sorted(int(row.body) for row in again.select("body").collect()) == list(range(50))
+    check_collect_and_replay(spark, tandemq_broker.name_servers, s3.new_lake(), tmp_path)
 
 
 def test_secret_is_neither_in_the_lake_nor_in_checkpoint_plan_and_progress(

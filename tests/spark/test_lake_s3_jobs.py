@@ -4,7 +4,6 @@ import io
 import json
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +23,15 @@ from tandemq.spark.jobs.retention import expire
 from tandemq.spark.jobs.state import topic_state
 from tandemq.spark.jobs.tasks import run_tasks
 from tandemq.spark.lake.delta import DeltaLake
-from tandemq.spark.lake.rows import read_files
 from tandemq.spark.lake.upsert import Upsert
 from tandemq.spark.runtime.location import Location, locate
+from tests.spark.lakes import offsets_in
 from tests.spark.logs import BORN_MS, LogWriter
-from tests.spark.s3 import S3, s3_server
+from tests.spark.s3 import S3
 from tests.spark.s3 import SECRET as PASSWORD
 from tests.spark.test_removal import BY_KEY, SECRET, made_log
 from tests.spark.test_upsert import Frame
 from tests.spec import spec
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3]:
-    with s3_server() as server:
-        yield server
 
 
 def archive(spark: SparkSession, store: Path, lake: Location) -> None:
@@ -55,11 +48,6 @@ def holding(s3: S3, lake: Location) -> list[str]:
         if f"{SECRET} ".encode() in data:
             found.append(name)
     return found
-
-
-def held(spark: SparkSession, lake: Location) -> list[int]:
-    table = DeltaLake(lake)
-    return sorted(row[0] for row in read_files(spark, table, table.data_files(), ["commitLogOffset"]).collect())
 
 
 def run_json(s3: S3, *words: object) -> Any:
@@ -93,7 +81,7 @@ def test_messages_are_removed_from_a_lake_on_s3_with_its_older_versions(
     assert holding(s3, lake) == []
     writer.write_many(10)
     archive(spark, writer.store, lake)
-    assert held(spark, lake) == [one.log_offset for one in writer.made]
+    assert offsets_in(spark, lake) == [one.log_offset for one in writer.made]
 
 
 @spec("P23", "P24", "P37")
@@ -111,13 +99,13 @@ def test_retention_and_time_travel_of_a_lake_on_s3(spark: SparkSession, s3: S3, 
     assert shown["messages"] == spark.read.parquet(str(tmp_path / "out")).count() == 100
     done = expire(spark, lake, BORN_MS + 1_200)
     assert (done.rows, done.files_removed > 0, done.files_rewritten) == (120, True, 1)
-    assert held(spark, lake) == [one.log_offset for one in writer.made[120:]]
+    assert offsets_in(spark, lake) == [one.log_offset for one in writer.made[120:]]
     assert topic_state(spark, lake, ["T0"], version=version).count() == 100
     writer.write_many(10)
     archive(spark, writer.store, lake)
     dry = run_json(s3, "expire", lake.url, "--topic", "T0", "--older-than", "1d", "--dry-run")
     assert (dry["rows"], dry["topics"]) == (45, {"T0": 45})
-    assert len(held(spark, lake)) == 90
+    assert len(offsets_in(spark, lake)) == 90
     DeltaLake(lake).vacuum(0)
     with pytest.raises(LocalError, match=f"version {version} of {lake} cannot be read: .* was deleted"):
         topic_state(spark, lake, ["T0"], version=version)
@@ -149,7 +137,7 @@ def test_of_a_rewriting_and_a_compaction_at_once_one_is_refused_and_nothing_is_l
         monkeypatch.setattr(rewrite, "run_tasks", slow)
         with pytest.raises(StoreLocked, match=r"is not part of the table any more.*repeat the command"):
             expired()
-        assert held(spark, lake) == [one.log_offset for one in writer.made]
+        assert offsets_in(spark, lake) == [one.log_offset for one in writer.made]
         monkeypatch.setattr(rewrite, "run_tasks", run_tasks)
         expired()
     else:
@@ -163,7 +151,7 @@ def test_of_a_rewriting_and_a_compaction_at_once_one_is_refused_and_nothing_is_l
         monkeypatch.setattr(other, "_merged", merged_later)
         with pytest.raises(StoreLocked, match="by another process"):
             other.compact()
-    assert held(spark, lake) == [one.log_offset for one in writer.made[30:]]
+    assert offsets_in(spark, lake) == [one.log_offset for one in writer.made[30:]]
     table.vacuum(0)
     known = [name for name in s3.names(lake) if "/" not in name]
     assert sorted(known) == sorted(table.name_of(path) for path in table.data_files())

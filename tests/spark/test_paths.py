@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 from tandemq.cli import main
 from tandemq.errors import ConfigError, LocalError
 from tandemq.spark.jobs.archive import Archive, ArchiveOptions
-from tandemq.spark.jobs.audit import audit
 from tandemq.spark.jobs.collect import Collect, CollectOptions
 from tandemq.spark.jobs.rebuild import RebuildOptions, rebuild
 from tandemq.spark.jobs.replay import replay_to_store
@@ -62,14 +61,15 @@ LAKE_COMMANDS = (
     ("spark", "report", "URL", "page.html"),
     ("spark", "replay", "URL", "--to-topic", "T"),
     ("spark", "remove", "--lake", "URL", "--key", "K"),
+    ("spark", "remove", "--log", "URL", "--key", "K"),
+    ("spark", "scrub", "URL"),
+    ("spark", "audit", "STORE", "URL"),
     ("spark", "expire", "URL", "--older-than", "1d"),
     ("spark", "state", "URL", "T"),
 )
 COMMANDS = (
     ("spark", "archive", "URL", "lake"),
-    ("spark", "scrub", "URL"),
     ("spark", "scrub", "STORE", "--state", "URL"),
-    ("spark", "audit", "STORE", "URL"),
     ("spark", "rebuild", "STORE", "URL"),
     ("spark", "report", "STORE", "URL"),
     ("spark", "replay", "STORE", "--to-store", "URL"),
@@ -161,9 +161,7 @@ FUNCTIONS: dict[str, Callable[[Path, Any], object]] = {
     "log": lambda _store, url: open_log(url),
     "archive": lambda store, url: Archive(ArchiveOptions(store=url, lake=store.parent / "lake")),
     "rebuild": lambda store, url: rebuild(NO_SESSION, RebuildOptions(store=store, output=url)),
-    "scrub": lambda _store, url: scrub(NO_SESSION, url),
     "scrub's state": lambda store, url: scrub(NO_SESSION, store, state=url),
-    "audit": lambda store, url: audit(NO_SESSION, store, url),
     "replay to a store": lambda _store, url: replay_to_store(
         NO_SESSION, DeltaLake("lake", create=True).path, "broker-a", url
     ),

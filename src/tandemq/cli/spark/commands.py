@@ -15,7 +15,7 @@ from tandemq.cli.spark.pipeline import pipeline
 from tandemq.cli.spark.replay import replay
 from tandemq.cli.spark.session import ProgressLine, clear_errors, run_into_lake, session_options, spark_session
 from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows
-from tandemq.cli.support.paths import LakePath, LocalPath, lake_location, storage_option
+from tandemq.cli.support.paths import LakePath, LocalPath, lake_location, lake_locations, storage_option
 from tandemq.config.settings import DELAY_LEVELS, parse_delay_levels
 from tandemq.errors import ConfigError
 
@@ -31,6 +31,7 @@ ALLOW_LOSS = {
 """Hints of the source, in terms of the options of the commands."""
 
 directory = LocalPath(exists=True, file_okay=False, path_type=Path)
+log_directory = LakePath(exists=True, file_okay=False, path_type=Path)
 store_argument = click.argument("store", type=directory)
 lake_argument = click.argument("lake", type=LakePath(file_okay=False, path_type=Path))
 source_argument = click.argument("source", type=LakePath(exists=True, file_okay=False, path_type=Path))
@@ -188,20 +189,31 @@ def vacuum(lake: Path | str, hours: int, dry_run: bool, storage: tuple[str, ...]
 
 
 @spark.command()
-@store_argument
+@click.argument("store", type=log_directory)
 @range_option
 @state_option
+@storage_option
 @session_options
 @json_option
 def scrub(
-    store: Path, range_bytes: int, state: Path | None, master: str | None, conf: tuple[str, ...], as_json: bool
+    store: Path | str,
+    range_bytes: int,
+    state: Path | None,
+    storage: tuple[str, ...],
+    master: str | None,
+    conf: tuple[str, ...],
+    as_json: bool,
 ) -> None:
-    """Read every record of STORE and verify its checksum; exit code 3 on damage, or if records disappear meanwhile."""
+    """Read every record of STORE and verify its checksum; exit code 3 on damage, or if records disappear meanwhile.
+
+    STORE may be the URL of archived log files.
+    """
     with spark_session(master, conf, silent=as_json) as (session, java):
         from tandemq.spark.jobs.scrub import scrub as check  # noqa: PLC0415
 
         progress = ProgressLine("scrub", silent=as_json)
-        found = check(session, store, range_bytes=range_bytes, state=state, progress=progress)
+        place = lake_location(store, storage)
+        found = check(session, place, range_bytes=range_bytes, state=state, progress=progress)
     if as_json:
         show_json(asdict(found) | {"java": java})
     else:
@@ -215,22 +227,26 @@ def scrub(
 
 
 @spark.command()
-@click.argument("first", type=directory)
-@click.argument("second", type=directory)
+@click.argument("first", type=log_directory)
+@click.argument("second", type=log_directory)
 @range_option
 @state_option
+@storage_option
 @session_options
 @json_option
 def audit(
-    first: Path,
-    second: Path,
+    first: Path | str,
+    second: Path | str,
     range_bytes: int,
     state: Path | None,
+    storage: tuple[str, ...],
     master: str | None,
     conf: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Compare the logs of two replicas, the store directories FIRST and SECOND; exit code 3 if they diverge.
+
+    Each of them may be the URL of archived log files.
 
     Only log offsets that both contain are compared; records after the end of the other log are shown as lag. Records
     that disappear meanwhile are shown as lost, and lead to exit code 3 too.
@@ -239,7 +255,8 @@ def audit(
         from tandemq.spark.jobs.audit import audit as compare  # noqa: PLC0415
 
         progress = ProgressLine("audit", silent=as_json)
-        found = compare(session, first, second, range_bytes=range_bytes, state=state, progress=progress)
+        one, other = lake_locations([first, second], storage)
+        found = compare(session, one, other, range_bytes=range_bytes, state=state, progress=progress)
     facts = asdict(found) | {"diverges_at": found.diverges_at}
     if as_json:
         show_json(facts | {"java": java})

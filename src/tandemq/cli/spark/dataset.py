@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tandemq.spark.jobs.removal import Removal
 
 EXIT_LEFT = 3
-directory = LocalPath(exists=True, file_okay=False, path_type=Path)
 lake_directory = LakePath(exists=True, file_okay=False, path_type=Path)
 lake_argument = click.argument("lake", type=lake_directory)
 
@@ -36,8 +35,9 @@ def _pair(text: str) -> tuple[str, str]:
     "--log",
     "logs",
     multiple=True,
-    type=directory,
-    help="Remove from the log files in this directory, or in the store directory of a stopped broker; repeatable.",
+    type=lake_directory,
+    help="Remove from the log files in this directory or at this URL, or in the store directory of a stopped broker; "
+    "repeatable.",
 )
 @click.option("--key", "keys", multiple=True, help="Messages with this key; repeatable.")
 @click.option("--unique-key", "unique_keys", multiple=True, help="The message with this unique key; repeatable.")
@@ -54,7 +54,7 @@ def _pair(text: str) -> tuple[str, str]:
 @json_option
 def remove(
     lakes: tuple[Path | str, ...],
-    logs: tuple[Path, ...],
+    logs: tuple[Path | str, ...],
     keys: tuple[str, ...],
     unique_keys: tuple[str, ...],
     properties: tuple[str, ...],
@@ -82,10 +82,11 @@ def remove(
 
         selection = Selection(keys, unique_keys, pairs, topics)
         results = []
-        for lake in lake_locations(lakes, storage):
+        places = lake_locations([*lakes, *logs], storage)
+        for lake in places[: len(lakes)]:
             progress = ProgressLine(f"remove from {lake}", silent=as_json)
             results.append(removal.remove_from_lake(session, lake, selection, dry_run=dry_run, progress=progress))
-        for log in logs:
+        for log in places[len(lakes) :]:
             progress = ProgressLine(f"remove from {log}", silent=as_json)
             results.append(removal.remove_from_log(session, log, selection, dry_run=dry_run, progress=progress))
         report = removal.report(

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from tandemq.errors import LocalError, OffsetGone
 from tandemq.spark.jobs.tasks import LOST, ProgressCallback, RangeJob, Result, merge_losses, no_progress, run_tasks
+from tandemq.spark.runtime.location import Place, locate
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
 from tandemq.spark.sources.log.ranges import (
     DELETED,
@@ -76,14 +77,19 @@ class AuditResult:
 
 def audit(
     spark: SparkSession,
-    first: Path,
-    second: Path,
+    first: Place,
+    second: Place,
     *,
     range_bytes: int = RANGE_BYTES,
     state: Path | None = None,
     progress: ProgressCallback = no_progress,
 ) -> AuditResult:
-    """Compare two store directories. Raises as `overlap`, `run_tasks` and `LogRangeReader.rows`."""
+    """Compare two logs: store directories, or directories of log files, also at URLs.
+
+    Raises:
+        ConfigError: a URL is not supported. Also as `overlap`, `run_tasks` and `LogRangeReader.rows`.
+    """
+    first, second = (locate(one, "the log") for one in (first, second))
     one, other, found = overlap(first, second)
     ranges = split(one, found.start, found.end, range_bytes)
     listed_max = min(DIFFERENCES_MAX, max(10, LISTED_MAX // max(len(ranges), 1)))
@@ -108,7 +114,7 @@ class Overlap(NamedTuple):
     result: AuditResult
 
 
-def overlap(first: Path, second: Path) -> Overlap:
+def overlap(first: Place, second: Place) -> Overlap:
     """Find the log offsets that two logs have in common.
 
     Raises:
@@ -126,7 +132,7 @@ def overlap(first: Path, second: Path) -> Overlap:
     return Overlap(*pair, AuditResult(pair[0].directory, pair[1].directory, start, end, *ends))
 
 
-def _shorter(first: Path, second: Path, end: int) -> Iterator[Result]:
+def _shorter(first: Place, second: Place, end: int) -> Iterator[Result]:
     """Yield the losses at the ends of two logs that should reach up to a log offset."""
     for side, path in (("first", first), ("second", second)):
         with LogFileReader(open_log(path)) as read:
@@ -177,7 +183,7 @@ def _pieces(wanted: LogRange) -> Iterator[LogRange]:
 def _gone_in(first: LogFiles, second: LogFiles, wanted: LogRange) -> list[str]:
     """Return the logs that no longer have the file of a range."""
     sides = (("first", first), ("second", second))
-    return [side for side, log in sides if not Path(log.path(wanted.start - wanted.start % log.segment_bytes)).exists()]
+    return [side for side, log in sides if not log.exists(wanted.start - wanted.start % log.segment_bytes)]
 
 
 def _unequal_blocks(one: LogFileReader, other: LogFileReader, wanted: LogRange) -> Iterator[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
     lake   file with such rows ─► a new file, in which they are removed records ─► one commit ─► the old file is deleted
     log    record ─► its removed form (codec.record.removal), in place: a synced note with the new bytes, then the log
+           at a URL: file with such records ─► a new one, which takes its place when it is complete
     both   a second read must find none
 
 A removed record keeps its place, so that a log, and the log restored from a lake, stay contiguous and valid. Older
@@ -15,9 +16,10 @@ Source: docs/guides/dataset.md, "Remove messages".
 import base64
 import json
 import os
+import re
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,13 +40,18 @@ from tandemq.spark.jobs.selection import COLUMNS, Selection
 from tandemq.spark.jobs.tasks import LOST, ProgressCallback, RangeJob, Result, no_progress, read_range, run_tasks
 from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.lake.files import LakeFile, lake_files, open_parquet
+from tandemq.spark.lake.lease import DirectoryLease
 from tandemq.spark.lake.records import encode_row
-from tandemq.spark.runtime.location import FileEntry, Location, Place
+from tandemq.spark.runtime.location import FileEntry, Location, Place, locate
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
 from tandemq.spark.sources.log.ranges import RANGE_BYTES, REMOVED, BatchBuilder, DecodeOptions, LogRange, split
 
 NOTE = ".removing"
 """Suffix of the note beside a log file: the records to overwrite, without what they held before."""
+REPLACED_BYTES = 8 << 20
+"""Part of a remote file that is in memory while it is replaced."""
+_LEFT = re.compile(r"\.\d{20}\.tmp\.\d+")
+"""Name of an incomplete log file that a killed run has left on HDFS."""
 YOUNG_S = 3600
 """Age below which a file that is not part of the table may belong to a running archive, and is not deleted."""
 STATISTIC_BYTES = 32
@@ -242,24 +249,27 @@ def _has_verdicts(file: Any) -> bool:
 
 def remove_from_log(
     spark: SparkSession,
-    store: Path,
+    store: Place,
     selection: Selection,
     *,
     dry_run: bool = False,
     range_bytes: int = RANGE_BYTES,
     progress: ProgressCallback = no_progress,
 ) -> Removal:
-    """Remove messages from a directory of log files, or from the store directory of a stopped broker.
+    """Remove messages from a directory of log files, also at a URL, or from the store directory of a stopped broker.
 
     Args:
         dry_run: only find them.
     Raises:
-        StoreLocked: a broker runs on the store. LocalError: a file cannot be written. Also as `open_log`, `run_tasks`.
+        StoreLocked: a broker runs on the store, or another removal works on the directory. LocalError: a file cannot be
+            written. Also as `open_log`, `run_tasks`.
     """
-    files = open_log(store)
+    root = locate(store, "the log")
+    files = open_log(root)
     done = Removal("log", files.directory)
-    with _unused(store, files):
-        if not dry_run:
+    is_local = files.location.is_local
+    with _unused(root.path, files) if is_local else _leased(files.location, dry_run=dry_run) as overwrite:
+        if is_local and not dry_run:
             for start in files.starts:
                 _finish_note(files, start)
         results = _find(spark, files, selection, range_bytes, progress)
@@ -271,7 +281,7 @@ def remove_from_log(
         done.messages, done.topics, done.files = topics.total(), dict(sorted(topics.items())), len(by_file)
         if not dry_run:
             for start, found in by_file.items():
-                _overwrite(files, start, found)
+                overwrite(files, start, found)
             results = _find(spark, files, selection, range_bytes)
             done.found_after = sum(len(result["found"]) for result in results)
         done.damaged = [one for result in results for one in result["damaged"]]
@@ -279,17 +289,21 @@ def remove_from_log(
     return done
 
 
+_Overwrite = Callable[[LogFiles, int, list[Result]], None]
+"""Replaces records of the file that begins at a log offset."""
+
+
 @contextmanager
-def _unused(store: Path, files: LogFiles) -> Iterator[None]:
+def _unused(store: Path, files: LogFiles) -> Iterator[_Overwrite]:
     """Hold the lock of a store directory, if it is one; brokers hold it while they run."""
-    if Path(files.directory) == store.absolute():
-        yield
+    if Path(files.directory) == store:
+        yield _overwrite
         return
     had_lock = (store / "lock").exists()
     disk = RealDisk(store)
     disk.lock()
     try:
-        yield
+        yield _overwrite
     finally:
         disk.unlock()
         if not had_lock:
@@ -326,6 +340,49 @@ def _find_in(files: LogFiles, selection: Selection, wanted: LogRange) -> Result:
             else:
                 damaged.append({"commitLogOffset": offset, "size": size})
     return {"found": found, "damaged": damaged, LOST: lost}
+
+
+@contextmanager
+def _leased(directory: Location, *, dry_run: bool) -> Iterator[_Overwrite]:
+    """Hold the lease of a directory at a URL, unless nothing is changed, and delete what killed runs have left."""
+    if dry_run:
+        yield _overwrite
+        return
+    lease = DirectoryLease(directory)
+    try:
+        for name in directory.abandoned(time.time()):
+            if _LEFT.fullmatch(name):
+                directory.delete(name)
+        yield partial(_replace, lease)
+    finally:
+        lease.release()
+
+
+def _replace(lease: DirectoryLease, files: LogFiles, start: int, found: list[Result]) -> None:
+    """Replace a remote file by one with other records; a kill at any time leaves the old one or the new one.
+
+    Memory: REPLACED_BYTES, and a record.
+    """
+    name, end = files.name(start), start + files.segment_bytes
+    left = deque(sorted(found, key=lambda one: int(one["at"])))
+    with LogFileReader(files) as read, files.location.errors(name):
+        output = files.location.open_replacement(name)
+        for at in range(start, end, REPLACED_BYTES):
+            data = bytearray(min(REPLACED_BYTES, end - at))
+            size = read.read_into(memoryview(data), at)
+            assert size == len(data), "the reader has checked the size of the file"
+            while left and left[0]["at"] < at + size:
+                one = left.popleft()
+                record = removed_record(read(one["at"], one["size"]))
+                low, high = max(at, one["at"]), min(at + size, one["at"] + one["size"])
+                data[low - at : high - at] = record[low - one["at"] : high - one["at"]]
+                if high < one["at"] + one["size"]:
+                    left.appendleft(one)  # its rest is in the next part
+                    break
+            output.write(bytes(data))
+            lease.keep()
+        lease.renew()
+        output.close()
 
 
 def _overwrite(files: LogFiles, start: int, found: list[Result]) -> None:

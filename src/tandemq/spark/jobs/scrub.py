@@ -19,6 +19,7 @@ from tandemq.spark.jobs.tasks import (
     read_range,
     run_tasks,
 )
+from tandemq.spark.runtime.location import Place, locate
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
 from tandemq.spark.sources.log.ranges import RANGE_BYTES, REMOVED, DecodeOptions, LogRange, split
 
@@ -45,14 +46,18 @@ class ScrubResult:
 
 def scrub(
     spark: SparkSession,
-    store: Path,
+    store: Place,
     *,
     range_bytes: int = RANGE_BYTES,
     state: Path | None = None,
     progress: ProgressCallback = no_progress,
 ) -> ScrubResult:
-    """Verify a log. Raises as `open_log`, `run_tasks` and `read_range`."""
-    files = open_log(store)
+    """Verify a log: a store directory, or a directory of log files, also at a URL.
+
+    Raises:
+        ConfigError: the URL is not supported. Also as `open_log`, `run_tasks` and `read_range`.
+    """
+    files = open_log(locate(store, "the log"))
     with LogFileReader(files) as read:
         end = log_end(read)
         found = ScrubResult(files.start, end, torn_tail(read, end))
@@ -89,7 +94,7 @@ def torn_tail(read: LogFileReader, end: int) -> int:
     if end >= files.capacity_end:
         return 0
     position, last = end, end
-    stop = read.written_end(end - end % files.segment_bytes)
+    stop = read.data_end(end - end % files.segment_bytes)
     while position < stop:
         data = read(position, min(TAIL_BYTES, stop - position))
         if not data:

@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from tandemq.errors import ConfigError
+from tandemq.errors import ConfigError, LocalError
 from tandemq.spark.runtime.local_paths import scheme_of
 from tandemq.spark.runtime.storage_errors import storage_error
 
@@ -143,6 +143,26 @@ class Location:
             return cast(BinaryIO, pa.OSFile(self.child(name), "rb"))
         with self.errors(name):
             return cast(BinaryIO, self._files().open_input_file(name))
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a small file; None if there is none."""
+        try:
+            with self.errors(name), self.open_input(name) as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+        except LocalError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+
+    def open_replacement(self, name: str) -> BinaryIO:
+        """Open a file that takes the place of a remote one when it is closed; `write` takes `bytes`. One that is
+        dropped without being closed changes nothing."""
+        assert not self.is_local, "a local file has a name of its own until it is complete"
+        with self.errors(name):
+            # Arrow's own file would be closed, and thereby take the other's place, also after an error.
+            return cast(BinaryIO, self._files().handler._handler.open_output_stream(name, None))  # noqa: SLF001
 
     def open_output(self, name: str) -> BinaryIO:
         """Open a new file for Arrow's writers. A remote file appears when it is closed, complete.

@@ -3,22 +3,24 @@
     store/commitlog/00000000000000000000 00000000001073741824 …      or the same files in a directory of their own
     store/epochFileCheckpoint                                         epochs, if the store has any
 
-Read only; the broker may be running and writing. The log is read up to its last complete and sound record. Source:
-docs/internals/storage.md, "files", "recovery".
+Read only; the broker may be running and writing. The log is read up to its last complete and sound record. Archived
+files may be at a URL (`runtime.location`).
+
+Source: docs/internals/storage.md, "files", "recovery".
 """
 
-import os
 from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
 from tandemq.boundary import Disk
 from tandemq.errors import OffsetGone, StoreDamaged
 from tandemq.spark.runtime.local_paths import local_path
+from tandemq.spark.runtime.location import Location, Place
+from tandemq.spark.sources.log.segments import SegmentFile, open_segment
 from tandemq.storage.log.epochs import EpochTable, load_epochs
 from tandemq.storage.log.scan import Walker, find_next_record
 
@@ -33,12 +35,17 @@ OPEN_FILES_MAX = 8
 class LogFiles:
     """Snapshot of the files of a log: starts ascending, all of one size, without gaps."""
 
-    directory: str
+    location: Location
     broker_name: str
     segment_bytes: int
     starts: tuple[int, ...]
     epochs: tuple[tuple[int, int], ...]
     """(epoch, first log offset), ascending; () if the log has no epochs."""
+
+    @property
+    def directory(self) -> str:
+        """Path or URL of the directory of the files."""
+        return self.location.url
 
     @property
     def start(self) -> int:
@@ -50,9 +57,17 @@ class LogFiles:
         """Log offset of the end of the last file."""
         return self.starts[-1] + self.segment_bytes
 
+    def name(self, start: int) -> str:
+        """Return the name of the file that begins at a log offset."""
+        return f"{start:0{NAME_DIGITS}d}"
+
     def path(self, start: int) -> str:
-        """Return the path of the file that begins at a log offset."""
-        return f"{self.directory}/{start:0{NAME_DIGITS}d}"
+        """Return the path or URL of the file that begins at a log offset."""
+        return self.location.child(self.name(start))
+
+    def exists(self, start: int) -> bool:
+        """Return whether the file that begins at a log offset still exists."""
+        return bool(self.location.entries([self.name(start)]))
 
     def epoch_at(self, log_offset: int) -> int:
         """Return the epoch of the byte at a log offset; 0 if the log has none."""
@@ -60,20 +75,24 @@ class LogFiles:
         return self.epochs[at - 1][0] if at else 0
 
 
-def open_log(path: str | Path, broker_name: str | None = None) -> LogFiles:
+def open_log(place: Place, broker_name: str | None = None) -> LogFiles:
     """List the files of a store directory, or of a directory of commit log files.
 
     Args:
+        place: a path, or a location; not the text of a URL, because most jobs need local files.
         broker_name: value of the column of that name; by default the directory's name.
     Raises:
         ConfigError: the path is not local.
         StoreDamaged: there is no commit log, or a file between two others is missing or has another size.
+        LocalError: the storage refuses access or does not respond.
     """
-    root = local_path(path, "the log").absolute()
-    directory = root / "commitlog" if (root / "commitlog").is_dir() else root
-    names = sorted(p.name for p in directory.glob("[0-9]*") if p.name.isdigit() and len(p.name) == NAME_DIGITS)
-    sizes = {name: _size(directory / name) for name in names}
-    names = [name for name in names if sizes[name]]
+    root = place if isinstance(place, Location) else Location(str(local_path(place, "the log").absolute()))
+    directory = root.within("commitlog")
+    sizes = _log_files(directory)
+    if not sizes and not (directory.is_local and directory.path.is_dir()):
+        directory = root
+        sizes = _log_files(directory)
+    names = sorted(sizes)
     if not names:
         raise StoreDamaged(
             f"{root} holds no commit log", hint="give a broker's storePathRootDir, or a directory of commit log files"
@@ -81,32 +100,27 @@ def open_log(path: str | Path, broker_name: str | None = None) -> LogFiles:
     size = sizes[names[0]]
     for before, name in pairwise(names):
         if sizes[name] != size:
-            raise StoreDamaged(f"{directory / name} has {sizes[name]} bytes, {names[0]} has {size}")
+            raise StoreDamaged(f"{directory.child(name)} has {sizes[name]} bytes, {names[0]} has {size}")
         if int(name) != int(before) + size:
-            raise StoreDamaged(f"{directory / name} does not follow {before}", hint="a file in between is missing")
+            raise StoreDamaged(f"{directory.child(name)} does not follow {before}", hint="a file in between is missing")
     epochs: EpochTable = load_epochs(cast(Disk, _Store(root)))
-    return LogFiles(str(directory), broker_name or root.name, size, tuple(map(int, names)), tuple(epochs))
+    return LogFiles(directory, broker_name or root.name, size, tuple(map(int, names)), tuple(epochs))
 
 
-def _size(path: Path) -> int:
-    """Return the size of a file; 0 if it has been deleted since it was listed."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+def _log_files(directory: Location) -> dict[str, int]:
+    """Return the sizes of the log files in a directory, by name; empty files are left out."""
+    found = directory.files()
+    return {one.name: one.size for one in found if one.size and one.name.isdigit() and len(one.name) == NAME_DIGITS}
 
 
 class _Store:
     """The part of `Disk` that reads a small file of a store, without write access."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Location) -> None:
         self._root = root
 
     def read(self, path: str) -> bytes | None:
-        try:
-            return (self._root / path).read_bytes()
-        except FileNotFoundError:
-            return None
+        return self._root.read(path)
 
 
 class LogFileReader:
@@ -115,7 +129,7 @@ class LogFileReader:
     def __init__(self, files: LogFiles) -> None:
         """Create a reader with no file open."""
         self.files = files
-        self._open: OrderedDict[int, int] = OrderedDict()
+        self._open: OrderedDict[int, SegmentFile] = OrderedDict()
 
     def __enter__(self) -> Self:
         return self
@@ -132,63 +146,61 @@ class LogFileReader:
             OffsetGone: retention has deleted the file since the snapshot.
         """
         found = self._file(offset)
-        return b"" if found is None else os.pread(found[0], min(size, found[1]), self._within(offset))
+        return b"" if found is None else found[0].read(self._within(offset), min(size, found[1]))
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill a buffer from an offset on; returns the number of bytes read. Raises as `__call__`."""
         found = self._file(offset)
-        return 0 if found is None else os.preadv(found[0], [buffer[: found[1]]], self._within(offset))
+        return 0 if found is None else found[0].read_into(buffer[: found[1]], self._within(offset))
 
     def next_data(self, offset: int) -> int:
-        """Return the first offset at or after `offset` that was ever written, according to the file system's holes;
-        the end of the file if there is none."""
+        """Return the first offset at or after `offset` that may have been written, according to a local file system's
+        holes; the end of the file if there is none."""
         found = self._file(offset)
         if found is None:
             return offset
-        try:
-            return offset - self._within(offset) + os.lseek(found[0], self._within(offset), os.SEEK_DATA)
-        except OSError:
-            return offset + found[1]
+        position = found[0].next_data(self._within(offset))
+        return offset + found[1] if position is None else offset - self._within(offset) + position
 
     def written_end(self, start: int) -> int:
-        """Return the end of the data in the file that begins at `start`, according to the file system's holes."""
+        """Return the end of the data in the file that begins at `start`, according to a local file system's holes; of a
+        remote file its end."""
         found = self._file(start)
-        if found is None:
-            return start
-        at = end = 0
-        try:
-            while True:
-                at = os.lseek(found[0], end, os.SEEK_DATA)
-                end = os.lseek(found[0], at, os.SEEK_HOLE)
-        except OSError:
-            return start + end
+        return start if found is None else start + found[0].written_end()
+
+    def data_end(self, start: int) -> int:
+        """Return the end of the data in the file that begins at `start`. Cost: of a remote file the zeros at its end
+        are read, once."""
+        found = self._file(start)
+        return start if found is None else start + found[0].data_end()
 
     def close(self) -> None:
         """Close all files."""
         while self._open:
-            os.close(self._open.popitem()[1])
+            self._open.popitem()[1].close()
 
     def _within(self, offset: int) -> int:
         return offset % self.files.segment_bytes
 
-    def _file(self, offset: int) -> tuple[int, int] | None:
-        """Return the descriptor and the bytes from the offset to the end of the file; None if the log has no file
+    def _file(self, offset: int) -> tuple[SegmentFile, int] | None:
+        """Return the open file and the bytes from the offset to the end of the file; None if the log has no file
         there."""
         start = offset - self._within(offset)
         if not self.files.start <= start < self.files.capacity_end:
             return None
-        descriptor = self._open.get(start)
-        if descriptor is None:
+        segment = self._open.get(start)
+        if segment is None:
+            files = self.files
             try:
-                descriptor = os.open(self.files.path(start), os.O_RDONLY)
+                segment = open_segment(files.location, files.name(start), files.segment_bytes)
             except FileNotFoundError as error:
                 raise OffsetGone(
-                    f"{self.files.path(start)} is gone", hint="retention has deleted it; read closer behind the broker"
+                    f"{files.path(start)} is gone", hint="retention has deleted it; read closer behind the broker"
                 ) from error
-            self._open[start] = descriptor
+            self._open[start] = segment
             if len(self._open) > OPEN_FILES_MAX:
-                os.close(self._open.popitem(last=False)[1])
-        return descriptor, start + self.files.segment_bytes - offset
+                self._open.popitem(last=False)[1].close()
+        return segment, start + self.files.segment_bytes - offset
 
 
 def find_record(read: LogFileReader, start: int, end: int) -> int | None:
@@ -211,30 +223,32 @@ def log_end(read: LogFileReader, known: int | None = None) -> int:
 
     Args:
         known: an end found earlier; if little was written since, only that is read.
-    Cost: reads at most some MiB at the end of the log; whole files from the last one back, if these hold no record.
+    Cost: reads at most some MiB at the end of the log, and the zeros at the end of a remote file; whole files from the
+        last one back, if these hold no record.
     """
     files = read.files
     for start in reversed(files.starts):
-        written = read.written_end(start)
+        written = read.data_end(start)
         if known is not None and start <= known <= written and written - known <= TAIL_BYTES:
-            return _walk(read, known)
+            return _walk(read, known, written)
         found = find_record(read, max(start, written - TAIL_BYTES), written)
         if found is None:
             found = find_record(read, start, written)
         if found is not None:
-            return _walk(read, found)
+            return _walk(read, found, written)
     return files.start
 
 
-def _walk(read: LogFileReader, position: int) -> int:
-    """Return the end of the last sound record after a record boundary; damage before it is skipped."""
+def _walk(read: LogFileReader, position: int, written: int) -> int:
+    """Return the end of the last sound record after a record boundary; damage before it is skipped. `written`: end of
+    the data of the last file that has any."""
     files = read.files
     walker = Walker(read, files.segment_bytes, position)
     while True:
         for _ in walker.records():
             pass
         end = walker.position
-        found = find_record(read, end + 1, files.capacity_end)
+        found = find_record(read, end + 1, written)
         if found is None:
             return end
         walker.position = found
