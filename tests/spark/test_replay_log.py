@@ -61,8 +61,10 @@ def test_log_of_a_lake_that_grew_is_completed(spark: SparkSession, tmp_path: Pat
         assert log_bytes(again, made.end) == log_bytes(made.store, made.end)
         found.append((done.total, done.skipped))
     (again / "commitlog" / f"{0:020d}").unlink()
+    (again / f"replay-{0:020d}-0123456789ab").write_bytes(b"of a task that was killed")
     done = replay_to_store(spark, lake, "broker-a", again, segment_bytes=made.segment_bytes)
     assert log_bytes(again, made.end) == log_bytes(made.store, made.end)
+    assert {path.name for path in again.iterdir()} == {"commitlog", "replay.json"}
     assert [*found, (done.total, done.skipped)] == [(1, 0), (1, 0), (3, 0), (3, 3), (3, 2)]
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 REPORT_EVERY_S = 0.5
 LINE_EVERY_S = 10.0
+NAME_CHARACTERS_MAX = 300
 
 
 def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,7 +81,9 @@ def spark_session(
         settings = dict(one.partition("=")[::2] for one in conf)
         if "" in settings or not all("=" in one for one in conf):
             raise ConfigError("--conf takes NAME=VALUE", hint="--conf spark.driver.memory=2g")
-        session, java = open_session("tandemq spark", master=master, settings=settings)
+        name = _command_text()
+        session, java = open_session(f"tandemq spark {name}", master=master, settings=settings)
+        session.sparkContext.setJobDescription(name)
         origin = f"{java.version} from {java.origin}" if java is not None else "of a session that was already running"
         if not logging.getLogger().isEnabledFor(logging.DEBUG):
             _silence(session if java is not None else None)
@@ -91,6 +94,16 @@ def spark_session(
         finally:
             if java is not None:
                 session.stop()
+            else:
+                session.sparkContext.setJobDescription(None)  # type: ignore[arg-type]
+
+
+def _command_text() -> str:
+    """Return the command and its arguments, without options: the name of its jobs in Spark's UI."""
+    context = click.get_current_context()
+    given = [context.params[one.name] for one in context.command.params if isinstance(one, click.Argument) and one.name]
+    words = [str(word) for value in given for word in (value if isinstance(value, tuple) else [value])]
+    return " ".join([context.info_name or "", *words])[:NAME_CHARACTERS_MAX]
 
 
 def _silence(session: "SparkSession | None") -> None:

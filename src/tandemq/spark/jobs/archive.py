@@ -194,9 +194,9 @@ class Archive:
             "failOnDataLoss": str(self._options.fails_on_loss).lower(),
         }
         rows = spark.readStream.format("rocketmq-log").options(**options).load()
-        return start_query(
-            rows, self._commit, self._checkpoint, every=self._options.trigger if self._options.follows else ""
-        )
+        name = f"archive {self._broker_name} to {self._lake.location.url}"
+        every = self._options.trigger if self._options.follows else ""
+        return start_query(rows, self._commit, self._checkpoint, name=name, every=every)
 
     def run(self, spark: SparkSession) -> ArchiveResult:
         """Run the archive to its end; with `follows` until it is interrupted.

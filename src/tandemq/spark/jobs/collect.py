@@ -39,6 +39,7 @@ from tandemq.spark.sources.log.parquet_writer import lake_schema, write_file
 from tandemq.spark.sources.log.source import FILES
 
 CHECKPOINT = "collect"
+SELECTIONS = ("subscribe", "subscribepattern", "assign")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +112,10 @@ class Collect:
         spark.dataSource.register(RocketMQDataSource)
         options = {"startingOffsets": "earliest"} | dict(self._options.source) | {"details": "true", "inflate": "false"}
         rows = spark.readStream.format("rocketmq").options(**options).load()
-        return start_query(
-            rows, self._commit, self._checkpoint, every=self._options.trigger if self._options.follows else ""
-        )
+        selected = (value for name, value in options.items() if name.lower() in SELECTIONS)
+        name = f"collect {' '.join(selected)} to {self._lake.location.url}"
+        every = self._options.trigger if self._options.follows else ""
+        return start_query(rows, self._commit, self._checkpoint, name=name, every=every)
 
     def run(self, spark: SparkSession) -> CollectResult:
         """Run the collect to its end; with `follows` until it is interrupted.

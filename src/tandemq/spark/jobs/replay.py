@@ -51,6 +51,8 @@ PIECE_S = 15.0
 SYSTEM_PREFIX = "rmq_sys_"
 NAME_DIGITS = 20
 STORE_NOTE = "replay.json"
+PARTIAL = "replay-"
+"""Prefix of the files that tasks write; a complete one is moved into the log."""
 UNIQUE_KEY = r"nullif(regexp_extract(properties, '(?:^|\\x02)UNIQ_KEY\\x01([^\\x02]*)', 1), '')"
 PLACE_KEY = "upper(md5(concat_ws(' ', brokerName, commitLogOffset, unix_millis(storeTimestamp))))"
 """Unique key for a message that has none; the same at every replay."""
@@ -400,6 +402,8 @@ def replay_to_store(
         note.write(ends)
         done.done += 1
         progress(done)
+    for partial in store.glob(f"{PARTIAL}*"):  # of tasks that were killed
+        partial.unlink(missing_ok=True)
     done.epochs = list(epochs) if epochs is not None else _epochs_of(rows)
     if done.epochs:
         save_epochs(RealDisk(store), done.epochs)
@@ -507,7 +511,7 @@ def _write_segment(rows: DataFrame, directory: Path, segment: _Segment, segment_
 
 
 def _write_file(rows: Iterator[Mapping[str, Any]], directory: Path, segment: _Segment, segment_bytes: int) -> Any:
-    fresh = directory.parent / f"replay-{segment.name}-{uuid4().hex[:12]}"
+    fresh = directory.parent / f"{PARTIAL}{segment.name}-{uuid4().hex[:12]}"
     count = end = 0
     try:
         with fresh.open("wb") as file:

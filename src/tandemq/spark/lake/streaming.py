@@ -58,11 +58,15 @@ def planned_end(checkpoint: Location, batch: int) -> Any:
 
 
 def start_query(
-    rows: DataFrame, commit: Callable[[DataFrame, int], None], checkpoint: Location, *, every: str
+    rows: DataFrame, commit: Callable[[DataFrame, int], None], checkpoint: Location, *, name: str, every: str
 ) -> StreamingQuery:
-    """Start a query that passes each micro-batch to `commit`. `every`: trigger interval; "" for trigger
-    availableNow."""
-    writer = rows.writeStream.foreachBatch(commit).option("checkpointLocation", checkpoint.url)
+    """Start a query that passes each micro-batch to `commit`.
+
+    Args:
+        name: of the query, in Spark's UI and progress reports; a session has each name once at a time.
+        every: trigger interval; "" for trigger availableNow.
+    """
+    writer = rows.writeStream.queryName(name).foreachBatch(commit).option("checkpointLocation", checkpoint.url)
     return (writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)).start()
 
 
