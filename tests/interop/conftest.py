@@ -23,6 +23,8 @@ from tests.interop.peers import (
 )
 from tests.interop.wire import wait_topic
 
+LONGEST = ("test_spark.py", "test_mqadmin_table.py")
+
 
 class Drivers:
     """A JVM per client version, started when first asked for; name servers come with each order."""
@@ -44,7 +46,8 @@ class Drivers:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here needs Java."""
+    """Everything here needs Java. The longest tests are first: last they would run alone, while other workers idle."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
     here = str(Path(__file__).parent)
     for item in items:
         if str(item.path).startswith(here):

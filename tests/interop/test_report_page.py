@@ -63,7 +63,7 @@ def test_page_of_the_command_shows_the_figures_of_its_store(tmp_path: Path) -> N
         "report",
         str(writer.store),
         str(page),
-        "--twin",
+        "--replica",
         str(replica.store),
     ]
     subprocess.run([*words, "--master", "local[2]", *settings], check=True)

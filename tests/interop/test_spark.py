@@ -20,11 +20,12 @@ from tandemq.spark.runtime.session import open_session
 from tests.interop.java import SERVER_VERSIONS, JavaBroker, JavaNameServer, wait_until
 from tests.interop.wire import wait_registered
 from tests.spark.messages import committed, make_topic
+from tests.spark.short import SHORT
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    session, _ = open_session("interop", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
+    session, _ = open_session("interop", master="local[2]", settings=SHORT)
     yield session
     session.stop()
 
