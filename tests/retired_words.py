@@ -43,7 +43,7 @@ class Retired(NamedTuple):
 
 
 RETIRED_WORDS = (
-    Retired(r'(?<![-."`])\btwins?\b(?!["`]|  from)', "replica", "Ask a twin for the good bytes."),
+    Retired(r"\btwins?\b", "replica", "Ask a twin for the good bytes."),
     Retired(r'(?<!")\bstrangers?\b', "unauthenticated peer", "A stranger is told nothing."),
     Retired(
         r"(?<!awaiting )\bhand-?backs?\b|\bhand(?:s|ed)? back\b",

@@ -572,5 +572,5 @@ def test_word_check_complains_about(word: Retired) -> None:
 
 
 def test_word_check_lets_plain_lines_pass() -> None:
-    plain = "One replica reports its log end; the others are notified.\nstore/set-aside/4096\n`--twin DIRECTORY`\n"
+    plain = "One replica reports its log end; the others are notified.\nstore/set-aside/4096\n`--replica DIRECTORY`\n"
     assert not list(word_complaints(plain))

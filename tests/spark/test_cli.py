@@ -79,8 +79,8 @@ def test_rebuild_and_report_write_their_files(writer: LogWriter, tmp_path: Path)
     )
     assert (made["queues"], made["entries"], made["keys"]) == (4, 500, 1000)
     page = tmp_path / "page.html"
-    state, other = tmp_path / "state", tmp_path / "state.twin-1"
-    words = ("report", writer.store, page, "--twin", writer.store, "--state", state, "--range-bytes", 1 << 16)
+    state, other = tmp_path / "state", tmp_path / "state.replica-1"
+    words = ("report", writer.store, page, "--replica", writer.store, "--state", state, "--range-bytes", 1 << 16)
     once = run_json(*words)
     assert (once["diverging"], once["java"]) == (0, JAVA)
     assert "<svg" in page.read_text()
@@ -95,7 +95,7 @@ def test_report_validates_its_arguments_before_it_counts(writer: LogWriter, tmp_
     DeltaLake(lake, create=True)
     for words, says, code in (
         ((writer.store, tmp_path / "none" / "page.html"), "there is no directory", 2),
-        ((lake, tmp_path / "page.html", "--twin", writer.store), "holds no commit log", 1),
+        ((lake, tmp_path / "page.html", "--replica", writer.store), "holds no commit log", 1),
     ):
         result = run("report", *words)
         assert (result.exit_code, says in result.stderr) == (code, True), result.output

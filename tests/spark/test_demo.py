@@ -99,7 +99,7 @@ def test_message_that_differs_in_the_lake_is_a_fault(
     source = rows.from_file(path, rows.ColumnChoice(value="delay"))
     outcome = scenario.run(scenario.DemoOptions(source, tmp_path / "data"), Narration(to_error=True))
     assert outcome.missing == 0
-    assert len(outcome.twins_differences) == 1
+    assert len(outcome.replica_differences) == 1
     harmed = [tag for tag, row in outcome.tags.items() if not row["gold_equal"]]
     assert len(harmed) == 1
     for says in (

@@ -83,8 +83,8 @@ class DemoResult:
     seconds_without_writes: float = 0.0
     seconds_without_writes_of_killed_group: float | None = None
     """None: it accepted no message before its master was back."""
-    twins_bytes: int = 0
-    twins_differences: list[str] = field(default_factory=list)
+    replica_bytes: int = 0
+    replica_differences: list[str] = field(default_factory=list)
     tags: dict[str, dict[str, Any]] = field(default_factory=dict)
     pipeline: "PipelineResult | None" = None
     """Result of the pipeline; None if it was left out."""
@@ -367,8 +367,8 @@ class _Demo:
             total.files += found.files
             total.bytes += found.bytes
             total.differences += [f"{name}: {text}" for text in found.differences]
-        self._result.twins_bytes = total.bytes
-        self._result.twins_differences = total.differences
+        self._result.replica_bytes = total.bytes
+        self._result.replica_differences = total.differences
         self._compared_files = total.files
 
     def _groups(self) -> list[str]:
@@ -394,7 +394,7 @@ class _Demo:
         if self._mode is Mode.ELECT:
             is_written = found.seconds_without_writes_of_killed_group is not None
             _check(faults, is_written, f"{KILLED} accepted no message while its old master was dead")
-        faults += [f"replicas: {text}" for text in found.twins_differences]
+        faults += [f"replicas: {text}" for text in found.replica_differences]
         if found.pipeline is not None:
             faults += found.pipeline.faults
         found.seconds = round(narration.seconds, 1)
@@ -447,10 +447,10 @@ class _Demo:
             f"the figures of {len(found.tags)} tags {'equal' if equal else 'differ from'} those of the file",
             holds=equal,
         )
-        replicas = "are equal, byte by byte" if not found.twins_differences else "differ"
+        replicas = "are equal, byte by byte" if not found.replica_differences else "differ"
         narration.result(
-            f"replicas {replicas}: {found.twins_bytes / 1e6:,.0f} MB in {self._compared_files} files of each side",
-            holds=not found.twins_differences,
+            f"replicas {replicas}: {found.replica_bytes / 1e6:,.0f} MB in {self._compared_files} files of each side",
+            holds=not found.replica_differences,
         )
         if found.pipeline is not None:
             self._print_pipeline(found.pipeline)

@@ -199,7 +199,7 @@ def test_roles_are_changed_with_the_registry_or_one_broker_alone(run: Run, elect
     assert "is alive; use switch" in refused.output
     elected.wait_in_sync()
     (row,) = json.loads(run("ha", "verify", "--json", *words).stdout)
-    assert (row["twins"], row["equal"]) == ("0, 1", True)
+    assert (row["members"], row["equal"]) == ("0, 1", True)
 
 
 @pytest.mark.parametrize("command", [["switch", "--to", 1], ["force-master", "--id", 1], ["history"], ["verify"]])

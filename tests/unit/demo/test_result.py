@@ -50,7 +50,7 @@ def test_successful_demo_has_no_faults(tmp_path: Path) -> None:
             {"seconds_without_writes_of_killed_group": None},
             "broker-a accepted no message while its old master was dead",
         ),
-        ({"twins_differences": ["broker-b: a file"]}, "replicas: broker-b: a file"),
+        ({"replica_differences": ["broker-b: a file"]}, "replicas: broker-b: a file"),
     ],
 )
 def test_failed_check_is_the_only_fault(tmp_path: Path, changes: dict[str, Any], fault: str) -> None:

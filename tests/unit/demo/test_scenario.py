@@ -40,10 +40,10 @@ def test_demo_on_a_small_file_has_no_faults(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["sent"], found["acknowledged"], found["delivered"]) == (ROWS, ROWS, ROWS)
-    assert (found["missing"], found["faults"], found["twins_differences"]) == (0, [], [])
+    assert (found["missing"], found["faults"], found["replica_differences"]) == (0, [], [])
     assert found["slave_was_read"]
     assert found["consumed_meanwhile"] > 0
-    assert found["twins_bytes"] > 0
+    assert found["replica_bytes"] > 0
     assert len(found["tags"]) == 7
     assert all(row["equal"] and row["gold_equal"] for row in found["tags"].values())
     assert {tag: row["gold_mean"] for tag, row in found["tags"].items()} == means_of(ROWS)

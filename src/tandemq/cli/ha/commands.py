@@ -60,7 +60,7 @@ def verify(
             rows.append(
                 {
                     "broker": name,
-                    "twins": str(members[0].broker_id),
+                    "members": str(members[0].broker_id),
                     "from": None,
                     "to": None,
                     "bytes": 0,
@@ -75,7 +75,7 @@ def verify(
             rows.append(
                 {
                     "broker": name,
-                    "twins": f"{first.broker_id}, {other.broker_id}",
+                    "members": f"{first.broker_id}, {other.broker_id}",
                     "from": found.start,
                     "to": found.end,
                     "bytes": found.end - found.start,

@@ -399,7 +399,7 @@ def _show_stats(found: "LogStatistics") -> None:
 @source_argument
 @click.argument("page", type=LocalPath(dir_okay=False, path_type=Path))
 @click.option(
-    "--twin",
+    "--replica",
     "replicas",
     multiple=True,
     type=directory,
@@ -426,7 +426,7 @@ def report(
     """Write PAGE, one HTML file: messages, bytes and latency per minute, lag per group, divergence of replicas.
 
     SOURCE is a store directory or a lake; only a store directory can be compared with replicas. With --state, results
-    of comparisons are kept in files next to it, with the suffixes .twin-1, .twin-2 and so on.
+    of comparisons are kept in files next to it, with the suffixes .replica-1, .replica-2 and so on.
     """
     if not page.absolute().parent.is_dir():
         raise ConfigError(f"{page} cannot be written: there is no directory {page.absolute().parent}")
@@ -447,7 +447,7 @@ def report(
                 place.path,
                 replica,
                 range_bytes=range_bytes,
-                state=state.with_name(f"{state.name}.twin-{number}") if state is not None else None,
+                state=state.with_name(f"{state.name}.replica-{number}") if state is not None else None,
                 progress=ProgressLine(f"audit with {replica}", silent=as_json),
             )
             for number, replica in enumerate(replicas, 1)
