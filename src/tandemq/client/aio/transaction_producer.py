@@ -117,8 +117,8 @@ class Transaction:
     async def commit(self) -> None:
         """Have the message delivered.
 
-        Returns without an error also if no response comes in time: `is_confirmed` is False then, and the message is
-        delivered once the broker has asked this process or a later one.
+        Returns without an error also if no response comes in time, or a broker fails while it commits: `is_confirmed`
+        is False then. The message is delivered already, or once the broker has asked this process or a later one.
 
         Raises:
             RemoteError: the broker has no such open transaction: it was given up, or lost with its log.

@@ -239,8 +239,9 @@ class TransactionCore:
         """End a transaction whose half message is stored.
 
         Returns:
-            whether the broker has confirmed it in time. If not, the broker will ask, and the answer is this state. The
-            ticket fails with RemoteError if the broker knows no such open transaction.
+            whether the broker has confirmed it in time. If not, an earlier attempt has ended it, or the broker will
+            ask, and the answer is this state. The ticket fails with RemoteError if the broker knows no such open
+            transaction at the first attempt.
 
         Args:
             retry_ms: for how long to try while no broker ends transactions; by default as long as a send is retried.
@@ -289,6 +290,7 @@ class TransactionCore:
     ) -> Steps[bool]:
         timeout_ms, name = self._producer.options.timeout_ms, half.queue.broker_name
         fields = _end_fields(half, ticket.topic)
+        may_be_over = False  # by an attempt that was answered with an unknown outcome
         while True:
             address = self._routes.members(name).get(MASTER_ID)
             if address is not None:
@@ -306,7 +308,10 @@ class TransactionCore:
                     if answer.code in _NOT_CONFIRMED:
                         return False
                     if answer.code not in _AGAIN:
+                        if may_be_over:
+                            return False
                         raise refusal(answer)
+                    may_be_over = True
             now = yield from current_time()
             if self._is_closed or now.mono_ms >= until_ms:
                 return False

@@ -202,6 +202,16 @@ def test_refused_end_is_an_error_and_too_late_an_end_is_not() -> None:
     assert case.end(case.begin(), COMMIT).result() is False
 
 
+def test_end_that_is_refused_after_an_unknown_outcome_may_have_been_made() -> None:
+    """Regression: a commit that a failing broker had replicated, but not confirmed, was an error at its successor."""
+    case = Case(retry_ms=5_000)
+    ticket = case.begin()
+    codes = [ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE]
+    case.broker.handlers[Code.END_TRANSACTION] = lambda command: command.answer(codes.pop())
+    assert case.end(ticket, COMMIT).result() is False
+    assert codes == []
+
+
 # Checks.
 
 
