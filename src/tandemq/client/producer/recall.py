@@ -31,7 +31,7 @@ def recall(text: str, options: ProducerOptions, routes: Routes, is_closed: Calla
     try:
         handle = decode_handle(text)
     except ProtocolError as malformed:
-        raise LocalError(f"this is no recall handle of a timed message: {malformed}") from malformed
+        raise LocalError(str(malformed), hint="a handle is what the send of a timed message returned") from malformed
     now = yield from current_time()
     until_ms = now.mono_ms + options.retry_ms
     if not routes.members(handle.broker_name):

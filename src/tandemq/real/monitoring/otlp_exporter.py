@@ -148,6 +148,8 @@ class OtlpExporter:
     def _body(self) -> bytes | None:
         """Return the next request, compressed; None when this ends."""
         self._answered.clear()
+        if self._is_closing.is_set():  # perhaps just before: the loop is stopped by then, and answers nothing
+            return None
         self._node.ask(Question(QuestionKind.OTLP, self._reply))
         self._answered.wait()
         if self._is_closing.is_set() or self._answer is None:

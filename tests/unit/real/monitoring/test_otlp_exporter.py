@@ -228,6 +228,28 @@ def test_collector_that_is_away_is_found_when_it_is_back(
 
 
 @spec("O11")
+def test_close_ends_a_push_that_begins_at_that_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    pusher = Pusher(PushSettings(parse_target("http://127.0.0.1:1"), 0.0, 5.0, dict))
+    is_begun, may_go_on = threading.Event(), threading.Event()
+    body = pusher.exporter._body
+
+    def held_body() -> bytes | None:
+        is_begun.set()
+        assert may_go_on.wait(20)
+        return body()
+
+    monkeypatch.setattr(pusher.exporter, "_body", held_body)
+    monkeypatch.setattr(otlp_exporter, "CLOSE_SECONDS", 0.0)
+    pusher.exporter.start()
+    assert is_begun.wait(20)
+    pusher.exporter.close()  # the loop never runs, as after its end
+    may_go_on.set()
+    pusher.exporter._thread.join(timeout=20)
+    assert not pusher.exporter._thread.is_alive()
+    pusher.close()
+
+
+@spec("O11")
 def test_header_file_is_read_again_when_it_changes(
     collector: Collector, push: Callable[..., Pusher], tmp_path: Path
 ) -> None:
