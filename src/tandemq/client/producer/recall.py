@@ -31,7 +31,9 @@ def recall(text: str, options: ProducerOptions, routes: Routes, is_closed: Calla
     try:
         handle = decode_handle(text)
     except ProtocolError as malformed:
-        raise LocalError(str(malformed), hint="a handle is what the send of a timed message returned") from malformed
+        raise LocalError(
+            f"this is no recall handle: {malformed.__cause__}", hint="give what the send of a timed message returned"
+        ) from malformed
     now = yield from current_time()
     until_ms = now.mono_ms + options.retry_ms
     if not routes.members(handle.broker_name):
