@@ -1,30 +1,28 @@
-"""Lakes on a real HDFS: each message once with concurrent writers, and no leftovers of killed tasks."""
+"""Lakes and archived log files on a real HDFS: each message once, and no leftovers of killed tasks."""
 
-import filecmp
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tandemq.errors import LocalError
-from tandemq.spark.jobs.archive import Archive, ArchiveOptions
-from tandemq.spark.jobs.replay import replay_to_store
-from tandemq.spark.jobs.stats import gather
-from tandemq.spark.lake.delta import DataFile, DeltaLake
-from tandemq.spark.lake.rows import read_files
+from tandemq.run.local import LocalCluster
+from tandemq.spark.jobs.audit import audit
+from tandemq.spark.jobs.removal import remove_from_lake, remove_from_log
+from tandemq.spark.jobs.retention import expire
+from tandemq.spark.jobs.scrub import scrub
+from tandemq.spark.jobs.selection import Selection
+from tandemq.spark.jobs.state import topic_state
+from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.lake.lease import NAME as LEASE
 from tandemq.spark.runtime.location import Location, locate
 from tandemq.spark.runtime.session import open_session
 from tests.interop.hdfs import hdfs
-from tests.spark.logs import LogWriter
-
-WRITERS = 6
-
-
-class Died(Exception):
-    """The driver died between the two commits."""
+from tests.spark.lakes import check_archive, check_collect_and_replay, check_concurrent_commits, offsets_in
+from tests.spark.logs import BORN_MS, LogWriter
+from tests.spark.test_removal import BY_KEY, made_log
+from tests.spec import spec
 
 
 @pytest.fixture(scope="module")
@@ -40,70 +38,54 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.mark.timeout(400)
-def test_lakes_on_hdfs(spark: SparkSession, url: str, tmp_path: Path) -> None:
+@spec("P17", "P22", "P23", "P24", "P37")
+@pytest.mark.timeout(900)
+def test_lakes_and_logs_on_hdfs(spark: SparkSession, url: str, tandemq_broker: LocalCluster, tmp_path: Path) -> None:
     """One test, so that HDFS starts once whatever the number of workers."""
     vacuum_deletes_what_killed_tasks_and_refused_commits_have_left(url)
-    concurrent_commits_take_a_version_each_and_of_one_mark_one_succeeds(url)
-    archive_continues_compacts_and_restores_the_same_log(spark, url, tmp_path)
+    check_concurrent_commits(locate(f"{url}/lakes/raced", "the lake"))
+    writer, lake = LogWriter(tmp_path / "broker-a"), locate(f"{url}/lakes/orders", "the lake")
+    check_archive(spark, writer, lake, tmp_path, checkpoint=f"{url}/checkpoints/orders")
+    state_retention_and_removal_find_the_messages_of_the_log(spark, writer, lake)
+    names, collected = tandemq_broker.name_servers, locate(f"{url}/lakes/collected", "the lake")
+    check_collect_and_replay(spark, names, collected, tmp_path)
+    log_files_are_checked_and_cleaned_as_on_a_disk(spark, url, tmp_path)
 
 
-def archive_continues_compacts_and_restores_the_same_log(spark: SparkSession, url: str, tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path / "broker-a")
-    writer.write_many(100)
-    lake = locate(f"{url}/lakes/orders", "the lake")
-    options: dict[str, Any] = {"store": writer.store, "lake": lake, "checkpoint": f"{url}/checkpoints/orders"}
-
-    def die(_batch: int) -> None:
-        raise Died
-
-    with pytest.raises(Exception, match="Died"):  # Spark wraps what foreachBatch raises
-        Archive(ArchiveOptions(**options, bytes_max=20_000), after_commit=die).run(spark)
-    assert 0 < DeltaLake(lake).rows() < 100
-    assert Archive(ArchiveOptions(**options)).run(spark).end == writer.end
-    writer.write_many(50)
-    assert Archive(ArchiveOptions(store=writer.store, lake=lake)).run(spark).rows == 50
-    made = [one.log_offset for one in writer.made]
-    assert offsets_in(spark, lake) == made
-    table = DeltaLake(lake)
-    files = len(table.data_files())
-    assert table.compact() == {"filesAdded": 1, "filesRemoved": files}
-    assert len(table.vacuum(0)) == files
-    assert len(lake.names()) == 2, lake.names()
-    assert offsets_in(spark, lake) == made
-    assert sum(row["messages"] for row in gather(spark, lake).topics) == len(made)
-    store = tmp_path / "restored"
-    replay_to_store(spark, lake, "broker-a", store, segment_bytes=writer.segment_bytes)
-    names = [one.name for one in (writer.store / "commitlog").iterdir()]
-    found = filecmp.cmpfiles(writer.store / "commitlog", store / "commitlog", names, shallow=False)
-    assert (sorted(found[0]), found[1:]) == (sorted(names), ([], []))
+def state_retention_and_removal_find_the_messages_of_the_log(
+    spark: SparkSession, writer: LogWriter, lake: Location
+) -> None:
+    version = DeltaLake(lake)._table.version()
+    assert topic_state(spark, lake, ["T0"], latest_by_key=True).count() == 125
+    assert expire(spark, lake, BORN_MS + 1_000).rows == 100
+    kept = [one.log_offset for one in writer.made[100:]]
+    assert offsets_in(spark, lake) == kept
+    assert topic_state(spark, lake, ["T0"], version=version).count() == 125
+    left = lake.child(".part-1.parquet.tmp.1")  # of a killed task: its bytes may be those of the message
+    lake.open_output(lake.name_of(left)).close()
+    done = remove_from_lake(spark, lake, Selection(keys=("k150",)))
+    assert (done.messages, done.found_after, done.old_files, done.left) == (1, 0, 2, [left])
+    assert offsets_in(spark, lake) == kept
 
 
-def offsets_in(spark: SparkSession, lake: Location) -> list[int]:
-    table = DeltaLake(lake)
-    return sorted(row[0] for row in read_files(spark, table, table.data_files(), ["commitLogOffset"]).collect())
-
-
-def concurrent_commits_take_a_version_each_and_of_one_mark_one_succeeds(url: str) -> None:
-    lake = locate(f"{url}/lakes/raced", "the lake")
-    DeltaLake(lake, create=True)
-    file = DataFile("part-x.parquet", 1, 1, '{"numRecords": 1}')
-
-    def commit(table: DeltaLake, name: str) -> bool:
-        try:
-            table.commit([file], {name: 1})
-        except LocalError:
-            return False
-        return True
-
-    for same in (True, False):
-        tables = [DeltaLake(lake) for _ in range(WRITERS)]
-        names = ["mark" if same else f"mark-{number}" for number in range(WRITERS)]
-        with ThreadPoolExecutor(WRITERS) as pool:
-            done = list(pool.map(commit, tables, names))
-        assert sum(done) == (1 if same else WRITERS)
-    commits = Location(lake.child("_delta_log")).names()
-    assert len([name for name in commits if name[0] != "."]) == 2 + WRITERS
+def log_files_are_checked_and_cleaned_as_on_a_disk(spark: SparkSession, url: str, directory: Path) -> None:
+    store, place = directory / "logs/broker-b", locate(f"{url}/logs/broker-b", "the log")
+    writer, secret = made_log(store)
+    harmed = next(one for one in writer.made[100:] if one.number not in secret)
+    writer.flip(harmed.log_offset + 100)
+    log = place.within("commitlog")
+    for path in (store / "commitlog").iterdir():
+        file = log.open_replacement(path.name)
+        file.write(path.read_bytes())
+        file.close()
+    assert asdict(scrub(spark, place)) == asdict(scrub(spark, store))
+    assert not audit(spark, store, place).differences
+    log.open_output(f".{0:020}.tmp.1").close()  # a killed removal has left it
+    done, expected = (remove_from_log(spark, one, BY_KEY) for one in (place, store))
+    assert (done.messages, done.files, done.found_after) == (len(secret), expected.files, 0)
+    for path in (store / "commitlog").iterdir():
+        assert log.read(path.name) == path.read_bytes()
+    assert sorted(log.names()) == sorted([LEASE, *(path.name for path in (store / "commitlog").iterdir())])
 
 
 def vacuum_deletes_what_killed_tasks_and_refused_commits_have_left(url: str) -> None:
