@@ -14,15 +14,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tandemq.errors import TandemError
 from tandemq.spark.jobs.archive import Archive, ArchiveOptions
+from tandemq.spark.jobs.removal import remove_from_lake
 from tandemq.spark.jobs.replay import replay_to_store
 from tandemq.spark.jobs.retention import expire
+from tandemq.spark.jobs.selection import Selection
+from tandemq.spark.jobs.state import topic_state
 from tandemq.spark.jobs.stats import gather
 from tandemq.spark.lake.delta import DeltaLake
-from tandemq.spark.lake.upsert import Upsert
+from tandemq.spark.lake.upsert import QUERY_ID, Upsert
 from tandemq.spark.runtime.session import open_session
 from tests.spark.logs import BORN_MS, SEGMENT_BYTES
 from tests.spark.short import SHORT
@@ -132,6 +135,23 @@ class Driver:
         rows = self.session.read.format("delta").load(str(theirs))
         rows.write.format("delta").option("delta.columnMapping.mode", "name").save(str(mapped))
         report("mapped", errors=self.refusals(mapped))
+        parted = self.work / "parted"
+        rows.write.format("delta").partitionBy("topic", "queueId").save(str(parted))
+        report("partitioned", errors=self.refusals(parted))
+        groups = self.work / "groups"
+        keys = rows.select("topic", "queueId").distinct().repartition(1)
+        keys.write.format("delta").partitionBy("topic").save(str(groups))
+        renamed = self.work / "renamed"
+        keys.write.format("delta").option("delta.columnMapping.mode", "name").save(str(renamed))
+        for table in (groups, renamed):
+            self.upsert(table, rows.selectExpr("'T9' AS topic", "max(queueId) AS queueId"))
+            found = rows_of(self.read(table), "topic", "queueId")
+            report(f"upserted {table.name}", topics=[row["topic"] for row in found], last=found[-1]["queueId"])
+
+    def upsert(self, table: Path, rows: DataFrame) -> None:
+        """Merge rows into a table, as in `foreachBatch`."""
+        self.session.sparkContext.setLocalProperty(QUERY_ID, "query")
+        Upsert(table, ["topic", "queueId"])(rows, 0)
 
     def refusals(self, lake: Path) -> list[str]:
         """Return the errors of all kinds of jobs."""
@@ -142,6 +162,8 @@ class Driver:
             lambda: DeltaLake(lake).vacuum(0),
             lambda: self.archive(lake),
             lambda: expire(self.session, lake, BORN_MS + 2_000),
+            lambda: topic_state(self.session, lake, ["T0"]),
+            lambda: remove_from_lake(self.session, lake, Selection(keys=("k1",))),
         ]
         return [refusal(job) for job in jobs]
 

@@ -52,11 +52,17 @@ def test_tables_are_exchanged_with_the_library_of_delta(tmp_path: Path) -> None:
         )
 
     assert results["vectors"] == {"files": 1}
-    assert len(results["refused"]["errors"]) == 8
+    assert len(results["refused"]["errors"]) == 10
     for error in results["refused"]["errors"]:
         assert "has deletion vectors" in error
         assert "REORG TABLE delta.`" in error
     assert results["purged"] == {"left": {"T0": MESSAGES // 2 - 20, "T1": MESSAGES // 2}, "compacted": 0, "held": 1}
-    assert len(results["mapped"]["errors"]) == 6
+    assert len(results["mapped"]["errors"]) == 8
     for error in results["mapped"]["errors"]:
         assert "maps column names (delta.columnMapping.mode), which is not supported" in error
+    assert len(results["partitioned"]["errors"]) == 8
+    for error in results["partitioned"]["errors"]:
+        assert "is partitioned by topic, queueId; lakes of messages are not" in error
+        assert "write it without partitions" in error
+    for table in ("groups", "renamed"):
+        assert results[f"upserted {table}"] == {"topics": ["T0"] * 2 + ["T1"] * 2 + ["T9"], "last": 3}

@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tandemq.errors import ConfigError
 from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.sources.log.parquet_writer import lake_schema
 from tests.spark.test_lake import ROWS, held, made_lake
 from tests.spec import spec
 
@@ -40,6 +42,18 @@ def protocol(*features: str) -> dict[str, Any]:
     return {
         "protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": names, "writerFeatures": names}
     }
+
+
+def mapped_columns(path: Path) -> list[dict[str, Any]]:
+    """Actions that map the columns of a table, as `delta.columnMapping.mode = name` does."""
+    first = (path / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
+    (metadata,) = [one["metaData"] for one in map(json.loads, first) if "metaData" in one]
+    schema = json.loads(metadata["schemaString"])
+    for number, field in enumerate(schema["fields"], 1):
+        field["metadata"] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"col-{number}"}
+    settings = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": str(len(schema["fields"]))}
+    metadata |= {"schemaString": json.dumps(schema), "configuration": settings}
+    return [{"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, {"metaData": metadata}]
 
 
 def delete_rows(lake: DeltaLake) -> tuple[dict[str, Any], int]:
@@ -87,6 +101,20 @@ def test_table_with_an_unknown_feature_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="has the table feature typeWidening, which is not supported") as refused:
             job()
         assert "DROP FEATURE typeWidening" in str(refused.value)
+    assert DeltaTable(str(lake.path)).version() == version
+
+
+@spec("P36")
+def test_tables_with_partitions_or_mapped_columns_are_refused(tmp_path: Path) -> None:
+    rows = pa.Table.from_pylist([], schema=lake_schema())
+    write_deltalake(str(tmp_path / "partitioned"), rows, partition_by=["topic", "queueId"])
+    with pytest.raises(ConfigError, match=r"is partitioned by topic, queueId.*write it without partitions"):
+        DeltaLake(tmp_path / "partitioned")
+    lake = made_lake(tmp_path / "lake")
+    version = append(lake, *mapped_columns(lake.path))
+    for job in (lambda: DeltaLake(lake.path), lake.data_files, lake.compact, lake.old_files, lake.sizes):
+        with pytest.raises(ConfigError, match=r"maps column names \(delta.columnMapping.mode\).*copy it into a table"):
+            job()
     assert DeltaTable(str(lake.path)).version() == version
 
 

@@ -1,15 +1,18 @@
 """Upserts of micro-batches: one version of each row, each batch once, and nothing written after an error."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tandemq.errors import ConfigError, LocalError
 from tandemq.spark.lake.upsert import Upsert
+from tests.spark.test_table_features import mapped_columns
 from tests.spec import spec
 
 SCHEMA = pa.schema([("order", pa.string()), ("cents", pa.int64()), ("version", pa.int64())])
@@ -94,6 +97,22 @@ def test_wrong_rows_are_refused_and_nothing_is_written(path: Path) -> None:
     with pytest.raises(ConfigError, match="differ in column 'cents'"):
         Upsert(path, ["order"])(other, 1)
     assert DeltaTable(str(path)).version() == before
+
+
+@spec("P36")
+def test_rows_are_merged_into_tables_with_partitions_and_with_mapped_columns(path: Path) -> None:
+    rows = pa.table([["a", "b"], [1, 2], [1, 1]], schema=SCHEMA)
+    write_deltalake(str(path), rows, partition_by=["version"])
+    upsert(path, [("a", 2, 2), ("c", 3, 3)], 0)
+    assert rows_of(path) == [("a", 2, 2), ("b", 2, 1), ("c", 3, 3)]
+    mapped = path.with_name("mapped")
+    write_deltalake(str(mapped), rows.slice(0, 0))
+    log = mapped / "_delta_log" / f"{1:020d}.json"
+    log.write_text("\n".join(map(json.dumps, mapped_columns(mapped))))
+    upsert(mapped, [("a", 1, 1), ("b", 1, 1)], 1)
+    upsert(mapped, [("b", 2, 2), ("c", 3, 3)], 2)
+    (newest, *_) = sorted(mapped.rglob("*.parquet"), key=lambda one: one.stat().st_mtime_ns, reverse=True)
+    assert pq.read_schema(newest).names == ["col-1", "col-2", "col-3"]
 
 
 def test_wrong_use_says_what_to_do(path: Path) -> None:

@@ -35,7 +35,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tandemq.errors import ConfigError, LocalError, StoreLocked
 from tandemq.spark.lake.files import open_parquet
-from tandemq.spark.lake.table_checks import check_features, check_names, check_table
+from tandemq.spark.lake.table_checks import check_features, check_names, check_table, mapped_names
 from tandemq.spark.runtime.location import FileEntry, Location, Place, locate
 from tandemq.spark.runtime.storage_errors import storage_error
 from tandemq.spark.sources.log.parquet_writer import lake_schema, write_file
@@ -102,6 +102,7 @@ def open_table(location: Location) -> DeltaTable:
 
     Raises:
         TableNotFoundError: there is none.
+        ConfigError: it has partitions whose names are mapped.
         LocalError: its log cannot be read, or the storage refuses access or does not respond.
     """
     try:
@@ -110,6 +111,8 @@ def open_table(location: Location) -> DeltaTable:
     except TableNotFoundError:
         raise
     except DeltaError as error:
+        if "Partition column" in str(error):  # it stands under its physical name
+            raise mapped_names(location) from error
         raise LocalError(
             f"{location} holds a Delta table that cannot be read: {str(error).splitlines()[0]}",
             hint="its _delta_log is damaged, or another tool has written half of it",

@@ -16,6 +16,7 @@ from tandemq.spark.sources.schema import did_you_mean
 
 MAPPING = "delta.columnMapping.mode"
 DELETIONS = "deletionVectors"
+_MAPPED = (f"maps column names ({MAPPING}), which is not supported", "copy it into a table without this property")
 READABLE = frozenset({DELETIONS, "columnMapping", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 """Reader features with which files contain exactly the table's rows, apart from the first two, which are checked."""
 
@@ -36,19 +37,27 @@ def check_table(location: Location, table: DeltaTable, wanted: Any) -> None:
     _check_schema(location, pa.schema(table.schema().to_arrow()), wanted)
 
 
-def check_features(location: Location, table: DeltaTable, version: int | None = None) -> None:
+def mapped_names(location: Location) -> ConfigError:
+    """Return the error for a table that maps column names."""
+    return ConfigError(f"{location} {_MAPPED[0]}; nothing was read or written", hint=_MAPPED[1])
+
+
+def check_features(
+    location: Location, table: DeltaTable, version: int | None = None, *, allows_mapped: bool = False
+) -> None:
     """Refuse a table whose files do not contain exactly its rows: jobs read the files themselves.
 
     Args:
         version: of the table, if it is not the newest.
+        allows_mapped: for callers that leave files to delta-rs, which knows mapped column names.
     Raises:
         ConfigError: names the feature, and the command of Delta's own library that removes it.
     """
     features = set(table.protocol().reader_features or ())
     found, hint = "", ""
-    if "columnMapping" in features or table.metadata().configuration.get(MAPPING, "none") != "none":
-        found = f"maps column names ({MAPPING}), which is not supported"
-        hint = "copy it into a table without this property"
+    is_mapped = "columnMapping" in features or table.metadata().configuration.get(MAPPING, "none") != "none"
+    if is_mapped and not allows_mapped:
+        found, hint = _MAPPED
     elif DELETIONS in features and any(one.num_rows for one in pa.table(table.deletion_vectors()).to_batches()):
         found = "has deletion vectors: its files still have deleted rows"
         hint = f"run REORG TABLE delta.`{location}` APPLY (PURGE) in Spark with Delta's library, then repeat"

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 
 from tandemq.errors import ConfigError, LocalError
 from tandemq.spark.lake.delta import open_table
+from tandemq.spark.lake.table_checks import check_features
 from tandemq.spark.runtime.location import Place, locate
 
 QUERY_ID = "sql.streaming.queryId"
@@ -60,7 +61,8 @@ class Upsert:
         """Merge a micro-batch, unless the table has it already.
 
         Raises:
-            ConfigError: the table has other columns, or a column of the key is missing; nothing is written.
+            ConfigError: the table has other columns, or features that are not written here, or a column of the key is
+                missing; nothing is written.
             LocalError: there are two rows with the same key, or one without key, or another writer was faster, or the
                 storage refuses access or does not respond; nothing is written.
         """
@@ -90,9 +92,11 @@ class Upsert:
 
     def _table(self) -> DeltaTable | None:
         try:
-            return open_table(self._place)
+            table = open_table(self._place)
         except TableNotFoundError:
             return None
+        check_features(self._place, table, allows_mapped=True)
+        return table
 
     def _created(self, schema: Any) -> DeltaTable:
         options = self._place.storage_options()
