@@ -11,7 +11,8 @@ from tests.spark.logs import LogWriter
 
 SECONDS_MAX = 900
 RECORDS = 4_000
-SEGMENT_BYTES = 1 << 18
+SEGMENT_BYTES = 1 << 16
+"""Of the files of the log, so that it has many."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

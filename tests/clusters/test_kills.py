@@ -14,12 +14,14 @@ from tandemq import PullConsumer
 from tandemq.model.message import UNIQ_KEY, StoredMessage
 from tandemq.run.local import LocalCluster
 from tandemq.spark.lake.delta import DeltaLake
+from tandemq.spark.sources.cluster.sink import unique_key
 from tests.blackbox.programs import wait_until
-from tests.clusters.conftest import RECORDS
+from tests.clusters.conftest import RECORDS, SEGMENT_BYTES
 from tests.clusters.nodes import RUN_S, Nodes
 from tests.clusters.page import blocks, replaced
 from tests.spark.logs import LogWriter
 from tests.spark.messages import make_topic, numbered, send
+from tests.spark.shop import written as written_rows
 
 MASTER = "spark://master:7077"
 BATCH_BYTES = 120_000
@@ -96,6 +98,15 @@ def stored(name_servers: str, topic: str, count: int) -> list[StoredMessage]:
     return asyncio.run(read())
 
 
+def by_key(name_servers: str, topic: str, count: int) -> dict[str, int]:
+    """Return the numbers in the bodies of a topic by unique key; copies of a message must have the same body."""
+    found: dict[str, int] = {}
+    for message in stored(name_servers, topic, count):
+        key, number = message.properties[UNIQ_KEY], int(message.body)
+        assert found.setdefault(key, number) == number, "two messages have the same unique key"
+    return found
+
+
 def test_archive_and_replay_survive_killed_executors(
     nodes: Nodes, writer: LogWriter, tandemq_broker: LocalCluster, tmp_path: Path
 ) -> None:
@@ -113,7 +124,25 @@ def test_archive_and_replay_survive_killed_executors(
     archive.finish()
     assert column(lake, "commitLogOffset") == sorted((made.log_offset for made in writer.made), key=str)
 
-    # A batch read of the lake, and the sink.
+    # A batch read of the lake, and files of a store written by tasks.
+    restored = tmp_path / "restored"
+    values["/data/broker-a-s1"] = restored
+
+    def segments() -> int:
+        return len(list(restored.glob("commitlog/*")))
+
+    words = f"{replaced(job('--to-store'), values)} --segment-bytes {SEGMENT_BYTES}"
+    restore = Killer(nodes, words, tmp_path / "restore")
+    restore.kill_python(lambda: segments() >= 1)
+    restore.kill_executor(lambda: segments() >= 4)
+    restore.finish()
+    files = [sorted(store.glob("commitlog/*")) for store in (writer.store, restored)]
+    assert [path.name for path in files[0]] == [path.name for path in files[1]]
+    written, read = (b"".join(path.read_bytes() for path in paths)[: writer.end] for paths in files)
+    assert written == read
+    assert {path.name for path in restored.iterdir()} == {"commitlog", "replay.json"}
+
+    # The same, and the sink.
     make_topic(names, "Copies")
     queues = tandemq_broker.broker().node.store.queues
 
@@ -159,3 +188,72 @@ def test_batch_read_survives_a_killed_executor(nodes: Nodes, writer: LogWriter, 
     count.kill_executor(lambda: bool(nodes.pythons()))
     lines = count.finish().splitlines()
     assert [line for line in lines if re.fullmatch(r"\d+", line)] == [str(RECORDS)]
+
+
+PROGRAM = """
+import sys
+
+from pyspark.sql import SparkSession
+from tandemq.spark import register
+
+names, home = sys.argv[1:]
+spark = SparkSession.builder.appName("copy").getOrCreate()
+register(spark, check=False)
+
+
+def copy(query, sink, **options):
+    source = spark.readStream.format("rocketmq").options(nameServer=names, subscribe="Orders")
+    rows = source.options(startingOffsets="earliest", maxOffsetsPerTrigger=%d).load()
+    writer = rows.writeStream.queryName(query).format(sink).options(**options)
+    return writer.option("checkpointLocation", f"{home}/checkpoints/{query}").trigger(availableNow=True).start()
+
+
+queries = [
+    copy("table", "parquet", path=f"{home}/table"),
+    copy("topic", "rocketmq", nameServer=names, topic="Streamed"),
+]
+for query in queries:
+    query.awaitTermination()
+rows = spark.range(0, %d, numPartitions=%d).selectExpr("cast(id as string) as body")
+options = {"nameServer": names, "topic": "Written", "writeId": "one", "maxInFlight": 1}  # one request per message
+rows.write.format("rocketmq").options(**options).mode("append").save()
+spark.stop()
+"""
+STREAMED, PER_BATCH = 800, 80
+WRITTEN, PARTS = 4_000, 4
+
+
+def test_streams_and_a_batch_write_survive_killed_executors(
+    nodes: Nodes, tandemq_broker: LocalCluster, tmp_path: Path
+) -> None:
+    names = tandemq_broker.name_servers
+    for topic in ("Orders", "Streamed", "Written"):
+        make_topic(names, topic)
+    send(names, numbered("Orders", 0, STREAMED))
+    queues = tandemq_broker.broker().node.store.queues
+
+    def count(wanted: str) -> int:
+        return sum(queue.max_offset for (topic, _), queue in list(queues.items()) if topic == wanted)
+
+    def batches() -> int:
+        return len(list((tmp_path / "table" / "_spark_metadata").glob("[0-9]*")))
+
+    program = tmp_path / "streams.py"
+    program.write_text(PROGRAM % (PER_BATCH, WRITTEN, PARTS))
+    (command,) = blocks("spark-submit")[:1]
+    command = command.replace("count.py /var/lib/tandemq/broker-a", f"{program} {names} {tmp_path}")
+    copy = Killer(nodes, command.replace(MASTER, nodes.address), tmp_path / "copy")
+    copy.kill_python(lambda: count("Streamed") >= PER_BATCH)
+    copy.kill_executor(lambda: batches() >= 4)
+    copy.kill_python(lambda: count("Written") >= 200)
+    written = count("Written")
+    copy.kill_executor(lambda: count("Written") >= written + 200)
+    copy.finish()
+    numbers = sorted(int(row["body"]) for row in written_rows(tmp_path / "table"))
+    assert numbers == list(range(STREAMED))
+    assert sorted(by_key(names, "Streamed", count("Streamed")).values()) == list(range(STREAMED))
+    found = by_key(names, "Written", count("Written"))
+    assert sorted(found.values()) == list(range(WRITTEN))
+    assert found.keys() == {
+        unique_key("one", "", part, row) for part in range(PARTS) for row in range(WRITTEN // PARTS)
+    }
