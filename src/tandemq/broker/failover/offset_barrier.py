@@ -3,6 +3,9 @@ it survives a kill, and in `elect` when every member that could be the next mast
 queries wait until then; while the disk is full they wait until there is room. A slave joins the members in sync once it
 has the offsets that were reported before that.
 
+So do responses to changes of static topics: with the mapping before, the next master would lead logical queues that
+have moved to another group.
+
     commit ─► table ─► disk ─► slaves, and behind it a heartbeat ─► echoed by each: all before it was taken ─► response
                                                           └► no longer the master: refused, so that the consumer
                                                              commits at the next one
@@ -19,7 +22,7 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 
-GATED = frozenset({Code.UPDATE_CONSUMER_OFFSET, Code.QUERY_CONSUMER_OFFSET})
+GATED = frozenset({Code.UPDATE_CONSUMER_OFFSET, Code.QUERY_CONSUMER_OFFSET, Code.UPDATE_AND_CREATE_STATIC_TOPIC})
 WAITING_MAX = 10_000
 """Maximum number of responses that wait; beyond it the oldest requests are refused."""
 BEATS_KEPT = 2_048
@@ -34,7 +37,10 @@ class _Waiting(NamedTuple):
 
 
 class OffsetBarrier:
-    """The version of the offsets that each slave has, and the responses that wait. Versions count published changes."""
+    """The version of offsets and mappings that each slave has, and the responses that wait.
+
+    Versions count published changes.
+    """
 
     def __init__(self) -> None:
         """No slave has anything yet."""

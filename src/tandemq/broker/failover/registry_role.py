@@ -386,9 +386,9 @@ class RegistryRole(BrokerRole):
         return [links.get(member) for member in self.member.must_ack if member != self.member.id]
 
     def holds(self, link: int, request: Command, answer: Command) -> bool:
-        """Take over a response that reports offsets until they are safe; False if it may be sent now.
+        """Take over a response about offsets or a saved mapping until they are safe; False if it may be sent now.
 
-        A refusal reports no offset and is sent at once.
+        A refusal reports nothing and is sent at once.
         """
         if request.code not in GATED or self.refusal(request.code) is not None:
             return False

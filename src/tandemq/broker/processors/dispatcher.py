@@ -93,7 +93,7 @@ class Dispatcher:
             data = encode_command(answer)
             self._housekeeping.responses.note(link.number, len(data))
             if self._saver.asked > asked or (self._saver.is_behind and command.code in SAVED_FIRST):
-                self._acknowledgements.hold_until_saved(link.number, data)
+                self._acknowledgements.hold_until_saved(link.number, command, answer)
             elif not self._role.role.holds(link.number, command, answer):
                 turn.send(link.number, data)
         return True

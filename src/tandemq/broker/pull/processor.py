@@ -191,7 +191,9 @@ class PullPath:
 
     def waiting_ms(self) -> int | None:
         """Return 0 if waiting pulls can be answered now; None if a turn is not needed before some connection drains."""
-        if self._woken or not self.held.is_tidy or (self.refusal is not None and self.held.size):
+        if self.refusal is not None and self.held.size:
+            return 0
+        if (self._woken and self.refusal is None) or not self.held.is_tidy:
             return 0
         waiting = self._waiting
         return 0 if waiting and any(self._outbox.backlog(link) < LINK_BYTES_MAX for link in waiting) else None

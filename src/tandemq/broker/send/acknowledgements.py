@@ -19,10 +19,12 @@ from tandemq.broker.send.processor import SendPath
 from tandemq.broker.send.response import recode, send_unknown_outcomes, unknown_outcome, with_status
 from tandemq.broker.state.persistence import Saver
 from tandemq.broker.state.schedule import Schedule
+from tandemq.codec.remoting.frame import encode_command
 from tandemq.engine import Ack
 from tandemq.errors import StoreError
 from tandemq.metrics import Histogram
 from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
 from tandemq.replication.waiters import Waiters
 from tandemq.storage.store import Store
 
@@ -54,7 +56,8 @@ class _UnsavedResponse(NamedTuple):
     change: int
     """Number of the change; see `Saver.asked`."""
     link: int
-    data: bytes
+    request: Command
+    answer: Command
 
 
 class Acknowledgements:
@@ -161,9 +164,9 @@ class Acknowledgements:
 
     # Responses that wait for tables.
 
-    def hold_until_saved(self, link: int, data: bytes) -> None:
+    def hold_until_saved(self, link: int, request: Command, answer: Command) -> None:
         """Keep a response until the changes of tables so far are saved."""
-        self._unsaved.append(_UnsavedResponse(self._saver.asked, link, data))
+        self._unsaved.append(_UnsavedResponse(self._saver.asked, link, request, answer))
 
     def saved(self, error: Exception | None, turn: Turn, now: Now) -> None:
         """Send the responses whose tables are saved, or could not be."""
@@ -171,10 +174,12 @@ class Acknowledgements:
         self._role.role.saved(settled, error, now)
         for waiting in self._unsaved:
             if waiting.change <= settled:
-                answer = waiting.data
+                data = encode_command(waiting.answer)
                 if error is not None:
-                    answer = recode(answer, ResponseCode.SYSTEM_ERROR, remark=f"in effect, but not saved yet: {error}")
-                turn.send(waiting.link, answer)
+                    data = recode(data, ResponseCode.SYSTEM_ERROR, remark=f"in effect, but not saved yet: {error}")
+                elif self._role.role.holds(waiting.link, waiting.request, waiting.answer):
+                    continue
+                turn.send(waiting.link, data)
         self._unsaved = [waiting for waiting in self._unsaved if waiting.change > settled]
         if error is not None:
             log.error("tables: could not be saved, and are tried again: %s", error)

@@ -80,6 +80,28 @@ def test_changed_and_removed_mappings_follow_the_log_to_the_slave(tmp_path: Path
     assert TOPIC not in slave.node.topics.table
 
 
+@spec("L04")
+def test_confirmed_mapping_is_that_of_the_next_master_too(tmp_path: Path) -> None:
+    """A master that dies before its slave has a mapping has not confirmed it: else two groups would lead a queue."""
+    group = RegistryGroup(tmp_path, Mode.ELECT)
+    master, slave = group.brokers[0], group.brokers[1]
+    create(master)
+    group.settle()
+    body = mapping_body(TOPIC, master.config.broker_name, {0: [segment(0, master.config.broker_name, 1, 0)]}, total=1)
+    fields = {"topic": TOPIC, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
+
+    opaque = master.send_request(Code.UPDATE_AND_CREATE_STATIC_TOPIC, fields, dumps(body | {"epoch": 2_000}))
+
+    assert master.node.topics.mappings.table[TOPIC].epoch == 2_000
+    assert slave.node.topics.mappings.table[TOPIC].epoch == 1_000
+    assert master.answer_to(opaque) is None
+    group.pass_time(200)
+    answer = master.answer_to(opaque)
+    assert answer is not None
+    assert answer.code == ResponseCode.SUCCESS
+    assert slave.node.topics.mappings.table[TOPIC].epoch == 2_000
+
+
 def test_member_that_does_not_serve_refuses_logical_queues(tmp_path: Path) -> None:
     group = RegistryGroup(tmp_path, Mode.ELECT)
     create(group.brokers[0])

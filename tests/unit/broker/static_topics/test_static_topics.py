@@ -482,6 +482,21 @@ def test_broker_that_may_not_be_read_forwards_no_pull(brokers: WiredBrokers) -> 
     assert brokers.pull("b", TOPIC, 0, 0).code == ResponseCode.SUCCESS
 
 
+def test_broker_that_may_not_be_read_is_not_busy_after_a_change_of_a_mapping(brokers: WiredBrokers) -> None:
+    """Seed 1000005 of the simulation."""
+    pull = brokers["a"].node.pull
+    brokers.create("S", {0: [segment(0, "a", 0, 0)]})
+    brokers.send("a", "S", 0, b"first")
+    pull.refusal = "it takes over"
+    brokers.create("S", {0: [segment(0, "a", 0, 0)]}, epoch=EPOCH + 1)
+    assert pull.waiting_ms() is None
+
+    pull.refusal = None
+    assert pull.waiting_ms() == 0
+    brokers["a"].turn()
+    assert pull.waiting_ms() is None
+
+
 def test_consumer_that_takes_no_bytes_gets_none_of_another_broker(brokers: WiredBrokers) -> None:
     move(brokers, 0, [segment(0, "a", 1, 0), segment(1, "b", 2, BLOCK)], epoch=EPOCH + 1)
     brokers["b"].outbox.waiting[CLIENT] = LINK_BYTES_MAX
