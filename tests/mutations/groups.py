@@ -28,6 +28,7 @@ from tandemq.coordination.permission import granted_permission
 from tandemq.coordination.registry.records import BrokerPermission, GroupMode, GroupState
 from tandemq.replication import master
 from tests.mutations.patch import Mutation, both, patched
+from tests.mutations.static_topics import STATIC_TOPIC_GROUP_MUTATIONS
 from tests.mutations.transactions import TRANSACTION_GROUP_MUTATIONS
 
 
@@ -359,5 +360,6 @@ GROUP_MUTATIONS: dict[str, Mutation] = {
     "stale-slave-helps": Mutation(stale_slave_helps, frozenset({"I6"})),
     "master-not-looked-for": Mutation(master_not_looked_for, frozenset({"I14"})),
     **TRANSACTION_GROUP_MUTATIONS,
+    **STATIC_TOPIC_GROUP_MUTATIONS,
 }
 """Mutations by name."""

@@ -4,9 +4,12 @@
 from contextlib import AbstractContextManager
 from typing import Any
 
+from tandemq.broker.failover import registry_role
+from tandemq.broker.failover.offset_barrier import GATED
 from tandemq.broker.pull.answer_view import PullAnswer
 from tandemq.broker.state import queue_mappings as mappings
 from tandemq.broker.static_topics import processor, pull_views
+from tandemq.model.codes import RequestCode as Code
 from tandemq.model.queue_mapping import LogicalQueue, QueueMapping, QueueSegment
 from tandemq.sim.world.plan import has_static_topic
 from tests.mutations.patch import Mutation, patched
@@ -104,6 +107,11 @@ def unread_end_is_unknown() -> AbstractContextManager[Any]:
     return patched(LogicalQueue, "following", lambda self, segment: None)
 
 
+def confirmed_without_slaves() -> AbstractContextManager[Any]:
+    """An elected master confirms a mapping that the next master may not have."""
+    return patched(registry_role, "GATED", GATED - {Code.UPDATE_AND_CREATE_STATIC_TOPIC})
+
+
 STATIC_TOPIC_SEEDS = tuple(seed for seed in range(1, 300) if has_static_topic(seed))
 """Seeds with a static topic."""
 STATIC_TOPIC_MUTATIONS: dict[str, Mutation] = {
@@ -118,4 +126,8 @@ STATIC_TOPIC_MUTATIONS: dict[str, Mutation] = {
     "late-messages-taken": Mutation(late_messages_taken, frozenset({"I17", "I2", "I12"})),
     "segments-have-no-end": Mutation(unread_end_is_unknown, PLACES),
 }
-"""Mutations by name."""
+"""Mutations with fixed roles by name."""
+STATIC_TOPIC_GROUP_MUTATIONS: dict[str, Mutation] = {
+    "mapping-confirmed-without-slaves": Mutation(confirmed_without_slaves, MAPPINGS),
+}
+"""Mutations of groups with a registry by name."""

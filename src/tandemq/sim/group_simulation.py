@@ -11,6 +11,7 @@ from tandemq.sim.checkers.final_groups import GroupFinalChecks
 from tandemq.sim.checkers.groups import GroupChecks
 from tandemq.sim.checkers.model import BrokerRef
 from tandemq.sim.faults.groups import GroupFaults
+from tandemq.sim.faults.mappings import MappingFaults
 from tandemq.sim.history import History
 from tandemq.sim.workload.application import Application, ApplicationContext
 from tandemq.sim.workload.group_applications import FOUND_US, GroupConsuming, GroupProducing
@@ -19,7 +20,15 @@ from tandemq.sim.workload.host import ClientHost
 from tandemq.sim.workload.raw_client import RawClient
 from tandemq.sim.workload.timed_producer import TIMED, GroupTimedProducer, with_timed
 from tandemq.sim.workload.transaction_applications import TransactingApplication
-from tandemq.sim.world.groups import GroupCluster, draw_groups, mode_of, with_roles, with_secret, with_slave_reads
+from tandemq.sim.world.groups import (
+    GroupCluster,
+    draw_groups,
+    mode_of,
+    with_roles,
+    with_secret,
+    with_slave_reads,
+    with_static_topic,
+)
 from tandemq.sim.world.plan import client_ip, has_transactions, with_transactions
 from tandemq.sim.world.world import MS, SECOND, Violation
 
@@ -51,6 +60,7 @@ class GroupSimulation(History):
         plan = with_roles(draw_groups(world.random), Random(f"{seed}-roles"))
         plan = with_secret(plan, Random(f"{seed}-secret"))
         plan = with_slave_reads(plan, Random(f"{seed}-slave-reads"))
+        plan = with_static_topic(plan, Random(f"{seed}-moved-queues-groups"))
         self.plan = with_transactions(plan, Random(f"{seed}-transactions-plan"))
         timed = Random(f"timer-wheel-{seed}")
         has_timed = timed.random() < TIMED
@@ -74,8 +84,16 @@ class GroupSimulation(History):
             producer = self._timed(timed)
             self.producers.append(producer)
             nodes.append(producer)
+        if self.plan.has_static_topic:
+            members = self._context().members
+            self.add_static_topic(nodes, self.cluster, members, has_one_master=False)
+            assert self.checks.logical is not None, "there is a static topic"
+            self.checks.logical.was_forced = lambda: bool(self.checks.accepted_us)
         self.clients = [ClientHost(world, self.network, client_ip(number), node) for number, node in enumerate(nodes)]
         self.faults = GroupFaults(world, self.network, self.cluster, self.clients, self.checks)
+        if self.moving is not None:
+            strikes = MappingFaults(world, self.network, self.cluster, lambda: self.faults.is_over)
+            self.moving.on_sent, self.moving.on_confirmed = strikes.sent, strikes.confirmed
 
     def _addresses(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
@@ -177,6 +195,9 @@ class GroupSimulation(History):
         for sender in senders:
             self._await_found(sender)
         self.await_confirmed(self.transacting, end_us, SETTLE_US)
+        self.await_moves(end_us, SETTLE_US, partial(self._help, end_us + OPERATOR_US))
+        if self.logical is not None:
+            self.logical.is_stopped = True
         producers: list[GroupProducer | GroupProducing] = [*self.producers, *senders]
         for producer in producers:
             producer.is_stopped = True

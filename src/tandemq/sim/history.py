@@ -11,9 +11,15 @@ from tandemq.boundary import LinkKind
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command
 from tandemq.sim.checkers.always import ContinuousChecks
 from tandemq.sim.checkers.final import FinalChecks
-from tandemq.sim.checkers.model import ExpectedState
+from tandemq.sim.checkers.logical_queues import QUEUES, LogicalQueues
+from tandemq.sim.checkers.model import BrokerRef, ExpectedState
 from tandemq.sim.result import Result
+from tandemq.sim.workload.application import Application
+from tandemq.sim.workload.logical_clients import LogicalConsumer, LogicalProducer
+from tandemq.sim.workload.raw_client import RawClient
+from tandemq.sim.workload.static_topic_administrator import StaticTopicAdministrator
 from tandemq.sim.workload.transaction_applications import TransactingApplication
+from tandemq.sim.world.cluster import Cluster
 from tandemq.sim.world.network import Network, SimConnection
 from tandemq.sim.world.plan import MALFORMED_PEER_IP
 from tandemq.sim.world.world import MS, SECOND, Violation, World
@@ -34,6 +40,9 @@ class History(ABC):
         self.network = Network(self.world)
         self.network.tap = self._count_requests
         self.expected = ExpectedState()
+        self.moving: StaticTopicAdministrator | None = None
+        self.logical: LogicalProducer | None = None
+        """The administrator of the static topic, and its producer, if there is one."""
 
     @abstractmethod
     def run(self) -> None:
@@ -97,6 +106,60 @@ class History(ABC):
                 )
             self.world.run_until(self.world.now_us + LOOK_US)
         transacting.is_stopped = transacting.is_hasty = True
+
+    def add_static_topic(
+        self,
+        nodes: list[RawClient | Application],
+        cluster: Cluster,
+        brokers: dict[str, BrokerRef],
+        *,
+        has_one_master: bool,
+    ) -> LogicalProducer:
+        """Add the clients of a static topic, and the administrator who moves its queues; return the producer.
+
+        A generator of their own keeps the histories of seeds without them as they are.
+        """
+        random, world, plan = Random(f"{self.world.seed}-static-topic-clients"), self.world, cluster.plan
+        groups = {group.name: group for group in plan.groups}
+
+        def master_of(name: str) -> str:
+            return cluster.master(groups[name]).address
+
+        queues = LogicalQueues(world, cluster, self.expected, has_one_master=has_one_master)
+        self.checks.logical = queues
+        producer = LogicalProducer(world, self.expected, Random(random.random()), plan.name_servers, plan.kinds)
+        consumer = LogicalConsumer(
+            world,
+            self.expected,
+            queues,
+            brokers,
+            master_of,
+            Random(random.random()),
+            plan.name_servers,
+            suspend_ms=plan.suspend_ms,
+        )
+        self.logical = producer
+        self.moving = StaticTopicAdministrator(world, queues, list(groups), master_of, Random(random.random()))
+        nodes.extend((producer, consumer, self.moving))
+        return producer
+
+    def await_moves(self, end_us: int, within_us: int, help_out: Callable[[], None]) -> None:
+        """Run until no logical queue moves, and each has taken a message since the faults; none moves from then on.
+
+        Raises:
+            Violation: I14, that is not so `within_us` after the faults' end.
+        """
+        world, moving, logical, queues = self.world, self.moving, self.logical, self.checks.logical
+        if moving is None or logical is None or queues is None:
+            return
+        moving.is_stopped = True
+        while not queues.was_forced():
+            if moving.is_idle and all(logical.has_placed(number, end_us) for number in range(QUEUES)):
+                return
+            if world.now_us >= end_us + within_us:
+                raise Violation("I14", f"the static topic is not complete {within_us // SECOND} s after the last fault")
+            help_out()
+            world.run_until(world.now_us + SECOND)
 
     def result(self, violation: Violation | None) -> Result:
         """Return the result of the run."""

@@ -15,7 +15,6 @@ from tandemq.client.core import connections
 from tandemq.sim.checkers.always import ContinuousChecks
 from tandemq.sim.checkers.deliveries import REJECTING_GROUP
 from tandemq.sim.checkers.final import FinalChecks
-from tandemq.sim.checkers.logical_queues import QUEUES, LogicalQueues
 from tandemq.sim.checkers.model import BrokerRef, SentMessage
 from tandemq.sim.faults.cluster import Faults
 from tandemq.sim.group_simulation import GroupSimulation
@@ -26,7 +25,6 @@ from tandemq.sim.workload.client_consumer import ConsumingApplication
 from tandemq.sim.workload.client_producer import ProducingApplication
 from tandemq.sim.workload.consumer import Consumer
 from tandemq.sim.workload.host import ClientHost
-from tandemq.sim.workload.logical_clients import LogicalConsumer, LogicalProducer
 from tandemq.sim.workload.malformed_peer import MalformedPeer
 from tandemq.sim.workload.producer import SimProducer
 from tandemq.sim.workload.raw_client import RawClient
@@ -39,7 +37,6 @@ from tandemq.sim.workload.request_applications import (
     selecting,
     selects,
 )
-from tandemq.sim.workload.static_topic_administrator import StaticTopicAdministrator
 from tandemq.sim.workload.timed_producer import TIMED, TimedProducer, with_timed
 from tandemq.sim.workload.transaction_applications import TransactingApplication
 from tandemq.sim.world.cluster import Cluster
@@ -108,10 +105,8 @@ class Simulation(History):
             )
             self.producers.append(producer)
             nodes.append(producer)
-        self.moving: StaticTopicAdministrator | None = None
-        self.logical: LogicalProducer | None = None
         if self.plan.has_static_topic:
-            self._add_static_topic(nodes, Random(f"{seed}-static-topic-clients"))
+            self.producers.append(self.add_static_topic(nodes, self.cluster, members, has_one_master=True))
         names = (*dict(groups), *selections)
         self.final_checks = FinalChecks(world, self.cluster, self.expected, self.checks, names)
         self.final_checks.selections |= selections
@@ -143,25 +138,6 @@ class Simulation(History):
             self.transacting = TransactingApplication(self.context, "tx", ip, Random(random.random()))
             nodes.append(self.transacting)
         return found
-
-    def _add_static_topic(self, nodes: list[RawClient | Application], random: Random) -> None:
-        """Add the clients of a static topic, and the administrator who moves its queues."""
-        plan, world = self.plan, self.world
-        queues = self.checks.logical = LogicalQueues(world, self.cluster, self.expected)
-        self.logical = LogicalProducer(world, self.expected, Random(random.random()), plan.name_servers, plan.kinds)
-        self.producers.append(self.logical)
-        consumer = LogicalConsumer(
-            world,
-            self.expected,
-            queues,
-            self.context.members,
-            Random(random.random()),
-            plan.name_servers,
-            suspend_ms=plan.suspend_ms,
-        )
-        masters = {group.name: self.cluster.master(group).address for group in plan.groups}
-        self.moving = StaticTopicAdministrator(world, queues, masters, Random(random.random()))
-        nodes.extend((self.logical, consumer, self.moving))
 
     def _producer(self, number: int, *, binary: bool) -> SimProducer:
         plan = self.plan
@@ -233,7 +209,7 @@ class Simulation(History):
         world.run_until(end_us + 3 * SECOND)
         self._probe(end_us + SETTLE_US)
         self._await_reply(end_us)
-        self._await_moves(end_us)
+        self.await_moves(end_us, SETTLE_US, self._empty_stores)
         # A half message that has fewer copies than configured is rolled back, and so is every one of such groups.
         has_copies = [group.role == "ASYNC_MASTER" or group.copies <= group.slaves + 1 for group in self.plan.groups]
         self.await_confirmed(self.transacting, end_us, SETTLE_US, can_be=any(has_copies))
@@ -252,18 +228,6 @@ class Simulation(History):
             world.run_until(world.now_us + SECOND)
         if requesting is not None:
             requesting.is_stopped = True
-
-    def _await_moves(self, end_us: int) -> None:
-        """Wait until no logical queue moves, and each has taken a message since the faults."""
-        world, moving, logical = self.world, self.moving, self.logical
-        if moving is None or logical is None:
-            return
-        moving.is_stopped = True
-        while not moving.is_idle or not all(logical.has_placed(number, end_us) for number in range(QUEUES)):
-            if world.now_us >= end_us + SETTLE_US:
-                raise Violation("I14", f"the static topic is not complete {SETTLE_US // SECOND} s after the last fault")
-            self._empty_stores()
-            world.run_until(world.now_us + SECOND)
 
     def _empty_stores(self) -> None:
         """Empty the store of a slave that cannot follow its master, as its log tells an operator to.

@@ -101,6 +101,8 @@ class GroupFinalChecks(FinalChecks):
             self._judge_timed(self._cluster.members(group)[0])
             if mode_of(group) is not Mode.ELECT:
                 self._group_checks.judge_log(self._cluster.members(group)[0], "has it in the end")
+        if self._checks.logical is not None:
+            self._checks.logical.judge(self.records)
 
     def _judge_confirmed(self, host: Host) -> None:
         """Check that messages are there whose commit was confirmed."""

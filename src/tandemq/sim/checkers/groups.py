@@ -100,6 +100,9 @@ class GroupChecks(ContinuousChecks):
     def _look_at_elected(self, host: Host, broker: Broker) -> None:
         assert broker.failover is not None, "it is of a group with a registry"
         if not broker.failover.is_master:
+            self._decided.pop(
+                host.name, None
+            )  # of old messages that it delivers as a slave its last record says nothing
             return
         member = broker.failover.member
         members = [one for one in member.must_ack if self.configurations.names(host, one)]

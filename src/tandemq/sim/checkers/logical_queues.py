@@ -58,11 +58,16 @@ class _Commit:
 class LogicalQueues:
     """The segments of all logical queues, and the checks of what brokers and clients report about them."""
 
-    def __init__(self, world: World, cluster: Cluster, expected: ExpectedState) -> None:
-        """No segment exists."""
+    def __init__(self, world: World, cluster: Cluster, expected: ExpectedState, *, has_one_master: bool) -> None:
+        """No segment exists. `has_one_master`: whether the master of a group is the same all the time."""
         self._world = world
         self._cluster = cluster
         self._expected = expected
+        self._has_one_master = has_one_master
+        self._hosts = [host for host in cluster.hosts if host.is_master or not has_one_master]
+        """Brokers that may be masters."""
+        self.was_forced: Callable[[], bool] = lambda: False
+        """Return whether an operator accepted the loss of messages and mappings: then nothing is checked any more."""
         self.segments: dict[int, list[LogicalSegment]] = {number: [] for number in range(QUEUES)}
         self._by_place: dict[tuple[str, int], LogicalSegment] = {}
         self._epochs: dict[str, int] = {}
@@ -103,6 +108,10 @@ class LogicalQueues:
                 if segment is segments[-1] and segment.number in placed and segment.placed_us is None:
                     segment.placed_us = now_us
 
+    def epoch_of(self, group: str) -> int:
+        """Return the highest epoch that a master of a group has confirmed; 0: none."""
+        return self._epochs.get(group, 0)
+
     # Sends and deliveries.
 
     def stored(self, attempt: Attempt, at: int, record: Record) -> None:
@@ -112,6 +121,8 @@ class LogicalQueues:
             Violation: I17, I23 or I24.
         """
         message = attempt.messages[at]
+        if self.was_forced():
+            return
         if message.is_late:
             raise Violation("I17", f"{attempt.group} stored {message.key} in a logical queue, which is due later")
         segment = self._by_place.get((attempt.group, record.queue_id))
@@ -139,6 +150,8 @@ class LogicalQueues:
         Raises:
             Violation: I23.
         """
+        if self.was_forced():
+            return
         segment = self._by_place.get((group, message.queue_id))
         where = f"{group}/{message.queue_id}@{message.queue_offset} was delivered as {number}@{offset}"
         if segment is None or segment.number != number or segment.start < 0:
@@ -157,8 +170,10 @@ class LogicalQueues:
 
     def _is_whole(self, group: str) -> bool:
         """Return whether a group's master has lost no message, and deleted none."""
-        masters = [host for host in self._cluster.hosts if host.is_master and host.group.name == group]
-        return not any(host.losses_us or host.flips for host in masters) and not self._world.faults["disk-full"]
+        return not self._has_lost(group) and not self._world.faults["disk-full"]
+
+    def _has_lost(self, group: str) -> bool:
+        return any(host.losses_us or host.flips for host in self._hosts if host.group.name == group)
 
     def _judge_end(self, segment: LogicalSegment, offset: int, where: str) -> None:
         following = next((one for one in self.segments[segment.number] if one.gen > segment.gen), None)
@@ -170,12 +185,12 @@ class LogicalQueues:
     @property
     def disturbances(self) -> int:
         """Return how often masters have lost bytes or their process."""
-        return sum(host.kills + len(host.losses_us) for host in self._cluster.hosts if host.is_master)
+        return sum(host.kills + len(host.losses_us) for host in self._hosts)
 
     @property
     def has_losses(self) -> bool:
         """Return whether a master has lost bytes."""
-        return any(host.losses_us or host.flips for host in self._cluster.hosts if host.is_master)
+        return self.was_forced() or any(host.losses_us or host.flips for host in self._hosts)
 
     def committing(self, number: int, offset: int) -> None:
         """Note that the consumer commits an offset of a logical queue."""
@@ -216,26 +231,30 @@ class LogicalQueues:
         return None if host.broker is None else host.broker.topics.mappings.table.get(STATIC_TOPIC)
 
     def _poll(self) -> None:
-        for host in self._cluster.hosts:
-            if host.is_master and host.broker is not None and host.group.name in self._epochs:
-                confirmed, mapping = self._epochs[host.group.name], self.mapping_of(host)
-                if mapping is None or mapping.epoch < confirmed:
-                    raise Violation(
-                        "I24", f"{host.name} had confirmed epoch {confirmed}, and has {mapping and mapping.epoch}"
-                    )
+        for group, confirmed in self._epochs.items() if not self.was_forced() else ():
+            host = self._cluster.master(next(one for one in self._cluster.plan.groups if one.name == group))
+            if host.broker is None or not (self._has_one_master or host.broker.send.refusal is None):
+                continue
+            mapping = self.mapping_of(host)
+            if mapping is None or mapping.epoch < confirmed:
+                raise Violation(
+                    "I24", f"epoch {confirmed} was confirmed, and {host.name} has {mapping and mapping.epoch}"
+                )
         self._world.after(POLL_US, self._poll)
 
     # At the end.
 
     def unsettled(self, records: Records) -> Violation | None:
         """Return what is not as it has to be in the end; None if nothing is."""
+        if self.was_forced():
+            return None
         given = self._expected.delivered_keys[LOGICAL_GROUP]
         for group in self._cluster.plan.groups:
             master, *slaves = self._cluster.members(group)
             for slave in slaves:
                 if self.mapping_of(slave) != self.mapping_of(master):
                     return Violation("I24", f"{slave.name} has not the mapping of its master")
-            if master.losses_us:
+            if master.losses_us or not (self._has_one_master or self._is_whole(group.name)):
                 continue  # the queue may have reused offsets that the consumer had already passed
             for found in self._records(records(master)):
                 if found.key not in given:
@@ -249,7 +268,7 @@ class LogicalQueues:
         Raises:
             Violation: I23 or I24.
         """
-        for group in self._cluster.plan.groups:
+        for group in self._cluster.plan.groups if not self.was_forced() else ():
             master = self._cluster.master(group)
             for found in self._records(records(master)):
                 record = found.record
@@ -296,7 +315,8 @@ class LogicalQueues:
         highest: dict[int, int] = {}
         events: list[tuple[int, int, Attempt]] = []
         for attempt in self._expected.attempts:
-            if attempt.is_logical and attempt.queue_offset >= 0:
+            is_firm = self._has_one_master or attempt.code == 0
+            if attempt.is_logical and attempt.queue_offset >= 0 and is_firm:
                 events.append((attempt.sent_us, 0, attempt))
                 events.append((attempt.answered_us, 1, attempt))
         before: dict[int, int] = {}

@@ -7,6 +7,7 @@ The consumer reads all logical queues by logical offsets, commits them, and begi
 brokers say was committed.
 """
 
+from collections.abc import Callable
 from random import Random
 
 from tandemq.codec.record.record import decode_message, parse_record, record_fault
@@ -143,17 +144,19 @@ class LogicalConsumer(RawClient):
         expected: ExpectedState,
         queues: LogicalQueues,
         brokers: dict[str, BrokerRef],
+        master_of: Callable[[str], str],
         random: Random,
         name_servers: tuple[str, ...],
         *,
         suspend_ms: int,
     ) -> None:
-        """`brokers`: the members by address."""
+        """`brokers`: the members by address. `master_of`: returns the address of a group's master."""
         super().__init__("cl", random, name_servers)
         self._world = world
         self._expected = expected
         self._queues = queues
         self._brokers = brokers
+        self._master_of = master_of
         self._suspend_ms = suspend_ms
         self._deliveries = Deliveries(world, expected, self.name, LOGICAL_GROUP)
         self._cursors: list[_Cursor] = []
@@ -325,6 +328,7 @@ class LogicalConsumer(RawClient):
             group = self._brokers[message.store_host].group
             self._queues.delivered(cursor.number, message, group, offset, expected)
             expected = offset + 1
-            wanted = self._deliveries.given(leader.address, group, STATIC_TOPIC, message)
+            address = leader.address if group == leader.group else self._master_of(group)
+            wanted = self._deliveries.given(address, group, STATIC_TOPIC, message)
             self._deliveries.finished.add(wanted.key)
         return True

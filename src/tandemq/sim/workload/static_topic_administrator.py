@@ -13,7 +13,7 @@ Source: RocketMQ MQAdminUtils.remappingStaticTopic, TopicQueueMappingUtils.remap
 """
 
 import json
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from random import Random
 from typing import Any, NamedTuple
@@ -72,13 +72,20 @@ class _Move(NamedTuple):
 class StaticTopicAdministrator(RawClient):
     """Creates the topic, then moves queues; `is_stopped` ends it after the present move."""
 
-    def __init__(self, world: World, queues: LogicalQueues, masters: dict[str, str], random: Random) -> None:
-        """`masters`: addresses by broker group."""
+    def __init__(
+        self, world: World, queues: LogicalQueues, groups: list[str], master_of: Callable[[str], str], random: Random
+    ) -> None:
+        """`master_of`: returns the address of a group's master at this moment."""
         super().__init__("mover", random, ())
         self._world = world
         self._queues = queues
-        self._masters = masters
+        self._groups = sorted(groups)
+        self._master_of = master_of
         self._work = self._all_work()
+        self.on_sent: Callable[[str], None] = lambda _: None
+        """Called with the group whose master is sent its part of a mapping."""
+        self.on_confirmed: Callable[[str], None] = lambda _: None
+        """Called with the group whose master confirmed it."""
         self.is_stopped = False
         self.is_idle = False
         """Whether no move is in progress."""
@@ -98,7 +105,7 @@ class StaticTopicAdministrator(RawClient):
         if isinstance(wanted, int):
             self.after(wanted, partial(self._go_on, None))
         else:
-            self.ask(self._masters[wanted.group], wanted.command, TIMEOUT_MS, self._go_on)
+            self.ask(self._master_of(wanted.group), wanted.command, TIMEOUT_MS, self._go_on)
 
     def _all_work(self) -> Steps:
         yield self.random.randrange(500, 3_000)
@@ -141,10 +148,12 @@ class StaticTopicAdministrator(RawClient):
 
     def _is_refused(self, group: str, part: _Part) -> Steps:
         """Write a broker's part; return whether that was not confirmed."""
+        self.on_sent(group)
         answer = yield self._update(group, part)
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return True
         self._queues.confirmed(group, part.epoch, _placed(part))
+        self.on_confirmed(group)
         return False
 
     def _read(self, group: str) -> Steps:
@@ -162,11 +171,11 @@ class StaticTopicAdministrator(RawClient):
         """Return what all brokers have, once they answer."""
         found: dict[str, _Part] = {}
         while True:
-            for group in self._masters:
+            for group in self._groups:
                 part = yield from self._read(group)
-                if part is not None:
-                    found[group] = part
-            if len(found) == len(self._masters):
+                if part is not None and part.epoch >= self._queues.epoch_of(group):
+                    found[group] = part  # else it is that of a slave or of a former master
+            if len(found) == len(self._groups):
                 return found
             found.clear()
             yield 700
@@ -174,7 +183,7 @@ class StaticTopicAdministrator(RawClient):
     # The topic.
 
     def _create(self) -> Steps:
-        groups = sorted(self._masters)
+        groups = self._groups
         hosted: dict[str, dict[int, Segments]] = {group: {} for group in groups}
         for number in range(QUEUES):
             group = groups[number % len(groups)]
@@ -207,7 +216,8 @@ class StaticTopicAdministrator(RawClient):
         moved: dict[int, tuple[str, str]] = {}
         for number in sorted(self.random.sample(range(QUEUES), self.random.choice((1, 1, 2)))):
             last = self._queues.segments[number][-1]
-            target = self.random.choice([group for group in sorted(before) if group != last.group])
+            others = [group for group in self._groups if group != last.group]
+            target = self.random.choice(others or self._groups)
             queue_id = parts[target].queues
             segments = [*before[last.group].hosted[number], _segment(last.gen + 1, target, queue_id, -1)]
             for group in (last.group, target):

@@ -40,6 +40,8 @@ DRIFT_PPM = 15_000
 
 SECRETS = 0.25
 """Share of the seeds in which members have a secret."""
+STATIC_TOPICS = 0.3
+"""Share of the seeds with a static topic, of those whose groups are all `elect`."""
 SLAVE_READS = 1 / 3
 """Share of the seeds in which slaves deliver old messages."""
 
@@ -169,6 +171,15 @@ def with_slave_reads(plan: GroupsPlan, random: Random) -> GroupsPlan:
         return plan
     base = replace(plan.base, slave_read_enable=True, memory_ratio_max=random.choice((0, 20)))
     return replace(plan, base=base, memory_bytes=40_000)
+
+
+def with_static_topic(plan: GroupsPlan, random: Random) -> GroupsPlan:
+    """Return the plan with a static topic in some of the seeds whose groups are all `elect`.
+
+    Its own generator keeps the other seeds as they are.
+    """
+    is_elect = all(mode_of(group) is Mode.ELECT for group in plan.groups)
+    return replace(plan, has_static_topic=random.random() < STATIC_TOPICS and is_elect)
 
 
 class GroupCluster(Cluster):
