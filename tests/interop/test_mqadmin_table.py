@@ -1,7 +1,7 @@
 """Every command of mqadmin 4.9.8 and 5.3.3 against TandemQ: it does its work, or prints why not and what to do.
 
-All rows of a version are one test: as tests of their own each worker of `make interop` would run them all first. The
-JVMs of 5.3.3 run beside each other, because its mqadmin often waits for 3 s when its client shuts down.
+Each row is a subtest of the test of its version: as tests of their own, each worker of `make interop` would run all of
+them first. The JVMs of 5.3.3 run beside each other, because its mqadmin often waits for 3 s when its client shuts down.
 """
 
 from __future__ import annotations
@@ -136,11 +136,14 @@ class Table:
 
 
 @pytest.mark.parametrize("version", BOTH)
-def test_every_command_works_or_prints_why_not(version: str, node: Node, tmp_path: Path) -> None:
+def test_every_command_works_or_prints_why_not(
+    version: str, node: Node, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
     table = Table(version, node, tmp_path)
     table.run()
-    problems = [problem for row in rows(version) for problem in table.problems(row)]
-    assert not problems, "\n\n".join(problems)
+    for row in rows(version):
+        with subtests.test(row.command, arguments=row.arguments):
+            assert not list(table.problems(row))
 
 
 @pytest.mark.parametrize("version", BOTH)
