@@ -483,7 +483,7 @@ def test_broker_that_may_not_be_read_forwards_no_pull(brokers: WiredBrokers) -> 
 
 
 def test_broker_that_may_not_be_read_is_not_busy_after_a_change_of_a_mapping(brokers: WiredBrokers) -> None:
-    """Seed 1000005 of the simulation."""
+    """Found by the simulation: pulls that may not be answered were taken for work, turn after turn."""
     pull = brokers["a"].node.pull
     brokers.create("S", {0: [segment(0, "a", 0, 0)]})
     brokers.send("a", "S", 0, b"first")
