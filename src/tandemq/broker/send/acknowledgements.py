@@ -174,10 +174,14 @@ class Acknowledgements:
         self._role.role.saved(settled, error, now)
         for waiting in self._unsaved:
             if waiting.change <= settled:
-                data = encode_command(waiting.answer)
+                role, answer = self._role.role, waiting.answer
+                refusal = role.refusal(waiting.request.code)
+                if refusal is not None:  # it may not be known to the member that serves now
+                    answer = waiting.request.answer(ResponseCode.NO_PERMISSION, remark=refusal)
+                data = encode_command(answer)
                 if error is not None:
                     data = recode(data, ResponseCode.SYSTEM_ERROR, remark=f"in effect, but not saved yet: {error}")
-                elif self._role.role.holds(waiting.link, waiting.request, waiting.answer):
+                elif refusal is None and role.holds(waiting.link, waiting.request, answer):
                     continue
                 turn.send(waiting.link, data)
         self._unsaved = [waiting for waiting in self._unsaved if waiting.change > settled]

@@ -9,7 +9,7 @@ from tandemq.model.codes import ResponseCode
 from tests.spec import spec
 from tests.unit.broker.failover.registry_group import Broker, RegistryGroup
 from tests.unit.broker.ha.group import Group
-from tests.unit.broker.harness import Harness, messages_in, send_fields
+from tests.unit.broker.harness import Harness, messages_in, run_job, send_fields
 from tests.unit.broker.static_topics.wired import mapping_body, segment
 
 TOPIC = "Static"
@@ -100,6 +100,31 @@ def test_confirmed_mapping_is_that_of_the_next_master_too(tmp_path: Path) -> Non
     assert answer is not None
     assert answer.code == ResponseCode.SUCCESS
     assert slave.node.topics.mappings.table[TOPIC].epoch == 2_000
+
+
+@spec("L04")
+def test_mapping_that_is_saved_when_another_member_serves_is_not_confirmed(tmp_path: Path) -> None:
+    """The next master does not have it."""
+    group = RegistryGroup(tmp_path, Mode.ELECT)
+    master = group.brokers[0]
+    create(master)
+    group.settle()
+    body = mapping_body(TOPIC, master.config.broker_name, {0: [segment(0, master.config.broker_name, 1, 0)]}, total=1)
+    fields = {"topic": TOPIC, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
+    master.run_jobs = False
+    opaque = master.send_request(Code.UPDATE_AND_CREATE_STATIC_TOPIC, fields, dumps(body | {"epoch": 2_000}))
+    group.cut_off, group.apart = {0}, {0}
+    group.pass_time(6_000)
+    assert group.serving is group.brokers[1]
+    assert master.answer_to(opaque) is None
+
+    master.run_jobs = True
+    for job in master.jobs:
+        master.turn([], [run_job(job)])
+
+    answer = master.answer_to(opaque)
+    assert answer is not None
+    assert answer.code == ResponseCode.NO_PERMISSION
 
 
 def test_member_that_does_not_serve_refuses_logical_queues(tmp_path: Path) -> None:
