@@ -8,8 +8,10 @@ Source: docs/guides/pipeline.md, "The lake"; Spark's OffsetSeqLog, StreamMetadat
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable
+from itertools import chain, count
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -25,6 +27,8 @@ COMPACT_EVERY = 100
 """Number of commits between two compactions."""
 VACUUM_EVERY_S = 86_400
 """Interval of vacuums; the first one follows the first compaction."""
+_starting = threading.Lock()
+"""Held from the choice of a query's name until the query has it."""
 
 
 def checkpoint_place(given: Place) -> Location:
@@ -63,11 +67,16 @@ def start_query(
     """Start a query that passes each micro-batch to `commit`.
 
     Args:
-        name: of the query, in Spark's UI and progress reports; a session has each name once at a time.
+        name: of the query, in Spark's UI and progress reports; with a number behind it while another query of the
+            session has the name, which Spark would refuse.
         every: trigger interval; "" for trigger availableNow.
     """
-    writer = rows.writeStream.queryName(name).foreachBatch(commit).option("checkpointLocation", checkpoint.url)
-    return (writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)).start()
+    writer = rows.writeStream.foreachBatch(commit).option("checkpointLocation", checkpoint.url)
+    writer = writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)
+    with _starting:
+        active = {query.name for query in rows.sparkSession.streams.active}
+        names = chain([name], (f"{name} ({number})" for number in count(2)))
+        return writer.queryName(next(one for one in names if one not in active)).start()
 
 
 def run_to_end(query: StreamingQuery, commit_error: Callable[[], LocalError | None]) -> None:
