@@ -20,7 +20,7 @@ cdef object timer_head(Record *record):
     cdef Text value, topic, key, out
     cdef Bytes name
     cdef bint is_delete = False, is_rolled = False
-    cdef int64_t out_ms = 0
+    cdef int64_t out_ms = 0, prepared = <int64_t>big_64(record.body - 12)
     topic.size = key.size = out.size = 0
     topic.data = key.data = out.data = NULL
     while start < size:
@@ -43,7 +43,7 @@ cdef object timer_head(Record *record):
             elif is_named(name, split - start, b"TIMER_ROLL_TIMES", 16):
                 is_rolled = not is_named(value.data, value.size, b"0", 1)
         start = stop + 1
-    if record.sys_flag & TRANSACTION_BITS or not is_topic_name(topic):
+    if record.sys_flag & TRANSACTION_BITS or prepared < 0 or not is_topic_name(topic):
         return None
     if not read_number(out, <int64_t>1 << 60, &out_ms):
         return None
@@ -53,7 +53,7 @@ cdef object timer_head(Record *record):
         PyUnicode_DecodeUTF8(<char *>key.data, key.size, "replace") if key.size else "",
         is_delete,
         is_rolled,
-        <int64_t>big_64(record.body - 12) - 1,
+        prepared - 1,
         record.store_ms,
     )
 
@@ -66,7 +66,7 @@ def timer_heads(bytes data, int64_t base, bytes entries, int64_t queue_offset, b
     cdef Record record
     cdef list found = []
     for number in range(PyBytes_GET_SIZE(entries) // ENTRY_BYTES):
-        at = <int64_t>big_64(entry) - base
+        at = <int64_t>(big_64(entry) - <uint64_t>base)
         size = <int32_t>big_32(entry + 8)
         entry += ENTRY_BYTES
         if not (RECORD_BYTES_MIN <= size <= length and 0 <= at <= length - size):
@@ -144,7 +144,7 @@ def timer_copies(bytes data, int64_t base, bytes entries, int64_t queue_offset, 
     cdef Record record
     cdef Text kept
     for number in range(len(found)):
-        at = <int64_t>big_64(entry) - base
+        at = <int64_t>(big_64(entry) - <uint64_t>base)
         entry += ENTRY_BYTES
         if found[number] is None:
             continue

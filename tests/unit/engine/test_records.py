@@ -339,6 +339,33 @@ def batched_by_four(numbers: bytes) -> Iterator[tuple[int, int, int, int]]:
     return Struct("=4q").iter_unpack(numbers)
 
 
+@pytest.mark.parametrize("prepared", [-1 << 63, -2, 0, (1 << 63) - 1])
+def test_timed_message_with_any_offset_of_the_one_before(compiled: ModuleType, prepared: int) -> None:
+    """Regression: the smallest offset overflowed."""
+    host = encode_host(b"\x7f\0\0\1", 9)
+    record = encode_record(
+        topic=b"W",
+        queue_id=0,
+        queue_offset=0,
+        log_offset=0,
+        body=b"x",
+        properties=b"TIMER_OUT_MS\x015\x02REAL_TOPIC\x01T\x02",
+        flag=0,
+        sys_flag=0,
+        born_ms=1,
+        born_host=host,
+        store_ms=1,
+        store_host=host,
+        prepared_offset=prepared,
+    )
+    entry = bytes(8) + len(record).to_bytes(4) + bytes(8)
+    [head] = compiled.timer_heads(record, 0, entry, 0, b"W")
+    assert head in (None, (5, "T", "", False, False, prepared - 1, 1))
+    assert (head is None) == (compiled is python or prepared < 0)
+    far = (1 << 63).to_bytes(8) + entry[8:]
+    assert compiled.timer_heads(record, 1, far, 0, b"W") == [None]
+
+
 # Messages.
 
 
