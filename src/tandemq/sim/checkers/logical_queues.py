@@ -233,7 +233,10 @@ class LogicalQueues:
     def _poll(self) -> None:
         for group, confirmed in self._epochs.items() if not self.was_forced() else ():
             host = self._cluster.master(next(one for one in self._cluster.plan.groups if one.name == group))
-            if host.broker is None or not (self._has_one_master or host.broker.send.refusal is None):
+            process = host.process
+            if host.broker is None or process is None or process.paused_until_us >= self._world.now_us:
+                continue  # a paused one does not know yet that another member serves
+            if not (self._has_one_master or host.broker.send.refusal is None):
                 continue
             mapping = self.mapping_of(host)
             if mapping is None or mapping.epoch < confirmed:
