@@ -28,6 +28,7 @@ SELECTING_GROUP = "GS"
 SELECTION = "(TAGS IN ('A', 'C') AND NOT (KEYS STARTSWITH 'k3')) OR (TAGS IS NULL AND X = 'p0')"
 TIMEOUT_MS = 4_000
 SLACK_MS = 1_000
+LATE_MS = 20
 PACE_MS = 1_500
 
 
@@ -80,15 +81,19 @@ class RequestingApplication(Application):
         ticket.then(partial(self._ended, ticket))
         if self.random.random() < 0.1:
             self.after(self.random.randrange(1, TIMEOUT_MS), now, partial(self._give_up, ticket))
-        self.after(TIMEOUT_MS + SLACK_MS, now, partial(self._judge_end, ticket))
+        due_ms = now.mono_ms + TIMEOUT_MS + SLACK_MS
+        self.after(TIMEOUT_MS + SLACK_MS, now, partial(self._judge_end, ticket, due_ms))
         self.after(self.random.randrange(PACE_MS // 4, PACE_MS * 2), now, self._step)
 
     def _give_up(self, ticket: RequestTicket, _now: Now) -> None:
         if self._open.pop(ticket, None) is not None:
             self.client.requester.forget(ticket)
 
-    def _judge_end(self, ticket: RequestTicket, _now: Now) -> None:
+    def _judge_end(self, ticket: RequestTicket, due_ms: int, now: Now) -> None:
         if ticket in self._open:
+            if now.mono_ms > due_ms + LATE_MS:  # it was paused, so that the client's own timers come now as well
+                self.after(SLACK_MS, now, partial(self._judge_end, ticket, now.mono_ms + SLACK_MS))
+                return
             raise Violation("I20", f"{self.name} has neither a reply nor an error for {self._open[ticket].key}")
 
     def _ended(self, ticket: RequestTicket, _settled: Ticket[ReplyMessage]) -> None:
