@@ -65,6 +65,8 @@ def test_query_says_which_brokers_of_a_topic_are_not_registered(tandemq_cluster:
     assert line_of(names) == f"NoRoute: its order configuration names broker-b {away} ({START_IT}no broker)"
     ask(names, RequestCode.DELETE_KV_CONFIG, entry)
     tandemq_cluster.broker("broker-a").start()
+    # It registers after its start.
+    tandemq_cluster.wait_until(lambda: "no broker is registered" not in line_of(names, subscribe="Order"))
     assert line_of(names, subscribe="Order").startswith("ConfigError: no name server knows the topic 'Order' (there")
 
 
