@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tandemq.cli.spark.session import LINE_EVERY_S, REPORT_EVERY_S, run_into_lake, session_options, spark_session
+from tandemq.cli.spark.parameters import common_options, filling_options, new_lake_argument
+from tandemq.cli.spark.session import LINE_EVERY_S, REPORT_EVERY_S, run_into_lake, spark_session
 from tandemq.cli.support.client_session import DEFAULT_NAME_SERVERS
-from tandemq.cli.support.output import json_option, show_facts
-from tandemq.cli.support.paths import LakePath, lake_location, storage_option
+from tandemq.cli.support.output import show_facts
+from tandemq.cli.support.paths import lake_location
 from tandemq.cli.support.tls import spark_tls
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ ALLOW_LOSS = {"failOnDataLoss=false continues without them": "--allow-loss conti
 
 
 @click.command()
-@click.argument("lake", type=LakePath(file_okay=False, path_type=Path))
+@new_lake_argument
 @click.option(
     "--namesrv",
     "-n",
@@ -39,29 +40,13 @@ ALLOW_LOSS = {"failOnDataLoss=false continues without them": "--allow-loss conti
     type=click.Choice(["any", "slave", "master"]),
     help="Members to read: slaves first, slaves only, or the master first.",
 )
-@click.option(
-    "--checkpoint",
-    type=LakePath(path_type=Path),
-    help="Spark's checkpoint, a local or HDFS directory; by default within a local lake.",
+@filling_options(
+    "messages",
+    click.option(
+        "--batch-messages", default=1_000_000, show_default=True, type=click.IntRange(1), help="Messages per commit."
+    ),
 )
-@click.option("--follow", is_flag=True, help="Continue with new messages until interrupted.")
-@click.option("--every", default="1 second", show_default=True, help="With --follow: interval of commits.")
-@click.option(
-    "--batch-messages", default=1_000_000, show_default=True, type=click.IntRange(1), help="Messages per commit."
-)
-@click.option(
-    "--vacuum-hours",
-    default=168,
-    show_default=True,
-    type=click.IntRange(0),
-    help="With --follow: delete once a day files that left LAKE more than so many hours ago; 0: never.",
-)
-@click.option(
-    "--allow-loss", is_flag=True, help="Continue without messages that retention has deleted, instead of failing."
-)
-@storage_option
-@session_options
-@json_option
+@common_options
 def collect(
     lake: Path | str,
     namesrv: str,

@@ -11,11 +11,21 @@ import click
 
 from tandemq.cli.spark.collect import collect
 from tandemq.cli.spark.dataset import expire, remove, state
+from tandemq.cli.spark.parameters import (
+    EXISTING,
+    common_options,
+    filling_options,
+    lake_argument,
+    new_lake_argument,
+    range_option,
+    session_options,
+    state_option,
+)
 from tandemq.cli.spark.pipeline import pipeline
 from tandemq.cli.spark.replay import replay
-from tandemq.cli.spark.session import ProgressLine, clear_errors, run_into_lake, session_options, spark_session
+from tandemq.cli.spark.session import ProgressLine, clear_errors, run_into_lake, spark_session
 from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows
-from tandemq.cli.support.paths import LakePath, LocalPath, lake_location, lake_locations, storage_option
+from tandemq.cli.support.paths import LocalPath, lake_location, lake_locations, storage_option
 from tandemq.config.settings import DELAY_LEVELS, parse_delay_levels
 from tandemq.errors import ConfigError
 
@@ -31,18 +41,8 @@ ALLOW_LOSS = {
 """Hints of the source, in terms of the options of the commands."""
 
 directory = LocalPath(exists=True, file_okay=False, path_type=Path)
-log_directory = LakePath(exists=True, file_okay=False, path_type=Path)
 store_argument = click.argument("store", type=directory)
-lake_argument = click.argument("lake", type=LakePath(file_okay=False, path_type=Path))
-source_argument = click.argument("source", type=LakePath(exists=True, file_okay=False, path_type=Path))
-state_option = click.option(
-    "--state",
-    type=LocalPath(dir_okay=False, path_type=Path),
-    help="Keep results in this file, and resume from it after an interruption.",
-)
-range_option = click.option(
-    "--range-bytes", default=64 << 20, show_default=True, type=click.IntRange(1 << 16), help="Bytes of log per task."
-)
+source_argument = click.argument("source", type=EXISTING)
 
 
 @click.group()
@@ -74,31 +74,15 @@ def lost_bytes(lost: Sequence[Mapping[str, Any]]) -> int:
 
 @spark.command()
 @store_argument
-@lake_argument
+@new_lake_argument
 @click.option("--broker-name", help="Value of the column of that name; by default the store directory's name.")
-@click.option(
-    "--checkpoint",
-    type=LakePath(path_type=Path),
-    help="Spark's checkpoint, a local or HDFS directory; by default within a local lake.",
+@filling_options(
+    "records",
+    click.option(
+        "--batch-bytes", default=4 << 30, show_default=True, type=click.IntRange(1), help="Bytes of log per commit."
+    ),
 )
-@click.option("--follow", is_flag=True, help="Continue with new records until interrupted.")
-@click.option("--every", default="1 second", show_default=True, help="With --follow: interval of commits.")
-@click.option(
-    "--batch-bytes", default=4 << 30, show_default=True, type=click.IntRange(1), help="Bytes of log per commit."
-)
-@click.option(
-    "--vacuum-hours",
-    default=168,
-    show_default=True,
-    type=click.IntRange(0),
-    help="With --follow: delete once a day files that left LAKE more than so many hours ago; 0: never.",
-)
-@click.option(
-    "--allow-loss", is_flag=True, help="Continue without records that retention has deleted, instead of failing."
-)
-@storage_option
-@session_options
-@json_option
+@common_options
 def archive(
     store: Path,
     lake: Path | str,
@@ -189,12 +173,10 @@ def vacuum(lake: Path | str, hours: int, dry_run: bool, storage: tuple[str, ...]
 
 
 @spark.command()
-@click.argument("store", type=log_directory)
+@click.argument("store", type=EXISTING)
 @range_option
 @state_option
-@storage_option
-@session_options
-@json_option
+@common_options
 def scrub(
     store: Path | str,
     range_bytes: int,
@@ -227,13 +209,11 @@ def scrub(
 
 
 @spark.command()
-@click.argument("first", type=log_directory)
-@click.argument("second", type=log_directory)
+@click.argument("first", type=EXISTING)
+@click.argument("second", type=EXISTING)
 @range_option
 @state_option
-@storage_option
-@session_options
-@json_option
+@common_options
 def audit(
     first: Path | str,
     second: Path | str,
@@ -306,7 +286,6 @@ def audit(
 @click.option("--delays", default=DELAY_LEVELS, show_default=True, help="The broker's messageDelayLevel.")
 @range_option
 @session_options
-@json_option
 def rebuild(
     store: Path,
     output: Path,
@@ -353,9 +332,7 @@ def rebuild(
 @source_argument
 @range_option
 @state_option
-@storage_option
-@session_options
-@json_option
+@common_options
 def stats(
     source: Path | str,
     range_bytes: int,
@@ -408,9 +385,7 @@ def _show_stats(found: "LogStatistics") -> None:
 @click.option("--title", help="Title of the page; by default from the name of SOURCE.")
 @range_option
 @state_option
-@storage_option
-@session_options
-@json_option
+@common_options
 def report(
     source: Path | str,
     page: Path,

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tandemq.cli.spark.session import ProgressLine, session_options, spark_session
+from tandemq.cli.spark.parameters import EXISTING, common_options, lake_argument
+from tandemq.cli.spark.session import ProgressLine, spark_session
 from tandemq.cli.support.durations import parse_duration, parse_time
-from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows, time_text
-from tandemq.cli.support.paths import LakePath, LocalPath, lake_location, lake_locations, storage_option
+from tandemq.cli.support.output import show_facts, show_json, show_rows, time_text
+from tandemq.cli.support.paths import LocalPath, lake_location, lake_locations
 
 if TYPE_CHECKING:
     from tandemq.spark.jobs.removal import Removal
 
 EXIT_LEFT = 3
-lake_directory = LakePath(exists=True, file_okay=False, path_type=Path)
-lake_argument = click.argument("lake", type=lake_directory)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -30,12 +29,12 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 @click.command()
-@click.option("--lake", "lakes", multiple=True, type=lake_directory, help="Remove from this lake; repeatable.")
+@click.option("--lake", "lakes", multiple=True, type=EXISTING, help="Remove from this lake; repeatable.")
 @click.option(
     "--log",
     "logs",
     multiple=True,
-    type=lake_directory,
+    type=EXISTING,
     help="Remove from the log files in this directory or at this URL, or in the store directory of a stopped broker; "
     "repeatable.",
 )
@@ -49,9 +48,7 @@ def _pair(text: str) -> tuple[str, str]:
 @click.option(
     "--report", "page", type=LocalPath(dir_okay=False, path_type=Path), help="Also write the report to this JSON file."
 )
-@storage_option
-@session_options
-@json_option
+@common_options
 def remove(
     lakes: tuple[Path | str, ...],
     logs: tuple[Path | str, ...],
@@ -130,9 +127,7 @@ def _show_removal(results: "list[Removal]", not_reached: list[str], *, dry_run: 
 @click.option("--before", metavar="TIME", help="Delete messages stored before this time: 2024-05-31T13:00Z.")
 @click.option("--topic", "topics", multiple=True, help="Only of this topic; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only count them.")
-@storage_option
-@session_options
-@json_option
+@common_options
 def expire(
     lake: Path | str,
     older_than: str | None,
@@ -180,11 +175,12 @@ def expire(
     "--latest-by-key", is_flag=True, help="Only the last message of each key; one with an empty body deletes it."
 )
 @click.option(
-    "--output", type=LocalPath(path_type=Path), help="Write the messages to this new directory, as Parquet files."
+    "--output",
+    metavar="DIRECTORY",
+    type=LocalPath(path_type=Path),
+    help="Write the messages to this new directory, as Parquet files.",
 )
-@storage_option
-@session_options
-@json_option
+@common_options
 def state(
     lake: Path | str,
     topics: tuple[str, ...],

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tandemq.cli.spark.session import session_options, spark_session
+from tandemq.cli.spark.parameters import common_options, lake_argument
+from tandemq.cli.spark.session import spark_session
 from tandemq.cli.support.client_session import DEFAULT_NAME_SERVERS, quiet
 from tandemq.cli.support.durations import duration_text, parse_byte_rate, parse_rate, parse_time
 from tandemq.cli.support.members import ask_json
-from tandemq.cli.support.paths import LakePath, LocalPath, lake_location, storage_option
+from tandemq.cli.support.paths import LocalPath, lake_location
 from tandemq.cli.support.tls import spark_tls
 from tandemq.errors import ConfigError, NetworkError, RemoteError
 from tandemq.model.codes import RequestCode
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("lake", type=LakePath(exists=True, file_okay=False, path_type=Path))
+@lake_argument
 @click.option("--to-topic", metavar="TOPIC", help="Send messages to this topic.")
 @click.option("--to-same-topics", is_flag=True, help="Send each message to the topic it was in.")
 @click.option(
@@ -67,9 +68,7 @@ if TYPE_CHECKING:
     help="Size of a log file: mappedFileSizeCommitLog of the group's brokers.",
 )
 @click.option("--epochs-of", metavar="HOST:PORT", help="Take the epochs of the log from this broker, the master.")
-@storage_option
-@session_options
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@common_options
 def replay(
     lake: Path | str,
     to_topic: str | None,

@@ -4,7 +4,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 REPORT_EVERY_S = 0.5
 LINE_EVERY_S = 10.0
 NAME_CHARACTERS_MAX = 300
-
-
-def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options --master and --conf."""
-    command = click.option("--conf", "conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; repeatable.")(
-        command
-    )
-    return click.option(
-        "--master", help="Spark's master: local[N], or a cluster's address.  [default: local[*], or spark-submit's]"
-    )(command)
 
 
 @contextmanager

@@ -29,9 +29,11 @@ class LocalPath(click.Path):
 
 
 class LakePath(click.Path):
-    """A local directory, or the URL of a lake, as text."""
+    """A local directory, or the URL of a lake or of a log, as text."""
 
-    name = "directory or URL"
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:  # noqa: ARG002  # click's
+        """Return the word for values of an option in help texts; arguments have their own."""
+        return "DIRECTORY|URL" if isinstance(param, click.Option) else None
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Convert a value to a path or the text of a URL.
