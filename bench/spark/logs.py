@@ -18,7 +18,9 @@ from tandemq.codec.record.record import encode_host, encode_record
 from tandemq.spark.sources.log.files import LogFileReader, log_end, open_log
 
 GROUP_S = 0.01
+TOPICS = 3
 QUEUES = 8
+"""Of each topic. No divisor in common with TOPICS, so that each queue gets every TOPICS × QUEUES-th record."""
 LIVE_BODY_BYTES = 128
 HOSTS = [encode_host(bytes([127, 0, 0, 1]), 40_000 + number) for number in range(16)]
 STORE_HOST = encode_host(bytes([127, 0, 0, 1]), 10_911)
@@ -41,9 +43,9 @@ class Maker:
         properties = _PROPERTIES % (number, number % 5, number)
         self.count += 1
         return encode_record(
-            topic=b"Orders%d" % (number % 3),
+            topic=b"Orders%d" % (number % TOPICS),
             queue_id=number % QUEUES,
-            queue_offset=number // QUEUES,
+            queue_offset=number // (TOPICS * QUEUES),
             log_offset=log_offset,
             body=_RANDOM_BYTES[start : start + length],
             properties=properties,
