@@ -41,7 +41,7 @@ def timers_forgotten() -> AbstractContextManager[Any]:
 
 def recalls_ignored() -> AbstractContextManager[Any]:
     """Requests not to deliver timed messages are not read."""
-    return patched(timer_damage.DamagedTimers, "target_of", lambda *_: None)
+    return patched(timer_damage.DamagedTimers, "request", lambda *_: timer_damage.ReadTimer(None))
 
 
 def recalls_lost() -> AbstractContextManager[Any]:

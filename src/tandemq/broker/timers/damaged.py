@@ -3,10 +3,14 @@
 The scrubber checks it. It is dropped once every replica has answered that it lacks the message too, or if the scrubber
 finds no damage within a minute and the message still does not verify.
 
+A delete request holds all the same, whichever of the two is repaired first: messages that an unreadable request may
+name wait for its repair, for a minute at most, and a request waits for the messages that it may name.
+
 Source: requirements G13, I12.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -17,13 +21,13 @@ from tandemq.broker.state.damage_table import LOST, WAITS, Damages
 from tandemq.broker.timers.pending import PendingTimers
 from tandemq.broker.timers.records import NoTimedMessage, TimedCopy, TimedMessage, TimerHead, read_copies, read_timed
 from tandemq.errors import DiskFailed, ProtocolError, StoreError
-from tandemq.model.message import TIMER_DELETE
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
 from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 DOUBT_MS = 60_000
-"""Time for the scrubber to find damage around a message that does not verify, before it is dropped."""
+"""Time for the scrubber to find damage around a message that does not verify, before it is dropped. Also the maximum
+delay of messages that an unreadable delete request may name."""
 RUN_MESSAGES = 64
 """Maximum number of consecutive messages that are read together."""
 TRIES = 16
@@ -37,11 +41,13 @@ class ReadTimer(NamedTuple):
     waits: bool = False
 
 
-class Restored(NamedTuple):
-    """A message that was damaged, whose time has not come."""
+class _Restored(NamedTuple):
+    """A message that was damaged, and can be read now."""
 
     queue_offset: int
     head: TimerHead
+    is_new: bool
+    """Whether its time and topic were unknown before."""
 
 
 class _Held(NamedTuple):
@@ -60,13 +66,18 @@ class DamagedTimers:
         self._damages = damages
         self._scrubber = scrubber
         self._held: dict[int, _Held] = {}
-        self._failing: dict[int, int] = {}
-        """Delete requests that could not be read, and since when."""
+        """By queue offset."""
+        self._times: Counter[int] = Counter()
+        """Number of them by time."""
+        self._unknown_ms = 0
+        """When the last one was noted of which the time is unknown; monotonic."""
+        self._requests: dict[int, _Held] = {}
+        """Delete requests of known times that could not be read, by queue offset; they stay in their slots."""
         self._found: dict[int, _Held] = {}
         """Found in this turn."""
         self._resolved: list[int] = []
         """Over, or back in their slots, with this turn."""
-        self.restored: list[Restored] = []
+        self._restored: list[_Restored] = []
 
     def __len__(self) -> int:
         """Return the number of messages that wait for their repair."""
@@ -80,17 +91,29 @@ class DamagedTimers:
     def clear(self) -> None:
         """Forget all of them."""
         self._held.clear()
-        self._failing.clear()
+        self._times.clear()
+        self._requests.clear()
         self.failed()
 
-    def hold(self, queue_offset: int, out_ms: int, now: Now) -> None:
-        """Note a message that waits for its repair; `out_ms` 0: its time is unknown."""
-        self._held[queue_offset] = _Held(out_ms, now.mono_ms)
+    def hold(self, queue_offset: int, now: Now) -> None:
+        """Note a message, or a delete request, of unknown time that waits for its repair."""
+        self._held[queue_offset] = _Held(0, now.mono_ms)
+        self._times[0] += 1
+        self._unknown_ms = now.mono_ms
 
     def first_ms(self) -> int:
-        """Return the earliest time of those that wait for their repair, with this turn's changes."""
-        held = self._held | self._found
-        return min([one.out_ms for at, one in held.items() if at not in self._resolved], default=1 << 62)
+        """Return the earliest time of those that waited for their repair before this turn, or do so from it on."""
+        return min([*self._times, *(one.out_ms for one in self._found.values())], default=1 << 62)
+
+    def may_have_message(self, out_ms: int) -> bool:
+        """Whether a message of a time may wait for its repair, with those found in this turn."""
+        if 0 in self._times or out_ms in self._times:
+            return True
+        return any(one.out_ms == out_ms for one in self._found.values())
+
+    def may_have_requests(self, now: Now) -> bool:
+        """Whether a delete request for any message may wait for its repair, and not for a minute yet."""
+        return 0 in self._times and now.mono_ms - self._unknown_ms < DOUBT_MS
 
     def to_try(self) -> list[int]:
         """Return some of them, each in its turn."""
@@ -103,39 +126,49 @@ class DamagedTimers:
         """Note that a message waits for its repair no more."""
         self._resolved.append(queue_offset)
 
+    def restore(self, queue_offset: int, head: TimerHead) -> None:
+        """Note that a message waits for its time again."""
+        self._restored.append(_Restored(queue_offset, head, is_new=not self._held[queue_offset].out_ms))
+        self._resolved.append(queue_offset)
+
     def committed(self, table: PendingTimers) -> None:
         """Apply the changes of this turn."""
         self._held |= self._found
+        self._times.update(one.out_ms for one in self._found.values())
         for queue_offset in self._resolved:
-            self._held.pop(queue_offset, None)
-        for queue_offset, head in self.restored:
-            table.restore(queue_offset, head.out_ms, head.topic, is_delete=head.is_delete)
+            out_ms = self._held.pop(queue_offset).out_ms
+            self._times[out_ms] -= 1
+            if not self._times[out_ms]:
+                del self._times[out_ms]
+        for queue_offset, head, is_new in self._restored:
+            table.restore(queue_offset, head.out_ms, is_delete=head.is_delete)
+            if is_new:
+                table.count(head.topic, -1 if head.is_delete else 1)
         self.failed()
 
     def failed(self) -> None:
         """Drop the changes of this turn."""
         self._found.clear()
         self._resolved.clear()
-        self.restored.clear()
+        self._restored.clear()
 
     # Reading.
 
-    def target_of(self, timers: ConsumeQueue, queue_offset: int, now: Now) -> tuple[str, str] | None:
-        """Return what a delete request names, and its topic; None if the request cannot be read.
+    def awaits_request(self, timers: ConsumeQueue, requests: Sequence[int], now: Now) -> bool:
+        """Whether one of the delete requests of a time could not be read, and waits for its repair still."""
+        if not self._requests:
+            return False
+        failing = next((one for one in requests if one in self._requests), None)
+        return failing is not None and self.request(timers, failing, now).waits
 
-        Raises:
-            DiskFailed: it cannot be read now. After a minute of failures it counts as one that cannot be read.
-        """
-        try:
-            timed = read_timed(self._store, timers, queue_offset)
-        except (ProtocolError, StoreError) as error:
-            since_ms = self._failing.setdefault(queue_offset, now.mono_ms)
-            if isinstance(error, DiskFailed) and now.mono_ms - since_ms < DOUBT_MS:
-                raise
-            log.error("timers: the delete request at offset %d cannot be read: %s", queue_offset, error)
-            return None
-        self._failing.pop(queue_offset, None)
-        return timed.message.properties.get(TIMER_DELETE, ""), timed.head.topic
+    def request(self, timers: ConsumeQueue, queue_offset: int, now: Now) -> ReadTimer:
+        """Return a delete request; one that still cannot be read after a minute counts as lost."""
+        read = self.read(timers, queue_offset, 0, now)
+        if read.waits:
+            since = self._requests.setdefault(queue_offset, self._found.pop(queue_offset, _Held(0, now.mono_ms)))
+            return read._replace(waits=now.mono_ms - since.since_ms < DOUBT_MS)
+        self._requests.pop(queue_offset, None)
+        return read
 
     def copies(self, timers: ConsumeQueue, messages: Sequence[int]) -> Iterator[TimedCopy | None]:
         """Yield messages of which nothing is damaged, read together; None for those that `read` reads.
@@ -180,7 +213,7 @@ class DamagedTimers:
             return self._doubt(timers, queue_offset, log_offset, out_ms, str(error), now)
 
     def _hold(self, queue_offset: int, log_offset: int, out_ms: int, reason: str, now: Now) -> ReadTimer:
-        if queue_offset not in self._held:
+        if queue_offset not in self._held and queue_offset not in self._requests:
             self._found[queue_offset] = _Held(out_ms, now.mono_ms)
             log.error("timers: the message at log offset %d waits for its repair: %s", log_offset, reason)
         return ReadTimer(None, waits=True)
@@ -193,7 +226,7 @@ class DamagedTimers:
         searches = not scrubber.entries.is_right(timers, queue_offset) and scrubber.suspect_entry(
             timers, queue_offset, f"{A_TIMER} found {reason}"
         )
-        held = self._held.get(queue_offset)
+        held = self._held.get(queue_offset) or self._requests.get(queue_offset)
         if held is None:
             scrubber.look_at(log_offset, A_TIMER, reason, now)
             return self._hold(queue_offset, log_offset, out_ms, reason, now)

@@ -104,11 +104,10 @@ class PendingTimers:
         self._count += len(later)
         self.seen = max(self.seen, later.seen)
 
-    def restore(self, queue_offset: int, out_ms: int, topic: str, *, is_delete: bool) -> None:
+    def restore(self, queue_offset: int, out_ms: int, *, is_delete: bool) -> None:
         """Enter a message, which was counted as waiting, in its slot."""
         slot = self._slot(out_ms)
         insort(slot.deletes if is_delete else slot.messages, queue_offset)
-        self.count(topic, -1 if is_delete else 1)
 
     def _slot(self, out_ms: int) -> Slot:
         slot = self.slots.get(out_ms)

@@ -21,7 +21,7 @@ from tandemq.broker.send.processor import SendPath
 from tandemq.broker.send.timed_message import precision_ms, rounded_down
 from tandemq.broker.state.schedule import Schedule
 from tandemq.broker.state.topics import Topic, Topics, internal_topic
-from tandemq.broker.timers.damaged import DamagedTimers, Restored
+from tandemq.broker.timers.damaged import DamagedTimers
 from tandemq.broker.timers.done_records import NOTHING, OFFSETS_MAX, TimerProgress, done_body, done_properties
 from tandemq.broker.timers.java_files import write_java_files
 from tandemq.broker.timers.loading import TimerLoader, last_done
@@ -30,12 +30,7 @@ from tandemq.broker.timers.pending import PendingTimers, RollTask, Slot
 from tandemq.broker.timers.records import TimedCopy, TimedMessage, read_head, read_timed
 from tandemq.broker.timers.timer_check import PATH, TimerCheck, check_of_java
 from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
-from tandemq.model.message import (
-    TIMER_DEQUEUED,
-    TIMER_ENQUEUED,
-    TIMER_ROLLS,
-    SysFlag,
-)
+from tandemq.model.message import TIMER_DELETE, TIMER_DEQUEUED, TIMER_ENQUEUED, TIMER_ROLLS, SysFlag
 from tandemq.model.topic import TIMER_DONE_TOPIC, TIMER_TOPIC
 from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.log.commit_log import AppendMessageResult
@@ -63,6 +58,7 @@ class _TakenSlot(NamedTuple):
     out_ms: int
     messages: int
     is_whole: bool
+    """Whether nothing is left in it, delete requests neither."""
 
 
 class _Targets:
@@ -193,7 +189,7 @@ class TimedMessages:
         self._progress = loader.progress
         self._progress_end = self._store.log.end
         for queue_offset in loader.unread:
-            self.damaged.hold(queue_offset, 0, now)
+            self.damaged.hold(queue_offset, now)
         self._plan_rolls(table, now)
         if len(table) or loader.over:
             log.info("timers: %d messages wait, %d more were delivered already", len(table), len(loader.over))
@@ -234,8 +230,10 @@ class TimedMessages:
             return
         end_ms = rounded_down(now.wall_ms, self.precision_ms)
         try:
-            self._deliver_repaired(timers, end_ms, now)
+            self._restore_repaired(timers, now)
             self._roll(table, timers, end_ms, now)
+            if self.damaged.may_have_requests(now):
+                return
             for out_ms in table.until(end_ms):
                 if not self._deliver_slot(timers, out_ms, table.slots[out_ms], now):
                     break
@@ -244,12 +242,20 @@ class TimedMessages:
             self._is_behind = False
 
     def _deliver_slot(self, timers: ConsumeQueue, out_ms: int, slot: Slot, now: Now) -> bool:
-        """Deliver the messages of a time, as many as this turn has room for; return whether those were all."""
+        """Deliver the messages of a time, as many as this turn has room for; return whether it has room for more.
+
+        All of them wait while one of their delete requests waits for its repair; the requests stay while one of the
+        messages does.
+        """
+        if not slot.messages and self.damaged.may_have_message(out_ms):
+            return True
+        if self.damaged.awaits_request(timers, slot.deletes, now):
+            return True
         turn = self._turn
         targets = self._targets_of(timers, out_ms, slot, now)
         if targets is None:
-            self._is_behind = True
-            return False
+            self._is_behind = turn.is_full
+            return not turn.is_full
         done = 0
         try:
             for copy in self.damaged.copies(timers, slot.messages):
@@ -259,16 +265,16 @@ class TimedMessages:
                 self._deliver_one(timers, slot.messages[done], out_ms, copy, targets, now)
                 done += 1
         finally:
-            is_whole = done == len(slot.messages)
+            is_whole = done == len(slot.messages) and not (slot.deletes and self.damaged.may_have_message(out_ms))
             if is_whole:
                 for queue_offset in slot.deletes:
                     turn.note_over(queue_offset, out_ms)
             if done or is_whole:
                 turn.slots.append(_TakenSlot(out_ms, done, is_whole))
-        return is_whole
+        return not turn.is_full
 
     def _targets_of(self, timers: ConsumeQueue, out_ms: int, slot: Slot, now: Now) -> _Targets | None:
-        """Return what the delete requests of a time name; None if this turn has no room to read them all."""
+        """Return what the delete requests of a time name; None if this turn cannot read them all."""
         found = self._targets
         if found is None or found.out_ms != out_ms or found.read > len(slot.deletes):
             found = self._targets = _Targets(out_ms)
@@ -276,10 +282,12 @@ class TimedMessages:
             if self._turn.is_full:
                 return None
             self._turn.room -= 1
-            target = self.damaged.target_of(timers, slot.deletes[found.read], now)
+            timed, waits = self.damaged.request(timers, slot.deletes[found.read], now)
+            if waits:
+                return None
             found.read += 1
-            if target is not None:
-                found.topics[target[0]] = target[1]
+            if timed is not None:
+                found.topics[timed.message.properties.get(TIMER_DELETE, "")] = timed.head.topic
         return found
 
     def _deliver_one(
@@ -338,25 +346,21 @@ class TimedMessages:
             prepared_offset=copy.log_offset + 1,
         )
 
-    def _deliver_repaired(self, timers: ConsumeQueue, end_ms: int, now: Now) -> None:
-        """Deliver messages that were damaged and can be read now."""
+    def _restore_repaired(self, timers: ConsumeQueue, now: Now) -> None:
+        """Enter messages and requests that were damaged and can be read now in their slots."""
         for queue_offset in self.damaged.to_try():
             if self._turn.is_full:
                 break
             self._turn.room -= 1
-            read = self.damaged.read(timers, queue_offset, 0, now)
-            timed = read.timed
-            if read.waits:
+            timed, waits = self.damaged.read(timers, queue_offset, 0, now)
+            if waits:
                 continue
+            self._is_behind = True
             if timed is None or self._was_over(queue_offset, timed):
                 self._turn.note_over(queue_offset, 0 if timed is None else timed.head.out_ms)
-            elif timed.head.out_ms >= end_ms:
-                self.damaged.restored.append(Restored(queue_offset, timed.head))
-            elif timed.head.is_delete:
-                self._turn.note_over(queue_offset, timed.head.out_ms)
+                self.damaged.resolved(queue_offset)
             else:
-                self._put_delivered(timed.copy(), queue_offset, now)
-            self.damaged.resolved(queue_offset)
+                self.damaged.restore(queue_offset, timed.head)
 
     def _was_over(self, queue_offset: int, timed: TimedMessage) -> bool:
         progress = self._progress
