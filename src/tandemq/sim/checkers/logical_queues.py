@@ -112,6 +112,11 @@ class LogicalQueues:
         """Return the highest epoch that a master of a group has confirmed; 0: none."""
         return self._epochs.get(group, 0)
 
+    def placed_in(self, group: str) -> set[int]:
+        """Return the logical queues whose last segment is in a group that has confirmed its offset."""
+        last = (segments[-1] for segments in self.segments.values())
+        return {segment.number for segment in last if segment.group == group and segment.placed_us is not None}
+
     # Sends and deliveries.
 
     def stored(self, attempt: Attempt, at: int, record: Record) -> None:

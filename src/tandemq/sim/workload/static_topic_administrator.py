@@ -173,12 +173,16 @@ class StaticTopicAdministrator(RawClient):
         while True:
             for group in self._groups:
                 part = yield from self._read(group)
-                if part is not None and part.epoch >= self._queues.epoch_of(group):
-                    found[group] = part  # else it is that of a slave or of a former master
+                if part is not None and self._is_present(group, part):
+                    found[group] = part
             if len(found) == len(self._groups):
                 return found
             found.clear()
             yield 700
+
+    def _is_present(self, group: str, part: _Part) -> bool:
+        """Whether a part has all that was confirmed; else it is that of a slave or of a former master."""
+        return part.epoch >= self._queues.epoch_of(group) and self._queues.placed_in(group) <= {*_placed(part)}
 
     # The topic.
 
