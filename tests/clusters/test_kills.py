@@ -14,7 +14,7 @@ from tandemq import PullConsumer
 from tandemq.model.message import UNIQ_KEY, StoredMessage
 from tandemq.run.local import LocalCluster
 from tandemq.spark.lake.delta import DeltaLake
-from tandemq.spark.sources.cluster.sink import unique_key
+from tandemq.spark.sources.cluster.outgoing import unique_keys
 from tests.blackbox.programs import wait_until
 from tests.clusters.conftest import RECORDS, SEGMENT_BYTES
 from tests.clusters.nodes import RUN_S, Nodes
@@ -255,5 +255,5 @@ def test_streams_and_a_batch_write_survive_killed_executors(
     found = by_key(names, "Written", count("Written"))
     assert sorted(found.values()) == list(range(WRITTEN))
     assert found.keys() == {
-        unique_key("one", "", part, row) for part in range(PARTS) for row in range(WRITTEN // PARTS)
+        unique_keys("one", "", part, row, 1) for part in range(PARTS) for row in range(WRITTEN // PARTS)
     }

@@ -1,25 +1,23 @@
 """Messages of the sink in batches, without Spark: what one request holds, and what becomes of messages it cannot."""
 
 from collections import Counter
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from tandemq.client.core.calls import Ticket
+from tandemq.client.producer.encoder import SendRequest
 from tandemq.codec.record.record import decode_messages
-from tandemq.errors import RecordTooLarge
+from tandemq.errors import RecordTooLarge, RemoteError
 from tandemq.model.message import Message, MessageQueue
 from tandemq.run.local import LocalCluster
 from tandemq.spark.runtime.client_pool import cluster_client
 from tandemq.spark.sources.cluster.options import sink_options
+from tandemq.spark.sources.cluster.outgoing import BATCH_BYTES, BATCH_MESSAGES, COMPRESS_ABOVE_BYTES, unique_keys
 from tandemq.spark.sources.cluster.plan import QueueRange
 from tandemq.spark.sources.cluster.reader import PullSettings, read_ranges
-from tandemq.spark.sources.cluster.sink import (
-    BATCH_BYTES,
-    BATCH_MESSAGES,
-    COMPRESS_ABOVE_BYTES,
-    Keyed,
-    _Sender,
-    make_batches,
-)
+from tandemq.spark.sources.cluster.sink import EncodedParcel, Keyed, MessageParcel, _Sender, make_batches, make_parcels
 from tests.spark.messages import make_topic
 
 
@@ -71,7 +69,8 @@ def test_messages_of_batches_are_stored_once_with_their_keys(tandemq_broker: Loc
     some = [keyed("A" if number % 5 else "B", number, number % 900) for number in range(1_500)]
     large = [keyed("A", number, COMPRESS_ABOVE_BYTES) for number in range(1_500, 1_510)]
     try:
-        sender.send([*some, *large])
+        sender.send([MessageParcel(batch) for batch in make_batches([*some, *large])])
+        sender.flush()
     finally:
         sender.close()
     for topic in ("A", "B"):
@@ -86,9 +85,62 @@ def test_message_that_is_refused_is_named_and_the_others_of_its_batch_are_stored
     bad = Message("A", b"x", properties={"p": "x" * 40_000}), f"{7:032X}"
     try:
         with pytest.raises(RecordTooLarge, match=f"1 messages are not acknowledged, the first to A with key {7:032X}"):
-            sender.send([*some[:7], bad, *some[8:]])
+            sender.send([MessageParcel([*some[:7], bad, *some[8:]])])
+            sender.flush()
     finally:
         sender.close()
     assert sorted(stored(tandemq_broker, "A")) == sorted(
         (message.body, key) for message, key in some if int(key, 16) != 7
+    )
+
+
+def test_encoded_rows_are_stored_once_with_their_keys(tandemq_broker: LocalCluster) -> None:
+    for topic in ("A", "B"):
+        make_topic(tandemq_broker.name_servers, topic)
+    options = sink_options({"nameServer": tandemq_broker.name_servers})
+    count = 1_510
+    bodies = [b"%d" % number + b"." * (number % 900 if number < 1_500 else 5_000) for number in range(count)]
+    topics = ["A" if number % 5 else "B" for number in range(count)]
+    rows = pa.RecordBatch.from_pydict({"value": bodies, "topic": topics})
+    keys = unique_keys("q", "", 0, 0, count)
+    parcels = make_parcels(rows, options, keys, 0)
+    assert all(isinstance(one, EncodedParcel) for one in parcels)
+    assert sum(one.count for one in parcels) == count
+    sender = _Sender(options)
+    try:
+        sender.send(parcels)
+        sender.flush()
+    finally:
+        sender.close()
+    for topic in ("A", "B"):
+        want = [(body, keys[at * 32 : at * 32 + 32]) for at, body in enumerate(bodies) if topics[at] == topic]
+        assert sorted(stored(tandemq_broker, topic)) == sorted(want)
+
+
+def test_encoded_message_that_is_refused_is_named_and_the_others_are_stored(
+    tandemq_broker: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(tandemq_broker.name_servers, "A")
+    options = sink_options({"nameServer": tandemq_broker.name_servers, "topic": "A"})
+    keys = unique_keys("q", "", 0, 0, 10)
+    bad = keys[7 * 32 : 8 * 32]
+    sender = _Sender(options)
+    begin = sender._producer.begin_encoded
+
+    def begin_or_refuse(request: SendRequest) -> Ticket[Any]:
+        if bad not in request.unique_keys:
+            return begin(request)
+        ticket: Ticket[Any] = Ticket()
+        ticket.fail(RemoteError("MESSAGE_ILLEGAL", code=13))
+        return ticket
+
+    monkeypatch.setattr(sender._producer, "begin_encoded", begin_or_refuse)
+    try:
+        sender.send(make_parcels(pa.RecordBatch.from_pydict({"body": [b"x"] * 10}), options, keys, 0))
+        with pytest.raises(RemoteError, match=f"1 messages are not acknowledged, the first to A with key {bad}: MESS"):
+            sender.flush()
+    finally:
+        sender.close()
+    assert sorted(key for _, key in stored(tandemq_broker, "A")) == sorted(
+        keys[at * 32 : at * 32 + 32] for at in range(10) if at != 7
     )

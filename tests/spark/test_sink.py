@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from tandemq.model.message import UNIQ_KEY
 from tandemq.run.local import LocalCluster
-from tandemq.spark.sources.cluster.sink import unique_key
+from tandemq.spark.sources.cluster.outgoing import unique_keys
 from tests.spark.messages import make_topic, numbered, send
 
 DRIVER = """
@@ -64,7 +64,7 @@ def test_repeated_write_gives_messages_with_the_same_keys(spark: SparkSession, t
     writer.save()
     keys = Counter(row.properties[UNIQ_KEY] for row in read(spark, tandemq_broker, "Copies").collect())
     assert set(keys.values()) == {2}
-    assert set(keys) == {unique_key("one", "", part, row) for part in (0, 1) for row in range(100)}
+    assert set(keys) == {unique_keys("one", "", part, row, 1) for part in (0, 1) for row in range(100)}
     assert read(spark, tandemq_broker, "Others").count() == 200
 
 
@@ -76,7 +76,7 @@ def test_wrong_rows_and_options_are_named(spark: SparkSession, tandemq_broker: L
         ("1 as body", {"topic": "T"}, "column body is int .it must be binary or string"),
         ("'x' as body", {"topc": "T"}, "the sink has no option 'topc' .did you mean 'topic'"),
         ("cast(null as string) as body", {"topic": "T"}, "row 0 of its partition has no body"),
-        ("'x' as body, 'a\x01b' as tags", {"topic": "T"}, "0x01 or 0x02"),
+        ("'x' as body, 'a\x01b' as tags", {"topic": "T"}, "row 0 of its partition: .*0x01 or 0x02"),
     ):
         frame = spark.range(1).selectExpr(*rows.split(", "))
         with pytest.raises(Exception, match=says):

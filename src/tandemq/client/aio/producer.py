@@ -17,6 +17,7 @@ from tandemq.client.aio.tracing import TracedClient, Tracing
 from tandemq.client.aio.transport import Shell, make_config
 from tandemq.client.core.calls import Ticket
 from tandemq.client.core.settings import ProducerOptions
+from tandemq.client.producer.encoder import SendRequest
 from tandemq.client.producer.machine import ProducerCore, Select, by_hash
 from tandemq.config.tls import ClientTls
 from tandemq.errors import ClosedError, LocalError
@@ -136,6 +137,14 @@ class Producer:
         )
         shell.wake()
         return tickets
+
+    def begin_encoded(self, request: SendRequest) -> Ticket[Any]:
+        """Start to send a message or batch that was validated and encoded already, and return its ticket, without
+        waiting: of one message as `begin`, of a batch a list of results. No span of `tracing` has it."""
+        shell, core = self._running()
+        ticket = core.send_prepared(request, shell.now)
+        shell.wake()
+        return ticket
 
     async def send(self, message: Message, **choice: Unpack[QueueChoice]) -> SendResult:
         """Send one message and wait for the response of the broker.

@@ -149,13 +149,24 @@ def prepare(message: Message, unique_key: str, options: ProducerOptions) -> Send
     if not isinstance(message, Message):
         raise TypeError(f"send a Message, not a {type(message).__name__}; several at once: send_batch")
     properties = _properties(message, unique_key, options)
-    body, sys_flag = message.body, 0
+    body, sys_flag = _compressed(message.body, options)
+    is_reply = bool(message.properties) and message.properties.get(MSG_TYPE) == REPLY_TYPE
+    return SendRequest(message.topic, body, properties, sys_flag, message.flag, (unique_key,), is_reply=is_reply)
+
+
+def single_request(topic: str, body: bytes, properties: str, unique_key: str, options: ProducerOptions) -> SendRequest:
+    """Return the send request of one message that is valid; `properties`: all of them, encoded."""
+    body, sys_flag = _compressed(body, options)
+    return SendRequest(topic, body, properties, sys_flag, 0, (unique_key,))
+
+
+def _compressed(body: bytes, options: ProducerOptions) -> tuple[bytes, int]:
+    """Return a body as it is sent, and its system flags."""
     if len(body) >= options.compress_above_bytes:
         packed = zlib.compress(body, options.compress_level)
         if len(packed) < len(body):
-            body, sys_flag = packed, int(SysFlag.COMPRESSED)
-    is_reply = bool(message.properties) and message.properties.get(MSG_TYPE) == REPLY_TYPE
-    return SendRequest(message.topic, body, properties, sys_flag, message.flag, (unique_key,), is_reply=is_reply)
+            return packed, int(SysFlag.COMPRESSED)
+    return body, 0
 
 
 def _properties(message: Message, unique_key: str, options: ProducerOptions) -> str:
@@ -210,15 +221,16 @@ def prepare_batches(
         part = BatchPart(message.flag, message.body, _properties(message, unique_key, options).encode())
         part_size = _PART_OVERHEAD + len(part.body) + len(part.properties)
         if parts and size + part_size > options.batch_bytes_max:
-            batches.append(_batch(topic, parts, keys, wait_store_ok=wait_store_ok))
+            batches.append(batch_request(topic, encode_batch(parts), tuple(keys), wait_store_ok=wait_store_ok))
             parts, keys, size = [], [], 0
         parts.append(part)
         keys.append(unique_key)
         size += part_size
-    batches.append(_batch(topic, parts, keys, wait_store_ok=wait_store_ok))
+    batches.append(batch_request(topic, encode_batch(parts), tuple(keys), wait_store_ok=wait_store_ok))
     return batches
 
 
-def _batch(topic: str, parts: list[BatchPart], keys: list[str], *, wait_store_ok: bool) -> SendRequest:
+def batch_request(topic: str, body: bytes, unique_keys: tuple[str, ...], *, wait_store_ok: bool = True) -> SendRequest:
+    """Return the send request of several messages that are valid; `body`: all of them, encoded."""
     properties = encode_properties({WAIT: "true" if wait_store_ok else "false"})
-    return SendRequest(topic, encode_batch(parts), properties, 0, 0, tuple(keys), is_batch=True)
+    return SendRequest(topic, body, properties, 0, 0, unique_keys, is_batch=True)

@@ -1,7 +1,7 @@
 """Sink of `format("rocketmq")`: rows become messages.
 
-    rows of a task ─► messages, each with a unique key ─► batches ─► at most `maxInFlight` in flight ─► acknowledged,
-                                                                                                        or retried
+    rows of a task ─► encoded column by column (`outgoing`) ─┬─► requests ─► at most `maxInFlight` messages in flight
+                  └─► messages, if a row needs a closer look ┘                ─► acknowledged, or retried
 
 Delivery is at least once: a repeated task, micro-batch or query sends the same messages again. Each has the same unique
 key again, a hash of (query, batch, partition, row), so that consumers can drop duplicates. This requires that a
@@ -10,14 +10,16 @@ repeated batch has its rows in the same order; the sources of this package guara
 Source: docs/guides/pipeline.md, "The cluster as a sink"; Spark's Kafka sink for conventions.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -29,24 +31,29 @@ from tandemq.client.blocking import LoopThread
 from tandemq.client.core.calls import Ticket
 from tandemq.client.core.operations import Invoke, Steps, ask_all, request
 from tandemq.client.core.routes import MASTER_ID, Routes
-from tandemq.client.core.settings import ProducerOptions
-from tandemq.errors import ConfigError, LocalError, NoRoute, NotConnected, StoreError, TandemError
+from tandemq.errors import ConfigError, InvalidMessage, LocalError, NoRoute, NotConnected, StoreError, TandemError
 from tandemq.model.codes import RequestCode
-from tandemq.model.message import KEY_SEPARATOR, KEYS, TAGS, Message, SendResult, SendStatus, decode_properties
+from tandemq.model.message import KEY_SEPARATOR, KEYS, TAGS, Message, SendStatus, decode_properties
 from tandemq.model.replies import MSG_TYPE
 from tandemq.model.topic import RETRY_PREFIX
 from tandemq.spark.runtime.client_pool import CONNECT_MS, cluster_client
 from tandemq.spark.runtime.versions import DataSourceStreamArrowWriter
 from tandemq.spark.runtime.worker import freeze_modules
 from tandemq.spark.sources.cluster.options import SinkOptions
+from tandemq.spark.sources.cluster.outgoing import (
+    BATCH_BYTES,
+    BATCH_MESSAGES,
+    COMPRESS_ABOVE_BYTES,
+    KEY_CHARACTERS,
+    EncodedRequest,
+    encode,
+    slices,
+    unique_keys,
+)
 from tandemq.spark.sources.schema import HEADERS, HEADERS_TYPE, SYSTEM_PROPERTIES, did_you_mean
 
 log = logging.getLogger(__name__)
 RETRY_PAUSE_S = 0.2
-BATCH_MESSAGES = 128
-BATCH_BYTES = 256 << 10
-"""Limits of a request. All its messages go to one queue, so that larger ones would fill queues unevenly."""
-COMPRESS_ABOVE_BYTES = ProducerOptions(group="spark").compress_above_bytes
 Keyed = tuple[Message, str]
 """A message and its unique key."""
 T = TypeVar("T")
@@ -72,12 +79,6 @@ class Written(WriterCommitMessage):
 
     count: int
     unsafe: int
-
-
-def unique_key(query: str, batch: str, partition: int, row: int) -> str:
-    """Return the unique key of a row, 32 hexadecimal digits; equal arguments give equal keys."""
-    text = "\x00".join((query, batch, str(partition), str(row)))
-    return blake2b(text.encode(), digest_size=16).hexdigest().upper()
 
 
 def check_sink_schema(schema: StructType, options: SinkOptions) -> None:
@@ -141,12 +142,11 @@ class _Writer:
         row = 0
         try:
             for arrow in batches:
-                messages: list[Keyed] = []
-                for values in _rows(arrow):
-                    key = values.get("uniqueKey") or unique_key(query, batch, partition, row)
-                    messages.append((make_message(values, self._options, row), key))
-                    row += 1
-                sender.send(messages)
+                for some in slices(arrow):
+                    keys = unique_keys(query, batch, partition, row, some.num_rows)
+                    sender.send(make_parcels(some, self._options, keys, row))
+                    row += some.num_rows
+            sender.flush()
             return Written(row, sender.unsafe)
         finally:
             sender.close()
@@ -221,7 +221,8 @@ def make_message(values: Mapping[str, Any], options: SinkOptions, row: int) -> M
         values: by column of COLUMNS.
         row: its number in its partition, for messages.
     Raises:
-        LocalError: it has no body or topic, or a header that cannot be a property.
+        LocalError: it has no body or topic, a value that no broker accepts, or a header that cannot be a property;
+            names the row.
     """
     body, target = values["body"], options.topic or values.get("topic")
     if body is None or not target:
@@ -233,13 +234,16 @@ def make_message(values: Mapping[str, Any], options: SinkOptions, row: int) -> M
     key = values.get("key")
     keys = key.decode() if isinstance(key, bytes) else key if key is not None else properties.get(KEYS, "")
     tags = values.get("tags")
-    return Message(
-        target,
-        body.encode() if isinstance(body, str) else body,
-        tags if tags is not None else properties.get(TAGS, ""),
-        [word for word in keys.split(KEY_SEPARATOR) if word],
-        {name: value for name, value in properties.items() if name not in SYSTEM_PROPERTIES},
-    )
+    try:
+        return Message(
+            target,
+            body.encode() if isinstance(body, str) else body,
+            tags if tags is not None else properties.get(TAGS, ""),
+            [word for word in keys.split(KEY_SEPARATOR) if word],
+            {name: value for name, value in properties.items() if name not in SYSTEM_PROPERTIES},
+        )
+    except InvalidMessage as error:
+        raise InvalidMessage(f"row {row} of its partition: {error.args[0]}", hint=error.hint) from None
 
 
 def _properties(headers: Iterable[Mapping[str, Any]], row: int) -> dict[str, str]:
@@ -288,8 +292,8 @@ def check_reachable(routes: Routes, topic: str | None) -> Steps[None]:
         raise NotConnected(f"no master of the topic {topic} can be reached: {errors[0].args[0]}")
 
 
-def make_batches(messages: Sequence[Keyed]) -> Iterator[list[Keyed]]:
-    """Divide messages into those that one request sends: of one topic, in their order, within `BATCH_MESSAGES` and
+def make_batches(messages: Sequence[Keyed], messages_max: int = BATCH_MESSAGES) -> Iterator[list[Keyed]]:
+    """Divide messages into those that one request sends: of one topic, in their order, within `messages_max` and
     `BATCH_BYTES`. Messages that a batch cannot hold, or that are compressed alone, have a request of their own."""
     held: dict[str, list[Keyed]] = {}
     sizes: dict[str, int] = {}
@@ -300,7 +304,7 @@ def make_batches(messages: Sequence[Keyed]) -> Iterator[list[Keyed]]:
             yield [one]
             continue
         batch = held.setdefault(topic, [])
-        if len(batch) >= BATCH_MESSAGES or (batch and sizes[topic] + size > BATCH_BYTES):
+        if len(batch) >= messages_max or (batch and sizes[topic] + size > BATCH_BYTES):
             yield batch
             batch = held[topic] = []
         sizes[topic] = size + (sizes[topic] if batch else 0)
@@ -308,73 +312,200 @@ def make_batches(messages: Sequence[Keyed]) -> Iterator[list[Keyed]]:
     yield from held.values()
 
 
+class Parcel(Protocol):
+    """Messages that are sent, acknowledged and retried together."""
+
+    @property
+    def count(self) -> int:
+        """Number of messages."""
+
+    @property
+    def first(self) -> tuple[str, str]:
+        """Topic and unique key of the first one."""
+
+    def begin(self, producer: Producer) -> list[Ticket[Any]]:
+        """Start to send them."""
+
+    def singles(self) -> list[Parcel]:
+        """Return a parcel for each message."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageParcel:
+    """Messages that the producer has yet to validate."""
+
+    messages: Sequence[Keyed]
+
+    @property
+    def count(self) -> int:
+        """Number of messages."""
+        return len(self.messages)
+
+    @property
+    def first(self) -> tuple[str, str]:
+        """Topic and unique key of the first one."""
+        message, key = self.messages[0]
+        return message.topic, key
+
+    def begin(self, producer: Producer) -> list[Ticket[Any]]:
+        """Start to send them.
+
+        Raises:
+            LocalError, RecordTooLarge: one of them is invalid; none is sent.
+        """
+        if len(self.messages) == 1:
+            [(message, key)] = self.messages
+            return [producer.begin(message, unique_key=key)]
+        messages, keys = [message for message, _ in self.messages], [key for _, key in self.messages]
+        return list(producer.begin_batch(messages, unique_keys=keys))
+
+    def singles(self) -> list[Parcel]:
+        """Return a parcel for each message."""
+        return [MessageParcel([one]) for one in self.messages]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedParcel:
+    """Messages that are encoded."""
+
+    encoded: EncodedRequest
+
+    @property
+    def count(self) -> int:
+        """Number of messages."""
+        return len(self.encoded.numbers)
+
+    @property
+    def first(self) -> tuple[str, str]:
+        """Topic and unique key of the first one."""
+        request = self.encoded.request
+        return request.topic, request.unique_keys[0]
+
+    def begin(self, producer: Producer) -> list[Ticket[Any]]:
+        """Start to send them."""
+        return [producer.begin_encoded(self.encoded.request)]
+
+    def singles(self) -> list[Parcel]:
+        """Return a parcel for each message."""
+        rows = self.encoded.rows
+        return [EncodedParcel(EncodedRequest(rows.single(row), rows, (row,))) for row in self.encoded.numbers]
+
+
+def make_parcels(some: Any, options: SinkOptions, keys: str, row: int) -> list[Parcel]:
+    """Return what sends the rows of a slice of an Arrow batch.
+
+    Args:
+        keys: unique keys of the rows, see `unique_keys`.
+        row: number of the first row in its partition.
+    Raises:
+        LocalError, TypeError: a row cannot be sent; names the row.
+    """
+    encoded = encode(some, options, keys)
+    if encoded is not None:
+        return [EncodedParcel(one) for one in encoded]
+    messages: list[Keyed] = []
+    for number, values in enumerate(_rows(some)):
+        key = values.get("uniqueKey") or keys[number * KEY_CHARACTERS : (number + 1) * KEY_CHARACTERS]
+        messages.append((make_message(values, options, row + number), key))
+    return [MessageParcel(batch) for batch in make_batches(messages, min(BATCH_MESSAGES, options.in_flight_max))]
+
+
+Failure = tuple[Parcel, TandemError]
+
+
 class _Sender:
-    """A producer that sends lists of messages and waits for all acknowledgements."""
+    """A producer that sends parcels while the next ones are made."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._producer = Producer(options.name_servers, group=options.group, tls=options.tls or False)
         self._thread = LoopThread()
         self._thread.call(self._producer.start())
+        self._sending: Future[None] | None = None
         self.unsafe = 0
 
-    def send(self, messages: list[Keyed]) -> None:
-        """Send messages; returns when all are acknowledged."""
-        step = self._options.in_flight_max
-        for at in range(0, len(messages), step):
-            self._thread.call(self._send(messages[at : at + step]))
+    def send(self, parcels: Sequence[Parcel]) -> None:
+        """Begin to send parcels when those of the last call are acknowledged. Raises as `flush`, about these."""
+        self.flush()
+        self._sending = self._thread.begin(self._send(parcels))
 
-    async def _send(self, waiting: list[Keyed]) -> None:
+    def flush(self) -> None:
+        """Wait until everything is acknowledged.
+
+        Raises:
+            TandemError: messages were not acknowledged in time, or refused; names the first one.
+        """
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            sending.result()
+
+    async def _send(self, parcels: Sequence[Parcel]) -> None:
+        running: dict[asyncio.Task[list[Failure]], int] = {}
+        failed: list[Failure] = []
+        for parcel in parcels:
+            while running and sum(running.values()) + parcel.count > self._options.in_flight_max:
+                await _finish_one(running, failed)
+            if failed:
+                break
+            running[asyncio.create_task(self._deliver(parcel))] = parcel.count
+        while running:
+            await _finish_one(running, failed)
+        if failed:
+            first, error = next((one for one in failed if not one[1].retriable), failed[0])
+            topic, key = first.first
+            raise type(error)(
+                f"{sum(one.count for one, _ in failed)} messages are not acknowledged, the first to {topic} "
+                f"with key {key}: {error}"
+            ) from error
+
+    async def _deliver(self, parcel: Parcel) -> list[Failure]:
+        """Send a parcel until it is acknowledged; returns what is not, because it is refused or the time is over."""
         until = time.monotonic() + self._options.timeout_ms / 1000
+        waiting = [parcel]
         while True:
-            batches = list(make_batches(waiting))
-            outcomes = await asyncio.gather(*(self._attempt(batch) for batch in batches))
+            outcomes = await asyncio.gather(*map(self._attempt, waiting))
             failed = [one for outcome in outcomes for one in outcome]
-            if not failed:
-                return
-            (message, key), error = failed[0]
-            if not error.retriable or time.monotonic() >= until:
-                raise type(error)(
-                    f"{len(failed)} messages are not acknowledged, the first to {message.topic} with key {key}: {error}"
-                ) from error
+            if not all(error.retriable for _, error in failed) or not failed or time.monotonic() >= until:
+                return failed
             waiting = [one for one, _ in failed]
             await asyncio.sleep(RETRY_PAUSE_S)
 
-    async def _attempt(self, batch: list[Keyed]) -> list[tuple[Keyed, TandemError]]:
-        """Send some messages in one request; returns those that are not acknowledged, with the error.
+    async def _attempt(self, parcel: Parcel) -> list[Failure]:
+        """Send a parcel once; returns what is not acknowledged, with the error.
 
         Errors are returned and not raised, so that the other messages are awaited.
         """
         try:
-            results = await self._results(batch)
+            results = [await _settled(ticket) for ticket in parcel.begin(self._producer)]
         except TandemError as error:
-            if error.retriable or len(batch) == 1:
-                return [(one, error) for one in batch]
+            if error.retriable or parcel.count == 1:
+                return [(parcel, error)]
             # Nothing is stored: sent one by one, the message that is refused is named.
-            outcomes = await asyncio.gather(*(self._attempt([one]) for one in batch))
+            outcomes = await asyncio.gather(*map(self._attempt, parcel.singles()))
             return [failed for outcome in outcomes for failed in outcome]
-        failures: list[tuple[Keyed, TandemError]] = []
-        for one, result in zip(batch, results, strict=True):
-            if result.status is SendStatus.SEND_OK:
-                continue
-            if self._options.require_send_ok:
-                failures.append((one, _Unsafe(f"{result.status.value}, and requireSendOk is set")))
-            else:
-                self.unsafe += 1
-        return failures
-
-    async def _results(self, batch: list[Keyed]) -> list[SendResult]:
-        if len(batch) == 1:
-            [(message, key)] = batch
-            return [await _settled(self._producer.begin(message, unique_key=key))]
-        tickets = self._producer.begin_batch([message for message, _ in batch], unique_keys=[key for _, key in batch])
-        results = await asyncio.gather(*map(_settled, tickets))
-        return [result for some in results for result in some]
+        statuses = [one.status for found in results for one in (found if isinstance(found, list) else [found])]
+        unsafe = [number for number, status in enumerate(statuses) if status is not SendStatus.SEND_OK]
+        if not unsafe:
+            return []
+        if not self._options.require_send_ok:
+            self.unsafe += len(unsafe)
+            return []
+        parts = [parcel] if len(unsafe) == parcel.count else [parcel.singles()[number] for number in unsafe]
+        status = statuses[unsafe[0]].value
+        return [(part, _Unsafe(f"{status}, and requireSendOk is set")) for part in parts]
 
     def close(self) -> None:
         """Close the producer and stop its thread."""
         self._thread.call(self._producer.close())
         self._thread.stop()
+
+
+async def _finish_one(running: dict[asyncio.Task[list[Failure]], int], failed: list[Failure]) -> None:
+    """Wait until a parcel or more are delivered, or have failed."""
+    done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        del running[task]
+        failed += task.result()
 
 
 class _Unsafe(StoreError):

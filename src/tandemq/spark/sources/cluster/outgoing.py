@@ -1,0 +1,439 @@
+"""Rows of the sink as send requests, made column by column: Arrow and numpy, no objects per row.
+
+    columns ─► properties, keys and tags joined ─► heads, bodies and properties joined ─► cut into batches
+               one buffer for all rows             one buffer: the bodies of all requests
+
+`encode` makes the same bytes as `prepare_batches` and `prepare` do from messages. It leaves rows that need a closer
+look (None) to those: whatever is invalid or unusual, so that errors are made in one place and name the row.
+
+Source: docs/internals/storage.md, "batches"; docs/reference/requests.md, "sending".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandemq.client.core.settings import ProducerOptions
+from tandemq.client.producer.encoder import PROPERTIES_BYTES_MAX, SendRequest, batch_request, single_request
+from tandemq.errors import InvalidMessage
+from tandemq.model.message import KEYS, TAGS, Message
+from tandemq.model.replies import MSG_TYPE
+from tandemq.model.topic import FORBIDDEN_FOR_SENDING, RETRY_PREFIX
+from tandemq.spark.sources.schema import HEADERS, SYSTEM_PROPERTIES
+
+if TYPE_CHECKING:
+    from tandemq.spark.sources.cluster.options import SinkOptions
+
+SLICE_ROWS = 4096
+SLICE_BYTES = 8 << 20
+"""Rows and bytes of an Arrow batch that are encoded at once; a larger row is alone."""
+BATCH_MESSAGES = 128
+BATCH_BYTES = 256 << 10
+"""Limits of a request. All its messages go to one queue, so that larger ones would fill queues unevenly."""
+PRODUCER = ProducerOptions(group="spark")
+COMPRESS_ABOVE_BYTES = PRODUCER.compress_above_bytes
+KEY_CHARACTERS = 32
+_HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body", ">i4")])
+_OVERHEAD = _HEAD.itemsize + 2
+_EMPTY = pa.scalar(b"", pa.binary())
+_NAME_END, _PROPERTY_END = pa.scalar(b"\x01", pa.binary()), pa.scalar(b"\x02", pa.binary())
+Column = Any
+"""An Arrow array."""
+
+
+class _Unusual(Exception):  # not an error: the rows go another way
+    """The rows must be looked at one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """Rows of one slice, by topic: what a request of any of them is made from."""
+
+    topics: list[str]
+    keys: Column
+    bodies: Column
+    properties: Column
+
+    def single(self, row: int) -> SendRequest:
+        """Return the request of one row."""
+        properties, key = self.properties[row].as_py().decode(), self.keys[row].as_py().decode()
+        return single_request(self.topics[row], self.bodies[row].as_py(), properties, key, PRODUCER)
+
+
+class EncodedRequest(NamedTuple):
+    """A request, and the rows in it."""
+
+    request: SendRequest
+    rows: EncodedRows
+    numbers: tuple[int, ...]
+
+
+def unique_keys(query: str, batch: str, partition: int, first: int, count: int) -> str:
+    """Return the unique keys of `count` rows, one behind the other: each is the hash of (query, batch, partition, row),
+    32 hexadecimal digits; equal arguments give equal keys."""
+    begin = blake2b("\x00".join((query, batch, str(partition), "")).encode(), digest_size=KEY_CHARACTERS // 2)
+    digests = []
+    for row in range(first, first + count):
+        one = begin.copy()
+        one.update(b"%d" % row)
+        digests.append(one.digest())
+    return b"".join(digests).hex().upper()
+
+
+def slices(batch: Any) -> Iterator[Any]:
+    """Divide an Arrow batch into parts of at most `SLICE_ROWS` rows and about `SLICE_BYTES`, at least one row each."""
+    average = batch.nbytes // max(batch.num_rows, 1) + 1
+    step = max(1, min(SLICE_ROWS, SLICE_BYTES // average))
+    for at in range(0, batch.num_rows, step):
+        yield batch.slice(at, step)
+
+
+def encode(batch: Any, options: SinkOptions, keys: str) -> list[EncodedRequest] | None:
+    """Return the requests that send the rows of a slice; None if some row must be looked at by itself.
+
+    Args:
+        batch: an Arrow batch.
+        options: of the sink.
+        keys: the unique keys of the rows, see `unique_keys`.
+    """
+    try:
+        return _encode(batch, options, keys)
+    except (_Unusual, pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def _encode(batch: Any, options: SinkOptions, keys: str) -> list[EncodedRequest]:
+    columns = {"body" if name == "value" else name: batch.column(at) for at, name in enumerate(batch.schema.names)}
+    count = batch.num_rows
+    bodies = _binary(columns["body"])
+    if bodies.null_count or int(_sizes(bodies).max(initial=0)) > PRODUCER.body_bytes_max:
+        raise _Unusual
+    unique = _fixed(np.frombuffer(keys.encode(), np.uint8), KEY_CHARACTERS)
+    if "uniqueKey" in columns:
+        unique = _if_any(_binary(columns["uniqueKey"]), unique)
+    properties = _properties(columns, options, count, unique)
+    if int(_sizes(properties).max(initial=0)) > PROPERTIES_BYTES_MAX:
+        raise _Unusual
+    topics, order = _topics(columns, options, count)
+    if order is not None:
+        bodies, properties, unique = (one.take(order) for one in (bodies, properties, unique))
+    return list(_requests(EncodedRows(topics, unique, bodies, properties), options))
+
+
+# Requests.
+
+
+def _requests(rows: EncodedRows, options: SinkOptions) -> Iterator[EncodedRequest]:
+    sizes = _sizes(rows.bodies)
+    alone = sizes >= COMPRESS_ABOVE_BYTES
+    for row in np.flatnonzero(alone).tolist():
+        yield EncodedRequest(rows.single(row), rows, (row,))
+    if alone.all():
+        return
+    bodies, properties, keys, numbers = rows.bodies, rows.properties, rows.keys, np.arange(len(sizes))
+    if alone.any():
+        numbers = np.flatnonzero(~alone)
+        bodies, properties, keys = (one.take(pa.array(numbers)) for one in (bodies, properties, keys))
+    wire = _batch_parts(bodies, properties)
+    data, ends = wire.buffers()[2], _bounds(wire)
+    body_ends = _bounds(bodies)
+    names = keys.cast(pa.string()).to_pylist()
+    topics = rows.topics if len(numbers) == len(rows.topics) else [rows.topics[row] for row in numbers.tolist()]
+    messages_max = min(BATCH_MESSAGES, options.in_flight_max)
+    start = 0
+    for topic, last in _runs(topics):
+        while start < last:
+            stop = min(start + messages_max, last)
+            stop = min(stop, int(np.searchsorted(body_ends, body_ends[start] + BATCH_BYTES, "right")) - 1)
+            stop = min(stop, int(np.searchsorted(ends, ends[start] + PRODUCER.batch_bytes_max, "right")) - 1)
+            stop = max(stop, start + 1)
+            within = tuple(numbers[start:stop].tolist())
+            if stop == start + 1:
+                yield EncodedRequest(rows.single(within[0]), rows, within)
+            else:
+                body = data[int(ends[start]) : int(ends[stop])].to_pybytes()
+                yield EncodedRequest(batch_request(topic, body, tuple(names[start:stop])), rows, within)
+            start = stop
+
+
+def _batch_parts(bodies: Column, properties: Column) -> Column:
+    """Return each message as it is in the body of a batch; see `encode_batch`."""
+    heads = np.zeros(len(bodies), _HEAD)
+    body_sizes, property_sizes = _sizes(bodies), _sizes(properties)
+    heads["size"] = _OVERHEAD + body_sizes + property_sizes
+    heads["body"] = body_sizes
+    lengths = property_sizes.astype(">u2")
+    return pc.binary_join_element_wise(
+        _fixed(heads.view(np.uint8), _HEAD.itemsize), bodies, _fixed(lengths.view(np.uint8), 2), properties, _EMPTY
+    )
+
+
+def _runs(topics: list[str]) -> Iterator[tuple[str, int]]:
+    """Return each topic and the end of its rows; equal topics are adjacent."""
+    if topics[0] == topics[-1]:
+        yield topics[0], len(topics)
+        return
+    for at in range(1, len(topics)):
+        if topics[at] != topics[at - 1]:
+            yield topics[at - 1], at
+    yield topics[-1], len(topics)
+
+
+def _topics(columns: dict[str, Column], options: SinkOptions, count: int) -> tuple[list[str], Column | None]:
+    """Return the topic of each row, equal ones adjacent, and the rows in that order; None: as they are."""
+    if options.topic:
+        _check_topic(options.topic)
+        return [options.topic] * count, None
+    column = _text(columns["topic"])
+    if column.null_count:
+        raise _Unusual
+    encoded = pc.dictionary_encode(column)
+    names = [name.decode() for name in encoded.dictionary.to_pylist()]
+    for name in names:
+        _check_topic(name)
+    if len(names) == 1:
+        return names * count, None
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    order = np.argsort(codes, kind="stable")
+    return [names[code] for code in codes[order].tolist()], pa.array(order)
+
+
+def _check_topic(topic: str) -> None:
+    if topic.startswith(RETRY_PREFIX) or topic in FORBIDDEN_FOR_SENDING:
+        raise _Unusual
+    _check(topic=topic)
+
+
+def _check(topic: str = "T", tags: str = "") -> None:
+    try:
+        Message(topic, b"", tags=tags)
+    except InvalidMessage:
+        raise _Unusual from None
+
+
+# Properties.
+
+
+class _Entries(NamedTuple):
+    """Names and values of the properties of all rows; those of row n are `[bounds[n], bounds[n + 1])`."""
+
+    names: Column
+    values: Column
+    bounds: Any
+
+
+class _Given(NamedTuple):
+    """Properties of each row as stored, without those of the system, and the keys and tags among these."""
+
+    encoded: Column | None
+    keys: Column | None
+    tags: Column | None
+
+
+def _properties(columns: dict[str, Column], options: SinkOptions, count: int, unique: Column) -> Column:
+    """Return the properties of each row, as `encoder.prepare` writes them."""
+    given = _given(columns, options, count)
+    keys, tags = columns.get("key"), columns.get("tags")
+    keys = _or_else(None if keys is None else _text(keys), given.keys)
+    tags = _or_else(None if tags is None else _text(tags), given.tags)
+    parts = [] if given.encoded is None else [given.encoded]
+    parts += [pa.scalar(b"UNIQ_KEY\x01", pa.binary()), unique, pa.scalar(b"\x02WAIT\x01true\x02", pa.binary())]
+    if tags is not None:
+        for tag in pc.unique(tags).to_pylist():
+            _check(tags=tag.decode())
+        parts += _named(TAGS, tags)
+    if keys is not None:
+        parts += _named(KEYS, _words(keys))
+    return pc.binary_join_element_wise(*parts, _EMPTY)
+
+
+def _named(name: str, values: Column) -> list[Column]:
+    """Return what a property adds to those of each row; nothing to a row whose value is empty."""
+    begin = pa.scalar(f"{name}\x01".encode(), pa.binary())
+    sizes = _sizes(values)
+    if sizes.all():
+        return [begin, values, _PROPERTY_END]
+    if not sizes.any():
+        return []
+    return [_where(sizes > 0, pc.binary_join_element_wise(begin, values, _PROPERTY_END, _EMPTY))]
+
+
+def _words(keys: Column) -> Column:
+    """Return keys with one space between them."""
+    if _has(keys, b"\x01", b"\x02"):
+        raise _Unusual
+    if not _has(keys, b" "):
+        return keys
+    texts = [b" ".join([word for word in one.split(b" ") if word]) for one in keys.to_pylist()]
+    return pa.array(texts, pa.binary())
+
+
+def _given(columns: dict[str, Column], options: SinkOptions, count: int) -> _Given:
+    properties = columns.get("properties")
+    headers = columns.get(HEADERS) if options.headers else None
+    found = [one for one in (properties, headers) if one is not None and one.null_count < count]
+    if not found:
+        return _Given(None, None, None)
+    if len(found) == 2:
+        raise _Unusual
+    column = found[0]
+    if column is headers:
+        entries = _of_headers(column)
+    else:
+        entries = _of_map(column) if pa.types.is_map(column.type) else _of_text(_text(column))
+    return _kept(entries, count)
+
+
+def _kept(entries: _Entries, count: int) -> _Given:
+    names, values, bounds = entries
+    if not len(names):
+        return _Given(None, None, None)
+    if names.null_count or values.null_count or _has(values, b"\x01", b"\x02"):
+        raise _Unusual
+    encoded = pc.dictionary_encode(names)
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    known = [name.decode() for name in encoded.dictionary.to_pylist()]
+    if "" in known or MSG_TYPE in known or any("\x01" in name or "\x02" in name for name in known):
+        raise _Unusual
+    row = np.repeat(np.arange(count), np.diff(bounds))
+    if len(np.unique(row * len(known) + codes)) < len(codes):
+        raise _Unusual  # twice in a row
+    joined = pc.binary_join_element_wise(names, _NAME_END, values, _PROPERTY_END, _EMPTY)
+    is_kept = np.array([name not in SYSTEM_PROPERTIES for name in known])[codes]
+    if not is_kept.all():
+        joined = _where(is_kept, joined)
+    ends = _bounds(joined)[bounds].astype(np.int32)
+    rows = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), joined.buffers()[2]])
+    keys, tags = (
+        _spread(values, row, codes == known.index(name), count) if name in known else None for name in (KEYS, TAGS)
+    )
+    return _Given(rows, keys, tags)
+
+
+def _spread(values: Column, row: Any, chosen: Any, count: int) -> Column:
+    """Return the chosen values as a column of all rows, empty where a row has none."""
+    place = np.zeros(count, np.int32)
+    absent = np.ones(count, bool)
+    place[row[chosen]], absent[row[chosen]] = np.flatnonzero(chosen), False
+    return values.take(pa.array(place, mask=absent)).fill_null(b"")
+
+
+def _of_map(column: Column) -> _Entries:
+    bounds = _list_bounds(column)
+    first, size = int(bounds[0]), int(bounds[-1] - bounds[0])
+    names, values = column.keys.slice(first, size), column.items.slice(first, size)
+    return _Entries(_text(names), _text(values), bounds - first)
+
+
+def _of_headers(column: Column) -> _Entries:
+    bounds = _list_bounds(column)
+    first = int(bounds[0])
+    pairs = column.values.slice(first, int(bounds[-1]) - first)
+    fields = dict(zip([field.name for field in pairs.type], pairs.flatten(), strict=True))
+    return _Entries(_text(fields["key"]), _text(fields["value"]), bounds - first)
+
+
+def _list_bounds(column: Column) -> Any:
+    bounds = column.offsets.to_numpy()
+    if column.null_count and np.diff(bounds)[column.is_null().to_numpy(zero_copy_only=False)].any():
+        raise _Unusual  # values below a NULL
+    return bounds
+
+
+def _of_text(column: Column) -> _Entries:
+    """Return properties in their stored form. Each must have a name and a value; the last end may be missing."""
+    column = column.fill_null(b"") if column.null_count else column
+    data, bounds = _bytes(column), _bounds(column)
+    is_open = np.zeros(len(column), bool)
+    filled = bounds[1:] > bounds[:-1]
+    is_open[filled] = data[bounds[1:][filled] - 1 - bounds[0]] != 2
+    if is_open.any():
+        ends = _where(is_open, pa.array([b"\x02"] * len(column), pa.binary()))
+        column = pc.binary_join_element_wise(column, ends, _EMPTY)
+        data, bounds = _bytes(column), _bounds(column)
+    bounds = bounds - bounds[0]
+    middle, end = np.flatnonzero(data == 1), np.flatnonzero(data == 2)
+    start = np.concatenate(([0], end[:-1] + 1)) if len(end) else end
+    if len(middle) != len(end) or not ((start < middle) & (middle + 1 < end)).all():
+        raise _Unusual
+    edges = np.empty(4 * len(end) + 1, np.int32)
+    edges[0:-1:4], edges[1::4], edges[2::4], edges[3::4] = start, middle, middle + 1, end
+    edges[-1] = len(data)
+    buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
+    pieces = pa.Array.from_buffers(pa.binary(), 4 * len(end), buffers)
+    names, values = (pieces.take(pa.array(np.arange(at, 4 * len(end), 4))) for at in (0, 2))
+    return _Entries(names, values, np.searchsorted(end, bounds))
+
+
+# Columns.
+
+
+def _text(column: Column) -> Column:
+    """Return a column of texts in UTF-8 as bytes; pa.ArrowInvalid if a value is not UTF-8."""
+    return _binary(column.cast(pa.string()) if pa.types.is_binary(column.type) else column)
+
+
+def _binary(column: Column) -> Column:
+    """Return a column of texts or bytes as bytes. Texts are checked, since Spark does not do that."""
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column.validate(full=True)
+    return column if pa.types.is_binary(column.type) else column.cast(pa.binary())
+
+
+def _or_else(column: Column | None, other: Column | None) -> Column | None:
+    """Return a column with the values of another one, which has no NULL, in place of NULL, or empty ones."""
+    if column is None or other is None:
+        found = other if column is None else column
+        return found if found is None or not found.null_count else found.fill_null(b"")
+    return pc.coalesce(column, other)
+
+
+def _if_any(column: Column, other: Column) -> Column:
+    """Return a column with the values of another one in place of NULL and of empty ones."""
+    return pc.if_else(pc.equal(column.fill_null(b""), _EMPTY), other, column)
+
+
+def _where(chosen: Any, column: Column) -> Column:
+    """Return a column with empty values in the rows that are not chosen."""
+    return pc.if_else(pa.array(chosen), column, _EMPTY)
+
+
+def _fixed(data: Any, size: int) -> Column:
+    """Return bytes as a column of values of one size."""
+    count = len(data) // size
+    edges = np.arange(0, (count + 1) * size, size, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(edges), pa.py_buffer(data)])
+
+
+def _bounds(column: Column) -> Any:
+    """Return where the values of a column of bytes begin in its buffer, and the end of the last one."""
+    if not len(column):
+        return np.zeros(1, np.int64)
+    edges = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)
+    return edges.astype(np.int64)
+
+
+def _sizes(column: Column) -> Any:
+    return np.diff(_bounds(column))
+
+
+def _bytes(column: Column) -> Any:
+    """Return the bytes of all values of a column, one behind the other."""
+    bounds, buffer = _bounds(column), column.buffers()[2]
+    if buffer is None or bounds[0] == bounds[-1]:
+        return np.zeros(0, np.uint8)
+    return np.frombuffer(buffer, np.uint8)[bounds[0] : bounds[-1]]
+
+
+def _has(column: Column, *searched: bytes) -> bool:
+    """Return whether a byte occurs in a value."""
+    data = _bytes(column)
+    text = data.tobytes()
+    return any(one in text for one in searched)

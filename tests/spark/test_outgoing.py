@@ -1,0 +1,211 @@
+"""Rows of the sink encoded by columns: the same bytes as message by message, and rows that are left to that way."""
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tandemq.client.producer.encoder import prepare
+from tandemq.codec.record.record import decode_batch
+from tandemq.errors import LocalError
+from tandemq.spark.sources.cluster.options import SinkOptions, sink_options
+from tandemq.spark.sources.cluster.outgoing import (
+    BATCH_BYTES,
+    BATCH_MESSAGES,
+    COMPRESS_ABOVE_BYTES,
+    KEY_CHARACTERS,
+    PRODUCER,
+    SLICE_BYTES,
+    SLICE_ROWS,
+    EncodedRequest,
+    encode,
+    slices,
+    unique_keys,
+)
+from tandemq.spark.sources.cluster.sink import MessageParcel, _rows, make_message, make_parcels
+
+OPTIONS = sink_options({"nameServer": "127.0.0.1:9876"})
+ONE_TOPIC = sink_options({"nameServer": "127.0.0.1:9876", "topic": "T"})
+MAP = pa.map_(pa.string(), pa.string())
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+COLUMNS: dict[str, tuple[list[Any], tuple[pa.DataType, ...]]] = {
+    "topic": (["A", "B", "C-1"], (pa.string(), pa.large_string())),
+    "key": ([None, "", "k", "a b", " a  b ", "ключ", "x" * 300], (pa.string(), pa.binary())),
+    "tags": ([None, "", "t", "a b", "день"], (pa.string(),)),
+    "uniqueKey": ([None, "", "0A" * 16, "short"], (pa.string(),)),
+}
+MAPS: list[Any] = [
+    None,
+    {},
+    {"a": "1"},
+    {"a": "", "день": "ночь", "CLUSTER": "x"},
+    {"KEYS": "from map", "TAGS": "t9", "z": "2"},
+    {"CLUSTER": "x"},
+]
+TEXTS = [
+    None,
+    "",
+    "a\x011\x02",
+    "a\x011\x02b\x01две",
+    "KEYS\x01k1 k2\x02TAGS\x01t\x02CLUSTER\x01c\x02",
+    "UNIQ_KEY\x01u\x02q\x01r",
+]
+
+
+def table(rng: random.Random, count: int) -> pa.RecordBatch:
+    """Columns of random presence, types, NULLs and lengths; a slice, so that offsets do not begin at 0."""
+    sizes = rng.choice([(0, 1), (0, 300), (1024, 1025), (0, 9_000), (COMPRESS_ABOVE_BYTES, 9_000)])
+    bodies = [rng.choice((rng.randbytes, bytes))(rng.randrange(*sizes)) for _ in range(count)]
+    columns = {rng.choice(("body", "value")): pa.array(bodies, rng.choice((pa.binary(), pa.large_binary())))}
+    if rng.random() < 0.2:
+        columns = {"body": pa.array([body.hex() for body in bodies], pa.string())}
+    for name, (values, kinds) in COLUMNS.items():
+        if name == "topic" or rng.random() < 0.6:
+            some = rng.sample(values, rng.randint(1, len(values)))
+            kind = rng.choice(kinds)
+            found = [rng.choice(some) for _ in range(count)]
+            is_binary = pa.types.is_binary(kind)
+            columns[name] = pa.array([one.encode() if is_binary and one is not None else one for one in found], kind)
+    form = rng.randrange(4)
+    if form == 1:
+        maps = [rng.choice(MAPS) for _ in range(count)]
+        columns["properties"] = pa.array([None if one is None else list(one.items()) for one in maps], MAP)
+    elif form == 2:
+        columns["properties"] = pa.array([rng.choice(TEXTS) for _ in range(count)], pa.string())
+    elif form == 3:
+        pairs = [rng.choice(MAPS) for _ in range(count)]
+        lists = [
+            None if one is None else [{"key": name, "value": value.encode()} for name, value in one.items()]
+            for one in pairs
+        ]
+        columns["headers"] = pa.array(lists, HEADERS)
+    batch = pa.RecordBatch.from_pydict(columns)
+    return batch.slice(rng.randrange(3)) if count > 3 else batch
+
+
+def by_message(batch: Any, options: SinkOptions, keys: str) -> list[tuple[Any, ...]]:
+    found = []
+    for row, values in enumerate(_rows(batch)):
+        key = values.get("uniqueKey") or keys[row * KEY_CHARACTERS : (row + 1) * KEY_CHARACTERS]
+        one = prepare(make_message(values, options, row), key, PRODUCER)
+        found.append((row, one.topic, one.body, one.properties, one.sys_flag, key))
+    return found
+
+
+def by_column(requests: list[EncodedRequest]) -> list[tuple[Any, ...]]:
+    found = []
+    for request, _, numbers in requests:
+        assert len(request.unique_keys) == len(numbers) <= BATCH_MESSAGES
+        if not request.is_batch:
+            parts = [(request.body, request.properties)]
+        else:
+            assert request.properties == "WAIT\x01true\x02"
+            assert len(request.body) <= PRODUCER.batch_bytes_max
+            decoded = decode_batch(request.body)
+            assert sum(len(part.body) for part in decoded) <= BATCH_BYTES
+            parts = [(part.body, part.properties.decode()) for part in decoded]
+        for number, (body, properties), key in zip(numbers, parts, request.unique_keys, strict=True):
+            found.append((number, request.topic, body, properties, request.sys_flag, key))
+    return found
+
+
+def in_order_of_rows(batch: pa.RecordBatch, found: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Number the rows as they were: rows of one topic keep their order."""
+    topics = batch.column("topic").to_pylist()
+    order = sorted(range(batch.num_rows), key=lambda row: list(dict.fromkeys(topics)).index(topics[row]))
+    return sorted((order[number], *rest) for number, *rest in found)
+
+
+def test_rows_encoded_by_columns_are_the_same_bytes_as_message_by_message() -> None:
+    for seed in range(150):
+        rng = random.Random(seed)
+        batch = table(rng, rng.choice((1, 2, 40, 300)))
+        keys = unique_keys("q", "1", 3, 17, batch.num_rows)
+        requests = encode(batch, OPTIONS, keys)
+        assert requests is not None, seed
+        assert in_order_of_rows(batch, by_column(requests)) == by_message(batch, OPTIONS, keys), seed
+        alone = [
+            EncodedRequest(rows.single(number), rows, (number,)) for _, rows, numbers in requests for number in numbers
+        ]
+        assert sorted(by_column(alone)) == sorted(by_column(requests)), seed
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"tags": "a|b"}, "row 6 of its partition: the tag 'a|b'"),
+        ({"tags": " a"}, "row 6 of its partition: the tag ' a'"),
+        ({"tags": "a\x01"}, "row 6 .*0x01 or 0x02"),
+        ({"key": "a\x02b"}, "row 6 .*a key has a byte 0x01 or 0x02"),
+        ({"properties": [("", "x")]}, "row 6 .*a property has no name"),
+        ({"properties": [("a\x01b", "x")]}, "row 6 .*a property's name has a byte"),
+        ({"properties": [("a", "x\x02")]}, "row 6 .*the property a has a byte"),
+        ({"topic": "a/b"}, "row 6 .*topic"),
+        ({"topic": ""}, "row 6 of its partition has no topic"),
+        ({"topic": None}, "row 6 of its partition has no topic"),
+        ({"body": None}, "row 6 of its partition has no body"),
+        ({"headers": [{"key": "a", "value": b"\xff"}]}, "row 6 .*header 'a' is not UTF-8 text"),
+        ({"headers": [{"key": "a", "value": None}]}, "row 6 .*header 'a' is not UTF-8 text"),
+        ({"headers": [{"key": "a", "value": b"1"}, {"key": "a", "value": b"2"}]}, "row 6 .*header 'a' twice"),
+    ],
+)
+def test_row_that_cannot_be_sent_is_named(columns: dict[str, Any], says: str) -> None:
+    kinds = {"properties": MAP, "headers": HEADERS, "body": pa.binary()}
+    good = {"body": b"x", "topic": "T", "properties": [], "headers": []}
+    rows = {
+        name: pa.array(
+            [good.get(name), columns.get(name, good.get(name)), good.get(name)], kinds.get(name, pa.string())
+        )
+        for name in {"body": 0, "topic": 0} | columns
+    }
+    with pytest.raises(LocalError, match=says):
+        make_parcels(pa.RecordBatch.from_pydict(rows), OPTIONS, unique_keys("q", "", 0, 5, 3), 5)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"topic": "%RETRY%g"},
+        {"topic": "RMQ_SYS_TRANS_HALF_TOPIC"},
+        {"body": bytes(PRODUCER.body_bytes_max + 1)},
+        {"properties": [("a", "x" * 32_000)]},
+        {"properties": [("MSG_TYPE", "reply")]},
+        {"properties": [("a", "1"), ("a", "2")]},
+    ],
+)
+def test_unusual_rows_are_left_to_the_producer_of_messages(columns: dict[str, Any]) -> None:
+    kinds = {"properties": MAP, "body": pa.binary()}
+    rows = {
+        name: pa.array([value], kinds.get(name, pa.string()))
+        for name, value in ({"body": b"x", "topic": "T"} | columns).items()
+    }
+    batch = pa.RecordBatch.from_pydict(rows)
+    keys = unique_keys("q", "", 0, 0, 1)
+    assert encode(batch, OPTIONS, keys) is None
+    assert all(isinstance(one, MessageParcel) for one in make_parcels(batch, OPTIONS, keys, 0))
+
+
+def test_properties_that_are_malformed_are_read_as_before() -> None:
+    for text, want in (("a\x02b\x011\x02", {"b": "1"}), ("a\x011\x02a\x012\x02", {"a": "2"}), ("\x01v\x02", {})):
+        batch = pa.RecordBatch.from_pydict({"body": [b"x"], "properties": [text]})
+        [parcel] = make_parcels(batch, ONE_TOPIC, unique_keys("q", "", 0, 0, 1), 0)
+        assert isinstance(parcel, MessageParcel)
+        assert parcel.messages[0][0].properties == want
+
+
+def test_large_arrow_batches_are_divided() -> None:
+    many = pa.RecordBatch.from_pydict({"body": [b"x"] * (2 * SLICE_ROWS + 1)})
+    assert [one.num_rows for one in slices(many)] == [SLICE_ROWS, SLICE_ROWS, 1]
+    large = pa.RecordBatch.from_pydict({"body": [bytes(SLICE_BYTES // 2)] * 5})
+    assert max(one.num_rows for one in slices(large)) <= 2
+    assert sum(one.num_rows for one in slices(large)) == 5
+    assert list(slices(many.slice(0, 0))) == []
+
+
+def test_batches_hold_no_more_messages_than_may_be_in_flight() -> None:
+    options = sink_options({"nameServer": "127.0.0.1:9876", "topic": "T", "maxInFlight": "10"})
+    batch = pa.RecordBatch.from_pydict({"body": [b"x"] * 95})
+    requests = encode(batch, options, unique_keys("q", "", 0, 0, 95))
+    assert requests is not None
+    assert [len(one.numbers) for one in requests] == [10] * 9 + [5]
