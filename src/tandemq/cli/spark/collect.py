@@ -91,7 +91,7 @@ def collect(
             ),
             progress=_ProgressLine(silent=as_json),
         )
-        facts = run_into_lake(job, session, follows=follow)
+        facts = run_into_lake(job, session)
     show_facts(facts | {"java": java}, as_json=as_json)
 
 

@@ -125,7 +125,7 @@ def archive(
             ),
             progress=show,
         )
-        facts = run_into_lake(job, session, follows=follow)
+        facts = run_into_lake(job, session)
     show_facts(facts | {"java": java}, as_json=as_json)
 
 

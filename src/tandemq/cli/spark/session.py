@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -66,7 +67,7 @@ def spark_session(
         TandemError: any error of the body.
     """
     with clear_errors(words):
-        from tandemq.spark.runtime.session import open_session  # noqa: PLC0415
+        from tandemq.spark.runtime.session import open_session, stop_session  # noqa: PLC0415
 
         settings = dict(one.partition("=")[::2] for one in conf)
         if "" in settings or not all("=" in one for one in conf):
@@ -77,13 +78,15 @@ def spark_session(
         origin = f"{java.version} from {java.origin}" if java is not None else "of a session that was already running"
         if not logging.getLogger().isEnabledFor(logging.DEBUG):
             _silence(session if java is not None else None)
+        if java is not None:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark's sends a request to the JVM meanwhile
         if not silent:
             click.echo(f"Java {origin}", err=True)
         try:
             yield session, origin
         finally:
             if java is not None:
-                session.stop()
+                stop_session(session)
             else:
                 session.sparkContext.setJobDescription(None)  # type: ignore[arg-type]
 
@@ -98,21 +101,28 @@ def _command_text() -> str:
 
 def _silence(session: "SparkSession | None") -> None:
     """Silence Spark's logs, because errors are also raised; `tandemq -v` keeps the logs."""
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_of_py4j)
     if session is not None:
         session.sparkContext.setLogLevel("OFF")
+        # A JVM that a signal has ended closes its connections, which this server would report with a stack trace.
+        server = session.sparkContext._accumulatorServer  # noqa: SLF001
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
 
 
-def run_into_lake(job: "Archive | Collect", session: "SparkSession", *, follows: bool) -> dict[str, Any]:
-    """Run a job until it ends or is interrupted (by SIGINT, with `follows` also by SIGTERM); returns its result."""
-    if follows:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Return whether a record was logged by another library than py4j, which logs failed calls to the root logger."""
+    return "py4j" not in Path(record.pathname).parts
+
+
+def run_into_lake(job: "Archive | Collect", session: "SparkSession") -> dict[str, Any]:
+    """Run a job until it ends, or SIGINT or SIGTERM stops it between two commits; returns its result."""
+    from tandemq.spark.runtime.stopping import stop_signals  # noqa: PLC0415  # --help needs no Spark
+
     began = time.monotonic()
-    try:
-        job.run(session)
-    except KeyboardInterrupt:
-        pass
+    with stop_signals() as stop:
+        job.run(session, stop)
     facts = asdict(job.done) | {"seconds": round(time.monotonic() - began, 3)}
     del facts["commit_error"]
     return facts

@@ -14,6 +14,7 @@ nothing.
 """
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -198,14 +199,16 @@ class Archive:
         every = self._options.trigger if self._options.follows else ""
         return start_query(rows, self._commit, self._checkpoint, name=name, every=every)
 
-    def run(self, spark: SparkSession) -> ArchiveResult:
+    def run(self, spark: SparkSession, stop: threading.Event | None = None) -> ArchiveResult:
         """Run the archive to its end; with `follows` until it is interrupted.
 
+        Args:
+            stop: ends it between two commits when it is set.
         Raises:
             LocalError: a commit was refused. StreamingQueryException: the log cannot be read.
         """
         try:
-            run_to_end(self.start(spark), lambda: self.done.commit_error)
+            run_to_end(self.start(spark), lambda: self.done.commit_error, stop)
         finally:
             if self._temporary is not None:
                 self._temporary.cleanup()

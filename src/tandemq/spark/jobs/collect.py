@@ -13,6 +13,7 @@ Source: docs/guides/pipeline.md, "Collect".
 """
 
 import json
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -117,13 +118,15 @@ class Collect:
         every = self._options.trigger if self._options.follows else ""
         return start_query(rows, self._commit, self._checkpoint, name=name, every=every)
 
-    def run(self, spark: SparkSession) -> CollectResult:
+    def run(self, spark: SparkSession, stop: threading.Event | None = None) -> CollectResult:
         """Run the collect to its end; with `follows` until it is interrupted.
 
+        Args:
+            stop: ends it between two commits when it is set.
         Raises:
             LocalError: a commit was refused. StreamingQueryException: the cluster cannot be read.
         """
-        run_to_end(self.start(spark), lambda: self.done.commit_error)
+        run_to_end(self.start(spark), lambda: self.done.commit_error, stop)
         return self.done
 
     def _commit(self, frame: DataFrame, batch: int) -> None:

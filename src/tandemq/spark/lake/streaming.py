@@ -14,15 +14,16 @@ from collections.abc import Callable
 from itertools import chain, count
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tandemq.errors import ConfigError, LocalError, StoreLocked
 from tandemq.spark.lake.delta import VACUUM_HOURS, Lake
 from tandemq.spark.runtime.location import Location, Place, locate
+from tandemq.spark.runtime.stopping import wait_for
 
 log = logging.getLogger(__name__)
-POLL_S = 1
 COMPACT_EVERY = 100
 """Number of commits between two compactions."""
 VACUUM_EVERY_S = 86_400
@@ -79,24 +80,30 @@ def start_query(
         return writer.queryName(next(one for one in names if one not in active)).start()
 
 
-def run_to_end(query: StreamingQuery, commit_error: Callable[[], LocalError | None]) -> None:
+def run_to_end(
+    query: StreamingQuery, commit_error: Callable[[], LocalError | None], stop: threading.Event | None = None
+) -> None:
     """Wait until a query ends or the wait is interrupted, then stop it.
 
     Args:
         commit_error: returns the error of a refused commit, None if there is none.
+        stop: ends the query between two micro-batches when it is set (`runtime.stopping`).
     Raises:
         LocalError: a commit was refused. StreamingQueryException: any other error of the query.
     """
     try:
-        while not query.awaitTermination(POLL_S):
-            pass
-    except Exception as error:
+        wait_for([query], stop or threading.Event())
+    except KeyboardInterrupt:
+        query.stop()
+        raise
+    except StreamingQueryException as error:
         refused = commit_error()
         if refused is not None:
             raise refused from error
         raise
-    finally:
-        query.stop()
+    refused = commit_error()  # when a signal came at the same time
+    if refused is not None:
+        raise refused
 
 
 class LakeMaintenance:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
@@ -17,6 +18,7 @@ from tandemq.errors import ConfigError
 from tandemq.spark.runtime.java import Java, find_java
 from tandemq.spark.runtime.versions import CHECKPOINTS
 
+log = logging.getLogger(__name__)
 MASTER = "local[*]"
 GATEWAY = "PYSPARK_GATEWAY_PORT"
 """Environment variable that `spark-submit` sets for the program it starts."""
@@ -86,6 +88,14 @@ def open_session(
     for name, value in wanted.items():
         builder = builder.config(name, value)
     return builder.getOrCreate(), java
+
+
+def stop_session(session: SparkSession) -> None:
+    """Stop a session, also if its JVM has ended already."""
+    try:
+        session.stop()
+    except (Py4JError, OSError) as error:
+        log.debug("the session was not stopped: %s", error)
 
 
 def _submitted_settings() -> dict[str, str]:

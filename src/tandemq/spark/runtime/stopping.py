@@ -20,7 +20,10 @@ from contextlib import contextmanager
 from types import FrameType
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
+
+from tandemq.spark.runtime.causes import parse_error
 
 log = logging.getLogger(__name__)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -35,7 +38,8 @@ BATCH_S = 30.0
 def stop_signals() -> Iterator[threading.Event]:
     """Yield an event that the first SIGINT or SIGTERM sets; the second one has its former effect.
 
-    Call it in the main thread, after the session was opened: Spark sets a handler of its own there.
+    Call it in the main thread, after the session was opened: Spark sets a handler of its own there. Errors of Spark
+    after the signal end the body with a warning: a service's processes get the signal together with the JVM.
     """
     event = threading.Event()
     former = {number: signal.getsignal(number) for number in SIGNALS}
@@ -51,9 +55,21 @@ def stop_signals() -> Iterator[threading.Event]:
     for number in SIGNALS:
         signal.signal(number, stop)
     try:
-        yield event
+        with _ended_by(event):
+            yield event
     finally:
         restore()
+
+
+@contextmanager
+def _ended_by(stop: threading.Event) -> Iterator[None]:
+    """Log errors of Spark that follow a signal: it has ended the JVM too, or a program that a query runs."""
+    try:
+        yield
+    except (PySparkException, Py4JError, OSError) as error:
+        if not stop.is_set():
+            raise
+        log.warning("Spark ended before its queries were stopped: %s", parse_error(str(error)))
 
 
 def wait_for(queries: Sequence[StreamingQuery], stop: threading.Event, *, batch_s: float = BATCH_S) -> None:
@@ -64,6 +80,13 @@ def wait_for(queries: Sequence[StreamingQuery], stop: threading.Event, *, batch_
     Raises:
         StreamingQueryException: a query failed; the others are stopped.
     """
+    with _ended_by(stop):
+        _wait_for(queries, stop)
+        if stop.is_set():
+            _stop(queries, batch_s)
+
+
+def _wait_for(queries: Sequence[StreamingQuery], stop: threading.Event) -> None:
     waiting = list(queries)
     while waiting and not stop.is_set():
         if waiting[0].awaitTermination(POLL_S):  # returns at once when it ends, and raises its error
@@ -72,11 +95,6 @@ def wait_for(queries: Sequence[StreamingQuery], stop: threading.Event, *, batch_
             if not query.isActive and query.exception() is not None:
                 _stop(queries, 0)
                 query.awaitTermination()
-    if waiting:
-        try:
-            _stop(queries, batch_s)
-        except Py4JError as error:  # the signal has ended the JVM too
-            log.warning("Spark ended before its queries were stopped: %s", error)
 
 
 def _stop(queries: Sequence[StreamingQuery], batch_s: float) -> None:
