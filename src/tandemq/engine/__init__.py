@@ -31,6 +31,7 @@ from tandemq.engine.choice import (
     verify_records,
 )
 from tandemq.engine.python import (
+    CHECKED_BYTES_MAX,
     KEY_ROW,
     KEY_ROW_BYTES,
     TIMED_BYTES_MAX,
@@ -43,6 +44,7 @@ from tandemq.engine.python import (
 )
 
 __all__ = [
+    "CHECKED_BYTES_MAX",
     "KEY_ROW",
     "KEY_ROW_BYTES",
     "NAME",

@@ -17,6 +17,7 @@ from libc.string cimport memchr, memcmp, memcpy, memmove
 
 from tandemq.codec.record.record import decode_host
 from tandemq.engine.python import (
+    CHECKED_BYTES_MAX,
     TIMED_BYTES_MAX,
     Gathered,
     LinkedKeys,
@@ -129,6 +130,7 @@ cdef str TIMER_NAME = TIMER_TOPIC
 cdef Py_ssize_t TIMED_BYTES = TIMED_BYTES_MAX
 cdef bytes HALF = HALF_TOPIC.encode()
 cdef str HALF_NAME = HALF_TOPIC
+cdef Py_ssize_t CHECKED_BYTES = CHECKED_BYTES_MAX
 cdef int VERSION = VERSION_SPOKEN
 
 include "memory.pxi"

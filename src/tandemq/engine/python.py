@@ -25,6 +25,8 @@ KEY_ROW = Struct("<iqq")
 KEY_ROW_BYTES = KEY_ROW.size
 TIMED_BYTES_MAX = 192
 """Longest properties that the delivery of a timed message adds, besides the name of its topic."""
+CHECKED_BYTES_MAX = 96
+"""Longest properties that the checks of a half message add."""
 _TRANSACTION_BITS = 0xC
 _PREPARED = 0x4
 _COMPRESSED = int(SysFlag.COMPRESSED)

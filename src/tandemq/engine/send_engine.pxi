@@ -284,6 +284,8 @@ cdef class SendEngine:
         size = self.record_bytes(born_host, stored_in, body_bytes, self.kept.size)
         if self.kept.size + CRC_PROPERTY_BYTES > PROPERTIES_BYTES_MAX or self.records.size + size > self.room:
             return 0
+        if found.is_half and self.kept.size + CRC_PROPERTY_BYTES + CHECKED_BYTES > PROPERTIES_BYTES_MAX:
+            return 0
         code = self.store_ms + <int64_t>self.delays_ms[level - 1] if level else tags_code(found.named.tags)
         log_offset = self.log_end + self.records.size
         queue_offset = queue.next_offset

@@ -40,6 +40,8 @@ cdef inline bint is_unusual(Bytes name, Py_ssize_t size) noexcept:
         or is_named(name, size, b"TRACE_ON", 8)
         or is_named(name, size, b"REAL_TOPIC", 10)
         or is_named(name, size, b"REAL_QID", 8)
+        or is_named(name, size, b"TRANSACTION_CHECK_TIMES", 23)
+        or is_named(name, size, b"TRAN_PREPARED_QUEUE_OFFSET", 26)
     )
 
 

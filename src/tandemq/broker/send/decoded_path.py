@@ -21,7 +21,7 @@ from tandemq.codec.record.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.recall_handle import encode_handle
 from tandemq.codec.remoting.requests import SendFields, SendFieldsV1, is_true, read_fields
-from tandemq.engine import TIMED_BYTES_MAX
+from tandemq.engine import CHECKED_BYTES_MAX, TIMED_BYTES_MAX
 from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -252,6 +252,7 @@ class DecodedPath:
         if _delay_level(properties) or not TIMER_NAMES.isdisjoint(properties):
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, "a transactional message may not be delayed")
         as_half(properties, topic.config.topic_name, queue_id)
+        _check_room(properties | state.common_properties, CHECKED_BYTES_MAX, "a half message")
         return self._own_topic(HALF_TOPIC, wall_ms), 0
 
     def as_timed(
@@ -267,12 +268,7 @@ class DecodedPath:
         if refused is not None:
             raise SendRefused(ResponseCode.SYSTEM_ERROR, refused)
         add_timer_properties(properties, out_ms, name, queue_id)
-        size = len(encode_properties(properties).encode()) + CRC_PROPERTY_BYTES + TIMED_BYTES_MAX
-        if size > PROPERTIES_BYTES_MAX:
-            raise SendRefused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the properties take {size} bytes with those of a timed message, at most {PROPERTIES_BYTES_MAX} fit",
-            )
+        _check_room(properties, TIMED_BYTES_MAX, "a timed message")
         return self._own_topic(TIMER_TOPIC, wall_ms), 0
 
     def redirect_delayed(self, topic: Topic, queue_id: int, properties: dict[str, str]) -> tuple[Topic, int]:
@@ -301,6 +297,10 @@ class DecodedPath:
         if _delay_level(common) or fields.topic.startswith(RETRY_PREFIX):
             raise SendRefused(
                 ResponseCode.MESSAGE_ILLEGAL, "a batch may not be delayed and may not go to a retry topic"
+            )
+        if fields.sys_flag & TRANSACTION_MASK or is_half(common, fields.reconsume_times):
+            raise SendRefused(
+                ResponseCode.MESSAGE_ILLEGAL, "a batch may not be part of a transaction; send its messages one by one"
             )
         parts = decode_batch(command.body)
         out_ms = requested_time(common, state.config, now.wall_ms)
@@ -381,6 +381,16 @@ def read_send_fields(command: Command) -> SendFields:
         return read_fields(SendFields, command.fields)
     first = read_fields(SendFieldsV1, command.fields)
     return SendFields(*(getattr(first, name) for name in SendFields.__struct_fields__))
+
+
+def _check_room(properties: dict[str, str], added_bytes: int, kind: str) -> None:
+    """Refuse a message whose properties leave no room for those that a broker adds to such ones later."""
+    size = len(encode_properties(properties).encode()) + CRC_PROPERTY_BYTES + added_bytes
+    if size > PROPERTIES_BYTES_MAX:
+        raise SendRefused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the properties take {size} bytes with those of {kind}, at most {PROPERTIES_BYTES_MAX} fit",
+        )
 
 
 def _refuse_timed(properties: dict[str, str]) -> None:

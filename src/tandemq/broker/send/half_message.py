@@ -96,7 +96,12 @@ def is_half(properties: dict[str, str], reconsume_times: int) -> bool:
 
 
 def as_half(properties: dict[str, str], topic: str, queue_id: int) -> None:
-    """Add the properties of a half message, for a message to a topic and queue."""
+    """Add the properties of a half message, for a message to a topic and queue.
+
+    Those that count checks are dropped: a message that is passed on may have them of an earlier transaction.
+    """
+    for name in (CHECK_TIMES, FIRST_OFFSET):
+        properties.pop(name, None)
     properties[REAL_TOPIC] = topic
     properties[REAL_QID] = str(queue_id)
     if UNIQ_KEY in properties:

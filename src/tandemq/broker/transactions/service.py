@@ -31,7 +31,7 @@ from tandemq.broker.transactions.op_records import Progress, op_body, op_propert
 from tandemq.broker.transactions.open_transactions import HalfEntry, OpenTransactions
 from tandemq.codec.record.record import encode_record, message_id
 from tandemq.engine import EndedHalf
-from tandemq.errors import ProtocolError, StoreError
+from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
 from tandemq.model.codes import RequestCode
 from tandemq.model.message import TRANSACTION_MASK, SysFlag, encode_properties
 from tandemq.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
@@ -377,9 +377,12 @@ class Transactions:
             except (ProtocolError, StoreError) as error:
                 log.error("transactions: half message %d cannot be checked: %s", queue_offset, error)
                 continue
-            if half is not None and not self._check_one(queue_offset, half, now):
-                self._due.clear()
-                break
+            try:
+                if half is not None and not self._check_one(queue_offset, half, now):
+                    self._due.clear()
+                    break
+            except RecordTooLarge as error:  # of another broker, which left no room for what checks add
+                log.error("transactions: half message %d cannot be checked: %s", queue_offset, error)
         self._is_behind = bool(self._due)
 
     def _check_one(self, queue_offset: int, half: HalfMessage, now: Now) -> bool:

@@ -276,6 +276,25 @@ def test_batch_with_an_invalid_message_is_refused_completely(
     assert stored(broker, "TopicA") == [b"zero"]
 
 
+@pytest.mark.parametrize("sys_flag", [0x4, 0x8, 0xC])
+def test_batch_marked_as_part_of_a_transaction_is_refused(tmp_path: Path, sys_flag: int) -> None:
+    """Stored with such a mark its messages would be confirmed, and never found."""
+    broker = Harness(tmp_path)
+    broker.send("TopicA", b"zero")
+    fields = send_fields("TopicA") | {"m": "true", "f": sys_flag}
+    assert broker.ask(RequestCode.SEND_BATCH_MESSAGE, fields, batch_of(b"x")).code == ResponseCode.MESSAGE_ILLEGAL
+    assert stored(broker, "TopicA") == [b"zero"]
+
+
+def test_batch_of_half_messages_is_refused(tmp_path: Path) -> None:
+    """Their consumers would see them before the commit."""
+    broker = Harness(tmp_path)
+    broker.send("TopicA", b"zero")
+    fields = send_fields("TopicA", 0, {"TRAN_MSG": "true", "PGROUP": "tx"}) | {"m": "true"}
+    assert broker.ask(RequestCode.SEND_BATCH_MESSAGE, fields, batch_of(b"x")).code == ResponseCode.MESSAGE_ILLEGAL
+    assert stored(broker, "TopicA") == [b"zero"]
+
+
 # Timed messages (5.x); see tests/unit/broker/timers.
 
 
