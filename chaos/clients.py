@@ -2,17 +2,19 @@
 
 The third producer makes transactions, see `transactions`; the second consumer has an SQL92 expression, see `filters`.
 Some messages are delayed by level, some have a time, and some of these are recalled, see `timers`; some are sent back
-by the first consumer once or twice.
+by the first consumer once or twice. In some runs there are clients of a static topic too, see `static_topics`.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from random import Random
 
 from chaos import filters, timers
 from chaos.history import History, Place
+from chaos.static_topics import StaticTopicClients
 from chaos.transactions import TransactionClient
 from chaos.world import Broker, World
 from tandemq import ConsumeFrom
@@ -41,7 +43,8 @@ _FIRST = "first"
 class Clients:
     """All clients, a thread each."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, random: Random) -> None:
+        """`random`: draws for the clients of a static topic."""
         self._world = world
         self.history = History()
         self._is_over = threading.Event()
@@ -58,9 +61,29 @@ class Clients:
             "filter": lambda: filters.consume(world.name_server.address, TOPIC, self.filtered, self._drained),
             "offsets": self._watch_offsets,
         }
-        self._threads = [
+        self._threads = self._threads_of(work)
+        self.static = self._static_topic(random)
+        self._static_senders, self._static_readers = (
+            (self._threads_of(self.static.senders(self._is_over)), self._threads_of(self.static.readers(self._drained)))
+            if self.static is not None
+            else ([], [])
+        )
+
+    def _threads_of(self, work: Mapping[str, Callable[[], None]]) -> list[threading.Thread]:
+        return [
             threading.Thread(target=self._run, args=(name, one), name=name, daemon=True) for name, one in work.items()
         ]
+
+    def _static_topic(self, random: Random) -> StaticTopicClients | None:
+        """Return the clients of the static topic, in runs with a broker beside the group."""
+        world = self._world
+        if world.neighbour is None:
+            return None
+        groups = {broker.address.rpartition(":")[0]: broker.broker_name for broker in world.all_brokers}
+        may_go_back = world.mode is Mode.SLAVE_CONSUME
+        return StaticTopicClients(
+            world.name_server.address, groups, random, lambda: world.deaths, may_go_back=may_go_back
+        )
 
     def _run(self, name: str, work: Callable[[], None]) -> None:
         try:
@@ -76,7 +99,9 @@ class Clients:
             result = producer.send(_message(_FIRST, _FIRST))
         place = Place(result.queue.queue_id, result.queue_offset)
         history.answered(_FIRST, result.status.name, place, is_ok=result.status is SendStatus.SEND_OK)
-        for thread in self._threads:
+        if self.static is not None:
+            self.static.create()
+        for thread in (*self._threads, *self._static_senders, *self._static_readers):
             thread.start()
 
     def _produce(self, name: str) -> None:
@@ -208,6 +233,7 @@ class Clients:
             or due - self.history.bodies
             or self.history.awaited
             or self.filtered.missing(due)
+            or (self.static is not None and self.static.history.missing())
             or self._open_transactions()
             or self._waiting_timers()
         )
@@ -215,20 +241,25 @@ class Clients:
     def finish(self) -> list[str]:
         """Stop producing, wait until everything acknowledged is delivered; return the clients' violations."""
         self._is_over.set()
-        for thread in self._threads[:2]:
+        for thread in (*self._threads[:2], *self._static_senders):
             thread.join(_JOIN_SECONDS)
         self.transacting.is_done.wait(_JOIN_SECONDS)
+        unfinished = self.static.send_last(DRAIN_SECONDS) if self.static is not None else []
         until = time.monotonic() + DRAIN_SECONDS
         while time.monotonic() < until and not self._is_drained():
             time.sleep(0.05)
         known = self.transacting.transactions
         self._drained.set()
-        for thread in self._threads[2:]:
+        for thread in (*self._threads[2:], *self._static_readers):
             thread.join(_JOIN_SECONDS)
-        stuck = [f"I14: {thread.name} does not end" for thread in self._threads if thread.is_alive()]
+        if self.static is not None:
+            unfinished += self.static.commit_last(DRAIN_SECONDS)
+            self.static.history.check_clients()
+        threads = (*self._threads, *self._static_senders, *self._static_readers)
+        stuck = [f"I14: {thread.name} does not end" for thread in threads if thread.is_alive()]
         self.history.check_clients()
         found = known.check(self.history.bodies) + self.filtered.check(known.due | self.history.due)
-        return self._crashed + stuck + found
+        return self._crashed + stuck + unfinished + found
 
 
 def _message(body: str, tag: str, delay_level: int = 0, at: float | None = None) -> Message:

@@ -17,6 +17,9 @@ from tandemq.run.request import try_request
 OBEYS_SECONDS = 20.0
 """Time limit for a configuration change to take effect."""
 _BEHAVIOURS: tuple[Behaviour, ...] = ("cut", "stall", "hole")
+NEIGHBOUR = 0.3
+"""Share of the faults of the broker beside the group, in runs with one."""
+NEIGHBOUR_KINDS = ("eio", "enospc", "eread", "kill", "kill", "pause")
 
 
 class Faults:
@@ -50,22 +53,31 @@ class Faults:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self._revive()
-            kind = self._random.choice(sorted(self._kinds))
-            broker = self._random.choice(self._world.brokers)
-            if self._random.random() < 0.6:  # faults of the active member matter most
-                broker = self._world.master or broker
+            kind, broker = self._draw()
             lasts = self._random.choice((0.3, 1.0, 2.0, 4.0))
             at = time.monotonic() - self._begun
-            self._world.may_lag |= kind != "kill"
+            self._world.may_lag |= kind != "kill" and broker is not self._world.neighbour
             self._kinds[kind](broker, lasts)
-            entry = {"fault": kind, "broker": broker.broker_id, "at": round(at, 2), "seconds": lasts}
+            place = broker.name if broker is self._world.neighbour else broker.broker_id
+            entry = {"fault": kind, "broker": place, "at": round(at, 2), "seconds": lasts}
             self.done.append(entry | self._more)
             self._more = {}
             time.sleep(self._random.choice((0.0, 0.5, 2.0, 5.0)))
         self._revive()
 
+    def _draw(self) -> tuple[str, Broker]:
+        """Draw a kind and a broker."""
+        neighbour = self._world.neighbour
+        if neighbour is not None and self._random.random() < NEIGHBOUR:
+            return self._random.choice(NEIGHBOUR_KINDS), neighbour
+        kind = self._random.choice(sorted(self._kinds))
+        broker = self._random.choice(self._world.brokers)
+        if self._random.random() < 0.6:  # faults of the active member matter most
+            broker = self._world.master or broker
+        return kind, broker
+
     def _revive(self) -> None:
-        for broker in self._world.brokers:
+        for broker in self._world.all_brokers:
             broker.revive()
 
     def _kill(self, broker: Broker, seconds: float) -> None:

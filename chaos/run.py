@@ -3,9 +3,10 @@
     python -m chaos.run                             200 runs of 20 seconds, on ZooKeeper and the name server in turn
     python -m chaos.run --runs 1 --seed 7 --keep    one of them again, its logs kept
 
-Each run draws mode, members, registry and faults from its seed, and writes a JSON report. Exit code 3 if there was a
-violation, 130 if it was interrupted. Checks: `chaos.history`, `permissions`, `stores`, `resources`; the rules are those
-of docs/internals/simulation.md, "What is checked", and docs/internals/chaos.md says what they mean here.
+Each run draws mode, members, registry, static topic and faults from its seed, and writes a JSON report. Exit code 3 if
+there was a violation, 130 if it was interrupted. Checks: `chaos.history`, `logical_history`, `permissions`, `stores`,
+`resources`; the rules are those of docs/internals/simulation.md, "What is checked", and docs/internals/chaos.md says
+what they mean here.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from typing import Any
 
 from rich.console import Console
 
-from chaos import filters, timers, transactions
+from chaos import filters, static_topics, timers, transactions
 from chaos.clients import CONSUMERS, DELAYS, TOPIC, Clients
 from chaos.faults import Faults
+from chaos.logical_history import LogicalHistory
 from chaos.permissions import overlaps
+from chaos.requests import TOPIC as STATIC_TOPIC
 from chaos.resources import leaks
 from chaos.stores import check, records
 from chaos.world import Broker, World, mono_ms
@@ -42,6 +45,8 @@ EXIT_VIOLATION = 3
 EXIT_INTERRUPTED = 130
 SLAVE_READS = 1 / 3
 """Share of the runs in which slaves deliver messages that they have and the consumer has not."""
+STATIC_TOPICS = 1 / 3
+"""Share of the runs with a static topic over the group and a broker beside it."""
 _ZOOKEEPER_TICK_MS = 500
 _VIOLATIONS_SHOWN = 50
 
@@ -58,6 +63,8 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
     reads_from_slaves = Random(f"{seed}-slave-reads").random() < SLAVE_READS
     if reads_from_slaves:
         settings |= {"slaveReadEnable": "true", "accessMessageInMemoryMaxRatio": "0"}
+    static = Random(f"{seed}-static-topic")
+    neighbour = static_topics.NEIGHBOUR_SETTINGS if static.random() < STATIC_TOPICS else None
     report: dict[str, Any] = {
         "seed": seed,
         "mode": mode.value,
@@ -70,8 +77,10 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
     clients_log = logging.FileHandler(directory / "clients.log", encoding="utf-8")
     clients_log.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[clients_log], force=True)
-    with World(directory, mode=mode, members=members, registry=registry, settings=settings) as world:
-        clients = Clients(world)
+    with World(
+        directory, mode=mode, members=members, registry=registry, settings=settings, neighbour=neighbour
+    ) as world:
+        clients = Clients(world, static)
         clients.start()
         faults = Faults(world, random)
         faults.run(seconds)
@@ -81,7 +90,7 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
         if is_whole:
             lagging, is_whole = _wait_whole(world)
             violations += lagging
-        grown = [growth for broker in world.brokers if (growth := broker.growth()) is not None]
+        grown = [growth for broker in world.all_brokers if (growth := broker.growth()) is not None]
         violations += leaks(grown)
         violations += world.stop_brokers()
     history = clients.history
@@ -89,9 +98,14 @@ def run(seed: int, seconds: float, directory: Path, zookeeper: str) -> dict[str,
     stores: dict[str, Any] = {}
     if is_whole:
         violations += _check_stores(world.brokers, clients, stores)
+        if clients.static is not None and world.neighbour is not None:
+            violations += _check_static(world.brokers[0], world.neighbour, clients.static.history, stores)
     report |= {"faults": faults.done, "seconds": round(time.monotonic() - begun, 1)}
     report |= history.report() | {"transactions": clients.transacting.transactions.report()}
     report |= {"filter": clients.filtered.report(), "timers": clients.timers.report()}
+    if clients.static is not None:
+        report["static"] = clients.static.history.report()
+        violations += clients.static.history.violations
     report |= {"resources": [growth.report() for growth in grown], "stores": stores}
     report["violations"] = _told(history.violations + violations)
     return report
@@ -127,6 +141,18 @@ def _check_stores(brokers: list[Broker], clients: Clients, figures: dict[str, An
         found += clients.transacting.transactions.check_log(first.name, messages, *told)
         found += clients.filtered.check_log(first.name, messages)
         found += timers.check_log(first.name, messages, timed, clients.timers)
+    except TandemError as error:
+        return [f"I10: the stores cannot be checked: {error}"]
+    figures.update(verified)
+    return found
+
+
+def _check_static(member: Broker, neighbour: Broker, history: LogicalHistory, figures: dict[str, Any]) -> list[str]:
+    """Check the static topic in the logs of the group and of the broker beside it; return the latter's violations."""
+    try:
+        found, verified = check([neighbour.store])
+        for broker in (member, neighbour):
+            history.check_log(broker.broker_name, records(broker.store, STATIC_TOPIC))
     except TandemError as error:
         return [f"I10: the stores cannot be checked: {error}"]
     figures.update(verified)
@@ -199,6 +225,8 @@ def _tell(console: Console, report: dict[str, Any]) -> None:
     shown |= {key: report.get("transactions", {}).get(key) for key in ("committed", "rolled_back", "checks")}
     shown |= {"filtered": report.get("filter", {}).get("delivered")}
     shown |= {"timed": report.get("timers", {}).get("deliveries"), "recalls": report.get("timers", {}).get("recalls")}
+    if "static" in report:
+        shown |= {f"static {key}": report["static"][key] for key in ("moves", "acknowledged", "delivered")}
     gaps = f"gaps {report.get('longest_write_gap_s', 0):.1f} s, {report.get('longest_read_gap_s', 0):.1f} s"
     faults = " ".join(f"{fault['fault']}{fault['broker']}" for fault in report.get("faults", ()))
     head = f"{report['seed']:>4} {report['mode']} {report.get('members', '')} {report.get('registry', '')}"

@@ -2,6 +2,7 @@
 
     broker n    listens at 127.x.y.1+n; clients and members reach it at 127.x.y.11+n, slaves at 127.x.y.21+n, it reaches
                 the registry through a proxy of its own; its program is `chaos.broken`, so its device can fail
+    neighbour   a broker of another group, with a fixed role, in runs with a static topic; addresses as broker `members`
 
 Linux only: all of 127.0.0.0/8 are addresses of this machine. x and y belong to this process, so that no other takes a
 port while its broker is down.
@@ -31,7 +32,7 @@ from tandemq.run.groups import configure
 from tandemq.run.request import try_request
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
-GROUP = "broker-a"
+GROUP, NEIGHBOUR = "broker-a", "broker-b"
 START_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 _PORT, _HA_PORT = 10911, 10912
@@ -43,8 +44,16 @@ class Broker(BrokerChild):
     """A member behind its proxies."""
 
     def __init__(
-        self, number: int, directory: Path, registry: Proxy, where: ProxyLoop, settings: Mapping[str, Setting]
+        self,
+        number: int,
+        directory: Path,
+        registry: Proxy | None,
+        where: ProxyLoop,
+        settings: Mapping[str, Setting],
+        *,
+        group: str = GROUP,
     ) -> None:
+        """`number`: makes its addresses; it is the broker id in the group that fails over, 0 in another one."""
         self.registry_link = registry
         self.faults = directory / f"faults-{number}"
         self.faults.mkdir()
@@ -65,7 +74,8 @@ class Broker(BrokerChild):
             "brokerIP1": f"{_NETWORK}.{_FOR_CLIENTS + number}",
             "brokerIP2": f"{_NETWORK}.{_FOR_SLAVES + number}",
         }
-        super().__init__(GROUP, number, directory, {**settings, **own, "brokerRole": _role(number)})
+        broker_id = number if group == GROUP else 0
+        super().__init__(group, broker_id, directory, {"brokerRole": _role(broker_id), **settings, **own})
 
     def wait_ready(self) -> None:
         """Start and wait until it listens; then its proxies listen too."""
@@ -78,7 +88,9 @@ class Broker(BrokerChild):
 
     def behave(self, what: str, behaviour: Behaviour) -> None:
         """Set the behaviour of its connections from clients, from slaves, or to the registry."""
-        (self.registry_link if what == "registry" else self._links[what]).behave(behaviour)
+        link = self.registry_link if what == "registry" else self._links[what]
+        if link is not None:
+            link.behave(behaviour)
 
     @property
     def own_address(self) -> str:
@@ -139,8 +151,10 @@ class World:
         members: int,
         registry: str = "",
         settings: Mapping[str, Setting] | None = None,
+        neighbour: Mapping[str, Setting] | None = None,
     ) -> None:
-        """`registry`: "host:port" of a ZooKeeper; empty: the name server hosts it."""
+        """`registry`: "host:port" of a ZooKeeper; empty: the name server hosts it. `neighbour`: more settings of a
+        broker of another group; None: there is none."""
         self.directory = directory
         self.mode = mode
         self.members = members
@@ -150,6 +164,8 @@ class World:
         self._settings = dict(settings or {})
         self._stack = ExitStack()
         self.brokers: list[Broker] = []
+        self.neighbour: Broker | None = None
+        self._neighbour_settings = neighbour
         self.administrator: Administrator
         """Changes the group's configuration; set on entering the context."""
         self.name_server = Child("namesrv", directory, self._name_server_words)
@@ -197,8 +213,32 @@ class World:
             self.brokers.append(Broker(number, self.directory, link, where, settings))
             self._stack.callback(self.brokers[-1].stop)
             self.brokers[-1].start()
+        if self._neighbour_settings is not None:
+            self._start_neighbour(where, self._neighbour_settings)
         self.wait(self.is_whole)
         return self
+
+    def _start_neighbour(self, where: ProxyLoop, more: Mapping[str, Setting]) -> None:
+        settings = {
+            "namesrvAddr": self.name_server.address,
+            "mappedFileSizeCommitLog": 4 << 20,
+            "registerNameServerPeriod": 10_000,
+            **self._settings,
+            **more,
+        }
+        self.neighbour = Broker(self.members, self.directory, None, where, settings, group=NEIGHBOUR)
+        self._stack.callback(self.neighbour.stop)
+        self.neighbour.start()
+
+    @property
+    def all_brokers(self) -> list[Broker]:
+        """Return the members of the group, and the neighbour."""
+        return self.brokers if self.neighbour is None else [*self.brokers, self.neighbour]
+
+    @property
+    def deaths(self) -> int:
+        """Return how often brokers have been seen dead."""
+        return sum(len(broker.deaths) for broker in self.all_brokers)
 
     def _secret(self) -> Path:
         path = self.directory / SECRET_FILE_NAME
@@ -224,19 +264,19 @@ class World:
         return [] if self.mode is Mode.STATIC else self.brokers
 
     def is_whole(self) -> bool:
-        """Return whether all members run, one is active, and all others have its bytes and are in sync."""
+        """Return whether all brokers run, one member is active, and all others have its bytes and are in sync."""
         master = self.master
-        if master is None or not all(broker.is_running for broker in self.brokers):
+        if master is None or not all(broker.is_running for broker in self.all_brokers):
             return False
         in_sync = self.mode is Mode.STATIC or len(master.failover_status().get("inSync", ())) == self.members
         return in_sync and synced_slaves(master.own_address) == self.members - 1
 
     def stop_brokers(self) -> list[str]:
         """Stop all of them cleanly at once; return the violations of all process ends."""
-        for broker in self.brokers:
+        for broker in self.all_brokers:
             broker.signal_stop()
-        unclean = [f"I16: {broker.name} did not stop cleanly" for broker in self.brokers if not broker.stop()]
-        return [text for broker in self.brokers for text in broker.ended] + unclean
+        unclean = [f"I16: {broker.name} did not stop cleanly" for broker in self.all_brokers if not broker.stop()]
+        return [text for broker in self.all_brokers for text in broker.ended] + unclean
 
     def wait(self, condition: Any, seconds: float = START_SECONDS) -> None:
         """Wait for a state.
