@@ -129,11 +129,13 @@ def create_topic(routes: Routes, config: TopicConfig, cluster: str | None, broke
 
     Raises:
         LocalError: the name is invalid, or there is no master.
+        RemoteError: the topic is static; nothing was changed.
         NetworkError, RemoteError: a master failed; others may have been changed.
     """
     fault = topic_name_error(config.topic_name)
     if fault is not None:
         raise LocalError(fault)
+    yield from refresh_route(routes, config.topic_name)
     info = yield from cluster_info(routes)
     addresses = info.masters(cluster, broker_name)
     for address in addresses:

@@ -14,6 +14,7 @@ the body of `async with` raises, the message received last is sent back at once.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -31,7 +32,7 @@ from tandemq.client.consumer.received_message import ReceivedMessage
 from tandemq.client.consumer.subscription import Expression, check_expression_at_broker, make_subscription
 from tandemq.client.core.settings import ConsumerOptions
 from tandemq.config.tls import ClientTls
-from tandemq.errors import ClosedError
+from tandemq.errors import ClosedError, NetworkError, NoRoute, ProtocolError
 from tandemq.model.group import Sql
 from tandemq.model.message import Message, MessageQueue, SendResult
 from tandemq.model.topic import AUTO_CREATE_TOPIC
@@ -95,7 +96,7 @@ class PushConsumer:
         Raises:
             ConfigError: an address, a topic or an expression is invalid.
             NetworkError: no name server responds within `start_timeout_ms`.
-            RemoteError: the server at the address is not a name server.
+            RemoteError: the server at the address is not a name server, or a topic is static.
         """
         shell = self._shell = Shell(make_config(self._name_servers, self._client_id, self._tls))
         core = self._core = shell.node.push_consumer(self._options, shell.now)
@@ -117,12 +118,20 @@ class PushConsumer:
             raise
 
     async def _check(self, topic: str, expression: Expression) -> None:
-        """Have a broker check an SQL92 expression."""
+        """Refuse a static topic, and have a broker check an SQL92 expression."""
+        await self._check_route(topic)
         if isinstance(expression, Sql):
             shell, _ = self._running()
             group, client_id = self._options.group, shell.node.config.client_id
             steps = check_expression_at_broker(shell.node.routes, client_id, group, topic, expression)
             await shell.done(shell.node.runner.start(steps, shell.now))
+
+    async def _check_route(self, topic: str) -> None:
+        """Refuse a topic whose route this client cannot use; one without a route may still come."""
+        shell, _ = self._running()
+        if shell.node.routes.get(topic) is None:
+            with contextlib.suppress(NoRoute, NetworkError, ProtocolError):
+                await shell.done(shell.node.routes.fetch(topic, shell.now))
 
     async def subscribe(self, topic: str, expression: Expression = "*") -> None:
         """Subscribe to another topic, or to other messages of a topic.
@@ -132,6 +141,7 @@ class PushConsumer:
 
         Raises:
             ConfigError: the topic or the expression is invalid, or the broker does not filter by expressions.
+            RemoteError: the topic is static.
         """
         shell, core = self._running()
         make_subscription(topic, expression, 0)

@@ -29,7 +29,7 @@ from tandemq.client.core.calls import Ticket
 from tandemq.client.core.operations import OperationRunner, Steps, current_time, pause, wait
 from tandemq.client.core.routes import Routes, TopicRoute
 from tandemq.client.core.settings import ConsumerOptions, MessageModel
-from tandemq.errors import NetworkError, NoRoute, ProtocolError, TandemError
+from tandemq.errors import NetworkError, NoRoute, RemoteError, TandemError
 from tandemq.model.message import MessageQueue, StoredMessage
 from tandemq.model.topic import RETRY_PREFIX
 
@@ -153,7 +153,7 @@ class RebalanceService:
                 if route is None:
                     route = yield from wait(self._routes.fetch(topic, now))
                 allocated = yield from self._allocate(route)
-            except (NoRoute, NetworkError, ProtocolError) as error:
+            except (RemoteError, NetworkError) as error:
                 self._warn(topic, error, now)
                 complete = False
                 continue

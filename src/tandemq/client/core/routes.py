@@ -164,7 +164,7 @@ def decode_route(topic: str, body: bytes) -> TopicRoute:
         if raw.get("topicQueueMappingByBroker"):
             raise RemoteError(
                 f"topic {topic} is static, this client has no logical queues",
-                hint="use RocketMQ's Java client 5 for it, or an ordinary topic",
+                hint="use RocketMQ's Java client 5 or mqadmin for it, or an ordinary topic",
             )
         queues = sorted((_queue_data(item) for item in raw.get("queueDatas") or ()), key=lambda data: data.broker_name)
         brokers = {item["brokerName"]: decode_group(item) for item in raw.get("brokerDatas") or ()}

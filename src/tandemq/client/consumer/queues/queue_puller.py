@@ -256,6 +256,8 @@ class QueuePuller:
         self._availability.suspect(address, check, now, lambda at: self._avoid(address, at))
 
     def _found(self, address: str, answer: Command, now: Now) -> None:
+        if "offsetDelta" in answer.fields:
+            raise ProtocolError("the topic is static, this client has no logical queues")
         self._empty_answers = 0
         self._served_by = self.read_from
         process_queue = self._process_queue

@@ -1,0 +1,38 @@
+"""A static topic on running brokers, as `mqadmin updateStaticTopic` creates it."""
+
+from tandemq.codec.remoting.fastjson import dumps
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.run.local import LocalCluster
+from tandemq.run.request import connect, try_request
+from tests.unit.broker.static_topics.wired import mapping_body, segment
+
+REFUSAL = "is static, this client has no logical queues"
+HINT = "use RocketMQ's Java client 5 or mqadmin for it, or an ordinary topic"
+
+
+def create_static_topic(cluster: LocalCluster, topic: str, *names: str, queues: int = 2) -> None:
+    """Create a static topic on the masters of broker groups, in queue 0 of each; return when name servers know it."""
+    for number, name in enumerate(names):
+        body = mapping_body(topic, name, {number: [segment(0, name, 0, 0)]}, total=len(names))
+        fields = {"topic": topic, "readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": "6"}
+        with connect(cluster.broker(name).address) as opened:
+            answer = opened.request(
+                Command(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, fields=fields, body=dumps(body))
+            )
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+    for server in cluster.name_servers.split(";"):
+        cluster.wait_until(lambda server=server: _is_known(server, topic, len(names)))  # type: ignore[misc]
+
+
+def _is_known(server: str, topic: str, brokers: int) -> bool:
+    answer = try_request(server, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields={"topic": topic}))
+    return answer is not None and answer.code == ResponseCode.SUCCESS and answer.body.count(b'"totalQueues"') == brokers
+
+
+def end_of(cluster: LocalCluster, name: str, topic: str) -> str:
+    """Return the end of queue 0 of a broker."""
+    place = {"topic": topic, "queueId": "0", "lo": "false"}
+    answer = try_request(cluster.broker(name).address, Command(RequestCode.GET_MAX_OFFSET, fields=place))
+    assert answer is not None
+    return answer.fields["offset"]
