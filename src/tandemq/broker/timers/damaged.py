@@ -88,6 +88,11 @@ class DamagedTimers:
         """Whether this turn changes anything."""
         return bool(self._found or self._resolved)
 
+    @property
+    def has_restored(self) -> bool:
+        """Whether messages or requests enter their slots with this turn, perhaps before others there."""
+        return bool(self._restored)
+
     def clear(self) -> None:
         """Forget all of them."""
         self._held.clear()

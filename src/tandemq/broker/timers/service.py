@@ -12,6 +12,7 @@ Source: docs/reference/timers.md; RocketMQ TimerMessageStore.
 """
 
 import logging
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tandemq.boundary import Job, Now
@@ -28,6 +29,7 @@ from tandemq.broker.timers.loading import TimerLoader, last_done
 from tandemq.broker.timers.metrics import TimerMetrics
 from tandemq.broker.timers.pending import PendingTimers, RollTask, Slot
 from tandemq.broker.timers.records import TimedCopy, TimedMessage, read_head, read_timed
+from tandemq.broker.timers.targets import RecallTargets
 from tandemq.broker.timers.timer_check import PATH, TimerCheck, check_of_java
 from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
 from tandemq.model.message import TIMER_DELETE, TIMER_DEQUEUED, TIMER_ENQUEUED, TIMER_ROLLS, SysFlag
@@ -59,18 +61,8 @@ class _TakenSlot(NamedTuple):
     messages: int
     is_whole: bool
     """Whether nothing is left in it, delete requests neither."""
-
-
-class _Targets:
-    """What the delete requests of one time name."""
-
-    def __init__(self, out_ms: int) -> None:
-        self.out_ms = out_ms
-        self.read = 0
-        """Number of requests read."""
-        self.topics: dict[str, str] = {}
-        """Topic by name, "topic+key"."""
-        self.found: set[str] = set()
+    requests: Sequence[str]
+    """Topics of the delete requests that went with it."""
 
 
 class _Turn:
@@ -81,7 +73,7 @@ class _Turn:
         self.over: list[int] = []
         """Queue offsets of messages that are over."""
         self.topics: list[str] = []
-        """Topics of those that were delivered."""
+        """Topics of those that were delivered, or recalled."""
         self.until_ms = 0
         """Latest time of messages that are over."""
         self.rolled: list[tuple[RollTask, str]] = []
@@ -141,7 +133,7 @@ class TimedMessages:
         """Log offsets of messages that are over, of which the queue entry was damaged."""
         self._must_write = False
         """Whether a done record is needed, whatever this turn does."""
-        self._targets: _Targets | None = None
+        self._targets: RecallTargets | None = None
         self._turn = _Turn()
         self._is_behind = False
         self._saving: Job | None = None
@@ -270,14 +262,14 @@ class TimedMessages:
                 for queue_offset in slot.deletes:
                     turn.note_over(queue_offset, out_ms)
             if done or is_whole:
-                turn.slots.append(_TakenSlot(out_ms, done, is_whole))
+                turn.slots.append(_TakenSlot(out_ms, done, is_whole, targets.topics if is_whole else ()))
         return not turn.is_full
 
-    def _targets_of(self, timers: ConsumeQueue, out_ms: int, slot: Slot, now: Now) -> _Targets | None:
+    def _targets_of(self, timers: ConsumeQueue, out_ms: int, slot: Slot, now: Now) -> RecallTargets | None:
         """Return what the delete requests of a time name; None if this turn cannot read them all."""
         found = self._targets
         if found is None or found.out_ms != out_ms or found.read > len(slot.deletes):
-            found = self._targets = _Targets(out_ms)
+            found = self._targets = RecallTargets(out_ms)
         while found.read < len(slot.deletes):
             if self._turn.is_full:
                 return None
@@ -287,11 +279,17 @@ class TimedMessages:
                 return None
             found.read += 1
             if timed is not None:
-                found.topics[timed.message.properties.get(TIMER_DELETE, "")] = timed.head.topic
+                found.add(timed.head.topic, timed.message.properties.get(TIMER_DELETE, ""))
         return found
 
     def _deliver_one(
-        self, timers: ConsumeQueue, queue_offset: int, out_ms: int, copy: TimedCopy | None, targets: _Targets, now: Now
+        self,
+        timers: ConsumeQueue,
+        queue_offset: int,
+        out_ms: int,
+        copy: TimedCopy | None,
+        targets: RecallTargets,
+        now: Now,
     ) -> None:
         turn = self._turn
         turn.room -= 1
@@ -304,13 +302,11 @@ class TimedMessages:
             copy = read.timed.copy()
         turn.bytes += copy.size
         head = copy.head
-        if targets.topics and head.key:
-            for one in (f"{head.topic}+{head.key}", head.key):  # before 5.3.2 a request had the key alone
-                if targets.topics.get(one) == head.topic:
-                    targets.found.add(one)
-                    self.metrics.deleted_total += 1
-                    turn.note_over(queue_offset, out_ms)
-                    return
+        if targets.has(head):
+            self.metrics.deleted_total += 1
+            turn.note_over(queue_offset, out_ms)
+            turn.topics.append(head.topic)
+            return
         self._put_delivered(copy, queue_offset, now)
 
     def _put_delivered(self, copy: TimedCopy, queue_offset: int, now: Now) -> None:
@@ -463,12 +459,10 @@ class TimedMessages:
     def _apply(self, table: PendingTimers, turn: _Turn) -> None:
         for slot in turn.slots:
             table.take(slot.out_ms, slot.messages, with_deletes=slot.is_whole)
-            targets = self._targets
-            if slot.is_whole and targets is not None and targets.out_ms == slot.out_ms:
-                for name, topic in targets.topics.items():
-                    if name not in targets.found:
-                        table.count(topic, 1)
-                self._targets = None
+            for topic in slot.requests:
+                table.count(topic, 1)
+        if self._targets is not None and (self.damaged.has_restored or self._targets.out_ms not in table.slots):
+            self._targets = None
         for queue_offset in turn.over:
             table.release(queue_offset)
         for topic in turn.topics:

@@ -66,6 +66,7 @@ def counted(broker: Harness) -> int:
 
 ORDERS = [
     [MESSAGE],
+    [OTHER],
     [REQUEST],
     [MESSAGE, REQUEST],
     [REQUEST, MESSAGE],
@@ -142,3 +143,22 @@ def test_no_part_of_a_recall_is_repeated_by_the_next_master(tmp_path: Path, brok
     broken.clear()
     broker.pass_time(1_000)
     assert (sorted(bodies(broker)), waiting(broker)) == ([b"b", b"c"], 0)
+
+
+@spec("S02", "G13")
+def test_recall_holds_that_is_repaired_behind_a_later_one_of_its_time(tmp_path: Path, broken: set[int]) -> None:
+    """The later request was read before, with the messages of that time which were not damaged."""
+    broker = ready(tmp_path)
+    out_ms = str(broker.now.wall_ms + 5_000)
+    for key, name in (("a", ""), ("R", "TopicA+a"), ("b", ""), ("c", ""), ("S", "TopicA+b")):
+        named = {"TIMER_DEL_UNIQKEY": name} if name else {}
+        timed(broker, key.encode(), "TopicA", UNIQ_KEY=key, TIMER_DELIVER_MS=out_ms, **named)
+    broken.update((0, 1))
+    broker = broker.restart(clean=False)
+    broker.pass_time(DOUBT_MS + 10_000)
+    assert bodies(broker) == [b"c"]
+    broken.discard(1)
+    broker.pass_time(1_000)
+    broken.discard(0)
+    broker.pass_time(1_000)
+    assert (bodies(broker), waiting(broker), counted(broker)) == ([b"c"], 0, 0)

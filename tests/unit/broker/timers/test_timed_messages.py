@@ -306,6 +306,33 @@ def test_delete_request_of_the_same_time_drops_a_message(tmp_path: Path) -> None
     assert bodies(broker) == [b"C", b"D"]
 
 
+@spec("S02")
+def test_delete_requests_of_two_topics_with_one_name(tmp_path: Path) -> None:
+    """Clients before 5.3.2 name the key alone."""
+    broker = ready(tmp_path)
+    out_ms = str(broker.now.wall_ms + 5_000)
+    for topic in ("TopicA", "TopicB"):
+        timed(broker, b"body", topic, UNIQ_KEY="K", TIMER_DELIVER_MS=out_ms)
+        timed(broker, b"-", topic, UNIQ_KEY="R", TIMER_DELIVER_MS=out_ms, TIMER_DEL_UNIQKEY="K")
+    broker.pass_time(7_000)
+    assert bodies(broker, "TopicA") == bodies(broker, "TopicB") == []
+
+
+@spec("S02")
+def test_count_is_right_after_recalls_that_are_repeated_or_name_nothing(tmp_path: Path) -> None:
+    """Of two times that are handled in one turn."""
+    broker = ready(tmp_path)
+    start_ms = broker.now.wall_ms
+    timed(broker, b"body", UNIQ_KEY="K", TIMER_DELIVER_MS=str(start_ms + 5_000))
+    for out_ms in (start_ms + 5_000, start_ms + 8_000):
+        for name in ("TopicA+K", "TopicA+K", "TopicA+none"):
+            timed(broker, b"-", UNIQ_KEY="R", TIMER_DELIVER_MS=str(out_ms), TIMER_DEL_UNIQKEY=name)
+    broker.now = Now(broker.now.mono_ms + 12_000, start_ms + 12_000)
+    broker.pass_time(SECOND)
+    assert broker.node.timers.table is not None
+    assert (bodies(broker), waiting(broker), broker.node.timers.table.counts["TopicA"]) == ([], 0, 0)
+
+
 def test_counts_are_kept_by_topic(tmp_path: Path) -> None:
     broker = ready(tmp_path)
     for key in "ABC":
