@@ -41,7 +41,7 @@ DRIFT_PPM = 15_000
 SECRETS = 0.25
 """Share of the seeds in which members have a secret."""
 STATIC_TOPICS = 0.3
-"""Share of the seeds with a static topic, of those whose groups are all `elect`."""
+"""Share of the seeds with a static topic, of those without a `slave-consume` group."""
 SLAVE_READS = 1 / 3
 """Share of the seeds in which slaves deliver old messages."""
 
@@ -174,12 +174,13 @@ def with_slave_reads(plan: GroupsPlan, random: Random) -> GroupsPlan:
 
 
 def with_static_topic(plan: GroupsPlan, random: Random) -> GroupsPlan:
-    """Return the plan with a static topic in some of the seeds whose groups are all `elect`.
+    """Return the plan with a static topic in some of the seeds whose groups are all `elect` or `static`.
 
-    Its own generator keeps the other seeds as they are.
+    In `slave-consume` a switch to a slave may lose a mapping that was confirmed. Its own generator keeps the other
+    seeds as they are.
     """
-    is_elect = all(mode_of(group) is Mode.ELECT for group in plan.groups)
-    return replace(plan, has_static_topic=random.random() < STATIC_TOPICS and is_elect)
+    is_kept = all(mode_of(group) is not Mode.SLAVE_CONSUME for group in plan.groups)
+    return replace(plan, has_static_topic=random.random() < STATIC_TOPICS and is_kept)
 
 
 class GroupCluster(Cluster):
