@@ -15,9 +15,12 @@ from pyspark.sql import SparkSession
 from tandemq.cli import main
 from tandemq.errors import ConfigError, LocalError, StoreDamaged, StoreLocked
 from tandemq.spark.jobs import removal
+from tandemq.spark.jobs.archive import Archive, ArchiveOptions
 from tandemq.spark.jobs.audit import audit, audit_range
+from tandemq.spark.jobs.rebuild import RebuildOptions, rebuild
 from tandemq.spark.jobs.removal import remove_from_log
 from tandemq.spark.jobs.scrub import scrub, scrub_range
+from tandemq.spark.jobs.stats import gather
 from tandemq.spark.jobs.tasks import LOST
 from tandemq.spark.lake import lease
 from tandemq.spark.runtime.location import Location, locate
@@ -232,6 +235,9 @@ def test_wrong_location_of_a_log_is_an_error_of_one_line(
         lambda: scrub(spark, place()),
         lambda: audit(spark, place(), tmp_path),
         lambda: remove_from_log(spark, place(), BY_KEY),
+        lambda: gather(spark, place()),
+        lambda: rebuild(spark, RebuildOptions(store=place(), output=tmp_path / "rebuilt")),
+        lambda: Archive(ArchiveOptions(store=place(), lake=tmp_path / "lake")),
     )
     for job in jobs:
         with pytest.raises((ConfigError, LocalError, StoreDamaged), match=what) as caught:

@@ -53,6 +53,10 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 LAKE_COMMANDS = (
     ("spark", "archive", "STORE", "URL"),
+    ("spark", "archive", "URL", "lake"),
+    ("spark", "rebuild", "URL", "rebuilt"),
+    ("spark", "report", "STORE", "page.html", "--replica", "URL"),
+    ("spark", "pipeline", "project", "--store", "URL"),
     ("spark", "archive", "STORE", "lake", "--checkpoint", "URL"),
     ("spark", "collect", "URL", "--subscribe", "T"),
     ("spark", "compact", "URL"),
@@ -68,14 +72,12 @@ LAKE_COMMANDS = (
     ("spark", "state", "URL", "T"),
 )
 COMMANDS = (
-    ("spark", "archive", "URL", "lake"),
     ("spark", "scrub", "STORE", "--state", "URL"),
     ("spark", "rebuild", "STORE", "URL"),
     ("spark", "report", "STORE", "URL"),
     ("spark", "replay", "STORE", "--to-store", "URL"),
     ("spark", "replay", "STORE", "--to-topic", "T", "--note", "URL"),
     ("spark", "pipeline", "URL"),
-    ("spark", "pipeline", "project", "--store", "URL"),
     ("log", "verify", "URL"),
     ("up", "--data", "URL"),
 )
@@ -158,14 +160,11 @@ def test_options_of_the_store_come_from_words_then_environment(monkeypatch: pyte
 
 
 FUNCTIONS: dict[str, Callable[[Path, Any], object]] = {
-    "log": lambda _store, url: open_log(url),
-    "archive": lambda store, url: Archive(ArchiveOptions(store=url, lake=store.parent / "lake")),
     "rebuild": lambda store, url: rebuild(NO_SESSION, RebuildOptions(store=store, output=url)),
     "scrub's state": lambda store, url: scrub(NO_SESSION, store, state=url),
     "replay to a store": lambda _store, url: replay_to_store(
         NO_SESSION, DeltaLake("lake", create=True).path, "broker-a", url
     ),
-    "format's path": lambda _store, url: read_options({"path": str(url)}),
     "project": lambda _store, url: write_project(url, Project("rocketmq", {})),
 }
 
@@ -177,6 +176,20 @@ def test_checkpoint_in_an_object_store_is_refused(store: Path) -> None:
     ):
         with pytest.raises(ConfigError, match="keeps no checkpoints in object stores"):
             make()
+    assert list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_log_at_a_url_is_remote_and_a_wrong_scheme_is_refused(kind: type[Any], store: Path) -> None:
+    assert read_options({"path": str(kind("s3://bucket/x"))}).path.url == "s3://bucket/x"
+    assert open_log(kind(f"file://{store}")).directory == str(store / "commitlog")
+    for call in (
+        lambda: open_log(kind("ftp://host/x")),
+        lambda: read_options({"path": "ftp://host/x"}),
+        lambda: Archive(ArchiveOptions(store=kind("ftp://host/x"), lake=Path("lake"))),
+    ):
+        with pytest.raises(ConfigError, match="ftp:// is not supported"):
+            call()
     assert list(Path.cwd().iterdir()) == []
 
 

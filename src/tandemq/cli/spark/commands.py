@@ -18,7 +18,6 @@ from tandemq.cli.spark.parameters import (
     lake_argument,
     new_lake_argument,
     range_option,
-    session_options,
     state_option,
 )
 from tandemq.cli.spark.pipeline import pipeline
@@ -40,8 +39,7 @@ ALLOW_LOSS = {
 }
 """Hints of the source, in terms of the options of the commands."""
 
-directory = LocalPath(exists=True, file_okay=False, path_type=Path)
-store_argument = click.argument("store", type=directory)
+store_argument = click.argument("store", type=EXISTING)
 source_argument = click.argument("source", type=EXISTING)
 
 
@@ -50,8 +48,8 @@ def spark() -> None:
     """Archive, check and measure logs with Spark.
 
     Needs the extra: pip install 'tandemq[spark]'. STORE is a broker's storePathRootDir, or a directory of commit log
-    files; only collect, and replay to topics, connect to a cluster. Exit codes: 0 success, 1 error, 2 wrong usage, 3 a
-    check found faults, or part of the log disappeared while it was read.
+    files, or the URL of archived ones; only collect, and replay to topics, connect to a cluster. Exit codes: 0 success,
+    1 error, 2 wrong usage, 3 a check found faults, or part of the log disappeared while it was read.
     """
 
 
@@ -84,7 +82,7 @@ def lost_bytes(lost: Sequence[Mapping[str, Any]]) -> int:
 )
 @common_options
 def archive(
-    store: Path,
+    store: Path | str,
     lake: Path | str,
     broker_name: str | None,
     checkpoint: Path | str | None,
@@ -111,10 +109,11 @@ def archive(
         def show(done: ArchiveResult) -> None:
             bar(done.end - done.start, done.log_end - done.start)
 
+        log, place = lake_locations([store, lake], storage)
         job = Archive(
             ArchiveOptions(
-                store=store,
-                lake=lake_location(lake, storage),
+                store=log,
+                lake=place,
                 broker_name=broker_name,
                 checkpoint=checkpoint,
                 follows=follow,
@@ -173,7 +172,7 @@ def vacuum(lake: Path | str, hours: int, dry_run: bool, storage: tuple[str, ...]
 
 
 @spark.command()
-@click.argument("store", type=EXISTING)
+@store_argument
 @range_option
 @state_option
 @common_options
@@ -186,10 +185,7 @@ def scrub(
     conf: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Read every record of STORE and verify its checksum; exit code 3 on damage, or if records disappear meanwhile.
-
-    STORE may be the URL of archived log files.
-    """
+    """Read every record of STORE and verify its checksum; exit code 3 on damage, or if records disappear meanwhile."""
     with spark_session(master, conf, silent=as_json) as (session, java):
         from tandemq.spark.jobs.scrub import scrub as check  # noqa: PLC0415
 
@@ -225,8 +221,6 @@ def audit(
     as_json: bool,
 ) -> None:
     """Compare the logs of two replicas, the store directories FIRST and SECOND; exit code 3 if they diverge.
-
-    Each of them may be the URL of archived log files.
 
     Only log offsets that both contain are compared; records after the end of the other log are shown as lag. Records
     that disappear meanwhile are shown as lost, and lead to exit code 3 too.
@@ -285,9 +279,9 @@ def audit(
 )
 @click.option("--delays", default=DELAY_LEVELS, show_default=True, help="The broker's messageDelayLevel.")
 @range_option
-@session_options
+@common_options
 def rebuild(
-    store: Path,
+    store: Path | str,
     output: Path,
     queue_file_bytes: int,
     index: bool,
@@ -295,6 +289,7 @@ def rebuild(
     entries: int,
     delays: str,
     range_bytes: int,
+    storage: tuple[str, ...],
     master: str | None,
     conf: tuple[str, ...],
     as_json: bool,
@@ -309,7 +304,7 @@ def rebuild(
         from tandemq.spark.jobs.rebuild import rebuild as make  # noqa: PLC0415
 
         options = RebuildOptions(
-            store=store,
+            store=lake_location(store, storage),
             output=output,
             queue_file_bytes=queue_file_bytes - queue_file_bytes % 20,
             index=index,
@@ -342,7 +337,7 @@ def stats(
     conf: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Count messages, bytes, latency and lag of SOURCE, a store directory or a lake, by topic and group.
+    """Count messages, bytes, latency and lag of SOURCE, a store or a lake, by topic and group.
 
     With --json also per minute. Latency is from the producer's clock to the broker's. Exit code 3: part of the log
     disappeared before it was counted.
@@ -379,8 +374,8 @@ def _show_stats(found: "LogStatistics") -> None:
     "--replica",
     "replicas",
     multiple=True,
-    type=directory,
-    help="Store directory of a replica to compare SOURCE with; repeatable.",
+    type=EXISTING,
+    help="Store directory of a replica to compare SOURCE with, or URL of its archived log files; repeatable.",
 )
 @click.option("--title", help="Title of the page; by default from the name of SOURCE.")
 @range_option
@@ -389,7 +384,7 @@ def _show_stats(found: "LogStatistics") -> None:
 def report(
     source: Path | str,
     page: Path,
-    replicas: tuple[Path, ...],
+    replicas: tuple[Path | str, ...],
     title: str | None,
     range_bytes: int,
     state: Path | None,
@@ -400,7 +395,7 @@ def report(
 ) -> None:
     """Write PAGE, one HTML file: messages, bytes and latency per minute, lag per group, divergence of replicas.
 
-    SOURCE is a store directory or a lake; only a store directory can be compared with replicas. With --state, results
+    SOURCE is a store or a lake; only a store can be compared with replicas. With --state, results
     of comparisons are kept in files next to it, with the suffixes .replica-1, .replica-2 and so on.
     """
     if not page.absolute().parent.is_dir():
@@ -411,21 +406,21 @@ def report(
         from tandemq.spark.jobs.report import report_page  # noqa: PLC0415
         from tandemq.spark.jobs.stats import gather  # noqa: PLC0415
 
-        place = lake_location(source, storage)
-        for replica in replicas:
-            overlap(place.path, replica)
+        place, *others = lake_locations([source, *replicas], storage)
+        for other in others:
+            overlap(place, other)
         progress = ProgressLine("stats", silent=as_json)
         found = gather(session, place, range_bytes=range_bytes, state=state, progress=progress)
         audits = [
             compare(
                 session,
-                place.path,
-                replica,
+                place,
+                other,
                 range_bytes=range_bytes,
                 state=state.with_name(f"{state.name}.replica-{number}") if state is not None else None,
-                progress=ProgressLine(f"audit with {replica}", silent=as_json),
+                progress=ProgressLine(f"audit with {other}", silent=as_json),
             )
-            for number, replica in enumerate(replicas, 1)
+            for number, other in enumerate(others, 1)
         ]
     text = report_page(title or f"The log of {PurePath(place.url).name}", found, audits, made=datetime.now(UTC))
     page.write_text(text, encoding="utf-8")

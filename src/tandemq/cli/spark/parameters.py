@@ -43,14 +43,9 @@ _vacuum = click.option(
 )
 
 
-def session_options(command: Command) -> Command:
-    """Add --master, --conf and --json."""
-    return _master(_conf(json_option(command)))
-
-
 def common_options(command: Command) -> Command:
     """Add --storage-option, --master, --conf and --json."""
-    return storage_option(session_options(command))
+    return storage_option(_master(_conf(json_option(command))))
 
 
 def filling_options(what: str, batch: Callable[[Command], Command]) -> Callable[[Command], Command]:

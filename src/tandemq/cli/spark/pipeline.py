@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from tandemq.cli.spark.parameters import EXISTING
 from tandemq.cli.spark.session import clear_errors
 from tandemq.cli.support.output import json_option, show_json
 from tandemq.cli.support.paths import LocalPath
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
 @click.option("--subscribe", metavar="TOPICS", help="Topics to read, separated by commas; all by default.")
 @click.option(
     "--store",
-    metavar="DIRECTORY",
-    type=LocalPath(exists=True, file_okay=False, path_type=Path),
-    help="Create a project that reads this store, or archived segments, instead of a cluster.",
+    type=EXISTING,
+    help="Create a project that reads this store, or archived log files, instead of a cluster.",
 )
 @click.option(
     "--example",
@@ -44,7 +44,7 @@ def pipeline(
     directory: Path,
     namesrv: str | None,
     subscribe: str | None,
-    store: Path | None,
+    store: Path | str | None,
     example: str | None,
     runs: bool,
     full_refresh: bool,
@@ -94,13 +94,13 @@ def pipeline(
     sys.exit(code)
 
 
-def _cluster_of(namesrv: str | None, subscribe: str | None, store: Path | None) -> str:
+def _cluster_of(namesrv: str | None, subscribe: str | None, store: Path | str | None) -> str:
     if namesrv is None or subscribe is not None or store is not None:
         raise click.UsageError("an example reads its own topics of a cluster: give --namesrv only")
     return namesrv
 
 
-def _project(namesrv: str | None, subscribe: str | None, store: Path | None) -> "Project":
+def _project(namesrv: str | None, subscribe: str | None, store: Path | str | None) -> "Project":
     from tandemq.spark.pipelines.projects import Project  # noqa: PLC0415
 
     if (namesrv is None) == (store is None):
@@ -108,7 +108,7 @@ def _project(namesrv: str | None, subscribe: str | None, store: Path | None) -> 
     if store is not None:
         if subscribe is not None:
             raise click.UsageError("--subscribe needs --namesrv; a store is read completely")
-        return Project("rocketmq-log", {"path": str(store.absolute())})
+        return Project("rocketmq-log", {"path": str(store.absolute() if isinstance(store, Path) else store)})
     assert namesrv is not None, "checked above"
     what = {"subscribe": subscribe} if subscribe is not None else {"subscribePattern": ".*"}
     source = {"nameServer": namesrv, **spark_tls(), **what, "startingOffsets": "earliest"}

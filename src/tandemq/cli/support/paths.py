@@ -86,5 +86,5 @@ def lake_location(given: Path | str, storage: tuple[str, ...]) -> "Location":
 
     found = locate(given, "the lake", parse_storage_options(storage))
     if storage and found.is_local:
-        raise ConfigError("--storage-option is for a lake at a URL", hint="leave it out")
+        raise ConfigError("--storage-option is for a lake or a log at a URL", hint="leave it out")
     return found

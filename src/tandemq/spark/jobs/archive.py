@@ -17,7 +17,6 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -35,10 +34,10 @@ from tandemq.spark.lake.streaming import (
     run_to_end,
     start_query,
 )
-from tandemq.spark.runtime.location import Location, Place
+from tandemq.spark.runtime.location import Location, Place, locate
 from tandemq.spark.sources.log.files import LogFileReader, log_end, open_log
 from tandemq.spark.sources.log.options import parse_position
-from tandemq.spark.sources.log.source import source_writing_to
+from tandemq.spark.sources.log.source import source_with_storage
 from tandemq.spark.sources.log.tail import UNKNOWN, first_record, tail_checksum
 
 log = logging.getLogger(__name__)
@@ -49,7 +48,8 @@ BATCH_BYTES = 4 << 30
 class ArchiveOptions:
     """Options of an archive."""
 
-    store: Path
+    store: Place
+    """Store directory, or directory of log files, also at a URL."""
     lake: Place
     broker_name: str | None = None
     checkpoint: Place | None = None
@@ -119,7 +119,8 @@ class Archive:
             ConfigError: the table has other columns, or was filled by `spark.jobs.collect`.
         """
         checkpoint = None if options.checkpoint is None else checkpoint_place(options.checkpoint)
-        files = open_log(options.store, options.broker_name)
+        self._store = locate(options.store, "the log")
+        files = open_log(self._store, options.broker_name)
         self._options = options
         self._broker_name = files.broker_name
         self._mark = position_mark(files.broker_name)
@@ -153,19 +154,19 @@ class Archive:
         holds = f"{self._lake.location} holds the log of {files.broker_name} up to {known}"
         if archived is not None and known > files.start and found != archived:
             what = (
-                f"{holds}, in epoch {archived}; in {self._options.store} these bytes belong to epoch {found}: "
+                f"{holds}, in epoch {archived}; in {self._store} these bytes belong to epoch {found}: "
                 "the log was rewritten after a failover"
             )
             self._refuse_rewritten(what)
         if end < known:
             raise StoreDamaged(
-                f"{holds}, and {self._options.store} ends at {end}",
+                f"{holds}, and {self._store} ends at {end}",
                 hint="a slave may lag: archive again later; if the log lost its end, archive into another directory",
             )
         tail = self._lake.mark(tail_mark(files.broker_name)) or UNKNOWN
         if found == archived and tail != UNKNOWN and tail_checksum(read, known) not in (tail, UNKNOWN):
             self._refuse_rewritten(
-                f"{holds}, and {self._options.store} has another record before that offset: it is the log of another "
+                f"{holds}, and {self._store} has another record before that offset: it is the log of another "
                 "broker group (--broker-name distinguishes them), it was rewritten, or the last archived record is "
                 "damaged by now (tandemq spark scrub lists damage)"
             )
@@ -181,13 +182,13 @@ class Archive:
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start the streaming query of this run."""
-        spark.dataSource.register(source_writing_to(self._lake.location))
+        spark.dataSource.register(source_with_storage(self._store.options, self._lake.location.options))
         known = self._lake.mark(self._mark)
         if known is None:
             known = self.done.start
             self._lake.commit([], {self._mark: known})
         options = {
-            "path": str(self._options.store),
+            "path": str(self._store),
             "brokerName": self._broker_name,
             "writeTo": self._lake.location.url,
             "startingOffsets": str(known),
@@ -244,7 +245,7 @@ class Archive:
         if start < known:
             hint = "another process archives it too; delete the checkpoint to continue at the lake's position"
         else:
-            with LogFileReader(open_log(self._options.store, self._broker_name)) as read:
+            with LogFileReader(open_log(self._store, self._broker_name)) as read:
                 due = first_record(read, known)
             if start <= due:
                 return
@@ -279,6 +280,6 @@ class Archive:
         """Return the marks of epoch and last record at the end of a micro-batch, taken before its tasks read: if the
         log is rewritten in between, the batch counts as part of the old log."""
         position = parse_position(planned_end(self._checkpoint, batch), self._broker_name)
-        with LogFileReader(open_log(self._options.store, self._broker_name)) as read:
+        with LogFileReader(open_log(self._store, self._broker_name)) as read:
             tail = tail_checksum(read, min(position.log_offset, read.files.capacity_end))
         return {epoch_mark(self._broker_name): position.epoch, tail_mark(self._broker_name): tail}

@@ -31,6 +31,7 @@ from tandemq.real.disk import RealDisk
 from tandemq.spark.jobs.entries import Scan
 from tandemq.spark.jobs.tasks import ProgressCallback, RangeJob, no_progress, run_tasks
 from tandemq.spark.runtime.local_paths import local_path
+from tandemq.spark.runtime.location import Place
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
 from tandemq.spark.sources.log.ranges import RANGE_BYTES, LogRange, split
 from tandemq.storage.consume_queue import ConsumeQueue, QueueFiles
@@ -48,7 +49,8 @@ PENDING_KEYS = 8192
 class RebuildOptions:
     """Options of a rebuild, with the broker's settings that determine the files."""
 
-    store: Path
+    store: Place
+    """Store directory, or directory of log files, also at a URL."""
     output: Path
     queue_file_bytes: int = 6_000_000
     index: bool = True

@@ -19,7 +19,7 @@ from tandemq.spark.jobs.tasks import (
     read_range,
     run_tasks,
 )
-from tandemq.spark.runtime.location import Place, locate
+from tandemq.spark.runtime.location import Place
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
 from tandemq.spark.sources.log.ranges import RANGE_BYTES, REMOVED, DecodeOptions, LogRange, split
 
@@ -57,7 +57,7 @@ def scrub(
     Raises:
         ConfigError: the URL is not supported. Also as `open_log`, `run_tasks` and `read_range`.
     """
-    files = open_log(locate(store, "the log"))
+    files = open_log(store)
     with LogFileReader(files) as read:
         end = log_end(read)
         found = ScrubResult(files.start, end, torn_tail(read, end))

@@ -86,7 +86,8 @@ def gather(
     state: Path | None = None,
     progress: ProgressCallback = no_progress,
 ) -> LogStatistics:
-    """Compute the statistics of a store directory or a lake; groups only for a store.
+    """Compute the statistics of a lake, a store directory or a directory of log files, also at a URL; groups only for a
+    log with the offset table of its store.
 
     Args:
         state: file that keeps the counts; an interrupted run resumes from it.
@@ -94,13 +95,14 @@ def gather(
         ConfigError: the lake has no files yet. Also as `open_log`, `run_tasks` and `read_range`.
     """
     place = locate(source, "the source")
-    if not place.is_local or (place.path / "_delta_log").is_dir():
+    is_lake = bool(place.within("_delta_log").names())
+    if is_lake:
         pieces = _lake_files(place)
         names = hashlib.sha256("\n".join(one.path for one in pieces).encode()).hexdigest()
         of_files = RangeJob(f"statistics {place} {names[:16]}", partial(count_file, place))
         results = run_tasks(spark, pieces, of_files, state=state, progress=progress)
     else:
-        files = open_log(place.path)
+        files = open_log(place)
         with LogFileReader(files) as read:
             ranges = split(files, files.start, log_end(read), range_bytes)
         of_ranges: RangeJob[LogRange] = RangeJob(
@@ -110,7 +112,7 @@ def gather(
     found = LogStatistics(damaged=sum(result["damaged"] for result in results), lost=merge_losses(results))
     ends = _ends(results)
     _measure(found, results, ends, minutes=minutes)
-    found.groups = _groups(place.path, ends) if place.is_local else []
+    found.groups = [] if is_lake else _groups(place, ends)
     return found
 
 
@@ -260,12 +262,12 @@ def _measure(found: LogStatistics, results: Sequence[Result], ends: _Ends, *, mi
     found.minutes = [{"minute": at, "topic": topic} | one.row() for (at, topic), one in sorted(per_minute.items())]
 
 
-def _groups(source: Path, ends: _Ends) -> list[dict[str, Any]]:
+def _groups(source: Location, ends: _Ends) -> list[dict[str, Any]]:
     """Compute the lag by group and topic from the store's offset table; queues without messages have none."""
-    path = source / "config" / "consumerOffset.json"
-    if not path.is_file():
+    kept = source.read("config/consumerOffset.json")
+    if kept is None:
         return []
-    table = loads(path.read_bytes(), is_trusted=True).get("offsetTable") or {}
+    table = loads(kept, is_trusted=True).get("offsetTable") or {}
     rows = []
     for name, offsets in sorted(table.items()):
         topic, _, group = name.partition("@")

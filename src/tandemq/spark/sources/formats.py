@@ -12,6 +12,7 @@ Source: docs/guides/pipeline-clusters.md.
 import os
 import re
 import sys
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from pyspark.errors import PySparkException
@@ -22,7 +23,7 @@ from tandemq.errors import ConfigError
 from tandemq.spark.runtime.causes import parse_error
 from tandemq.spark.sources.cluster.lag import RocketMqLag
 from tandemq.spark.sources.cluster.source import RocketMQDataSource
-from tandemq.spark.sources.log.source import RocketMQLogDataSource
+from tandemq.spark.sources.log.source import RocketMQLogDataSource, source_with_storage
 
 FORMATS = (RocketMQDataSource, RocketMQLogDataSource, RocketMqLag)
 PYTHON = "PYSPARK_PYTHON"
@@ -31,18 +32,21 @@ PROBED_ROWS = 64
 """Rows of the check; Spark divides them among the cores it has at that moment."""
 
 
-def register(spark: SparkSession, *, check: bool = True) -> None:
+def register(spark: SparkSession, *, check: bool = True, storage: Mapping[str, str] | None = None) -> None:
     """Register the formats rocketmq, rocketmq-log and rocketmq-lag with a session, classic or Spark Connect.
 
     Args:
         check: whether to run a small job on a cluster's workers, or the Connect server's, that imports this package.
             It reaches the executors that exist at the moment. Local masters need none.
+        storage: storage options for URLs in `path` and `writeTo` of rocketmq-log, as deltalake names them; they are no
+            options of queries, which Spark shows. Those of the environment are added.
     Raises:
         ConfigError: workers have no such Python, cannot import this package, or have another version of it.
     """
     is_local = _is_classic(spark) and _choose_python(spark)
     for source in FORMATS:
-        spark.dataSource.register(source)
+        is_log = source is RocketMQLogDataSource
+        spark.dataSource.register(source_with_storage(storage, storage) if is_log else source)
     if check and not is_local:
         check_workers(spark)
 

@@ -18,8 +18,7 @@ from typing import Self, cast
 
 from tandemq.boundary import Disk
 from tandemq.errors import OffsetGone, StoreDamaged
-from tandemq.spark.runtime.local_paths import local_path
-from tandemq.spark.runtime.location import Location, Place
+from tandemq.spark.runtime.location import FileEntry, Location, Place, locate
 from tandemq.spark.sources.log.segments import SegmentFile, open_segment
 from tandemq.storage.log.epochs import EpochTable, load_epochs
 from tandemq.storage.log.scan import Walker, find_next_record
@@ -41,6 +40,8 @@ class LogFiles:
     starts: tuple[int, ...]
     epochs: tuple[tuple[int, int], ...]
     """(epoch, first log offset), ascending; () if the log has no epochs."""
+    changed_s: float = 0.0
+    """At a URL: when a file was last changed, seconds since 1970 by the clock of the storage."""
 
     @property
     def directory(self) -> str:
@@ -79,19 +80,20 @@ def open_log(place: Place, broker_name: str | None = None) -> LogFiles:
     """List the files of a store directory, or of a directory of commit log files.
 
     Args:
-        place: a path, or a location; not the text of a URL, because most jobs need local files.
+        place: a path, a URL or a location.
         broker_name: value of the column of that name; by default the directory's name.
     Raises:
-        ConfigError: the path is not local.
+        ConfigError: the URL is malformed, or its scheme is not supported.
         StoreDamaged: there is no commit log, or a file between two others is missing or has another size.
         LocalError: the storage refuses access or does not respond.
     """
-    root = place if isinstance(place, Location) else Location(str(local_path(place, "the log").absolute()))
+    root = locate(place, "the log")
     directory = root.within("commitlog")
-    sizes = _log_files(directory)
-    if not sizes and not (directory.is_local and directory.path.is_dir()):
+    found = _log_files(directory)
+    if not found and not (directory.is_local and directory.path.is_dir()):
         directory = root
-        sizes = _log_files(directory)
+        found = _log_files(directory)
+    sizes = {one.name: one.size for one in found}
     names = sorted(sizes)
     if not names:
         raise StoreDamaged(
@@ -104,13 +106,13 @@ def open_log(place: Place, broker_name: str | None = None) -> LogFiles:
         if int(name) != int(before) + size:
             raise StoreDamaged(f"{directory.child(name)} does not follow {before}", hint="a file in between is missing")
     epochs: EpochTable = load_epochs(cast(Disk, _Store(root)))
-    return LogFiles(directory, broker_name or root.name, size, tuple(map(int, names)), tuple(epochs))
+    changed_s = 0.0 if root.is_local else max(one.changed_s for one in found)
+    return LogFiles(directory, broker_name or root.name, size, tuple(map(int, names)), tuple(epochs), changed_s)
 
 
-def _log_files(directory: Location) -> dict[str, int]:
-    """Return the sizes of the log files in a directory, by name; empty files are left out."""
-    found = directory.files()
-    return {one.name: one.size for one in found if one.size and one.name.isdigit() and len(one.name) == NAME_DIGITS}
+def _log_files(directory: Location) -> list[FileEntry]:
+    """Return the log files in a directory; empty ones are left out."""
+    return [one for one in directory.files() if one.size and one.name.isdigit() and len(one.name) == NAME_DIGITS]
 
 
 class _Store:

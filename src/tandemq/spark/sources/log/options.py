@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tandemq.errors import ConfigError
-from tandemq.spark.runtime.local_paths import local_path
 from tandemq.spark.runtime.location import Location, locate
 from tandemq.spark.sources.log.ranges import RANGE_BYTES
 from tandemq.spark.sources.schema import did_you_mean
 
 OPTIONS = {
-    "path": "a broker's store directory, or a directory of commit log files",
+    "path": "a broker's store directory, or a directory of commit log files, or its URL",
     "brokerName": "value of the column of that name; by default the directory's name",
     "startingOffsets": "earliest, latest, or a log offset",
     "endingOffsets": "latest, or a log offset; for batch queries",
@@ -32,6 +31,8 @@ OPTIONS = {
 }
 """Options and their meaning."""
 
+PLACES = ("path", "writeTo")
+"""Options with a directory or a URL."""
 SHAPING = ("schema", "details", "propertiesAs", "inflate")
 """Options that change the form of rows."""
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
@@ -53,7 +54,7 @@ class LogPosition(NamedTuple):
 class LogOptions:
     """Parsed options of a query. Offsets may be EARLIEST or LATEST."""
 
-    path: str
+    path: Location
     broker_name: str | None = None
     start: int = EARLIEST
     end: int = LATEST
@@ -69,13 +70,13 @@ class LogOptions:
 
 
 def read_options(
-    given: Mapping[str, str], *, streams: bool | None = None, storage: Mapping[str, str] | None = None
+    given: Mapping[str, str], *, streams: bool | None = None, storage: Mapping[str, Mapping[str, str]] | None = None
 ) -> LogOptions:
     """Parse the options of a query.
 
     Args:
         streams: whether the query is a streaming one; None if that is not known yet.
-        storage: storage options of the location in `writeTo`.
+        storage: storage options of the locations in `path` and `writeTo`.
     Raises:
         ConfigError: an option is unknown (names the nearest known one), malformed, or contradicts another.
     """
@@ -90,7 +91,7 @@ def read_options(
         found[names[name.lower()]] = value
     if not found.get("path"):
         raise ConfigError("rocketmq-log needs a path", hint='.load("/var/lib/tandemq/store"), or option("path", …)')
-    local_path(found["path"], "path")
+    places = {name: locate(found[name], name, (storage or {}).get(name)) for name in PLACES if name in found}
     start, end = _offset(found, "startingOffsets", EARLIEST), _offset(found, "endingOffsets", LATEST)
     if streams and "endingOffsets" in found:
         raise ConfigError("endingOffsets is for batch queries", hint="a stream ends with trigger(availableNow=True)")
@@ -108,7 +109,7 @@ def read_options(
             hint="its files hold all columns, and bodies as stored; leave one of them out",
         )
     return LogOptions(
-        path=found["path"],
+        path=places["path"],
         broker_name=found.get("brokerName"),
         start=start,
         end=end,
@@ -120,7 +121,7 @@ def read_options(
         maps_properties=maps,
         checks=_flag(found, "verify", default=True),
         inflates=_flag(found, "inflate", default=True),
-        write_to=locate(found["writeTo"], "writeTo", storage) if "writeTo" in found else None,
+        write_to=places.get("writeTo"),
     )
 
 

@@ -12,6 +12,7 @@ Source: docs/guides/pipeline.md, "The log as a source".
 """
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -24,7 +25,6 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from tandemq.errors import ConfigError, OffsetGone, StoreDamaged
-from tandemq.spark.runtime.location import Location
 from tandemq.spark.runtime.versions import (
     ReadAllAvailable,
     ReadLimit,
@@ -60,6 +60,9 @@ from tandemq.spark.sources.schema import KAFKA_SOURCES, check_columns, message_s
 log = logging.getLogger(__name__)
 TAIL_BYTES = 64
 """Bytes before the log's end, compared at each poll: if they change, the cached end is invalid."""
+SETTLED_S = 10
+"""Age of the last change of files at a URL, from which on another listing without a change means that the end of the
+log is the same: storages give times in whole seconds. The zeros behind the end are not read again then."""
 
 FILES = StructType(
     [
@@ -86,8 +89,8 @@ class LogPartition(InputPartition):
 class RocketMQLogDataSource(DataSource):
     """Register it with `spark.dataSource.register(RocketMQLogDataSource)`, then read `format("rocketmq-log")`."""
 
-    storage: ClassVar[Mapping[str, str]] = {}
-    """Storage options of `writeTo`; not options of the query, which Spark shows."""
+    storage: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    """Storage options of `path` and `writeTo`; not options of the query, which Spark shows."""
 
     @classmethod
     def name(cls) -> str:
@@ -110,14 +113,17 @@ class RocketMQLogDataSource(DataSource):
         return read_options(self.options, streams=streams, storage=self.storage)
 
 
-def source_writing_to(lake: Location) -> type[RocketMQLogDataSource]:
-    """Return a source that can write to a lake: its storage options are part of the class, which Spark copies to its
-    Python processes and shows nowhere."""
+def source_with_storage(
+    path: Mapping[str, str] | None = None, write_to: Mapping[str, str] | None = None
+) -> type[RocketMQLogDataSource]:
+    """Return a source with storage options for its locations at URLs: they are part of the class, which Spark copies to
+    its Python processes and shows nowhere."""
+    given = {name: dict(options) for name, options in (("path", path), ("writeTo", write_to)) if options}
 
-    class WritingLogDataSource(RocketMQLogDataSource):
-        storage: ClassVar[Mapping[str, str]] = dict(lake.options)
+    class StoredLogDataSource(RocketMQLogDataSource):
+        storage: ClassVar[Mapping[str, Mapping[str, str]]] = given
 
-    return WritingLogDataSource if lake.options else RocketMQLogDataSource
+    return StoredLogDataSource if given else RocketMQLogDataSource
 
 
 def _offered(options: LogOptions) -> StructType:
@@ -249,6 +255,7 @@ class LogStreamReader(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
         """Validate the columns; no file is opened yet."""
         super().__init__(options, schema)
         self._end: int | None = None
+        self._polled: LogFiles | None = None
         self._tail = b""
         self._reported_end: int | None = None
         self._target: int | None = None
@@ -256,6 +263,9 @@ class LogStreamReader(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def _poll(self) -> tuple[LogFiles, int]:
         files = self._open()
+        if self._end is not None and files == self._polled and time.time() - files.changed_s > SETTLED_S:
+            return files, self._end
+        self._polled = None if files.location.is_local else files
         with LogFileReader(files) as read:
             # The cached end is dropped if the log was truncated or rewritten there.
             known = self._end if self._end is not None and _before(read, self._end) == self._tail else None
