@@ -96,13 +96,33 @@ def s3_server() -> Iterator[S3]:
             process.kill()
 
 
+@dataclass
+class Expiring(S3):
+    """The server behind a proxy whose credentials expire (`tests.spark.s3_proxy`)."""
+
+    process: "subprocess.Popen[str]"
+
+    def expire(self, method: str, text: str, count: int) -> None:
+        """Accept so many more requests of a method whose path contains a text, then none at all."""
+        self._order(f"expire {method} {text} {count}")
+
+    def renew(self) -> None:
+        """Accept all requests again."""
+        self._order("renew")
+
+    def _order(self, line: str) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        print(line, file=self.process.stdin, flush=True)
+        assert self.process.stdout.readline() == "done\n"
+
+
 @contextmanager
-def expiring_proxy(server: S3, files: int) -> Iterator[tuple[S3, "subprocess.Popen[str]"]]:
-    """A proxy that accepts some data files, in a process of its own (`tests.spark.s3_proxy`)."""
-    words = [sys.executable, "-m", "tests.spark.s3_proxy", str(server.port), str(files)]
+def expiring_proxy(server: S3) -> Iterator[Expiring]:
+    """A proxy in a process of its own."""
+    words = [sys.executable, "-m", "tests.spark.s3_proxy", str(server.port)]
     with subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            yield S3(int(process.stdout.readline())), process
+            yield Expiring(int(process.stdout.readline()), process)
         finally:
             process.kill()

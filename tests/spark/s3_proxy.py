@@ -1,9 +1,12 @@
 """A proxy before an S3 server for which credentials expire; a process of its own, because clients may hold Python's
 lock while they wait.
 
-    python -m tests.spark.s3_proxy PORT FILES
+    python -m tests.spark.s3_proxy PORT
 
-After that many data files it answers that the token has expired, until it receives a line. It prints its own port.
+It prints its own port, and answers lines on its input when it obeys them:
+
+    expire METHOD TEXT COUNT     after that many requests of a method whose path contains a text, the token has expired
+    renew                        no longer
 """
 
 import http.client
@@ -17,19 +20,25 @@ SKIPPED = frozenset({"connection", "transfer-encoding", "content-length", "date"
 
 
 class Proxy(ThreadingHTTPServer):
-    """The proxy, and the number of data files that it still accepts; None: any."""
+    """The proxy, and the number of counted requests that it still accepts; None: any."""
 
-    def __init__(self, port: int, files: int) -> None:
+    def __init__(self, port: int) -> None:
         super().__init__((LOOPBACK, 0), Handler)
         self.port = port
-        self.files_left: int | None = files
+        self.left: int | None = None
+        self.method = self.text = ""
+
+    def obey(self, order: str, method: str = "", text: str = "", count: str = "") -> None:
+        """Do what a line says."""
+        self.method, self.text = method, text
+        self.left = int(count) if order == "expire" else None
 
     def has_expired(self, method: str, path: str) -> bool:
-        """Count data files; returns whether the token has expired."""
-        if self.files_left is None:
+        """Count a request; returns whether the token has expired."""
+        if self.left is None:
             return False
-        self.files_left -= method == "PUT" and "/part-" in path
-        return self.files_left < 0
+        self.left -= method == self.method and self.text in path
+        return self.left < 0
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -67,14 +76,14 @@ class Handler(BaseHTTPRequestHandler):
         """Write no log."""
 
 
-def main(port: str, files: str) -> None:
+def main(port: str) -> None:
     """Serve until the process is killed."""
-    proxy = Proxy(int(port), int(files))
+    proxy = Proxy(int(port))
     print(proxy.server_address[1], flush=True)
     threading.Thread(target=proxy.serve_forever, daemon=True).start()
-    for _ in sys.stdin:
-        proxy.files_left = None
-        print("renewed", flush=True)
+    for line in sys.stdin:
+        proxy.obey(*line.split())
+        print("done", flush=True)
 
 
 if __name__ == "__main__":

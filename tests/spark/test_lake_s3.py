@@ -17,7 +17,7 @@ from tandemq.spark.runtime.errors import translate_errors
 from tandemq.spark.runtime.location import Location, locate
 from tests.spark.lakes import check_archive, check_collect_and_replay, check_concurrent_commits, offsets_in
 from tests.spark.logs import LogWriter
-from tests.spark.s3 import S3, SECRET, expiring_proxy
+from tests.spark.s3 import S3, SECRET
 from tests.spec import spec
 
 
@@ -81,25 +81,6 @@ def test_of_two_compactions_at_once_one_is_refused_and_nothing_is_duplicated(
         other.compact()
     assert offsets_in(spark, lake) == [made.log_offset for made in writer.made]
     assert len([name for name in lake.names() if name in one.data_files()[0]]) == 1
-
-
-def test_credentials_that_expire_stop_the_archive_with_one_line_and_lose_nothing(
-    spark: SparkSession, s3: S3, writer: LogWriter
-) -> None:
-    writer.write_many(300)
-    with expiring_proxy(s3, 2) as (expiring, process):
-        lake = expiring.new_lake()
-        with pytest.raises(LocalError, match=r"the credentials have expired.*repeat the command") as caught:
-            archive(spark, writer, lake, bytes_max=20_000)
-        assert "\n" not in str(caught.value)
-        assert SECRET not in str(caught.value)
-        assert process.stdin is not None and process.stdout is not None
-        print("renew", file=process.stdin, flush=True)
-        assert process.stdout.readline() == "renewed\n"
-        rows = DeltaLake(lake).rows()
-        assert 0 < rows < 300
-        assert archive(spark, writer, lake, bytes_max=20_000).rows == 300 - rows
-        assert offsets_in(spark, lake) == [one.log_offset for one in writer.made]
 
 
 @spec("P17", "P37")

@@ -1,6 +1,7 @@
 """`tandemq spark remove`, `expire` and `state`: erasure, retention and time travel."""
 
 import json
+import shutil
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -16,6 +17,8 @@ from tandemq.cli.support.output import show_facts, show_json, show_rows, time_te
 from tandemq.cli.support.paths import LocalPath, lake_location, lake_locations
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from tandemq.spark.jobs.removal import Removal
 
 EXIT_LEFT = 3
@@ -210,7 +213,7 @@ def state(
         place = lake_location(lake, storage)
         rows = topic_state(session, place, topics, span=TimeSpan(*times), version=version, latest_by_key=latest_by_key)
         if output is not None:
-            rows.write.parquet(str(output))
+            _write(rows, output)
             rows = session.read.parquet(str(output))
         ms = F.unix_millis("storeTimestamp")
         found = rows.groupBy("topic", "brokerName", "queueId").agg(
@@ -225,3 +228,12 @@ def state(
         return
     show = [row | {"first": time_text(row["first"]), "last": time_text(row["last"])} for row in queues]
     show_rows(show, as_json=False, empty="no messages")
+
+
+def _write(rows: "DataFrame", output: Path) -> None:
+    """Write rows to a new directory; if that fails, it is deleted, so that the command can be repeated."""
+    try:
+        rows.write.parquet(str(output))
+    except BaseException:
+        shutil.rmtree(output, ignore_errors=True)
+        raise

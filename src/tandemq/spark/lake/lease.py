@@ -41,7 +41,9 @@ class DirectoryLease:
         self._table = self._opened()
         left_ms = (self._table.transaction_version(MARK) or 0) - time.time_ns() // 1_000_000
         if left_ms > 0:
-            raise self._locked(f"repeat the command in {left_ms // 1000 + 1} s, if that process was killed")
+            raise self._locked(
+                f"repeat the command in {left_ms // 1000 + 1} s, if that process was killed or lost its credentials"
+            )
         self._commit(HELD_MS)
 
     def renew(self) -> None:

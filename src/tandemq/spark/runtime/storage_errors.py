@@ -21,7 +21,7 @@ _CAUSES: tuple[tuple[str, type[TandemError], str, str], ...] = (
         r"ExpiredToken|TokenRefreshRequired|token (?:has|is) expired|AuthenticationFailed.*expired",
         LocalError,
         "the credentials have expired",
-        "renew them and repeat the command: it continues where the lake ends",
+        "renew them and repeat the command: nothing is lost",
     ),
     (r"NoSuchBucket|ContainerNotFound|specified bucket does not exist", ConfigError, "there is no such bucket", ""),
     (
@@ -48,7 +48,7 @@ _CAUSES: tuple[tuple[str, type[TandemError], str, str], ...] = (
         ),
         LocalError,
         "the store does not respond",
-        "check the endpoint and the network, and repeat the command: it continues where the lake ends",
+        "check the endpoint and the network, and repeat the command: nothing is lost",
     ),
     (r"(?i)safe ?mode", LocalError, "the name node is in safe mode", "repeat the command when it has left it"),
 )
