@@ -55,31 +55,46 @@ class Shape:
     """Whether messages have a key, a tag and two properties; headers of Kafka."""
     share: int = 4
     """The input is `--mib` divided by it."""
+    topics: int = 1
+    """Number of topics, in turn; more than one: a column names them."""
+    varies: bool = False
+    """Whether bodies have any length from 0 to twice `body_bytes`."""
+    headers: bool = False
+    """Whether ours too is given the properties as Kafka's headers."""
 
     @property
     def name(self) -> str:
         """Return a name for topics and files."""
-        return f"b{self.body_bytes}-q{self.queues}-{'keyed' if self.keyed else 'bare'}"
+        kind = "headers" if self.headers else "keyed" if self.keyed else "bare"
+        return f"b{self.body_bytes}{'v' * self.varies}-q{self.queues}-t{self.topics}-{kind}"
 
     @property
     def title(self) -> str:
         """Return a description for the table."""
         size = f"{self.body_bytes // 1024} KiB" if self.body_bytes >= 1024 else f"{self.body_bytes} B"
-        return f"{size}, {self.queues} queues, {'key and properties' if self.keyed else 'bodies only'}"
+        place = f"{self.queues} queues" if self.topics == 1 else f"{self.topics} topics of {self.queues} queues"
+        with_ = "key and headers" if self.headers else "key and properties" if self.keyed else "bodies only"
+        return f"{'0 to 2 x ' * self.varies}{size}, {place}, {with_}"
+
+    def topics_of(self, number: int) -> list[str]:
+        """Return the topics of a round."""
+        return [f"{self.name}-{number}-{part}" for part in range(self.topics)]
 
 
 SHAPES = (
     Shape(1024, 4, keyed=True, share=1),
-    Shape(100, 4, keyed=True, share=8),
+    Shape(128, 4, keyed=True, share=8),
     Shape(8192, 4, keyed=True),
     Shape(1024, 64, keyed=True),
     Shape(1024, 4, keyed=False),
+    Shape(1024, 4, keyed=True, headers=True),
+    Shape(1024, 4, keyed=True, topics=4, varies=True),
 )
-"""The first is the one with targets; each of the others differs in one thing."""
+"""The first is the one with targets; each of the others differs in one thing, the last in two."""
 
 
 def write_rows(spark: SparkSession, path: Path, shape: Shape, size: int) -> int:
-    """Write Parquet files with rows of one shape, `size` bytes of bodies; returns the number of rows.
+    """Write Parquet files with rows of one shape, about `size` bytes of bodies; returns the number of rows.
 
     Bodies are random bytes, which nobody compresses. Keys and properties are those of orders.
     """
@@ -90,13 +105,15 @@ def write_rows(spark: SparkSession, path: Path, shape: Shape, size: int) -> int:
         block = os.urandom(_BLOCK_BYTES)
         for batch in batches:
             numbers = batch.column(0).to_pylist()
-            starts = [number * 104_729 % (_BLOCK_BYTES - body_bytes) for number in numbers]
-            values = pa.array([block[at : at + body_bytes] for at in starts], type=pa.binary())
+            starts = [number * 104_729 % (_BLOCK_BYTES - 2 * body_bytes) for number in numbers]
+            sizes = [number * 7919 % (2 * body_bytes) if shape.varies else body_bytes for number in numbers]
+            values = pa.array([block[at : at + size] for at, size in zip(starts, sizes, strict=True)], pa.binary())
             yield pa.RecordBatch.from_arrays([batch.column(0), values], names=["id", "body"])
 
     frame = spark.range(rows, numPartitions=4).mapInArrow(bodies, "id bigint, body binary")
     if shape.keyed:
         frame = frame.select(
+            "id",
             "body",
             F.concat(F.lit("order-"), "id").alias("key"),
             F.concat(F.lit("tag"), F.col("id") % 5).alias("tags"),
@@ -104,7 +121,9 @@ def write_rows(spark: SparkSession, path: Path, shape: Shape, size: int) -> int:
                 "properties"
             ),
         )
-    frame.drop("id").write.mode("overwrite").option("compression", "none").parquet(str(path))
+    frame.withColumn("part", F.col("id") % shape.topics).drop("id").write.mode("overwrite").option(
+        "compression", "none"
+    ).parquet(str(path))
     return rows
 
 
@@ -170,7 +189,8 @@ class Beside:
         """Write the rows to both brokers, each round into a topic of its own; the first ones are read later."""
         rows = self._spark.read.parquet(str(rows_path))
         for number in range(self._rounds):
-            self._create_topics(f"{shape.name}-{number}", shape.queues)
+            for topic in shape.topics_of(number):
+                self._create_topics(topic, shape.queues)
         topics = {kind: iter(range(self._rounds)) for kind in ("kafka", "ours")}
         theirs = rows.withColumnRenamed("body", "value")
         if shape.keyed:
@@ -179,15 +199,24 @@ class Beside:
                 pairs, lambda pair: F.struct(pair["key"].alias("key"), pair["value"].cast("binary").alias("value"))
             )
             theirs = theirs.withColumn("headers", headers)
-            theirs = theirs.select("key", "value", "headers")
+            theirs = theirs.select("key", "value", "headers", "part")
+        source = theirs if shape.headers else rows
 
         def kafka() -> None:
-            options = {"kafka.bootstrap.servers": self._kafka.address, "topic": f"{shape.name}-{next(topics['kafka'])}"}
-            theirs.write.format("kafka").options(**options).save()
+            frame, options = addressed(theirs, next(topics["kafka"]))
+            to = frame.write.format("kafka").options(**options)
+            to.option("kafka.bootstrap.servers", self._kafka.address).save()
 
         def ours() -> None:
-            options = {"nameServer": self._group.name_server.address, "topic": f"{shape.name}-{next(topics['ours'])}"}
-            rows.write.format("rocketmq").options(**options).mode("append").save()
+            frame, options = addressed(source, next(topics["ours"]))
+            to = frame.write.format("rocketmq").options(**options)
+            to.option("nameServer", self._group.name_server.address).mode("append").save()
+
+        def addressed(frame: DataFrame, number: int) -> tuple[DataFrame, dict[str, str]]:
+            if shape.topics == 1:
+                return frame.drop("part"), {"topic": shape.topics_of(number)[0]}
+            names = F.concat(F.lit(f"{shape.name}-{number}-"), F.col("part").cast("string"))
+            return frame.withColumn("topic", names).drop("part"), {}
 
         return interleaved(self._rounds, {"kafka": kafka, "ours": ours})
 
@@ -197,8 +226,9 @@ class Beside:
             create_topic(sock, name, queues)
 
     def _frames(self, shape: Shape, *, every_column: bool) -> dict[str, DataFrame]:
-        theirs = self._spark.read.format("kafka").option("subscribe", f"{shape.name}-0")
-        ours = self._spark.read.format("rocketmq").option("subscribe", f"{shape.name}-0")
+        topics = ",".join(shape.topics_of(0))
+        theirs = self._spark.read.format("kafka").option("subscribe", topics)
+        ours = self._spark.read.format("rocketmq").option("subscribe", topics)
         if every_column:
             theirs = theirs.option("includeHeaders", "true")
         else:

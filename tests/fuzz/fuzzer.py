@@ -242,6 +242,8 @@ class Fuzzer:
         if is_compared and end != accepted(data, base):
             raise Different(f"verify_records: {end} of {data!r}")
         self.engine.parse_records(data, 0, random.randrange(len(data) + 1), checks=is_compared)
+        bounds = np.sort(np.array([random.randrange(len(data) + 1) for _ in range(8)], dtype=np.int32))
+        self.engine.property_spans(data, bounds, b"KEYS\x01")
         self._same(is_compared, lambda engine: engine.record_entries(data), data)
         self._same(is_compared, lambda engine: engine.record_properties(data), data)
         self._same(is_compared, lambda engine: engine.stage_records(data, _no_queue, _no_code), data)

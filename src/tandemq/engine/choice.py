@@ -43,6 +43,7 @@ key_hash = chosen.key_hash
 key_rows = chosen.key_rows
 link_keys = chosen.link_keys
 parse_records = chosen.parse_records
+property_spans = chosen.property_spans
 record_entries = chosen.record_entries
 record_properties = chosen.record_properties
 select_messages = chosen.select_messages

@@ -352,6 +352,21 @@ def parse_records(data: bytes | bytearray | memoryview, start: int, end: int, *,
     return None
 
 
+def property_spans(data: Buffer, bounds: "np.ndarray[Any, np.dtype[np.int32]]", begin: bytes) -> bytes | None:
+    """Return the value of a property in each of several records, as two 32-bit numbers of this machine: start and end
+    in `data`, equal where it is absent or empty. If a record has it twice, the last one counts. Always None without a
+    compiler.
+
+    Args:
+        data: the properties of the records, as stored, one behind the other.
+        bounds: where those of each record start, and the end of the last ones.
+        begin: name and 0x01.
+    Raises:
+        ValueError: bounds do not ascend, or exceed `data`.
+    """
+    return None
+
+
 TimerRow = tuple[int, str, str, bool, bool, int, int]
 """The fields of `broker.timers.records.TimerHead`. A plain tuple, since one is made per message."""
 

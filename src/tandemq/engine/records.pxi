@@ -260,3 +260,31 @@ def stage_records(data, queue_for, entry_code):
         return StagedRecords(queues, taken(&keys, 0), store_ms)
     finally:
         PyMem_Free(keys.data)
+
+
+def property_spans(data, bounds, bytes begin):
+    cdef const unsigned char[::1] view = data
+    cdef const int32_t[::1] edges = bounds
+    cdef Py_ssize_t count = max(edges.shape[0] - 1, 0), size = view.shape[0], row, length = PyBytes_GET_SIZE(begin)
+    cdef Bytes wanted = <Bytes>PyBytes_AS_STRING(begin)
+    cdef Bytes raw, at, end, stop
+    cdef int32_t *span
+    cdef bytes found = PyBytes_FromStringAndSize(NULL, count * 2 * sizeof(int32_t))
+    span = <int32_t *>PyBytes_AS_STRING(found)
+    raw = &view[0] if size else wanted
+    for row in range(count):
+        if edges[row] < 0 or edges[row + 1] < edges[row] or edges[row + 1] > size:
+            raise ValueError("the bounds of a column must ascend within its bytes")
+        at = raw + edges[row]
+        end = raw + edges[row + 1]
+        span[0] = span[1] = edges[row]
+        while at < end:
+            stop = <Bytes>memchr(at, 2, end - at)
+            if stop == NULL:
+                stop = end
+            if stop - at >= length and memcmp(at, wanted, length) == 0:
+                span[0] = <int32_t>(at + length - raw)
+                span[1] = <int32_t>(stop - raw)
+            at = stop + 1
+        span += 2
+    return found

@@ -444,3 +444,31 @@ def _record(body: bytes, *, topic: bytes = b"T", properties: bytes = b"", sys_fl
         reconsume_times=9,
         prepared_offset=10,
     )
+
+
+@given(st.lists(st.lists(st.sampled_from([b"K\x01", b"KEYS\x01", b"v", b"\x02", b"\x01", b""])), max_size=6), st.data())
+def test_property_spans(compiled: ModuleType, rows: list[list[bytes]], data: st.DataObject) -> None:
+    """The last value of a property in each record, as splitting the text finds it."""
+    texts = [b"".join(row) for row in rows]
+    begin = data.draw(st.sampled_from([b"K\x01", b"KEYS\x01"]))
+    bounds = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+    joined = b"".join(texts)
+    packed = compiled.property_spans(joined, bounds, begin)
+    if compiled is python:
+        assert packed is None
+        return
+    spans = np.frombuffer(packed, np.int32).reshape(-1, 2).tolist()
+    assert len(spans) == len(texts)
+    for text, (start, stop) in zip(texts, spans, strict=True):
+        found = [piece[len(begin) :] for piece in text.split(b"\x02") if piece.startswith(begin)]
+        assert joined[start:stop] == (found[-1] if found else b"")
+
+
+def test_property_spans_refuse_bounds_outside_the_text(compiled: ModuleType) -> None:
+    if compiled is python:
+        assert compiled.property_spans(b"abc", np.zeros(2, np.int32), b"K\x01") is None
+        return
+    for bounds in ([0, 4], [-1, 2], [2, 1], [0, 3, 2], [5, 5]):
+        with pytest.raises(ValueError, match="must ascend"):
+            compiled.property_spans(b"abc", np.array(bounds, np.int32), b"K\x01")
+    assert compiled.property_spans(b"", np.zeros(0, np.int32), b"K\x01") == b""

@@ -30,7 +30,7 @@ from tandemq.codec.record.record import (
     inflate,
 )
 from tandemq.codec.record.record import RECORD_BYTES_MIN as RECORD_MIN
-from tandemq.engine import parse_records
+from tandemq.engine import parse_records, property_spans
 from tandemq.errors import ProtocolError
 from tandemq.model.message import SysFlag
 
@@ -298,9 +298,12 @@ class ColumnBuilder:
         """Return the values of a property, NULL where it is absent or empty. Names are compared at the start of every
         property, the first eight bytes as one word."""
         column = self.properties()
-        if self._index is None:
-            self._index = _PropertyIndex(column)
-        return _pieces(column, self._index.values(name + b"\x01"))
+        values = _values_by_engine(column, name + b"\x01")
+        if values is None:
+            if self._index is None:
+                self._index = _PropertyIndex(column)
+            values = self._index.values(name + b"\x01")
+        return _pieces(column, values)
 
     def check_text(self) -> None:
         """Check that properties are UTF-8. Then so are all values cut from them, which end at ASCII characters.
@@ -318,6 +321,20 @@ class _Values(NamedTuple):
     rows: Array
     starts: Array
     stops: Array
+
+
+def _values_by_engine(column: Any, begin: bytes) -> _Values | None:
+    """Return the non-empty values that follow `begin`; None without a compiled engine."""
+    _, bounds, data = column.buffers()
+    edges = np.frombuffer(bounds, dtype=np.int32)[: len(column) + 1]
+    packed = property_spans(memoryview(data).cast("B") if data else b"", edges, begin)
+    if packed is None:
+        return None
+    spans = np.frombuffer(packed, dtype=np.int32).reshape(-1, 2)
+    filled = np.flatnonzero(spans[:, 1] > spans[:, 0])
+    if len(filled) < len(spans):
+        spans = spans[filled]
+    return _Values(filled, spans[:, 0], spans[:, 1])
 
 
 class _PropertyIndex:
