@@ -212,8 +212,10 @@ class TransactionLoader:
             )
             for record, window, at in walker.records():
                 if record.sys_flag & TRANSACTION_MASK == _COMMIT:
-                    found = by_log_offset.get(unpack_head(window, at).prepared_offset)
-                    if found is not None:
+                    head = unpack_head(window, at)
+                    found = by_log_offset.get(head.prepared_offset)
+                    # What a consumer sent back has the mark too, and 0 as its prepared offset.
+                    if found is not None and not (head.reconsume_times and not head.prepared_offset):
                         self.committed.append(found)
                 seen += 1
                 if seen % SLICE_RECORDS == 0:

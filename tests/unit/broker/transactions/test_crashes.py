@@ -66,3 +66,20 @@ def test_copy_without_its_op_record_after_a_crash_is_not_committed_again(tmp_pat
     broker.pass_time(200)
     end(broker, 1, COMMIT, key="B")
     assert [message.body for message in delivered(broker)] == [b"one"]
+
+
+def test_message_that_was_sent_back_ends_no_transaction(tmp_path: Path) -> None:
+    """It has the mark of a commit, and names no half message; the first one in the log lies at offset 0."""
+    broker = ready(tmp_path)
+    half(broker, b"open", key="A")
+    half(broker, b"failed", key="B")
+    end(broker, 1, COMMIT, key="B")
+    assert at_offset(broker, HALF_TOPIC, 0).log_offset == 0
+    (message,) = delivered(broker)
+    back = {"offset": message.log_offset, "group": "group", "delayLevel": 3}
+    assert broker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back).code == OK
+    broker = broker.restart(clean=False)
+    broker.heartbeat("", producers=[GROUP])
+    broker.pass_time(500)
+    assert end(broker, 0, COMMIT, key="A").code == OK
+    assert [one.body for one in delivered(broker)] == [b"failed", b"open"]
