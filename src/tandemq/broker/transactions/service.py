@@ -108,6 +108,8 @@ class Transactions:
         self._unnoted: list[int] = []
         """Those without op record yet."""
         self._copies: list[_Copy] = []
+        self._committed: list[int] = []
+        """Half messages whose messages were found in the log, and without op record: a crash took it."""
         self._replaced: list[int] = []
         """Half messages whose copies were read, and without op record: a crash took it, or another broker made them."""
         self._ops: deque[Progress] = deque()
@@ -159,6 +161,7 @@ class Transactions:
         self._ended.clear()
         self._unnoted.clear()
         self._copies.clear()
+        self._committed.clear()
         self._replaced.clear()
         self._written_ops.clear()
         self._ops.clear()
@@ -176,23 +179,27 @@ class Transactions:
             return
         loader, self._loader = self._loader, None
         self.table = loader.table
+        for queue_offset in loader.committed:
+            self.table.end(queue_offset)
         self._send.know_transactions(self, self.table.entries, self._ended)
         self._ops.extend(loader.ops)
         self._next_run_ms = now.mono_ms + self._current.config.transaction_check_interval_ms
         self._progress_due_ms = now.mono_ms + PROGRESS_MS
         if len(self.table) or loader.committed:
             log.info("transactions: %d are open, %d more were committed", len(self.table), len(loader.committed))
-        for queue_offset in loader.committed:
-            self.note_end(queue_offset)
-        self._replaced = loader.replaced
+        self._committed, self._replaced = list(dict.fromkeys(loader.committed)), loader.replaced
         self.metrics.adopt(self.table.counts)
 
     # A turn.
 
     def before_commit(self, now: Now) -> None:
         """Append the op records of this turn's ends, behind their messages."""
-        for start in range(0, len(self._unnoted), OP_OFFSETS_MAX):
-            self._write_op(self._unnoted[start : start + OP_OFFSETS_MAX], now, is_copied=False)
+        if not (self._role.is_master and self._mastership.is_current()):
+            self._committed.clear()  # a failed write left them; the next reading finds them again
+            self._replaced.clear()
+        ended = self._committed + self._unnoted
+        for start in range(0, len(ended), OP_OFFSETS_MAX):
+            self._write_op(ended[start : start + OP_OFFSETS_MAX], now, is_copied=False)
         self._unnoted.clear()
         copied = self._replaced + [copy.queue_offset for copy in self._copies]
         for start in range(0, len(copied), OP_OFFSETS_MAX):
@@ -218,6 +225,7 @@ class Transactions:
             self.metrics.changed(now.wall_ms)
             self._limit(table)
         self._ops.extend(self._written_ops)
+        self._committed.clear()
         self._replaced.clear()
         self._clear_turn()
 

@@ -1,9 +1,14 @@
 """Transactions after a crash that took the end of the log."""
 
 from pathlib import Path
+from random import Random
 
+import pytest
+
+from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode
 from tandemq.model.topic import HALF_TOPIC, OP_HALF_TOPIC
+from tandemq.sim.world.disk import SimDisk
 from tests.unit.broker.transactions.producer import (
     COMMIT,
     GROUP,
@@ -19,8 +24,11 @@ from tests.unit.broker.transactions.producer import (
 )
 
 
-def test_commit_without_its_op_record_is_found_after_a_crash(tmp_path: Path) -> None:
-    broker = ready(tmp_path)
+@pytest.mark.parametrize("is_full", [False, True])
+def test_commit_without_its_op_record_is_found_after_a_crash(is_full: bool) -> None:
+    """Also if the first write of the new master, that of the op record, finds no space."""
+    disk = SimDisk(Random(1))
+    broker = ready(disk)
     for key in "ABC":
         half(broker, key=key)
     end(broker, 0, ROLLBACK, key="A")
@@ -28,17 +36,18 @@ def test_commit_without_its_op_record_is_found_after_a_crash(tmp_path: Path) -> 
     end(broker, 1, COMMIT, key="B")
     assert len(bodies(broker, OP_HALF_TOPIC)) == 2
     message = delivered(broker)[0]
-    segment = next((tmp_path / "commitlog").iterdir())
-    broker.node.store.log.close()
-    with segment.open("r+b") as file:  # what lies behind the message was not written
-        file.seek(message.log_offset + message.size)
-        file.write(bytes(broker.node.store.log.end - message.log_offset - message.size))
     assert before == message.log_offset
+    behind = message.log_offset + message.size
+    segment = next(path for path in disk.paths() if path.startswith("commitlog"))
+    disk.open(segment).pwrite(bytes(broker.node.store.log.end - behind), behind)  # as if it was not written
     broker = broker.restart(clean=False)
     broker.heartbeat("", producers=[GROUP])
+    if is_full:
+        disk.fail("pwrite", times=1, error=DiskFull, prefix="commitlog")
     broker.pass_time(100_000)
     assert {check.fields["msgId"] for check in broker.take_requests(RequestCode.CHECK_TRANSACTION_STATE)} == {"C"}
     assert bodies(broker, OP_HALF_TOPIC)[1] == b"1"
+    assert end(broker, 1, COMMIT, key="B").code == OK
     assert len(delivered(broker)) == 1
 
 
