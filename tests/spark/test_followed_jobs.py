@@ -22,6 +22,8 @@ from tests.spark.short import SHORT
 from tests.spec import spec
 
 SECONDS_MAX = 120
+ROOT = Path(__file__).resolve().parents[2]
+"""Where the settings of short sessions find their module."""
 PROGRAM = Path(sys.executable).with_name("tandemq")
 
 
@@ -50,7 +52,7 @@ def test_followed_archive_ends_with_its_result_when_a_signal_comes(
     ]
     words += [word for name, value in settings for word in ("--conf", f"{name}={value}")]
     with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         try:
             wait_until(
