@@ -24,7 +24,8 @@ class GroupPeer:
     caught_up_ms: int = -(1 << 62)
     """When it last had all bytes that this log had at its previous report."""
     has_tables: bool = False
-    """Whether it has the metadata tables from before it began to join, and receives their changes."""
+    """Whether it has the metadata tables from before it began to join, and receives their changes; in a switch to it,
+    whether it has the last changes too."""
     end_then: int = 0
     """This broker's log end at its last report."""
     lease_ms: int = 0

@@ -73,7 +73,7 @@ class MetadataStream:
         self.published_to: set[int] = set()
         """Connections that were sent all offsets and delays since we are the master, offsets up to `version`."""
         self.version = 0
-        """Counts changes of offsets and of queue mappings."""
+        """Counts changes of tables that were collected."""
         self.noted = 0
         """The version that is on our disk, if ours are the offsets that count."""
         self._again_ms = 0
@@ -82,8 +82,6 @@ class MetadataStream:
         self._delays_version = -1
         self._versions = (-1, -1)
         """Versions of topics and groups whose changes were collected last."""
-        self._mappings_version = topics.mappings.version.counter
-        """Version of the queue mappings when topics were collected last."""
         self._received: set[int] = set()
         """Kinds of which a whole table was received."""
         offsets.changed, topics.news, groups.news = {}, {}, {}
@@ -95,8 +93,8 @@ class MetadataStream:
 
     @property
     def has_changes(self) -> bool:
-        """Whether offsets or queue mappings changed since the last publication."""
-        return bool(self._offsets.changed) or self._mappings_version != self._topics.mappings.version.counter
+        """Whether offsets, topics or groups changed since the last publication."""
+        return bool(self._offsets.changed) or self._versions != self._present_versions()
 
     def end(self) -> None:
         """Stop collecting changes."""
@@ -141,15 +139,16 @@ class MetadataStream:
             Metadata(KIND_GROUPS, dumps(self._groups.as_json() | {WHOLE: True})),
         ]
 
+    def _present_versions(self) -> tuple[int, int]:
+        return self._topics.version.counter, self._groups.version.counter
+
     def _changed_names(self) -> list[Metadata]:
         """Topics and groups that changed since the last call."""
         topics, groups = self._topics, self._groups
-        if self._mappings_version != topics.mappings.version.counter:
-            self._mappings_version = topics.mappings.version.counter
-            self.version += 1
-        versions = (topics.version.counter, groups.version.counter)
+        versions = self._present_versions()
         if versions == self._versions:
             return []
+        self.version += 1
         found: list[Metadata] = []
         for at, kind, table in ((0, KIND_TOPICS, topics), (1, KIND_GROUPS, groups)):
             names, table.news = table.news or {}, {}

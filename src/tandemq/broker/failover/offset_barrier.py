@@ -48,6 +48,8 @@ class OffsetBarrier:
         """By number of a heartbeat: the version published before it, and the connections it was sent on."""
         self._has: dict[int, int] = {}
         """By connection of a slave: the version it has."""
+        self._needs: dict[int, int] = {}
+        """By broker id of a slave: the version that it needs, since responses did not wait for it before."""
         self._waiting: list[_Waiting] = []
         self._last_sent = -1
         """The version that precedes the last heartbeat."""
@@ -71,7 +73,17 @@ class OffsetBarrier:
         self._has = {link: has for link, has in self._has.items() if link in links}
         self._last_sent = version
 
-    def heartbeat_echoed(self, link: int | None, number: int) -> None:
+    def reported(self, peer: int, link: int | None, number: int, *, needs: int | None) -> bool:
+        """Take a slave's echo of a heartbeat; return whether it has the version that it needs.
+
+        `needs`: this version from now on; None: the one before.
+        """
+        self._heartbeat_echoed(link, number)
+        if needs is not None:
+            self._needs[peer] = needs
+        return self.has(link, self._needs.get(peer, 0))
+
+    def _heartbeat_echoed(self, link: int | None, number: int) -> None:
         """Take note that a slave has received all that precedes a heartbeat."""
         version, links = self._beats.get(number, (-1, ()))
         if link is not None and link in links:

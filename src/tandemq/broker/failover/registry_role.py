@@ -114,8 +114,9 @@ class RegistryRole(BrokerRole):
         """Epochs that this member began as the master, and changes of its role, since the start."""
         self.commands: list[tuple[int, Command]] = []
         """Operators' commands that wait for their outcome: connection and request."""
-        self._has_own_tables = False
-        """Whether our own tables were the ones that count when the record was read last."""
+        self._has_own_tables = self._has_ignored = False
+        """Whether our own tables were the ones that count when the record was read last, and whether the master, which
+        learns first that its tables count, sent some meanwhile."""
         self._due_ms = 0
         self._permitted_until_ms = 0
         self._log_end = -1
@@ -128,8 +129,6 @@ class RegistryRole(BrokerRole):
         """When the last one was sent."""
         self._greeted: set[int] = set()
         """Members that got a heartbeat at once when they had caught up, and so know that their log is whole."""
-        self._answered: dict[int, int] = {}
-        """By member: version of the offsets that consumers may know from responses that did not wait for it yet."""
         self._delayed_order: BecomeMaster | None = None
         self._again_ms = 0
         """What could not begin because of the disk, and when it is tried again."""
@@ -247,6 +246,9 @@ class RegistryRole(BrokerRole):
             member.receive(event, now)
         if member.view.state is not None:
             self._has_own_tables = self.is_holder
+        if self._has_ignored and not self._has_own_tables:
+            self._has_ignored = False
+            self._replication.copy_again(turn, now, "the master's topics and groups count from now on")
         if self._replication.awaits_tail and (members := self.other_members()) is not None:
             self._replication.keep_awaiting(members)
         if now.mono_ms >= member.deadline_ms():
@@ -369,7 +371,7 @@ class RegistryRole(BrokerRole):
         self._barrier.noted = self._stream.noted
         if self._barrier.is_waited_at:
             self._barrier.release(self._followers(), turn)
-        if self._barrier.needs_beat:
+        if self._barrier.needs_beat or self.member.awaits_tables:
             self._beat_ms = min(self._beat_ms, self._last_beat_ms + HEARTBEAT_GAP_MS)
         if now.mono_ms >= self._beat_ms:
             heartbeat = self.member.heartbeat(now)
@@ -531,10 +533,8 @@ class RegistryRole(BrokerRole):
             self._greeted.add(peer)
             self._beat_ms = now.mono_ms
         link = self._replication.masters.links.get(peer)
-        self._barrier.heartbeat_echoed(link, number)
-        if peer not in self.member.must_ack:  # from then on responses wait for it
-            self._answered[peer] = self._next_version()
-        has_tables = self._barrier.has(link, self._answered.get(peer, 0))
+        grows = peer not in self.member.must_ack or peer == self.member.switch_target  # else responses wait for it
+        has_tables = self._barrier.reported(peer, link, number, needs=self._next_version() if grows else None)
         self.member.on_report(peer, acked, number, now, has_tables=has_tables)
 
     def heartbeat_received(self, peer: int, heartbeat: Heartbeat, now: Now) -> int:
@@ -544,6 +544,7 @@ class RegistryRole(BrokerRole):
 
     def metadata_received(self, kind: int, payload: bytes) -> None:
         """Apply metadata that the master published. The serving member's own counts, even if the record is lost."""
+        self._has_ignored |= self._has_own_tables
         if not self._has_own_tables:
             self._stream.take(kind, payload)
 

@@ -127,6 +127,11 @@ class Replication:
         if self.slave is not None:
             self.slave.close_connections(turn, reason)
 
+    def copy_again(self, turn: Turn, now: Now, reason: str) -> None:
+        """Connect to the master anew, which then sends all metadata."""
+        if self.slave is not None:
+            self.slave.connect_again(turn, now, reason)
+
     def send_heartbeat(self, heartbeat: Heartbeat, turn: Turn, now: Now) -> None:
         """Send a heartbeat on every connection, behind what is in flight there."""
         for session in self.masters.sessions.values():

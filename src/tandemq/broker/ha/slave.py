@@ -118,9 +118,18 @@ class SlaveSide:
         self.master_address, self.ha_address = address, ha_address
         self._connect_at_ms = now.mono_ms
 
+    def connect_again(self, turn: Turn, now: Now, reason: str) -> None:
+        """Replace the connection to the master."""
+        self._unlinked(now)
+        self._close(turn, reason)
+        self._connect_at_ms = now.mono_ms
+
     def close_connections(self, turn: Turn, reason: str) -> None:
         """Stop copying."""
         self.master, self.master_address, self.ha_address = None, "", ""
+        self._close(turn, reason)
+
+    def _close(self, turn: Turn, reason: str) -> None:
         if self.link:
             turn.closes.append((self.link, reason))
             self._dropped.add(self.link)

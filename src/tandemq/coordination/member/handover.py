@@ -11,7 +11,7 @@ flight by which it would serve. In an offset handover that is possible only afte
 because there this member writes.
 
 In an offset handover the master writes the record, once it has stored the offsets; in a switch the old master does,
-once the target also has the whole log.
+once the target also has the whole log and all topics and consumer groups.
 Source: docs/internals/failover.md, "Offset handover", "Switch"; requirements F22, F25, F26, V18, V19, M07.
 """
 
@@ -71,6 +71,12 @@ class Handover:
         self.taken: int | None = None
         """As master: the offsets that belong to this version of the record are stored here."""
 
+    @property
+    def target(self) -> int | None:
+        """The next master while a switch is in progress."""
+        progress = self.progress
+        return progress.to if progress is not None and progress.is_switch else None
+
     # Commands.
 
     def switch(self, target: int, now: Now) -> CommandResult:
@@ -105,6 +111,8 @@ class Handover:
         peer = self._peers.get(target)
         if not peer.is_linked or peer.acked < 0:
             return f"broker {target} is not connected"
+        if not peer.has_tables:
+            return f"broker {target} has not received topics and groups yet; try again in some seconds"
         lag = self._log.end - peer.acked
         if lag > membership.settings.switch_lag_bytes_max:
             return f"broker {target} lags by {lag} bytes; wait until it has caught up"
@@ -117,6 +125,8 @@ class Handover:
     def _begin(self, to: int, now: Now, *, is_switch: bool, why: str = "") -> None:
         self.progress = HandoverProgress(to, is_switch, why, now.mono_ms, self._view.version)
         self._service.takes_commits = True
+        if is_switch:
+            self._peers.get(to).has_tables = False  # until it reports that it has the last changes
         self._service.become(MemberStage.HANDING, f"handing over to broker {to}", now)
 
     def tick(self, now: Now) -> None:
@@ -207,10 +217,10 @@ class Handover:
             self.give_up(f"broker {progress.to} did not take the offsets", now)
 
     def _propose_switch(self, progress: HandoverProgress, now: Now) -> None:
-        """Write the record that names the target, once it has the whole log."""
+        """Write the record that names the target, once it has the whole log and all tables."""
         state, peer = self._view.state, self._peers.get(progress.to)
         assert state is not None, "this member serves by it"
-        if peer.acked < self._log.end or not peer.is_linked:
+        if peer.acked < self._log.end or not peer.is_linked or not peer.has_tables:
             return
         progress.is_proposed = True
         epoch = max(state.epoch, self._log.epoch) + 1

@@ -204,6 +204,17 @@ class MemberMachine:
         return self._in_sync.must_ack
 
     @property
+    def switch_target(self) -> int | None:
+        """The next master while a switch is in progress."""
+        return self._handover.target
+
+    @property
+    def awaits_tables(self) -> bool:
+        """Whether the target of a switch lacks metadata, which it is to have before."""
+        target = self._handover.target
+        return target is not None and not self._peers.get(target).has_tables
+
+    @property
     def in_sync_count(self) -> int:
         """Members certainly in sync; with fewer than minInSyncReplicas writes are refused before they are stored."""
         return self._in_sync.count(self.view.config)

@@ -174,13 +174,8 @@ def with_slave_reads(plan: GroupsPlan, random: Random) -> GroupsPlan:
 
 
 def with_static_topic(plan: GroupsPlan, random: Random) -> GroupsPlan:
-    """Return the plan with a static topic in some of the seeds whose groups are all `elect` or `static`.
-
-    In `slave-consume` a switch to a slave may lose a mapping that was confirmed. Its own generator keeps the other
-    seeds as they are.
-    """
-    is_kept = all(mode_of(group) is not Mode.SLAVE_CONSUME for group in plan.groups)
-    return replace(plan, has_static_topic=random.random() < STATIC_TOPICS and is_kept)
+    """Return the plan with a static topic in some of the seeds. Its own generator keeps the others as they are."""
+    return replace(plan, has_static_topic=random.random() < STATIC_TOPICS)
 
 
 class GroupCluster(Cluster):

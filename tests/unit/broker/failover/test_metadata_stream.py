@@ -306,6 +306,46 @@ def test_reading_slave_keeps_its_offsets_until_the_handover(tmp_path: Path) -> N
         assert broker.node.offsets.get("TopicA", "born-here", 0) == 1
 
 
+@spec("M01")
+def test_slave_that_was_reading_gets_the_topics_of_its_master_after_the_handover(tmp_path: Path) -> None:
+    """The master sends its tables as soon as it serves; the slave may learn that from the registry a moment later."""
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME)
+    group.pass_time(1_500)
+    group.apart.update((0, 1))
+    group.pass_time(100)
+    group.brokers[0].create_topic("Late")
+    slave = group.let_slave_read()
+    group.apart.clear()
+    assert "Late" not in slave.node.topics.table
+    master = group.start(0)
+    group.pass_time(4_000)
+    assert (master.may, slave.may) == ("RW", "")
+    assert "Late" in slave.node.topics.table
+
+
+@spec("V18", "M01")
+@pytest.mark.parametrize("mode", [Mode.ELECT, Mode.SLAVE_CONSUME])
+def test_switch_waits_until_the_next_master_has_all_topics_and_groups(tmp_path: Path, mode: Mode) -> None:
+    group = RegistryGroup(tmp_path, mode)
+    group.send(group.brokers[0])
+    group.pass_time(1_500)
+    stalled = [wire for wire in group.wires if wire.kind is LinkKind.HA_MASTER]
+    for wire in stalled:
+        wire.stalls_down = wire.stalls_up = True
+    group.brokers[0].create_topic("New")
+    asked = group.brokers[0].send_request(Code.TANDEM_SWITCH, {"target": 1})
+    group.pass_time(400)
+    assert group.brokers[0].answer_to(asked) is None
+    for wire in stalled:
+        wire.stalls_down = wire.stalls_up = False
+    group.pass_time(400)
+    answer = group.brokers[0].answer_to(asked)
+    assert answer is not None
+    assert answer.code == OK, answer.remark
+    assert group.serving is group.brokers[1]
+    assert "New" in group.brokers[1].node.topics.table
+
+
 def test_reading_slave_keeps_its_offsets_while_the_record_is_lost(tmp_path: Path) -> None:
     """Found by simulation seed 1931270: a master that had been paused published its older offsets just then."""
     group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME)
