@@ -128,7 +128,7 @@ class Replication:
             self.slave.close_connections(turn, reason)
 
     def copy_again(self, turn: Turn, now: Now, reason: str) -> None:
-        """Connect to the master anew, which then sends all metadata."""
+        """Connect to the master again, which then sends all metadata."""
         if self.slave is not None:
             self.slave.connect_again(turn, now, reason)
 
