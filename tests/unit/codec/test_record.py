@@ -15,6 +15,7 @@ from tandemq.codec.record.record import (
     decode_host,
     decode_message,
     decode_messages,
+    deflate,
     encode_batch,
     encode_host,
     encode_record,
@@ -217,6 +218,19 @@ def test_compressed_body_is_inflated() -> None:
     raw = encode_record(**{**PLAIN, "body": body, "sys_flag": 1})
     assert decode_message(raw, 0, len(raw)).body == b"x" * 5000
     assert inflate(body, 1 | SysFlag.COMPRESSION_ZLIB) == b"x" * 5000
+
+
+@given(st.binary(max_size=300), st.integers(0, 5000), st.integers(0, 9))
+def test_compressed_body_is_a_zlib_stream_at_every_level(part: bytes, copies: int, level: int) -> None:
+    """Java clients read it with their `Inflater`, which is zlib's."""
+    packed = deflate(part * copies, level)
+    assert zlib.decompress(packed) == part * copies == inflate(packed, 1)
+
+
+@pytest.mark.parametrize("level", range(1, 10))
+def test_compression_makes_repetitive_bodies_small(level: int) -> None:
+    body = b",".join(b'{"order": %d, "amount": %d}' % (n, n * 7919 % 1000) for n in range(500))
+    assert len(deflate(body, level)) < 1.1 * len(zlib.compress(body, level))
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ class ProducerOptions:
     compress_above_bytes: int = 4096
     """Bodies of at least this size are compressed."""
     compress_level: int = 5
-    """zlib level, 0 to 9."""
+    """0 to 9, as zlib's; up to 6 about as small as zlib makes a body, in a fifth of its time."""
     body_bytes_max: int = 4 * MEBIBYTE
     """Maximum size of a body, before compression."""
     batch_bytes_max: int = MEBIBYTE

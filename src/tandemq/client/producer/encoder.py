@@ -4,13 +4,12 @@ A batch is a list of messages of one topic in one request; each keeps its own pr
 Source: docs/reference/requests.md, "sending"; docs/internals/storage.md, "batches".
 """
 
-import zlib
 from collections.abc import Sequence
 
 import msgspec
 
 from tandemq.client.core.settings import ProducerOptions
-from tandemq.codec.record.record import BatchPart, encode_batch
+from tandemq.codec.record.record import BatchPart, deflate, encode_batch
 from tandemq.codec.remoting.frame import JsonRequest
 from tandemq.errors import InvalidMessage, LocalError, RecordTooLarge
 from tandemq.model.codes import RequestCode
@@ -163,7 +162,7 @@ def single_request(topic: str, body: bytes, properties: str, unique_key: str, op
 def _compressed(body: bytes, options: ProducerOptions) -> tuple[bytes, int]:
     """Return a body as it is sent, and its system flags."""
     if len(body) >= options.compress_above_bytes:
-        packed = zlib.compress(body, options.compress_level)
+        packed = deflate(body, options.compress_level)
         if len(packed) < len(body):
             return packed, int(SysFlag.COMPRESSED)
     return body, 0

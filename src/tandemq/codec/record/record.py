@@ -16,6 +16,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
+from isal import isal_zlib
 from isal.isal_zlib import crc32
 
 from tandemq.errors import ProtocolError, RecordTooLarge
@@ -32,6 +33,8 @@ PROPERTIES_BYTES_MAX = 32767
 TOPIC_V1_BYTES_MAX = 127
 INFLATED_BYTES_MAX = 64 << 20
 CRC_NAME = b"__CRC32#\x01"
+_ISAL_LEVELS = 6
+"""Highest level of `deflate` with ISA-L."""
 _CRC_MASK = 0x7FFFFFFF
 _COMPRESSED = int(SysFlag.COMPRESSED)
 _V6_MASK = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
@@ -435,6 +438,11 @@ def decode_messages(data: Buffer, *, inflates: bool = True) -> list[StoredMessag
         messages.append(decode_message(data, position, end, inflates=inflates))
         position += messages[-1].size
     return messages
+
+
+def deflate(body: bytes, level: int) -> bytes:
+    """Compress a body into a zlib stream. `level`: 0 to 9; up to 6 ISA-L does it, in a fifth of zlib's time."""
+    return isal_zlib.compress(body, (level + 2) // 3) if 1 <= level <= _ISAL_LEVELS else zlib.compress(body, level)
 
 
 def inflate(body: bytes, sys_flag: int) -> bytes:
