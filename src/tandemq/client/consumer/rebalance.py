@@ -167,7 +167,8 @@ class RebalanceService:
         """Log, at once and then once a minute, that a topic cannot be consumed. The retry topic is created later."""
         warned_ms = self._warned_ms.get(topic)
         is_due = warned_ms is None or now.mono_ms - warned_ms >= WARN_EVERY_MS
-        if is_due and not (topic.startswith(RETRY_PREFIX) and isinstance(error, NoRoute)):
+        is_expected = self._is_closed or (topic.startswith(RETRY_PREFIX) and isinstance(error, NoRoute))
+        if is_due and not is_expected:
             self._warned_ms[topic] = now.mono_ms
             log.warning("nothing is consumed group=%s topic=%s reason=%s", self._options.group, topic, error)
 

@@ -11,7 +11,7 @@ from tandemq.errors import ConfigError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.message import MessageQueue
 from tests.spec import spec
-from tests.unit.client.world import Broker, World
+from tests.unit.client.world import Broker, Health, World
 
 
 def consumer_in(world: World, expression: str = "*", **options: object) -> PushConsumerCore:
@@ -421,3 +421,13 @@ def test_locks_are_released_on_close() -> None:
     world.run(10)
     assert broker.locks == {}
     assert consumer.rebalance_service.active() == []
+
+
+def test_close_while_a_route_is_asked_for_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    world, _ = one_broker()
+    world.name_server.health = Health.SILENT
+    consumer_in(world)
+    world.run(100)
+    world.node.close(world.now)
+    world.run(30_000)
+    assert "nothing is consumed" not in caplog.text
