@@ -14,7 +14,7 @@ SEGMENT_BYTES = 1 << 20
 
 
 def filled(count: int, **properties: str) -> dict[str, str]:
-    """Return properties of a send whose encoding has so many bytes."""
+    """Return properties of a send; encoded they take `count` bytes."""
     found = {"TRAN_MSG": "true", "PGROUP": "tx", "UNIQ_KEY": "K1"} | properties
     size = sum(len(name) + len(value) + 2 for name, value in found.items())
     return properties | {"X": "x" * (count - size - 3)}
