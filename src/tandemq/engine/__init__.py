@@ -2,7 +2,7 @@
 
     engine.pyx   compiled to `tandemq._engine`
     program.py   SQL92 filters in the form that the compiled engine evaluates
-    python.py    the same in Python: used where the compiled module is missing, and with TANDEMQ_ENGINE=python
+    python/      the same in Python: used where the compiled module is missing, and with TANDEMQ_ENGINE=python
 
 Both have the same interface and make the same bytes; `NAME` says which one is in use.
 Source: docs/decisions/0016-one-engine.md.

@@ -1,0 +1,89 @@
+"""The engine in Python: what the compiled one does, message by message.
+
+    queue_tail.py    entries of consume queues that are not in files yet
+    keys.py          keys of messages, entries of the key index
+    records.py       records: verified, parsed, staged in queues
+    pulls.py         records of queue entries
+    messages.py      messages and properties of records
+    filters.py       SQL92 filters
+    send_engine.py   sends, of which the header is in `send_header.pxi` and the properties are in `send_properties.pxi`
+    timers.py        records of timed messages
+
+The compiled engine has the same parts in files of the same name, `.pxi`.
+"""
+
+from tandemq.engine.python.filters import FilterProgram, Selected, evaluation_cost, select_messages
+from tandemq.engine.python.keys import KEY_ROW, KEY_ROW_BYTES, LinkedKeys, key_hash, key_rows, link_keys
+from tandemq.engine.python.messages import RecordProperties, StoredMessages, record_properties, stored_messages
+from tandemq.engine.python.pulls import Gathered, LogSources, gather_messages
+from tandemq.engine.python.queue_tail import QueueTail, commit_staged
+from tandemq.engine.python.records import (
+    ParsedRecords,
+    RecordEntry,
+    RecordQueue,
+    StagedRecords,
+    VerifiedRecords,
+    parse_records,
+    property_spans,
+    record_entries,
+    stage_records,
+    verify_records,
+)
+from tandemq.engine.python.send_engine import (
+    CHECKED_BYTES_MAX,
+    TIMED_BYTES_MAX,
+    Ack,
+    EndedHalf,
+    SendEngine,
+    TakenSends,
+    TimedSend,
+    TopicTarget,
+)
+from tandemq.engine.python.timers import CopyRow, TimerRow, timer_copies, timer_heads
+
+NAME = "python"
+
+__all__ = [
+    "CHECKED_BYTES_MAX",
+    "KEY_ROW",
+    "KEY_ROW_BYTES",
+    "NAME",
+    "TIMED_BYTES_MAX",
+    "Ack",
+    "CopyRow",
+    "EndedHalf",
+    "FilterProgram",
+    "Gathered",
+    "LinkedKeys",
+    "LogSources",
+    "ParsedRecords",
+    "QueueTail",
+    "RecordEntry",
+    "RecordProperties",
+    "RecordQueue",
+    "Selected",
+    "SendEngine",
+    "StagedRecords",
+    "StoredMessages",
+    "TakenSends",
+    "TimedSend",
+    "TimerRow",
+    "TopicTarget",
+    "VerifiedRecords",
+    "commit_staged",
+    "evaluation_cost",
+    "gather_messages",
+    "key_hash",
+    "key_rows",
+    "link_keys",
+    "parse_records",
+    "property_spans",
+    "record_entries",
+    "record_properties",
+    "select_messages",
+    "stage_records",
+    "stored_messages",
+    "timer_copies",
+    "timer_heads",
+    "verify_records",
+]

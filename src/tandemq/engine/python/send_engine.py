@@ -1,0 +1,145 @@
+"""Sends, which are all left to `DecodedPath`: it specifies what the compiled engine stores and answers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tandemq.engine.python.queue_tail import QueueTail
+
+TIMED_BYTES_MAX = 192
+"""Longest properties that the delivery of a timed message adds, besides the name of its topic."""
+CHECKED_BYTES_MAX = 96
+"""Longest properties that the checks of a half message add."""
+
+
+class TopicTarget:
+    """The values of a topic that its ordinary sends need."""
+
+    __slots__ = ("encoded", "queues", "takes_plain", "write_queue_nums")
+
+    def __init__(self, name: str, write_queue_nums: int, *, takes_plain: bool) -> None:
+        """Begin without a queue.
+
+        Args:
+            takes_plain: whether an ordinary send needs no further check of the topic.
+        """
+        raw = name.encode()
+        self.encoded = bytes([min(len(raw), 255)]) + raw
+        """The name in the form of records, length byte first."""
+        self.write_queue_nums = write_queue_nums
+        self.takes_plain = takes_plain
+        self.queues: dict[int, QueueTail] = {}
+        """Queues in use so far, by queue id."""
+
+
+Ack = tuple[int, bytes | None, int, bool, int]
+"""Responses of one connection that wait for the log: link, frames, log offset, waits, messages.
+
+The frames say SUCCESS; None or empty for one-way sends. They may be sent when the log is safe up to the log offset; 0:
+nothing was stored, at once. `waits`: whether flush and replicas count as safe. `messages`: how many they acknowledge. A
+plain tuple, since one is made per connection and turn.
+"""
+
+
+TimedSend = tuple[int, int, str, bool]
+"""A timed message: queue offset, TIMER_OUT_MS, topic that it is delivered to, whether it asks not to deliver another.
+A plain tuple, since one is made per message."""
+
+
+EndedHalf = tuple[int, str, int, bool]
+"""The end of a transaction: queue offset of its half message, topic, born time (ms), whether it was committed."""
+
+
+class TakenSends(NamedTuple):
+    """What `SendEngine.flush` returns."""
+
+    log_offset: int
+    data: bytes
+    """Contiguous records."""
+    queues: list[Any]
+    """Queues whose first entry since the last commit was staged."""
+    keys: bytes
+    """Packed (`KEY_ROW`)."""
+    store_ms: int
+    acks: list[Ack]
+    messages: int
+    """Sends; ends of transactions are none."""
+    body_bytes: int
+    timed: list[TimedSend]
+    """The timed ones among the messages."""
+    halves: list[tuple[int, int, str, int]]
+    """Half messages among them: queue offset, log offset, topic after the commit, bytes of the record."""
+    ends: list[EndedHalf]
+    """Transactions that were committed or rolled back."""
+
+
+class SendEngine:
+    """Ordinary sends of one turn: from frames to records, queue entries, keys and responses."""
+
+    count = 0
+    """Messages taken since the last `flush`."""
+
+    def __init__(self, topics: Mapping[str, TopicTarget]) -> None:
+        """Take the table of topics, which the owner changes; nothing is known of transactions."""
+
+    def configure(
+        self,
+        *,
+        store_host: bytes,
+        region: str,
+        trace_on: str,
+        common_pairs: bytes,
+        frame_bytes_max: int,
+        body_bytes_max: int,
+        delays_ms: Sequence[int],
+        broker_name: str,
+        timer_precision_ms: int,
+        timer_delay_max_ms: int,
+    ) -> None:
+        """Set what responses and records have in common, and the limits of ordinary messages.
+
+        Args:
+            timer_precision_ms: unit of time of timed messages; 0: they are not taken.
+        """
+
+    def know_transactions(
+        self,
+        open_halves: Mapping[int, tuple[int, str, int]] | None,
+        ended: dict[int, bool] | None,
+        read_log: Callable[[int, int], bytes] | None,
+    ) -> None:
+        """Set what is known of transactions; None: nothing.
+
+        Args:
+            open_halves: log offset, topic and record size of each open half message, by queue offset.
+            ended: those that ended in this turn; the engine enters what it ends.
+            read_log: returns bytes of the log, from an offset on; b"" if they cannot be read.
+        """
+
+    def begin(
+        self,
+        log_end: int,
+        room: int,
+        store_ms: int,
+        timers_room: int,
+        *,
+        takes_halves: bool = False,
+        takes_ends: bool = False,
+    ) -> None:
+        """Begin with records for a log offset.
+
+        Args:
+            log_end: that log offset.
+            room: bytes that the current file has for them.
+            store_ms: their store time.
+            timers_room: maximum number of timed messages.
+            takes_halves: whether half messages are accepted.
+            takes_ends: whether ends of transactions are accepted.
+        """
+
+    def take(self, link: int, born_host: bytes, data: bytes, at: int) -> int:
+        """Take the ordinary sends from `data[at]` on; return the position of the first other or incomplete frame."""
+        return at
+
+    def flush(self) -> TakenSends:
+        """Return what was taken since `begin`, and forget it."""
+        return TakenSends(0, b"", [], b"", 0, [], 0, 0, [], [], [])

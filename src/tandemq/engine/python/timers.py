@@ -1,0 +1,32 @@
+"""Records of timed messages, which are all left to the caller."""
+
+from collections.abc import Sequence
+
+from tandemq.codec.record.entries import QUEUE_ENTRY_BYTES
+
+TimerRow = tuple[int, str, str, bool, bool, int, int]
+"""The fields of `broker.timers.records.TimerHead`. A plain tuple, since one is made per message."""
+
+
+def timer_heads(data: bytes, base: int, entries: bytes, queue_offset: int, topic: bytes) -> Sequence[TimerRow | None]:
+    """Return what the index of timed messages needs of records; None for those that the caller reads itself.
+
+    Args:
+        base: log offset of `data[0]`.
+        entries: packed, of consecutive messages of queue 0 of a topic.
+        queue_offset: of the first.
+    """
+    return [None] * (len(entries) // QUEUE_ENTRY_BYTES)
+
+
+CopyRow = tuple[TimerRow, int, int, int, int, int, int, bytes, bytes, int, bytes, bytes]
+"""The fields of `broker.timers.records.TimedCopy`."""
+
+
+def timer_copies(data: bytes, base: int, entries: bytes, queue_offset: int, topic: bytes) -> Sequence[CopyRow | None]:
+    """Return what the copies of timed messages need, verified; None for those that the caller reads itself.
+
+    Args:
+        data: and the others, see `timer_heads`.
+    """
+    return [None] * (len(entries) // QUEUE_ENTRY_BYTES)
