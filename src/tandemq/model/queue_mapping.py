@@ -108,6 +108,21 @@ class QueueMapping(NamedTuple):
         queue = self.queues.get(queue_id)
         return queue is not None and queue.leader.bname == self.bname
 
+    def led_queue(self, queue_id: int) -> LogicalQueue | None:
+        """Return a logical queue that takes messages on this broker, None if it does not."""
+        return self.queues.get(queue_id) if self.leads(queue_id) else None
+
+    def chosen(self, queue_id: int) -> int:
+        """Return the logical queue of a message; a negative one leaves the choice to the broker."""
+        return queue_id if queue_id >= 0 else next(iter(self.led()), queue_id)
+
+    def not_led_remark(self, queue_id: int) -> str:
+        """Return the remark of a request about a logical queue that takes no messages on this broker."""
+        return (
+            f"{self.topic}-{queue_id} does not exit in request process of current broker {self.bname}: "
+            "another broker takes its messages, ask a name server for the route"
+        )
+
     def local_segments(self) -> Iterator[tuple[int, QueueSegment]]:
         """Yield the segments on this broker, with their logical queues."""
         for number, queue in self.queues.items():

@@ -7,6 +7,8 @@
 The requester is the client with a producer whose id is the reply's REPLY_TO_CLIENT. The response says whether the reply
 reached it; whether the reply is stored does not matter for the code, and does not wait for flush or replicas.
 
+A reply to a static topic names a logical queue. It is stored in the queue that the logical one is mapped to by then.
+
 What waits for requesters is bounded, in all and per requester, together with what its connection has not taken yet. A
 reply beyond that is answered SYSTEM_BUSY.
 
@@ -18,6 +20,7 @@ from collections.abc import Mapping
 from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 
 from tandemq.boundary import Now, Outbox
 from tandemq.broker.connections.client_requests import WAITING_MAX, ClientCalls, Missing
@@ -36,6 +39,7 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import RECORD_CRC, SysFlag, decode_properties, encode_properties
+from tandemq.model.queue_mapping import QueueMapping
 from tandemq.model.replies import PUSH_REPLY_TIME, REPLY_TO_CLIENT
 from tandemq.model.text import brief
 from tandemq.refusals import Refusals
@@ -58,7 +62,8 @@ class _Reply(msgspec.Struct, frozen=True):
     command: Command
     fields: SendFields
     properties: dict[str, str]
-    place: SendPlace
+    queue_id: int
+    """Of the response: of a static topic the logical queue, else that of the broker."""
     requester: str
 
     @property
@@ -110,11 +115,11 @@ class ReplyMessageProcessor:
     def _on_reply(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_send_fields(command)
         try:
-            place = self._send.decoded.admit(fields, command.body, now.wall_ms)
+            place = self._admit(command, fields, now)
         except SendRefused as refused:
             return self._response(command, refused.code, refused.remark)
         properties = decode_properties(fields.properties)
-        reply = _Reply(link, command, fields, properties, place, properties.get(REPLY_TO_CLIENT, ""))
+        reply = _Reply(link, command, fields, properties, place.queue_id, properties.get(REPLY_TO_CLIENT, ""))
         if not reply.requester:
             self._finish(reply, f"reply message properties[{REPLY_TO_CLIENT}] is null", now)
             return None
@@ -127,6 +132,28 @@ class ReplyMessageProcessor:
             return self._response(command, ResponseCode.SYSTEM_BUSY, busy)
         self._push(reply, target, now)
         return None
+
+    def _admit(self, command: Command, fields: SendFields, now: Now) -> SendPlace:
+        """Check topic, queue, permission and size of a reply; returns its topic and the queue of the response.
+
+        Raises:
+            SendRefused: the reply is not accepted.
+        """
+        admit, mapping = self._send.decoded.admit, self._mapping(command, fields)
+        if mapping is None:
+            return admit(fields, command.body, now.wall_ms)
+        queue_id = mapping.chosen(fields.queue_id)
+        queue = mapping.led_queue(queue_id)
+        if queue is None:
+            raise SendRefused(ResponseCode.NOT_LEADER_FOR_QUEUE, mapping.not_led_remark(queue_id))
+        place = admit(replace(fields, queue_id=queue.leader.queue_id), command.body, now.wall_ms)
+        return place._replace(queue_id=queue_id)
+
+    def _mapping(self, command: Command, fields: SendFields) -> QueueMapping | None:
+        """Return the mapping of the queue that a reply names; None if that is a queue of this broker."""
+        if command.fields.get("lo", "").lower() == "false":
+            return None
+        return self._send.topics.mappings.table.get(fields.topic)
 
     def _busy(self, reply: _Reply, target: int) -> str | None:
         """Return why a reply cannot be passed on now; None if it can."""
@@ -180,7 +207,7 @@ class ReplyMessageProcessor:
         ids: dict[str, str] = {}
         end = 0
         if failure is None:
-            ids = {"msgId": "0", "queueId": str(reply.place.queue_id), "queueOffset": "0"}
+            ids = {"msgId": "0", "queueId": str(reply.queue_id), "queueOffset": "0"}
         if self._current.config.store_replies and self._send.refusal is None:
             try:
                 end = self._store(reply, ids, now)
@@ -197,13 +224,19 @@ class ReplyMessageProcessor:
         Raises:
             StoreError: it is not stored.
         """
-        send, fields, queue_id = self._send, reply.fields, reply.place.queue_id
+        send, fields, segment = self._send, reply.fields, None
         topic = send.topics.get(fields.topic)
         if topic is None:
             raise StoreError(f"the topic {fields.topic} was deleted meanwhile")
+        mapping = self._mapping(reply.command, fields)
+        if mapping is not None:
+            queue = mapping.led_queue(reply.queue_id)
+            if queue is None:
+                raise StoreError(f"queue {reply.queue_id} of {fields.topic} has moved to another broker meanwhile")
+            segment = queue.leader
         properties = {name: value for name, value in reply.properties.items() if name != RECORD_CRC}
         queue_offset, log_offset, size = send.store.put(
-            send.topics.queue(topic, queue_id),
+            send.topics.queue(topic, reply.queue_id if segment is None else segment.queue_id),
             body=reply.command.body,
             properties=encode_properties(properties).encode(),
             flag=fields.flag,
@@ -217,7 +250,8 @@ class ReplyMessageProcessor:
         send.count += 1
         send.bytes += len(reply.command.body)
         ids["msgId"] = message_id(send.store_host, log_offset)
-        ids["queueId"], ids["queueOffset"] = str(queue_id), str(queue_offset)
+        shown = queue_offset if segment is None else segment.logical(queue_offset)
+        ids["queueId"], ids["queueOffset"] = str(reply.queue_id), str(shown)
         return log_offset + size
 
     def _response(

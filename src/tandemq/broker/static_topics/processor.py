@@ -5,7 +5,8 @@
                 response in logical offsets ◄──┘
 
 Only the broker that leads a logical queue answers, others refuse with NOT_LEADER_FOR_QUEUE. `lo=false` in a request
-says that its queue and offset are those of the broker. Requests about other topics do not come here.
+says that its queue and offset are those of the broker. Requests about other topics do not come here. Replies neither:
+they are stored after they were passed on, see `reply_message`.
 
 A message that is delivered later than it is stored (delay level, time, transaction) is refused: its queue may have
 moved to another broker by then, and consumers would have passed the place.
@@ -145,15 +146,11 @@ class StaticTopics:
         mapping = self.table[command.fields[names.topic]]
         try:
             queue_id = _integer(command, names.queue_id)
-            if queue_id < 0 and command.code in _SENDS:
-                queue_id = next(iter(mapping.led()), queue_id)
-            queue = mapping.queues.get(queue_id)
-            if queue is None or queue.leader.bname != mapping.bname:
-                raise _Refused(
-                    ResponseCode.NOT_LEADER_FOR_QUEUE,
-                    f"{mapping.topic}-{queue_id} does not exit in request process of current broker {mapping.bname}: "
-                    "another broker takes its messages, ask a name server for the route",
-                )
+            if command.code in _SENDS:
+                queue_id = mapping.chosen(queue_id)
+            queue = mapping.led_queue(queue_id)
+            if queue is None:
+                raise _Refused(ResponseCode.NOT_LEADER_FOR_QUEUE, mapping.not_led_remark(queue_id))
             return self._take(_Request(link, command, mapping, queue_id, queue), now)
         except _Refused as refused:
             return command.answer(refused.code, remark=refused.remark)

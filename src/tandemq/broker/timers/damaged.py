@@ -47,7 +47,7 @@ class _Restored(NamedTuple):
     queue_offset: int
     head: TimerHead
     is_new: bool
-    """Whether its time and topic were unknown before."""
+    """Whether its time and topic were unknown before, so that it is not counted yet."""
 
 
 class _Held(NamedTuple):
@@ -55,6 +55,8 @@ class _Held(NamedTuple):
     """0: unknown."""
     since_ms: int
     """Monotonic."""
+    topic: str = ""
+    """"": unknown, and not counted among the topic's messages."""
 
 
 class DamagedTimers:
@@ -127,13 +129,14 @@ class DamagedTimers:
             self._held[queue_offset] = self._held.pop(queue_offset)
         return found
 
-    def resolved(self, queue_offset: int) -> None:
-        """Note that a message waits for its repair no more."""
+    def resolved(self, queue_offset: int) -> str:
+        """Note that a message waits for its repair no more; return the topic that counts it, "" if none does."""
         self._resolved.append(queue_offset)
+        return self._held[queue_offset].topic
 
     def restore(self, queue_offset: int, head: TimerHead) -> None:
         """Note that a message waits for its time again."""
-        self._restored.append(_Restored(queue_offset, head, is_new=not self._held[queue_offset].out_ms))
+        self._restored.append(_Restored(queue_offset, head, is_new=not self._held[queue_offset].topic))
         self._resolved.append(queue_offset)
 
     def committed(self, table: PendingTimers) -> None:
@@ -146,7 +149,7 @@ class DamagedTimers:
             if not self._times[out_ms]:
                 del self._times[out_ms]
         for queue_offset, head, is_new in self._restored:
-            table.restore(queue_offset, head.out_ms, is_delete=head.is_delete)
+            table.restore(queue_offset, head.out_ms, head.topic, is_delete=head.is_delete)
             if is_new:
                 table.count(head.topic, -1 if head.is_delete else 1)
         self.failed()
@@ -168,7 +171,7 @@ class DamagedTimers:
 
     def request(self, timers: ConsumeQueue, queue_offset: int, now: Now) -> ReadTimer:
         """Return a delete request; one that still cannot be read after a minute counts as lost."""
-        read = self.read(timers, queue_offset, 0, now)
+        read = self.read(timers, queue_offset, now)
         if read.waits:
             since = self._requests.setdefault(queue_offset, self._found.pop(queue_offset, _Held(0, now.mono_ms)))
             return read._replace(waits=now.mono_ms - since.since_ms < DOUBT_MS)
@@ -193,38 +196,39 @@ class DamagedTimers:
             yield from [None] * (stop - at - len(found))
             at = stop
 
-    def read(self, timers: ConsumeQueue, queue_offset: int, out_ms: int, now: Now) -> ReadTimer:
+    def read(self, timers: ConsumeQueue, queue_offset: int, now: Now, *, out_ms: int = 0, topic: str = "") -> ReadTimer:
         """Return a message; one that waits for its repair is held from the commit of this turn on.
 
-        `out_ms`: its time as known, 0 if it is not.
+        `out_ms`, `topic`: its time and topic, if they are known.
         """
+        found = _Held(out_ms, now.mono_ms, topic)
         log_offset, size, _ = timers.entry(queue_offset)
         fate = ""
         if self._damages.ranges and timers.plausible_offset(queue_offset) is not None:
             fate = self._damages.fate_of(log_offset, size)
         if fate == WAITS:
-            return self._hold(queue_offset, log_offset, out_ms, "it is damaged", now)
+            return self._hold(queue_offset, log_offset, found, "it is damaged")
         if fate == LOST or size == PREFILL_SIZE:
             log.error("timers: the message at log offset %d is lost in damage, and not delivered", log_offset)
             return ReadTimer(None)
         try:
             return ReadTimer(read_timed(self._store, timers, queue_offset))
         except DiskFailed as error:
-            return self._hold(queue_offset, log_offset, out_ms, str(error), now)
+            return self._hold(queue_offset, log_offset, found, str(error))
         except NoTimedMessage as error:
             log.error("timers: offset %d is ignored: %s", queue_offset, error)
             return ReadTimer(None)
         except (ProtocolError, StoreError) as error:
-            return self._doubt(timers, queue_offset, log_offset, out_ms, str(error), now)
+            return self._doubt(timers, queue_offset, log_offset, found, str(error), now)
 
-    def _hold(self, queue_offset: int, log_offset: int, out_ms: int, reason: str, now: Now) -> ReadTimer:
+    def _hold(self, queue_offset: int, log_offset: int, found: _Held, reason: str) -> ReadTimer:
         if queue_offset not in self._held and queue_offset not in self._requests:
-            self._found[queue_offset] = _Held(out_ms, now.mono_ms)
+            self._found[queue_offset] = found
             log.error("timers: the message at log offset %d waits for its repair: %s", log_offset, reason)
         return ReadTimer(None, waits=True)
 
     def _doubt(
-        self, timers: ConsumeQueue, queue_offset: int, log_offset: int, out_ms: int, reason: str, now: Now
+        self, timers: ConsumeQueue, queue_offset: int, log_offset: int, found: _Held, reason: str, now: Now
     ) -> ReadTimer:
         """Ask the scrubber about a message that does not verify; it is dropped if there is no damage."""
         scrubber = self._scrubber
@@ -234,7 +238,7 @@ class DamagedTimers:
         held = self._held.get(queue_offset) or self._requests.get(queue_offset)
         if held is None:
             scrubber.look_at(log_offset, A_TIMER, reason, now)
-            return self._hold(queue_offset, log_offset, out_ms, reason, now)
+            return self._hold(queue_offset, log_offset, found, reason)
         if searches or now.mono_ms - held.since_ms < DOUBT_MS:
             return ReadTimer(None, waits=True)
         log.error("timers: the message at log offset %d is not delivered: %s", log_offset, reason)

@@ -10,7 +10,7 @@ read the files: it has the log.
 Source: docs/reference/timers.md; RocketMQ TimerWheel, TimerLog, TimerMessageStore.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -37,6 +37,7 @@ class _Unit(NamedTuple):
     queue_offset: int
     slot_ms: int
     magic: int
+    topic: str
 
 
 class _SlotEnds(NamedTuple):
@@ -92,7 +93,6 @@ def write_java_files(
     disk: Disk,
     table: PendingTimers,
     timers: ConsumeQueue,
-    topic_of: Callable[[int], str],
     check: TimerCheck,
     window_ms: int,
     precision_ms: int,
@@ -103,7 +103,6 @@ def write_java_files(
         disk: the store directory.
         table: the messages that wait.
         timers: the queue of the wheel topic.
-        topic_of: returns the topic of a waiting message by its queue offset, "" if it is not known.
         check: progress at the stop; its log position is filled in.
         window_ms: time after which a message is stored again.
         precision_ms: unit of the times.
@@ -129,7 +128,7 @@ def write_java_files(
                 max(0, unit.slot_ms - write_ms),
                 entry.log_offset,
                 entry.size,
-                cached_java_hash(topic_of(unit.queue_offset)),
+                cached_java_hash(unit.topic),
                 0,
             )
         )
@@ -150,7 +149,7 @@ def _units(table: PendingTimers, write_ms: int, window_ms: int) -> Iterator[_Uni
         if out_ms - write_ms >= window_ms:
             is_near = out_ms - write_ms - window_ms < window_ms // 3
             slot_ms, roll = write_ms + (window_ms // 2 if is_near else window_ms), _ROLL
-        for queue_offset in slot.messages:
-            yield _Unit(queue_offset, slot_ms, _DEFAULT | roll)
-        for queue_offset in slot.deletes:
-            yield _Unit(queue_offset, slot_ms, _DEFAULT | _DELETE | roll)
+        for queue_offset, number in zip(slot.messages, slot.message_topics, strict=True):
+            yield _Unit(queue_offset, slot_ms, _DEFAULT | roll, table.topics[number])
+        for queue_offset, number in zip(slot.deletes, slot.delete_topics, strict=True):
+            yield _Unit(queue_offset, slot_ms, _DEFAULT | _DELETE | roll, table.topics[number])

@@ -1,4 +1,4 @@
-"""The timed messages that wait, by their times: an index of the wheel topic, with 8 bytes per message.
+"""The timed messages that wait, by their times: an index of the wheel topic, with 12 bytes per message.
 
     slot      the messages of one time (TIMER_OUT_MS), and the requests not to deliver some of them
     roll      when a message whose time is far away is stored again, so that the file with its record can expire
@@ -7,7 +7,7 @@ Source: docs/reference/timers.md; RocketMQ TimerWheel.
 """
 
 from array import array
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -19,14 +19,16 @@ CHUNK = 4_096
 
 
 class Slot:
-    """What waits for one time; queue offsets of the wheel topic, lowest first."""
+    """What waits for one time; queue offsets of the wheel topic, lowest first, and the numbers of their topics."""
 
-    __slots__ = ("deletes", "messages")
+    __slots__ = ("delete_topics", "deletes", "message_topics", "messages")
 
     def __init__(self) -> None:
         """Begin empty."""
         self.messages = array("q")
+        self.message_topics = array("I")
         self.deletes = array("q")
+        self.delete_topics = array("I")
 
     def __len__(self) -> int:
         """Return the number of both."""
@@ -54,6 +56,10 @@ class PendingTimers:
         self.chunks: dict[int, int] = {}
         """Number of waiting messages by chunk of queue offsets, lowest chunk first: messages are added in order."""
         self._count = 0
+        self._numbers: dict[str, int] = {}
+        """Numbers of topics, as they are in slots."""
+        self.topics: list[str] = []
+        """Topics by their numbers in slots."""
         self.counts: dict[str, int] = {}
         """Number of messages by topic, less that of delete requests, which may name messages that do not wait."""
         self.seen = 0
@@ -75,16 +81,21 @@ class PendingTimers:
 
     def add_all(self, timed: Iterable[TimedSend]) -> None:
         """Add messages and delete requests behind all others."""
-        slots, chunks, counts = self.slots, self.chunks, self.counts
+        slots, chunks, counts, numbers = self.slots, self.chunks, self.counts, self._numbers
         for queue_offset, out_ms, topic, is_delete in timed:
             slot = slots.get(out_ms)
             if slot is None:
                 slot = self._slot(out_ms)
+            number = numbers.get(topic)
+            if number is None:
+                number = self._number(topic)
             if is_delete:
                 slot.deletes.append(queue_offset)
+                slot.delete_topics.append(number)
                 counts[topic] = counts.get(topic, 0) - 1
             else:
                 slot.messages.append(queue_offset)
+                slot.message_topics.append(number)
                 counts[topic] = counts.get(topic, 0) + 1
             chunk = queue_offset // CHUNK
             chunks[chunk] = chunks.get(chunk, 0) + 1
@@ -93,10 +104,13 @@ class PendingTimers:
 
     def add_later(self, later: "PendingTimers") -> None:
         """Add all of a table, whose messages are behind all others."""
+        numbers = [self._number(topic) for topic in later.topics]
         for out_ms, other in later.slots.items():
             slot = self._slot(out_ms)
             slot.messages.extend(other.messages)
+            slot.message_topics.extend([numbers[number] for number in other.message_topics])
             slot.deletes.extend(other.deletes)
+            slot.delete_topics.extend([numbers[number] for number in other.delete_topics])
         for chunk, number in later.chunks.items():
             self.chunks[chunk] = self.chunks.get(chunk, 0) + number
         for topic, number in later.counts.items():
@@ -104,10 +118,20 @@ class PendingTimers:
         self._count += len(later)
         self.seen = max(self.seen, later.seen)
 
-    def restore(self, queue_offset: int, out_ms: int, *, is_delete: bool) -> None:
+    def restore(self, queue_offset: int, out_ms: int, topic: str, *, is_delete: bool) -> None:
         """Enter a message, which was counted as waiting, in its slot."""
         slot = self._slot(out_ms)
-        insort(slot.deletes if is_delete else slot.messages, queue_offset)
+        offsets, topics = (slot.deletes, slot.delete_topics) if is_delete else (slot.messages, slot.message_topics)
+        at = bisect_left(offsets, queue_offset)
+        offsets.insert(at, queue_offset)
+        topics.insert(at, self._number(topic))
+
+    def _number(self, topic: str) -> int:
+        """Return the number of a topic."""
+        number = self._numbers.setdefault(topic, len(self.topics))
+        if number == len(self.topics):
+            self.topics.append(topic)
+        return number
 
     def _slot(self, out_ms: int) -> Slot:
         slot = self.slots.get(out_ms)
@@ -135,11 +159,16 @@ class PendingTimers:
         self.counts[topic] = self.counts.get(topic, 0) + change
 
     def take(self, out_ms: int, messages: int, *, with_deletes: bool) -> None:
-        """Remove the first messages of a slot, and its delete requests if asked; an empty slot goes."""
+        """Remove the first messages of a slot, and its delete requests if asked; an empty slot goes.
+
+        Its delete requests are not counted any more; of its messages that is left to the caller.
+        """
         slot = self.slots[out_ms]
-        del slot.messages[:messages]
+        del slot.messages[:messages], slot.message_topics[:messages]
         if with_deletes:
-            slot.deletes = array("q")
+            for number in slot.delete_topics:
+                self.count(self.topics[number], 1)
+            slot.deletes, slot.delete_topics = array("q"), array("I")
         if not len(slot):
             del self.slots[out_ms]
 
@@ -152,7 +181,7 @@ class PendingTimers:
         slot, at = self.slots.get(out_ms), self._find(queue_offset, out_ms)
         if slot is None or at is None:
             return False
-        del slot.messages[at]
+        del slot.messages[at], slot.message_topics[at]
         if not len(slot):
             del self.slots[out_ms]
         self.release(queue_offset)

@@ -12,7 +12,6 @@ Source: docs/reference/timers.md; RocketMQ TimerMessageStore.
 """
 
 import logging
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from tandemq.boundary import Job, Now
@@ -28,7 +27,7 @@ from tandemq.broker.timers.java_files import write_java_files
 from tandemq.broker.timers.loading import TimerLoader, last_done
 from tandemq.broker.timers.metrics import TimerMetrics
 from tandemq.broker.timers.pending import PendingTimers, RollTask, Slot
-from tandemq.broker.timers.records import TimedCopy, TimedMessage, read_head, read_timed
+from tandemq.broker.timers.records import TimedCopy, TimedMessage, read_timed
 from tandemq.broker.timers.targets import RecallTargets
 from tandemq.broker.timers.timer_check import PATH, TimerCheck, check_of_java
 from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
@@ -47,8 +46,6 @@ BATCH_BYTES = 4 << 20
 PROGRESS_BYTES = 64 << 20
 """Growth of the log after which a done record is written although nothing was delivered: a new master reads the log
 behind the last one."""
-HASHES_MAX = 100_000
-"""Number of waiting messages up to which a stop reads their topics, which Java brokers use to check their counts."""
 _END_MS = 1 << 62
 _ENQUEUED, _DEQUEUED = TIMER_ENQUEUED.encode(), TIMER_DEQUEUED.encode()
 _V6_MASK = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
@@ -61,8 +58,6 @@ class _TakenSlot(NamedTuple):
     messages: int
     is_whole: bool
     """Whether nothing is left in it, delete requests neither."""
-    requests: Sequence[str]
-    """Topics of the delete requests that went with it."""
 
 
 class _Turn:
@@ -73,7 +68,7 @@ class _Turn:
         self.over: list[int] = []
         """Queue offsets of messages that are over."""
         self.topics: list[str] = []
-        """Topics of those that were delivered, or recalled."""
+        """Topics of those that were counted."""
         self.until_ms = 0
         """Latest time of messages that are over."""
         self.rolled: list[tuple[RollTask, str]] = []
@@ -227,18 +222,19 @@ class TimedMessages:
             if self.damaged.may_have_requests(now):
                 return
             for out_ms in table.until(end_ms):
-                if not self._deliver_slot(timers, out_ms, table.slots[out_ms], now):
+                if not self._deliver_slot(table, timers, out_ms, now):
                     break
         except StoreError as error:  # what was appended before stays in this turn
             log.error("timers: deliveries wait: %s", error)
             self._is_behind = False
 
-    def _deliver_slot(self, timers: ConsumeQueue, out_ms: int, slot: Slot, now: Now) -> bool:
+    def _deliver_slot(self, table: PendingTimers, timers: ConsumeQueue, out_ms: int, now: Now) -> bool:
         """Deliver the messages of a time, as many as this turn has room for; return whether it has room for more.
 
         All of them wait while one of their delete requests waits for its repair; the requests stay while one of the
         messages does.
         """
+        slot = table.slots[out_ms]
         if not slot.messages and self.damaged.may_have_message(out_ms):
             return True
         if self.damaged.awaits_request(timers, slot.deletes, now):
@@ -254,7 +250,8 @@ class TimedMessages:
                 if turn.is_full:
                     self._is_behind = True
                     break
-                self._deliver_one(timers, slot.messages[done], out_ms, copy, targets, now)
+                topic = table.topics[slot.message_topics[done]]
+                self._deliver_one(timers, slot.messages[done], out_ms, topic, copy, targets, now)
                 done += 1
         finally:
             is_whole = done == len(slot.messages) and not (slot.deletes and self.damaged.may_have_message(out_ms))
@@ -262,7 +259,7 @@ class TimedMessages:
                 for queue_offset in slot.deletes:
                     turn.note_over(queue_offset, out_ms)
             if done or is_whole:
-                turn.slots.append(_TakenSlot(out_ms, done, is_whole, targets.topics if is_whole else ()))
+                turn.slots.append(_TakenSlot(out_ms, done, is_whole))
         return not turn.is_full
 
     def _targets_of(self, timers: ConsumeQueue, out_ms: int, slot: Slot, now: Now) -> RecallTargets | None:
@@ -287,6 +284,7 @@ class TimedMessages:
         timers: ConsumeQueue,
         queue_offset: int,
         out_ms: int,
+        topic: str,
         copy: TimedCopy | None,
         targets: RecallTargets,
         now: Now,
@@ -294,10 +292,11 @@ class TimedMessages:
         turn = self._turn
         turn.room -= 1
         if copy is None:
-            read = self.damaged.read(timers, queue_offset, out_ms, now)
+            read = self.damaged.read(timers, queue_offset, now, out_ms=out_ms, topic=topic)
             if read.timed is None:
                 if not read.waits:
                     turn.note_over(queue_offset, out_ms)
+                    turn.topics.append(topic)
                 return
             copy = read.timed.copy()
         turn.bytes += copy.size
@@ -348,13 +347,15 @@ class TimedMessages:
             if self._turn.is_full:
                 break
             self._turn.room -= 1
-            timed, waits = self.damaged.read(timers, queue_offset, 0, now)
+            timed, waits = self.damaged.read(timers, queue_offset, now)
             if waits:
                 continue
             self._is_behind = True
             if timed is None or self._was_over(queue_offset, timed):
                 self._turn.note_over(queue_offset, 0 if timed is None else timed.head.out_ms)
-                self.damaged.resolved(queue_offset)
+                topic = self.damaged.resolved(queue_offset)
+                if topic:
+                    self._turn.topics.append(topic)
             else:
                 self.damaged.restore(queue_offset, timed.head)
 
@@ -459,8 +460,6 @@ class TimedMessages:
     def _apply(self, table: PendingTimers, turn: _Turn) -> None:
         for slot in turn.slots:
             table.take(slot.out_ms, slot.messages, with_deletes=slot.is_whole)
-            for topic in slot.requests:
-                table.count(topic, 1)
         if self._targets is not None and (self.damaged.has_restored or self._targets.out_ms not in table.slots):
             self._targets = None
         for queue_offset in turn.over:
@@ -579,16 +578,7 @@ class TimedMessages:
         if len(self.damaged):
             log.warning("timers: a Java broker would not deliver %d messages in damage", len(self.damaged))
         window_ms = self._current.config.timer_roll_window * self.precision_ms
-        knows_topics = len(self.table) <= HASHES_MAX
-
-        def topic_of(queue_offset: int) -> str:
-            try:
-                head = read_head(self._store, timers, queue_offset) if knows_topics else None
-            except (ProtocolError, StoreError):
-                head = None
-            return head.topic if head is not None else ""
-
         try:
-            write_java_files(self._store.disk, self.table, timers, topic_of, check, window_ms, self.precision_ms)
+            write_java_files(self._store.disk, self.table, timers, check, window_ms, self.precision_ms)
         except StoreError as error:
             log.error("timers: the files for Java brokers could not be written: %s", error)

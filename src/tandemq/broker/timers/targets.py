@@ -11,14 +11,11 @@ class RecallTargets:
         self.out_ms = out_ms
         self.read = 0
         """Number of requests read."""
-        self.topics: list[str] = []
-        """Topics of those that could be read."""
         self._named: set[tuple[str, str]] = set()
         """Topics and names, "topic+key"."""
 
     def add(self, topic: str, name: str) -> None:
         """Add a request for messages of a topic."""
-        self.topics.append(topic)
         self._named.add((topic, name))
 
     def has(self, head: TimerHead) -> bool:

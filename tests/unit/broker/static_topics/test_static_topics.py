@@ -12,7 +12,7 @@ from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.queue_mapping import QueueSegment
 from tests.spec import spec
-from tests.unit.broker.harness import CLIENT, SUSPEND, messages_in
+from tests.unit.broker.harness import CLIENT, SUSPEND, messages_in, send_fields
 from tests.unit.broker.static_topics.wired import EPOCH, WiredBrokers, gens, mapping_body, segment
 
 TOPIC = "Static"
@@ -509,3 +509,48 @@ def test_offsets_of_a_segment() -> None:
 
     assert (one.logical(10), one.logical(15), one.logical(3), one.physical(105)) == (100, 105, 100, 15)
     assert QueueSegment(1, 0, "a", -1).logical(5) == -1
+
+
+REPLY = {"MSG_TYPE": "reply", "CORRELATION_ID": "c-1", "REPLY_TO_CLIENT": "asker"}
+
+
+def reply(brokers: WiredBrokers, name: str, queue_id: int, code: int = RequestCode.SEND_REPLY_MESSAGE_V2) -> int:
+    return brokers[name].send_request(code, send_fields(TOPIC, queue_id, REPLY), b"pong")
+
+
+@spec("L01")
+def test_reply_to_logical_queue_is_stored_in_the_queue_that_it_is_mapped_to(brokers: WiredBrokers) -> None:
+    """The requester is not connected; the reply is stored nevertheless."""
+    answers = [brokers["a"].answer_to(reply(brokers, "a", queue_id)) for queue_id in (0, -1)]
+
+    shown = [(one.fields.get("queueId"), one.fields.get("queueOffset")) for one in answers if one is not None]
+    assert shown == [("0", "0"), ("0", "1")]
+    assert brokers["a"].node.store.queues[TOPIC, 1].max_offset == 2
+    assert (TOPIC, 0) not in brokers["a"].node.store.queues
+    assert [message.body for message in messages_in(brokers.pull("a", TOPIC, 0, 0))] == [b"pong", b"pong"]
+
+
+@spec("L01")
+def test_reply_to_logical_queue_of_another_broker_is_refused(brokers: WiredBrokers) -> None:
+    answer = brokers["b"].answer_to(reply(brokers, "b", 0))
+
+    assert answer is not None
+    assert (answer.code, answer.fields.get("msgId")) == (ResponseCode.NOT_LEADER_FOR_QUEUE, None)
+    assert "another broker takes its messages" in (answer.remark or "")
+    assert not brokers["b"].node.store.log.written_end
+
+
+@spec("L01")
+def test_reply_whose_logical_queue_moves_before_the_requester_answers_is_not_stored(brokers: WiredBrokers) -> None:
+    broker = brokers["a"]
+    broker.heartbeat("", client_id="asker", producers=["askers"])
+    opaque = reply(brokers, "a", 0)
+    [push] = broker.take_requests(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)
+    move(brokers, 0, [segment(0, "a", 1, 0), segment(1, "b", 2, BLOCK)], epoch=EPOCH + 1)
+    broker.reply(push)
+
+    answer = broker.answer_to(opaque)
+    assert answer is not None
+    assert (push.fields["queueId"], answer.code, answer.fields["msgId"]) == ("0", ResponseCode.SUCCESS, "0")
+    assert not broker.node.store.log.written_end
+    assert not brokers["b"].node.store.log.written_end

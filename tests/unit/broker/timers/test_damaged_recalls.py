@@ -162,3 +162,28 @@ def test_recall_holds_that_is_repaired_behind_a_later_one_of_its_time(tmp_path: 
     broken.discard(0)
     broker.pass_time(1_000)
     assert (bodies(broker), waiting(broker), counted(broker)) == ([b"c"], 0, 0)
+
+
+@spec("S02", "G13")
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("lost", [[MESSAGE], [OTHER], [REQUEST], [LATER], [MESSAGE, REQUEST], [OTHER, LATER]])
+def test_lost_records_leave_no_count_behind(
+    tmp_path: Path, broken: set[int], monkeypatch: pytest.MonkeyPatch, lost: list[int], restarts: bool
+) -> None:
+    """They are found damaged, and lost only later. A recalled message that is lost was never recalled."""
+    broker = with_recall(tmp_path)
+    broken.update(lost)
+    if restarts:
+        broker = broker.restart(clean=False)
+    broker.pass_time(12_000)
+
+    def read_timed(store: Store, queue: ConsumeQueue, queue_offset: int) -> records.TimedMessage:
+        if queue_offset in lost:
+            raise records.NoTimedMessage("a simulated loss")
+        return records.read_timed(store, queue, queue_offset)
+
+    monkeypatch.setattr(damaged, "read_timed", read_timed)
+    broker.pass_time(DOUBT_MS)
+    assert (waiting(broker), counted(broker)) == (0, 0)
+    assert len(bodies(broker)) == 3 - len({MESSAGE, OTHER, LATER} & set(lost)) - (not {MESSAGE, REQUEST} & set(lost))
+    assert broker.node.timers.metrics.by_topic() == {}
