@@ -1,11 +1,11 @@
 """A static topic on running brokers, as `mqadmin updateStaticTopic` creates it."""
 
-from tandemq.codec.remoting.fastjson import dumps
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.run.local import LocalCluster
 from tandemq.run.request import connect, try_request
-from tests.unit.broker.static_topics.wired import mapping_body, segment
+from tandemq.sim.workload.static_topic_requests import segment, update_request
+from tests.unit.broker.static_topics.wired import mapping_of
 
 REFUSAL = "is static, this client has no logical queues"
 HINT = "use RocketMQ's Java client 5 or mqadmin for it, or an ordinary topic"
@@ -14,12 +14,9 @@ HINT = "use RocketMQ's Java client 5 or mqadmin for it, or an ordinary topic"
 def create_static_topic(cluster: LocalCluster, topic: str, *names: str, queues: int = 2) -> None:
     """Create a static topic on the masters of broker groups, in queue 0 of each; return when name servers know it."""
     for number, name in enumerate(names):
-        body = mapping_body(topic, name, {number: [segment(0, name, 0, 0)]}, total=len(names))
-        fields = {"topic": topic, "readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": "6"}
+        mapping = mapping_of(topic, name, {number: [segment(0, name, 0, 0)]}, total=len(names))
         with connect(cluster.broker(name).address) as opened:
-            answer = opened.request(
-                Command(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, fields=fields, body=dumps(body))
-            )
+            answer = opened.request(update_request(mapping, queues))
         assert answer.code == ResponseCode.SUCCESS, answer.remark
     for server in cluster.name_servers.split(";"):
         cluster.wait_until(lambda server=server: _is_known(server, topic, len(names)))  # type: ignore[misc]

@@ -9,30 +9,37 @@
 The tool may die after any step. Then another one repeats all of them from the file, or looks first what is done
 already. At the end of a move it sends brokers mappings that they have to refuse.
 
-Source: RocketMQ MQAdminUtils.remappingStaticTopic, TopicQueueMappingUtils.remappingStaticTopic and blockSeqRoundUp.
+Source: RocketMQ MQAdminUtils.remappingStaticTopic and TopicQueueMappingUtils.remappingStaticTopic.
 """
 
-import json
 from collections.abc import Callable, Generator
 from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
-from tandemq.codec.remoting.fastjson import dumps, loads
-from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.sim.checkers.logical_queues import QUEUES, LogicalQueues
 from tandemq.sim.checkers.model import STATIC_TOPIC
 from tandemq.sim.workload.raw_client import RawClient
+from tandemq.sim.workload.static_topic_requests import (
+    Segments,
+    TopicPart,
+    end_in,
+    ends_request,
+    mapping_body,
+    next_start,
+    part_in,
+    read_request,
+    segment,
+    update_request,
+)
 from tandemq.sim.world.world import Violation, World
 
 TIMEOUT_MS = 3_000
-BLOCK = 1_000
-"""blockSeqSize of the tool, 10,000 by default."""
 MOVES = (2, 3, 4)
 DEATH = 0.15
 """Share of the steps after which the tool dies."""
-Segments = list[dict[str, Any]]
 
 
 class _Ask(NamedTuple):
@@ -44,19 +51,11 @@ Steps = Generator["_Ask | int", Command | None, Any]
 """Yields requests, which get their responses, and pauses in ms."""
 
 
-class _Part(NamedTuple):
-    """What one broker has, or is to have: number of its queues, epoch, and segments by logical queue."""
-
-    queues: int
-    epoch: int
-    hosted: dict[int, Segments]
-
-
 class _Move(NamedTuple):
     """A new mapping; `gains` and `loses`: the groups that get queues, and those that lose some."""
 
     epoch: int
-    parts: dict[str, _Part]
+    parts: dict[str, TopicPart]
     moved: dict[int, tuple[str, str]]
     """Logical queue to the groups that it leaves and joins."""
 
@@ -121,32 +120,12 @@ class StaticTopicAdministrator(RawClient):
 
     # Requests.
 
-    def _update(self, group: str, part: _Part) -> _Ask:
+    def _update(self, group: str, part: TopicPart) -> _Ask:
         """Return the request that writes a broker's part."""
-        body = {
-            "topic": STATIC_TOPIC,
-            "scope": "__global__",
-            "totalQueues": QUEUES,
-            "bname": group,
-            "epoch": part.epoch,
-            "dirty": False,
-            "currIdMap": {},
-            "hostedQueues": {str(number): segments for number, segments in part.hosted.items()},
-        }
-        fields = {
-            "topic": STATIC_TOPIC,
-            "defaultTopic": "TBW102",
-            "readQueueNums": str(part.queues),
-            "writeQueueNums": str(part.queues),
-            "perm": "6",
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": "0",
-            "order": "false",
-            "force": "false",
-        }
-        return _Ask(group, Command(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, fields=fields, body=dumps(body)))
+        mapping = mapping_body(STATIC_TOPIC, group, part.hosted, epoch=part.epoch, total_queues=QUEUES)
+        return _Ask(group, update_request(mapping, part.queues))
 
-    def _is_refused(self, group: str, part: _Part) -> Steps:
+    def _is_refused(self, group: str, part: TopicPart) -> Steps:
         """Write a broker's part; return whether that was not confirmed."""
         self.on_sent(group)
         answer = yield self._update(group, part)
@@ -158,18 +137,12 @@ class StaticTopicAdministrator(RawClient):
 
     def _read(self, group: str) -> Steps:
         """Return what a broker has; None without a response."""
-        fields = {"topic": STATIC_TOPIC, "lo": "true"}
-        answer = yield _Ask(group, Command(RequestCode.GET_TOPIC_CONFIG, fields=fields))
-        if answer is None or answer.code != ResponseCode.SUCCESS:
-            return None
-        body = json.loads(answer.body)
-        detail = body["mappingDetail"]
-        hosted = {int(number): segments for number, segments in detail["hostedQueues"].items()}
-        return _Part(body["writeQueueNums"], detail["epoch"], hosted)
+        answer = yield _Ask(group, read_request(STATIC_TOPIC))
+        return None if answer is None or answer.code != ResponseCode.SUCCESS else part_in(answer)
 
     def _read_all(self) -> Steps:
         """Return what all brokers have, once they answer."""
-        found: dict[str, _Part] = {}
+        found: dict[str, TopicPart] = {}
         while True:
             for group in self._groups:
                 part = yield from self._read(group)
@@ -180,7 +153,7 @@ class StaticTopicAdministrator(RawClient):
             found.clear()
             yield 700
 
-    def _is_present(self, group: str, part: _Part) -> bool:
+    def _is_present(self, group: str, part: TopicPart) -> bool:
         """Whether a part has all that was confirmed; else it is that of a slave or of a former master."""
         return part.epoch >= self._queues.epoch_of(group) and self._queues.placed_in(group) <= {*_placed(part)}
 
@@ -193,9 +166,9 @@ class StaticTopicAdministrator(RawClient):
             group = groups[number % len(groups)]
             queue_id = len(hosted[group])
             self._queues.opened(number, 0, group, queue_id, 0)
-            hosted[group][number] = [_segment(0, group, queue_id, 0)]
+            hosted[group][number] = [segment(0, group, queue_id, 0)]
         for group in groups:
-            part = _Part(len(hosted[group]), self.now.wall_ms, hosted[group])
+            part = TopicPart(len(hosted[group]), self.now.wall_ms, hosted[group])
             while (yield from self._is_refused(group, part)):
                 yield 500
 
@@ -213,17 +186,17 @@ class StaticTopicAdministrator(RawClient):
         if self.random.random() < 0.6:
             yield from self._contradict(before, wanted)
 
-    def _draw(self, before: dict[str, _Part]) -> _Move:
+    def _draw(self, before: dict[str, TopicPart]) -> _Move:
         """Draw which queues move; each gets a queue of its own in the group that it joins."""
         epoch = max([self.now.wall_ms, *(part.epoch + 1_000 for part in before.values())])
-        parts = {group: _Part(part.queues, epoch, dict(part.hosted)) for group, part in before.items()}
+        parts = {group: TopicPart(part.queues, epoch, dict(part.hosted)) for group, part in before.items()}
         moved: dict[int, tuple[str, str]] = {}
         for number in sorted(self.random.sample(range(QUEUES), self.random.choice((1, 1, 2)))):
             last = self._queues.segments[number][-1]
             others = [group for group in self._groups if group != last.group]
             target = self.random.choice(others or self._groups)
             queue_id = parts[target].queues
-            segments = [*before[last.group].hosted[number], _segment(last.gen + 1, target, queue_id, -1)]
+            segments = [*before[last.group].hosted[number], segment(last.gen + 1, target, queue_id, -1)]
             for group in (last.group, target):
                 parts[group].hosted[number] = segments
             parts[target] = parts[target]._replace(queues=queue_id + 1)
@@ -255,7 +228,7 @@ class StaticTopicAdministrator(RawClient):
             end = yield from self._end_of(source, self._queues.segments[number][-2].queue_id)
             if end is None:
                 return False
-            start = _round_up(self._queues.segments[number][-2].start + end)
+            start = next_start(self._queues.segments[number][-2].start + end)
             self._queues.placed(number, start)
             starts[number] = start
         if self._dies():
@@ -274,20 +247,20 @@ class StaticTopicAdministrator(RawClient):
         return not self._dies()
 
     def _end_of(self, group: str, queue_id: int) -> Steps:
-        answer = yield _Ask(group, Command(RequestCode.GET_TOPIC_STATS_INFO, fields={"topic": STATIC_TOPIC}))
+        answer = yield _Ask(group, ends_request(STATIC_TOPIC))
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return None
-        for key, entry in _entries(answer.body):
-            if key["queueId"] == queue_id:
-                return entry["maxOffset"]
-        raise Violation("I24", f"{group} has no queue {queue_id}: {answer.body!r}")
+        end = end_in(answer, queue_id)
+        if end is None:
+            raise Violation("I24", f"{group} has no queue {queue_id}: {answer.body!r}")
+        return end
 
     def _dies(self) -> bool:
         return self.random.random() < DEATH
 
     # Mappings that have to be refused.
 
-    def _contradict(self, before: dict[str, _Part], wanted: _Move) -> Steps:
+    def _contradict(self, before: dict[str, TopicPart], wanted: _Move) -> Steps:
         """Send a broker that took part what it had before, or its queues without their last segment."""
         group = self.random.choice(sorted({*wanted.gains, *wanted.loses}))
         part = before[group]._replace(queues=wanted.parts[group].queues)
@@ -300,31 +273,6 @@ class StaticTopicAdministrator(RawClient):
             raise Violation("I24", f"{group} took {part} over {wanted.parts[group]}")
 
 
-def _segment(gen: int, group: str, queue_id: int, logic_offset: int) -> dict[str, Any]:
-    return {
-        "gen": gen,
-        "queueId": queue_id,
-        "bname": group,
-        "logicOffset": logic_offset,
-        "startOffset": 0,
-        "endOffset": -1,
-        "timeOfStart": -1,
-        "timeOfEnd": -1,
-    }
-
-
-def _placed(part: _Part) -> list[int]:
+def _placed(part: TopicPart) -> list[int]:
     """Return the logical queues whose last segment has its offset."""
     return [number for number, segments in part.hosted.items() if segments[-1]["logicOffset"] >= 0]
-
-
-def _round_up(offset: int) -> int:
-    """Return the next offset at which a segment may start, at least half a block ahead."""
-    whole, rest = divmod(offset, BLOCK)
-    return (whole + (1 if rest < BLOCK // 2 else 2)) * BLOCK
-
-
-def _entries(body: bytes) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return the queues of a table of statistics, whose keys are objects."""
-    table = loads(body, is_trusted=True)["offsetTable"]
-    return [(json.loads(key), entry) for key, entry in table.items()]

@@ -2,15 +2,16 @@
 
 from pathlib import Path
 
-from tandemq.codec.remoting.fastjson import dumps
 from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+from tandemq.sim.workload.static_topic_requests import segment, update_request
 from tests.spec import spec
 from tests.unit.broker.failover.registry_group import Broker, RegistryGroup
 from tests.unit.broker.ha.group import Group
 from tests.unit.broker.harness import Harness, messages_in, run_job, send_fields
-from tests.unit.broker.static_topics.wired import mapping_body, segment
+from tests.unit.broker.static_topics.wired import mapping_of
 
 TOPIC = "Static"
 
@@ -18,9 +19,13 @@ TOPIC = "Static"
 def create(broker: Harness, *, epoch: int = 1_000) -> None:
     """Create a static topic of one logical queue, in queue 1 of the group."""
     name = broker.config.broker_name
-    fields = {"topic": TOPIC, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
-    body = dumps(mapping_body(TOPIC, name, {0: [segment(0, name, 1, 0)]}, epoch=epoch, total=1))
-    assert broker.ask(Code.UPDATE_AND_CREATE_STATIC_TOPIC, fields, body).code == ResponseCode.SUCCESS
+    request = update(name, epoch=epoch)
+    assert broker.ask(request.code, request.fields, request.body).code == ResponseCode.SUCCESS
+
+
+def update(name: str, *, epoch: int) -> Command:
+    """Return the request that maps one logical queue to queue 1 of a group."""
+    return update_request(mapping_of(TOPIC, name, {0: [segment(0, name, 1, 0)]}, epoch=epoch, total=1), 2)
 
 
 def send(group: RegistryGroup, broker: Broker, body: bytes) -> str:
@@ -87,10 +92,9 @@ def test_confirmed_mapping_is_that_of_the_next_master_too(tmp_path: Path) -> Non
     master, slave = group.brokers[0], group.brokers[1]
     create(master)
     group.settle()
-    body = mapping_body(TOPIC, master.config.broker_name, {0: [segment(0, master.config.broker_name, 1, 0)]}, total=1)
-    fields = {"topic": TOPIC, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
+    request = update(master.config.broker_name, epoch=2_000)
 
-    opaque = master.send_request(Code.UPDATE_AND_CREATE_STATIC_TOPIC, fields, dumps(body | {"epoch": 2_000}))
+    opaque = master.send_request(request.code, request.fields, request.body)
 
     assert master.node.topics.mappings.table[TOPIC].epoch == 2_000
     assert slave.node.topics.mappings.table[TOPIC].epoch == 1_000
@@ -109,10 +113,9 @@ def test_mapping_that_is_saved_when_another_member_serves_is_not_confirmed(tmp_p
     master = group.brokers[0]
     create(master)
     group.settle()
-    body = mapping_body(TOPIC, master.config.broker_name, {0: [segment(0, master.config.broker_name, 1, 0)]}, total=1)
-    fields = {"topic": TOPIC, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
+    request = update(master.config.broker_name, epoch=2_000)
     master.run_jobs = False
-    opaque = master.send_request(Code.UPDATE_AND_CREATE_STATIC_TOPIC, fields, dumps(body | {"epoch": 2_000}))
+    opaque = master.send_request(request.code, request.fields, request.body)
     group.cut_off, group.apart = {0}, {0}
     group.pass_time(6_000)
     assert group.serving is group.brokers[1]

@@ -11,9 +11,10 @@ from tandemq.broker.static_topics.forwarding import FORWARDED_MAX
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.queue_mapping import QueueSegment
+from tandemq.sim.workload.static_topic_requests import segment
 from tests.spec import spec
 from tests.unit.broker.harness import CLIENT, SUSPEND, messages_in, send_fields
-from tests.unit.broker.static_topics.wired import EPOCH, WiredBrokers, gens, mapping_body, segment
+from tests.unit.broker.static_topics.wired import EPOCH, WiredBrokers, gens, mapping_of
 
 TOPIC = "Static"
 BLOCK = 10_000
@@ -35,10 +36,10 @@ def move(brokers: WiredBrokers, queue_id: int, segments: list[dict[str, object]]
     unplaced = [*segments[:-1], segments[-1] | {"logicOffset": -1}]
     for name, last in ((new, unplaced), (old, unplaced), (new, segments)):
         assert others[name].topic == TOPIC
-        answer = brokers.update(name, mapping_body(TOPIC, name, {queue_id: last}, epoch=epoch), queues=4)
+        answer = brokers.update(name, mapping_of(TOPIC, name, {queue_id: last}, epoch=epoch), queues=4)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
     for name in brokers.brokers.keys() - {old, new}:
-        assert brokers.update(name, mapping_body(TOPIC, name, {}, epoch=epoch), queues=4).code == 0
+        assert brokers.update(name, mapping_of(TOPIC, name, {}, epoch=epoch), queues=4).code == 0
 
 
 @spec("L01")
@@ -164,12 +165,12 @@ def test_offset_of_a_time_is_found_in_the_segment_with_the_message(brokers: Wire
 def test_queue_that_is_being_moved_takes_messages_that_are_read_once_it_has_its_place(brokers: WiredBrokers) -> None:
     brokers.send("a", TOPIC, 0, b"old")
     unplaced = [segment(0, "a", 1, 0), segment(1, "b", 2, -1)]
-    assert brokers.update("b", mapping_body(TOPIC, "b", {0: unplaced}, epoch=EPOCH + 1), queues=4).code == 0
+    assert brokers.update("b", mapping_of(TOPIC, "b", {0: unplaced}, epoch=EPOCH + 1), queues=4).code == 0
 
     sent = brokers.send("b", TOPIC, 0, b"new")
     assert (sent.code, sent.fields["queueOffset"]) == (0, "-1")
     assert brokers.consume("b", TOPIC, 0) == {0: b"old"}
-    placed = mapping_body(TOPIC, "b", {0: [segment(0, "a", 1, 0), segment(1, "b", 2, BLOCK)]}, epoch=EPOCH + 1)
+    placed = mapping_of(TOPIC, "b", {0: [segment(0, "a", 1, 0), segment(1, "b", 2, BLOCK)]}, epoch=EPOCH + 1)
     assert brokers.update("b", placed, queues=4).code == 0
     assert brokers.consume("b", TOPIC, 0) == {0: b"old", BLOCK: b"new"}
 
@@ -341,13 +342,25 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "queue out of range": ({"hostedQueues": {"2": [segment(0, "a", 0, 0)]}}, "there are 2 queues"),
     "no segment": ({"hostedQueues": {"0": []}}, "it has no segment"),
     "negative": ({"hostedQueues": {"0": [segment(0, "a", -1, 0)]}}, "are 0 or more"),
-    "generations": ({"hostedQueues": {"0": [segment(0, "a", 1, 0), segment(0, "b", 1, 5)]}}, "segment 0 follows"),
-    "unplaced": ({"hostedQueues": {"0": [segment(0, "a", 1, -1), segment(1, "b", 1, 5)]}}, "without logicOffset"),
+    "generations": (
+        {"hostedQueues": {"0": [segment(0, "a", 1, 0), segment(0, "b", 1, 5)]}},
+        "segment 0 follows",
+    ),
+    "unplaced": (
+        {"hostedQueues": {"0": [segment(0, "a", 1, -1), segment(1, "b", 1, 5)]}},
+        "without logicOffset",
+    ),
     "falling": ({"hostedQueues": {"0": [segment(0, "a", 1, 0), segment(1, "b", 1, 0)]}}, "is not above 0"),
-    "no such queue": ({"epoch": EPOCH + 1, "hostedQueues": {"1": [segment(0, "a", 9, 0)]}}, "in queue 9, of 2 queues"),
+    "no such queue": (
+        {"epoch": EPOCH + 1, "hostedQueues": {"1": [segment(0, "a", 9, 0)]}},
+        "in queue 9, of 2 queues",
+    ),
     "queue twice": ({"epoch": EPOCH + 1, "hostedQueues": {"1": [segment(0, "a", 1, 0)]}}, "is in two places"),
     "moved segment": ({"epoch": EPOCH + 1, "hostedQueues": {"0": [segment(0, "a", 0, 0)]}}, "cannot move"),
-    "moved offset": ({"epoch": EPOCH + 1, "hostedQueues": {"0": [segment(0, "a", 1, 5)]}}, "is 0 and cannot change"),
+    "moved offset": (
+        {"epoch": EPOCH + 1, "hostedQueues": {"0": [segment(0, "a", 1, 5)]}},
+        "is 0 and cannot change",
+    ),
     "same epoch": (
         {"hostedQueues": {"0": [segment(0, "a", 1, 0), segment(1, "b", 1, 5)]}},
         "another segment takes messages, but the epoch is the same",
@@ -360,7 +373,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
 def test_impossible_mapping_is_refused_with_the_reason(brokers: WiredBrokers, name: str) -> None:
     changes, reason = REFUSALS[name]
     before = dict(brokers["a"].node.topics.mappings.table)
-    body = mapping_body(TOPIC, "a", {}) | changes
+    body = mapping_of(TOPIC, "a", {}) | changes
 
     fields = {"topic": TOPIC, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
     answer = brokers.ask("a", RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, fields, dumps(body))
@@ -372,7 +385,7 @@ def test_impossible_mapping_is_refused_with_the_reason(brokers: WiredBrokers, na
 
 @spec("L06")
 def test_force_replaces_a_mapping_that_contradicts(brokers: WiredBrokers) -> None:
-    body = mapping_body(TOPIC, "a", {0: [segment(0, "a", 0, 0)]}, epoch=1)
+    body = mapping_of(TOPIC, "a", {0: [segment(0, "a", 0, 0)]}, epoch=1)
 
     assert brokers.update("a", body).code == ResponseCode.SYSTEM_ERROR
     assert brokers.update("a", body, force=True).code == ResponseCode.SUCCESS
@@ -383,8 +396,8 @@ def test_force_replaces_a_mapping_that_contradicts(brokers: WiredBrokers) -> Non
 def test_ordinary_topic_does_not_become_static_nor_gets_a_static_one_other_queues(brokers: WiredBrokers) -> None:
     broker = brokers["a"]
     broker.create_topic("Plain")
-    plain = brokers.update("a", mapping_body("Plain", "a", {0: [segment(0, "a", 0, 0)]}))
-    system = brokers.update("a", mapping_body("TBW102", "a", {0: [segment(0, "a", 0, 0)]}))
+    plain = brokers.update("a", mapping_of("Plain", "a", {0: [segment(0, "a", 0, 0)]}))
+    system = brokers.update("a", mapping_of("TBW102", "a", {0: [segment(0, "a", 0, 0)]}))
     fields = {"topic": TOPIC, "readQueueNums": 2, "writeQueueNums": 2, "perm": 4, "topicFilterType": "SINGLE_TAG"}
 
     assert (plain.code, plain.remark) == (

@@ -15,6 +15,7 @@ from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_RESPONSE, Command
 from tandemq.model.queue_mapping import LOGICAL_BROKER_PREFIX, QueueSegment
+from tandemq.sim.workload.static_topic_requests import Segments, mapping_body, update_request
 from tests.unit.broker.harness import CLIENT, SUBSCRIPTION, Harness, messages_in, send_fields
 
 NAME_SERVER = "10.0.9.9:9876"
@@ -23,34 +24,11 @@ PEER = 70
 EPOCH = 1_000
 
 
-def segment(gen: int, broker: str, queue_id: int, logic_offset: int) -> dict[str, Any]:
-    """Return a segment as tools write it."""
-    return {
-        "gen": gen,
-        "queueId": queue_id,
-        "bname": broker,
-        "logicOffset": logic_offset,
-        "startOffset": 0,
-        "endOffset": -1,
-        "timeOfStart": -1,
-        "timeOfEnd": -1,
-    }
-
-
-def mapping_body(
-    topic: str, broker: str, hosted: Mapping[int, list[dict[str, Any]]], *, epoch: int = EPOCH, total: int = 2
+def mapping_of(
+    topic: str, broker: str, hosted: Mapping[int, Segments], *, epoch: int = EPOCH, total: int = 2
 ) -> dict[str, Any]:
     """Return the body of UPDATE_AND_CREATE_STATIC_TOPIC for one broker."""
-    return {
-        "topic": topic,
-        "scope": "__global__",
-        "totalQueues": total,
-        "bname": broker,
-        "epoch": epoch,
-        "dirty": False,
-        "currIdMap": {},
-        "hostedQueues": {str(number): segments for number, segments in hosted.items()},
-    }
+    return mapping_body(topic, broker, hosted, epoch=epoch, total_queues=total)
 
 
 class WiredBrokers:
@@ -150,22 +128,10 @@ class WiredBrokers:
 
     def update(self, name: str, body: Mapping[str, Any], *, queues: int = 2, force: bool = False) -> Command:
         """Send a broker its part of a static topic, as a tool does."""
-        fields = {
-            "topic": body["topic"],
-            "defaultTopic": "TBW102",
-            "readQueueNums": queues,
-            "writeQueueNums": queues,
-            "perm": 6,
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": 0,
-            "order": False,
-            "force": force,
-        }
-        return self.ask(name, RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, fields, dumps(body))
+        request = update_request(body, queues, force=force)
+        return self.ask(name, request.code, request.fields, request.body)
 
-    def create(
-        self, topic: str, queues: Mapping[int, list[dict[str, Any]]], *, epoch: int = EPOCH, total: int = 2
-    ) -> None:
+    def create(self, topic: str, queues: Mapping[int, Segments], *, epoch: int = EPOCH, total: int = 2) -> None:
         """Give each broker the logical queues of which it leads or led one segment."""
         for name in self.brokers:
             hosted = {
@@ -173,7 +139,7 @@ class WiredBrokers:
                 for number, segments in queues.items()
                 if any(one["bname"] == name for one in segments[-2:])
             }
-            answer = self.update(name, mapping_body(topic, name, hosted, epoch=epoch, total=total))
+            answer = self.update(name, mapping_of(topic, name, hosted, epoch=epoch, total=total))
             assert answer.code == ResponseCode.SUCCESS, answer.remark
 
     def send(self, name: str, topic: str, queue_id: int, body: bytes, **properties: str) -> Command:
