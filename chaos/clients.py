@@ -40,6 +40,30 @@ _JOIN_SECONDS = 120.0
 _FIRST = "first"
 
 
+class ClientThread(threading.Thread):
+    """The thread of a client; it ends with the process."""
+
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
+        """`work`: what the client does; it returns when it is to end."""
+        super().__init__(name=name, daemon=True)
+        self._work = work
+        self._end = "died, its traceback is in the output"
+
+    def run(self) -> None:
+        """Do the work."""
+        try:
+            self._work()
+        except TandemError as error:  # clients survive every fault: otherwise the run would have checked nothing
+            self._end = f"gave up: {error}"
+        else:
+            self._end = ""
+
+    def violation(self) -> str:
+        """Return how the thread violates I14; "" if it ended as it should."""
+        end = "does not end" if self.is_alive() else self._end
+        return f"I14: {self.name} {end}" if end else ""
+
+
 class Clients:
     """All clients, a thread each."""
 
@@ -49,7 +73,6 @@ class Clients:
         self.history = History()
         self._is_over = threading.Event()
         self._drained = threading.Event()
-        self._crashed: list[str] = []
         self.transacting = TransactionClient(world.name_server.address, TOPIC, self.history)
         self.filtered = filters.FilterHistory()
         self.timers = timers.TimerFigures()
@@ -61,18 +84,13 @@ class Clients:
             "filter": lambda: filters.consume(world.name_server.address, TOPIC, self.filtered, self._drained),
             "offsets": self._watch_offsets,
         }
-        self._threads = self._threads_of(work)
+        self._threads = _threads(work)
         self.static = self._static_topic(random)
         self._static_senders, self._static_readers = (
-            (self._threads_of(self.static.senders(self._is_over)), self._threads_of(self.static.readers(self._drained)))
+            (_threads(self.static.senders(self._is_over)), _threads(self.static.readers(self._drained)))
             if self.static is not None
             else ([], [])
         )
-
-    def _threads_of(self, work: Mapping[str, Callable[[], None]]) -> list[threading.Thread]:
-        return [
-            threading.Thread(target=self._run, args=(name, one), name=name, daemon=True) for name, one in work.items()
-        ]
 
     def _static_topic(self, random: Random) -> StaticTopicClients | None:
         """Return the clients of the static topic, in runs with a broker beside the group."""
@@ -84,12 +102,6 @@ class Clients:
         return StaticTopicClients(
             world.name_server.address, groups, random, lambda: world.deaths, may_go_back=may_go_back
         )
-
-    def _run(self, name: str, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except TandemError as error:  # clients survive every fault: otherwise the run would have checked nothing
-            self._crashed.append(f"I14: {name} gave up: {error}")
 
     def start(self) -> None:
         """Start the clients, after the first message has created the topic."""
@@ -256,10 +268,14 @@ class Clients:
             unfinished += self.static.commit_last(DRAIN_SECONDS)
             self.static.history.check_clients()
         threads = (*self._threads, *self._static_senders, *self._static_readers)
-        stuck = [f"I14: {thread.name} does not end" for thread in threads if thread.is_alive()]
+        ends = [violation for thread in threads if (violation := thread.violation())]
         self.history.check_clients()
         found = known.check(self.history.bodies) + self.filtered.check(known.due | self.history.due)
-        return self._crashed + stuck + unfinished + found
+        return ends + unfinished + found
+
+
+def _threads(work: Mapping[str, Callable[[], None]]) -> list[ClientThread]:
+    return [ClientThread(name, one) for name, one in work.items()]
 
 
 def _message(body: str, tag: str, delay_level: int = 0, at: float | None = None) -> Message:

@@ -14,74 +14,94 @@ Source: RocketMQ MQAdminUtils.remappingStaticTopic.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from random import Random
-from typing import Any, NamedTuple
 
 from chaos.logical_history import LogicalHistory
 from chaos.requests import QUEUES, RETRY_S, TOPIC, Requests, wall_ms
-from tandemq.codec.remoting.fastjson import dumps, loads
-from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.errors import LocalError
+from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
+from tandemq.sim.workload.static_topic_requests import (
+    Segments,
+    TopicPart,
+    end_in,
+    ends_request,
+    mapping_body,
+    next_start,
+    part_in,
+    read_request,
+    segment,
+    update_request,
+)
 
+PATIENCE_S = 100.0
+"""How long a master may take to carry out a request; less than the clients' threads get to end."""
 _MOVE_S = (0.5, 4.0)
-_BLOCK = 1_000
-"""blockSeqSize of the tool, 10,000 by default."""
 _DEATH = 0.15
 """Share of the steps after which the tool dies."""
 _CONTRADICTIONS = 0.6
 """Share of the moves after which a broker gets a mapping that it has to refuse."""
-Segments = list[dict[str, Any]]
-
-
-class _Part(NamedTuple):
-    """What one broker has, or is to have: number of its queues, epoch, and segments by logical queue."""
-
-    queues: int
-    epoch: int
-    hosted: dict[int, Segments]
 
 
 class Administrator:
     """Creates the topic and moves its queues between the groups."""
 
-    def __init__(self, name_server: str, groups: tuple[str, str], history: LogicalHistory, random: Random) -> None:
-        self._requests = Requests(name_server)
+    def __init__(
+        self,
+        requests: Requests,
+        groups: tuple[str, str],
+        history: LogicalHistory,
+        random: Random,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """`patience_s`: after that time without success a request is given up."""
+        self._requests = requests
         self._groups = groups
         self._history = history
         self._random = random
+        self._patience_s = patience_s
 
     def create(self) -> None:
-        """Create the topic; returns when all brokers have confirmed it."""
+        """Create the topic; returns when all brokers have confirmed it.
+
+        Raises:
+            LocalError: one has not within the patience.
+        """
         hosted: dict[str, dict[int, Segments]] = {group: {} for group in self._groups}
         for number in range(QUEUES):
             group = self._groups[number % len(self._groups)]
             queue_id = len(hosted[group])
             self._history.opened(number, 0, group, queue_id, 0)
-            hosted[group][number] = [_segment(0, group, queue_id, 0)]
+            hosted[group][number] = [segment(0, group, queue_id, 0)]
         for group in self._groups:
-            self._insist(group, _Part(len(hosted[group]), wall_ms(), hosted[group]), has_places=True)
+            self._write(group, TopicPart(len(hosted[group]), wall_ms(), hosted[group]), has_places=True)
 
     def run(self, is_over: threading.Event) -> None:
-        """Move queues; the last move ends after `is_over`."""
-        while not is_over.wait(self._random.uniform(*_MOVE_S)):
-            self._move()
-            self._history.moves += 1
-        self._requests.close()
+        """Move queues; the last move ends after `is_over`.
+
+        Raises:
+            LocalError: a broker has not carried out a request within the patience.
+        """
+        try:
+            while not is_over.wait(self._random.uniform(*_MOVE_S)):
+                self._move()
+                self._history.moves += 1
+        finally:
+            self._requests.close()
 
     def _move(self) -> None:
         before = {group: self._read(group) for group in self._groups}
         epoch = max([wall_ms(), *(part.epoch + 1_000 for part in before.values())])
-        parts = {group: _Part(part.queues, epoch, dict(part.hosted)) for group, part in before.items()}
+        parts = {group: TopicPart(part.queues, epoch, dict(part.hosted)) for group, part in before.items()}
         moved = sorted(self._random.sample(range(QUEUES), self._random.choice((1, 1, 2))))
         for number in moved:
             last = self._history.segments[number][-1]
             target = next(group for group in self._groups if group != last.group)
             queue_id = parts[target].queues
-            segments = [*before[last.group].hosted[number], _segment(last.gen + 1, target, queue_id, -1)]
+            segments = [*before[last.group].hosted[number], segment(last.gen + 1, target, queue_id, -1)]
             for group in self._groups:
                 parts[group].hosted[number] = segments
             parts[target] = parts[target]._replace(queues=queue_id + 1)
@@ -93,17 +113,17 @@ class Administrator:
         if self._random.random() < _CONTRADICTIONS:
             self._contradict(before, parts, moved)
 
-    def _carry_out(self, order: list[str], gains: set[str], moved: list[int], parts: dict[str, _Part]) -> bool:
+    def _carry_out(self, order: list[str], gains: set[str], moved: list[int], parts: dict[str, TopicPart]) -> bool:
         """Carry out all steps of a move; returns False if the tool died."""
         for group in order:
-            self._insist(group, parts[group])
+            self._write(group, parts[group])
             if self._dies():
                 return False
         ends: dict[int, tuple[int, int]] = {}
         for number in moved:
             old = self._history.segments[number][-2]
             end = self._end_of(old.group, old.queue_id)
-            ends[number] = (end, _round_up(old.start + end))
+            ends[number] = (end, next_start(old.start + end))
             self._history.placed(number, ends[number][1])
         if self._dies():
             return False
@@ -112,107 +132,73 @@ class Administrator:
                 number: _with_place(segments, *ends[number]) if number in ends else segments
                 for number, segments in parts[group].hosted.items()
             }
-            self._insist(group, parts[group]._replace(hosted=hosted), has_places=True)
+            self._write(group, parts[group]._replace(hosted=hosted), has_places=True)
         return True
 
     def _dies(self) -> bool:
         return self._random.random() < _DEATH
 
-    def _insist(self, group: str, part: _Part, *, has_places: bool = False) -> None:
-        """Write a broker's part until its master confirms it."""
-        while not self._is_taken(group, part):
-            time.sleep(RETRY_S)
+    def _write(self, group: str, part: TopicPart, *, has_places: bool = False) -> None:
+        """Write a broker's part."""
+        self._insist(group, _update(group, part))
         self._history.confirmed(group, time.monotonic(), has_places=has_places)
 
-    def _is_taken(self, group: str, part: _Part) -> bool:
-        answer = self._write(group, part)
-        return answer is not None and answer.code == ResponseCode.SUCCESS
-
-    def _write(self, group: str, part: _Part) -> Command | None:
-        """Send a broker its part of the mapping."""
-        body = {
-            "topic": TOPIC,
-            "scope": "__global__",
-            "totalQueues": QUEUES,
-            "bname": group,
-            "epoch": part.epoch,
-            "dirty": False,
-            "currIdMap": {},
-            "hostedQueues": {str(number): segments for number, segments in part.hosted.items()},
-        }
-        fields = {
-            "topic": TOPIC,
-            "defaultTopic": "TBW102",
-            "readQueueNums": part.queues,
-            "writeQueueNums": part.queues,
-            "perm": 6,
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": 0,
-            "order": "false",
-            "force": "false",
-        }
-        return self._ask_master(group, RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, fields, dumps(body))
-
-    def _ask_master(self, group: str, code: int, fields: Mapping[str, object], body: bytes = b"") -> Command | None:
-        address = self._requests.masters().get(group)
-        return None if address is None else self._requests.ask(address, code, fields, body)
-
-    def _until_answered(self, group: str, code: int, fields: Mapping[str, object]) -> Command:
-        while True:
-            answer = self._ask_master(group, code, fields)
-            if answer is not None and answer.code == ResponseCode.SUCCESS:
-                return answer
-            time.sleep(RETRY_S)
-
-    def _read(self, group: str) -> _Part:
+    def _read(self, group: str) -> TopicPart:
         """Return what a group's master has: all that was confirmed, else it is that of a former master."""
+        return part_in(self._insist(group, read_request(TOPIC), lambda answer: self._is_present(group, answer)))
+
+    def _is_present(self, group: str, answer: Command) -> bool:
+        part = part_in(answer)
+        return all(_leader_in(part, number) == place for number, place in self._led_by(group).items())
+
+    def _insist(self, group: str, request: Command, suits: Callable[[Command], bool] = lambda _: True) -> Command:
+        """Ask a group's master until it answers with a success that suits.
+
+        Raises:
+            LocalError: it has not within the patience.
+        """
+        until_s = time.monotonic() + self._patience_s
         while True:
-            body = json.loads(
-                self._until_answered(group, RequestCode.GET_TOPIC_CONFIG, {"topic": TOPIC, "lo": "true"}).body
-            )
-            detail = body.get("mappingDetail") or {"epoch": -1, "hostedQueues": {}}
-            hosted = {int(number): segments for number, segments in detail["hostedQueues"].items()}
-            part = _Part(body["writeQueueNums"], detail["epoch"], hosted)
-            if all(_leader_in(part, number) == place for number, place in self._led_by(group).items()):
-                return part
+            answer = self._ask_master(group, request)
+            if answer is not None and answer.code == ResponseCode.SUCCESS and suits(answer):
+                return answer
+            if time.monotonic() >= until_s:
+                last = "none" if answer is None else f"code {answer.code} {answer.remark}".rstrip()
+                raise LocalError(
+                    f"the master of {group} has not carried out request {int(request.code)} for static topic {TOPIC} "
+                    f"within {self._patience_s:g} s; its last response: {last}"
+                )
             time.sleep(RETRY_S)
+
+    def _ask_master(self, group: str, request: Command) -> Command | None:
+        address = self._requests.masters().get(group)
+        return None if address is None else self._requests.ask(address, request.code, request.fields, request.body)
 
     def _led_by(self, group: str) -> dict[int, tuple[int, int]]:
         leaders = {number: segments[-1] for number, segments in self._history.segments.items()}
         return {number: (one.queue_id, one.start) for number, one in leaders.items() if one.group == group}
 
     def _end_of(self, group: str, queue_id: int) -> int:
-        body = self._until_answered(group, RequestCode.GET_TOPIC_STATS_INFO, {"topic": TOPIC}).body
-        for key, entry in loads(body, is_trusted=True)["offsetTable"].items():
-            if json.loads(key)["queueId"] == queue_id:
-                return int(entry["maxOffset"])
-        return 0
+        return end_in(self._insist(group, ends_request(TOPIC)), queue_id) or 0
 
-    def _contradict(self, before: dict[str, _Part], parts: dict[str, _Part], moved: list[int]) -> None:
+    def _contradict(self, before: dict[str, TopicPart], parts: dict[str, TopicPart], moved: list[int]) -> None:
         """Send a broker what it had before, or its queues without the last segment of one that moved."""
         group = self._random.choice(self._groups)
         part = before[group]._replace(queues=parts[group].queues)
         if self._random.random() < 0.5:
             segments = parts[group].hosted[moved[0]][:-1]
             part = parts[group]._replace(hosted=parts[group].hosted | {moved[0]: segments})
-        answer = self._write(group, part)
+        answer = self._ask_master(group, _update(group, part))
         if answer is not None and answer.code == ResponseCode.SUCCESS:
             self._history.wrongly_taken(group)
         elif answer is not None:
             self._history.refused += 1
 
 
-def _segment(gen: int, group: str, queue_id: int, logic_offset: int) -> dict[str, Any]:
-    return {
-        "gen": gen,
-        "queueId": queue_id,
-        "bname": group,
-        "logicOffset": logic_offset,
-        "startOffset": 0,
-        "endOffset": -1,
-        "timeOfStart": -1,
-        "timeOfEnd": -1,
-    }
+def _update(group: str, part: TopicPart) -> Command:
+    """Return the request that writes a broker's part."""
+    mapping = mapping_body(TOPIC, group, part.hosted, epoch=part.epoch, total_queues=QUEUES)
+    return update_request(mapping, part.queues)
 
 
 def _with_place(segments: Segments, end: int, start: int) -> Segments:
@@ -222,12 +208,6 @@ def _with_place(segments: Segments, end: int, start: int) -> Segments:
     return [*older, closed, last | {"logicOffset": start}]
 
 
-def _leader_in(part: _Part, number: int) -> tuple[int, int] | None:
+def _leader_in(part: TopicPart, number: int) -> tuple[int, int] | None:
     segments = part.hosted.get(number)
     return (segments[-1]["queueId"], segments[-1]["logicOffset"]) if segments else None
-
-
-def _round_up(offset: int) -> int:
-    """Return the next offset at which a segment may start, at least half a block ahead."""
-    whole, rest = divmod(offset, _BLOCK)
-    return (whole + (1 if rest < _BLOCK // 2 else 2)) * _BLOCK

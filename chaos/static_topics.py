@@ -273,7 +273,9 @@ class StaticTopicClients:
         """`groups`: see `Reader`. `may_go_back`: see `LogicalHistory`."""
         self.history = LogicalHistory(may_go_back=may_go_back)
         first, second = sorted(set(groups.values()))
-        self._administrator = Administrator(name_server, (first, second), self.history, Random(random.random()))
+        self._administrator = Administrator(
+            Requests(name_server), (first, second), self.history, Random(random.random())
+        )
         self._producers = [
             Producer(name_server, f"s{number}", self.history, Random(random.random())) for number in range(_PRODUCERS)
         ]

@@ -117,7 +117,10 @@ def _tool(verb: str, store: Path, *options: str) -> dict[str, Any]:
 
 def _run(verb: str, store: Path, *options: str) -> bytes:
     command = [sys.executable, "-m", "tandemq", "log", verb, str(store), *options, "--json"]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=_SECONDS)  # noqa: S603  # our own program
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=_SECONDS)  # noqa: S603  # our own program
+    except subprocess.TimeoutExpired as error:
+        raise LocalError(f"tandemq log {verb} {store} did not end within {_SECONDS:g} s") from error
     if done.returncode not in (0, EXIT_FAULTS):
         output = done.stderr.decode(errors="replace")[-_ERROR_CHARS:].strip()
         raise LocalError(f"tandemq log {verb} {store} ended with {done.returncode}: {output}")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from chaos import stores
 from chaos.history import Stored
 from chaos.stores import Extent, check, differences, faults_of, records
 from tandemq import Message, Producer
@@ -102,6 +103,13 @@ def test_stores_of_a_pair_pass_until_bytes_are_changed(tandemq_pair: LocalCluste
 @pytest.mark.system
 def test_directory_without_a_store_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match=r"tandemq log verify .* ended with"):
+        check([tmp_path])
+
+
+@pytest.mark.system
+def test_tool_that_does_not_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "_SECONDS", 0.0)
+    with pytest.raises(LocalError, match=r"tandemq log verify .* did not end within 0 s"):
         check([tmp_path])
 
 
