@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from tandemq.cli.support.log_format import LINE_CHARACTERS_MAX, JsonFormatter
+from tandemq.cli.support.log_format import LINE_CHARACTERS_MAX, BoundedFormatter, JsonFormatter
 from tandemq.config.files import load_broker_config
 from tandemq.errors import ConfigError
 from tests.spec import spec
@@ -48,3 +48,20 @@ def test_line_without_values_or_with_too_few_is_a_message_only() -> None:
 def test_unknown_format_is_refused() -> None:
     with pytest.raises(ConfigError, match="use one of text, json"):
         load_broker_config("logFormat=xml", path="broker.conf", warn=print)
+
+
+EVIL = "a\r\n2026-01-01 ERROR forged\x1b[2J\x9b2J\u2028b\x00"
+
+
+def test_text_of_clients_forges_no_line_and_controls_no_terminal() -> None:
+    record = logging.makeLogRecord({"msg": "group=%s", "args": (EVIL,), "levelname": "INFO"})
+    text = BoundedFormatter("%(levelname)s %(message)s").format(record)
+    as_json = JsonFormatter({}).format(record)
+    assert text.isprintable() and as_json.isprintable()
+    assert text.startswith("INFO group=a\\u000d\\u000a2026-01-01 ERROR forged\\u001b[2J")
+    assert json.loads(as_json)["fields"] == {"group": EVIL}
+
+
+def test_traceback_keeps_its_lines() -> None:
+    record = logging.makeLogRecord({"msg": "broken", "exc_info": (ValueError, ValueError("x"), None)})
+    assert BoundedFormatter("%(message)s").format(record) == "broken\nValueError: x"

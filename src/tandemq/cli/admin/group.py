@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tandemq.cli.support.client_session import namesrv_option, with_admin
-from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows, time_text
+from tandemq.cli.support.output import json_option, plain, show_facts, show_json, show_rows, time_text
 from tandemq.errors import LocalError, NoRoute
 from tandemq.model.topic import is_system_group
 
@@ -173,4 +173,4 @@ def show(name: str, name_servers: str, as_json: bool) -> None:
     click.echo(f"\nlag: {found['lag']} messages\n")
     show_rows(found["members"], as_json=False, empty="the group has no members")
     for topic, expression in found["subscriptions"].items():
-        click.echo(f"reads {topic}: {expression}")
+        click.echo(f"reads {plain(topic)}: {plain(expression)}")

@@ -11,7 +11,7 @@ from tandemq.cli.admin.trace import trace
 from tandemq.cli.support.client_session import namesrv_option, quiet, with_admin
 from tandemq.cli.support.durations import parse_duration, parse_time
 from tandemq.cli.support.name_servers import explained
-from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
+from tandemq.cli.support.output import json_option, plain, show_json, show_rows, time_text
 from tandemq.cli.support.tls import client_tls
 from tandemq.errors import LocalError
 
@@ -314,9 +314,9 @@ def as_object(one: "StoredMessage") -> dict[str, Any]:
 
 def _line(one: "StoredMessage") -> str:
     body = one.body[:200].decode("utf-8", "backslashreplace")
-    shown = "".join(c if c.isprintable() else "·" for c in body) + ("…" if len(one.body) > 200 else "")
+    shown = plain(body) + ("…" if len(one.body) > 200 else "")
     keys = f" keys={','.join(one.keys)}" if one.keys else ""
     tag = f" tag={one.tags}" if one.tags else ""
     fault = f" [{one.fault}]" if one.fault else ""
     place = f"{one.topic}/{one.queue_id}@{one.queue_offset}"
-    return f"{time_text(one.store_ms)} {place} {one.unique_key}{tag}{keys}{fault} {shown}"
+    return f"{time_text(one.store_ms)} {place} {plain(one.unique_key + tag + keys)}{fault} {shown}"

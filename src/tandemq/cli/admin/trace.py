@@ -6,7 +6,7 @@ import click
 
 from tandemq.cli.support.client_session import namesrv_option, with_admin
 from tandemq.cli.support.durations import parse_time
-from tandemq.cli.support.output import json_option, show_json, show_rows, time_text
+from tandemq.cli.support.output import json_option, plain, show_json, show_rows, time_text
 
 if TYPE_CHECKING:
     from tandemq.client.admin.traces import FoundTraces, MessageTrace
@@ -78,22 +78,17 @@ def _show(one: "MessageTrace", *, first: bool) -> None:
     if not first:
         click.echo()
     parts = (("topic", one.topic), ("tag", one.tags), ("keys", one.keys))
-    click.echo(_plain(" ".join([one.message_id, *(f"{name}={text}" for name, text in parts if text)])))
+    click.echo(plain(" ".join([one.message_id, *(f"{name}={text}" for name, text in parts if text)])))
     rows = [
         {
             "time": time_text(step.time_ms),
             "event": step.event.value,
-            "group": _plain(step.group),
-            "client": _plain(step.client),
-            "broker": _plain(step.broker),
+            "group": step.group,
+            "client": step.client,
+            "broker": step.broker,
             "ms": step.cost_ms,
-            "outcome": _plain(step.outcome) + (f" (delivery {step.retry_times + 1})" if step.retry_times else ""),
+            "outcome": step.outcome + (f" (delivery {step.retry_times + 1})" if step.retry_times else ""),
         }
         for step in one.steps
     ]
     show_rows(rows, as_json=False)
-
-
-def _plain(text: str) -> str:
-    """Return a text that any client may have written without characters that control a terminal."""
-    return "".join(c if c.isprintable() else "·" for c in text[:1000])

@@ -5,7 +5,7 @@
      "fields":{"name_server":"127.0.0.1:9876","id":0},"broker":"broker-a","broker_id":0}
 
 Fields are the `name=value` pairs of the line. Clients choose parts of lines: texts are cut to LINE_CHARACTERS_MAX, and
-control characters are escaped by JSON, so that a line stays one line.
+control characters are escaped, so that a line stays one line and does nothing to a terminal.
 Source: docs/guides/monitoring.md.
 """
 
@@ -18,6 +18,8 @@ from datetime import UTC, datetime
 from tandemq.model.text import brief
 
 LINE_CHARACTERS_MAX = 8_192
+_CONTROLS = {code: f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
+"""Control characters, and the separators that end a line for some programs."""
 _CONVERSION = re.compile(r"(?:\b([A-Za-z_]\w*)=['\"]?)?%(?:%|[-#0 +]*[0-9]*(?:\.[0-9]+)?[sdrfxg])")
 
 
@@ -27,7 +29,8 @@ class BoundedFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # overridden
         """Return the line without traceback."""
-        return brief(super().formatMessage(record), LINE_CHARACTERS_MAX)
+        line = super().formatMessage(record)
+        return brief(line if line.isprintable() else line.translate(_CONTROLS), LINE_CHARACTERS_MAX)
 
 
 class JsonFormatter(logging.Formatter):
@@ -52,7 +55,7 @@ class JsonFormatter(logging.Formatter):
             line["fields"] = fields
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line | self._constant, ensure_ascii=False)
+        return json.dumps(line | self._constant, ensure_ascii=False).translate(_CONTROLS)
 
 
 def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:

@@ -1,4 +1,7 @@
-"""Output of commands: tables for people, JSON for programs."""
+"""Output of commands: tables for people, JSON for programs.
+
+Texts in it may be those of any client, so nothing that controls a terminal is printed.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,12 +12,16 @@ import click
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
+_CONTROLS = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
+"""Control characters that JSON leaves as they are, and the separators that end a line for some programs."""
+_CELL_CHARACTERS_MAX = 1 << 20
+
 Rows = Sequence[Mapping[str, Any]]
 
 
 def show_json(value: Any) -> None:
     """Print one JSON document on one line."""
-    click.echo(json.dumps(value, ensure_ascii=False))
+    click.echo(json.dumps(value, ensure_ascii=False).translate(_CONTROLS))
 
 
 def show_rows(rows: Rows, *, as_json: bool, empty: str = "nothing") -> None:
@@ -46,8 +53,21 @@ def show_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def time_text(wall_ms: int) -> str:
-    """Format a time, milliseconds since 1970, in this machine's time zone; "" for 0."""
-    return datetime.fromtimestamp(wall_ms / 1000).astimezone().isoformat(" ", "milliseconds") if wall_ms > 0 else ""
+    """Format a time, milliseconds since 1970, in this machine's time zone; "" for 0.
+
+    A time that no calendar has, which clients may report, is returned as its number.
+    """
+    if wall_ms <= 0:
+        return ""
+    try:
+        return datetime.fromtimestamp(wall_ms / 1000).astimezone().isoformat(" ", "milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return str(wall_ms)
+
+
+def plain(text: str, characters: int = 1_000) -> str:
+    """Return a text without characters that control a terminal, cut after `characters`."""
+    return "".join(c if c.isprintable() else "·" for c in text[:characters])
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
@@ -63,4 +83,4 @@ def _text(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.1f}" if isinstance(value, float) else str(value)
+    return f"{value:.1f}" if isinstance(value, float) else plain(str(value), _CELL_CHARACTERS_MAX)

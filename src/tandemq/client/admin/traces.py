@@ -19,7 +19,7 @@ from tandemq.client.admin.cluster import cluster_info, topic_route
 from tandemq.client.admin.queries import FAR_FUTURE_MS, message_by_id, messages_by_key
 from tandemq.client.core.operations import Steps
 from tandemq.client.core.routes import Routes
-from tandemq.codec.message_trace import ConsumeReturnType, TraceKind, TraceRecord, decode_traces
+from tandemq.codec.message_trace import LINE_SEPARATOR, ConsumeReturnType, TraceKind, TraceRecord, decode_traces
 from tandemq.codec.record.record import parse_message_id
 from tandemq.errors import NoRoute, ProtocolError, RemoteError
 from tandemq.model.message import KEY_SEPARATOR, StoredMessage
@@ -30,6 +30,12 @@ ANSWER_MESSAGES_MAX = 64
 TRACE_MESSAGES_MAX = 256
 MESSAGES_MAX = 32
 """Maximum number of messages with one key of which the traces are completed."""
+BODY_BYTES_MAX = 4 << 20
+"""Maximum size of the bodies that one search reads. Clients send messages of at most 128,000 characters, but any client
+may have written to the topic, and what a body of 64 MiB says takes gigabytes."""
+LINES_MAX = 4_000
+"""Maximum number of lines about one key."""
+_LINE_END = LINE_SEPARATOR.encode()
 
 
 class TraceEvent(Enum):
@@ -93,7 +99,6 @@ class _Line(NamedTuple):
 
 class _Lines(NamedTuple):
     lines: list[_Line]
-    is_cut: bool
     unreadable: int
 
 
@@ -117,36 +122,62 @@ def message_traces(
         raise NoRoute(
             f"there is no topic {topic}", hint="start brokers with traceTopicEnable=true, and clients with tracing on"
         ) from error
-    found = yield from _lines(routes, topic, key, begin_ms, end_ms)
-    unreadable = found.unreadable
-    lines, is_cut = found.lines, found.is_cut
-    if not any(_is_about(line.record, key) for line in lines):
+    reader = _Reader(routes, topic, begin_ms, end_ms)
+    lines, unreadable = yield from reader.lines(key)
+    if not lines:
         unique_key = yield from _unique_key(routes, key)
         if unique_key is None:
-            return FoundTraces([], is_cut, unreadable)
+            return FoundTraces([], reader.is_cut, unreadable)
         key = unique_key
-        lines, is_cut, unreadable = yield from _lines(routes, topic, key, begin_ms, end_ms)
-    ids = list(dict.fromkeys(line.record.message_id or "" for line in lines if _is_about(line.record, key)))
+        lines, unreadable = yield from reader.lines(key)
+    of_messages: dict[str, dict[_Line, None]] = {}
+    for line in lines:
+        of_messages.setdefault(line.record.message_id or "", {})[line] = None
     # Lines without keys are found by the id only.
-    for message_id in [one for one in ids if one != key][:MESSAGES_MAX]:
-        more = yield from _lines(routes, topic, message_id, begin_ms, end_ms)
-        lines, is_cut, unreadable = lines + more.lines, is_cut or more.is_cut, max(unreadable, more.unreadable)
-    lines = list(dict.fromkeys(lines))
-    traces = [_trace(one, [line for line in lines if line.record.message_id == one]) for one in ids]
-    return FoundTraces(
-        sorted(traces, key=lambda trace: trace.steps[0].time_ms), is_cut or len(ids) > MESSAGES_MAX, unreadable
-    )
+    for message_id in [one for one in of_messages if one != key][:MESSAGES_MAX]:
+        more = yield from reader.lines(message_id)
+        of_messages[message_id] |= {line: None for line in more.lines if line.record.message_id == message_id}
+        unreadable = max(unreadable, more.unreadable)
+    traces = [_trace(message_id, list(found)) for message_id, found in of_messages.items()]
+    is_cut = reader.is_cut or len(of_messages) > MESSAGES_MAX
+    return FoundTraces(sorted(traces, key=lambda trace: trace.steps[0].time_ms), is_cut, unreadable)
 
 
-def _lines(routes: Routes, topic: str, key: str, begin_ms: int, end_ms: int) -> Steps[_Lines]:
-    messages = yield from messages_by_key(routes, topic, key, TRACE_MESSAGES_MAX, begin_ms, end_ms)
-    lines: list[_Line] = []
-    unreadable = 0
-    for message in messages:
-        read = decode_traces("" if message.fault else message.body.decode("utf-8", "replace"))
-        lines += [_Line(record, record.client_host or message.born_host) for record in read.records]
-        unreadable += read.unreadable + bool(message.fault)
-    return _Lines(lines, len(messages) >= ANSWER_MESSAGES_MAX, unreadable)
+class _Reader:
+    """The bodies that are read in one search, together at most `BODY_BYTES_MAX`."""
+
+    def __init__(self, routes: Routes, topic: str, begin_ms: int, end_ms: int) -> None:
+        self._routes = routes
+        self._topic = topic
+        self._begin_ms = begin_ms
+        self._end_ms = end_ms
+        self._room = BODY_BYTES_MAX
+        self.is_cut = False
+        """Whether there may be more lines than were read."""
+
+    def lines(self, key: str) -> Steps[_Lines]:
+        """Return the lines about a key."""
+        messages = yield from messages_by_key(
+            self._routes, self._topic, key, TRACE_MESSAGES_MAX, self._begin_ms, self._end_ms
+        )
+        self.is_cut |= len(messages) >= ANSWER_MESSAGES_MAX
+        lines: list[_Line] = []
+        unreadable = 0
+        for message in messages:
+            if message.fault:
+                unreadable += 1
+                continue
+            data = message.body
+            if len(data) > self._room:
+                self.is_cut = True
+                data = data[: data.rfind(_LINE_END, 0, self._room) + 1]
+            self._room -= len(data)
+            read = decode_traces(data.decode("utf-8", "replace"))
+            found = [record for record in read.records if record.message_id]
+            unreadable += read.unreadable + len(read.records) - len(found)
+            lines += [_Line(one, one.client_host or message.born_host) for one in found if _is_about(one, key)]
+        self.is_cut |= len(lines) > LINES_MAX
+        return _Lines(lines[:LINES_MAX], unreadable)
 
 
 def _is_about(record: TraceRecord, key: str) -> bool:
