@@ -5,6 +5,7 @@ from typing import Any
 
 from tandemq.boundary import Now
 from tandemq.broker.timers import damaged as timer_damage
+from tandemq.broker.timers import done_writer as timer_done
 from tandemq.broker.timers import loading as timer_loading
 from tandemq.broker.timers import processor as timer_processor
 from tandemq.broker.timers import service as timers
@@ -36,7 +37,7 @@ def timers_forgotten() -> AbstractContextManager[Any]:
     def ahead(progress: TimerProgress) -> bytes:
         return done_properties(progress._replace(before_ms=progress.before_ms + 10_000))
 
-    return patched(timers, "done_properties", ahead)
+    return patched(timer_done, "done_properties", ahead)
 
 
 def recalls_ignored() -> AbstractContextManager[Any]:

@@ -42,6 +42,18 @@ class RollTask(NamedTuple):
     out_ms: int
 
 
+def roll_time(out_ms: int, write_ms: int, window_ms: int) -> int:
+    """Return when a message is stored again that is stored now.
+
+    Args:
+        out_ms: its time, at least the window away.
+        write_ms: now, in whole units of time.
+        window_ms: how far away the time of a message may be that is not stored again.
+    """
+    is_near = out_ms - write_ms - window_ms < window_ms // 3
+    return write_ms + (window_ms // 2 if is_near else window_ms)
+
+
 class PendingTimers:
     """The timed messages that wait."""
 
@@ -220,6 +232,11 @@ class PendingTimers:
         """Return a queue offset at or before that of the oldest waiting message, None if none waits."""
         chunk = next(iter(self.chunks), None)
         return None if chunk is None else chunk * CHUNK
+
+    def none_below(self) -> int:
+        """Return a queue offset below which no message waits."""
+        lowest = self.lowest()
+        return self.seen if lowest is None else lowest
 
     # Rolls.
 

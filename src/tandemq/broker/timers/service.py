@@ -22,14 +22,14 @@ from tandemq.broker.send.timed_message import precision_ms, rounded_down
 from tandemq.broker.state.schedule import Schedule
 from tandemq.broker.state.topics import Topic, Topics, internal_topic
 from tandemq.broker.timers.damaged import DamagedTimers
-from tandemq.broker.timers.done_records import NOTHING, OFFSETS_MAX, TimerProgress, done_body, done_properties
-from tandemq.broker.timers.java_files import write_java_files
+from tandemq.broker.timers.done_writer import DoneWriter
+from tandemq.broker.timers.java_files import JavaFiles
 from tandemq.broker.timers.loading import TimerLoader, last_done
 from tandemq.broker.timers.metrics import TimerMetrics
-from tandemq.broker.timers.pending import PendingTimers, RollTask, Slot
+from tandemq.broker.timers.pending import PendingTimers, RollTask, Slot, roll_time
 from tandemq.broker.timers.records import TimedCopy, TimedMessage, read_timed
 from tandemq.broker.timers.targets import RecallTargets
-from tandemq.broker.timers.timer_check import PATH, TimerCheck, check_of_java
+from tandemq.broker.timers.timer_check import TimerCheck, check_of_java
 from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
 from tandemq.model.message import TIMER_DELETE, TIMER_DEQUEUED, TIMER_ENQUEUED, TIMER_ROLLS, SysFlag
 from tandemq.model.topic import TIMER_DONE_TOPIC, TIMER_TOPIC
@@ -43,9 +43,6 @@ BATCH_MESSAGES = 256
 """Maximum number of messages delivered, dropped or read in one turn; the rest follow in the next."""
 BATCH_BYTES = 4 << 20
 """Maximum size of their records, but for the last one."""
-PROGRESS_BYTES = 64 << 20
-"""Growth of the log after which a done record is written although nothing was delivered: a new master reads the log
-behind the last one."""
 _END_MS = 1 << 62
 _ENQUEUED, _DEQUEUED = TIMER_ENQUEUED.encode(), TIMER_DEQUEUED.encode()
 _V6_MASK = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
@@ -73,8 +70,6 @@ class _Turn:
         """Latest time of messages that are over."""
         self.rolled: list[tuple[RollTask, str]] = []
         """Messages stored again, and their topics."""
-        self.progress: TimerProgress | None = None
-        """Of the done record."""
         self.room = BATCH_MESSAGES
         self.bytes = 0
 
@@ -111,28 +106,19 @@ class TimedMessages:
         self.metrics = metrics
         self._role = role
         self._current = current
-        self._turn_out = turn
         self.precision_ms = precision_ms(current.config)
         self.table: PendingTimers | None = None
         """None: not a master, or not read yet."""
         self._loader: TimerLoader | None = None
         self._mastership = Mastership(role, store)
         """That for which the table holds."""
-        self._progress = NOTHING
-        """Of the last done record."""
-        self._progress_end = 0
-        """Log offset at which the last done record was written."""
-        self._unnamed: list[int] = []
-        """Messages that were over when the others were read, though no done record says so."""
+        self._done = DoneWriter(store, topics, send)
         self._copied: set[int] = set()
         """Log offsets of messages that are over, of which the queue entry was damaged."""
-        self._must_write = False
-        """Whether a done record is needed, whatever this turn does."""
         self._targets: RecallTargets | None = None
         self._turn = _Turn()
         self._is_behind = False
-        self._saving: Job | None = None
-        self._saved = TimerCheck(-1, 0, 0, 0)
+        self._java_files = JavaFiles(store.disk, turn)
         self._last = Now(now.mono_ms, now.wall_ms)
         """Time of the last run."""
         schedule.every(lambda: 1 if self._is_behind else SCAN_MS, self._run, first_ms=now.mono_ms + SCAN_MS)
@@ -159,7 +145,8 @@ class TimedMessages:
 
     def _forget(self) -> None:
         self.table = self._loader = self._targets = None
-        self._unnamed, self._copied, self._must_write = [], set(), False
+        self._copied = set()
+        self._done.forget()
         self._turn = _Turn()
         self.damaged.clear()
         self._send.pending_timed = None  # what this turn has appended is added to the new table when it is committed
@@ -173,25 +160,21 @@ class TimedMessages:
             return
         loader, self._loader = self._loader, None
         table = self.table = self._send.pending_timed = loader.table
-        self._progress = loader.progress
-        self._progress_end = self._store.log.end
+        self._done.adopt(loader)
         for queue_offset in loader.unread:
             self.damaged.hold(queue_offset, now)
         self._plan_rolls(table, now)
         if len(table) or loader.over:
             log.info("timers: %d messages wait, %d more were delivered already", len(table), len(loader.over))
-        self._unnamed, self._copied = loader.over, loader.copied
-        self._progress = self._progress._replace(until_ms=max(self._progress.until_ms, loader.over_until_ms))
-        self._must_write = loader.is_of_java or bool(loader.over)
-        for path in ("timerwheel", "timerlog"):
-            self._store.disk.remove(path)  # of a Java broker, or of the last clean stop: no longer right
+        self._copied = loader.copied
+        self._java_files.remove()
         self.metrics.adopt(table.counts)
 
     def _plan_rolls(self, table: PendingTimers, now: Now) -> None:
-        far_ms = self._write_ms(now) + self._window_ms
+        write_ms, window_ms = self._write_ms(now), self._window_ms
         for out_ms, slot in table.slots.items():
-            if out_ms >= far_ms:
-                roll_ms = self._roll_time(out_ms, now)
+            if out_ms >= write_ms + window_ms:
+                roll_ms = roll_time(out_ms, write_ms, window_ms)
                 for queue_offset in slot.messages:
                     table.roll_later(RollTask(queue_offset, out_ms), roll_ms)
 
@@ -203,19 +186,13 @@ class TimedMessages:
     def _write_ms(self, now: Now) -> int:
         return rounded_down(now.wall_ms, self.precision_ms)
 
-    def _roll_time(self, out_ms: int, now: Now) -> int:
-        """Return when a message is stored again whose time is at least the window away."""
-        window_ms, write_ms = self._window_ms, self._write_ms(now)
-        is_near = out_ms - write_ms - window_ms < window_ms // 3
-        return write_ms + (window_ms // 2 if is_near else window_ms)
-
     # Delivery.
 
     def _deliver(self, table: PendingTimers, now: Now) -> None:
         timers = self._store.queues.get((TIMER_TOPIC, 0))
         if timers is None:
             return
-        end_ms = rounded_down(now.wall_ms, self.precision_ms)
+        end_ms = self._write_ms(now)
         try:
             self._restore_repaired(timers, now)
             self._roll(table, timers, end_ms, now)
@@ -360,7 +337,7 @@ class TimedMessages:
                 self.damaged.restore(queue_offset, timed.head)
 
     def _was_over(self, queue_offset: int, timed: TimedMessage) -> bool:
-        progress = self._progress
+        progress = self._done.progress
         is_past = queue_offset < progress.below and timed.head.out_ms < progress.before_ms
         return is_past or timed.log_offset in self._copied
 
@@ -395,42 +372,14 @@ class TimedMessages:
         if table is None:
             return
         turn = self._turn
-        over = turn.over + self._unnamed
-        is_due = len(table) > 0 and self._store.log.end - self._progress_end >= PROGRESS_BYTES
-        if not over and not is_due and not self._must_write:
-            return
-        topic = self._topics.create_internal(TIMER_DONE_TOPIC, 1, now.wall_ms)
-        queue = self._topics.queue(topic or Topic(internal_topic(TIMER_DONE_TOPIC, 1)), 0)
-        turn.progress = self._next_progress(table, queue.next_offset, now)
-        properties, host = done_properties(turn.progress), self._send.store_host
-        for start in range(0, max(1, len(over)), OFFSETS_MAX):
-            self._store.put(
-                queue,
-                body=done_body(over[start : start + OFFSETS_MAX]),
-                properties=properties,
-                flag=0,
-                sys_flag=0,
-                born_ms=now.wall_ms,
-                born_host=host,
-                store_ms=now.wall_ms,
-                store_host=host,
-                reconsume_times=0,
-            )
+        if self._done.is_due(table, turn.over):
+            self._done.append(table, turn.over, self._over_before_ms(table, now), turn.until_ms, now)
 
-    def _next_progress(self, table: PendingTimers, next_done: int, now: Now) -> TimerProgress:
-        """Return what is over with what this turn has appended so far."""
-        turn, before = self._turn, self._progress
-        whole = {slot.out_ms for slot in turn.slots if slot.is_whole}
+    def _over_before_ms(self, table: PendingTimers, now: Now) -> int:
+        """Return a time before which all is over with what this turn has appended so far."""
+        whole = {slot.out_ms for slot in self._turn.slots if slot.is_whole}
         first = next((out_ms for out_ms in table.until(_END_MS) if out_ms not in whole), _END_MS)
-        before_ms = min(first, self.damaged.first_ms(), rounded_down(now.wall_ms, self.precision_ms))
-        lowest = table.lowest()
-        lowest = table.seen if lowest is None else lowest
-        until_ms = max(before.until_ms, turn.until_ms)
-        if before_ms < before.before_ms or table.seen < before.below:  # the clock went back
-            return TimerProgress(before.before_ms, before.below, lowest, before.since, until_ms)
-        if before_ms > before.until_ms:
-            return TimerProgress(before_ms, table.seen, lowest, next_done, turn.until_ms)
-        return TimerProgress(before_ms, table.seen, lowest, before.since, until_ms)
+        return min(first, self.damaged.first_ms(), self._write_ms(now))
 
     def committed(self, now: Now) -> None:
         """Apply what this turn appended: it is in the log."""
@@ -446,15 +395,14 @@ class TimedMessages:
         if turn.slots or turn.over or turn.rolled or self.damaged.has_changes:
             self._apply(table, turn)
             self.metrics.changed(now.wall_ms)
-        if turn.progress is not None:
-            self._progress, self._progress_end = turn.progress, self._store.log.end
-            self._unnamed, self._must_write = [], False
+        self._done.committed()
         if timed:
             table.add_all(timed)
-            far_ms = self._write_ms(now) + self._window_ms
+            write_ms, window_ms = self._write_ms(now), self._window_ms
+            far_ms = write_ms + window_ms
             for queue_offset, out_ms, _, is_delete in timed:
                 if out_ms >= far_ms and not is_delete:
-                    table.roll_later(RollTask(queue_offset, out_ms), self._roll_time(out_ms, now))
+                    table.roll_later(RollTask(queue_offset, out_ms), roll_time(out_ms, write_ms, window_ms))
             self.metrics.changed(now.wall_ms)
 
     def _apply(self, table: PendingTimers, turn: _Turn) -> None:
@@ -480,6 +428,7 @@ class TimedMessages:
         self._turn = _Turn()
         self._targets = None
         self._is_behind = False
+        self._done.failed()
         self.damaged.failed()
 
     # What others ask.
@@ -531,7 +480,7 @@ class TimedMessages:
         if self.table is None:
             return None
         first = self.table.first()
-        end_ms = rounded_down(now.wall_ms, self.precision_ms)
+        end_ms = self._write_ms(now)
         read_ms = end_ms if first is None else min(first, end_ms)
         version = self.metrics.version
         return TimerCheck(read_ms, 0, self.table.seen, self.table.seen, 0, now.wall_ms, version.counter)
@@ -539,35 +488,16 @@ class TimedMessages:
     # Files of Java brokers.
 
     def _save(self, now: Now) -> None:
-        """Write the files that Java brokers read: without wheel and log, they read from the oldest waiting message."""
+        """Write what changes of the files while the broker runs."""
         self.metrics.save()
-        check = self.check(now)
-        if (
-            check is None
-            or self._saving is not None
-            or self._must_write
-            or self._store.log.flushed_offset < self._progress_end
-            or (TIMER_TOPIC, 0) not in self._store.queues
-        ):
-            return
-        assert self.table is not None, "there is a progress"
-        lowest = self.table.lowest()
-        lowest = self.table.seen if lowest is None else lowest
-        check = check._replace(queue_offset=lowest, master_queue_offset=lowest)
-        if check[:4] != self._saved[:4]:
-            self._saved, disk, data = check, self._store.disk, check.as_file()
-            self._saving = Job("save timercheck", lambda: disk.replace(PATH, data))
-            self._turn_out.out.jobs.append(self._saving)
+        check, table = self.check(now), self.table
+        if table is not None and check is not None and self._done.is_flushed and (TIMER_TOPIC, 0) in self._store.queues:
+            oldest = table.none_below()
+            self._java_files.save_check(check._replace(queue_offset=oldest, master_queue_offset=oldest))
 
     def job_done(self, job: Job, error: Exception | None) -> bool:
         """Note the end of a job; return False if it is not one of this object."""
-        if job is not self._saving:
-            return False
-        self._saving = None
-        if error is not None:
-            log.warning("timers: %s could not be written: %s", PATH, error)
-            self._saved = TimerCheck(-1, 0, 0, 0)
-        return True
+        return self._java_files.job_done(job, error)
 
     def close(self) -> None:
         """Write all files that a Java broker needs to go on; blocking."""
@@ -577,8 +507,4 @@ class TimedMessages:
             return
         if len(self.damaged):
             log.warning("timers: a Java broker would not deliver %d messages in damage", len(self.damaged))
-        window_ms = self._current.config.timer_roll_window * self.precision_ms
-        try:
-            write_java_files(self._store.disk, self.table, timers, check, window_ms, self.precision_ms)
-        except StoreError as error:
-            log.error("timers: the files for Java brokers could not be written: %s", error)
+        self._java_files.write_all(self.table, timers, check, self._window_ms, self.precision_ms)

@@ -1,12 +1,18 @@
 """The files for Java brokers: wheel, timer log and check file, byte by byte."""
 
 from pathlib import Path
+from random import Random
 from struct import Struct
 
-from tandemq.broker.timers.timer_check import FILE_BYTES, PATH, check_of_java, decode_check
+from tandemq.boundary import Job
+from tandemq.broker.context import CurrentTurn
+from tandemq.broker.timers.java_files import JavaFiles
+from tandemq.broker.timers.timer_check import FILE_BYTES, PATH, TimerCheck, check_of_java, decode_check
+from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode
 from tandemq.model.java_hash import java_hash
 from tandemq.model.topic import TIMER_TOPIC
+from tandemq.sim.world.disk import SimDisk
 from tests.unit.broker.harness import Harness
 from tests.unit.broker.timers.test_timed_messages import bodies, delivered, ready, timed
 
@@ -99,3 +105,25 @@ def test_check_file_names_the_oldest_waiting_message_while_a_broker_runs(tmp_pat
     assert (check.read_ms % 1_000, check.queue_offset, check.master_queue_offset) == (0, 1, 1)
     served = decode_check(broker.ask(RequestCode.GET_TIMER_CHECK_POINT).body)  # its Java slaves read up to there
     assert (served.read_ms, served.queue_offset, served.master_queue_offset) == (broker.now.wall_ms, 1, 1)
+
+
+def test_check_file_is_written_when_it_has_changed_or_its_job_has_failed() -> None:
+    disk, turn = SimDisk(Random(1)), CurrentTurn()
+    files, check = JavaFiles(disk, turn), TimerCheck(1_000, 0, 5, 5)
+
+    def job() -> Job | None:
+        files.save_check(check)
+        return turn.out.jobs.pop() if turn.out.jobs else None
+
+    first = job()
+    assert first is not None
+    assert job() is None  # the first one has not ended
+    assert files.job_done(first, DiskFull("full"))
+    assert not files.job_done(first, None)  # it is known no more
+
+    again = job()
+    assert again is not None
+    again.run()
+    assert files.job_done(again, None)
+    assert decode_check(disk.read(PATH) or b"") == check
+    assert job() is None
