@@ -209,6 +209,23 @@ def test_handshake_without_end_is_given_up(authority: Authority) -> None:
             server.receive(b"\x16\x03\x01\x04\x00" + (b"\x01\x00\xff\xff" if taken == 1024 else b"") + bytes(1020))
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_large_request_right_behind_the_handshake_is_no_part_of_it(
+    authority: Authority, version: ssl.TLSVersion
+) -> None:
+    """A busy server reads the end of the handshake and a large request at once."""
+    context = ssl.create_default_context(cafile=str(authority.ca_file))
+    context.load_cert_chain(*authority.issue("client"))
+    context.maximum_version = version
+    client, server = TlsLink(context, HOST), make(authority).accept()
+    while not client.is_ready:
+        server.receive(client.outgoing())
+        client.receive(server.outgoing())
+    big = Random(1).randbytes(8 * HANDSHAKE_BYTES_MAX)
+    rest = client.outgoing() + b"".join(map(bytes, client.encrypt([big])))
+    assert server.receive(rest) == big
+
+
 def test_changed_byte_of_a_record_ends_the_link(authority: Authority) -> None:
     client, server = make(authority, "a").connect(HOST), make(authority, "b").accept()
     shake(client, server)

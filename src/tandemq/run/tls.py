@@ -4,7 +4,8 @@
     files ── changed ──► CertificateWatch ──► Tls.reload: new connections use the new certificates
 
 Files are compared twice per second, on a thread of their own. A change counts when it has lasted for one comparison, so
-that a half-written file is not read. If new files cannot be used, the old certificate stays in use.
+that a half-written file is not read. If new files cannot be used, the old certificate stays in use; so it does if other
+users can read the new key, with which the node would not start again.
 """
 
 import logging
@@ -172,6 +173,8 @@ class CertificateWatch:
     def _reload(self, tls: Tls, now_s: float) -> None:
         names = ", ".join(tls.files.paths)
         try:
+            if tls.files.key:
+                check_private(tls.files.key_setting, tls.files.key)
             tls.reload(now_s)
         except ConfigError as error:
             log.error("tls: the changed files are not used, the certificate in use stays: %s", error)

@@ -55,15 +55,15 @@ class TlsFiles:
         """Return the files that are set."""
         return tuple(path for path in (self.cert, self.key, self.ca) if path)
 
-    def stamp(self) -> tuple[tuple[int, int, int], ...]:
-        """Return what changes with the files: modification time, size, inode of each; zeros for one that is missing."""
+    def stamp(self) -> tuple[tuple[int, ...], ...]:
+        """Return what changes with the files: modification time, size, inode, mode of each; zeros for a missing one."""
         found = []
         for path in self.paths:
             try:
                 status = _path(path).stat()
-                found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+                found.append((status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode))
             except OSError:
-                found.append((0, 0, 0))
+                found.append((0, 0, 0, 0))
         return tuple(found)
 
 
@@ -283,12 +283,13 @@ class TlsLink:
         """
         if self.is_ended:
             return b""
-        if not self.is_ready:
-            self._check_handshake(data)
         view = memoryview(data)
         pieces: list[bytes] = []
         for at in range(0, len(view), FEED_BYTES):
-            self._in.write(view[at : at + FEED_BYTES])
+            part = view[at : at + FEED_BYTES]
+            if not self.is_ready:
+                self._check_handshake(part)  # what follows it in the same bytes does not count
+            self._in.write(part)
             if self.is_ready or self._shake():
                 self._decrypt(pieces)
             if self.is_ended:
