@@ -146,6 +146,14 @@ class BrokerRole(ABC):
     def metadata_received(self, kind: int, payload: bytes) -> None:
         """Apply metadata that the master published."""
 
+    @property
+    def has_followed(self) -> bool:
+        """Whether all metadata that the master published is applied."""
+        return True
+
+    def metadata_saved(self, link: int, number: int) -> None:
+        """A slave has saved the metadata that was sent on its connection before the heartbeat with this number."""
+
     def log_changed(self) -> None:
         """The log has grown, was truncated, or belongs to another epoch."""
 

@@ -14,6 +14,7 @@ Between TandemQ brokers both sides send a hello first. Its first 8 bytes are not
                      kind 1: log tail requested by the master, log offset 8 · size 4; followed by the bytes of the log
                      kind 2: report with a promise, log end 8 · number of the heartbeat 8
                      kind 3: heartbeat of a slave that is the active member
+                     kind 8: all tables before a heartbeat are saved, number of the heartbeat 8
     master → slave   transfers; those with log offset -1 (CONTROL) carry a checked frame:
                      kind 2: a promise, log end 8 · number of the heartbeat 8
                      kind 3: heartbeat of a master that is the active member
@@ -62,9 +63,11 @@ KIND_TOPICS = 4
 KIND_OFFSETS = 5
 KIND_DELAYS = 6
 KIND_GROUPS = 7
+KIND_SAVED = 8
 CONTROL = -1
 """Log offset of a transfer whose body is a control frame, not log bytes."""
 PROMISE = Struct(">qq")
+SAVED = Struct(">q")
 HEARTBEAT = Struct(">qqiqq")
 TAIL_CHECK_BYTES = 64 * 1024
 """Size of the log tail of which a slave reports the checksum in its hello."""

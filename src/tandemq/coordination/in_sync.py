@@ -116,14 +116,15 @@ class InSync:
             if member not in candidates:
                 return self.decided - {member}
             peer = peers.get(member)
-            seen_ms = self._served_ms if peer is None else max(peer.caught_up_ms, self._served_ms)
+            last_ms = self._served_ms if peer is None else min(peer.caught_up_ms, peer.tables_ms)
+            seen_ms = max(last_ms, self._served_ms)
             is_away = member in gone and (peer is None or not peer.is_linked)
             is_stale = is_away or now_ms - seen_ms > lag_ms_max
             if is_stale and not (keeps_last and self._is_last(member, now_ms, peers, lag_ms_max)):
                 return self.decided - {member}
         self._drop_stuck(now_ms, peers)
         for member in sorted(set(candidates) - self.decided):
-            if self._joining is None and self._has_caught_up(peers.get(member), now_ms):
+            if self._joining is None and self._has_caught_up(peers.get(member), now_ms, lag_ms_max):
                 self._joining, self._joining_ms = member, now_ms
                 self._unite()
         if self._joining is not None:
@@ -147,5 +148,7 @@ class InSync:
                 self._joining = None
                 self._unite()
 
-    def _has_caught_up(self, peer: GroupPeer | None, now_ms: int) -> bool:
-        return peer is not None and peer.is_linked and peer.acked >= 0 and now_ms - peer.caught_up_ms < JOIN_MS
+    def _has_caught_up(self, peer: GroupPeer | None, now_ms: int, lag_ms_max: int) -> bool:
+        if peer is None or not peer.is_linked or peer.acked < 0 or now_ms - peer.tables_ms > lag_ms_max:
+            return False
+        return now_ms - peer.caught_up_ms < JOIN_MS

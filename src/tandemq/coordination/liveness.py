@@ -9,6 +9,17 @@ requirement F17.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class TableProgress(NamedTuple):
+    """How much of the master's metadata a member has saved."""
+
+    has_needed: bool
+    """Whether it has the metadata tables from before it began to join, and receives their changes; in a switch to it,
+    whether it has the last changes too."""
+    keeps_up: bool
+    """Whether it has what was published when this was so before."""
 
 
 @dataclass(slots=True)
@@ -23,9 +34,10 @@ class GroupPeer:
     """Log offset that it reported on this epoch's connection, bytes; -1: none yet."""
     caught_up_ms: int = -(1 << 62)
     """When it last had all bytes that this log had at its previous report."""
+    tables_ms: int = -(1 << 62)
+    """When it last kept up with the metadata: see `TableProgress`."""
     has_tables: bool = False
-    """Whether it has the metadata tables from before it began to join, and receives their changes; in a switch to it,
-    whether it has the last changes too."""
+    """Whether it has the metadata that it needs: see `TableProgress`."""
     end_then: int = 0
     """This broker's log end at its last report."""
     lease_ms: int = 0

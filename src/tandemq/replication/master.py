@@ -25,11 +25,13 @@ from tandemq.codec.ha import (
     KIND_HEARTBEAT,
     KIND_PROMISE,
     KIND_REPORT,
+    KIND_SAVED,
     KIND_TAIL,
     PROMISE,
     PROOF_MARK,
     REPORT,
     REPORT_BYTES,
+    SAVED,
     SEAL_BYTES,
     TLS_BEGIN,
     TRANSFER,
@@ -59,6 +61,7 @@ FRAME_BYTES = {
     KIND_TAIL: CHECK_BYTES + TRANSFER_BYTES,
     KIND_PROMISE: CHECK_BYTES + PROMISE.size,
     KIND_HEARTBEAT: CHECK_BYTES + HEARTBEAT.size,
+    KIND_SAVED: CHECK_BYTES + SAVED.size,
 }
 """Lengths of a slave's frames by kind; the log bytes of a tail follow its frame."""
 NOT_ADMITTED = "it did not introduce itself, and its address is not in haClassicPeers"
@@ -100,7 +103,7 @@ class MasterSessionState(Enum):
 
 EXPECTED = {
     MasterSessionState.TAIL: (KIND_REPORT, KIND_TAIL),
-    MasterSessionState.TRANSFER: (KIND_REPORT, KIND_PROMISE, KIND_HEARTBEAT),
+    MasterSessionState.TRANSFER: (KIND_REPORT, KIND_PROMISE, KIND_HEARTBEAT, KIND_SAVED),
 }
 """Kinds of frames that a TandemQ slave may send, by state."""
 
@@ -124,6 +127,12 @@ class SlavePromise(NamedTuple):
     """
 
     log_offset: int
+    number: int
+
+
+class SlaveSaved(NamedTuple):
+    """The slave has saved all metadata that was sent before the heartbeat with this number."""
+
     number: int
 
 
@@ -151,7 +160,14 @@ class MasterSessionClosed(NamedTuple):
 
 
 Event = (
-    SlaveHelloReceived | SlaveAcked | SlavePromise | SlaveHeartbeat | TailReceived | TailComplete | MasterSessionClosed
+    SlaveHelloReceived
+    | SlaveAcked
+    | SlavePromise
+    | SlaveSaved
+    | SlaveHeartbeat
+    | TailReceived
+    | TailComplete
+    | MasterSessionClosed
 )
 
 
@@ -416,6 +432,8 @@ class MasterSession:
                 self._reported(*REPORT.unpack(content))
             elif kind == KIND_HEARTBEAT:
                 self._events.append(SlaveHeartbeat(Heartbeat(*HEARTBEAT.unpack(content))))
+            elif kind == KIND_SAVED:
+                self._events.append(SlaveSaved(*SAVED.unpack(content)))
             else:
                 promised = SlavePromise(*PROMISE.unpack(content))
                 self._acked(promised.log_offset)

@@ -26,11 +26,13 @@ from tandemq.codec.ha import (
     KIND_OFFSETS,
     KIND_PROMISE,
     KIND_REPORT,
+    KIND_SAVED,
     KIND_TAIL,
     KIND_TOPICS,
     PROMISE,
     PROOF_MARK,
     REPORT,
+    SAVED,
     SEAL_BYTES,
     TLS_ALERT,
     TRANSFER,
@@ -294,6 +296,10 @@ class SlaveSession:
     def send_promise(self, number: int, now_ms: int) -> None:
         """Confirm a heartbeat of the master, with the stored log end."""
         self._control(KIND_PROMISE, PROMISE.pack(self.reported, number), now_ms)
+
+    def send_saved(self, number: int, now_ms: int) -> None:
+        """Report that all metadata that arrived before a heartbeat is saved."""
+        self._control(KIND_SAVED, SAVED.pack(number), now_ms)
 
     def send_heartbeat(self, heartbeat: Heartbeat, now_ms: int) -> None:
         """Send a heartbeat of this broker, the active member of the group."""

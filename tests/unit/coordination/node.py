@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tandemq.boundary import Now
+from tandemq.coordination.liveness import TableProgress
 from tandemq.coordination.member.machine import MemberMachine
 from tandemq.coordination.member.orders import (
     BecomeMaster,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tests.unit.coordination.world import World
 
 CLUSTER, GROUP = "c", "g"
+ALL_TABLES = TableProgress(has_needed=True, keeps_up=True)
 
 
 class Link:
@@ -296,7 +298,7 @@ class Node:
         link.send(self, lambda: link.master.reported(link, end, echo))
 
     def reported(self, link: Link, end: int, echo: int) -> None:
-        self.input(lambda m, now: m.on_report(link.slave.id, end, echo, now, has_tables=True))
+        self.input(lambda m, now: m.on_report(link.slave.id, end, echo, now, ALL_TABLES))
         self.acknowledge()
 
     def beat(self) -> None:
@@ -318,7 +320,7 @@ class Node:
         if link.slave is self:
             self.report(link, echo)
         else:
-            link.send(self, lambda: sender.input(lambda m, now: m.on_report(self.id, -1, echo, now, has_tables=True)))
+            link.send(self, lambda: sender.input(lambda m, now: m.on_report(self.id, -1, echo, now, ALL_TABLES)))
 
     def _every(self, life: int) -> None:
         if self.life != life or self.member is None:

@@ -152,7 +152,7 @@ def test_election_order_is_history_then_priority_then_id() -> None:
 
 
 def linked(acked: int, caught_up_ms: int = 0) -> GroupPeer:
-    return GroupPeer(heard_ms=0, is_linked=True, acked=acked, caught_up_ms=caught_up_ms, has_tables=True)
+    return GroupPeer(0, is_linked=True, acked=acked, caught_up_ms=caught_up_ms, tables_ms=caught_up_ms, has_tables=True)
 
 
 def next_set(
@@ -228,6 +228,21 @@ def test_removal_takes_effect_when_the_registry_has_stored_it() -> None:
     assert next_set(sync, 15_002, peers) is None, "one change at a time"
     sync.adopt((1,), ())
     assert sync.must_ack == {1} and sync.confirm(200, peers) == 200
+
+
+@spec("R11")
+def test_slave_that_cannot_save_metadata_leaves_and_does_not_join() -> None:
+    sync = InSync(1, (1, 2))
+    sync.serve(100, 100, now_ms=0)
+    peers = {2: linked(100, caught_up_ms=20_000)}
+    peers[2].tables_ms = 4_999
+    assert next_set(sync, 19_999, peers) is None
+    assert next_set(sync, 20_000, peers) == frozenset({1})
+    sync.adopt((1,), ())
+    assert next_set(sync, 20_001, peers) is None
+    assert sync.must_ack == {1}, "no response waits for it while it does not keep up"
+    peers[2].tables_ms = 20_002
+    assert next_set(sync, 20_002, peers) == frozenset({1, 2})
 
 
 def test_slave_missing_in_registry_and_disconnected_leaves_at_once() -> None:

@@ -12,6 +12,7 @@ from tandemq.codec.ha import (
     KIND_HEARTBEAT,
     KIND_PROMISE,
     KIND_REPORT,
+    KIND_SAVED,
     KIND_TAIL,
     MasterHello,
     SlaveHello,
@@ -513,8 +514,9 @@ def test_unknown_kind_of_frame_closes() -> None:
         checked(KIND_REPORT, report(900)),
         checked(KIND_PROMISE, pack(">qq", 900, 3)),
         checked(KIND_HEARTBEAT, pack(">qqiqq", 7, 3, 5_000, 900, 900)),
+        checked(KIND_SAVED, pack(">q", 3)),
     ],
-    ids=["report", "promise", "heartbeat"],
+    ids=["report", "promise", "heartbeat", "saved"],
 )
 def test_every_flipped_bit_of_a_slaves_frames_is_detected(frame: bytes) -> None:
     for bit in range(len(frame) * 8):

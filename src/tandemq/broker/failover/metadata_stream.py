@@ -84,6 +84,9 @@ class MetadataStream:
         """Versions of topics and groups whose changes were collected last."""
         self._received: set[int] = set()
         """Kinds of which a whole table was received."""
+        self._counts = self._has_ignored = False
+        """Whether our own tables were the ones that count when the record was read last, and whether the master, which
+        learns first that its tables count, sent some meanwhile."""
         offsets.changed, topics.news, groups.news = {}, {}, {}
 
     @property
@@ -226,8 +229,26 @@ class MetadataStream:
 
     # A slave.
 
+    def count_own(self, *, counts: bool) -> bool:
+        """Set whether our own tables count; return whether the master has to send its own again: some came before."""
+        self._counts = counts
+        has_missed = self._has_ignored and not counts
+        self._has_ignored &= counts
+        return has_missed
+
+    @property
+    def has_followed(self) -> bool:
+        """Whether all that the master sent is applied, and the journal of offsets has it."""
+        return not (self._counts or self._has_ignored or self._offsets.is_unnoted)
+
     def take(self, kind: int, payload: bytes) -> None:
-        """Apply what the master sent. What cannot be read is logged and ignored: the next whole table replaces it."""
+        """Apply what the master sent, unless our own tables count.
+
+        What cannot be read is logged and ignored: the next whole table replaces it.
+        """
+        if self._counts:
+            self._has_ignored = True
+            return
         try:
             table = loads(payload, is_trusted=True)
             if not isinstance(table, dict):

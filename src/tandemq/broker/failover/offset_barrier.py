@@ -1,12 +1,12 @@
 """A consumer offset is reported to a consumer only when it cannot go back: when the disk of this broker has it, so that
-it survives a kill, and in `elect` when every member that could be the next master has it too. Responses to commits and
-queries wait until then; while the disk is full they wait until there is room. A slave joins the members in sync once it
-has the offsets that were reported before that.
+it survives a kill, and in `elect` when that of every member that could be the next master has it too. Responses to
+commits and queries wait until then; while a disk is full they wait until there is room. A slave joins the members in
+sync once it has the offsets that were reported before that.
 
 So do responses to changes of static topics: with the mapping before, the next master would lead logical queues that
 have moved to another group.
 
-    commit ─► table ─► disk ─► slaves, and behind it a heartbeat ─► echoed by each: all before it was taken ─► response
+    commit ─► table ─► disk ─► slaves, and behind it a heartbeat ─► reported by each: all before it is saved ─► response
                                                           └► no longer the master: refused, so that the consumer
                                                              commits at the next one
 
@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from tandemq.boundary import Turn
 from tandemq.codec.remoting.frame import encode_command
+from tandemq.coordination.liveness import TableProgress
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -26,7 +27,7 @@ GATED = frozenset({Code.UPDATE_CONSUMER_OFFSET, Code.QUERY_CONSUMER_OFFSET, Code
 WAITING_MAX = 10_000
 """Maximum number of responses that wait; beyond it the oldest requests are refused."""
 BEATS_KEPT = 2_048
-"""Heartbeats remembered: 20 s at one per 10 ms. Echoes of older ones are ignored."""
+"""Heartbeats remembered: 20 s at one per 10 ms. Reports of older ones are ignored."""
 
 
 class _Waiting(NamedTuple):
@@ -50,6 +51,8 @@ class OffsetBarrier:
         """By connection of a slave: the version it has."""
         self._needs: dict[int, int] = {}
         """By broker id of a slave: the version that it needs, since responses did not wait for it before."""
+        self._published_then: dict[int, int] = {}
+        """By broker id of a slave: the version that was published when it last had what was published before."""
         self._waiting: list[_Waiting] = []
         self._last_sent = -1
         """The version that precedes the last heartbeat."""
@@ -73,20 +76,23 @@ class OffsetBarrier:
         self._has = {link: has for link, has in self._has.items() if link in links}
         self._last_sent = version
 
-    def reported(self, peer: int, link: int | None, number: int, *, needs: int | None) -> bool:
-        """Take a slave's echo of a heartbeat; return whether it has the version that it needs.
+    def progress(self, peer: int, link: int | None, *, needs: int | None, published: int | None) -> TableProgress:
+        """Return how much the slave on a connection has.
 
-        `needs`: this version from now on; None: the one before.
+        `needs`: the version that it needs from now on; None: the one before. `published`: the last version; None: no
+        response waits for slaves, which may receive nothing.
         """
-        self._heartbeat_echoed(link, number)
         if needs is not None:
             self._needs[peer] = needs
-        return self.has(link, self._needs.get(peer, 0))
+        keeps_up = published is None or self.has(link, self._published_then.get(peer, -1))
+        if published is not None and keeps_up:
+            self._published_then[peer] = published
+        return TableProgress(self.has(link, self._needs.get(peer, 0)), keeps_up)
 
-    def _heartbeat_echoed(self, link: int | None, number: int) -> None:
-        """Take note that a slave has received all that precedes a heartbeat."""
+    def saved(self, link: int, number: int) -> None:
+        """Take note that the slave on a connection has saved all that precedes a heartbeat."""
         version, links = self._beats.get(number, (-1, ()))
-        if link is not None and link in links:
+        if link in links:
             self._has[link] = max(self._has.get(link, -1), version)
 
     def has(self, link: int | None, version: int) -> bool:

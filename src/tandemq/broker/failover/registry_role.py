@@ -114,9 +114,6 @@ class RegistryRole(BrokerRole):
         """Epochs that this member began as the master, and changes of its role, since the start."""
         self.commands: list[tuple[int, Command]] = []
         """Operators' commands that wait for their outcome: connection and request."""
-        self._has_own_tables = self._has_ignored = False
-        """Whether our own tables were the ones that count when the record was read last, and whether the master, which
-        learns first that its tables count, sent some meanwhile."""
         self._due_ms = 0
         self._permitted_until_ms = 0
         self._log_end = -1
@@ -177,8 +174,7 @@ class RegistryRole(BrokerRole):
 
     @property
     def waits_for_replicas(self) -> bool:
-        """Whether a message is acknowledged only when enough replicas have it: the administrator may choose otherwise
-        in slave-consume."""
+        """Whether a message is acknowledged only when enough replicas have it: in slave-consume that is a setting."""
         return self.is_elect or self._current.config.role != "ASYNC_MASTER"
 
     @property
@@ -244,10 +240,7 @@ class RegistryRole(BrokerRole):
         self.registry.tick(turn, now)
         for event in self.registry.take_events():
             member.receive(event, now)
-        if member.view.state is not None:
-            self._has_own_tables = self.is_holder
-        if self._has_ignored and not self._has_own_tables:
-            self._has_ignored = False
+        if member.view.state is not None and self._stream.count_own(counts=self.is_holder):
             self._replication.copy_again(turn, now, "the master's topics and groups count from now on")
         if self._replication.awaits_tail and (members := self.other_members()) is not None:
             self._replication.keep_awaiting(members)
@@ -408,10 +401,7 @@ class RegistryRole(BrokerRole):
         return self.member.confirm_offset
 
     def replica_limit(self) -> int:
-        """Return the log offset up to which this member answers replica reads: what no election takes back.
-
-        0 while the group's mode is not known.
-        """
+        """Return the end of the log for replica reads: what no election takes back; 0 while the mode is not known."""
         if self._member is None or self._member.view.config is None:
             return 0
         return self.confirm_offset if self.is_elect else NO_LIMIT
@@ -534,8 +524,10 @@ class RegistryRole(BrokerRole):
             self._beat_ms = now.mono_ms
         link = self._replication.masters.links.get(peer)
         grows = peer not in self.member.must_ack or peer == self.member.switch_target  # else responses wait for it
-        has_tables = self._barrier.reported(peer, link, number, needs=self._next_version() if grows else None)
-        self.member.on_report(peer, acked, number, now, has_tables=has_tables)
+        needs = self._next_version() if grows else None
+        published = self._stream.version if self.is_elect else None  # a slave that serves reads gets none
+        tables = self._barrier.progress(peer, link, needs=needs, published=published)
+        self.member.on_report(peer, acked, number, now, tables)
 
     def heartbeat_received(self, peer: int, heartbeat: Heartbeat, now: Now) -> int:
         """Take a heartbeat of the serving member. Returns the number to echo; 0: no promise."""
@@ -544,9 +536,16 @@ class RegistryRole(BrokerRole):
 
     def metadata_received(self, kind: int, payload: bytes) -> None:
         """Apply metadata that the master published. The serving member's own counts, even if the record is lost."""
-        self._has_ignored |= self._has_own_tables
-        if not self._has_own_tables:
-            self._stream.take(kind, payload)
+        self._stream.take(kind, payload)
+
+    @property
+    def has_followed(self) -> bool:
+        """See `BrokerRole.has_followed`."""
+        return self._stream.has_followed
+
+    def metadata_saved(self, link: int, number: int) -> None:
+        """A slave has saved the metadata that was sent on its connection before the heartbeat with this number."""
+        self._barrier.saved(link, number)
 
     def doubt_log(self, why: str, now: Now, *, is_final: bool = False) -> None:
         """Report that the log may lack acknowledged messages. `is_final`: until the next start."""

@@ -145,6 +145,8 @@ class MasterSide:
                 self._reported(link, session, event.log_offset, 0, now)
             elif isinstance(event, master.SlavePromise):
                 self._reported(link, session, event.log_offset, event.number, now)
+            elif isinstance(event, master.SlaveSaved):
+                self._role.role.metadata_saved(link, event.number)
             elif isinstance(event, master.SlaveHeartbeat):
                 self._heartbeat_received(link, session, event.heartbeat, now)
             elif isinstance(event, master.TailReceived):

@@ -1,7 +1,9 @@
 """The slave's side of replication: finding the master, the session to it, storing and acknowledging what it sends."""
 
 import logging
+from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from isal.isal_zlib import crc32
 
@@ -33,8 +35,15 @@ REQUEST_TIMEOUT_MS = 3_000
 SUSPECT_AFTER = 3
 """Times that the same record has to arrive damaged before the master's copy is suspect."""
 SUSPECT_TIMEOUT_MS = 10_000
+UNSAVED_BEATS_MAX = 1_024
 RECONNECT_MS = 200
 """In a group with a registry, whose members connect as soon as they agree on the epoch."""
+
+
+class _UnsavedBeat(NamedTuple):
+    number: int
+    asked: int
+    """Changes of tables, as the saver counts them, that arrived before the heartbeat."""
 
 
 class SlaveSide:
@@ -99,6 +108,8 @@ class SlaveSide:
         """The master that was logged as speaking the classic protocol: each new connection asks again."""
         self._failed = ""
         """Why the connection closed last; the same reason is not logged twice."""
+        self._unsaved_beats: deque[_UnsavedBeat] = deque(maxlen=UNSAVED_BEATS_MAX)
+        """Heartbeats behind metadata that is not saved yet; the last ones tell the most."""
         self._dropped: set[int] = set()
         """Connections given up that are not closed yet."""
         if role.role.uses_registry:  # metadata follows the log (`failover.metadata_stream`)
@@ -159,8 +170,10 @@ class SlaveSide:
         session = self.session
         if session is not None and self.master is not None and self.is_linked:
             number = self._role.role.heartbeat_received(self.master, heartbeat, now)
+            self._unsaved_beats.append(_UnsavedBeat(heartbeat.number, self._saver.asked))
+            self._saved(session, now)
+            self._stored(session, now)
             if number:
-                self._stored(session, now)
                 session.send_promise(number, now.mono_ms)
 
     def sync_metadata(self, now: Now) -> None:
@@ -262,6 +275,7 @@ class SlaveSide:
         if event.link != self.link:
             return
         self.is_refused = False
+        self._unsaved_beats.clear()
         config, keyring = self._current.config, self._keyring
         is_classic = self.protocol == "classic"
         try:
@@ -458,8 +472,18 @@ class SlaveSide:
     def _stored(self, session: slave.SlaveSession, now: Now) -> None:
         """Acknowledge what is stored. In a group with a registry topics count as well: their tables come before their
         messages, and are saved first."""
-        if not self._role.role.uses_registry or not self._saver.is_behind:
+        if not self._role.role.uses_registry or not self._saver.has_unsaved:
             session.stored(self._safe_end(), now.mono_ms)
+
+    def _saved(self, session: slave.SlaveSession, now: Now) -> None:
+        """Report the last heartbeat before which all metadata is saved: as the next master we must not lack it."""
+        beats, number = self._unsaved_beats, 0
+        if not self._role.role.has_followed:
+            return
+        while beats and beats[0].asked <= self._saver.saved:
+            number = beats.popleft().number
+        if number:
+            session.send_saved(number, now.mono_ms)
 
     @property
     def has_tables(self) -> bool:
@@ -477,6 +501,7 @@ class SlaveSide:
         """Acknowledge to the master what is stored, as safely as this broker is configured."""
         if self.session is None:
             return
+        self._saved(self.session, now)
         self._stored(self.session, now)
         out = self.session.data_to_send()
         if out:

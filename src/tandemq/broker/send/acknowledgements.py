@@ -29,7 +29,7 @@ from tandemq.replication.waiters import Waiters
 from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
-SAVE_AGAIN_MS = 5_000
+SAVE_AGAIN_MS = 1_000
 """Retry interval for tables that could not be saved."""
 NEVER = 1 << 62
 

@@ -6,7 +6,8 @@ One job runs at a time. It writes all tables that are due, with their content wh
 often is written once. Of a table with a journal (`keep_journal`) only the changes are written, one line for all since
 the last job, and the table follows: each `FOLD_MS`, above `JOURNAL_BYTES_MAX`, at a clean stop, and whenever the
 journal cannot be written. Responses that promise a saved table wait: `asked` counts the changes waited for, `settled`
-those of them that are written or failed. A table that could not be written is due again when the owner calls `again`.
+those of them that are written or failed, `saved` those that are written like all before them. A table that could not be
+written is due again when the owner calls `again`.
 
 Source: docs/internals/storage.md, "config files"; requirement V11.
 """
@@ -72,13 +73,21 @@ class Saver:
         """Tables whose journals the job syncs."""
         self._job: Job | None = None
         self._job_asked = 0
+        self._is_job_whole = True
+        """Whether the job writes everything that is not written, so that nothing failed before it."""
         self.asked = 0
         self.settled = 0
+        self.saved = 0
 
     @property
     def is_behind(self) -> bool:
         """Whether a change that responses wait for is neither written nor failed."""
         return self.settled < self.asked
+
+    @property
+    def has_unsaved(self) -> bool:
+        """Whether a change that responses wait for is not written, or could not be."""
+        return self.saved < self.asked
 
     def later(
         self, name: str, table: Table, *, is_awaited: bool = True, on_saved: Callable[[], None] | None = None
@@ -140,6 +149,7 @@ class Saver:
         files = [self._begin_sync(name) for name in self._syncing]
         run = _SaveWork(self.disk, contents, files).run
         self._job, self._job_asked = Job("save tables", run, syncs=() if contents else files), self.asked
+        self._is_job_whole = not self._failed
         return self._job
 
     def _write_changes(self) -> None:
@@ -184,6 +194,8 @@ class Saver:
                 self._journaled[name].journal.abandon()
         else:
             self._notify_saved(self._writing)
+            if self._is_job_whole:
+                self.saved = self._job_asked
         self._job, self._writing, self._syncing = None, {}, []
         self.settled = self._job_asked
         return True
@@ -216,4 +228,4 @@ class Saver:
         for _, journal in self._journaled.values():
             journal.close()
         self._due, self._writing, self._failed, self._job, self._syncing = {}, {}, {}, None, []
-        self.settled = self.asked
+        self.settled = self.saved = self.asked

@@ -9,6 +9,7 @@ Source: docs/internals/failover.md, "Leases"; requirements F15, F16, R11.
 from tandemq.boundary import Now
 from tandemq.codec.ha import Heartbeat
 from tandemq.coordination.in_sync import InSync
+from tandemq.coordination.liveness import TableProgress
 from tandemq.coordination.member.facts import LogState, PeerTable
 from tandemq.coordination.member.handover import Handover
 from tandemq.coordination.member.held_lease import HeldLease
@@ -62,10 +63,12 @@ class HeartbeatExchange:
         may_grant = holder_of(state) == peer and self._view.pending is None and self._handover.taken is None
         return heartbeat.number if may_grant else 0
 
-    def take_report(self, peer: int, acked: int, now: Now, *, has_tables: bool) -> None:
-        """Note the log end that a member reported."""
+    def take_report(self, peer: int, acked: int, now: Now, tables: TableProgress) -> None:
+        """Note the log end that a member reported, and how much of the metadata it has."""
         found = self._peers.get(peer)
-        found.heard_ms, found.has_tables = now.mono_ms, has_tables
+        found.heard_ms, found.has_tables = now.mono_ms, tables.has_needed
+        if tables.keeps_up:
+            found.tables_ms = now.mono_ms
         if acked >= found.end_then:
             found.caught_up_ms = now.mono_ms
         found.acked, found.end_then = acked, self._log.end

@@ -26,7 +26,7 @@ from tandemq.boundary import Now
 from tandemq.codec.ha import Heartbeat
 from tandemq.coordination.in_sync import InSync
 from tandemq.coordination.lease import Timing
-from tandemq.coordination.liveness import GroupPeer
+from tandemq.coordination.liveness import GroupPeer, TableProgress
 from tandemq.coordination.member.diagnosis import Diagnosis
 from tandemq.coordination.member.facts import LogState, Membership, PeerTable
 from tandemq.coordination.member.follower import RecordFollower
@@ -260,10 +260,10 @@ class MemberMachine:
         """Bytes arrived from a member."""
         self._peers.get(peer).heard_ms = now.mono_ms
 
-    def on_report(self, peer: int, acked: int, echo: int, now: Now, *, has_tables: bool) -> None:
-        """Take a member's report on this epoch's connection: `acked`, its log end (never beyond what was sent), and
-        `echo`, the number of the last heartbeat by which it grants a lease or 0. `has_tables`: see `GroupPeer`."""
-        self._heartbeats.take_report(peer, acked, now, has_tables=has_tables)
+    def on_report(self, peer: int, acked: int, echo: int, now: Now, tables: TableProgress) -> None:
+        """Take a member's report on this epoch's connection: `acked`, its log end (never beyond what was sent),
+        `echo`, the number of the last heartbeat by which it grants a lease or 0, and what `tables` it has saved."""
+        self._heartbeats.take_report(peer, acked, now, tables)
         if echo:
             self._lease.grants.echoed(peer, echo)
             self._service.update(now)

@@ -24,7 +24,7 @@ def test_responses_are_sent_although_a_slave_is_seconds_behind() -> None:
         gate.heartbeat_sent(number, number, {SLAVE})
         turn = Turn()
         if number > BEATS_BEHIND:
-            gate.reported(1, SLAVE, number - BEATS_BEHIND, needs=None)
+            gate.saved(SLAVE, number - BEATS_BEHIND)
             gate.release([SLAVE], turn)
         assert len(turn.sends.get(CLIENT, [])) == (number > BEATS_BEHIND), f"heartbeat {number}"
 
@@ -33,5 +33,5 @@ def test_closed_connections_are_dropped() -> None:
     gate = OffsetBarrier()
     for link in range(SLAVE, SLAVE + 100):
         gate.heartbeat_sent(link, 1, {link})
-        gate.reported(link, link, link, needs=None)
+        gate.saved(link, link)
     assert len(gate._has) == 1

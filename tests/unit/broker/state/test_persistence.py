@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.boundary import JobDone
+from tandemq.codec.remoting.fastjson import dumps
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.real.disk import RealDisk
@@ -90,6 +91,23 @@ def test_failed_save_is_reported_and_retried(tmp_path: Path, broker: Harness) ->
     broker.pass_time(5_000)
     end_jobs(broker)
     assert "TopicB" in topics_on_disk(tmp_path)
+
+
+def test_failed_save_does_not_count_as_saved_when_a_later_one_succeeds(broker: Harness) -> None:
+    """A slave tells its master what it has saved; in seed 1003233 it told what was in memory only."""
+    saver = broker.node.saver
+    broker.send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
+    broker.turn([], [JobDone(broker.jobs.pop(0), error=DiskFailed("no luck"))])
+    group = dumps({"groupName": "group"})
+    broker.send_request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, group)
+    end_jobs(broker)
+    assert not saver.is_behind
+    assert saver.has_unsaved
+    broker.pass_time(5_000)
+    broker.send_request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, group)
+    end_jobs(broker)
+    assert not saver.has_unsaved
+    assert saver.saved == saver.asked == saver.settled
 
 
 def test_changes_during_a_save_share_the_next_save_and_the_last_state_wins(tmp_path: Path, broker: Harness) -> None:
