@@ -93,7 +93,7 @@ class Acknowledgements:
 
     def committed(self, acks: list[Ack], turn: Turn, now: Now) -> None:
         """Acknowledge messages that were written to the log."""
-        if self._saver.is_behind:
+        if self._saver.has_unsaved:
             self._unsaved_acks.append((acks, Now(now.mono_ms, now.wall_ms)))
         else:
             self._acknowledge(acks, turn, now)
@@ -188,10 +188,12 @@ class Acknowledgements:
         if error is not None:
             log.error("tables: could not be saved, and are tried again: %s", error)
             self._schedule.at(now.mono_ms + SAVE_AGAIN_MS, lambda _: self._saver.again())
-        if not self._saver.is_behind:
-            for acks, stored in self._unsaved_acks:
-                if self._store.log.refused is None:
-                    self._acknowledge(acks, turn, stored)
-                else:
-                    send_unknown_outcomes(acks, self._store.log.refused, turn)
-            self._unsaved_acks.clear()
+        if error is None and self._saver.has_unsaved:
+            return
+        failed = self._store.log.refused or error
+        for acks, stored in self._unsaved_acks:
+            if failed is None:
+                self._acknowledge(acks, turn, stored)
+            else:
+                send_unknown_outcomes(acks, failed, turn)
+        self._unsaved_acks.clear()

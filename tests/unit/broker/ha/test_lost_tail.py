@@ -196,6 +196,7 @@ def test_slave_that_cannot_be_saved_on_a_full_disk_does_not_count(tmp_path: Path
     group.stop(group.master, clean=True)
     disk = group.master_disk = FullDisk(tmp_path / "master")
     group.start_master()
+    assert group.send_and_settle() == ResponseCode.SLAVE_NOT_AVAILABLE, "and its topic is saved"
     disk.is_full = True
     group.refuses = False
     group.pass_time(20_000)

@@ -38,6 +38,15 @@ def end_jobs(broker: Harness) -> None:
         broker.turn([], [run_job(broker.jobs.pop(0))])
 
 
+def fail_save(broker: Harness) -> None:
+    """Fail the job that saves tables, and run the others."""
+    jobs, broker.jobs = broker.jobs, []
+    assert "save tables" in [job.name for job in jobs]
+    for job in jobs:
+        is_save = job.name == "save tables"
+        broker.turn([], [JobDone(job, error=DiskFailed("no luck")) if is_save else run_job(job)])
+
+
 def topics_on_disk(path: Path) -> set[str]:
     file = path / "config" / "topics.json"
     return set(json.loads(file.read_text())["topicConfigTable"]) if file.exists() else set()
@@ -78,6 +87,26 @@ def test_message_of_a_new_topic_is_acknowledged_once_the_topic_is_saved(tmp_path
     assert "TopicA" in topics_on_disk(tmp_path)
     known = broker.send_request(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x")
     assert broker.answer_to(known) is not None
+
+
+def test_message_whose_topic_cannot_be_saved_is_not_acknowledged(broker: Harness) -> None:
+    """After a kill its topic would be gone, and with it the message for consumers."""
+    fields = send_fields("TopicA")
+    opaques = [broker.send_request(RequestCode.SEND_MESSAGE_V2, fields, b"x")]
+    fail_save(broker)
+    opaques.append(broker.send_request(RequestCode.SEND_MESSAGE_V2, fields, b"x"))
+    assert broker.answer_to(opaques[1]) is None
+    broker.pass_time(1_000)
+    fail_save(broker)
+    answers = [broker.answer_to(opaque) for opaque in opaques]
+    assert [answer.code for answer in answers if answer] == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
+    assert all("no luck" in (answer.remark or "") for answer in answers if answer)
+    later = broker.send_request(RequestCode.SEND_MESSAGE_V2, fields, b"x")
+    broker.pass_time(1_000)
+    end_jobs(broker)
+    answer = broker.answer_to(later)
+    assert answer is not None
+    assert answer.code == OK
 
 
 def test_failed_save_is_reported_and_retried(tmp_path: Path, broker: Harness) -> None:
