@@ -69,6 +69,7 @@ final class Consume {
                     ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS : ConsumeConcurrentlyStatus.RECONSUME_LATER);
         }
         consumer.start();
+        Traces.giveTime(consumer.getTraceDispatcher());
         order.emit("started");
         try {
             if (!order.awaitStop()) {

@@ -14,11 +14,12 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * produce: namesrv topic mode=sync|async|oneway|batch count [start] [group] [prefix] [tags=A,B] [keys=k] [delay] [timed_ms] [size]
- * [queue] [queues] [property] [compress_over] [retries] [timeout_ms] [attempt_ms] [interval_ms] [flag] [deadline_ms].
+ * [queue] [queues] [property] [compress_over] [retries] [timeout_ms] [attempt_ms] [interval_ms] [flag] [deadline_ms] [trace].
  *
  * Message i has the body "prefix-i", padded with '.' to size; the key keys+i (and a second one, keys+"all"); tag i modulo their
  * number. queue fixes the queue, queues=n sends message i to queue i modulo n. count=0 goes on until stopped.
- * A line "sent" per answer, "failed" per exception.
+ * A line "sent" per answer, "failed" per exception. With trace=true it ends when stopped: a shutdown cuts off the traces that
+ * are still on their way.
  */
 final class Produce {
     private Produce() {
@@ -33,6 +34,7 @@ final class Produce {
         producer.setRetryTimesWhenSendAsyncFailed(order.number("retries", 2));
         producer.setCompressMsgBodyOverHowmuch(order.number("compress_over", 4096));
         producer.start();
+        Traces.giveTime(producer.getTraceDispatcher());
         try {
             String mode = order.text("mode", "sync");
             if (mode.equals("batch")) {
@@ -41,6 +43,9 @@ final class Produce {
                 async(order, producer);
             } else {
                 oneByOne(order, producer, mode.equals("oneway"));
+            }
+            if (order.flag("trace")) {
+                order.awaitStop();
             }
         } finally {
             producer.shutdown();

@@ -2,8 +2,10 @@ import java.lang.reflect.Method;
 
 import org.apache.rocketmq.client.AccessChannel;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.trace.AsyncTraceDispatcher;
 import org.apache.rocketmq.client.trace.TraceContext;
 import org.apache.rocketmq.client.trace.TraceDataEncoder;
+import org.apache.rocketmq.client.trace.TraceDispatcher;
 
 /** Message traces: the client's own encoder, and consumers that make traces. */
 final class Traces {
@@ -35,6 +37,13 @@ final class Traces {
             return consumer;
         } catch (NoSuchMethodException old) {
             return DefaultMQPushConsumer.class.getConstructor(String.class, boolean.class).newInstance(group, true);
+        }
+    }
+
+    /** Give a started client's traces, if it makes any, half a minute to be written instead of 5 s: a client does not repeat them. */
+    static void giveTime(TraceDispatcher dispatcher) {
+        if (dispatcher != null) {
+            ((AsyncTraceDispatcher) dispatcher).getTraceProducer().setSendMsgTimeout(30_000);
         }
     }
 }

@@ -45,6 +45,7 @@ final class Transact {
             }
         });
         producer.start();
+        Traces.giveTime(producer.getTraceDispatcher());
         try {
             for (String kind : new String[] {"commit", "rollback", "late", "never"}) {
                 for (int i = 0; i < order.number("count", 1); i++) {
