@@ -23,8 +23,8 @@ KEPT_BYTES_MAX = 128 << 20
 SMALL_BYTES_MAX = BLOCK_BYTES // 32
 """Above this size the cost of a read is mostly the copy, which caching a block does not save."""
 SMALL_READS_MIN = 8
-"""Number of small reads of one block from which on reading the whole block is cheaper."""
-"""In Python; the engine reads a record in far less time, and so many more before it wants a block."""
+"""Number of small reads of one block from which on reading the whole block is cheaper, in Python. The engine reads a
+record in far less time, and so many more before it wants a block."""
 COUNTED_BLOCKS_MAX = 8192
 OFFERED_FILES_MAX = 64
 CREDIT_MAX = 16 << 20
