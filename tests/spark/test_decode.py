@@ -3,12 +3,15 @@
 import zlib
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
 from tandemq.codec.record.record import CRC_PROPERTY_BYTES, decode_messages, encode_host, encode_record, parse_record
 from tandemq.errors import ProtocolError
 from tandemq.model.message import MessageQueue, SysFlag
+from tandemq.spark.jobs import replay
+from tandemq.spark.sources import records
 from tandemq.spark.sources.cluster.decode import BATCH_BYTES, Decoder, merge
 from tandemq.spark.sources.cluster.plan import QueueRange
 from tandemq.spark.sources.cluster.reader import PulledRecords
@@ -56,6 +59,37 @@ def test_body_that_cannot_be_decompressed_is_a_row_with_a_verdict_or_an_error_th
         Decoder(message_schema(), kafka=False).batch(some, Epochs())
     stored = Decoder(message_schema(), kafka=False, inflates=False).batch(some, Epochs())
     assert stored.column("body").to_pylist()[1] == b"no zlib"
+
+
+@pytest.mark.parametrize("others", [[], [b"no zlib"]])
+def test_bodies_that_are_large_together_become_several_batches(
+    monkeypatch: pytest.MonkeyPatch, others: list[bytes]
+) -> None:
+    """Records of 4 MiB may have bodies of 4 GiB. One that cannot be read makes all of them be decoded one by one."""
+    monkeypatch.setattr(records, "BATCH_INFLATED_BYTES", 1_000)
+    plain = [bytes([number]) * size for number, size in enumerate((400, 400, 300, 5_000, 10, 20, 990, 400))]
+    some = pulled(*map(zlib.compress, plain), *others, sys_flag=int(SysFlag.COMPRESSED))
+    batches = list(Decoder(message_schema(details=True), kafka=False).batches(some, Epochs()))
+    bodies = [body for batch in batches for body in batch.column("body").to_pylist()]
+    assert bodies[: len(plain)] == plain
+    sizes = [sum(map(len, batch.column("body").to_pylist())) for batch in batches]
+    assert [size for size in sizes if size > 1_100] == [5_000]
+    offsets = [offset for batch in batches for offset in batch.column("queueOffset").to_pylist()]
+    assert offsets == list(range(len(plain) + len(others)))
+
+
+def test_replayed_bodies_that_are_large_together_become_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "BATCH_INFLATED_BYTES", 1_000)
+    plain = [bytes([number]) * size for number, size in enumerate((400, 400, 300, 5_000, 10, 20, 990, 400))]
+    compressed = int(SysFlag.COMPRESSED)
+    flags = [compressed if number % 3 else 0 for number in range(len(plain))]
+    stored = [zlib.compress(body) if flag else body for body, flag in zip(plain, flags, strict=True)]
+    whole = pa.RecordBatch.from_pydict({"sysFlag": flags, "body": stored, "number": list(range(len(plain)))})
+    batches = list(replay._inflated(iter([whole, whole.slice(0, 1)])))
+    assert [body for batch in batches for body in batch.column("body").to_pylist()] == [*plain, plain[0]]
+    assert [number for batch in batches for number in batch.column("number").to_pylist()] == [*range(len(plain)), 0]
+    sizes = [sum(map(len, batch.column("body").to_pylist())) for batch in batches]
+    assert [size for size in sizes if size > 1_000] == [5_000]
 
 
 def record(number: int, **changed: Any) -> bytes:

@@ -5,6 +5,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tandemq.codec.record.record import decode_host
 from tandemq.errors import OffsetGone, StoreDamaged
 from tandemq.model.message import SysFlag
+from tandemq.spark.sources import records
+from tandemq.spark.sources.log import ranges
 from tandemq.spark.sources.log.files import LogFileReader, log_end, open_log
 from tandemq.spark.sources.log.ranges import BatchBuilder, DecodeOptions, LogRangeReader, split
 from tandemq.spark.sources.records import MILLISECONDS_MAX
@@ -107,6 +110,25 @@ def test_records_of_every_kind_side_by_side(writer: LogWriter) -> None:
     assert rows[2]["topic"] == "L" * 200
     assert rows[3]["body"] == b"squeeze " * 100
     assert rows_of(writer.store, inflates=False)[3]["body"] == packed
+
+
+@pytest.mark.parametrize("maps_properties", [False, True])
+def test_bodies_that_are_large_together_become_several_batches(
+    writer: LogWriter, monkeypatch: pytest.MonkeyPatch, maps_properties: bool
+) -> None:
+    for module in (records, ranges):
+        monkeypatch.setattr(module, "BATCH_INFLATED_BYTES", 1_000)
+    plain = [bytes([number]) * size for number, size in enumerate((400, 400, 300, 5_000, 10, 20, 990, 400))]
+    for body in plain:
+        writer.write(zlib.compress(body), sys_flag=int(SysFlag.COMPRESSED))
+    files = open_log(writer.store, "broker-a")
+    with LogFileReader(files) as read:
+        reader = LogRangeReader(read, DecodeOptions(("body", "properties"), maps_properties=maps_properties))
+        [wanted] = split(files, files.start, log_end(read), 1 << 30)
+        found = [list(map(bytes, pa.array(rows.columns["body"]).to_pylist())) for rows in reader.rows(wanted)]
+    assert [body for bodies in found for body in bodies] == plain
+    sizes = [sum(map(len, bodies)) for bodies in found]
+    assert [size for size in sizes if size > 1_000] == [5_000]
 
 
 @spec("P03")

@@ -40,6 +40,7 @@ from tandemq.spark.runtime.location import Place
 from tandemq.spark.sources.cluster.options import sink_options
 from tandemq.spark.sources.cluster.sink import BatchWriter
 from tandemq.spark.sources.cluster.source import RocketMQDataSource
+from tandemq.spark.sources.records import BATCH_INFLATED_BYTES
 from tandemq.storage.log.epochs import save_epochs
 
 SEGMENT_BYTES = 1 << 30
@@ -332,17 +333,28 @@ class _PacedTask:
 
 
 def _inflated(batches: Iterator[Any]) -> Iterator[Any]:
-    """Decompress bodies; a lake keeps them as stored."""
+    """Decompress bodies; a lake keeps them as stored. A batch becomes several if they are large together."""
     for batch in batches:
         flags = batch.column("sysFlag").to_pylist()
-        if any(flag & SysFlag.COMPRESSED for flag in flags):
-            bodies = [
-                inflate(body, flag) if flag & SysFlag.COMPRESSED else body
-                for body, flag in zip(batch.column("body").to_pylist(), flags, strict=True)
-            ]
-            at = batch.schema.get_field_index("body")
-            batch = batch.set_column(at, batch.schema.field(at), pa.array(bodies, type=batch.schema.field(at).type))
-        yield batch
+        if not any(flag & SysFlag.COMPRESSED for flag in flags):
+            yield batch
+            continue
+        stored, bodies, size = batch.column("body"), list[bytes](), 0
+        start = 0
+        for at, flag in enumerate(flags):
+            body = stored[at].as_py()
+            plain = inflate(body, flag) if flag & SysFlag.COMPRESSED else body
+            size += len(plain)
+            if bodies and size > BATCH_INFLATED_BYTES:
+                yield _with_bodies(batch.slice(start, len(bodies)), bodies)
+                start, bodies, size = at, [], len(plain)
+            bodies.append(plain)
+        yield _with_bodies(batch.slice(start), bodies)
+
+
+def _with_bodies(batch: Any, bodies: list[bytes]) -> Any:
+    at = batch.schema.get_field_index("body")
+    return batch.set_column(at, batch.schema.field(at), pa.array(bodies, type=batch.schema.field(at).type))
 
 
 # Replay to the store of a fresh slave.

@@ -70,6 +70,8 @@ _size_at = Struct(">i").unpack_from
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 MILLISECONDS_MAX = ((1 << 63) - 1) // 1000
 """Range of a timestamp, both signs; a producer may have set a born time beyond it."""
+BATCH_INFLATED_BYTES = 64 << 20
+"""Maximum size of the decompressed bodies of a batch: records of 4 MiB may have bodies of 4 GiB."""
 
 
 def microseconds(ms: int) -> int:
@@ -229,6 +231,39 @@ def _bodies_hold(data: Buffer, heads: Heads, tail: Any, rows: Array) -> Array:
     return held
 
 
+class BatchTooLarge(Exception):
+    """The decompressed bodies of a batch are too large together: it has to be made of fewer records."""
+
+
+class InflationBudget:
+    """Bounds the decompressed bodies of a batch; one that is larger alone is a batch of its own."""
+
+    def __init__(self) -> None:
+        """Nothing is decompressed yet."""
+        self._bytes = 0
+
+    def inflate(self, body: bytes, flag: int) -> bytes:
+        """Return a body decompressed.
+
+        Raises:
+            ProtocolError: it cannot be.
+            BatchTooLarge: it is too large together with those before.
+        """
+        plain = inflate(body, flag)
+        self.take(len(plain))
+        return plain
+
+    def take(self, size: int) -> None:
+        """Count a decompressed body.
+
+        Raises:
+            BatchTooLarge: it is too large together with those before.
+        """
+        if self._bytes and self._bytes + size > BATCH_INFLATED_BYTES:
+            raise BatchTooLarge
+        self._bytes += size
+
+
 class ColumnBuilder:
     """Builds Arrow columns of regular records in one buffer."""
 
@@ -271,14 +306,16 @@ class ColumnBuilder:
 
         Raises:
             ProtocolError: a body cannot be decompressed.
+            BatchTooLarge: they are too large together.
         """
         bodies = self.spans(self._heads.starts + HEAD.itemsize, self._heads.body_stops, pa.binary())
         flags = self._heads.fields["sys_flag"]
         if not self._inflates or not (flags & int(SysFlag.COMPRESSED)).any():
             return bodies
+        budget = InflationBudget()
         return pa.array(
             [
-                inflate(body, flag) if flag & SysFlag.COMPRESSED else body
+                budget.inflate(body, flag) if flag & SysFlag.COMPRESSED else body
                 for body, flag in zip(bodies.to_pylist(), flags.tolist(), strict=True)
             ],
             type=pa.binary(),
@@ -435,7 +472,11 @@ uniqueKey is for jobs only."""
 
 def regular_columns(data: Buffer, heads: Heads, names: Sequence[str], *, inflates: bool) -> dict[str, Any] | None:
     """Return columns by name; None if a record has text that is not UTF-8, or a body that cannot be decompressed: then
-    the records must be decoded one by one."""
+    the records must be decoded one by one.
+
+    Raises:
+        BatchTooLarge: the decompressed bodies are too large together.
+    """
     columns = ColumnBuilder(data, heads, inflates=inflates)
     try:
         made = {name: MAKERS[name](columns) for name in names if name in MAKERS}

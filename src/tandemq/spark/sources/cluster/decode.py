@@ -19,10 +19,18 @@ from pyspark.sql.types import MapType, StructType
 
 from tandemq.codec.record.record import Record, decode_message, parse_record, property_value, record_fault
 from tandemq.errors import ProtocolError
-from tandemq.model.message import StoredMessage, decode_properties
+from tandemq.model.message import StoredMessage, SysFlag, decode_properties
 from tandemq.spark.sources.cluster.reader import PulledRecords
 from tandemq.spark.sources.cluster.resolve import Epochs
-from tandemq.spark.sources.records import TIMESTAMP, Heads, microseconds, read_all_heads, regular_columns
+from tandemq.spark.sources.records import (
+    TIMESTAMP,
+    BatchTooLarge,
+    Heads,
+    InflationBudget,
+    microseconds,
+    read_all_heads,
+    regular_columns,
+)
 from tandemq.spark.sources.schema import HEADERS, KAFKA_SOURCES, SYSTEM_PROPERTIES
 
 BATCH_BYTES = 4 << 20
@@ -97,6 +105,15 @@ def _joined(held: Sequence[PulledRecords]) -> PulledRecords:
     return PulledRecords(held[0].range, b"".join(one.data for one in held), sum(one.count for one in held))
 
 
+def _halves(pulled: PulledRecords) -> tuple[PulledRecords, PulledRecords]:
+    """Split records in the middle; there are two at least."""
+    count, at = pulled.count // 2, 0
+    for _ in range(count):
+        at += int.from_bytes(pulled.data[at : at + 4])
+    first = PulledRecords(pulled.range, pulled.data[:at], count)
+    return first, PulledRecords(pulled.range, pulled.data[at:], pulled.count - count)
+
+
 class Decoder:
     """Builds batches of one set of columns; serialized to tasks."""
 
@@ -108,13 +125,28 @@ class Decoder:
         self._kafka = kafka
         self.keeps_verdicts = "verdict" in self._names
 
-    def batch(self, pulled: PulledRecords, epochs: Epochs) -> Any:
-        """Decode records into one `pyarrow.RecordBatch`.
+    def batches(self, pulled: PulledRecords, epochs: Epochs) -> Iterator[Any]:
+        """Decode records into one `pyarrow.RecordBatch`, or several if their decompressed bodies are large.
 
         Args:
             epochs: the epochs of the broker group's log.
         Raises:
             ProtocolError: a record is corrupt, and the column `verdict` is not requested.
+        """
+        try:
+            batch = self.batch(pulled, epochs)
+        except BatchTooLarge:
+            for half in _halves(pulled):
+                yield from self.batches(half, epochs)
+        else:
+            yield batch
+
+    def batch(self, pulled: PulledRecords, epochs: Epochs) -> Any:
+        """Decode records into one `pyarrow.RecordBatch`.
+
+        Raises:
+            BatchTooLarge: their decompressed bodies are too large together.
+            ProtocolError: as `batches`.
         """
         heads, numbers, positions = read_all_heads(pulled.data)
         columns = self._regular(pulled, epochs, heads) if len(heads) else None
@@ -154,9 +186,13 @@ class Decoder:
     def _singles(self, pulled: PulledRecords, epochs: Epochs, positions: Sequence[int]) -> list[Any]:
         """Return the columns of records at some positions, decoded one by one."""
         rows = []
+        budget = InflationBudget()
         for at in positions:
             size = int.from_bytes(pulled.data[at : at + 4])
-            rows.append(self._row(pulled, epochs, at, at + size))
+            row = self._row(pulled, epochs, at, at + size)
+            if self._inflates and row.record.sys_flag & SysFlag.COMPRESSED:
+                budget.take(len(row.message.body))
+            rows.append(row)
         return [self._column(name, rows, is_map) for name, is_map in zip(self._names, self._maps, strict=True)]
 
     def _column(self, name: str, rows: Sequence[_Row], is_map: bool) -> Any:

@@ -195,7 +195,7 @@ class _Reader:
             return
         client = cluster_client(self.how.name_servers, self.how.tls)
         for pulled in merge(read_ranges(client, self.how, partition.ranges, partition.members)):
-            yield self.decoder.batch(pulled, partition.epochs[pulled.range.queue.broker_name])
+            yield from self.decoder.batches(pulled, partition.epochs[pulled.range.queue.broker_name])
         freeze_modules()
 
 

@@ -35,7 +35,14 @@ from tandemq.codec.record.record import (
 from tandemq.errors import OffsetGone, ProtocolError, StoreDamaged
 from tandemq.model.message import SysFlag, decode_properties
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, find_record
-from tandemq.spark.sources.records import Heads, microseconds, read_heads, regular_columns
+from tandemq.spark.sources.records import (
+    BATCH_INFLATED_BYTES,
+    BatchTooLarge,
+    Heads,
+    microseconds,
+    read_heads,
+    regular_columns,
+)
 
 REMOVED = "removed"
 """Verdict of a removed record (codec.record.removal): no damage, but no message either."""
@@ -181,15 +188,28 @@ class LogRangeReader:
         reading = self._reading
         columns = None
         if not reading.maps_properties and not (heads.fields["sys_flag"] & int(SysFlag.REMOVED)).any():
-            columns = regular_columns(self._buffer, heads, reading.columns, inflates=reading.inflates)
+            try:
+                columns = regular_columns(self._buffer, heads, reading.columns, inflates=reading.inflates)
+            except BatchTooLarge:
+                middle = len(heads) // 2
+                yield from self._regular(heads.first(middle), base)
+                yield from self._regular(heads.of(slice(middle, None)), base)
+                return
         if columns is not None:
             yield Rows(columns, heads.fields["log_offset"].astype(np.int64))
             return
-        singles = [
-            self._single(bytes(self._buffer[start:stop]), base + start)
-            for start, stop in zip(heads.starts.tolist(), heads.stops.tolist(), strict=True)
-        ]
-        yield self._to_columns([row for row in singles if row is not None])
+        rows: list[dict[str, Any]] = []
+        size = 0
+        for start, stop in zip(heads.starts.tolist(), heads.stops.tolist(), strict=True):
+            row = self._single(bytes(self._buffer[start:stop]), base + start)
+            if row is None:
+                continue
+            size += len(row["body"])
+            if rows and size > BATCH_INFLATED_BYTES:
+                yield self._to_columns(rows)
+                rows, size = [], len(row["body"])
+            rows.append(row)
+        yield self._to_columns(rows)
 
     def _irregular(self, position: int, log_end: int) -> tuple[int | None, list[Rows]]:
         """Read what cannot be decoded column by column: one record, a blank, or damage. Returns the next position (None
