@@ -11,7 +11,8 @@ from typing import Annotated
 
 import msgspec
 
-Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+INT32_MAX = (1 << 31) - 1
+Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=INT32_MAX)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 """Ranges of Java's int and long."""
 ENUM = "enum"

@@ -24,6 +24,7 @@ from tandemq.codec.remoting.requests import SendBackFields, read_fields
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
+from tandemq.model.java_types import INT32_MAX
 from tandemq.model.message import StoredMessage, encode_properties
 from tandemq.model.topic import Permission, dead_letter_topic, retry_topic
 from tandemq.storage.store import Store
@@ -140,7 +141,7 @@ class SendBackProcessor:
             born_host=pack_host(message.born_host),
             store_ms=now.wall_ms,
             store_host=pack_host(self._registration.address or "127.0.0.1:0"),
-            reconsume_times=message.reconsume_times + 1,
+            reconsume_times=min(message.reconsume_times + 1, INT32_MAX),  # a producer may have set any
         )
         answer = None if command.is_oneway else encode_command(command.answer(ResponseCode.SUCCESS))
         self._send.acks.append((link.number, answer, offset + size, self._role.is_elect, 1))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from tandemq.broker.connections.connection import pack_host
 from tandemq.codec.record.record import decode_message, parse_record
 from tandemq.errors import ProtocolError
+from tandemq.model.java_types import INT32_MAX
 from tandemq.model.message import (
     DELAY,
     PRODUCER_GROUP,
@@ -131,7 +132,12 @@ def decode_half(data: bytes) -> HalfMessage:
     message = decode_message(data, 0, len(data), inflates=False)
     name = message.properties.get(REAL_TOPIC, "")
     queue_id = _number(message.properties.get(REAL_QID, ""))
-    if topic_name_error(name) is not None or queue_id is None or message.sys_flag & TRANSACTION_MASK:
+    if (
+        topic_name_error(name) is not None
+        or queue_id is None
+        or queue_id > INT32_MAX
+        or message.sys_flag & TRANSACTION_MASK
+    ):
         raise ProtocolError(f"the record at log offset {message.log_offset} is no half message")
     return HalfMessage(message, data[record.body_start : record.body_end], name, queue_id)
 

@@ -3,6 +3,7 @@
 Source: docs/reference/requests.md, "administration".
 """
 
+from tandemq.model.java_types import INT32_MAX
 from tandemq.model.text import brief
 from tandemq.model.topic import TopicConfig, filter_type_error
 
@@ -10,7 +11,6 @@ QUEUES_MAX = 16_384
 """Maximum number of queues of one topic on one broker."""
 PERMISSIONS_MAX = 15
 SLAVE_REMARK = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
-_INT32_MAX = (1 << 31) - 1
 
 
 def topic_config_problem(config: TopicConfig, *, queues_min: int) -> str | None:
@@ -20,6 +20,6 @@ def topic_config_problem(config: TopicConfig, *, queues_min: int) -> str | None:
             return f"topic {config.topic_name} cannot have {nums} queues; {queues_min} to {QUEUES_MAX} are allowed"
     if not 0 <= config.perm <= PERMISSIONS_MAX:
         return f"{config.perm} is not a permission; 4 is read, 2 is write, 6 is both"
-    if not 0 <= config.topic_sys_flag <= _INT32_MAX:
-        return f"topicSysFlag {brief(config.topic_sys_flag, 32)} is outside 0 to {_INT32_MAX}"
+    if not 0 <= config.topic_sys_flag <= INT32_MAX:
+        return f"topicSysFlag {brief(config.topic_sys_flag, 32)} is outside 0 to {INT32_MAX}"
     return filter_type_error(config.topic_filter_type)

@@ -25,7 +25,9 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import (
     CLUSTER,
+    NAME_VALUE_SEPARATOR,
     PRODUCER_GROUP,
+    PROPERTY_SEPARATOR,
     TAGS,
     TIMER_DELETE,
     TIMER_DELIVER_MS,
@@ -103,6 +105,8 @@ class TimerProcessor:
             handle = decode_handle(fields.recall_handle)
         except ProtocolError as error:
             raise SendRefused(ResponseCode.ILLEGAL_OPERATION, str(error)) from error
+        if NAME_VALUE_SEPARATOR in fields.producer_group or PROPERTY_SEPARATOR in fields.producer_group:
+            raise SendRefused(ResponseCode.ILLEGAL_OPERATION, "recall failed, the producer group is no name")
         if handle.topic != fields.topic:
             raise SendRefused(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
         if handle.broker_name != config.broker_name:

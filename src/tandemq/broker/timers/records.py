@@ -14,6 +14,7 @@ from tandemq.codec.record.record import Record, decode_message, unpack_head
 from tandemq.engine import timer_copies, timer_heads
 from tandemq.engine.python import TimerRow
 from tandemq.errors import OffsetGone, ProtocolError
+from tandemq.model.java_types import INT32_MAX
 from tandemq.model.message import (
     REAL_QID,
     REAL_TOPIC,
@@ -217,7 +218,7 @@ def read_timed(store: Store, queue: ConsumeQueue, queue_offset: int) -> TimedMes
     message = decode_message(data, 0, len(data), inflates=False)
     head = head_of(record, message.properties, message.prepared_offset - 1)
     queue_id = message.properties.get(REAL_QID, "0")
-    if not _is_number(queue_id) or int(queue_id) > 0x7FFFFFFF:
+    if not _is_number(queue_id) or int(queue_id) > INT32_MAX:
         raise NoTimedMessage(f"{REAL_QID}={queue_id:.32} is no number of a queue")
     body = data[record.body_start : record.body_end]
     return TimedMessage(head, message, body, int(queue_id), record.log_offset, record.size)

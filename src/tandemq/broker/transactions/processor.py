@@ -23,7 +23,7 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import SysFlag
-from tandemq.model.topic import HALF_TOPIC
+from tandemq.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -184,6 +184,11 @@ class TransactionProcessor:
         if data is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"there is no message {fields.msg_id} in this log")
         half = decode_half(data)
+        if half.message.topic not in (HALF_TOPIC, CHECK_MAX_TIME_TOPIC):  # any producer can set the same properties
+            return command.answer(
+                ResponseCode.SYSTEM_ERROR,
+                remark=f"{fields.msg_id} is a message of {half.message.topic}, no half message",
+            )
         if half.message.topic == HALF_TOPIC and self._is_known(half.message.queue_offset):
             return command.answer(
                 ResponseCode.SYSTEM_ERROR, remark="the transaction is open, or was ended: it needs no resuming"

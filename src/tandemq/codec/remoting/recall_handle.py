@@ -11,6 +11,7 @@ from binascii import Error as Base64Error
 from typing import NamedTuple
 
 from tandemq.errors import ProtocolError
+from tandemq.model.message import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 
 HANDLE_BYTES_MAX = 4096
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}\Z")
@@ -42,6 +43,8 @@ def decode_handle(text: str) -> RecallHandle:
         version, topic, broker_name, time_ms, unique_key = urlsafe_b64decode(text.encode()).decode().split(" ")
         if version != "v1" or not _NUMBER.match(time_ms) or not unique_key:
             raise ValueError("a version, topic, broker, time and key are expected")
+        if NAME_VALUE_SEPARATOR in unique_key or PROPERTY_SEPARATOR in unique_key:
+            raise ValueError("its key has a character that separates properties")
     except (Base64Error, ValueError) as error:
         raise ProtocolError(f"recall handle is invalid: {error}") from error
     return RecallHandle(topic, broker_name, int(time_ms), unique_key)

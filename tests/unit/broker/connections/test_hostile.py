@@ -146,6 +146,17 @@ def test_delayed_message_with_a_body_that_cannot_be_inflated_is_delivered(tmp_pa
     assert b"no zlib" in found.body
 
 
+def test_message_with_the_most_deliveries_goes_to_the_dead_letters(tmp_path: Path) -> None:
+    """A producer may set any number of deliveries; consumers must be able to send the message back nevertheless."""
+    broker = Harness(tmp_path)
+    sent = send_with(broker, j=(1 << 31) - 1)
+    fields = {"offset": int(sent.fields["msgId"][16:], 16), "group": "group", "delayLevel": 0, "originMsgId": ""}
+    assert broker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields).code == ResponseCode.SUCCESS
+    found = broker.pull("%DLQ%group")
+    assert found is not None
+    assert [message.reconsume_times for message in messages_in(found)] == [(1 << 31) - 1]
+
+
 @pytest.mark.parametrize(
     ("code", "body"),
     [

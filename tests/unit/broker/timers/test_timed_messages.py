@@ -361,8 +361,8 @@ def test_messages_taken_before_the_table_is_read_are_counted(tmp_path: Path) -> 
     assert metrics.by_topic() == metrics.enqueued_total == {"TopicA": 1}
 
 
-def recall(broker: Harness, handle: str, topic: str = "TopicA") -> Command:
-    fields = {"producerGroup": "producers", "topic": topic, "recallHandle": handle}
+def recall(broker: Harness, handle: str, topic: str = "TopicA", group: str = "producers") -> Command:
+    fields = {"producerGroup": group, "topic": topic, "recallHandle": handle}
     return broker.ask(RequestCode.RECALL_MESSAGE, fields)
 
 
@@ -406,8 +406,12 @@ def test_recall_that_cannot_be_is_refused(tmp_path: Path) -> None:
         (encode_handle("TopicA", "broker-a", out_ms, ""), "TopicA", ResponseCode.ILLEGAL_OPERATION),
         (encode_handle("TopicA", "broker-a", broker.now.wall_ms - 1, "K1"), "TopicA", ResponseCode.ILLEGAL_OPERATION),
         (encode_handle("TopicA", "broker-a", out_ms + 259_200_000, "K"), "TopicA", ResponseCode.ILLEGAL_OPERATION),
+        (encode_handle("TopicA", "broker-a", out_ms, "K1\x02REAL_QID\x017"), "TopicA", ResponseCode.ILLEGAL_OPERATION),
     ):
         assert recall(broker, handle, topic).code == code, handle
+    assert recall(broker, encode_handle("TopicA", "broker-a", out_ms, "K1"), group="p\x02REAL_QID\x017").code == (
+        ResponseCode.ILLEGAL_OPERATION
+    )
     broker.pass_time(7_000)
     assert len(delivered(broker)) == 1
 

@@ -18,7 +18,7 @@ from tandemq.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.json_tables import load_table
 from tests.spec import spec
-from tests.unit.broker.harness import CLIENT, Harness
+from tests.unit.broker.harness import CLIENT, Harness, send_fields
 from tests.unit.broker.transactions.producer import (
     COMMIT,
     GROUP,
@@ -378,6 +378,27 @@ def test_resumed_transaction_is_checked_again(tmp_path: Path) -> None:
     assert [message.body for message in delivered(broker)] == [b"one"]
     for wrong in ("zz", parked.offset_message_id[:-2] + "00"):
         assert broker.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": wrong}).code == 1
+
+
+@pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "ReadOnly"])
+def test_message_that_only_looks_like_a_half_message_cannot_be_resumed(tmp_path: Path, topic: str) -> None:
+    """Else its commit would write to a topic that accepts no messages."""
+    broker = checking(tmp_path)
+    properties = {"REAL_TOPIC": topic, "REAL_QID": "0", "PGROUP": GROUP, "UNIQ_KEY": "K1"}
+    sent = broker.ask(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA", 1, properties), b"x")
+    answer = broker.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": sent.fields["msgId"]})
+    assert (answer.code, "is a message of TopicA, no half message" in (answer.remark or "")) == (1, True)
+    assert (HALF_TOPIC, 0) not in broker.node.store.queues
+
+
+def test_parked_message_for_a_queue_that_no_topic_can_have_cannot_be_resumed(tmp_path: Path) -> None:
+    broker = checking(tmp_path)
+    half(broker)
+    like = at_offset(broker, HALF_TOPIC, 0)
+    append_as_java(broker, like, CHECK_MAX_TIME_TOPIC, b"x", **like.properties | {"REAL_QID": str(1 << 31)})
+    parked = at_offset(broker, CHECK_MAX_TIME_TOPIC, 0)
+    answer = broker.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": parked.offset_message_id})
+    assert (answer.code, "is no half message" in (answer.remark or "")) == (1, True)
 
 
 def test_late_commit_of_a_transaction_that_was_given_up(tmp_path: Path) -> None:
