@@ -92,7 +92,9 @@ class SendBackProcessor:
                 ResponseCode.NO_PERMISSION, remark=f"the topic[{topic.config.topic_name}] sending message is forbidden"
             )
         log_offset = self._store(link, command, data, message, topic, queue_id, level, now)
-        origin = message.properties.get("RETRY_TOPIC", message.topic)
+        origin = message.properties.get("RETRY_TOPIC", "")
+        if self._topics.get(origin) is None:  # of a first delivery; or a producer has set another text
+            origin = message.topic
         if topic.config.topic_name == dead_letter_topic(fields.group):
             self._send.dead_letters.note(
                 fields.group, origin, message.properties, message.reconsume_times, log_offset, now.mono_ms

@@ -10,7 +10,7 @@ from tandemq.broker.maintenance import stats
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tests.spec import spec
-from tests.unit.broker.harness import Harness, messages_in
+from tests.unit.broker.harness import Harness, messages_in, send_fields
 
 
 def counter(broker: Harness, name: str, key: str) -> Any:
@@ -64,6 +64,15 @@ def test_messages_sent_back_are_counted(tmp_path: Path) -> None:
     assert broker.ask(Code.CONSUMER_SEND_MSG_BACK, fields).code == ResponseCode.SUCCESS
     broker.pass_time(10_000)
     assert counter(broker, "SNDBCK_PUT_NUMS", "TopicA@group")["statsMinute"]["sum"] == 1
+
+
+def test_text_that_a_producer_calls_the_topic_of_a_message_is_counted_for_the_real_one(tmp_path: Path) -> None:
+    """It can be 30 KiB long, and another one for each message."""
+    broker = Harness(tmp_path)
+    sent = broker.ask(Code.SEND_MESSAGE_V2, send_fields("TopicA", properties={"RETRY_TOPIC": "x" * 30_000}), b"one")
+    fields = {"offset": int(sent.fields["msgId"][16:], 16), "group": "group", "delayLevel": 0, "originMsgId": ""}
+    assert broker.ask(Code.CONSUMER_SEND_MSG_BACK, fields).code == ResponseCode.SUCCESS
+    assert broker.node.stats.total("SNDBCK_PUT_NUMS", "TopicA@group") == 1
 
 
 def test_minute_hour_and_day_are_spans_of_their_own(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tandemq.broker.connections.connection import pack_host
 from tandemq.broker.state.topics import Topic, internal_topic
-from tandemq.codec.record.record import decode_messages
+from tandemq.codec.record.record import HEAD_V4, decode_messages, encode_record, message_id
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -389,6 +389,41 @@ def test_message_that_only_looks_like_a_half_message_cannot_be_resumed(tmp_path:
     answer = broker.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": sent.fields["msgId"]})
     assert (answer.code, "is a message of TopicA, no half message" in (answer.remark or "")) == (1, True)
     assert (HALF_TOPIC, 0) not in broker.node.store.queues
+
+
+@pytest.mark.parametrize("topic", [HALF_TOPIC, CHECK_MAX_TIME_TOPIC])
+def test_bytes_in_a_body_that_look_like_a_half_message_are_none(tmp_path: Path, topic: str) -> None:
+    """Else a producer could write to any topic, and end the transactions of others."""
+    broker = checking(tmp_path)
+    half(broker, b"of another producer")
+    log_offset = broker.node.store.log.written_end + HEAD_V4.size
+    properties = {"REAL_TOPIC": "SCHEDULE_TOPIC_XXXX", "REAL_QID": "0", "PGROUP": GROUP, "UNIQ_KEY": "K1"}
+    body = encode_record(
+        topic=topic.encode(),
+        queue_id=0,
+        queue_offset=0,
+        log_offset=log_offset,
+        body=b"evil",
+        properties=encode_properties(properties).encode(),
+        flag=0,
+        sys_flag=0,
+        born_ms=broker.now.wall_ms,
+        born_host=pack_host("10.0.0.9:1"),
+        store_ms=broker.now.wall_ms,
+        store_host=pack_host("127.0.0.1:10911"),
+    )
+    broker.ask(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA", 1), body)
+    assert broker.node.store.record_at(log_offset) == body
+    if topic == HALF_TOPIC:
+        refused = end(broker, 0, COMMIT, commitLogOffset=log_offset)
+    else:
+        wanted = {"msgId": message_id(pack_host("127.0.0.1:10911"), log_offset)}
+        refused = broker.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, wanted)
+    assert refused.code == 1
+    assert ("SCHEDULE_TOPIC_XXXX", 0) not in broker.node.store.queues
+    assert broker.node.store.queues[HALF_TOPIC, 0].max_offset == 1
+    assert end(broker, 0, COMMIT).code == OK
+    assert delivered(broker)[-1].body == b"of another producer"
 
 
 def test_parked_message_for_a_queue_that_no_topic_can_have_cannot_be_resumed(tmp_path: Path) -> None:
