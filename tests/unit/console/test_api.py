@@ -15,6 +15,7 @@ from tandemq.console.api.openapi import document
 from tandemq.console.api.operation import Operation
 from tandemq.console.api.routes import OPERATIONS
 from tandemq.console.app import build_app
+from tandemq.console.operations import dead_letters
 from tandemq.console.pipeline_files import PipelinePaths
 from tandemq.console.services import API_BURST, REFUSED_BURST, Console, ConsoleSettings, wall_ms
 from tandemq.errors import NotConnected, OutcomeUnknown, RemoteError
@@ -434,6 +435,19 @@ def test_dead_letters_are_read_in_parts_and_sent_again(api: Api, cluster: FakeAd
     assert is_problem(program.call("POST", f"{path}/resend", json={"letters": {"kind": "all", "confirm": "x"}}), 422)
     gone = {"letters": {"kind": "chosen", "places": ["broker-a/0@99"]}}
     assert is_problem(program.call("POST", f"{path}/resend", json=gone), 404)
+
+
+def test_dead_letters_that_are_too_large_together_are_left(
+    api: Api, cluster: FakeAdmin, producer: FakeProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a group can be millions; only what is sent is held."""
+    monkeypatch.setattr(dead_letters, "SENT_BYTES_MAX", 1_000)
+    topic = "%DLQ%billing"
+    cluster.configs[topic] = {"broker-a": TopicConfig(topic, 1, 1)}
+    cluster.messages += [stored(topic, n, b"x" * size) for n, size in enumerate((2_000, 1, 1))]
+    everything = {"letters": {"kind": "all", "confirm": "billing"}}
+    result = api("operator").call("POST", "/consumer-groups/billing/dead-letters/resend", json=everything).json()
+    assert (len(result["items"]), result["left"], len(producer.sent)) == (1, 2, 1)
 
 
 MEMBERS = [{"id": 0, "role": "master"}, {"id": 1, "role": "slave", "permission": "READ", "weight": 50}]

@@ -1,10 +1,20 @@
 """Messages: found, shown without effect of their content, sent again; no address of a user is connected to."""
 
+import asyncio
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
-from tandemq.console.cluster.messages import RESENT_FROM, copy_of, shown_body
+from tandemq.client.aio.admin import Admin
+from tandemq.console.cluster.messages import (
+    BODY_SHOWN_MAX,
+    RESENT_FROM,
+    MessageFinder,
+    copy_of,
+    listed,
+    shown_body,
+)
 from tandemq.console.services import ConsoleSettings
 from tandemq.errors import LocalError
 from tandemq.groupdb.audit import AuditEntry
@@ -104,6 +114,28 @@ def test_bodies_as_json_text_and_hex() -> None:
     shown = shown_body(stored("T", 0, bytes(range(256))))
     assert shown.kind == "hex" and shown.text.startswith("00000000  00 01 02")
     assert shown_body(stored("T", 0, b"x" * 100_000)).is_cut
+
+
+@pytest.mark.parametrize("begin", [b"", b"x", b"xx", b"xxx"])
+def test_list_keeps_the_part_of_a_body_that_is_shown(begin: bytes) -> None:
+    """Bodies of a few kilobytes as stored may be of 64 MiB each."""
+    body = begin + "\N{GRINNING FACE}".encode() * (1 << 20)
+    kept = listed(stored("T", 0, body)).body
+    assert BODY_SHOWN_MAX - 4 < len(kept) <= BODY_SHOWN_MAX
+    assert body.startswith(kept) and shown_body(stored("T", 0, kept)).kind == "text"
+    assert listed(stored("T", 0, b"short")).body == b"short"
+    assert len(listed(stored("T", 0, b"\x80" * 100_000)).body) > BODY_SHOWN_MAX - 5
+
+
+def test_lists_hold_no_large_bodies(cluster: FakeAdmin) -> None:
+    cluster.messages = [stored("Orders", n, b"x" * 1_000_000) for n in range(5)]
+
+    async def found() -> list[int]:
+        finder = MessageFinder(cast("Admin", cluster))
+        some = await finder.newest("Orders", 5) + await finder.by_time("Orders", 0)
+        return [len(one.message.body) for one in some]
+
+    assert asyncio.run(found()) == [BODY_SHOWN_MAX] * 10
 
 
 def test_copy_has_body_keys_and_properties_of_its_own() -> None:

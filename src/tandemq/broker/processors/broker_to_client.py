@@ -28,6 +28,8 @@ from tandemq.storage.store import Store
 
 TIMEOUT_MS = 10_000
 STATUS_TIMEOUT_MS = 5_000
+STATUS_BYTES_MAX = 4 << 20
+"""Maximum size of the offsets that the clients of a group report together; those of further clients are left out."""
 
 
 @dataclass(slots=True)
@@ -37,6 +39,8 @@ class _StatusAnswer:
     missing: int
     """Number of clients that have not responded yet."""
     table: dict[str, dict[Raw, Any]] = field(default_factory=dict)
+    room: int = field(default_factory=lambda: STATUS_BYTES_MAX)
+    """Bytes that may still be reported."""
 
 
 class Broker2ClientProcessor:
@@ -131,7 +135,9 @@ class Broker2ClientProcessor:
 
         def on_answer(client_id: str, answer: Command | Missing, _now: Now) -> None:
             status.missing -= 1
-            offsets = _reported_offsets(answer)
+            if not isinstance(answer, Missing):
+                status.room -= len(answer.body)
+            offsets = _reported_offsets(answer) if status.room >= 0 else None
             if offsets is not None:
                 status.table[client_id] = offsets
             if not status.missing:

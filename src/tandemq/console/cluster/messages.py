@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from tandemq.client.admin.queries import FAR_FUTURE_MS
 from tandemq.client.aio.admin import Admin
 from tandemq.codec.record.record import parse_message_id
@@ -117,23 +119,24 @@ class MessageFinder:
         return None if one is None else FoundMessage(queue.broker_name, one)
 
     async def by_time(self, topic: str, wall_ms: int, end_ms: int = FAR_FUTURE_MS) -> list[FoundMessage]:
-        """Return the first messages of a topic stored from a time on, oldest first."""
+        """Return the first messages of a topic stored from a time on, oldest first; `listed`."""
         route = await self._admin.topic_route(topic)
         found: list[FoundMessage] = []
         for queue in sorted(route.subscribe_queues())[:QUEUES_MAX]:
             offset = await self._admin.offset_by_time(queue, wall_ms)
             if offset < (await self._admin.bounds(queue)).end:
                 some = await self._admin.messages_from(queue, offset)
-                found += [FoundMessage(queue.broker_name, one) for one in some if wall_ms <= one.store_ms <= end_ms]
+                wanted = [one for one in some if wall_ms <= one.store_ms <= end_ms]
+                found += [FoundMessage(queue.broker_name, listed(one)) for one in wanted]
         found.sort(key=lambda one: (one.message.store_ms, one.message.log_offset))
         return found[:FOUND_MAX]
 
     async def newest(self, topic: str, count: int) -> list[FoundMessage]:
-        """Return the newest messages of a topic, newest first: at most `count`."""
+        """Return the newest messages of a topic, newest first: at most `count`; `listed`."""
         return list(reversed((await self.range_of(topic, -count, count))[-count:]))
 
     async def range_of(self, topic: str, start: int, count: int) -> list[FoundMessage]:
-        """Return messages of each queue of a topic, by store time.
+        """Return messages of each queue of a topic, by store time; `listed`.
 
         Args:
             start: offset of the first one in each queue; negative: from the end of the queue.
@@ -149,10 +152,21 @@ class MessageFinder:
                 some = await self._admin.messages_from(queue, at, end - at)
                 if not some:
                     break
-                found += [FoundMessage(queue.broker_name, one) for one in some if one.queue_offset < end]
+                found += [FoundMessage(queue.broker_name, listed(one)) for one in some if one.queue_offset < end]
                 at = some[-1].queue_offset + 1
         found.sort(key=lambda one: (one.message.store_ms, one.message.log_offset))
         return found
+
+
+def listed(one: StoredMessage) -> StoredMessage:
+    """Return a message for a list, with at most `BODY_SHOWN_MAX` bytes of its body: those of all queues together may be
+    of gigabytes, if they are stored compressed."""
+    if len(one.body) <= BODY_SHOWN_MAX:
+        return one
+    end = BODY_SHOWN_MAX
+    while end > BODY_SHOWN_MAX - 4 and one.body[end] & 0xC0 == 0x80:  # within a character
+        end -= 1
+    return replace(one, body=one.body[:end])
 
 
 def copy_of(one: StoredMessage, topic: str = "") -> Message:

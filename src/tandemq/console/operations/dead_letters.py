@@ -1,7 +1,8 @@
 """Dead letters of a consumer group: read one after the other, and sent again.
 
 A dead letter is sent again to the group's retry topic, so that only this group gets it, not the other groups of the
-original topic. One request sends at most `SENT_MAX`, at the rate of the console's settings, and reports each outcome.
+original topic. One request sends at most `SENT_MAX`, and `SENT_BYTES_MAX` of bodies, at the rate of the console's
+settings, and reports each outcome.
 """
 
 import json
@@ -19,6 +20,8 @@ from tandemq.model.message import MessageQueue
 from tandemq.model.topic import dead_letter_topic, retry_topic
 
 SENT_MAX = 500
+SENT_BYTES_MAX = 64 << 20
+"""Of the bodies of one request's letters, or one letter; more are left, like those beyond `SENT_MAX`."""
 PART = 32
 
 
@@ -110,19 +113,27 @@ async def resend(console: Console, by: Actor, group: str, places: Sequence[str] 
     config = (await console.admin.groups()).get(group)
     if config is not None and config.retry_max_times <= 0:
         raise LocalError("this group has no retries: a copy in its retry topic would be a dead letter again at once")
-    if places is None:
-        found = [one async for one in letters(console, group)]
-    else:
-        found = [await _chosen(console, dead_letter_topic(group), text) for text in places]
+    found: list[FoundMessage] = []
+    left = size = 0
+    async for one in letters(console, group) if places is None else _chosen_ones(console, group, places):
+        size += len(one.message.body)
+        if len(found) < SENT_MAX and (size <= SENT_BYTES_MAX or not found):
+            found.append(one)
+        else:
+            size, left = SENT_BYTES_MAX + 1, left + 1
     if not found:
         raise ConfigError("choose at least one message")
-    left, found = max(0, len(found) - SENT_MAX), found[:SENT_MAX]
     texts = [place_of(one).text for one in found]
     async with console.audited(by, "dead_letters.resend", group, before=json.dumps(texts)):
         resent = await _send(console, found, retry_topic(group))
         if all(one.why for one in resent):
             raise LocalError(f"no message was sent: {resent[0].why}")
     return Resent(resent, left)
+
+
+async def _chosen_ones(console: Console, group: str, places: Sequence[str]) -> AsyncIterator[FoundMessage]:
+    for text in places:
+        yield await _chosen(console, dead_letter_topic(group), text)
 
 
 async def _chosen(console: Console, topic: str, text: str) -> FoundMessage:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.broker.connections import client_requests
+from tandemq.broker.processors import broker_to_client
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
@@ -150,6 +151,21 @@ def test_offsets_of_all_members_are_collected(broker: Harness) -> None:
     assert answer is not None
     assert answer.body == f'{{"consumerTable":{{"client-7":{{{QUEUE}:12}}}}}}'.encode()
     assert loads(answer.body)["consumerTable"] == {"client-7": {QUEUE: 12}}
+
+
+def test_offsets_that_are_too_large_together_are_left_out(broker: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group may have 10,000 members, and each may answer with the largest frame."""
+    monkeypatch.setattr(broker_to_client, "STATUS_BYTES_MAX", 1_000)
+    broker.open(8)
+    broker.heartbeat("group", {"TopicA": "*"}, link=8, client_id="client-8")
+    asked = broker.send_request(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "TopicA", "group": "group"})
+    for link, padding in ((7, 0), (8, 1_000)):
+        [request] = broker.take_requests(Code.GET_CONSUMER_STATUS_FROM_CLIENT, link=link)
+        body = f'{{"messageQueueTable":{{{QUEUE}:12}},"padding":"{"x" * padding}"}}'
+        broker.reply(request, link=link, body=body.encode())
+    answer = broker.answer_to(asked)
+    assert answer is not None
+    assert list(loads(answer.body)["consumerTable"]) == ["client-7"]
 
 
 def test_offsets_of_one_member_are_requested_only_from_it(broker: Harness) -> None:
