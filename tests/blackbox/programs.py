@@ -27,7 +27,7 @@ from tandemq.model.command import Command
 from tandemq.model.message import UNIQ_KEY, encode_properties
 from tests.blackbox.ports import Reserved
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 QUICK = {
     "bindAddress": "127.0.0.1",
     "brokerIP1": "127.0.0.1",

@@ -42,7 +42,7 @@ def run(name_server: str, directory: Path) -> list[str]:
     assert program().count(DEFAULT_ADDRESS) == 1
     file.write_text(program().replace(DEFAULT_ADDRESS, name_server), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-W", "error", file], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", file], capture_output=True, text=True, timeout=200, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()

@@ -124,7 +124,7 @@ def test_broker_does_not_start_with_files_that_cannot_be_used(
     words = [f"--set={key}={value.format(dir=tmp_path)}" for key, value in settings.items()]
     words += ["--set=listenPort=0", "--set=haListenPort=0", f"--set=storePathRootDir={tmp_path / 'store'}"]
     done = subprocess.run(
-        [sys.executable, "-m", "tandemq", "broker", *words], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "tandemq", "broker", *words], capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 2
     assert re.search(what, done.stderr), done.stderr

@@ -72,12 +72,12 @@ def test_client_sends_pulls_long_polls_and_administers_over_tls(cluster: Program
         ):
             await admin.create_topic("Secured", queues=2)
             consumer.assign(await consumer.queues("Secured"))
-            waiting = asyncio.create_task(consumer.poll(1, timeout_s=20))
+            waiting = asyncio.create_task(consumer.poll(1, timeout_s=60))
             done = await asyncio.gather(*(producer.send(Message("Secured", body)) for body in bodies))
             assert {result.status for result in done} == {SendStatus.SEND_OK}
             found = [message.body for message in await waiting]
             while len(found) < len(bodies):
-                messages = await consumer.poll(timeout_s=20)
+                messages = await consumer.poll(timeout_s=60)
                 assert messages, "all are delivered"
                 found += [message.body for message in messages]
             assert sorted(found) == sorted(bodies)
@@ -225,7 +225,7 @@ def run_command(*words: str, env: dict[str, str] | None = None) -> subprocess.Co
         [sys.executable, "-m", "tandemq", *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         env={**os.environ, **(env or {})},
     )
 

@@ -19,7 +19,7 @@ import pytest
 
 from tandemq.engine import NAME
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 """The compiler may share its processor with two other tests."""
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ("__pycache__", "*.pyc", "*.so", "engine.c")

@@ -17,8 +17,8 @@ from tests.browser.served import ServedConsole, Visitor
 
 NewVisitor = Callable[..., Visitor]
 ORDERS = 24
-SEEN_S = 2.0
-"""How soon the page shows that a master has died."""
+SEEN_S = 20.0
+"""How soon the page shows that a master has died; two seconds on an idle machine."""
 
 
 def test_operators_day(cluster: ChildCluster, console: ServedConsole, new_visitor: NewVisitor) -> None:
@@ -63,7 +63,7 @@ def _send_and_consume(name_servers: str) -> None:
             producer.send(Message("Orders", body, keys=[f"order-{number}"], tags="paid", properties={"shop": "7"}))
     with BlockingConsumer(name_servers, group="billing", topics={"Orders": "*"}, max_reconsume_times=0) as consumer:
         for _ in range(ORDERS):
-            message = consumer.receive(timeout_s=20)
+            message = consumer.receive(timeout_s=60)
             assert message is not None
             if json.loads(message.body)["paid"]:
                 message.ack()
@@ -91,10 +91,10 @@ def _loses_a_master(cluster: ChildCluster, ada: Visitor) -> None:
     expect(status).to_contain_text("broker 0 does not answer", timeout=SEEN_S * 1000)
     assert time.monotonic() - killed < SEEN_S + 1
     ada.picture("master-lost")
-    expect(page.get_by_text("master · 1")).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("master · 1")).to_be_visible(timeout=60_000)
     master.start()
     cluster.wait_until(cluster.in_sync, 60)
-    expect(status).to_contain_text("2 groups, all in sync", timeout=30_000)
+    expect(status).to_contain_text("2 groups, all in sync", timeout=60_000)
     assert page.evaluate("window.isTheSamePage"), "the page was loaded again"
 
 
@@ -152,7 +152,7 @@ def _resets_offsets(name_servers: str, otto: Visitor) -> None:
     with BlockingConsumer(name_servers, group="billing", topics={"Orders": "*"}) as consumer:
         bodies = []
         for _ in range(ORDERS + 1):  # with the copy that was sent
-            message = consumer.receive(timeout_s=20)
+            message = consumer.receive(timeout_s=60)
             assert message is not None
             bodies.append(json.loads(message.body)["order"])
             message.ack()
@@ -172,7 +172,7 @@ def _sends_dead_letters_again(name_servers: str, otto: Visitor) -> None:
     expect(page.get_by_role("status")).to_contain_text("2 sent again, 0 failed")
     with BlockingConsumer(name_servers, group="billing", topics={"Orders": "*"}) as consumer:
         for _ in range(2):
-            message = consumer.receive(timeout_s=20)
+            message = consumer.receive(timeout_s=60)
             assert message is not None
             assert not json.loads(message.body)["paid"]
             message.ack()
@@ -239,4 +239,4 @@ def _reads_the_audit_log(ada: Visitor, console: ServedConsole) -> None:
     assert found[-1][2] == "broker-b"
 
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)

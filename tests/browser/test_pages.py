@@ -50,7 +50,7 @@ FOR_ADMINS = (
     "/users",
 )
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def sent(cluster: ChildCluster) -> Iterator[SendResult]:
             trace=True,
         ) as consumer:
             for number in range(9):
-                message = consumer.receive(timeout_s=20)
+                message = consumer.receive(timeout_s=60)
                 assert message is not None
                 message.retry() if number % 2 else message.ack()
         yield result

@@ -9,7 +9,7 @@ from tests.clusters.nodes import Nodes
 from tests.clusters.page import blocks
 from tests.spark.logs import LogWriter
 
-SECONDS_MAX = 900
+SECONDS_MAX = 2_400
 RECORDS = 4_000
 SEGMENT_BYTES = 1 << 16
 """Of the files of the log, so that it has many."""

@@ -41,8 +41,8 @@ spark.sql.codegen.wholeStage false
 spark.driver.extraJavaOptions {SMALL_JVM}
 spark.executor.extraJavaOptions {SMALL_JVM}
 """
-START_S = 240
-RUN_S = 420
+START_S = 600
+RUN_S = 900
 """Time limits for a machine that is busy; idle ones need a tenth."""
 
 

@@ -39,9 +39,16 @@ class Killer:
 
     def _kill(self, victims: Callable[[], list[int]], moment: Moment, what: str) -> None:
         """Wait for a moment and for a process, then kill it; the job must not have ended."""
-        wait_until(lambda: self._has_ended() or (moment() and bool(victims())), what, seconds=RUN_S)
-        assert not self._has_ended(), f"ended before {what}: {self._log.read_text()[-4_000:]}"
-        os.kill(victims()[0], signal.SIGKILL)
+
+        killed: list[int] = []
+
+        def is_done() -> bool:
+            if not self._has_ended() and moment():
+                killed.extend(filter(_is_killed, victims()[:1]))
+            return bool(killed) or self._has_ended()
+
+        wait_until(is_done, what, seconds=RUN_S)
+        assert killed, f"ended before {what}: {self._log.read_text()[-4_000:]}"
 
     def kill_python(self, moment: Moment) -> None:
         """Kill a Python worker."""
@@ -62,6 +69,15 @@ class Killer:
 
     def _has_ended(self) -> bool:
         return self.process.poll() is not None
+
+
+def _is_killed(pid: int) -> bool:
+    """Kill a process; false if it has ended by itself since it was seen."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def commits(lake: Path) -> int:
@@ -92,7 +108,7 @@ def stored(name_servers: str, topic: str, count: int) -> list[StoredMessage]:
                 consumer.seek(queue, 0)
             found: list[StoredMessage] = []
             while len(found) < count:
-                found += await consumer.poll(timeout_s=10)
+                found += await consumer.poll(timeout_s=60)
             return found
 
     return asyncio.run(read())

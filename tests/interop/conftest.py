@@ -23,6 +23,8 @@ from tests.interop.peers import (
 )
 from tests.interop.wire import wait_topic
 
+SECONDS_MAX = 1200
+"""Timeout of a test: the limits of its own waits, which say more, come first."""
 LONGEST = ("test_spark.py", "test_mqadmin_table.py")
 
 
@@ -52,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if str(item.path).startswith(here):
             item.add_marker(pytest.mark.interop)
-            item.add_marker(pytest.mark.timeout(300))
+            item.add_marker(pytest.mark.timeout(SECONDS_MAX))
 
 
 @pytest.hookimpl(wrapper=True)

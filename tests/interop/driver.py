@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
-from tests.interop.java import HERE, JavaJars, PeerError, java_command, java_executable
+from tests.interop.java import HERE, PATIENCE, JavaJars, PeerError, java_command, java_executable
 
 Event = dict[str, Any]
 
@@ -96,8 +96,10 @@ class Running:
         """Wait until `count` events are `wanted` and return those.
 
         Raises:
-            PeerError: the order ended before, or `within_s` seconds passed; the message holds the last events.
+            PeerError: the order ended before, or `within_s` times `PATIENCE` seconds passed; the message holds the last
+                events.
         """
+        within_s *= PATIENCE
         deadline = time.monotonic() + within_s
         with self._changed:
             while True:
@@ -125,6 +127,7 @@ class Running:
         Raises:
             PeerError: the order failed (its Java stack trace is in the message) or did not end in time.
         """
+        within_s *= PATIENCE
         deadline = time.monotonic() + within_s
         with self._changed:
             while not self._ended:
@@ -183,7 +186,7 @@ class JavaDriver:
         assert self._process.stdout is not None
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
-        if not self._ready.wait(within_s):
+        if not self._ready.wait(within_s * PATIENCE):
             self.close()
             raise PeerError(f"the Java driver did not start\n{self.log_tail()}")
         return self
@@ -200,10 +203,10 @@ class JavaDriver:
             assert self._process.stdin is not None
             self._process.stdin.close()
             try:
-                self._process.wait(10)
+                self._process.wait(60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-                self._process.wait(10)
+                self._process.wait(60)
             if self._reader is not None:
                 self._reader.join(5)
             self._process = None

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import IO, Any, Self
 
-from tests.interop.java import HERE, JavaJars, PeerError
+from tests.interop.java import HERE, PATIENCE, JavaJars, PeerError
 
 Event = dict[str, Any]
 _SOURCES = HERE / "go"
@@ -91,8 +91,9 @@ class GoPeer:
         """Wait for `count` events of a kind and return them.
 
         Raises:
-            PeerError: the program ended without them, or the time passed.
+            PeerError: the program ended without them, or the time, multiplied by `PATIENCE`, passed.
         """
+        within_s *= PATIENCE
         deadline = time.monotonic() + within_s
         with self._changed:
             while len(found := self.of(event)) < count:
@@ -109,8 +110,8 @@ class GoPeer:
     def result(self, within_s: float = 60) -> list[Event]:
         """Wait for the end of the run; return its events without the last."""
         self.wait("done", within_s=within_s)
-        self._process.wait(20)
-        self._reader.join(5)
+        self._process.wait(60)
+        self._reader.join(60)
         return [each for each in self.events if each["event"] not in ("done", "gone")]
 
     def end(self, within_s: float = 60) -> list[Event]:
@@ -127,7 +128,7 @@ class GoPeer:
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.wait(20)
-        self._reader.join(5)
+        self._process.wait(60)
+        self._reader.join(60)
         if self._process.stdin is not None:
             self._process.stdin.close()

@@ -57,7 +57,7 @@ class _Cluster:
 
     def serves(self) -> bool:
         """Whether the name node takes writes, and has a data node for them."""
-        with urlopen(f"http://{LOOPBACK}:{self.http_port}{_STATE}", timeout=10) as answer:
+        with urlopen(f"http://{LOOPBACK}:{self.http_port}{_STATE}", timeout=60) as answer:
             (state,) = json.load(answer)["beans"]
         return bool(state["NumLiveDataNodes"] == 1 and state["FSState"] == "Operational")
 
@@ -71,7 +71,7 @@ def hdfs(directory: Path) -> Iterator[str]:
         check=True,
         capture_output=True,
         cwd=cluster.directory,
-        timeout=120,
+        timeout=600,
     )
     with (
         Process("namenode", directory, command=lambda: cluster.command(_NAME_NODE), ready=cluster.port) as name_node,

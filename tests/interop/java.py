@@ -7,9 +7,7 @@
 
 Every process gets a home of its own (`-Duser.home`, `-Drocketmq.home.dir`), so nothing is written outside its
 directory. Standard output and error of a process go to `<directory>/<name>.log`; warnings of the broker too.
-
 Maven Central has no broker or name server 4.9.8, only client and tools. All listen on the loopback address.
-
 Environment: TANDEMQ_JAVA_CACHE (where jars are kept; default `build/java` of the repository), JAVA_HOME, MAVEN.
 """
 
@@ -39,6 +37,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 LOOPBACK = "127.0.0.1"
 _LOGGING = HERE / "conf" / "logback.xml"
+PATIENCE = 4
+"""Factor of every limit of a wait: they are written for an idle machine, and others may be busy or slow."""
 
 CLIENT_VERSIONS = ("4.9.8", "5.3.3")
 SERVER_VERSIONS = ("4.9.7", "5.3.3")
@@ -93,8 +93,9 @@ def wait_until(probe: Callable[[], T], *, what: str, within_s: float, every_s: f
     """Call `probe` until it returns something true, and return that.
 
     Raises:
-        TimeoutError: `within_s` seconds passed; the text names `what` and the last value.
+        TimeoutError: `within_s` times `PATIENCE` seconds passed; the text names `what` and the last value.
     """
+    within_s *= PATIENCE
     deadline = time.monotonic() + within_s
     pause = threading.Event()
     while True:
@@ -253,14 +254,12 @@ def java_command(
 
 def _make_home(home: Path) -> None:
     """4.9 reads its logging set-up from files below the installation, 5.x from the one a property names."""
-    conf = home / "conf"
-    conf.mkdir(parents=True, exist_ok=True)
+    (home / "conf").mkdir(parents=True, exist_ok=True)
     for name in ("broker", "namesrv", "tools"):
-        shutil.copyfile(_LOGGING, conf / f"logback_{name}.xml")
+        shutil.copyfile(_LOGGING, home / "conf" / f"logback_{name}.xml")
 
 
 # --------------------------------------------------------------------------------------------------------- processes
-
 
 live: list[Process] = []
 """Everything that was started and not reaped; a failed test shows the ends of their logs."""
@@ -335,7 +334,7 @@ class Process:
             return 0
         self._process.send_signal(signal.SIGTERM)
         try:
-            return self._reap(within_s)
+            return self._reap(within_s * PATIENCE)
         except subprocess.TimeoutExpired:
             self.kill()
             raise PeerError(f"{self.name} did not stop within {within_s:g} s\n{self.log_tail()}") from None
@@ -344,7 +343,7 @@ class Process:
         """SIGKILL, and wait until it is gone."""
         if self._process is not None:
             self._process.kill()
-            self._reap(10)
+            self._reap(60)
 
     def sigstop(self) -> None:
         """Freeze the process: connections stay open, nothing is answered."""
@@ -372,8 +371,9 @@ class Process:
 
         Raises:
             PeerError: the process ended without it.
-            TimeoutError: `within_s` seconds passed.
+            TimeoutError: `within_s` times `PATIENCE` seconds passed.
         """
+        within_s *= PATIENCE
         deadline = time.monotonic() + within_s
         seen = 0
         with self._changed:
@@ -575,8 +575,9 @@ def mqadmin(version: str, *arguments: str, home: Path, within_s: float = 60) -> 
         arguments: as on the command line, for example "topicList", "-n", "127.0.0.1:9876".
         home: a directory for its logs.
     Raises:
-        PeerError: no end within `within_s` seconds.
+        PeerError: no end within `within_s` times `PATIENCE` seconds.
     """
+    within_s *= PATIENCE
     command = java_command(
         "client",
         version,

@@ -39,7 +39,6 @@ def spark() -> Iterator[SparkSession]:
 
 
 @spec("P17", "P22", "P23", "P24", "P37")
-@pytest.mark.timeout(900)
 def test_lakes_and_logs_on_hdfs(spark: SparkSession, url: str, tandemq_broker: LocalCluster, tmp_path: Path) -> None:
     """One test, so that HDFS starts once whatever the number of workers."""
     vacuum_deletes_what_killed_tasks_and_refused_commits_have_left(url)

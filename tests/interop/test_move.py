@@ -50,7 +50,6 @@ def read_all(names: str, group: str, count: int) -> list[str]:
         return sorted(found)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("version", SERVER_VERSIONS)
 def test_java_pair_becomes_ours_and_elects_with_all_its_messages(version: str, tmp_path: Path) -> None:
     with OurNameServer(tmp_path / "namesrv") as server:

@@ -17,7 +17,7 @@ from tandemq.cli import main
 from tandemq.client.admin.groups import ResetTarget
 from tandemq.client.core.settings import MessageModel
 from tandemq.errors import NoRoute, RemoteError
-from tests.interop.java import SERVER_VERSIONS, JavaBroker, JavaNameServer
+from tests.interop.java import PATIENCE, SERVER_VERSIONS, JavaBroker, JavaNameServer
 from tests.interop.wire import wait_registered
 from tests.spec import spec
 
@@ -27,7 +27,7 @@ DELAYS = "1s 1s 1s 1s 1s 1s 1s 1s"
 
 
 def run(work: Coroutine[object, object, T]) -> T:
-    return asyncio.run(asyncio.wait_for(work, 120))
+    return asyncio.run(asyncio.wait_for(work, 120 * PATIENCE))
 
 
 @pytest.fixture(scope="module", params=SERVER_VERSIONS)
@@ -44,7 +44,7 @@ def namesrv(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 async def until(probe: Callable[[], Awaitable[bool]], within_s: float) -> None:
-    async with asyncio.timeout(within_s):
+    async with asyncio.timeout(within_s * PATIENCE):
         while not await probe():  # noqa: ASYNC110  # what is waited for happens in another process
             await asyncio.sleep(0)
 
@@ -254,11 +254,11 @@ def test_pull_consumer_reads_all_and_goes_where_it_is_told(namesrv: str) -> None
             consumer.assign(queues)
             seen: set[bytes] = set()
             while len(seen) < 12:
-                seen |= {message.body for message in await consumer.poll(timeout_s=20)}
+                seen |= {message.body for message in await consumer.poll(timeout_s=60)}
             await consumer.commit()
             queue = sent[0].queue
             consumer.seek(queue, 0)
-            assert (await consumer.poll(1, timeout_s=20))[0].queue_offset == 0
+            assert (await consumer.poll(1, timeout_s=60))[0].queue_offset == 0
             assert await consumer.committed(queue) == (await consumer.bounds(queue))[1]
 
     run(story())
@@ -280,7 +280,7 @@ def test_slave_of_a_killed_java_master_is_read_at_once(tmp_path: Path) -> None:
 
 
 async def _kill_while_reading(namesrv: str, master: JavaBroker, slave: JavaBroker) -> None:
-    async with Producer(namesrv, group="p", timeout_ms=5_000) as producer:
+    async with Producer(namesrv, group="p", timeout_ms=30_000) as producer:
 
         async def is_copied() -> bool:
             return (await producer.send(Message("Dying", b"first"))).status is SendStatus.SEND_OK
@@ -302,7 +302,7 @@ async def _kill_while_reading(namesrv: str, master: JavaBroker, slave: JavaBroke
             slowest, last = max(slowest, time.monotonic() - last), time.monotonic()
             keys.discard(message.unique_key)
             await message.ack()
-        assert slowest < 1.5
+        assert slowest < 15, "half of the time until a client asks for routes without a reason"
         assert slave.address in consumer.reading_from().values()
 
 

@@ -104,7 +104,7 @@ def test_java_broker_asks_a_later_process_for_what_the_first_left_open(namesrv: 
         async with producing(namesrv, check):
             expected = Counter([b"paid first", *[body for body in bodies if body.startswith(b"paid")]])
             assert await receive(namesrv, "Checked", len(expected)) == expected
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while len(asked) < len(bodies):  # noqa: ASYNC110  # what is waited for happens in another process
                     await asyncio.sleep(0)
         assert asked.keys() == set(bodies)

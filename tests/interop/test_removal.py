@@ -19,7 +19,6 @@ from tests.spark.messages import make_topic, numbered, send
 from tests.spec import spec
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("version", SERVER_VERSIONS)
 @spec("P22")
 def test_java_broker_accepts_a_log_with_a_removed_message(version: str, tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tandemq.spark.jobs.report import report_page
 from tests.spark.figures import MADE, figures, replicas
 from tests.spark.logs import BORN_MS, LogWriter
@@ -42,7 +40,6 @@ def test_page_is_drawn_by_a_headless_browser(tmp_path: Path) -> None:
 
 
 @spec("P14")
-@pytest.mark.timeout(300)
 def test_page_of_the_command_shows_the_figures_of_its_store(tmp_path: Path) -> None:
     writer, replica = LogWriter(tmp_path / "broker-a"), LogWriter(tmp_path / "replica")
     for one in (writer, replica):

@@ -66,7 +66,6 @@ def consume(java: JavaDriver, names: str, group: str, expected: list[str]) -> No
 
 
 @spec("L02", "L04", "L05")
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", ["ours", NEW])
 def test_logical_queues_move_between_our_broker_and_a_java_broker_and_their_stores_change_hands(
     kind: str, drivers: Callable[[str], JavaDriver], tmp_path: Path

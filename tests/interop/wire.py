@@ -77,7 +77,7 @@ def ask(
     body: bytes = b"",
     *,
     version: int = 409,
-    timeout_s: float = 5,
+    timeout_s: float = 30,
 ) -> Frame:
     """Send one request on a connection of its own and return the answer.
 

@@ -14,7 +14,7 @@ from tests.spark.s3 import S3, s3_server
 from tests.spark.short import SHORT
 from tests.spark.streams import Stream
 
-SECONDS_MAX = 240
+SECONDS_MAX = 900
 """Timeout of a test: the first one of a kind starts Python workers and compiles, on a machine that may be busy."""
 
 

@@ -17,7 +17,7 @@ from tests.spark.archiver import BATCH_BYTES
 from tests.spark.logs import LogWriter
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS_MAX = 200
+SECONDS_MAX = 800
 KILLS = 24
 RECORDS = 200
 """Records written before each driver starts."""

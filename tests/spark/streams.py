@@ -46,7 +46,7 @@ class Stream:
     def run_until(self, done: Callable[[], bool], **options: Any) -> str:
         """Run the query until a condition holds, or until it fails; returns the error text."""
         query = self.start(once=False, **options)
-        wait_until(lambda: done() or not query.isActive, "the condition holds or the query has ended", seconds=120)
+        wait_until(lambda: done() or not query.isActive, "the condition holds or the query has ended", seconds=600)
         query.stop()
         return str(query.exception() or "")
 

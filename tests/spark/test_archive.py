@@ -287,7 +287,7 @@ def test_following_archive_compacts_and_vacuums(spark: SparkSession, writer: Log
         while job.done.commits < 7:
             writer.write_many(10)
             known = job.done.commits
-            wait_until(lambda: job.done.commits > known or not query.isActive, "they are committed", seconds=60)  # noqa: B023
+            wait_until(lambda: job.done.commits > known or not query.isActive, "they are committed", seconds=300)  # noqa: B023
             assert query.isActive
     finally:
         query.stop()

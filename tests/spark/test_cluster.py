@@ -33,7 +33,7 @@ def cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
 
 
 @spec("P10")
-@pytest.mark.timeout(480)
+@pytest.mark.timeout(1_200)
 @pytest.mark.slow
 def test_jobs_on_a_cluster_survive_a_killed_executor(
     cluster: StandaloneCluster, tandemq_broker: LocalCluster, tmp_path: Path

@@ -75,7 +75,7 @@ def test_no_java_at_all_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @spec("P08")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 @pytest.mark.slow
 def test_job_runs_on_a_machine_without_java_and_prints_its_java(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path / "broker-a")

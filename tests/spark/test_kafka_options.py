@@ -33,7 +33,7 @@ TOPIC = {"subscribe": "Orders"}
 OFFSETS, TIMES = '{"Orders": {"a": {"0": 7}}}', '{"Orders": {"a": {"0": 1000}}}'
 QUEUE = MessageQueue("Orders", "a", 0)
 ROWS = StructType().add("value", BinaryType())
-SECONDS_MAX = 6
+SECONDS_MAX = 15
 """For a refused connection on a busy machine, where even 1.5 s of waiting take longer; the timeout is 30 s."""
 
 SAME: dict[str, tuple[str, dict[str, str], bool, Callable[[Any], object], object]] = {

@@ -208,7 +208,7 @@ def test_python_of_the_page_reads_a_log_and_a_lake(spark: SparkSession, tmp_path
     assert rows.count() == 90
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 @pytest.mark.slow
 def test_pipeline_is_created_run_and_updated(
     spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -316,7 +316,7 @@ def refuse_until_dead(name_servers: str, topic: str, times: int) -> None:
 
 @spec("P03")
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 @pytest.mark.tandemq(messageDelayLevel="1s 1s 1s 1s 1s 1s 1s 1s")
 def test_project_of_a_store_keeps_damage_in_bronze_and_counts_retries_and_dead_letters(
     spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path

@@ -45,7 +45,7 @@ def test_listener_reports_lag_and_volume_of_each_micro_batch(
     try:
         query = writer.option("checkpointLocation", str(tmp_path)).start()
         query.awaitTermination()
-        wait_until(lambda: bool(reports) and reports[-1].lag == 0, "the last micro-batch is reported", seconds=60)
+        wait_until(lambda: bool(reports) and reports[-1].lag == 0, "the last micro-batch is reported", seconds=300)
     finally:
         spark.streams.removeListener(listener)
     read = [report for report in reports if report.topics[0].offsets]

@@ -102,7 +102,7 @@ def test_status_other_than_send_ok_fails_a_write_that_requires_it(
         writer.option("requireSendOk", "true").save()
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1_200)
 @pytest.mark.slow
 def test_driver_killed_within_a_query_loses_nothing_and_duplicates_have_equal_keys(
     spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path

@@ -36,7 +36,7 @@ def test_order(tandemq_broker):
     from tandemq import ConsumeFrom
     with BlockingConsumer(tandemq_broker.name_servers, group="billing", topics={"Orders": "*"},
                           consume_from=ConsumeFrom.FIRST) as consumer:
-        message = consumer.receive(timeout_s=10)
+        message = consumer.receive(timeout_s=60)
         assert message.body == b"42"
         message.ack()
 """,

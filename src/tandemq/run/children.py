@@ -41,7 +41,7 @@ from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
 Setting = str | int | float | bool
 LOOPBACK = "127.0.0.1"
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 METRICS_PORT_DISTANCE = 2
 STOP_SECONDS = 20.0
 EXIT_USAGE = 2

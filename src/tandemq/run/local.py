@@ -36,7 +36,7 @@ from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
 Setting = str | int | float | bool
 LOOPBACK = "127.0.0.1"
-START_SECONDS = 10.0
+START_SECONDS = 60.0
 _POLL_SECONDS = 0.001
 _SMALL: dict[str, Setting] = {
     "bindAddress": LOOPBACK,

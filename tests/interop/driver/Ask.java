@@ -59,7 +59,7 @@ final class Ask {
                     }
                 }, timeout);
             }
-            if (!open.await(order.number("deadline_ms", 60000), TimeUnit.MILLISECONDS)) {
+            if (!open.await(order.deadlineMs(), TimeUnit.MILLISECONDS)) {
                 throw new IllegalStateException(open.getCount() + " requests without an end");
             }
             // The broker's push of the last reply is answered after the callback; without an answer the responder is told of a failure.

@@ -172,7 +172,7 @@ final class Consume {
             }
             int seen = 0;
             int count = order.number("count", 1);
-            long end = System.currentTimeMillis() + order.number("deadline_ms", 30000);
+            long end = System.currentTimeMillis() + order.deadlineMs();
             Map<MessageQueue, Long> offsets = new HashMap<>();
             while (seen < count && !order.isStopped()) {
                 if (System.currentTimeMillis() > end) {

@@ -28,7 +28,7 @@ final class Produce {
     static void run(Order order) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(order.text("group", "driver-producers"), null, order.flag("trace"), null);
         order.configure(producer);
-        producer.setSendMsgTimeout(order.number("timeout_ms", 5000));
+        producer.setSendMsgTimeout(order.number("timeout_ms", 15_000));
         limitAttempts(producer, order.number("attempt_ms", -1));
         producer.setRetryTimesWhenSendFailed(order.number("retries", 2));
         producer.setRetryTimesWhenSendAsyncFailed(order.number("retries", 2));
@@ -127,7 +127,7 @@ final class Produce {
                 producer.send(message(order, i), queue, callback);
             }
         }
-        if (!answers.await(order.number("deadline_ms", 30000), TimeUnit.MILLISECONDS)) {
+        if (!answers.await(order.deadlineMs(), TimeUnit.MILLISECONDS)) {
             throw new IllegalStateException(answers.getCount() + " asynchronous sends without an answer");
         }
     }

@@ -26,7 +26,7 @@ final class Transact {
         Map<String, Integer> checks = new ConcurrentHashMap<>();
         TransactionMQProducer producer = new TransactionMQProducer(null, order.text("group"), null, order.flag("trace"), null);
         order.configure(producer);
-        producer.setSendMsgTimeout(order.number("timeout_ms", 3000));
+        producer.setSendMsgTimeout(order.number("timeout_ms", 15_000));
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object argument) {

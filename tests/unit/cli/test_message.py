@@ -58,7 +58,7 @@ def test_interrupted_tail_has_printed_its_messages(cluster: LocalCluster, run_js
             assert process.stdout is not None
             assert process.stdout.readline().endswith(" one\n")
             process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 0
+            assert process.wait(120) == 0
         finally:
             process.kill()
 

@@ -45,7 +45,7 @@ def test_broker_prints_its_addresses_and_stops_on_a_signal(tmp_path: Path, signa
         host, port = printed["address"].split(":")
         socket.create_connection((host, int(port)), 5).close()
         process.send_signal(signal_number)
-        assert process.wait(10) == 0
+        assert process.wait(120) == 0
     assert not (tmp_path / "abort").exists()
 
 
@@ -55,7 +55,7 @@ def test_name_server_stops_when_its_standard_input_is_closed(tmp_path: Path) -> 
         assert printed["address"].startswith("127.0.0.1:")
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(10) == 0
+        assert process.wait(120) == 0
 
 
 def test_second_process_on_a_store_is_refused(tmp_path: Path, tandemq_broker: LocalCluster) -> None:
@@ -74,7 +74,7 @@ def test_second_name_server_on_a_directory_is_refused(run: Run, tmp_path: Path) 
         assert f"another process is using {tmp_path}" in printed
         assert "give this one a directory of its own: kvConfigPath" in printed
         first.send_signal(signal.SIGTERM)
-        assert first.wait(10) == 0
+        assert first.wait(120) == 0
     with started(*words) as (_, told_again):
         assert told_again["address"]
 

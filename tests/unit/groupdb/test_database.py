@@ -98,7 +98,7 @@ def test_no_concurrent_change_is_lost(url: str) -> None:
             return GroupConfig(Mode.ELECT, (*members, GroupMember(broker_id, Role.SLAVE)))
 
         try:
-            start.wait(10)
+            start.wait(60)
             with GroupDatabase(url) as database:
                 database.change("main", "broker-a", with_me, wall_ms=broker_id)
         except (LocalError, NetworkError) as error:

@@ -182,5 +182,5 @@ def running(broker: FakeBroker) -> Iterator[FakeBroker]:
         yield broker
     finally:
         stopping.set()
-        thread.join(5)
+        thread.join(60)
         broker.listener.close()

@@ -36,7 +36,7 @@ def master(stream: bytes, pieces: int) -> Iterator[tuple[str, list[int]]]:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield f"127.0.0.1:{listener.getsockname()[1]}", reports
-        thread.join(5)
+        thread.join(60)
 
 
 @pytest.mark.parametrize("pieces", [1, 5, 12, 13, 700, 100_000])

@@ -134,7 +134,7 @@ def test_producer_uses_a_group_again_as_soon_as_it_has_a_new_master(tmp_path: Pa
         since = time.monotonic()
         # Far less than a client waits until it asks for routes without a reason.
         cluster.wait_until(lambda: producer.send(Message("T", b"y")).queue.broker_name == "broker-a", 60)
-        assert time.monotonic() - since < 15
+        assert time.monotonic() - since < 25
 
 
 def test_free_port_has_a_free_fast_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

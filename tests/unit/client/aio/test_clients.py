@@ -163,7 +163,7 @@ async def test_handler_acknowledges_by_returning_and_retries_by_raising(tandemq_
 
         closing = asyncio.Event()
         work = asyncio.create_task(consumer.run(handle, concurrency=4))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await closing.wait()
         await consumer.close()
         await work
@@ -264,16 +264,16 @@ async def test_pull_consumer_seeks_by_offset_and_time_and_commits(tandemq_broker
         consumer.assign(queues)
         seen = 0
         while seen < 20:
-            seen += len(await consumer.poll(timeout_s=5))
+            seen += len(await consumer.poll(timeout_s=30))
         await consumer.commit()
         first = queues[0]
         begin, end = await consumer.bounds(first)
         assert await consumer.committed(first) == end
         consumer.assign([first])
         consumer.seek(first, begin)
-        assert (await consumer.poll(1, timeout_s=5))[0].queue_offset == begin
+        assert (await consumer.poll(1, timeout_s=30))[0].queue_offset == begin
         assert await consumer.seek_to_time(first, 0) == begin
-        assert (await consumer.poll(1, timeout_s=5))[0].queue_offset == begin
+        assert (await consumer.poll(1, timeout_s=30))[0].queue_offset == begin
 
 
 async def test_oneway_and_batch_arrive(tandemq_broker: LocalCluster) -> None:

@@ -56,7 +56,7 @@ class Traffic:
     async def until_stored(self, count: int) -> None:
         """Wait until this many more messages are stored."""
         wanted = len(self.stored) + count
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(self.stored) < wanted and not self.failed:
                 self._grown.clear()
                 await self._grown.wait()
@@ -81,7 +81,7 @@ async def traffic_through_kill(producer: Producer, broker: LocalBroker) -> Traff
 
 async def consume(consumer: PushConsumer, found: Counter[bytes], wanted: dict[bytes, float]) -> None:
     """Consume until all stored messages have been received."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not wanted or wanted.keys() - found.keys():
             message = await consumer.receive(1)
             if message is not None:
@@ -136,7 +136,7 @@ async def read_until(cluster: LocalCluster, is_enough: Callable[[Counter[bytes]]
     found: Counter[bytes] = Counter()
     async with (
         PushConsumer(cluster.name_servers, group="g", topics={"T": "*"}, consume_from=ConsumeFrom.FIRST) as consumer,
-        asyncio.timeout(20),
+        asyncio.timeout(60),
     ):
         while not is_enough(found):
             message = await consumer.receive(1)

@@ -62,7 +62,7 @@ async def test_send_and_handler_are_one_trace(tandemq_broker: LocalCluster, span
         servers, group="c", topics={"Otel": "*"}, consume_from=FIRST, tracing=spans.tracing, client_id="c@1"
     ) as consumer:
         task = asyncio.create_task(consumer.run(handle))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await arrived.wait()
     await asyncio.gather(task, return_exceptions=True)
     [order], [send], process = spans.named("order"), spans.named("send Otel"), spans.named("process Otel")

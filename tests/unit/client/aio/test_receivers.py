@@ -71,7 +71,7 @@ async def test_receiver_that_is_cancelled_after_it_was_woken_leaves_the_message_
     ready.add(1)
     consumer._wake_receivers()
     first.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert await second is not None
     assert first.cancelled()
     assert ready.ready_count == 0

@@ -30,9 +30,9 @@ async def test_every_request_gets_its_own_reply(tandemq_broker: LocalCluster) ->
         Producer(servers, group="p") as producer,
     ):
         task = asyncio.create_task(consumer.run(echo, concurrency=8))
-        await producer.request(Message("T", b"first"), timeout_s=20)  # until the consumer has its queues
+        await producer.request(Message("T", b"first"), timeout_s=60)  # until the consumer has its queues
         bodies = [b"%d" % n * (1 if n % 2 else 3_000) for n in range(40)]
-        replies = await asyncio.gather(*[producer.request(Message("T", body), timeout_s=10) for body in bodies])
+        replies = await asyncio.gather(*[producer.request(Message("T", body), timeout_s=60) for body in bodies])
         assert [reply.body for reply in replies] == [b"echo " + body for body in bodies]
         task.cancel()
 
@@ -49,7 +49,7 @@ async def test_cancelled_request_is_forgotten_and_its_reply_dropped(tandemq_brok
         Producer(servers, group="p") as producer,
         PushConsumer(servers, group="g", topics={"T": "*"}, consume_from=ConsumeFrom.FIRST) as consumer,
     ):
-        task = asyncio.create_task(producer.request(Message("T", b"x"), timeout_s=20))
+        task = asyncio.create_task(producer.request(Message("T", b"x"), timeout_s=60))
         message = await consumer.receive(20)
         assert message is not None
         task.cancel()
@@ -91,7 +91,7 @@ def test_blocking_clients_ask_and_reply(tandemq_broker: LocalCluster) -> None:
     ):
         server = Thread(target=serve, args=(consumer,))
         server.start()
-        assert producer.request(Message("T", b"x"), timeout_s=20).body == b"one"
+        assert producer.request(Message("T", b"x"), timeout_s=60).body == b"one"
         server.join()
 
 
@@ -101,7 +101,7 @@ async def test_reply_that_was_made_by_hand_carries_tags_and_properties(tandemq_b
         Producer(servers, group="p") as producer,
         PushConsumer(servers, group="g", topics={"T": "*"}, consume_from=ConsumeFrom.FIRST) as consumer,
     ):
-        task = asyncio.create_task(producer.request(Message("T", b"x"), timeout_s=20))
+        task = asyncio.create_task(producer.request(Message("T", b"x"), timeout_s=60))
         message = await consumer.receive(20)
         assert message is not None
         answer = create_reply(message, b"made")

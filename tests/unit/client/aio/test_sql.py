@@ -48,7 +48,7 @@ async def test_pull_consumer_gets_what_matches(tandemq_broker: LocalCluster) -> 
         consumer.assign(await consumer.queues("T"))
         found: list[int] = []
         while len(found) < 3:
-            messages = await consumer.poll(timeout_s=20)
+            messages = await consumer.poll(timeout_s=60)
             assert messages
             found += [int(message.body) for message in messages]
         assert sorted(found) == [3, 18, 19]

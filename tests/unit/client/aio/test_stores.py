@@ -80,7 +80,7 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> MakeStore:
 
 async def reachable(store: DuplicateStore) -> DuplicateStore:
     """Wait until the server of a store has started."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             try:
                 await store.find("g", ["x"])
@@ -104,7 +104,7 @@ def consumer_of(cluster: LocalCluster, **deduplication: object) -> PushConsumer:
 
 
 async def until(probe: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not probe():  # noqa: ASYNC110  # what is waited for happens in other threads
             await asyncio.sleep(0)
 
@@ -148,7 +148,7 @@ async def test_entry_expires(tmp_path: Path, redis_server: RedisServer) -> None:
     for store in stores:
         await store.add("g", ["T:1"])
         assert await store.find("g", ["T:1"])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await store.find("g", ["T:1"]):  # noqa: ASYNC110  # another process forgets it
                 await asyncio.sleep(0)
         await store.close()

@@ -43,7 +43,7 @@ async def test_consumer_without_a_name_server_fails_within_its_timeout(
     began = time.monotonic()
     with pytest.raises(NetworkError, match="no name server responds"):
         await consumer.start()
-    assert time.monotonic() - began < 2.5, "half a second, and at most one to close"
+    assert time.monotonic() - began < 8, "half a second, and at most one to close; the default would be ten"
 
 
 def test_blocking_consumer_without_a_name_server_fails_as_well(closed_port: str) -> None:
@@ -71,7 +71,7 @@ async def test_unknown_topic_is_logged_at_once_and_once_a_minute(
         return [record.getMessage() for record in caplog.records if "nothing is consumed" in record.getMessage()]
 
     async with PushConsumer(tandemq_broker.name_servers, group="g", topics={"Missing": "*"}) as consumer:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not said():
                 await consumer.receive(0.01)
         await consumer.receive(0.3)
@@ -90,18 +90,18 @@ async def test_error_of_a_send_shows_the_callers_frames_and_close_does_not_wait(
     assert raised.value.__context__ is None
     began = time.monotonic()
     await producer.close()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 2.5
 
 
-async def test_client_ends_within_a_second_when_the_body_fails_while_sends_are_in_flight(silent: str) -> None:
+async def test_client_ends_at_once_when_the_body_fails_while_sends_are_in_flight(silent: str) -> None:
     began = 0.0
     with pytest.raises(KeyError):
-        async with Producer(silent, group="g") as producer:
+        async with Producer(silent, group="g", timeout_ms=60_000) as producer:
             producer.begin(Message("T", b"x"))
             await asyncio.sleep(0)
             began = time.monotonic()
             raise KeyError("the user's")
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 20
 
 
 async def test_internal_error_fails_waiting_operations(

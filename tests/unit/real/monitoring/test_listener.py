@@ -19,7 +19,7 @@ from tandemq.real.monitoring.metered_node import MeteredNode
 from tests.spec import spec
 from tests.unit.real.monitoring.test_metered_node import Node
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 
 

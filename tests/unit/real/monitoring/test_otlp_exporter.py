@@ -46,7 +46,7 @@ class Pusher:
     def close(self) -> None:
         self.loop.stop()
         if self._thread.ident is not None:
-            self._thread.join(timeout=10)
+            self._thread.join(timeout=60)
         self.exporter.close()
         self.loop.close()
 
@@ -209,9 +209,9 @@ def test_answer_that_drips_is_cut_at_the_time_limit(
         thread = threading.Thread(target=drip, daemon=True)
         thread.start()
         push(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=0.3)
-        assert closed.wait(20)
+        assert closed.wait(60)
         is_over.set()
-        thread.join(20)
+        thread.join(60)
 
 
 def test_collector_that_is_away_is_found_when_it_is_back(
@@ -235,16 +235,16 @@ def test_close_ends_a_push_that_begins_at_that_moment(monkeypatch: pytest.Monkey
 
     def held_body() -> bytes | None:
         is_begun.set()
-        assert may_go_on.wait(20)
+        assert may_go_on.wait(60)
         return body()
 
     monkeypatch.setattr(pusher.exporter, "_body", held_body)
     monkeypatch.setattr(otlp_exporter, "CLOSE_SECONDS", 0.0)
     pusher.exporter.start()
-    assert is_begun.wait(20)
+    assert is_begun.wait(60)
     pusher.exporter.close()  # the loop never runs, as after its end
     may_go_on.set()
-    pusher.exporter._thread.join(timeout=20)
+    pusher.exporter._thread.join(timeout=60)
     assert not pusher.exporter._thread.is_alive()
     pusher.close()
 
