@@ -19,6 +19,8 @@ _MEMBERSHIP_BYTES = 150
 GROUPS_PER_LINK_MAX = 2_000
 MEMBERS_PER_GROUP_MAX = 10_000
 CLIENT_ID_CHARACTERS_MAX = 1_024
+KIND_CHARACTERS_MAX = 64
+"""Of how a group consumes: names of constants, of which newer clients may have more than are known here."""
 SUBSCRIPTIONS_PER_GROUP_MAX = 2_000
 SUBSCRIPTION_BYTES_MAX = 32 << 20
 """Memory budget of the subscriptions of all groups."""
@@ -120,6 +122,12 @@ class Clients:
             group = self.consumers.get(consumer.group_name)
             if group is not None and link not in group.members and len(group.members) >= MEMBERS_PER_GROUP_MAX:
                 raise ProtocolError(f"the group {consumer.group_name} has {MEMBERS_PER_GROUP_MAX} members already")
+            kinds = (consumer.consume_type, consumer.message_model, consumer.consume_from_where)
+            if any(len(kind or "") > KIND_CHARACTERS_MAX for kind in kinds):
+                raise ProtocolError(
+                    f"group {consumer.group_name}: consumeType, messageModel and consumeFromWhere have at most "
+                    f"{KIND_CHARACTERS_MAX} characters"
+                )
             self._check_subscriptions(consumer)
         added = sum(memory_of(data) for consumer in beat.consumers for data in consumer.subscription_data_set)
         if self._subscription_bytes + added > SUBSCRIPTION_BYTES_MAX:

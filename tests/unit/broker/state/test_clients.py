@@ -240,3 +240,17 @@ def test_unknown_language_of_a_client_is_replaced(tmp_path: Path) -> None:
     assert [member.language for member in broker.node.clients.consumers["group"].members.values()] == ["GO"]
     broker.heartbeat("group", language="x" * 100_000)
     assert [member.language for member in broker.node.clients.consumers["group"].members.values()] == ["OTHER"]
+
+
+@pytest.mark.parametrize("field", ["consume_type", "message_model", "consume_from_where"])
+def test_way_of_consuming_is_a_short_name(field: str) -> None:
+    """It is kept per group, where it could take as much as the largest frame."""
+    known = Clients()
+    for length, is_taken in ((64, True), (65, False)):
+        beat = HeartbeatData("c", consumers=[ConsumerData("g", **{field: "X" * length})])  # type: ignore[arg-type]
+        if is_taken:
+            known.heartbeat(beat, member(1))
+            continue
+        with pytest.raises(ProtocolError, match="at most 64 characters"):
+            known.heartbeat(beat, member(1))
+    assert getattr(known.consumers["g"], field) == "X" * 64
