@@ -58,8 +58,8 @@ class _Cluster:
     def serves(self) -> bool:
         """Whether the name node takes writes, and has a data node for them."""
         with urlopen(f"http://{LOOPBACK}:{self.http_port}{_STATE}", timeout=60) as answer:
-            (state,) = json.load(answer)["beans"]
-        return bool(state["NumLiveDataNodes"] == 1 and state["FSState"] == "Operational")
+            states = json.load(answer)["beans"]  # none before the name node has its name system
+        return any(state["NumLiveDataNodes"] == 1 and state["FSState"] == "Operational" for state in states)
 
 
 @contextmanager
