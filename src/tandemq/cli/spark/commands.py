@@ -13,6 +13,8 @@ from tandemq.cli.spark.collect import collect
 from tandemq.cli.spark.dataset import expire, remove, state
 from tandemq.cli.spark.parameters import (
     EXISTING,
+    CommonOptions,
+    FillingOptions,
     common_options,
     filling_options,
     lake_argument,
@@ -22,9 +24,9 @@ from tandemq.cli.spark.parameters import (
 )
 from tandemq.cli.spark.pipeline import pipeline
 from tandemq.cli.spark.replay import replay
-from tandemq.cli.spark.session import ProgressLine, clear_errors, run_into_lake, spark_session
+from tandemq.cli.spark.session import clear_errors, run_into_lake
 from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows
-from tandemq.cli.support.paths import LocalPath, lake_location, lake_locations, storage_option
+from tandemq.cli.support.paths import LocalPath, lake_location, storage_option
 from tandemq.config.settings import DELAY_LEVELS, parse_delay_levels
 from tandemq.errors import ConfigError
 
@@ -85,47 +87,40 @@ def archive(
     store: Path | str,
     lake: Path | str,
     broker_name: str | None,
-    checkpoint: Path | str | None,
-    follow: bool,
-    every: str,
     batch_bytes: int,
-    vacuum_hours: int,
-    allow_loss: bool,
-    storage: tuple[str, ...],
-    master: str | None,
-    conf: tuple[str, ...],
-    as_json: bool,
+    filling: FillingOptions,
+    common: CommonOptions,
 ) -> None:
     """Write the log of STORE into the Delta table LAKE, each record once.
 
     Records that LAKE contains already are not written again: the command can be interrupted and repeated. Damage is
     archived with its verdict.
     """
-    with spark_session(master, conf, silent=as_json, words=ALLOW_LOSS) as (session, java):
+    with common.session(ALLOW_LOSS) as (session, java):
         from tandemq.spark.jobs.archive import Archive, ArchiveOptions, ArchiveResult  # noqa: PLC0415
 
-        bar = ProgressLine("archive", silent=as_json)
+        bar = common.progress("archive")
 
         def show(done: ArchiveResult) -> None:
             bar(done.end - done.start, done.log_end - done.start)
 
-        log, place = lake_locations([store, lake], storage)
+        log, place = common.locations([store, lake])
         job = Archive(
             ArchiveOptions(
                 store=log,
                 lake=place,
                 broker_name=broker_name,
-                checkpoint=checkpoint,
-                follows=follow,
-                trigger=every,
+                checkpoint=filling.checkpoint,
+                follows=filling.follow,
+                trigger=filling.every,
                 bytes_max=batch_bytes,
-                fails_on_loss=not allow_loss,
-                vacuum_hours=vacuum_hours,
+                fails_on_loss=not filling.allow_loss,
+                vacuum_hours=filling.vacuum_hours,
             ),
             progress=show,
         )
         facts = run_into_lake(job, session)
-    show_facts(facts | {"java": java}, as_json=as_json)
+    show_facts(facts | {"java": java}, as_json=common.as_json)
 
 
 @spark.command()
@@ -180,19 +175,16 @@ def scrub(
     store: Path | str,
     range_bytes: int,
     state: Path | None,
-    storage: tuple[str, ...],
-    master: str | None,
-    conf: tuple[str, ...],
-    as_json: bool,
+    common: CommonOptions,
 ) -> None:
     """Read every record of STORE and verify its checksum; exit code 3 on damage, or if records disappear meanwhile."""
-    with spark_session(master, conf, silent=as_json) as (session, java):
+    with common.session() as (session, java):
         from tandemq.spark.jobs.scrub import scrub as check  # noqa: PLC0415
 
-        progress = ProgressLine("scrub", silent=as_json)
-        place = lake_location(store, storage)
+        progress = common.progress("scrub")
+        place = common.location(store)
         found = check(session, place, range_bytes=range_bytes, state=state, progress=progress)
-    if as_json:
+    if common.as_json:
         show_json(asdict(found) | {"java": java})
     else:
         for damage in found.damages[:SHOWN_MAX]:
@@ -215,24 +207,21 @@ def audit(
     second: Path | str,
     range_bytes: int,
     state: Path | None,
-    storage: tuple[str, ...],
-    master: str | None,
-    conf: tuple[str, ...],
-    as_json: bool,
+    common: CommonOptions,
 ) -> None:
     """Compare the logs of two replicas, the store directories FIRST and SECOND; exit code 3 if they diverge.
 
     Only log offsets that both contain are compared; records after the end of the other log are shown as lag. Records
     that disappear meanwhile are shown as lost, and lead to exit code 3 too.
     """
-    with spark_session(master, conf, silent=as_json) as (session, java):
+    with common.session() as (session, java):
         from tandemq.spark.jobs.audit import audit as compare  # noqa: PLC0415
 
-        progress = ProgressLine("audit", silent=as_json)
-        one, other = lake_locations([first, second], storage)
+        progress = common.progress("audit")
+        one, other = common.locations([first, second])
         found = compare(session, one, other, range_bytes=range_bytes, state=state, progress=progress)
     facts = asdict(found) | {"diverges_at": found.diverges_at}
-    if as_json:
+    if common.as_json:
         show_json(facts | {"java": java})
     else:
         shown = [
@@ -289,22 +278,19 @@ def rebuild(
     entries: int,
     delays: str,
     range_bytes: int,
-    storage: tuple[str, ...],
-    master: str | None,
-    conf: tuple[str, ...],
-    as_json: bool,
+    common: CommonOptions,
 ) -> None:
     """Rebuild the consume queues and the key index of STORE from its log, in the new directory OUTPUT.
 
     STORE is only read. To use the result, stop the broker and replace STORE's directories by those in OUTPUT. After an
     interruption the same command resumes.
     """
-    with spark_session(master, conf, silent=as_json) as (session, java):
+    with common.session() as (session, java):
         from tandemq.spark.jobs.rebuild import RebuildOptions  # noqa: PLC0415
         from tandemq.spark.jobs.rebuild import rebuild as make  # noqa: PLC0415
 
         options = RebuildOptions(
-            store=lake_location(store, storage),
+            store=common.location(store),
             output=output,
             queue_file_bytes=queue_file_bytes - queue_file_bytes % 20,
             index=index,
@@ -317,10 +303,10 @@ def rebuild(
         done = make(
             session,
             options,
-            lambda what: None if as_json else click.echo(f"rebuild: {what}", err=True),
-            ProgressLine("rebuild", silent=as_json),
+            lambda what: None if common.as_json else click.echo(f"rebuild: {what}", err=True),
+            common.progress("rebuild"),
         )
-    show_facts(asdict(done) | {"seconds": round(time.monotonic() - began, 3), "java": java}, as_json=as_json)
+    show_facts(asdict(done) | {"seconds": round(time.monotonic() - began, 3), "java": java}, as_json=common.as_json)
 
 
 @spark.command()
@@ -332,23 +318,20 @@ def stats(
     source: Path | str,
     range_bytes: int,
     state: Path | None,
-    storage: tuple[str, ...],
-    master: str | None,
-    conf: tuple[str, ...],
-    as_json: bool,
+    common: CommonOptions,
 ) -> None:
     """Count messages, bytes, latency and lag of SOURCE, a store or a lake, by topic and group.
 
     With --json also per minute. Latency is from the producer's clock to the broker's. Exit code 3: part of the log
     disappeared before it was counted.
     """
-    with spark_session(master, conf, silent=as_json) as (session, java):
+    with common.session() as (session, java):
         from tandemq.spark.jobs.stats import gather  # noqa: PLC0415
 
-        progress = ProgressLine("stats", silent=as_json)
-        place = lake_location(source, storage)
-        found = gather(session, place, minutes=as_json, range_bytes=range_bytes, state=state, progress=progress)
-    if as_json:
+        progress = common.progress("stats")
+        place = common.location(source)
+        found = gather(session, place, minutes=common.as_json, range_bytes=range_bytes, state=state, progress=progress)
+    if common.as_json:
         show_json(asdict(found) | {"java": java})
     else:
         _show_stats(found)
@@ -388,10 +371,7 @@ def report(
     title: str | None,
     range_bytes: int,
     state: Path | None,
-    storage: tuple[str, ...],
-    master: str | None,
-    conf: tuple[str, ...],
-    as_json: bool,
+    common: CommonOptions,
 ) -> None:
     """Write PAGE, one HTML file: messages, bytes and latency per minute, lag per group, divergence of replicas.
 
@@ -400,16 +380,16 @@ def report(
     """
     if not page.absolute().parent.is_dir():
         raise ConfigError(f"{page} cannot be written: there is no directory {page.absolute().parent}")
-    with spark_session(master, conf, silent=as_json) as (session, java):
+    with common.session() as (session, java):
         from tandemq.spark.jobs.audit import audit as compare  # noqa: PLC0415
         from tandemq.spark.jobs.audit import overlap  # noqa: PLC0415
         from tandemq.spark.jobs.report import report_page  # noqa: PLC0415
         from tandemq.spark.jobs.stats import gather  # noqa: PLC0415
 
-        place, *others = lake_locations([source, *replicas], storage)
+        place, *others = common.locations([source, *replicas])
         for other in others:
             overlap(place, other)
-        progress = ProgressLine("stats", silent=as_json)
+        progress = common.progress("stats")
         found = gather(session, place, range_bytes=range_bytes, state=state, progress=progress)
         audits = [
             compare(
@@ -418,7 +398,7 @@ def report(
                 other,
                 range_bytes=range_bytes,
                 state=state.with_name(f"{state.name}.replica-{number}") if state is not None else None,
-                progress=ProgressLine(f"audit with {other}", silent=as_json),
+                progress=common.progress(f"audit with {other}"),
             )
             for number, other in enumerate(others, 1)
         ]
@@ -427,7 +407,7 @@ def report(
     diverges = [audit.second for audit in audits if audit.diverges_at is not None]
     facts = {"page": str(page), "bytes": len(text.encode()), "topics": len(found.topics), "diverging": len(diverges)}
     lost = lost_bytes([*found.lost, *(one for audit in audits for one in audit.lost)])
-    show_facts(facts | {"lost": lost} | {"java": java}, as_json=as_json)
+    show_facts(facts | {"lost": lost} | {"java": java}, as_json=common.as_json)
     if lost:
         raise click.exceptions.Exit(EXIT_FAULTS)
 

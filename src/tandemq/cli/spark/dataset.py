@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tandemq.cli.spark.parameters import EXISTING, common_options, lake_argument
-from tandemq.cli.spark.session import ProgressLine, spark_session
+from tandemq.cli.spark.parameters import EXISTING, CommonOptions, common_options, lake_argument
 from tandemq.cli.support.durations import parse_duration, parse_time
 from tandemq.cli.support.output import show_facts, show_json, show_rows, time_text
-from tandemq.cli.support.paths import LocalPath, lake_location, lake_locations
+from tandemq.cli.support.paths import LocalPath
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,10 +60,7 @@ def remove(
     topics: tuple[str, ...],
     dry_run: bool,
     page: Path | None,
-    storage: tuple[str, ...],
-    master: str | None,
-    conf: tuple[str, ...],
-    as_json: bool,
+    common: CommonOptions,
 ) -> None:
     """Remove all messages with a key from lakes and from archived logs, and verify it by a second read.
 
@@ -76,25 +72,25 @@ def remove(
     if not lakes and not logs:
         raise click.UsageError("give --lake or --log")
     pairs = tuple(map(_pair, properties))
-    with spark_session(master, conf, silent=as_json) as (session, java):
+    with common.session() as (session, java):
         from tandemq.spark.jobs import removal  # noqa: PLC0415  # --help needs no Spark
         from tandemq.spark.jobs.selection import Selection  # noqa: PLC0415
 
         selection = Selection(keys, unique_keys, pairs, topics)
         results = []
-        places = lake_locations([*lakes, *logs], storage)
+        places = common.locations([*lakes, *logs])
         for lake in places[: len(lakes)]:
-            progress = ProgressLine(f"remove from {lake}", silent=as_json)
+            progress = common.progress(f"remove from {lake}")
             results.append(removal.remove_from_lake(session, lake, selection, dry_run=dry_run, progress=progress))
         for log in places[len(lakes) :]:
-            progress = ProgressLine(f"remove from {log}", silent=as_json)
+            progress = common.progress(f"remove from {log}")
             results.append(removal.remove_from_log(session, log, selection, dry_run=dry_run, progress=progress))
         report = removal.report(
             selection, results, dry_run=dry_run, made=datetime.now(UTC).isoformat(timespec="seconds")
         )
     if page is not None:
         page.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    if as_json:
+    if common.as_json:
         show_json(report | {"java": java})
     else:
         _show_removal(results, report["notReached"], dry_run=dry_run)
@@ -137,10 +133,7 @@ def expire(
     before: str | None,
     topics: tuple[str, ...],
     dry_run: bool,
-    storage: tuple[str, ...],
-    master: str | None,
-    conf: tuple[str, ...],
-    as_json: bool,
+    common: CommonOptions,
 ) -> None:
     """Delete old messages from LAKE, in one commit.
 
@@ -153,14 +146,14 @@ def expire(
         before_ms = parse_time(before)
     else:
         before_ms = int((time.time() - parse_duration(older_than or "").total_seconds()) * 1000)
-    with spark_session(master, conf, silent=as_json) as (session, java):
+    with common.session() as (session, java):
         from tandemq.spark.jobs.retention import expire as run  # noqa: PLC0415  # --help needs no Spark
 
-        progress = ProgressLine("expire", silent=as_json)
-        place = lake_location(lake, storage)
+        progress = common.progress("expire")
+        place = common.location(lake)
         done = run(session, place, before_ms, topics=topics, dry_run=dry_run, progress=progress)
     facts = asdict(done) | {"before": time_text(before_ms), "dry_run": dry_run}
-    if as_json:
+    if common.as_json:
         show_json(facts | {"java": java})
         return
     rows = [{"topic": topic, "messages": count} for topic, count in facts.pop("topics").items()]
@@ -192,10 +185,7 @@ def state(
     version: int | None,
     latest_by_key: bool,
     output: Path | None,
-    storage: tuple[str, ...],
-    master: str | None,
-    conf: tuple[str, ...],
-    as_json: bool,
+    common: CommonOptions,
 ) -> None:
     """Show what TOPIC held at a moment: all messages stored until then, or the last one of each key.
 
@@ -204,13 +194,13 @@ def state(
     times = [parse_time(text) if text is not None else None for text in (from_, at)]
     if output is not None and output.exists():
         raise click.UsageError(f"{output} exists: give a new directory")
-    with spark_session(master, conf, silent=as_json) as (session, java):
+    with common.session() as (session, java):
         from pyspark.sql import functions as F  # noqa: PLC0415  # --help needs no Spark
 
         from tandemq.spark.jobs.moments import TimeSpan  # noqa: PLC0415
         from tandemq.spark.jobs.state import topic_state  # noqa: PLC0415
 
-        place = lake_location(lake, storage)
+        place = common.location(lake)
         rows = topic_state(session, place, topics, span=TimeSpan(*times), version=version, latest_by_key=latest_by_key)
         if output is not None:
             _write(rows, output)
@@ -223,7 +213,7 @@ def state(
             F.max(ms).alias("last"),
         )
         queues = [row.asDict() for row in found.orderBy("topic", "brokerName", "queueId").collect()]
-    if as_json:
+    if common.as_json:
         show_json({"queues": queues, "messages": sum(row["messages"] for row in queues), "java": java})
         return
     show = [row | {"first": time_text(row["first"]), "last": time_text(row["last"])} for row in queues]

@@ -1,13 +1,21 @@
 """Arguments and options that several commands of `tandemq spark` have in common."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from tandemq.cli.spark.session import ProgressLine, spark_session
 from tandemq.cli.support.output import json_option
-from tandemq.cli.support.paths import LakePath, LocalPath, storage_option
+from tandemq.cli.support.paths import LakePath, LocalPath, lake_location, lake_locations, storage_option
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tandemq.spark.runtime.location import Location
 
 Command = Callable[..., Any]
 
@@ -43,17 +51,52 @@ _vacuum = click.option(
 )
 
 
+class CommonOptions(NamedTuple):
+    """Values of the options that all jobs have."""
+
+    storage: tuple[str, ...]
+    master: str | None
+    conf: tuple[str, ...]
+    as_json: bool
+
+    def session(self, words: Mapping[str, str] | None = None) -> "AbstractContextManager[tuple[SparkSession, str]]":
+        """Open the command's session; see `spark_session`."""
+        return spark_session(self.master, self.conf, silent=self.as_json, words=words)
+
+    def progress(self, what: str) -> ProgressLine:
+        """Return the progress of a job; `what`: first word of its lines."""
+        return ProgressLine(what, silent=self.as_json)
+
+    def location(self, given: Path | str) -> "Location":
+        """Return the location of a lake or log; see `lake_location`."""
+        return lake_location(given, self.storage)
+
+    def locations(self, given: Sequence[Path | str]) -> "list[Location]":
+        """Return the locations of lakes or logs; see `lake_locations`."""
+        return lake_locations(given, self.storage)
+
+
+class FillingOptions(NamedTuple):
+    """Values of the options of a command that fills a lake."""
+
+    checkpoint: Path | str | None
+    follow: bool
+    every: str
+    vacuum_hours: int
+    allow_loss: bool
+
+
 def common_options(command: Command) -> Command:
-    """Add --storage-option, --master, --conf and --json."""
-    return storage_option(_master(_conf(json_option(command))))
+    """Add --storage-option, --master, --conf and --json; the command gets them as `common`."""
+    return storage_option(_master(_conf(json_option(_gathered(command, "common", CommonOptions)))))
 
 
 def filling_options(what: str, batch: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Return a decorator that adds the options of a command that fills a lake.
+    """Return a decorator that adds the options of a command that fills a lake; the command gets them as `filling`.
 
     Args:
         what: what it copies, in help texts: records or messages.
-        batch: decorator of the option that limits a commit.
+        batch: decorator of the option that limits a commit, which the command gets by its own name.
     """
     follow = click.option("--follow", is_flag=True, help=f"Continue with new {what} until interrupted.")
     allow_loss = click.option(
@@ -61,6 +104,18 @@ def filling_options(what: str, batch: Callable[[Command], Command]) -> Callable[
     )
 
     def decorate(command: Command) -> Command:
-        return _checkpoint(follow(_every(batch(_vacuum(allow_loss(command))))))
+        gathered = _gathered(command, "filling", FillingOptions)
+        return _checkpoint(follow(_every(batch(_vacuum(allow_loss(gathered))))))
 
     return decorate
+
+
+def _gathered(command: Command, name: str, kind: type[CommonOptions] | type[FillingOptions]) -> Command:
+    """Return a command that passes the values of some options as one argument."""
+
+    @wraps(command)
+    def run(**values: Any) -> Any:
+        own = {field: values.pop(field) for field in kind._fields}
+        return command(**values, **{name: kind(**own)})
+
+    return run

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tandemq.cli.spark.parameters import common_options, lake_argument
-from tandemq.cli.spark.session import spark_session
-from tandemq.cli.support.client_session import DEFAULT_NAME_SERVERS, quiet
+from tandemq.cli.spark.parameters import CommonOptions, common_options, lake_argument
+from tandemq.cli.support.client_session import name_servers_option, quiet
 from tandemq.cli.support.durations import duration_text, parse_byte_rate, parse_rate, parse_time
 from tandemq.cli.support.members import ask_json
-from tandemq.cli.support.paths import LocalPath, lake_location
+from tandemq.cli.support.paths import LocalPath
 from tandemq.cli.support.tls import spark_tls
 from tandemq.errors import ConfigError, NetworkError, RemoteError
 from tandemq.model.codes import RequestCode
@@ -31,15 +30,7 @@ if TYPE_CHECKING:
     type=LocalPath(path_type=Path),
     help="Write a commit log to this store directory.",
 )
-@click.option(
-    "--namesrv",
-    "-n",
-    default=DEFAULT_NAME_SERVERS,
-    envvar="TANDEMQ_NAMESRV",
-    show_default=True,
-    show_envvar=True,
-    help="Name servers of the cluster to send to, host:port;host:port.",
-)
+@name_servers_option("Name servers of the cluster to send to, host:port;host:port.")
 @click.option("--where", metavar="SQL", help="SQL condition on the lake's columns that selects messages.")
 @click.option("--from", "from_", metavar="TIME", help="Send messages stored at this time or later: 2024-05-31T13:00Z.")
 @click.option("--to", "to", metavar="TIME", help="Send messages stored before this time.")
@@ -74,7 +65,7 @@ def replay(
     to_topic: str | None,
     to_same_topics: bool,
     to_store: Path | None,
-    namesrv: str,
+    name_servers: str,
     where: str | None,
     from_: str | None,
     to: str | None,
@@ -85,10 +76,7 @@ def replay(
     broker_name: str,
     segment_bytes: int,
     epochs_of: str | None,
-    storage: tuple[str, ...],
-    master: str | None,
-    conf: tuple[str, ...],
-    as_json: bool,
+    common: CommonOptions,
 ) -> None:
     """Send the messages of LAKE to a topic again, or write its log as the store of a fresh slave.
 
@@ -109,18 +97,20 @@ def replay(
     epochs = epochs_of_broker(epochs_of) if epochs_of is not None else None
 
     show = _Progress("bytes" if to_store is None else "segments")
-    with quiet(), spark_session(master, conf, silent=as_json) as (session, java):
+    with quiet(), common.session() as (session, java):
         from tandemq.spark.jobs.moments import TimeSpan  # noqa: PLC0415  # --help needs no Spark
         from tandemq.spark.jobs.pace import Rate  # noqa: PLC0415
         from tandemq.spark.jobs.replay import replay_to_store, replay_to_topic  # noqa: PLC0415
 
-        place = lake_location(lake, storage)
+        place = common.location(lake)
         if to_store is not None:
             done = replay_to_store(
                 session, place, broker_name, to_store, segment_bytes=segment_bytes, epochs=epochs, progress=show
             )
         else:
-            options = {"nameServer": namesrv, **spark_tls()} | ({"topic": to_topic} if to_topic is not None else {})
+            options = {"nameServer": name_servers, **spark_tls()} | (
+                {"topic": to_topic} if to_topic is not None else {}
+            )
             done = replay_to_topic(
                 session,
                 place,
@@ -132,7 +122,7 @@ def replay(
                 noted=note,
                 progress=show,
             )
-    if as_json:
+    if common.as_json:
         click.echo(json.dumps(_facts(done) | {"seconds": show.seconds, "java": java}))
     elif to_store is None:
         click.echo(f"sent {done.rows} messages; {done.skipped} of {done.total} bytes of the log were sent before")

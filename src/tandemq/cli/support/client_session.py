@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -17,16 +17,22 @@ T = TypeVar("T")
 DEFAULT_NAME_SERVERS = "127.0.0.1:9876"
 _LEVELS = {"kazoo": logging.CRITICAL, "tandemq.client.consumer.unreadable": logging.WARNING}
 
-namesrv_option = click.option(
-    "--namesrv",
-    "-n",
-    "name_servers",
-    default=DEFAULT_NAME_SERVERS,
-    envvar="TANDEMQ_NAMESRV",
-    show_default=True,
-    show_envvar=True,
-    help="Name servers, host:port;host:port.",
-)
+
+def name_servers_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds --namesrv, which the command gets as `name_servers`; `text`: its help."""
+    return click.option(
+        "--namesrv",
+        "-n",
+        "name_servers",
+        default=DEFAULT_NAME_SERVERS,
+        envvar="TANDEMQ_NAMESRV",
+        show_default=True,
+        show_envvar=True,
+        help=text,
+    )
+
+
+namesrv_option = name_servers_option("Name servers, host:port;host:port.")
 
 
 @contextmanager
