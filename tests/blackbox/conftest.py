@@ -1,8 +1,8 @@
 """Programs and proxies that end with their test; what a test that takes minutes says meanwhile."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 from tandemq.config.settings import NameServerConfig
 from tandemq.run.nameserver import NameServerProcess
 from tests.blackbox.certificates import Authority
+from tests.blackbox.in_process import running
 from tests.blackbox.kills import Tell
 from tests.blackbox.pair import Start
 from tests.blackbox.ports import Reserved
@@ -26,8 +27,6 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def start_name_server(authority: Authority, tmp_path: Path) -> Iterator[StartNameServer]:
-    running: list[tuple[NameServerProcess, threading.Thread]] = []
-
     def begin(cert: tuple[str, str] | None = None, **more: object) -> NameServerProcess:
         cert_file, key_file = cert or authority.issue("names")
         config = NameServerConfig(
@@ -40,18 +39,11 @@ def start_name_server(authority: Authority, tmp_path: Path) -> Iterator[StartNam
             tls_key_file=key_file,
             registry_enable=True,
         )
-        process = NameServerProcess(replace(config, **more))  # type: ignore[arg-type]
-        process.open()
-        thread = threading.Thread(target=process.run)
-        thread.start()
-        running.append((process, thread))
-        return process
+        server = NameServerProcess(replace(config, **more))  # type: ignore[arg-type]
+        return stack.enter_context(running(server))
 
-    yield begin
-    for process, thread in running:
-        process.stop()
-        thread.join()
-        process.close()
+    with ExitStack() as stack:
+        yield begin
 
 
 @pytest.fixture

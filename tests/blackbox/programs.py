@@ -26,6 +26,7 @@ from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.message import UNIQ_KEY, encode_properties
 from tests.blackbox.ports import Reserved
+from tests.request_fields import pull_fields
 
 WAIT_S = 120.0
 QUICK = {
@@ -253,21 +254,7 @@ class Caller:
         bodies: list[bytes] = []
         offset = 0
         while True:
-            answer = self.ask(
-                RequestCode.PULL_MESSAGE,
-                {
-                    "consumerGroup": "g",
-                    "topic": topic,
-                    "queueId": 0,
-                    "queueOffset": offset,
-                    "maxMsgNums": 32,
-                    "sysFlag": 4,
-                    "commitOffset": 0,
-                    "suspendTimeoutMillis": 0,
-                    "subscription": "*",
-                    "subVersion": 0,
-                },
-            )
+            answer = self.ask(RequestCode.PULL_MESSAGE, pull_fields(topic, offset))
             if answer.code:
                 return bodies
             bodies += [message.body for message in decode_messages(answer.body)]

@@ -13,6 +13,7 @@ import pytest
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.blackbox.pair import Start
 from tests.blackbox.programs import Caller, Program, wait_until
+from tests.request_fields import pull_fields
 from tests.samples import every
 
 SLACK_KIB = 64 << 10
@@ -23,19 +24,8 @@ Attack = Callable[[], Iterator[Request | None]]
 
 
 def pull_with(subscription: str, wait_ms: int, number: int) -> Request:
-    fields: dict[str, object] = {
-        "consumerGroup": f"g{number}",
-        "topic": "TopicA",
-        "queueId": 0,
-        "queueOffset": 1,
-        "maxMsgNums": 32,
-        "sysFlag": 6,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": wait_ms,
-        "subscription": subscription,
-        "subVersion": 0,
-    }
-    return RequestCode.PULL_MESSAGE, fields, b""
+    changes = {"consumerGroup": f"g{number}", "suspendTimeoutMillis": wait_ms, "subscription": subscription}
+    return RequestCode.PULL_MESSAGE, pull_fields("TopicA", 1, sysFlag=6, **changes), b""
 
 
 def subscriptions_of_a_whole_frame() -> Iterator[Request]:

@@ -6,7 +6,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -20,8 +19,10 @@ from tandemq.config.settings import NameServerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.run.nameserver import NameServerProcess
 from tests.blackbox.certificates import Authority
+from tests.blackbox.in_process import running
 from tests.blackbox.pair import Start
 from tests.blackbox.programs import Caller, Program, wait_until
+from tests.request_fields import pull_fields
 
 OK = ResponseCode.SUCCESS
 
@@ -209,13 +210,8 @@ def name_server(authority: Authority, tmp_path: Path) -> Iterator[NameServerProc
             tls_key_file=key,
         )
     )
-    process.open()
-    thread = threading.Thread(target=process.run)
-    thread.start()
-    yield process
-    process.stop()
-    thread.join()
-    process.close()
+    with running(process):
+        yield process
 
 
 def test_broker_registers_over_tls_at_a_name_server_that_it_verifies(
@@ -293,21 +289,6 @@ def test_handshakes_that_never_finish_are_bounded_in_number_time_and_memory(star
         assert caller.send(b"x") == OK
 
 
-PULL = {
-    "consumerGroup": "g",
-    "topic": "TopicA",
-    "queueId": 0,
-    "queueOffset": 0,
-    "maxMsgNums": 32,
-    "sysFlag": 4,
-    "commitOffset": 0,
-    "suspendTimeoutMillis": 0,
-    "subscription": "*",
-    "subVersion": 0,
-    "expressionType": "TAG",
-}
-
-
 def test_readers_that_stop_reading_over_tls_are_bounded_in_memory(start: Start, authority: Authority) -> None:
     broker = start("broker", **settings(authority), untakenAnswersMax=64 << 20)
     with ExitStack() as stack:
@@ -318,7 +299,7 @@ def test_readers_that_stop_reading_over_tls_are_bounded_in_memory(start: Start, 
         for _ in range(12):
             slow = stack.enter_context(Caller(broker.port, tls=context(authority)))
             for _ in range(40):  # responses of about 250 KB, of which it reads none
-                slow.tell(RequestCode.PULL_MESSAGE, PULL)
+                slow.tell(RequestCode.PULL_MESSAGE, pull_fields())
         wait_until(lambda: "more than untakenAnswersMax on all connections" in broker.log_text(), "some are closed")
         assert caller.send(b"others are served") == OK
         assert broker.memory_kib() - before_kib < 192 << 10

@@ -20,21 +20,17 @@ from tandemq.real.file_syncs import FileSyncs
 from tandemq.real.loop import Loop
 from tandemq.run import broker as run_broker
 from tandemq.run.broker import BrokerProcess
+from tests.blackbox.in_process import running
 from tests.blackbox.programs import Caller, wait_until
+from tests.request_fields import pull_fields
 from tests.spec import spec
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     config = replace(tiny(), store_path=str(tmp_path / "store"), flush_type="SYNC_FLUSH", disk_full_ratio=1.0)
-    process = BrokerProcess(config)
-    process.open()
-    thread = threading.Thread(target=process.run)
-    thread.start()
-    yield process
-    process.stop()
-    thread.join()
-    process.close()
+    with running(BrokerProcess(config)) as process:
+        yield process
 
 
 @spec("V11", "W11")
@@ -85,18 +81,7 @@ def test_client_that_asks_and_never_reads_costs_bounded_memory_and_nobody_else(b
             assert other.send(bytes([number]) * 8_000) == ResponseCode.SUCCESS
         greedy = socket.create_connection(("127.0.0.1", broker.port), 20)
         greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        fields = {
-            "consumerGroup": "g",
-            "topic": "TopicA",
-            "queueId": "0",
-            "queueOffset": "0",
-            "maxMsgNums": "32",
-            "sysFlag": "4",
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subscription": "*",
-            "subVersion": "0",
-        }
+        fields = {name: str(value) for name, value in pull_fields().items()}
         request = encode_command(Command(RequestCode.PULL_MESSAGE, 1, fields=fields))
         greedy.setblocking(False)
         sent, stuck = 0, 0
@@ -144,25 +129,18 @@ def test_name_service_that_hangs_delays_nobody(tmp_path: Path, monkeypatch: pyte
         advertised_ip="127.0.0.1",
         disk_full_ratio=1.0,
     )
-    process = BrokerProcess(config)
-    process.open()
-    thread = threading.Thread(target=process.run)
-    thread.start()
-    try:
-        assert asked.wait(30)
-        with Caller(process.port) as caller:
-            assert caller.send(b"served meanwhile") == ResponseCode.SUCCESS
-        may_end.set()
-        listener.settimeout(30)
-        connection, _ = listener.accept()
-        assert connection.recv(4)
-        connection.close()
-    finally:
-        may_end.set()
-        process.stop()
-        thread.join()
-        process.close()
-        listener.close()
+    with listener, running(BrokerProcess(config)) as process:
+        try:
+            assert asked.wait(30)
+            with Caller(process.port) as caller:
+                assert caller.send(b"served meanwhile") == ResponseCode.SUCCESS
+            may_end.set()
+            listener.settimeout(30)
+            connection, _ = listener.accept()
+            assert connection.recv(4)
+            connection.close()
+        finally:
+            may_end.set()
 
 
 def test_name_nobody_knows_is_a_connection_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:

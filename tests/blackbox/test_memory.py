@@ -17,6 +17,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tests.blackbox.pair import Start
 from tests.blackbox.programs import WAIT_S, Caller, memory_kib, wait_until
+from tests.request_fields import pull_fields
 
 STRANGERS = 40
 BEGUN = ((1 << 24) - 4).to_bytes(4, "big") + bytes(15 << 20)
@@ -186,18 +187,7 @@ def _small_window(port: int) -> socket.socket:
 
 
 def _pull(opaque: int) -> bytes:
-    fields = {
-        "consumerGroup": "g",
-        "topic": "TopicA",
-        "queueId": "0",
-        "queueOffset": "0",
-        "maxMsgNums": "32",
-        "sysFlag": "4",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": "*",
-        "subVersion": "0",
-    }
+    fields = {name: str(value) for name, value in pull_fields().items()}
     return encode_command(Command(RequestCode.PULL_MESSAGE, opaque, fields=fields))
 
 

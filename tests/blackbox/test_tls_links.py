@@ -5,7 +5,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.replication.master import BACKLOG_BYTES_MAX, CHUNK_BYTES
 from tandemq.run.broker import BrokerProcess
 from tests.blackbox.certificates import Authority
+from tests.blackbox.in_process import running
 from tests.blackbox.pair import Start, start_slave, wait_for_copy
 from tests.blackbox.programs import Caller, Proxy, wait_until
 from tests.spec import spec
@@ -144,14 +144,8 @@ def broker(authority: Authority, tmp_path: Path) -> Iterator[BrokerProcess]:
         ha_tls_key_file=key,
         ha_tls_ca_file=str(authority.ca_file),
     )
-    process = BrokerProcess(config)
-    process.open()
-    thread = threading.Thread(target=process.run)
-    thread.start()
-    yield process
-    process.stop()
-    thread.join()
-    process.close()
+    with running(BrokerProcess(config)) as process:
+        yield process
 
 
 def test_peer_that_says_nothing_is_given_up(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, Command
 from tandemq.model.message import StoredMessage, encode_properties
 from tandemq.real.disk import RealDisk
 from tandemq.replication.authentication import Keyring
+from tests.request_fields import pull_fields, topic_fields
 
 CLIENT = 1
 """The connection that helpers use by default; open from the start."""
@@ -227,17 +228,7 @@ class Harness:
 
     def create_topic(self, topic: str, queues: int = 4) -> None:
         """Create a topic as an operator."""
-        fields = {
-            "topic": topic,
-            "defaultTopic": "TBW102",
-            "readQueueNums": queues,
-            "writeQueueNums": queues,
-            "perm": 6,
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": 0,
-            "order": False,
-        }
-        answer = self.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        answer = self.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(topic, queues))
         assert answer.code == ResponseCode.SUCCESS, answer.remark
 
     def pull(
@@ -256,19 +247,18 @@ class Harness:
     ) -> Command | None:
         """Pull with the subscription in the request; None if the broker holds it (`wait_ms` above 0)."""
         flags = SUBSCRIPTION | (SUSPEND if wait_ms else 0) | (0 if commit is None else 1)
-        fields = {
-            "consumerGroup": group,
-            "topic": topic,
-            "queueId": queue_id,
-            "queueOffset": queue_offset,
-            "maxMsgNums": most,
-            "sysFlag": flags,
-            "commitOffset": commit or 0,
-            "suspendTimeoutMillis": wait_ms,
-            "subscription": expression,
-            "subVersion": 0,
-            "expressionType": kind,
-        }
+        fields = pull_fields(
+            topic,
+            queue_offset,
+            consumerGroup=group,
+            queueId=queue_id,
+            maxMsgNums=most,
+            sysFlag=flags,
+            commitOffset=commit or 0,
+            suspendTimeoutMillis=wait_ms,
+            subscription=expression,
+            expressionType=kind,
+        )
         return self.answer_to(self.send_request(RequestCode.PULL_MESSAGE, fields, link=link), link=link)
 
     def commit(self, offset: int, *, topic: str = "TopicA", queue_id: int = 0, group: str = "group") -> None:

@@ -1,6 +1,5 @@
 """Group configurations of a local cluster: written before brokers start, kept, and changed only without data loss."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,20 +23,15 @@ from tandemq.run.groups import CLUSTER, configure, has_registry, new_group
 from tandemq.run.local import LocalCluster
 from tandemq.run.nameserver import NameServerProcess
 from tandemq.run.registry_session import RegistryClient
+from tests.blackbox.in_process import running
 
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[str]:
     """Start a registry without brokers, and yield its address."""
     config = NameServerConfig(bind_address="127.0.0.1", listen_port=0, data_path=str(tmp_path), registry_enable=True)
-    server = NameServerProcess(config)
-    server.open()
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    yield f"namesrv://{server.address}"
-    server.stop()
-    thread.join()
-    server.close()
+    with running(NameServerProcess(config)) as server:
+        yield f"namesrv://{server.address}"
 
 
 @pytest.fixture

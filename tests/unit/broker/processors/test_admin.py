@@ -13,21 +13,12 @@ from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
+from tests.request_fields import topic_fields
 from tests.unit.broker.harness import CLIENT, Harness, messages_in, run_job, send_fields
 
 
 def create(broker: Harness, topic: str, **changes: object) -> Command:
-    fields: dict[str, object] = {
-        "topic": topic,
-        "defaultTopic": "TBW102",
-        "readQueueNums": 2,
-        "writeQueueNums": 2,
-        "perm": 6,
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": 0,
-        "order": False,
-    }
-    return broker.ask(Code.UPDATE_AND_CREATE_TOPIC, fields | changes)
+    return broker.ask(Code.UPDATE_AND_CREATE_TOPIC, topic_fields(topic) | changes)
 
 
 def topic_config(broker: Harness, topic: str) -> Any:

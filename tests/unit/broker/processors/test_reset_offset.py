@@ -11,6 +11,7 @@ from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
+from tests.request_fields import pull_fields
 from tests.spec import spec
 from tests.unit.broker.harness import CLIENT, Harness, messages_in
 
@@ -270,18 +271,7 @@ def test_resets_of_queues_one_by_one_notify_a_member_once_and_move_its_held_pull
 
 
 def held_pull(queue_id: int, group: str) -> dict[str, object]:
-    return {
-        "consumerGroup": group,
-        "topic": "TopicA",
-        "queueId": queue_id,
-        "queueOffset": 5,
-        "maxMsgNums": 32,
-        "sysFlag": 6,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 60_000,
-        "subscription": "*",
-        "subVersion": 0,
-    }
+    return pull_fields("TopicA", 5, consumerGroup=group, queueId=queue_id, sysFlag=6, suspendTimeoutMillis=60_000)
 
 
 def test_pending_resets_are_bounded_and_the_oldest_is_dropped() -> None:

@@ -18,6 +18,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.topic import TopicConfig
 from tandemq.storage.consume_queue import ConsumeQueue
+from tests.request_fields import pull_fields
 from tests.spec import spec
 from tests.unit.broker.harness import CLIENT, Harness, messages_in
 
@@ -36,19 +37,7 @@ def pulled(broker: Harness, offset: int = 0, **named: object) -> tuple[int, int,
 
 
 def asked(broker: Harness, **changes: object) -> int:
-    fields = {
-        "consumerGroup": "group",
-        "topic": "TopicA",
-        "queueId": 0,
-        "queueOffset": 0,
-        "maxMsgNums": 32,
-        "sysFlag": 4,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 0,
-        "subscription": "*",
-        "subVersion": 0,
-    }
-    return broker.ask(RequestCode.PULL_MESSAGE, fields | changes).code
+    return broker.ask(RequestCode.PULL_MESSAGE, pull_fields() | changes).code
 
 
 def test_response_by_offset_in_a_queue(tmp_path: Path) -> None:
@@ -408,20 +397,6 @@ def test_held_pulls_per_connection_are_limited_and_answered_ones_are_removed(tmp
     assert len(processor.held._deadlines) < 2_500
 
 
-PULL = {
-    "consumerGroup": "group",
-    "topic": "TopicA",
-    "queueId": 0,
-    "queueOffset": 0,
-    "maxMsgNums": 32,
-    "sysFlag": 4,
-    "commitOffset": 0,
-    "suspendTimeoutMillis": 0,
-    "subscription": "*",
-    "subVersion": 0,
-}
-
-
 @pytest.fixture
 def narrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
     """A broker with one message of about 1,000 bytes, and room for two per turn and three per connection."""
@@ -439,7 +414,8 @@ def pull_in_one_turn(
 ) -> list[int]:
     """Send pulls in one turn; return the codes of the responses of that turn."""
     frames = [
-        encode_command(Command(code, 1_000 + n, fields={k: str(v) for k, v in PULL.items()})) for n in range(count)
+        encode_command(Command(code, 1_000 + n, fields={k: str(v) for k, v in pull_fields().items()}))
+        for n in range(count)
     ]
     return answered_by(broker, lambda: broker.turn([(link, b"".join(frames))]), link)
 
@@ -498,7 +474,7 @@ def test_number_of_waiting_pulls_over_all_connections_is_limited(
     others = [31, 32, 33]
     for link in others:
         narrow.open(link)
-    frame = encode_command(Command(RequestCode.PULL_MESSAGE, 1, fields={k: str(v) for k, v in PULL.items()}))
+    frame = encode_command(Command(RequestCode.PULL_MESSAGE, 1, fields={k: str(v) for k, v in pull_fields().items()}))
     for link in others:
         narrow.inbox[link].clear()
     narrow.turn([(link, frame * 3) for link in others])

@@ -7,6 +7,7 @@ import pytest
 from tandemq.broker.state.subscriptions import EXPRESSION_BYTES_MAX, KEPT_BYTES_MAX, TAGS_MAX, TagExpressions
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.java_hash import java_hash
+from tests.request_fields import pull_fields
 from tests.unit.broker.harness import Harness
 
 
@@ -41,18 +42,7 @@ def test_expressions_beyond_the_limits_are_refused_with_a_reason() -> None:
 def test_pull_with_a_long_expression_is_refused_and_a_held_one_keeps_no_text(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.send("TopicA")
-    fields = {
-        "consumerGroup": "group",
-        "topic": "TopicA",
-        "queueId": 0,
-        "queueOffset": 1,
-        "maxMsgNums": 32,
-        "sysFlag": 6,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 9_000,
-        "subVersion": 0,
-        "subscription": "x" * 65_537,
-    }
+    fields = pull_fields("TopicA", 1, sysFlag=6, suspendTimeoutMillis=9_000, subscription="x" * 65_537)
     answer = broker.ask(RequestCode.PULL_MESSAGE, fields)
     assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "at most 65536" in str(answer.remark)
@@ -65,19 +55,8 @@ def test_held_pull_keeps_neither_expression_nor_its_type_without_the_subscriptio
     broker = Harness(tmp_path)
     broker.send("TopicA")
     broker.heartbeat("group", {"TopicA": "*"})
-    fields = {
-        "consumerGroup": "group",
-        "topic": "TopicA",
-        "queueId": 0,
-        "queueOffset": 1,
-        "maxMsgNums": 32,
-        "sysFlag": 2,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 9_000,
-        "subVersion": 0,
-        "subscription": "x" * 30_000,
-        "expressionType": "y" * 30_000,
-    }
+    texts = {"subscription": "x" * 30_000, "expressionType": "y" * 30_000}
+    fields = pull_fields("TopicA", 1, sysFlag=2, suspendTimeoutMillis=9_000, **texts)
     broker.send_request(RequestCode.PULL_MESSAGE, fields)
     (held,) = broker.node.pull.held.release_some(1)
     assert (held.fields.subscription, held.fields.expression_type) == (None, None)

@@ -23,6 +23,7 @@ from tandemq.model.topic import TopicConfig
 from tandemq.nameserver import NameServer
 from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.json_tables import DataVersion
+from tests.request_fields import topic_fields
 from tests.unit.broker.harness import ADDRESS, Harness
 from tests.unit.nameserver.driver import answers_in
 
@@ -84,17 +85,7 @@ class Registered:
 
 
 def create(broker: Harness, topic: str, **changes: object) -> Command:
-    fields: dict[str, object] = {
-        "topic": topic,
-        "defaultTopic": "TBW102",
-        "readQueueNums": 2,
-        "writeQueueNums": 2,
-        "perm": 6,
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": 0,
-        "order": False,
-    }
-    return broker.ask(Code.UPDATE_AND_CREATE_TOPIC, fields | changes)
+    return broker.ask(Code.UPDATE_AND_CREATE_TOPIC, topic_fields(topic) | changes)
 
 
 def create_many(broker: Harness, first: int, stop: int) -> Command:

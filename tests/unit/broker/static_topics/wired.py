@@ -16,6 +16,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_RESPONSE, Command
 from tandemq.model.queue_mapping import LOGICAL_BROKER_PREFIX, QueueSegment
 from tandemq.sim.workload.static_topic_requests import Segments, mapping_body, update_request
+from tests.request_fields import pull_fields
 from tests.unit.broker.harness import CLIENT, SUBSCRIPTION, Harness, messages_in, send_fields
 
 NAME_SERVER = "10.0.9.9:9876"
@@ -148,19 +149,15 @@ class WiredBrokers:
 
     def pull(self, name: str, topic: str, queue_id: int, offset: int, *, flags: int = 0, commit: int = 0) -> Command:
         """Pull from a logical queue."""
-        fields = {
-            "consumerGroup": "group",
-            "topic": topic,
-            "queueId": queue_id,
-            "queueOffset": offset,
-            "maxMsgNums": 32,
-            "sysFlag": SUBSCRIPTION | flags,
-            "commitOffset": commit,
-            "suspendTimeoutMillis": 15_000,
-            "subscription": "*",
-            "subVersion": 0,
-            "bname": f"{LOGICAL_BROKER_PREFIX}global__",
-        }
+        fields = pull_fields(
+            topic,
+            offset,
+            queueId=queue_id,
+            sysFlag=SUBSCRIPTION | flags,
+            commitOffset=commit,
+            suspendTimeoutMillis=15_000,
+            bname=f"{LOGICAL_BROKER_PREFIX}global__",
+        )
         return self.ask(name, RequestCode.PULL_MESSAGE, fields)
 
     def consume(self, name: str, topic: str, queue_id: int) -> dict[int, bytes]:
