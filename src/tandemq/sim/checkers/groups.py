@@ -69,6 +69,8 @@ class GroupChecks(ContinuousChecks):
         expected.on_committed = self._committed_transaction
         self._hosts = {host.address: host for host in cluster.hosts}
         self._epochs: dict[str, int] = {}
+        self._masters: dict[str, int] = {}
+        """Host to the master of its group, as it knew it last: its responses arrive after it was killed, too."""
         self._in_sync: dict[str, frozenset[str]] = {}
         """Master to the members that must hold what it acknowledges; `_decided`: those that the record names."""
         self._decided: dict[str, frozenset[str]] = {}
@@ -85,6 +87,9 @@ class GroupChecks(ContinuousChecks):
     # Turns.
 
     def _look_at(self, host: Host, broker: Broker) -> None:
+        state = state_of(host)
+        if state is not None:
+            self._masters[host.name] = state.master
         count = len(self.permissions.changes)
         self.permissions.turned(host)
         self.configurations.turned(host, broker)
@@ -188,8 +193,7 @@ class GroupChecks(ContinuousChecks):
     def _holders(self, host: Host) -> frozenset[str]:
         if mode_of(host.group) is Mode.ELECT:
             return self._in_sync.get(host.name, frozenset({host.name}))
-        state = state_of(host)
-        return self._names(host, (0 if state is None else state.master,))
+        return self._names(host, (self._masters.get(host.name, 0),))
 
     def given(self, given: DeliveredMessage) -> None:
         """Check a message delivered to a consumer."""
