@@ -4,6 +4,7 @@
     python -m bench.pulls --body 4096      another size of bodies (they vary by half of it)
     python -m bench.pulls --sql            through an SQL filter that a tenth of the messages match
     python -m bench.pulls --log-mib 512    a log larger than the cache of its blocks
+    python -m bench.pulls --directory build  in files of a disk instead of memory, as a broker's are
 
 Every message goes to a random queue, so the messages of one queue lie as far apart as there are queues. Then every
 queue is read from its beginning, 32 messages per pull: `together` (each queue has one open pull, as with many consumers
@@ -147,12 +148,18 @@ def main() -> None:
     parser.add_argument("--sql", action="store_true", help="filter by an SQL expression")
     parser.add_argument("--log-mib", type=int, default=_LOG_MIB, help=f"MiB of log (default {_LOG_MIB})")
     parser.add_argument("--body", type=int, default=1024, help="mean bytes of a body (default 1024)")
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=_MEMORY if _MEMORY.is_dir() else None,
+        help="of the stores, on another file system (default: memory)",
+    )
     args = parser.parse_args()
     logging.disable(logging.CRITICAL)
     keep_blocks()
     print("topics x queues   reading    µs per message   bytes read per byte answered")
     for layout in [Layout(*given) for given in args.layout or _LAYOUTS]:
-        with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
+        with tempfile.TemporaryDirectory(dir=args.directory) as directory:
             broker = _Driven(Path(directory), property_filter_enable=True)
             queues = _fill(broker, layout, args.body, args.log_mib << 20, sql=args.sql)
             for link in range(1, _CONNECTIONS + 1):

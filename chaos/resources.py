@@ -34,7 +34,7 @@ def usage(pid: int, proc: Path = Path("/proc")) -> Usage | None:
         lines = (proc / str(pid) / "status").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    rss = next((line for line in lines if line.startswith("VmRSS:")), None)
+    rss = next((line for line in lines if line.startswith("RssAnon:")), None)  # mapped files are no memory of it
     return Usage(pid, files, int(rss.split()[1]) * 1024) if rss is not None else None
 
 

@@ -13,7 +13,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcmp, memcpy, memmove
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 from tandemq.codec.record.record import decode_host
 from tandemq.engine.python import (
@@ -137,6 +137,7 @@ include "memory.pxi"
 include "queue_tail.pxi"
 include "keys.pxi"
 include "records.pxi"
+include "mapped.pxi"
 include "pulls.pxi"
 include "messages.pxi"
 include "filters.pxi"

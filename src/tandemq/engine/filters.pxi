@@ -11,17 +11,7 @@ cdef extern from *:
     /* Whether a text, not empty, stands anywhere in bytes; memmem takes linear time. */
     static int has_text(const unsigned char *p, size_t size, const unsigned char *text, size_t length)
     { return length <= size && memmem(p, size, text, length) != NULL; }
-
-    /* Have the head of a record, and most properties, in the processor's cache soon. */
-    static inline void prefetch_record(const unsigned char *record, size_t size)
-    {
-        __builtin_prefetch(record);
-        __builtin_prefetch(record + 64);
-        for (size_t back = 1; back <= 256 && back < size; back += 64)
-            __builtin_prefetch(record + size - back);
-    }
     """
-    void prefetch_record(Bytes record, size_t size) nogil
     bint has_text(Bytes p, size_t size, Bytes text, size_t length) nogil
 
 cdef enum:
@@ -535,12 +525,14 @@ def select_messages(
     cdef const Wanted *later
     cdef Record parsed
     cdef Buffer answer, copied
+    cdef unsigned char *place
     cdef bytes block = b""
     cdef Text name = text_of(topic)
     cdef int64_t log_offset, block_start = 0, block_bytes = sources.block_bytes
     cdef Py_ssize_t waits_max = sources.waits + WAITS_MAX
     cdef Py_ssize_t size, total = 0, count = 0, at, cost = 0, found = 0, examined = 0
     cdef Py_ssize_t small_end = 0  # Of the records from the present one on that are read with their bodies.
+    cdef bint is_parsed, matches  # Whether a record was parsed without its body, and matches then.
     answer.data = copied.data = NULL
     answer.size = answer.room = copied.size = copied.room = 0
     wanted = <Wanted *>PyMem_Malloc(max(1, (end - entry) // ENTRY_BYTES) * sizeof(Wanted))
@@ -566,47 +558,54 @@ def select_messages(
         sources.piece = b""
         for at in range(count):
             record = wanted + at
-            later = wanted + min(at + PREFETCHED, count - 1)
-            if block_start <= later.start <= block_start + PyBytes_GET_SIZE(block) - later.size:
-                prefetch_record(<Bytes>PyBytes_AS_STRING(block) + (later.start - block_start), later.size)
             if found >= most or cost >= cost_max or sources.waits >= waits_max:
                 queue_offset = wanted[at - 1].queue_offset + 1 if at else record.queue_offset
                 break
-            if block_start <= record.start <= block_start + PyBytes_GET_SIZE(block) - record.size:
-                data = <Bytes>PyBytes_AS_STRING(block) + (record.start - block_start)
+            later = wanted + min(at + PREFETCHED, count - 1)
+            if block_start <= later.start <= block_start + PyBytes_GET_SIZE(block) - later.size:
+                prefetch_record(<Bytes>PyBytes_AS_STRING(block) + (later.start - block_start), later.size)
             else:
-                data = NULL
-                cached = None
-                if record.start < recent_start:
-                    cached = sources.blocks.get(record.start // block_bytes)
-                if cached is not None:
-                    block, block_start = cached, record.start - record.start % block_bytes
-                if block_start <= record.start <= block_start + PyBytes_GET_SIZE(block) - record.size:
+                sources.prefetch(later)
+            data = NULL
+            is_parsed = matches = False
+            if record.start < recent_start:
+                if not block_start <= record.start <= block_start + PyBytes_GET_SIZE(block) - record.size:
+                    is_parsed = sources.read_ends(&copied, record, -1, &parsed)
+                    cached = None if is_parsed else sources.blocks.get(record.start // block_bytes)
+                    if cached is not None:
+                        block, block_start = cached, record.start - record.start % block_bytes
+                if is_parsed:
+                    pass
+                elif block_start <= record.start <= block_start + PyBytes_GET_SIZE(block) - record.size:
                     data = <Bytes>PyBytes_AS_STRING(block) + (record.start - block_start)
-                elif (
-                    sources.read_ends(&copied, record, recent_start, &parsed)
-                    and is_record_of(&parsed, record, queue_id, name)
-                    and not program.matches_text(parsed.properties)
-                ):
+                elif record.size >= SPLIT_BYTES_MIN and sources.file_of(record) >= 0:
+                    is_parsed = sources.read_ends(&copied, record, sources.file_of(record), &parsed)
+            if is_parsed:
+                if not is_record_of(&parsed, record, queue_id, name):
+                    return None
+                matches = program.matches_text(parsed.properties)
+                if not matches:
                     cost += (1 + program.parts) * (RECORD_COST + parsed.properties.size)
                     examined += record.size
                     continue
-                else:
-                    copied.size = 0
-                    reserve(&copied, record.size)
-                    data = copied.data
-                    small_end = max(small_end, at + 1)
-                    while small_end < count and wanted[small_end].size < SPLIT_BYTES_MIN:
-                        small_end += 1
-                    if not sources.fetch(copied.data, record, wanted + small_end - 1, recent_start, recent):
-                        return None
+            if data == NULL:
+                reserve(&answer, record.size)
+                data = place = answer.data + answer.size
+                small_end = max(small_end, at + 1)
+                while small_end < count and wanted[small_end].size < SPLIT_BYTES_MIN:
+                    small_end += 1
+                if not sources.fetch(place, record, wanted + small_end - 1, recent_start, recent, is_parsed):
+                    return None
             if not (read_record(data, record.size, &parsed) and is_record_of(&parsed, record, queue_id, name)):
                 return None
-            if program.matches_text(parsed.properties):
+            if matches or program.matches_text(parsed.properties):
                 if found and answer.size + record.size > bytes_max:
                     queue_offset = wanted[at - 1].queue_offset + 1
                     break
-                append(&answer, data, record.size)
+                if data != answer.data + answer.size:  # where it was read
+                    append(&answer, data, record.size)
+                else:
+                    answer.size += record.size
                 found += 1
             cost += (1 + program.parts) * (RECORD_COST + parsed.properties.size)
             examined += record.size

@@ -13,7 +13,6 @@ cdef enum:
     # Topic and properties with their lengths.
     TAIL_BYTES_MAX = 2 + 65535 + 2 + 32767
     COUNTED_BLOCKS_MAX = 8192
-    DESCRIPTORS_MAX = 64
 
 
 cdef struct Wanted:
@@ -83,7 +82,17 @@ cdef extern from *:
         return pread(fd, to, size, at) == (ssize_t)size;
     #endif
     }
+
+    /* Have the head of a record, and most properties, in the processor's cache soon. */
+    static inline void prefetch_record(const unsigned char *record, size_t size)
+    {
+        __builtin_prefetch(record);
+        __builtin_prefetch(record + 64);
+        for (size_t back = 1; back <= 256 && back < size; back += 64)
+            __builtin_prefetch(record + size - back);
+    }
     """
+    void prefetch_record(Bytes record, size_t size) noexcept
     bint read_held(int fd, unsigned char *to, size_t size, int64_t at) noexcept
 
 
@@ -101,10 +110,14 @@ cdef int64_t near_end(const Wanted *record, const Wanted *last) noexcept:
 
 
 cdef class LogSources:
-    cdef readonly Py_ssize_t bytes_read
+    cdef readonly Py_ssize_t bytes_read, bytes_mapped
     cdef Py_ssize_t waits  # Reads that would have had to wait for a device.
     cdef int64_t block_bytes, segment_bytes
     cdef dict blocks, reads, descriptors
+    cdef dict maps  # Files of `descriptors` that are mapped.
+    cdef MappedFile map  # The one that was read last, and its number.
+    cdef int64_t map_number
+    cdef list unmapped  # Files that are not read any more, to be unmapped piece by piece.
     cdef object load
     # What the last call of `load` returned, and its place in the log.
     cdef bytes piece
@@ -114,14 +127,59 @@ cdef class LogSources:
         self.blocks, self.block_bytes, self.segment_bytes, self.load = blocks, block_bytes, segment_bytes, load
         self.reads = {}
         self.descriptors = {}
+        self.maps = {}
+        self.map_number = -1
+        self.unmapped = []
         self.piece = b""
 
     def add_file(self, int64_t start, int descriptor):
+        cdef MappedFile file = mapped_file(descriptor, self.segment_bytes)
         self.descriptors[start // self.segment_bytes] = descriptor
+        if file is not None:
+            self.maps[start // self.segment_bytes] = file
+            self.map_number = -1
 
-    def forget(self):
+    def forget(self, int64_t log_start):
+        for number in sorted(self.maps, reverse=True):
+            if number * self.segment_bytes >= log_start:
+                self.unmapped.append(self.maps[number])
+        del self.unmapped[:max(0, len(self.unmapped) - UNMAPPED_FILES_MAX)]
+        self.maps.clear()
+        self.map, self.map_number = None, -1
         self.descriptors.clear()
         self.reads.clear()
+
+    def age(self):
+        cdef MappedFile file
+        for file in self.maps.values():
+            file.age()
+        if self.unmapped:
+            file = self.unmapped[len(self.unmapped) - 1]
+            if file.unmap_some():
+                self.unmapped.pop()
+
+    cdef inline MappedFile map_of(self, int64_t start):
+        """Return the mapped file with a log offset; None if there is none."""
+        cdef int64_t number = start // self.segment_bytes
+        if number != self.map_number:
+            self.map, self.map_number = self.maps.get(number), number
+        return self.map
+
+    cdef bint copy_mapped(self, unsigned char *to, int64_t start, Py_ssize_t size) except -1:
+        """Copy bytes of the log that the page cache has of a mapped file; False if that is not possible."""
+        cdef MappedFile file = self.map_of(start)
+        if file is None or not file.copy(to, start % self.segment_bytes, size):
+            return False
+        self.bytes_read += size
+        self.bytes_mapped += size
+        return True
+
+    cdef void prefetch(self, const Wanted *record) noexcept:
+        """Have a record of the file that was read last in the processor's cache soon; a hint, which cannot fail."""
+        cdef int64_t within = record.start % self.segment_bytes
+        if self.map is not None and record.start // self.segment_bytes == self.map_number:
+            if within + record.size <= self.map.size:
+                prefetch_record(self.map.data + within, record.size)
 
     cdef bint wants_block(self, const Wanted *record, const Wanted *last) except -1:
         """Whether it is cheaper to read the block in which a record begins than its records alone."""
@@ -145,9 +203,13 @@ cdef class LogSources:
         return reads >= SMALL_READS
 
     cdef int fetch(
-        self, unsigned char *to, const Wanted *record, const Wanted *last, int64_t recent_start, bytearray recent
+        self, unsigned char *to, const Wanted *record, const Wanted *last, int64_t recent_start, bytearray recent,
+        bint is_mapped,
     ) except -1:
-        """Copy a record, by reading it if necessary; return 0 if that is not possible. `last`: of those still wanted."""
+        """Copy a record, by reading it if necessary; return 0 if that is not possible.
+
+        `last`: of those still wanted; `is_mapped`: whether a mapped file may have it.
+        """
         cdef Py_ssize_t at = record.start - self.piece_start
         cdef int64_t end = record.start + record.size
         cdef bint wants_block
@@ -156,9 +218,11 @@ cdef class LogSources:
             return 1
         if copy_cached(to, record.start, record.size, self.blocks, self.block_bytes, recent_start, recent):
             return 1
+        if is_mapped and self.copy_mapped(to, record.start, record.size):
+            return 1
         run_end = near_end(record, last)
         wants_block = run_end > end or self.wants_block(record, last)
-        if not wants_block and self.read_file(to, record):
+        if self.copy_mapped(to, record.start, record.size) if wants_block else self.read_file(to, record):
             return 1
         loaded = self.load(record.start, end, run_end, wants_block)
         if loaded is None:
@@ -171,14 +235,12 @@ cdef class LogSources:
 
     cdef int read_file(self, unsigned char *to, const Wanted *record) except -1:
         """Read a record that the page cache has; return 0 if it has not, or if the file is not known."""
-        cdef int64_t within = record.start % self.segment_bytes
         cdef int descriptor = self.file_of(record)
         if descriptor < 0:
             return 0
-        if not read_held(descriptor, to, record.size, within):
+        if not self.read_part(to, record.start, record.size, descriptor):
             self.waits += 1
             return 0
-        self.bytes_read += record.size
         return 1
 
     cdef inline int file_of(self, const Wanted *record) except -2:
@@ -188,19 +250,21 @@ cdef class LogSources:
             return -1
         return <int><object>found
 
-    cdef int read_ends(self, Buffer *to, const Wanted *wanted, int64_t recent_start, Record *record) except -1:
-        """Parse a large record that is in the page cache, without its body; return 0 if that is not possible."""
-        cdef int64_t within = wanted.start % self.segment_bytes
-        cdef Py_ssize_t head, tail
-        cdef int descriptor
-        if wanted.size < SPLIT_BYTES_MIN or wanted.start >= recent_start:
-            return 0
-        descriptor = self.file_of(wanted)
+    cdef int read_part(self, unsigned char *to, int64_t start, Py_ssize_t size, int descriptor) except -1:
+        """Copy bytes of the log from the file with a descriptor, or if it is -1, from a mapped one; return 0 if not."""
         if descriptor < 0:
+            return self.copy_mapped(to, start, size)
+        if not read_held(descriptor, to, size, start % self.segment_bytes):
             return 0
+        self.bytes_read += size
+        return 1
+
+    cdef int read_ends(self, Buffer *to, const Wanted *wanted, int descriptor, Record *record) except -1:
+        """Parse a record without its body, see `read_part`; return 0 if that is not possible."""
+        cdef Py_ssize_t head, tail, part = min(HEAD_BYTES_MAX, wanted.size)
         to.size = 0
         reserve(to, HEAD_BYTES_MAX)
-        if not read_held(descriptor, to.data, HEAD_BYTES_MAX, within):
+        if not self.read_part(to.data, wanted.start, part, descriptor):
             return 0
         head = read_head(to.data, wanted.size, record)
         if not head or record.size != wanted.size:
@@ -209,9 +273,8 @@ cdef class LogSources:
         if tail > TAIL_BYTES_MAX:
             return 0
         reserve(to, HEAD_BYTES_MAX + tail)
-        if not read_held(descriptor, to.data + HEAD_BYTES_MAX, tail, within + wanted.size - tail):
+        if not self.read_part(to.data + HEAD_BYTES_MAX, wanted.start + wanted.size - tail, tail, descriptor):
             return 0
-        self.bytes_read += HEAD_BYTES_MAX + tail
         return read_tail(to.data + HEAD_BYTES_MAX, tail, big_32(to.data + 4), record)
 
 
@@ -278,7 +341,7 @@ def gather_messages(
         sources.piece = b""
         for at in range(count):
             record = wanted + at
-            if not sources.fetch(to, record, wanted + count - 1, recent_start, recent):
+            if not sources.fetch(to, record, wanted + count - 1, recent_start, recent, True):
                 return None
             if not (read_record(to, record.size, &parsed) and is_record_of(&parsed, record, queue_id, name)):
                 return None

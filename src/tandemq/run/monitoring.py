@@ -44,7 +44,7 @@ CERTIFICATE_EXPIRY = gauge(
     "setting",
 )
 CPU = counter("process_cpu_seconds_total", "User and system CPU time.")
-RESIDENT = gauge("process_resident_memory_bytes", "Resident memory.")
+RESIDENT = gauge("process_resident_memory_bytes", "Resident memory, with the parts of mapped log files that were read.")
 STARTED = gauge("process_start_time_seconds", "Calendar time of the start.")
 OPEN_FILES = gauge("process_open_fds", "Open file descriptors.")
 FILES_MAX = gauge("process_max_fds", "Maximum number of open file descriptors.")

@@ -122,6 +122,7 @@ class Upkeep:
 
     def _flush_queues(self, now: Now) -> None:
         self._store.log.recent.age()
+        self._store.log.reader.age()
         try:
             self._store.flush_queues()
         except StoreError as error:

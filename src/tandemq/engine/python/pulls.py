@@ -7,7 +7,7 @@ from typing import NamedTuple
 class LogSources:
     """Sources of bytes of the log: cached blocks, what the page cache has of files, and a function for the rest."""
 
-    __slots__ = ("bytes_read",)
+    __slots__ = ("bytes_mapped", "bytes_read")
 
     def __init__(
         self,
@@ -28,12 +28,17 @@ class LogSources:
         """
         self.bytes_read = 0
         """Bytes read from files, `load` not counted."""
+        self.bytes_mapped = 0
+        """Of these, bytes copied from mapped files."""
 
     def add_file(self, start: int, descriptor: int) -> None:
         """Register the open file that begins at a log offset; it stays open until `forget`."""
 
-    def forget(self) -> None:
-        """Forget the files, and how often blocks were read."""
+    def forget(self, log_start: int) -> None:
+        """Forget the files, and how often blocks were read; files before the log's start were deleted."""
+
+    def age(self) -> None:
+        """Forget what the page cache has of the files, and unmap a piece of those forgotten; called every second."""
 
 
 class Gathered(NamedTuple):

@@ -79,9 +79,12 @@ class RangeReader:
         """Empty the cache: the log was truncated or repaired, or its oldest file was deleted."""
         self._blocks.clear()
         self._small_reads.clear()
-        self._sources.forget()
-        self._files.clear()
+        self._forget_files()
         self._file, self._file_end = None, 0
+
+    def age(self) -> None:
+        """Have the engine ask again what the page cache has; to be called every second."""
+        self._sources.age()
 
     def forget_if_idle(self) -> None:
         """Empty the cache if nothing was read since the last call."""
@@ -266,10 +269,13 @@ class RangeReader:
         if descriptor < 0 or self._file_start in self._files:
             return
         if len(self._files) >= OFFERED_FILES_MAX:
-            self._sources.forget()
-            self._files.clear()
+            self._forget_files()
         self._files[self._file_start] = file
         self._sources.add_file(self._file_start, descriptor)
+
+    def _forget_files(self) -> None:
+        self._sources.forget(self._log.start)
+        self._files.clear()
 
     def _read_block(self, number: int) -> bytes | None:
         """Read and cache a block; None if it is incomplete, or if the credit for reading ahead is used up."""
