@@ -29,6 +29,7 @@ ONEWAY_YIELD_AFTER = 64
 T = TypeVar("T", bound=Ticket[Any])
 REQUEST_TIMEOUT_S = 3.0
 """For how long a request waits for its reply by default."""
+REQUEST_TIMEOUT_S_MAX = 86_400.0
 
 
 class Producer:
@@ -227,15 +228,17 @@ class Producer:
 
         Args:
             message: the request. Its consumer replies with `ReceivedMessage.reply`, or sends `create_reply`.
-            timeout_s: for how long to wait, sending included. A cancelled call waits no longer; its request may have
+            timeout_s: for how long to wait, sending included, at most a day. A cancelled call waits no longer; its request may have
                 been sent, and a reply to it is dropped.
             choice: see `send`.
 
         Raises:
             NoReply: no reply came in time; the request may have been carried out.
             OutcomeUnknown, NotConnected, NoRoute, RemoteError: the request could not be sent, see `send`.
-            LocalError, RecordTooLarge: the message is invalid; nothing was sent.
+            LocalError, RecordTooLarge: the message or the time is invalid; nothing was sent.
         """
+        if not 0 < timeout_s <= REQUEST_TIMEOUT_S_MAX:
+            raise LocalError(f"timeout_s is {timeout_s}; it must be above 0, and at most {REQUEST_TIMEOUT_S_MAX:.0f}")
         shell, core = self._running()
         await shell.writable()
         requester = shell.node.requester

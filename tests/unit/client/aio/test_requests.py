@@ -1,6 +1,7 @@
 """Requests and replies of the asyncio and blocking clients, over sockets."""
 
 import asyncio
+from math import inf, nan
 from pathlib import Path
 from threading import Thread
 
@@ -8,7 +9,7 @@ import pytest
 
 from tandemq import ConsumeFrom, Message, Producer, PushConsumer, ReceivedMessage, create_reply
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
-from tandemq.errors import InvalidMessage, NoReply
+from tandemq.errors import InvalidMessage, LocalError, NoReply
 from tandemq.run.local import LocalCluster
 
 pytestmark = pytest.mark.system
@@ -41,6 +42,13 @@ async def test_request_that_nobody_answers_times_out(tandemq_broker: LocalCluste
     async with Producer(tandemq_broker.name_servers, group="p") as producer:
         with pytest.raises(NoReply):
             await producer.request(Message("T", b"x"), timeout_s=0.3)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, inf, nan, 86_401])
+async def test_request_with_an_invalid_time_is_not_sent(tandemq_broker: LocalCluster, timeout_s: float) -> None:
+    async with Producer(tandemq_broker.name_servers, group="p") as producer:
+        with pytest.raises(LocalError, match="timeout_s is"):
+            await producer.request(Message("T", b"x"), timeout_s=timeout_s)
 
 
 async def test_cancelled_request_is_forgotten_and_its_reply_dropped(tandemq_broker: LocalCluster) -> None:
