@@ -226,10 +226,17 @@ class JavaDriver:
         return self.begin(verb, **values).result(within_s)
 
     def mqadmin(self, *arguments: str, within_s: float = 60) -> str:
-        """Run one mqadmin command in this JVM; returns what it printed (mqadmin knows no exit codes)."""
+        """Run one mqadmin command in this JVM; returns what it printed (mqadmin knows no exit codes).
+
+        It waits for 5 s per request. Topics are made by nearly every test: that command is repeated, on a busy machine.
+        """
         encoded = "&".join(urllib.parse.quote(argument, safe="") for argument in arguments)
-        [printed] = self.call("admin", within_s=within_s, arguments=encoded)
-        return str(printed["text"])
+        attempts = PATIENCE if arguments[0] == "updateTopic" else 1
+        while True:
+            [printed] = self.call("admin", within_s=within_s, arguments=encoded)
+            attempts -= 1
+            if not attempts or "RemotingTimeoutException" not in printed["text"]:
+                return str(printed["text"])
 
     def write(self, line: str) -> None:
         """Write one line to the driver."""

@@ -115,6 +115,8 @@ final class Consume {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(order.text("group"));
         order.configure(consumer);
         consumer.start();
+        // 6 s for routes and offsets otherwise, which no setting changes.
+        consumer.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory().getMQAdminImpl().setTimeoutMillis(30_000);
         try {
             for (MessageQueue queue : new TreeSet<>(consumer.fetchSubscribeMessageQueues(order.text("topic")))) {
                 pullQueue(order, consumer, queue);
