@@ -228,8 +228,8 @@ class Producer:
 
         Args:
             message: the request. Its consumer replies with `ReceivedMessage.reply`, or sends `create_reply`.
-            timeout_s: for how long to wait, sending included, at most a day. A cancelled call waits no longer; its request may have
-                been sent, and a reply to it is dropped.
+            timeout_s: for how long to wait, sending included, at most a day. A cancelled call waits no longer; its
+                request may have been sent, and a reply to it is dropped.
             choice: see `send`.
 
         Raises:
