@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 # cython: freethreading_compatible=False
-"""The engine, compiled; `python.py` describes each class and function. The parts are in the files included below.
+"""The engine, compiled; `python/` describes each class and function. The parts are in the files included below.
 
 Everything that a peer sent is read with a check of its bounds. What is unusual is left to the Python code: an unknown
 field of another type, a number that is not written as Java writes it, a repeated name, text that is not UTF-8.

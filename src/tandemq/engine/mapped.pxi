@@ -75,6 +75,9 @@ cdef extern from *:
 
     static void unmap(const unsigned char *data, size_t size) { munmap((void *)data, size); }
 
+    /* No longer count the pages that were read as memory of this process; the page cache keeps them. */
+    static void release_pages(const unsigned char *data, size_t size) { madvise((void *)data, size, MADV_DONTNEED); }
+
     /* Whether the page cache has all pages of a part of a mapped file. */
     static int has_pages(const unsigned char *data, size_t size)
     {
@@ -93,6 +96,7 @@ cdef extern from *:
     { (void)to; (void)from; (void)size; return 0; }
     static const unsigned char *map_file(int fd, size_t size) { (void)fd; (void)size; return NULL; }
     static void unmap(const unsigned char *data, size_t size) { (void)data; (void)size; }
+    static void release_pages(const unsigned char *data, size_t size) { (void)data; (void)size; }
     static int has_pages(const unsigned char *data, size_t size) { (void)data; (void)size; return 0; }
     #endif
     """
@@ -100,39 +104,47 @@ cdef extern from *:
     bint copy_guarded(unsigned char *to, Bytes data, size_t size) noexcept
     Bytes map_file(int descriptor, size_t size) noexcept
     void unmap(Bytes data, size_t size) noexcept
+    void release_pages(Bytes data, size_t size) noexcept
     bint has_pages(Bytes data, size_t size) noexcept
 
 
 cdef enum:
     UNMAPPED_BYTES = 256 << 20  # Of a file, in a step.
     UNMAPPED_FILES_MAX = 64
+    TOUCHED_BYTES_MAX = 512 << 20
 
 cdef enum PartState:
     UNREAD, READ_ONCE, HELD, MISSING
+    TOUCHED = 4  # A bit: pages of the part are mapped, and count as memory of the process.
 
 
 cdef class MappedFile:
     # A file of the log. Of each part of PART_BYTES it is known for a second whether the page cache has it.
     cdef Bytes data
-    cdef Py_ssize_t size
+    cdef Py_ssize_t size, touched_bytes  # `touched_bytes`: of the parts with mapped pages.
     cdef bytearray parts
 
     cdef bint holds(self, int64_t at, Py_ssize_t size) noexcept:
         """Whether the page cache has bytes of the file; asked at the second read of a part, as a call costs a read."""
         cdef unsigned char *states = <unsigned char *>PyByteArray_AS_STRING(self.parts)
         cdef Py_ssize_t part
+        cdef unsigned char touched
         cdef bint is_held = True
         if size <= 0 or at < 0 or at + size > self.size:
             return False
         for part in range(at // PART_BYTES, (at + size - 1) // PART_BYTES + 1):
-            if states[part] == UNREAD:
-                states[part] = READ_ONCE
-            elif states[part] == READ_ONCE:
+            touched = states[part] & TOUCHED
+            if states[part] & ~TOUCHED == UNREAD:
+                states[part] = READ_ONCE | touched
+            elif states[part] & ~TOUCHED == READ_ONCE:
                 if has_pages(self.data + part * PART_BYTES, min(PART_BYTES, self.size - part * PART_BYTES)):
-                    states[part] = HELD
+                    states[part] = HELD | touched
                 else:
-                    states[part] = MISSING
-            is_held = is_held and states[part] == HELD
+                    states[part] = MISSING | touched
+            if states[part] == HELD:
+                states[part] |= TOUCHED
+                self.touched_bytes += PART_BYTES
+            is_held = is_held and states[part] == HELD | TOUCHED
         return is_held
 
     cdef bint copy(self, unsigned char *to, int64_t at, Py_ssize_t size) noexcept:
@@ -143,12 +155,26 @@ cdef class MappedFile:
         if copy_guarded(to, self.data + at, size):
             return True
         states = <unsigned char *>PyByteArray_AS_STRING(self.parts)
-        states[at // PART_BYTES] = states[(at + size - 1) // PART_BYTES] = MISSING
+        states[at // PART_BYTES] = states[(at + size - 1) // PART_BYTES] = MISSING | TOUCHED
         return False
+
+    cdef void release(self) noexcept:
+        """Give back the memory of the pages that were read."""
+        if self.touched_bytes:
+            release_pages(self.data, self.size)
+            self.keep(HELD | READ_ONCE | MISSING)
+            self.touched_bytes = 0
 
     cdef void age(self) noexcept:
         """Forget what the page cache has."""
-        memset(PyByteArray_AS_STRING(self.parts), UNREAD, PyByteArray_GET_SIZE(self.parts))
+        self.keep(TOUCHED)
+
+    cdef void keep(self, unsigned char bits) noexcept:
+        """Keep these bits of the state of each part."""
+        cdef unsigned char *states = <unsigned char *>PyByteArray_AS_STRING(self.parts)
+        cdef Py_ssize_t part
+        for part in range(PyByteArray_GET_SIZE(self.parts)):
+            states[part] &= bits
 
     cdef bint unmap_some(self) noexcept:
         """Unmap a piece, as a whole file takes milliseconds; return whether nothing is left."""

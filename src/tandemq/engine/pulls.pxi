@@ -118,6 +118,7 @@ cdef class LogSources:
     cdef MappedFile map  # The one that was read last, and its number.
     cdef int64_t map_number
     cdef list unmapped  # Files that are not read any more, to be unmapped piece by piece.
+    cdef Py_ssize_t touched_bytes, touched_bytes_max  # Of mapped files: memory by which the process grows, and its limit.
     cdef object load
     # What the last call of `load` returned, and its place in the log.
     cdef bytes piece
@@ -130,7 +131,13 @@ cdef class LogSources:
         self.maps = {}
         self.map_number = -1
         self.unmapped = []
+        self.touched_bytes, self.touched_bytes_max = 0, TOUCHED_BYTES_MAX
         self.piece = b""
+
+    def limit_memory(self, Py_ssize_t bytes_max):
+        self.touched_bytes_max = min(bytes_max, TOUCHED_BYTES_MAX)
+        if self.touched_bytes > self.touched_bytes_max:
+            self.release_files()
 
     def add_file(self, int64_t start, int descriptor):
         cdef MappedFile file = mapped_file(descriptor, self.segment_bytes)
@@ -146,6 +153,7 @@ cdef class LogSources:
         del self.unmapped[:max(0, len(self.unmapped) - UNMAPPED_FILES_MAX)]
         self.maps.clear()
         self.map, self.map_number = None, -1
+        self.touched_bytes = 0
         self.descriptors.clear()
         self.reads.clear()
 
@@ -168,11 +176,27 @@ cdef class LogSources:
     cdef bint copy_mapped(self, unsigned char *to, int64_t start, Py_ssize_t size) except -1:
         """Copy bytes of the log that the page cache has of a mapped file; False if that is not possible."""
         cdef MappedFile file = self.map_of(start)
-        if file is None or not file.copy(to, start % self.segment_bytes, size):
+        cdef Py_ssize_t before
+        if file is None:
             return False
+        before = file.touched_bytes
+        if not file.copy(to, start % self.segment_bytes, size):
+            return False
+        if file.touched_bytes != before:
+            self.touched_bytes += file.touched_bytes - before
+            if self.touched_bytes > self.touched_bytes_max:
+                self.release_files()
         self.bytes_read += size
         self.bytes_mapped += size
         return True
+
+    cdef int release_files(self) except -1:
+        """Give back the memory of the pages of all mapped files."""
+        cdef MappedFile file
+        for file in self.maps.values():
+            file.release()
+        self.touched_bytes = 0
+        return 0
 
     cdef void prefetch(self, const Wanted *record) noexcept:
         """Have a record of the file that was read last in the processor's cache soon; a hint, which cannot fail."""

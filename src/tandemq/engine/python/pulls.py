@@ -31,6 +31,9 @@ class LogSources:
         self.bytes_mapped = 0
         """Of these, bytes copied from mapped files."""
 
+    def limit_memory(self, bytes_max: int) -> None:
+        """Set how many bytes of mapped files may count as memory of the process; the page cache keeps them."""
+
     def add_file(self, start: int, descriptor: int) -> None:
         """Register the open file that begins at a log offset; it stays open until `forget`."""
 

@@ -20,6 +20,8 @@ from tandemq.storage.log.recent_writes import RecentWrites
 
 BLOCK_BYTES = 1 << 18
 KEPT_BYTES_MAX = 128 << 20
+MAPPED_SHARE = 4
+"""What mapped files may count as memory of the process, in sizes of the cache; the page cache has it anyway."""
 SMALL_BYTES_MAX = BLOCK_BYTES // 32
 """Above this size the cost of a read is mostly the copy, which caching a block does not save."""
 SMALL_READS_MIN = 8
@@ -72,8 +74,9 @@ class RangeReader:
         self._answered_before = 0
 
     def limit_memory(self, bytes_max: int) -> None:
-        """Set the cache size in bytes, at most KEPT_BYTES_MAX."""
+        """Set the cache size in bytes, at most KEPT_BYTES_MAX, and in proportion what mapped files may count."""
         self._blocks_max = max(1, min(bytes_max, KEPT_BYTES_MAX) // BLOCK_BYTES)
+        self._sources.limit_memory(MAPPED_SHARE * bytes_max)
 
     def forget(self) -> None:
         """Empty the cache: the log was truncated or repaired, or its oldest file was deleted."""

@@ -195,3 +195,31 @@ def test_files_are_mapped_only_if_the_process_is_safe(way: str, output: str, cod
     given = [sys.executable, "-c", SCRIPT, str(tmp_path), way]
     found = subprocess.run(given, check=False, capture_output=True, text=True, timeout=120)
     assert (found.stdout, found.returncode) == (output, code), found.stderr
+
+
+def resident_bytes(path: Path) -> int:
+    """Memory of this process in pages of files below a directory; 0 where the kernel does not tell."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    found, is_below = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name = line.split()[0]
+        if not name.endswith(":"):
+            is_below = str(path) in line
+        elif is_below and name == "Rss:":
+            found += int(line.split()[1]) << 10
+    return found
+
+
+def test_mapped_pages_that_count_as_memory_are_limited(tmp_path: Path) -> None:
+    store = stored(tmp_path)
+    wanted = expected(store)
+    read_all(store)
+    assert read_all(store) == wanted
+    assert resident_bytes(tmp_path) > 300_000 or not IS_MAPPED
+    store.log.reader.limit_memory(16 << 10)
+    before = mapped_bytes(store)
+    for _ in range(3):
+        assert read_all(store) == wanted
+    assert mapped_bytes(store) > before or not IS_MAPPED
+    assert resident_bytes(tmp_path) < 300_000
