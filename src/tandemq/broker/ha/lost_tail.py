@@ -1,7 +1,8 @@
 """The end of the log that a master may have lost in a crash of its machine, and the slaves that may hold it.
 
     start after a crash ─► messages refused ─► every known slave has returned its tail   ─► messages accepted
-                                       └─► ASYNC_MASTER waited long enough, or --accept-loss: a new generation begins
+                                       └─► ASYNC_MASTER waited long enough, --accept-loss, or the slaves left the group:
+                                           a new generation begins
 
 Kept on the disk: `config/replicas.json`, the slaves known so far and those still awaited.
 Source: docs/internals/ha.md, "after a stop that may have lost bytes".
@@ -73,6 +74,7 @@ class LostTail:
         """Whether slaves that are not connected may still come back."""
         self.accept_at_ms: int | None = None
         """When the loss is accepted, monotonic ms."""
+        self._accepted_because = ""
 
     def begin(self, now: Now, *, accept_loss: bool, may_give_up: bool, holders: Collection[int] = ()) -> None:
         """Become the master; slaves are awaited if they may hold what was lost here.
@@ -107,6 +109,7 @@ class LostTail:
         )
         if may_give_up:
             self.accept_at_ms = now.mono_ms + self._current.config.accept_loss_ms
+            self._accepted_because = "no slave answered in time, ASYNC_MASTER accepts the loss"
 
     def settle(self) -> None:
         """Await no slave: another member of the group had the whole log, and this one has copied it, or an operator
@@ -119,17 +122,17 @@ class LostTail:
         self.accept_at_ms = None
 
     def keep_awaiting(self, members: Collection[int]) -> None:
-        """Await only slaves that are members of the group."""
-        for removed in self.awaited - frozenset(members):
-            log.warning("master: slave %d is no longer a member of the group, so it is not awaited", removed)
-            self.answered(removed)
+        """Accept the loss if all awaited slaves have left the group; one that returns truncates what it has more."""
+        if self.awaited and not self.awaited & frozenset(members) and self.accept_at_ms is None:
+            self.accept_at_ms = 0
+            self._accepted_because = f"the awaited slaves {sorted(self.awaited)} are no longer members of the group"
 
     def tick(self, now: Now) -> bool:
-        """Accept the loss when an ASYNC_MASTER has waited long enough; whether it was tried."""
+        """Accept the loss when it is time; whether it was tried."""
         if self.accept_at_ms is None or now.mono_ms < self.accept_at_ms:
             return False
         try:
-            self._begin_generation("no slave answered in time, ASYNC_MASTER accepts the loss")
+            self._begin_generation(self._accepted_because)
         except StoreError as error:
             log.error("master: the loss cannot be noted, tried again in %d ms: %s", ACCEPT_AGAIN_MS, error)
             self.accept_at_ms = now.mono_ms + ACCEPT_AGAIN_MS

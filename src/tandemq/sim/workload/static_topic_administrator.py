@@ -212,12 +212,15 @@ class StaticTopicAdministrator(RawClient):
         return (yield from self._place(wanted))
 
     def _resume(self, wanted: _Move) -> Steps:
-        """Carry out the steps that brokers have not carried out yet; return whether all are."""
+        """Carry out the steps that brokers have not carried out yet; return whether all are.
+
+        That a broker has a mapping confirms nothing: it may have been killed before its slave had it. So what it has is
+        written again.
+        """
         present = yield from self._read_all()
         for group in (*wanted.gains, *wanted.loses):
-            if present[group].epoch == wanted.epoch:
-                self._queues.confirmed(group, wanted.epoch, _placed(present[group]))
-            elif (yield from self._is_refused(group, wanted.parts[group])):
+            part = present[group] if present[group].epoch == wanted.epoch else wanted.parts[group]
+            if (yield from self._is_refused(group, part)):
                 return False
         return (yield from self._place(wanted))
 

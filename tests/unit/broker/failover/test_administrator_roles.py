@@ -2,12 +2,14 @@
 
 import logging
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tandemq.coordination.registry.records import GroupMode, Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
+from tandemq.sim.world.disk import SimDisk
 from tests.spec import spec
 from tests.unit.broker.failover.registry_group import RegistryGroup
 
@@ -182,3 +184,33 @@ def test_reader_that_hands_over_disconnects_other_clients_consumers(
     group.pass_time(6_000)
     assert group.brokers[0].may == "RW"
     assert any(closed == link for closed, _ in reader.closes) is is_closed
+
+
+@spec("F02")
+def test_slave_removed_while_its_tail_was_awaited_truncates_it_when_it_returns(tmp_path: Path) -> None:
+    """Found by simulation seed 1007470: the master continued the same generation, and refused the slave for ever."""
+    disks = {number: SimDisk(Random(number)) for number in range(2)}
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME, disks=disks)
+    for number in range(20):
+        assert group.send(group.brokers[0], b"%d" % number) == OK
+    end = group.brokers[1].log_end
+    for number in (1, 0):
+        group.kill(number)
+    disks[0].crash()
+    master = group.start(0, boot_id="boot-2")
+    group.pass_time(4_000)
+    assert master.log_end < end
+    assert group.send(master, b"refused") == ResponseCode.SERVICE_NOT_AVAILABLE
+    before = list(master.node.replication.generations)
+    permission = group.allowed.pop(1)
+    group.configure()
+    group.pass_time(1_000)
+    assert master.node.replication.generations[-1][0] > before[-1][0]
+    for number in range(30):
+        assert group.send(master, b"new %d" % number) is not None
+    group.allowed[1] = permission
+    group.configure()
+    slave = group.start(1)
+    group.pass_time(4_000)
+    assert slave.log_bytes() == master.log_bytes()
+    assert set(group.record.in_sync) == {0, 1}
