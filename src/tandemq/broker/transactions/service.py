@@ -13,6 +13,7 @@ Source: docs/reference/transactions.md; RocketMQ TransactionalMessageServiceImpl
 
 import logging
 from collections import deque
+from itertools import chain
 from typing import NamedTuple
 
 from tandemq.boundary import Now, Outbox
@@ -224,7 +225,8 @@ class Transactions:
         if halves or self._ended:
             self.metrics.changed(now.wall_ms)
             self._limit(table)
-        self._ops.extend(self._written_ops)
+        if self._written_ops:
+            self._take_ops(table)
         self._committed.clear()
         self._replaced.clear()
         self._clear_turn()
@@ -346,16 +348,23 @@ class Transactions:
         assert self.table is not None, "only a master with a table writes op records"
         copied = {copy.queue_offset for copy in self._copies}
         left = (at for at in self.table.entries if at not in self._ended and at not in copied)
-        half = next(left, -1)
-        if half < 0:
-            halves = self._store.queues.get((HALF_TOPIC, 0))
-            half = halves.max_offset if halves is not None else 0
+        half = next(left, self._halves_end())
+        ops = (one.op for one in chain(self._ops, self._written_ops) if one.half >= half)
+        return Progress(half, next(ops, next_op))
+
+    def _halves_end(self) -> int:
+        halves = self._store.queues.get((HALF_TOPIC, 0))
+        return halves.max_offset if halves is not None else 0
+
+    def _take_ops(self, table: OpenTransactions) -> None:
+        """Keep the op records of this turn, and drop those that no reader needs any more."""
         ops = self._ops
+        ops.extend(self._written_ops)
+        half = table.first(self._halves_end())
         while ops and ops[0].half < half:
             ops.popleft()
         if len(ops) > OPS_MAX:
             self._join_ops()
-        return Progress(half, ops[0].op if ops else next_op)
 
     def _join_ops(self) -> None:
         pairs = list(self._ops)

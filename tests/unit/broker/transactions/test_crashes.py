@@ -5,8 +5,9 @@ from random import Random
 
 import pytest
 
+from tandemq.boundary import Now
 from tandemq.errors import DiskFull
-from tandemq.model.codes import RequestCode
+from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.topic import HALF_TOPIC, OP_HALF_TOPIC
 from tandemq.sim.world.disk import SimDisk
 from tests.unit.broker.transactions.producer import (
@@ -92,3 +93,39 @@ def test_message_that_was_sent_back_ends_no_transaction(tmp_path: Path) -> None:
     broker.pass_time(500)
     assert end(broker, 0, COMMIT, key="A").code == OK
     assert [one.body for one in delivered(broker)] == [b"failed", b"open"]
+
+
+def test_end_in_the_turn_of_a_check_is_known_after_a_crash(tmp_path: Path) -> None:
+    """The turn writes two op records, and an older transaction is open: both are to be read."""
+    broker = checking(tmp_path)
+    half(broker, b"waits", key="A", CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+    half(broker, b"ended", key="B", CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+    half(broker, b"copied", key="C")
+    broker.now = Now(broker.now.mono_ms + 5_000, broker.now.wall_ms + 5_000)
+    assert end(broker, 1, COMMIT, key="B").code == OK
+    assert bodies(broker, OP_HALF_TOPIC) == [b"1", b"2"]
+    broker = broker.restart(clean=False)
+    broker.heartbeat("", producers=[GROUP])
+    broker.pass_time(200)
+    end(broker, 1, COMMIT, key="B")
+    assert [message.body for message in delivered(broker)] == [b"ended"]
+
+
+def test_end_before_a_failed_write_is_known_after_a_crash() -> None:
+    """The write would have ended the oldest transaction, so that earlier op records need not be read."""
+    disk = SimDisk(Random(1))
+    broker = ready(disk)
+    for key in "ABC":
+        half(broker, key.encode(), key=key)
+    end(broker, 1, COMMIT, key="B")
+    disk.fail("pwrite", times=1, error=DiskFull, prefix="commitlog")
+    assert end(broker, 0, COMMIT, key="A").code == ResponseCode.SERVICE_NOT_AVAILABLE
+    disk.heal()
+    broker.pass_time(25_000)
+    assert end(broker, 2, COMMIT, key="C").code == OK
+    broker = broker.restart(clean=False)
+    broker.heartbeat("", producers=[GROUP])
+    broker.pass_time(200)
+    for at, key in enumerate("ABC"):
+        end(broker, at, COMMIT, key=key)
+    assert sorted(message.body for message in delivered(broker)) == [b"A", b"B", b"C"]
