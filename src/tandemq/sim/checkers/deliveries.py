@@ -11,12 +11,28 @@ from collections.abc import Iterator
 from tandemq.codec.record.record import parse_record, record_fault
 from tandemq.model.message import StoredMessage
 from tandemq.model.transactions import TransactionState
+from tandemq.sim.checkers.logs import LoggedMessage
 from tandemq.sim.checkers.model import DeliveredMessage, ExpectedState, SentMessage
+from tandemq.sim.world.cluster import Host
 from tandemq.sim.world.world import Violation, World
 
 REJECTING_GROUP = "G"
 """Consumer group whose members send back the messages made to be rejected."""
 RECONSUME_MAX = 2
+
+
+def is_out_of_reach(master: Host, found: LoggedMessage, message: SentMessage | None) -> bool:
+    """Return whether a topic rightly lacks the queue of a message, so that no consumer can get it.
+
+    The topic table was damaged, and its backup older; or the broker was killed before it saved the topic, and so before
+    it acknowledged the message, and another sender created the topic with fewer queues.
+    """
+    assert master.broker is not None, "it runs"
+    topic = master.broker.topics.get(found.topic)
+    if topic is not None and found.record.queue_id < topic.config.read_queue_nums:
+        return False
+    is_acknowledged = message is not None and message.is_stored_in(master.group.name)
+    return not is_acknowledged or any(path.startswith("config/topics.json") for path, _ in master.flips)
 
 
 def records_in(

@@ -29,7 +29,7 @@ from tandemq.model.topic import (
     TIMER_TOPIC,
 )
 from tandemq.sim.checkers.always import ContinuousChecks, says_flushed
-from tandemq.sim.checkers.deliveries import RECONSUME_MAX, REJECTING_GROUP
+from tandemq.sim.checkers.deliveries import RECONSUME_MAX, REJECTING_GROUP, is_out_of_reach
 from tandemq.sim.checkers.logs import InvalidRange, LoggedMessage, read_log, walk, without_filler
 from tandemq.sim.checkers.model import STATIC_TOPIC, TOPICS, Attempt, ExpectedState, QueuePlace, SentMessage
 from tandemq.sim.checkers.transactions import TransactionLog
@@ -156,34 +156,22 @@ class FinalChecks:
         for consumer_group in self._consumer_groups:
             given = self._expected.delivered_keys[consumer_group]
             for group in self._cluster.plan.groups:
-                if self._cluster.master(group).losses_us:
+                master = self._cluster.master(group)
+                if master.losses_us:
                     continue  # the queue may have reused offsets that consumers had already passed
-                for found in self.records(self._cluster.master(group)):
-                    master = self._cluster.master(group)
-                    if self._is_forgotten(master, found.topic) or self._is_out_of_reach(master, found):
-                        continue
-                    if found.topic in TOPICS and found.key not in given and self._is_for(consumer_group, found.key):
+                for found in self.records(master):
+                    is_wanted = found.topic in TOPICS and found.key not in given
+                    if (
+                        is_wanted
+                        and self._is_for(consumer_group, found.key)
+                        and not self._is_out_of_reach(master, found)
+                    ):
                         where = f"{group.name} {found.topic}/{found.record.queue_id}@{found.record.queue_offset}"
                         return f"{consumer_group} did not get {where}"
         return ""
 
-    def _is_forgotten(self, host: Host, topic: str) -> bool:
-        """Return whether the topic table was unreadable, and its backup did not have the topic yet."""
-        assert host.broker is not None, "it runs"
-        was_damaged = any(path.startswith("config/topics.json") for path, _ in host.flips)
-        return was_damaged and topic not in host.broker.topics.table
-
     def _is_out_of_reach(self, host: Host, found: LoggedMessage) -> bool:
-        """Return whether a message is in a queue that its topic does not have, and was not acknowledged.
-
-        A broker that is killed before it saves a new topic forgets it; another sender may create it with fewer queues.
-        """
-        assert host.broker is not None, "it runs"
-        topic, message = host.broker.topics.get(found.topic), self._expected.messages.get(found.key)
-        if topic is not None and found.record.queue_id < topic.config.read_queue_nums:
-            return False
-        attempts = [] if message is None else message.attempts
-        return not any(attempt.is_stored and attempt.group == host.group.name for attempt in attempts)
+        return is_out_of_reach(host, found, self._expected.messages.get(found.key))
 
     def _is_for(self, consumer_group: str, key: str) -> bool:
         message = self._expected.messages.get(key)

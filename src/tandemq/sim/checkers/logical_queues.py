@@ -218,9 +218,20 @@ class LogicalQueues:
             raise Violation("I23", f"logical queue {number} is said to be at {offset}, and nobody committed that")
         if last is None or last.disturbances != self.disturbances:
             return
+        if offset is None and self._is_forgotten(number, last.offset):
+            return
         recent = [one for one, at_us in commits.items() if at_us >= last.sent_us - LATE_US]
         if offset is None or offset < min(recent, default=last.offset):
             raise Violation("I23", f"logical queue {number} is at {offset}, {last.offset} was committed")
+
+    def _is_forgotten(self, number: int, offset: int) -> bool:
+        """Return whether the leader of a logical queue has removed the segment of an offset, which had no messages."""
+        segment = [one for one in self.segments[number] if 0 <= one.start <= offset][-1]
+        for mapping in map(self.mapping_of, self._hosts):
+            if mapping is not None and mapping.leads(number):
+                kept = {(one.bname, one.queue_id) for one in mapping.queues[number].segments}
+                return (segment.group, segment.queue_id) not in kept
+        return False
 
     def physical_commits(self, group: str, queue_id: int) -> dict[int, int]:
         """Return the offsets of a broker's queue that the consumer has committed, with the times of the commits."""

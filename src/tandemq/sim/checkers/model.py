@@ -69,6 +69,10 @@ class SentMessage:
         """Return whether it is stored elsewhere first, and in its topic once its time is over."""
         return self.delay_level > 0 or self.timer_ms > 0
 
+    def is_stored_in(self, group: str) -> bool:
+        """Return whether a broker group has said that the message is stored."""
+        return any(attempt.is_stored and attempt.group == group for attempt in self.attempts)
+
     @property
     def first_topic(self) -> str:
         """Return the topic that it is stored in when it is sent."""
