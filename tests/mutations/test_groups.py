@@ -24,7 +24,7 @@ FIRST = {
     "refused-commits-served": 21,
     "held-pulls-kept": 2,
     "loss-forgotten": 113,
-    "waiting-is-stored": 60,
+    "waiting-is-stored": 180,
     "lease-for-ever": 4,
     "never-gives-back": 4,
     "permission-not-looked-up": 5,

@@ -154,6 +154,8 @@ class GroupChecks(ContinuousChecks):
                     f"{place} was reported as {key}: {claim}",
                 )
             del self._ledger[place]
+            self._claims.pop(place, None)
+            self._lost.add((place, key, log_offset))
 
     def _is_excused(self, host: Host, place: QueuePlace) -> bool:
         return self.is_excused(host, self._claims.get(place))
