@@ -40,6 +40,8 @@ SLAVE_RATIO = 10
 SENDS = (Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE)
 ORDERLY = ("handed its offsets over", "switch from broker")
 """Reasons in the record when reading moved with all offsets."""
+IN_FLIGHT_US = 10 * SECOND
+"""Maximum time for which a response is in flight to a consumer."""
 FORCED = "an operator's order"
 """Reason in the record when an operator made a member active that may lack something."""
 
@@ -203,6 +205,11 @@ class GroupChecks(ContinuousChecks):
         if (place, given.key, given.log_offset) in self._lost:
             return  # a response in flight when the broker lost the message in a power loss
         host = self._hosts[given.broker]
+        known = self._ledger.get(place, (given.key, given.log_offset))
+        has_just_lost = any(when > self._world.now_us - IN_FLIGHT_US for when in host.losses_us)
+        if has_just_lost and known != (given.key, given.log_offset) and not self._is_excused(host, place):
+            self._lost.add((place, given.key, given.log_offset))
+            return  # so was this one, and nothing had been reported of its message
         self.note(place, given.key, given.log_offset, f"{given.broker}, read by a consumer")
         self._claims.setdefault(
             place, DurabilityClaim(self._world.now_us - SECOND, self._holders(host), is_flushed=False)
