@@ -36,6 +36,7 @@ SUSPECT_AFTER = 3
 """Times that the same record has to arrive damaged before the master's copy is suspect."""
 SUSPECT_TIMEOUT_MS = 10_000
 UNSAVED_BEATS_MAX = 1_024
+"""Heartbeats remembered while metadata is not saved."""
 RECONNECT_MS = 200
 """In a group with a registry, whose members connect as soon as they agree on the epoch."""
 
