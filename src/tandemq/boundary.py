@@ -77,7 +77,7 @@ class File(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """Capacity and free space of a device, bytes."""
+    """Capacity and free space of a device, bytes; neither counts what the file system reserves for the root user."""
 
     total_bytes: int
     free_bytes: int

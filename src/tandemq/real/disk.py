@@ -275,4 +275,5 @@ class RealDisk:
         """See `boundary.Disk`."""
         with _store_errors(str(self.root)):
             stats = os.statvfs(self.root)
-        return DiskUsage(stats.f_blocks * stats.f_frsize, stats.f_bavail * stats.f_frsize)
+        used = stats.f_blocks - stats.f_bfree
+        return DiskUsage((used + stats.f_bavail) * stats.f_frsize, stats.f_bavail * stats.f_frsize)

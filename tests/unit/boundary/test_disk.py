@@ -1,5 +1,6 @@
 """One suite for every disk: the same calls, the same results, the same classes of errors."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandemq.boundary import Disk
+from tandemq.boundary import Disk, DiskUsage
 from tandemq.errors import DiskFailed, DiskFull, StoreError
 from tandemq.real.disk import RealDisk
 from tandemq.sim.world.disk import OPERATIONS, SimDisk
@@ -171,6 +172,15 @@ def test_usage_counts_within_the_device(disk: Disk) -> None:
     usage = disk.usage()
     assert 0 < usage.free_bytes <= usage.total_bytes
     assert 0 <= usage.ratio < 1
+
+
+def test_reserved_blocks_of_a_file_system_are_not_used_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `df` and RocketMQ count: a large reserve does not make a broker delete files."""
+    found = os.statvfs_result((4096, 4096, 1000, 800, 100, 9, 9, 9, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _path: found)
+    usage = RealDisk(tmp_path).usage()
+    assert usage == DiskUsage(300 * 4096, 100 * 4096)
+    assert usage.ratio == pytest.approx(2 / 3)
 
 
 CALLS = st.one_of(
