@@ -23,6 +23,7 @@ from chaos.administrator import Administrator
 from chaos.proxy import Behaviour, Proxy, ProxyLoop
 from chaos.resources import Growth, Usage, usage
 from tandemq.codec.remoting.fastjson import loads
+from tandemq.config.samples import ON_ANY_DISK
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import LocalError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -206,6 +207,7 @@ class World:
                 "namesrvAddr": self.name_server.address,
                 "registryAddr": f"{kind}://{link.address}",
                 "haSecretFile": str(self._secret()),
+                **ON_ANY_DISK,
                 "mappedFileSizeCommitLog": 4 << 20,
                 "registerNameServerPeriod": 10_000,
                 **self._settings,
@@ -221,6 +223,7 @@ class World:
     def _start_neighbour(self, where: ProxyLoop, more: Mapping[str, Setting]) -> None:
         settings = {
             "namesrvAddr": self.name_server.address,
+            **ON_ANY_DISK,
             "mappedFileSizeCommitLog": 4 << 20,
             "registerNameServerPeriod": 10_000,
             **self._settings,

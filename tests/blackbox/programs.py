@@ -22,6 +22,7 @@ from uuid import uuid4
 from tandemq.codec.record.record import decode_messages
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
+from tandemq.config.samples import ON_ANY_DISK
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.message import UNIQ_KEY, encode_properties
@@ -43,9 +44,7 @@ QUICK = {
     "slaveTimeout": 800,
     "metadataSyncInterval": 200,
     "haProtocol": "tandemq",
-    "diskMaxUsedSpaceRatio": 95,
-    "diskSpaceCleanForciblyRatio": 1.0,
-    "diskSpaceWarningLevelRatio": 1.0,
+    **ON_ANY_DISK,
 }
 """Timers of seconds become tenths of seconds; the real ones are asserted where the session machines are tested."""
 

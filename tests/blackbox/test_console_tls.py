@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tandemq.config.samples import ON_ANY_DISK
 from tandemq.config.tls import ClientTls
 from tandemq.console.access import passwords
 from tandemq.console.access.accounts import Accounts, ConsoleRole
@@ -98,7 +99,7 @@ def test_console_of_a_local_cluster_ignores_the_tls_of_commands(
 ) -> None:
     """`tandemq up --console` by an operator whose environment has the authority of another cluster."""
     monkeypatch.setenv("TANDEMQ_TLS_CA", str(authority.ca_file))
-    with ChildCluster(tmp_path, groups=1, slaves=0) as cluster:
+    with ChildCluster(tmp_path, groups=1, slaves=0, settings=ON_ANY_DISK) as cluster:
         url = f"sqlite:///{tmp_path / 'groups.db'}"
         token = make_token(url)
         child = console_child(cluster, 0)

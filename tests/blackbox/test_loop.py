@@ -28,7 +28,7 @@ from tests.spec import spec
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    config = replace(tiny(), store_path=str(tmp_path / "store"), flush_type="SYNC_FLUSH", disk_full_ratio=1.0)
+    config = replace(tiny(), store_path=str(tmp_path / "store"), flush_type="SYNC_FLUSH")
     with running(BrokerProcess(config)) as process:
         yield process
 
@@ -127,7 +127,6 @@ def test_name_service_that_hangs_delays_nobody(tmp_path: Path, monkeypatch: pyte
         store_path=str(tmp_path / "store"),
         name_servers=(address,),
         advertised_ip="127.0.0.1",
-        disk_full_ratio=1.0,
     )
     with listener, running(BrokerProcess(config)) as process:
         try:
@@ -191,7 +190,7 @@ def test_fewer_connections_hold_from_the_next_one_on(broker: BrokerProcess, monk
 
 def test_no_connection_is_accepted_before_the_store_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
-    process = BrokerProcess(replace(tiny(), store_path=str(tmp_path / "store"), disk_full_ratio=1.0))
+    process = BrokerProcess(replace(tiny(), store_path=str(tmp_path / "store")))
     made = Broker
 
     def opening(*arguments: object, **named: object) -> object:

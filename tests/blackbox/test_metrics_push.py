@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tandemq import Message
 from tandemq.client.blocking import BlockingProducer
+from tandemq.config.samples import ON_ANY_DISK
 from tandemq.coordination.registry.records import Mode
 from tandemq.run.children import ChildCluster
 from tests.blackbox.certificates import Authority
@@ -45,7 +46,7 @@ def test_broker_and_name_server_push_to_a_collector_with_tls_and_a_token(tmp_pat
             groups=1,
             slaves=0,
             mode=Mode.STATIC,
-            settings=settings,
+            settings={**ON_ANY_DISK, **settings},
             name_server_settings=settings,
         )
         with cluster:
@@ -83,6 +84,7 @@ def test_collector_that_is_away_disturbs_neither_start_nor_stop(tmp_path: Path) 
         slaves=0,
         mode=Mode.STATIC,
         settings={
+            **ON_ANY_DISK,
             "metricsExporterType": "OTLP_HTTP",
             "metricsHttpExporterTarget": "http://127.0.0.1:1",
             "metricHttpExporterIntervalInMills": "100",

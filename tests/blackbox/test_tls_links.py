@@ -139,7 +139,6 @@ def broker(authority: Authority, tmp_path: Path) -> Iterator[BrokerProcess]:
     config = replace(
         tiny(segment_bytes=1 << 20),
         store_path=str(tmp_path / "store"),
-        disk_full_ratio=1.0,
         ha_tls_cert_file=cert,
         ha_tls_key_file=key,
         ha_tls_ca_file=str(authority.ca_file),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from tandemq.config.samples import ON_ANY_DISK
 from tandemq.coordination.registry.records import Mode
 from tandemq.run.children import ChildCluster
 from tests.browser.served import ServedConsole, Visitor, chromium
@@ -15,9 +16,7 @@ SMALL: dict[str, str | int | float | bool] = {
     "mappedFileSizeCommitLog": 16 << 20,
     "traceTopicEnable": True,
     "mappedFileSizeConsumeQueue": 60_000,
-    "diskMaxUsedSpaceRatio": 95,
-    "diskSpaceCleanForciblyRatio": 1.0,
-    "diskSpaceWarningLevelRatio": 1.0,
+    **ON_ANY_DISK,
 }
 NewVisitor = Callable[..., Visitor]
 

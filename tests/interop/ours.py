@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tests.interop.java import LOOPBACK, Process, Value, broker_conf, free_port, write_properties
 
-_JAVA_ONLY = {"bindAddress", "diskSpaceWarningLevelRatio", "diskSpaceCleanForciblyRatio"}
-"""Keys of the base configuration that only hold a JVM on a full disk, or on the loopback address, in check."""
+_JAVA_ONLY = {"bindAddress"}
+"""Keys of the base configuration that only keep a JVM on the loopback address."""
 
 
 class OurNameServer(Process):

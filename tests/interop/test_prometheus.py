@@ -9,6 +9,7 @@ import pytest
 
 from tandemq import ConsumeFrom, Message
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
+from tandemq.config.samples import ON_ANY_DISK
 from tandemq.coordination.registry.records import Mode
 from tandemq.run.children import ChildCluster
 from tests.interop.java import PeerError, wait_until
@@ -31,7 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChildCluster]:
     cluster = ChildCluster(
         tmp_path_factory.mktemp("cluster"),
         mode=Mode.ELECT,
-        settings={"metricsPort": 0, "flushDiskType": "SYNC_FLUSH"},
+        settings={**ON_ANY_DISK, "metricsPort": 0, "flushDiskType": "SYNC_FLUSH"},
         name_server_settings={"metricsPort": 0},
         tls=True,
     )

@@ -16,6 +16,7 @@ from tandemq.client.blocking import BlockingProducer
 from tandemq.client.core.operations import InvokeAll
 from tandemq.client.core.routes import Routes
 from tandemq.codec.record.record import encode_record
+from tandemq.config.samples import ON_ANY_DISK
 from tandemq.errors import ConfigError, NetworkError, OffsetGone, RemoteError, TandemError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -39,7 +40,7 @@ from tests.spec import spec
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChildCluster]:
     """One master without slaves. Tests leave it running."""
-    with ChildCluster(tmp_path_factory.mktemp("cluster"), groups=1, slaves=0) as running:
+    with ChildCluster(tmp_path_factory.mktemp("cluster"), groups=1, slaves=0, settings=ON_ANY_DISK) as running:
         yield running
 
 
@@ -251,7 +252,7 @@ def test_checkpoint_of_another_cluster_is_recognised(cluster: ChildCluster, tmp_
     checkpoint = dict(query.offset or {})
     assert checkpoint["/clusters"] == {"broker-a": "DefaultCluster"}
     assert checkpoint["/witnesses"]["Same"]["broker-a"][:2] == [0, 39]
-    with ChildCluster(tmp_path / "other", groups=1, slaves=0) as other:
+    with ChildCluster(tmp_path / "other", groups=1, slaves=0, settings=ON_ANY_DISK) as other:
         make_topic(other.name_servers, "Same", 1)
         for more, strict in ((100, True), (130, True), (150, False)):
             # Fewer messages than the checkpoint has read, as many, and more.
@@ -318,7 +319,8 @@ def test_certificate_that_expires_is_named_and_a_renewed_one_is_used(tmp_path: P
     install(authority.ca_file, files / "ca.pem")
     install_pair(authority.issue("good"), files)
     tls = {"tls": "true", "tlsCaFile": str(files / "ca.pem")}
-    with ChildCluster(tmp_path / "secure", groups=1, slaves=0, tls=ClusterCertificates.kept_in(files)) as secure:
+    certificates = ClusterCertificates.kept_in(files)
+    with ChildCluster(tmp_path / "secure", groups=1, slaves=0, settings=ON_ANY_DISK, tls=certificates) as secure:
         query = Query(secure.name_servers, **tls)
         send_secure(secure, 0, 20)
         assert query.drain() == list(range(20))

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tandemq.client.admin.queries import message_at
+from tandemq.config.samples import ON_ANY_DISK
 from tandemq.model.message import MessageQueue
 from tandemq.run.children import ChildCluster
 from tandemq.run.local import LocalBroker, LocalCluster
@@ -135,7 +136,7 @@ def test_master_killed_within_a_micro_batch_loses_nothing_if_the_slave_has_the_m
 
 
 def test_master_process_killed_within_a_micro_batch_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    with ChildCluster(tmp_path / "cluster", groups=1) as cluster:
+    with ChildCluster(tmp_path / "cluster", groups=1, settings=ON_ANY_DISK) as cluster:
         send(cluster.name_servers, numbered("Orders", 0, 300))
         cluster.wait_until(cluster.in_sync)
         stream = Stream(spark, cluster, tmp_path / "query")

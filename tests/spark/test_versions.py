@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tandemq.config.samples import ON_ANY_DISK
 from tandemq.run.children import ChildCluster
 from tests.spark.installed import ROOT, installed
 from tests.spark.logs import LogWriter
@@ -21,7 +22,7 @@ def test_formats_work_on_older_spark_versions(version: str, tmp_path: Path) -> N
     place = installed(version)
     writer = LogWriter(tmp_path / "broker-a")
     writer.write_many(1_500)
-    with ChildCluster(tmp_path / "cluster", groups=2) as cluster:
+    with ChildCluster(tmp_path / "cluster", groups=2, settings=ON_ANY_DISK) as cluster:
         for topic in ("Orders", "Copies"):
             make_topic(cluster.name_servers, topic)
         send(cluster.name_servers, numbered("Orders", 0, 1_000))

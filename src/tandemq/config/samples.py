@@ -1,10 +1,18 @@
 """Small configurations for tests and simulations: free ports, and limits low enough to be reached."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from tandemq.config.settings import BrokerConfig, NameServerConfig
 from tandemq.config.validation import validate
+
+ON_ANY_DISK: Mapping[str, int | float] = {
+    "diskMaxUsedSpaceRatio": 95,
+    "diskSpaceCleanForciblyRatio": 1.0,
+    "diskSpaceWarningLevelRatio": 1.0,
+}
+"""Settings, by RocketMQ's keys, of a broker with a small store that must also work on a nearly full disk."""
 
 
 def tiny(**changes: Any) -> BrokerConfig:
@@ -24,6 +32,9 @@ def tiny(**changes: Any) -> BrokerConfig:
         index_entries=200,
         ha_batch_bytes=4 * 1024,
         transfer_bytes_max=16 * 1024,
+        disk_used_ratio_max=95,
+        disk_force_ratio=1.0,
+        disk_full_ratio=1.0,
     )
     return validate(replace(small, **changes))
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from tandemq.client.aio.admin import Admin
+from tandemq.config.samples import ON_ANY_DISK
 from tandemq.coordination.registry.records import Mode
 from tandemq.demo.narration import Narration
 from tandemq.demo.rows import Source
@@ -57,9 +58,7 @@ _SETTINGS: dict[str, str | int | float | bool] = {
     "registerNameServerPeriod": 5_000,
     "haReconnectInterval": 500,
     "metadataSyncInterval": 1_000,
-    "diskMaxUsedSpaceRatio": 95,
-    "diskSpaceCleanForciblyRatio": 0.99,
-    "diskSpaceWarningLevelRatio": 0.99,
+    **ON_ANY_DISK,
 }
 
 

@@ -22,6 +22,7 @@ from typing import Self
 
 from tandemq.broker.node import Broker
 from tandemq.config.files import load_broker_config, load_name_server_config
+from tandemq.config.samples import ON_ANY_DISK
 from tandemq.config.settings import BrokerConfig
 from tandemq.config.tls import ClientTls
 from tandemq.coordination.member.orders import MemberStage
@@ -53,10 +54,7 @@ _SMALL: dict[str, Setting] = {
     "flushConsumerOffsetInterval": 500,
     "haReconnectInterval": 100,
     "metadataSyncInterval": 200,
-    # Tests must also run on machines with a nearly full disk.
-    "diskMaxUsedSpaceRatio": 95,
-    "diskSpaceCleanForciblyRatio": 1.0,
-    "diskSpaceWarningLevelRatio": 1.0,
+    **ON_ANY_DISK,
 }
 
 

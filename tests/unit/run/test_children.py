@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tandemq.config.samples import ON_ANY_DISK
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import ConfigError
 from tandemq.run.children import ChildCluster
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.system
 
 
 def test_pair_of_processes_starts_restarts_after_sigkill_and_stops_cleanly(tmp_path: Path) -> None:
-    with ChildCluster(tmp_path, groups=1, slaves=1) as cluster:
+    with ChildCluster(tmp_path, groups=1, slaves=1, settings=ON_ANY_DISK) as cluster:
         master, slave = cluster.brokers
         address, pid = master.address, master.pid
         assert master.log_end() == slave.log_end() == 0
@@ -34,7 +35,7 @@ def test_pair_of_processes_starts_restarts_after_sigkill_and_stops_cleanly(tmp_p
 
 @pytest.mark.parametrize("mode", [Mode.SLAVE_CONSUME, Mode.ELECT])
 def test_pair_with_a_registry_gets_its_roles_back_after_sigkill(tmp_path: Path, mode: Mode) -> None:
-    with ChildCluster(tmp_path, groups=1, slaves=1, mode=mode) as cluster:
+    with ChildCluster(tmp_path, groups=1, slaves=1, mode=mode, settings=ON_ANY_DISK) as cluster:
         first, second = cluster.brokers
         assert cluster.masters() == [first]
         assert cluster.registry == f"namesrv://{cluster.name_servers}"
@@ -49,7 +50,7 @@ def test_pair_with_a_registry_gets_its_roles_back_after_sigkill(tmp_path: Path, 
         assert cluster.masters() == [second if mode is Mode.ELECT else first]
     assert cluster.unclean == []
     # Without a word about the mode it is what it was.
-    with ChildCluster(tmp_path, groups=1, slaves=1, mode=None) as cluster:
+    with ChildCluster(tmp_path, groups=1, slaves=1, mode=None, settings=ON_ANY_DISK) as cluster:
         assert cluster.mode is mode
         assert [broker.broker_id for broker in cluster.masters()] == [1 if mode is Mode.ELECT else 0]
 

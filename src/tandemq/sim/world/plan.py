@@ -141,6 +141,9 @@ def draw(random: Random) -> Plan:
         clean_interval_ms=5_000,
         scrub_bytes_per_second=1 << 20,
         scrub_interval_ms=20_000,
+        disk_used_ratio_max=75,
+        disk_force_ratio=0.85,
+        disk_full_ratio=0.90,
     )
     kinds = frozenset(kind for kind in ("batch", "oneway", "nowait", "delay", "reject") if random.random() < 0.8)
     return Plan(

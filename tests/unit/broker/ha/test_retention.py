@@ -14,7 +14,7 @@ from tests.unit.broker.failover.registry_group import RegistryGroup
 from tests.unit.broker.ha.group import Group, Member
 
 HOUR_MS = 3_600_000
-CALM: dict[str, Any] = {"delete_when": "23", "disk_used_ratio_max": 95, "disk_force_ratio": 1.0, "disk_full_ratio": 1.0}
+CALM: dict[str, Any] = {"delete_when": "23"}
 
 
 def clean(member: Member) -> None:
@@ -99,7 +99,7 @@ def test_known_slave_without_a_saved_offset_keeps_the_whole_log(tmp_path: Path) 
 def test_disk_limit_forces_deletion_and_logs_which_slave_needed_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = Group(tmp_path, role="ASYNC_MASTER", delete_when="23", disk_full_ratio=1.0)
+    group = Group(tmp_path, role="ASYNC_MASTER", delete_when="23", disk_force_ratio=0.85)
     offset = stop_slave_and_fill_files(group)
     monkeypatch.setattr(group.master.disk, "usage", lambda: DiskUsage(100, 13))
     with caplog.at_level(logging.WARNING):

@@ -17,7 +17,7 @@ from tests.unit.broker.harness import Harness, run_job
 
 HOUR_MS = 3_600_000
 LATER_MS = 100 * HOUR_MS
-CALM: dict[str, Any] = {"delete_when": "23", "disk_used_ratio_max": 95, "disk_force_ratio": 1.0, "disk_full_ratio": 1.0}
+CALM: dict[str, Any] = {"delete_when": "23"}
 
 
 def fill(broker: Harness) -> None:
@@ -64,7 +64,7 @@ def test_log_file_is_kept_until_its_delayed_message_is_delivered(
 def test_log_file_of_a_delayed_message_is_deleted_at_the_disk_limit_and_this_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = Harness(tmp_path, delete_when="23", disk_full_ratio=1.0)
+    broker = Harness(tmp_path, delete_when="23", disk_force_ratio=0.85)
     broker.send("TopicA", b"later", DELAY="18")
     fill(broker)
     monkeypatch.setattr(broker.disk, "usage", lambda: DiskUsage(100, 13))

@@ -352,7 +352,7 @@ def test_cleaning_queues_drops_entries_of_deleted_log_files(broker: Harness) -> 
 
 
 def test_expired_log_files_are_deleted_on_request_at_any_hour(tmp_path: Path) -> None:
-    broker = Harness(tmp_path, delete_when="23", disk_force_ratio=1.0, disk_full_ratio=1.0)
+    broker = Harness(tmp_path, delete_when="23")
     for _ in range(300):
         broker.send("TopicA", bytes(200))
     broker.now.wall_ms = broker.disk.modified_ms("config/topics.json") + 100 * 3_600_000

@@ -78,7 +78,7 @@ def test_settings_that_tools_need_are_shown_although_they_cannot_be_changed(brok
         (("fileReservedTime=70", "sendMessageThreadPoolNums=4"), "has no effect"),
         (("brokerConfigPath=x",), "cannot be changed"),
         (("fileReservedTime=70", "slaveTimeout=none"), "not a whole number"),
-        (("fileReservedTime=70", "diskSpaceCleanForciblyRatio=0.99"), "diskSpaceWarningLevelRatio"),
+        (("fileReservedTime=70", "diskSpaceWarningLevelRatio=0.99"), "diskSpaceCleanForciblyRatio"),
     ],
 )
 def test_invalid_change_changes_nothing(broker: Harness, lines: tuple[str, ...], remark: str) -> None:
