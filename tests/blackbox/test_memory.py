@@ -139,7 +139,9 @@ def test_reader_that_is_slow_is_not_closed_for_those_that_do_not_read(start: Sta
 
 def test_log_that_many_slaves_do_not_take_costs_a_master_bounded_memory(start: Start) -> None:
     """4 MiB of it are bounded for each; together they are bounded, too."""
-    master = start("master", untakenAnswersMax=BOUND_KIB << 10, mappedFileSizeCommitLog=64 << 20)
+    master = start(
+        "master", untakenAnswersMax=BOUND_KIB << 10, mappedFileSizeCommitLog=64 << 20, haHousekeepingInterval=60_000
+    )
     pid = master.process.pid
     with Caller(master.port) as other, contextlib.ExitStack() as strangers:
         opaques = [other.tell_send(bytes(60_000)) for _ in range(800)]
