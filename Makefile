@@ -101,9 +101,9 @@ browser: $(READY)  ## the console in a real browser (needs Debian's chromium); k
 screenshots: $(READY)  ## the same, and its screenshots replace those of docs/assets/console
 	TANDEMQ_SCREENSHOTS=docs/assets/console $(PYTEST) tests/browser
 
-# Four at a time, because these tests wait for JVMs most of their time.
+# Six at a time, because these tests wait for JVMs and timers most of their time.
 interop: $(READY)  ## tests with unmodified Java peers (needs Java, Maven and Go); k=name selects
-	$(PYTEST) tests/interop -n 4 --dist worksteal -m "not slow" $(if $(k),-k "$(k)")
+	$(PYTEST) tests/interop -n 6 --dist worksteal -m "not slow" $(if $(k),-k "$(k)")
 
 # The cluster's processes run in environments of their own, with the wheel; they are kept in build/spark-cluster.
 spark-cluster: wheel  ## the pipeline on a Spark master and two workers with the wheel; k=name selects
