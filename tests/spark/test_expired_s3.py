@@ -1,6 +1,7 @@
 """Credentials that expire while a command runs: one line, exit code 1, and the repeated command completes the work."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,8 +59,8 @@ def run(proxy: Expiring, *words: object) -> Any:
     return result
 
 
-def fails(proxy: Expiring, method: str, text: str, count: int, *words: object) -> None:
-    """Run a command whose credentials expire, and renew them."""
+def fails(proxy: Expiring, method: str, text: str, count: int, *words: object) -> str:
+    """Run a command whose credentials expire, and renew them; returns the error."""
     proxy.expire(method, text, count)
     failed = run(proxy, *words)
     proxy.renew()
@@ -68,6 +69,7 @@ def fails(proxy: Expiring, method: str, text: str, count: int, *words: object) -
     assert "the credentials have expired" in line
     assert "renew them and repeat the command" in line
     assert failed.stdout == ""
+    return str(line)
 
 
 def ends(proxy: Expiring, *words: object) -> Any:
@@ -162,7 +164,12 @@ def test_removal_from_log_files_is_completed_after_its_credentials_expired(
     writer, secret = made_log(tmp_path / "broker-a")
     place = put_log(s3, writer.store)
     words = ("remove", "--log", place.url, "--key", SECRET)
-    fails(proxy, "PUT", "/commitlog/0", 1, *words)
+    began_s = int(time.time())
+    line = fails(proxy, "PUT", "/commitlog/0", 1, *words)
+    until = re.search(r"not before (\d\d:\d\d:\d\d) UTC: until then this run holds the lease", line)
+    assert until is not None, line
+    possible = range(began_s, int(time.time()) + 2)
+    assert until[1] in {time.strftime("%H:%M:%S", time.gmtime(at + lease.HELD_MS // 1000)) for at in possible}
     refused = run(proxy, *words)  # the lease could not be released either
     assert (refused.exit_code, "repeat the command in" in refused.stderr) == (1, True), refused.output
     later = time.time_ns() + (lease.HELD_MS + 1) * 1_000_000

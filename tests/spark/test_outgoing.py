@@ -1,14 +1,18 @@
 """Rows of the sink encoded by columns: the same bytes as message by message, and rows that are left to that way."""
 
+import base64
 import random
+import zlib
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from tandemq.client.producer.encoder import prepare
 from tandemq.codec.record.record import decode_batch
 from tandemq.errors import LocalError
+from tandemq.model.message import SysFlag
 from tandemq.spark.sources.cluster.options import SinkOptions, sink_options
 from tandemq.spark.sources.cluster.outgoing import (
     BATCH_BYTES,
@@ -43,6 +47,7 @@ MAPS: list[Any] = [
     {"KEYS": "from map", "TAGS": "t9", "z": "2"},
     {"CLUSTER": "x"},
 ]
+OTHERS: list[Any] = [None, {}, {"h": "1"}, {"h": "", "час": "день", "REAL_TOPIC": "x"}]
 TEXTS = [
     None,
     "",
@@ -67,14 +72,15 @@ def table(rng: random.Random, count: int) -> pa.RecordBatch:
             found = [rng.choice(some) for _ in range(count)]
             is_binary = pa.types.is_binary(kind)
             columns[name] = pa.array([one.encode() if is_binary and one is not None else one for one in found], kind)
-    form = rng.randrange(4)
-    if form == 1:
+    form = rng.randrange(6)
+    if form in (1, 4):
         maps = [rng.choice(MAPS) for _ in range(count)]
         columns["properties"] = pa.array([None if one is None else list(one.items()) for one in maps], MAP)
-    elif form == 2:
+    elif form in (2, 5):
         columns["properties"] = pa.array([rng.choice(TEXTS) for _ in range(count)], pa.string())
-    elif form == 3:
-        pairs = [rng.choice(MAPS) for _ in range(count)]
+    if form >= 3:  # with 4 and 5 beside properties, with other names
+        maps = MAPS if form == 3 else OTHERS
+        pairs = [rng.choice(maps) for _ in range(count)]
         lists = [
             None if one is None else [{"key": name, "value": value.encode()} for name, value in one.items()]
             for one in pairs
@@ -172,10 +178,11 @@ def test_row_that_cannot_be_sent_is_named(columns: dict[str, Any], says: str) ->
         {"properties": [("a", "x" * 32_000)]},
         {"properties": [("MSG_TYPE", "reply")]},
         {"properties": [("a", "1"), ("a", "2")]},
+        {"properties": [("a", "1")], "headers": [{"key": "a", "value": b"2"}]},
     ],
 )
 def test_unusual_rows_are_left_to_the_producer_of_messages(columns: dict[str, Any]) -> None:
-    kinds = {"properties": MAP, "body": pa.binary()}
+    kinds = {"properties": MAP, "headers": HEADERS, "body": pa.binary()}
     rows = {
         name: pa.array([value], kinds.get(name, pa.string()))
         for name, value in ({"body": b"x", "topic": "T"} | columns).items()
@@ -209,3 +216,28 @@ def test_batches_hold_no_more_messages_than_may_be_in_flight() -> None:
     requests = encode(batch, options, unique_keys("q", "", 0, 0, 95))
     assert requests is not None
     assert [len(one.numbers) for one in requests] == [10] * 9 + [5]
+
+
+LARGE = 2 * COMPRESS_ABOVE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("body", "is_compressed"),
+    [
+        (random.Random(1).randbytes(LARGE), False),
+        (zlib.compress(base64.b64encode(random.Random(4).randbytes(LARGE)))[:LARGE], False),
+        (base64.b64encode(random.Random(2).randbytes(LARGE)), True),
+        ("Ночь, улица, фонарь, аптека. ".encode() * 200, True),
+        (np.random.default_rng(3).normal(size=LARGE // 8).round(2).tobytes(), True),
+        (np.arange(LARGE // 4, dtype=">u4").tobytes(), True),
+        (bytes(LARGE), True),
+    ],
+)
+def test_large_bodies_are_compressed_or_sent_in_batches(body: bytes, *, is_compressed: bool) -> None:
+    batch = pa.RecordBatch.from_pydict({"body": [body] * 20})
+    requests = encode(batch, ONE_TOPIC, unique_keys("q", "", 0, 0, 20))
+    assert requests is not None
+    assert [one.request.is_batch for one in requests] == ([False] * 20 if is_compressed else [True])
+    for one in requests:
+        assert one.request.sys_flag == (SysFlag.COMPRESSED if is_compressed else 0)
+        assert one.rows.single(0).sys_flag == one.request.sys_flag

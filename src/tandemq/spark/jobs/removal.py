@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from tandemq.codec.record.removal import removed_record
-from tandemq.errors import LocalError, ProtocolError, StoreDamaged
+from tandemq.errors import LocalError, ProtocolError, StoreDamaged, StoreLocked, TandemError
 from tandemq.real.disk import RealDisk
 from tandemq.spark.jobs.rewrite import BATCH_ROWS, DAMAGE, rewrite
 from tandemq.spark.jobs.selection import COLUMNS, Selection
@@ -354,8 +354,15 @@ def _leased(directory: Location, *, dry_run: bool) -> Iterator[_Overwrite]:
             if _LEFT.fullmatch(name):
                 directory.delete(name)
         yield partial(_replace, lease)
-    finally:
+    except TandemError as error:
         lease.release()
+        if not (lease.is_released or isinstance(error, StoreLocked)):
+            error.hint = f"{error.hint}; {lease.describe_end()}" if error.hint else lease.describe_end()
+        raise
+    except BaseException:
+        lease.release()
+        raise
+    lease.release()
 
 
 def _replace(lease: DirectoryLease, files: LogFiles, start: int, found: list[Result]) -> None:

@@ -12,6 +12,7 @@ Source: Delta protocol, "transaction identifiers".
 
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -38,6 +39,7 @@ class DirectoryLease:
         """
         self._directory = directory
         self._place = directory.within(NAME)
+        self.is_released = False
         self._table = self._opened()
         left_ms = (self._table.transaction_version(MARK) or 0) - time.time_ns() // 1_000_000
         if left_ms > 0:
@@ -59,6 +61,12 @@ class DirectoryLease:
         """End the lease; one that cannot be released ends by itself."""
         with suppress(TandemError):
             self._commit(0)
+            self.is_released = True
+
+    def describe_end(self) -> str:
+        """Return when a lease that could not be released ends, for error messages."""
+        end = datetime.fromtimestamp(-(-self._until_ms // 1000), UTC)
+        return f"not before {end:%H:%M:%S} UTC: until then this run holds the lease, which it could not release"
 
     def _opened(self) -> DeltaTable:
         try:
@@ -85,7 +93,7 @@ class DirectoryLease:
                 self._table.update_incremental()
         except DeltaError as error:
             raise self._locked("repeat the command later") from error
-        self._renewed_s = time.monotonic()
+        self._renewed_s, self._until_ms = time.monotonic(), until
         if (self._table.version(), self._table.transaction_version(MARK)) != (version, until):
             raise self._locked("repeat the command later")
 

@@ -12,7 +12,7 @@ Source: docs/internals/storage.md, "batches"; docs/reference/requests.md, "sendi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +39,12 @@ BATCH_BYTES = 256 << 10
 """Limits of a request. All its messages go to one queue, so that larger ones would fill queues unevenly."""
 PRODUCER = ProducerOptions(group="spark")
 COMPRESS_ABOVE_BYTES = PRODUCER.compress_above_bytes
+_UNCOMPRESSED = replace(PRODUCER, compress_above_bytes=PRODUCER.body_bytes_max + 1)
+SAMPLED_RUNS, SAMPLED_RUN_BYTES = 16, 16
+"""Parts of a body, evenly spaced, that show whether compression can make it smaller."""
+DISTINCT_MIN = 130
+"""Distinct values among the 256 sampled bytes from which on it cannot: random ones have 162, deviating by 5; text,
+Base64 and records of numbers have less."""
 KEY_CHARACTERS = 32
 _HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body", ">i4")])
 _OVERHEAD = _HEAD.itemsize + 2
@@ -60,11 +66,14 @@ class EncodedRows:
     keys: Column
     bodies: Column
     properties: Column
+    compressed: Any
+    """Whether the body of each row is compressed, if that makes it smaller."""
 
     def single(self, row: int) -> SendRequest:
         """Return the request of one row."""
         properties, key = self.properties[row].as_py().decode(), self.keys[row].as_py().decode()
-        return single_request(self.topics[row], self.bodies[row].as_py(), properties, key, PRODUCER)
+        producer = PRODUCER if self.compressed[row] else _UNCOMPRESSED
+        return single_request(self.topics[row], self.bodies[row].as_py(), properties, key, producer)
 
 
 class EncodedRequest(NamedTuple):
@@ -124,15 +133,14 @@ def _encode(batch: Any, options: SinkOptions, keys: str) -> list[EncodedRequest]
     topics, order = _topics(columns, options, count)
     if order is not None:
         bodies, properties, unique = (one.take(order) for one in (bodies, properties, unique))
-    return list(_requests(EncodedRows(topics, unique, bodies, properties), options))
+    return list(_requests(EncodedRows(topics, unique, bodies, properties, _compressible(bodies)), options))
 
 
 # Requests.
 
 
 def _requests(rows: EncodedRows, options: SinkOptions) -> Iterator[EncodedRequest]:
-    sizes = _sizes(rows.bodies)
-    alone = sizes >= COMPRESS_ABOVE_BYTES
+    sizes, alone = _sizes(rows.bodies), rows.compressed
     for row in np.flatnonzero(alone).tolist():
         yield EncodedRequest(rows.single(row), rows, (row,))
     if alone.all():
@@ -161,6 +169,24 @@ def _requests(rows: EncodedRows, options: SinkOptions) -> Iterator[EncodedReques
                 body = data[int(ends[start]) : int(ends[stop])].to_pybytes()
                 yield EncodedRequest(batch_request(topic, body, tuple(names[start:stop])), rows, within)
             start = stop
+
+
+def _compressible(bodies: Column) -> Any:
+    """Return which bodies are large enough to be compressed and do not look random.
+
+    Those that are compressed or encrypted do: compression does not make them smaller, and they can be sent in batches.
+    """
+    found = _sizes(bodies) >= COMPRESS_ABOVE_BYTES
+    rows = np.flatnonzero(found)
+    if len(rows):
+        bounds, data = _bounds(bodies), np.frombuffer(bodies.buffers()[2], np.uint8)
+        steps = np.arange(SAMPLED_RUNS) / (SAMPLED_RUNS - 1)
+        runs = bounds[rows, None] + ((bounds[rows + 1] - bounds[rows])[:, None] - SAMPLED_RUN_BYTES) * steps
+        places = runs.astype(np.int64)[:, :, None] + np.arange(SAMPLED_RUN_BYTES)
+        is_there = np.zeros((len(rows), 256), bool)
+        is_there[np.arange(len(rows))[:, None, None], data[places]] = True
+        found[rows] = is_there.sum(axis=1) < DISTINCT_MIN
+    return found
 
 
 def _batch_parts(bodies: Column, properties: Column) -> Column:
@@ -281,14 +307,17 @@ def _given(columns: dict[str, Column], options: SinkOptions, count: int) -> _Giv
     found = [one for one in (properties, headers) if one is not None and one.null_count < count]
     if not found:
         return _Given(None, None, None)
-    if len(found) == 2:
-        raise _Unusual
-    column = found[0]
-    if column is headers:
-        entries = _of_headers(column)
-    else:
-        entries = _of_map(column) if pa.types.is_map(column.type) else _of_text(_text(column))
-    return _kept(entries, count)
+    parts = [_of_headers(one) if one is headers else _of_properties(one) for one in found]
+    return _kept(parts[0] if len(parts) == 1 else _together(parts, count), count)
+
+
+def _together(parts: list[_Entries], count: int) -> _Entries:
+    """Return the properties of several columns: in each row those of a later column behind those of an earlier one."""
+    rows = np.concatenate([np.repeat(np.arange(count), np.diff(one.bounds)) for one in parts])
+    order = pa.array(np.argsort(rows, kind="stable"))
+    names = pa.concat_arrays([one.names for one in parts]).take(order)
+    values = pa.concat_arrays([one.values for one in parts]).take(order)
+    return _Entries(names, values, sum(one.bounds for one in parts))
 
 
 def _kept(entries: _Entries, count: int) -> _Given:
@@ -323,6 +352,10 @@ def _spread(values: Column, row: Any, chosen: Any, count: int) -> Column:
     absent = np.ones(count, bool)
     place[row[chosen]], absent[row[chosen]] = np.flatnonzero(chosen), False
     return values.take(pa.array(place, mask=absent)).fill_null(b"")
+
+
+def _of_properties(column: Column) -> _Entries:
+    return _of_map(column) if pa.types.is_map(column.type) else _of_text(_text(column))
 
 
 def _of_map(column: Column) -> _Entries:
