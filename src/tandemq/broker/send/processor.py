@@ -29,6 +29,8 @@ from tandemq.engine import SendEngine
 from tandemq.errors import StoreError
 from tandemq.model.command import Command
 from tandemq.model.message import CLUSTER, TRACE_ON, encode_properties
+from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.storage.log.commit_log import AppendMessageResult
 from tandemq.storage.store import RecordBatch, Store
 
 
@@ -127,6 +129,21 @@ class SendPath(SendState):
             return self.store.log.read(log_offset, size)
         except StoreError:  # the decoded path reads it again, and answers with the reason
             return b""
+
+    def put_internal(self, queue: ConsumeQueue, body: bytes, properties: bytes, now: Now) -> AppendMessageResult:
+        """Append a record that the broker makes for itself and its replicas: born here, now."""
+        return self.store.put(
+            queue,
+            body=body,
+            properties=properties,
+            flag=0,
+            sys_flag=0,
+            born_ms=now.wall_ms,
+            born_host=self.store_host,
+            store_ms=now.wall_ms,
+            store_host=self.store_host,
+            reconsume_times=0,
+        )
 
     def take(self, link: Link, command: Command, now: Now) -> None:
         """Store any send, and add its response or refusal to the acks."""

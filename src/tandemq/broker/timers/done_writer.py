@@ -69,21 +69,9 @@ class DoneWriter:
         topic = self._topics.create_internal(TIMER_DONE_TOPIC, 1, now.wall_ms)
         queue = self._topics.queue(topic or Topic(internal_topic(TIMER_DONE_TOPIC, 1)), 0)
         self._written = self._next_progress(table, queue.next_offset, before_ms, until_ms)
-        properties, host = done_properties(self._written), self._send.store_host
-        named = over + self._unnamed
+        properties, named = done_properties(self._written), over + self._unnamed
         for start in range(0, max(1, len(named)), OFFSETS_MAX):
-            self._store.put(
-                queue,
-                body=done_body(named[start : start + OFFSETS_MAX]),
-                properties=properties,
-                flag=0,
-                sys_flag=0,
-                born_ms=now.wall_ms,
-                born_host=host,
-                store_ms=now.wall_ms,
-                store_host=host,
-                reconsume_times=0,
-            )
+            self._send.put_internal(queue, done_body(named[start : start + OFFSETS_MAX]), properties, now)
 
     def _next_progress(self, table: PendingTimers, next_done: int, before_ms: int, until_ms: int) -> TimerProgress:
         before, lowest = self.progress, table.none_below()

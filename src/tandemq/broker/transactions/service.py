@@ -328,19 +328,8 @@ class Transactions:
 
     def _write_op(self, offsets: list[int], now: Now, *, is_copied: bool) -> None:
         queue = self._topics.queue(self._topic(OP_HALF_TOPIC, now), 0)
-        host = self._send.store_host
-        stored = self._store.put(
-            queue,
-            body=op_body(offsets),
-            properties=op_properties(self._progress(queue.next_offset), is_copied=is_copied),
-            flag=0,
-            sys_flag=0,
-            born_ms=now.wall_ms,
-            born_host=host,
-            store_ms=now.wall_ms,
-            store_host=host,
-            reconsume_times=0,
-        )
+        properties = op_properties(self._progress(queue.next_offset), is_copied=is_copied)
+        stored = self._send.put_internal(queue, op_body(offsets), properties, now)
         self._written_ops.append(Progress(max(offsets), stored.queue_offset))
 
     def _progress(self, next_op: int) -> Progress:
