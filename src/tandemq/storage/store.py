@@ -304,6 +304,24 @@ class Store:
         record = parse_record(data, 0, len(data))
         return data if not isinstance(record, str) and record.log_offset == log_offset else None
 
+    def queued_record_at(self, log_offset: int) -> bytes | None:
+        """Return the bytes of the message at a log offset that a client names, None if no message begins there.
+
+        A body may contain the bytes of a record that states its own log offset. A message is therefore only what the
+        consume queue that it states points to: not a record without an entry, as of a deleted topic or of a topic in
+        `without_queues`. Cost: reads the record and one queue entry.
+        """
+        data = self.record_at(log_offset)
+        record = parse_record(data, 0, len(data)) if data is not None else "gone"
+        if isinstance(record, str):
+            return None
+        queue = self.queues.get((record.topic.decode("utf-8", "replace"), record.queue_id))
+        if queue is None or not queue.min_offset <= record.queue_offset < queue.max_offset:
+            return None
+        entry = queue.read(record.queue_offset, 1)
+        is_queued = len(entry) == QUEUE_ENTRY.size and QUEUE_ENTRY.unpack(entry)[:2] == (log_offset, record.size)
+        return data if is_queued else None
+
     def record_at_raw(self, log_offset: int) -> bytes:
         """Return the bytes of a possible record at a log offset, before the log's end is known; b"" if none."""
         try:

@@ -82,7 +82,7 @@ class Broker2ClientProcessor:
     def _on_consume_directly(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(ConsumeDirectlyFields, command.fields)
         _, log_offset = parse_message_id(fields.msg_id)
-        record = self._store.record_at(log_offset)
+        record = self._store.queued_record_at(log_offset)
         if record is None:
             return command.answer(
                 ResponseCode.SYSTEM_ERROR, remark=f"there is no message {fields.msg_id} in this broker's log"

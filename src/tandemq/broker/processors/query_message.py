@@ -60,7 +60,7 @@ class QueryMessageProcessor:
 
     def _on_by_offset(self, _link: Link, command: Command, _now: Now) -> Command | None:
         offset = read_fields(ViewMessageFields, command.fields).offset
-        data = self._store.record_at(offset) if offset >= 0 else None
+        data = self._store.queued_record_at(offset)
         if data is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}")
         return command.answer(ResponseCode.SUCCESS, body=data)

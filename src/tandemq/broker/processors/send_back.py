@@ -75,7 +75,7 @@ class SendBackProcessor:
             return command.answer(ResponseCode.NO_PERMISSION, remark="the broker accepts no messages")
         if group.retry_queue_nums <= 0:
             return command.answer(ResponseCode.SUCCESS)
-        data = self._log_store.record_at(fields.offset)
+        data = self._log_store.queued_record_at(fields.offset)
         if data is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"look message by offset failed, {fields.offset}")
         message = decode_message(data, 0, len(data), inflates=False)

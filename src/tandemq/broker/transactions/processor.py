@@ -146,25 +146,12 @@ class TransactionProcessor:
 
     def _half(self, log_offset: int) -> HalfMessage | None:
         try:
-            data = self._store.record_at(log_offset)
+            data = self._store.queued_record_at(log_offset)
             half = decode_half(data) if data is not None else None
         except (ProtocolError, StoreError) as error:
             log.error("transactions: the half message at log offset %d cannot be read: %s", log_offset, error)
             return None
-        if half is None or half.message.topic != HALF_TOPIC:
-            return None
-        table, queue_offset = self._transactions.table, half.message.queue_offset
-        entry = table.entries.get(queue_offset) if table is not None else None
-        is_newest = entry is not None and entry.log_offset == log_offset
-        return half if is_newest or self._is_in_queue(half) else None
-
-    def _is_in_queue(self, half: HalfMessage) -> bool:
-        """Whether a queue names a record. The body of a message may contain bytes that look like another record."""
-        message = half.message
-        queue = self._store.queues.get((message.topic, message.queue_id))
-        if queue is None or not queue.min_offset <= message.queue_offset < queue.max_offset:
-            return False
-        return queue.entry(message.queue_offset).log_offset == message.log_offset
+        return half if half is not None and half.message.topic == HALF_TOPIC else None
 
     def _mismatch(self, half: HalfMessage, fields: EndTransactionFields, now: Now) -> tuple[ResponseCode, str] | None:
         """Return code and remark if a request does not belong to the half message that it names."""
@@ -193,12 +180,11 @@ class TransactionProcessor:
         if refused is not None:
             return refused
         _, log_offset = parse_message_id(fields.msg_id)
-        data = self._store.record_at(log_offset)
+        data = self._store.queued_record_at(log_offset)
         if data is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"there is no message {fields.msg_id} in this log")
         half = decode_half(data)
-        is_half = half.message.topic in (HALF_TOPIC, CHECK_MAX_TIME_TOPIC) and self._is_in_queue(half)
-        if not is_half:  # any producer can set the same properties
+        if half.message.topic not in (HALF_TOPIC, CHECK_MAX_TIME_TOPIC):  # any producer can set the same properties
             return command.answer(
                 ResponseCode.SYSTEM_ERROR,
                 remark=f"{fields.msg_id} is a message of {half.message.topic}, no half message",
