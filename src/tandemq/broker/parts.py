@@ -473,6 +473,7 @@ class BrokerParts:
         """Fill the table of handlers by request code; every processor brings its own."""
         store, topics, groups, offsets, clients = self.store, self.topics, self.groups, self.offsets, self.clients
         pull, stats, registration = self.pull, self.stats, self.registration
+        counts = self.timers.metrics, self.transactions.metrics
         role, current, turn = self.role, self.current, self.current_turn
         processors = (
             ConsumerManageProcessor(
@@ -496,7 +497,7 @@ class BrokerParts:
             TimerProcessor(store, topics, self.send, self.timers, role, current),
             QueryMessageProcessor(store, current),
             MetadataTablesProcessor(store, topics, groups, offsets, self.delay, self.send, role, current),
-            AdminProcessor(store, topics, groups, offsets, pull, stats, self.upkeep, role, current, turn),
+            AdminProcessor(store, topics, groups, offsets, pull, stats, counts, self.upkeep, role, current, turn),
             ConnectionsProcessor(offsets, clients, registration),
             QueueInfoProcessor(
                 store, topics, groups, offsets, clients, pull, stats, registration, current, self.sliced_responses

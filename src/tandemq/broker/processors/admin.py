@@ -9,6 +9,7 @@ Source: docs/reference/requests.md, "administration"; RocketMQ AdminBrokerProces
 """
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from tandemq.broker.role import CurrentRole
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.topic_checks import QUEUES_MAX, SLAVE_REMARK, topic_config_problem
+from tandemq.broker.state.topic_counts import TopicCounts
 from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.admin_requests import (
     CreateTopicFields,
@@ -73,6 +75,7 @@ class AdminProcessor:
         offsets: ConsumerOffsets,
         pull: PullPath,
         stats: Stats,
+        counts: Sequence[TopicCounts],
         upkeep: Upkeep,
         role: CurrentRole,
         current: CurrentConfig,
@@ -85,6 +88,7 @@ class AdminProcessor:
         self._offsets = offsets
         self._pull = pull
         self._stats = stats
+        self._counts = counts
         self._upkeep = upkeep
         self._role = role
         self._current = current
@@ -205,6 +209,8 @@ class AdminProcessor:
             log.info("admin: topic=%s deleted by %s", name, link.peer)
         self._offsets.remove_topic(name)
         self._stats.topic_removed(name)
+        for counts in self._counts:
+            counts.topic_removed(name, now.wall_ms)
         return command.answer(ResponseCode.SUCCESS)
 
     def _answer_held_pulls(self, topic: str) -> None:

@@ -3,7 +3,7 @@
 Source: RocketMQ TransactionMetrics, TimerMetrics.
 """
 
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from typing import Any
 
 from tandemq.boundary import Now
@@ -20,11 +20,11 @@ class TopicCounts:
         self._file = file
         self._key = key
         self.version = DataVersion(now.wall_ms)
-        self._counts: Mapping[str, int] = {}
+        self._counts: MutableMapping[str, int] = {}
         self._changed_ms = now.wall_ms
         self._is_dirty = False
 
-    def adopt(self, counts: Mapping[str, int]) -> None:
+    def adopt(self, counts: MutableMapping[str, int]) -> None:
         """Take the counts by topic."""
         self._counts = counts
         self._is_dirty = bool(counts) or self._saver.disk.exists(f"config/{self._file}")
@@ -33,6 +33,12 @@ class TopicCounts:
         """Note that the counts changed."""
         self._changed_ms = wall_ms
         self._is_dirty = True
+
+    def topic_removed(self, topic: str, wall_ms: int) -> None:
+        """Forget a deleted topic; its messages that still wait stay counted, and create it again."""
+        if self._counts.get(topic) == 0:
+            del self._counts[topic]
+            self.changed(wall_ms)
 
     def by_topic(self) -> dict[str, int]:
         """Return the number of waiting messages of each topic that has any."""

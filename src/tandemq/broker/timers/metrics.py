@@ -63,6 +63,12 @@ class TimerMetrics(TopicCounts):
             self.changed(now.wall_ms)
             self.save()
 
+    def topic_removed(self, topic: str, wall_ms: int) -> None:
+        """Forget a deleted topic."""
+        super().topic_removed(topic, wall_ms)
+        for table in (self.enqueued_total, self.dequeued_total, self.delays):
+            table.pop(topic, None)
+
     def enqueued(self, timed: Iterable[TimedSend], now: Now) -> None:
         """Count messages that were taken."""
         for (topic, out_ms), count in Counter([(topic, out_ms) for _, out_ms, topic, _ in timed]).items():

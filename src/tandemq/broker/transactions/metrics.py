@@ -56,6 +56,12 @@ class TransactionMetrics(TopicCounts):
             first_ms=now.mono_ms + current.config.transaction_metrics_ms,
         )
 
+    def topic_removed(self, topic: str, wall_ms: int) -> None:
+        """Forget a deleted topic."""
+        super().topic_removed(topic, wall_ms)
+        self.commits.pop(topic, None)
+        self.rollbacks.pop(topic, None)
+
     def note_commit(self, topic: str, born_ms: int, wall_ms: int) -> None:
         """Note a commit of this turn. `born_ms`: when the producer made the half message."""
         self._ended.append(_Ended(topic, max(0, wall_ms - born_ms) // 1_000))

@@ -37,6 +37,38 @@ def test_what_waits_by_topic_and_by_time(tmp_path: Path) -> None:
     assert (table["timerReadBehind"], table["timerOffsetBehind"], table["timerCongestNum"]) == ("0", "0", "4")
 
 
+def test_deleted_topic_is_forgotten_unless_messages_of_it_wait(tmp_path: Path) -> None:
+    """A broker on which topics come and go would keep their names in memory, in its metrics and in its file."""
+    broker = ready(tmp_path)
+    timed(broker, UNIQ_KEY="a", TIMER_DELAY_SEC="2")
+    timed(broker, topic="TopicB", UNIQ_KEY="b", TIMER_DELAY_SEC="2")
+    timed(broker, topic="TopicB", UNIQ_KEY="c", TIMER_DELAY_SEC="30")
+    broker.pass_time(3_500)
+    for topic in ("TopicA", "TopicB"):
+        assert broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}).code == 0
+    found = values(broker)
+    assert found["rocketmq_timing_messages"] == {("TopicB", *LOCAL_DISK): 1}
+    assert found["rocketmq_timer_enqueue_total"] == found["rocketmq_timer_dequeue_total"] == {}
+    assert broker.node.timers.metrics.delays == {}
+    assert set(broker.json(RequestCode.GET_TIMER_METRICS)["timingCount"]) == {"TopicB"}
+    broker.pass_time(30_000)
+    assert values(broker)["rocketmq_timer_dequeue_total"] == {("TopicB", *LOCAL_DISK): 1}
+    assert broker.node.topics.get("TopicB") is not None
+    timed(broker, UNIQ_KEY="d", TIMER_DELAY_SEC="30")
+    assert values(broker)["rocketmq_timing_messages"] == {("TopicA", *LOCAL_DISK): 1}
+
+
+def test_recall_that_waits_survives_the_deletion_of_its_topic(tmp_path: Path) -> None:
+    """The count of its topic is below zero, and zero again once its time has come."""
+    broker = ready(tmp_path)
+    broker.create_topic("TopicA")
+    timed(broker, UNIQ_KEY="x", TIMER_DELAY_SEC="4", TIMER_DEL_UNIQKEY="TopicA+nothing")
+    assert broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "TopicA"}).code == 0
+    broker.create_topic("TopicA")
+    broker.pass_time(6_000)
+    assert values(broker)["rocketmq_timing_messages"] == {}
+
+
 def test_messages_that_are_due_and_refused_by_the_disk_are_lag(tmp_path: Path) -> None:
     broker = ready(tmp_path)
     timed(broker, TIMER_DELAY_SEC="2")

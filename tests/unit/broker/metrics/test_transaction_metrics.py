@@ -7,7 +7,7 @@ import pytest
 
 from tandemq.broker.metrics.transaction_metrics import TransactionFamilies
 from tandemq.errors import DiskFull
-from tandemq.model.codes import ResponseCode
+from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.topic import HALF_TOPIC
 from tandemq.sim.world.disk import SimDisk
 from tandemq.telemetry.families import Batch
@@ -39,6 +39,26 @@ def test_open_committed_and_rolled_back_transactions_are_counted_by_topic(tmp_pa
     assert found["rocketmq_half_messages"] == {("TopicA",): 1, ("TopicB",): 1}
     assert found["rocketmq_commit_messages_total"] == {("TopicA",): 1}
     assert found["rocketmq_rollback_messages_total"] == {("TopicA",): 1}
+
+
+def test_deleted_topic_is_forgotten_unless_transactions_of_it_are_open(tmp_path: Path) -> None:
+    broker = ready(tmp_path)
+    for number, topic in enumerate(("TopicA", "TopicA", "TopicB", "TopicB")):
+        half(broker, key=f"K{number}", topic=topic)
+    for number, outcome in enumerate((COMMIT, ROLLBACK, ROLLBACK)):
+        end(broker, number, outcome, key=f"K{number}")
+    broker.pass_time(1_000)
+    for topic in ("TopicA", "TopicB"):
+        broker.create_topic(topic)
+        assert broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}).code == ResponseCode.SUCCESS
+    found = values(broker)
+    assert found["rocketmq_commit_messages_total"] == found["rocketmq_rollback_messages_total"] == {}
+    assert found["rocketmq_half_messages"] == {("TopicB",): 1}
+    assert set(broker.node.transactions.metrics.as_json()["transactionCount"]) == {"TopicB"}
+    end(broker, 3, COMMIT, key="K3")
+    assert values(broker)["rocketmq_commit_messages_total"] == {("TopicB",): 1}
+    half(broker, key="K4", topic="TopicA")
+    assert values(broker)["rocketmq_half_messages"] == {("TopicA",): 1}
 
 
 @pytest.mark.parametrize(("age_s", "bucket"), [(3, 0), (5, 0), (61, 2), (90_000, 6)])
