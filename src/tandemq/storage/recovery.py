@@ -17,7 +17,7 @@ from tandemq.codec.record.record import parse_record
 from tandemq.errors import OffsetGone, StoreDamaged
 from tandemq.storage.checkpoint import REBUILDING, Checkpoint, Marks, read_checkpoint, read_marks, write_checkpoint
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
-from tandemq.storage.log.scan import DamagedRange, Walker, find_next_record
+from tandemq.storage.log.scan import DamagedRange, Walker, damaged_record, find_next_record
 from tandemq.storage.quarantine import quarantine
 from tandemq.storage.store import Store, StoreConfig
 
@@ -426,21 +426,26 @@ def _walk(store: Store, begin: int, *, tail_from: int | None) -> int:
         except OffsetGone:
             return b""
 
-    count = 0
+    count, segment_bytes = 0, store.config.segment_bytes
+    is_boundary = True
+    """Whether a record is known to begin where the walk stops; not behind a record that may be of a damaged body."""
 
     def take_run(data: memoryview, records: int) -> None:
         nonlocal count
         store.dispatch_run(data)
         count += records
 
-    walker = Walker(read, store.config.segment_bytes, begin, take_run=take_run)
+    walker = Walker(read, segment_bytes, begin, take_run=take_run)
     while True:
         for record, _, _ in walker.records():  # those that the engine leaves
             store.dispatch_found(record)
             count += 1
         resumes = None
         if walker.position < capacity_end and not store.log.is_blank_from(walker.position):
-            resumes = find_next_record(read, walker.position, capacity_end, store.config.segment_bytes)
+            damaged = damaged_record(read, walker.position, segment_bytes) if is_boundary else None
+            start = walker.position + (damaged.body_end if damaged is not None else 0)
+            resumes = find_next_record(read, start, capacity_end, segment_bytes)
+            is_boundary = damaged is not None and resumes == walker.position + damaged.size
         if resumes is None:
             break
         if tail_from is not None and walker.position >= tail_from:

@@ -49,6 +49,9 @@ _HEADS = {
     int(SysFlag.STORE_HOST_V6): Struct(">iIIiiqqiq8sq20siqi"),
     int(_V6_MASK): Struct(">iIIiiqqiq20sq20siqi"),
 }
+HEAD_BYTES_MAX = max(head.size for head in _HEADS.values())
+_BEHIND_BODY_MAX = 2 + 0xFFFF + 2 + PROPERTIES_BYTES_MAX
+"""Maximum size of topic and properties of a record, with their lengths."""
 _SIZE_MAGIC = Struct(">iI")
 _SYS_FLAG = Struct(">i")
 _SHORT = Struct(">H")
@@ -90,6 +93,13 @@ class RecordHead(NamedTuple):
     reconsume_times: int
     prepared_offset: int
     body_length: int
+
+
+class DamagedLengths(NamedTuple):
+    """Number of bytes of a damaged record up to its body's end, and of the whole record."""
+
+    body_end: int
+    size: int
 
 
 _new_record = tuple.__new__
@@ -303,6 +313,23 @@ def parse_record(data: Buffer, start: int, end: int) -> Record | str:
             body_crc,
         ),
     )
+
+
+def damaged_lengths(data: Buffer, log_offset: int) -> DamagedLengths | None:
+    """Return the lengths that the header of a damaged record states; None if it cannot be relied on.
+
+    It must state the log offset, and a size that fits the body's length: with a single damaged field the result is
+    None, or its `body_end` is within the record. `data`: the first bytes, `HEAD_BYTES_MAX` if there are so many.
+    """
+    if len(data) < RECORD_BYTES_MIN:
+        return None
+    head = _HEADS[_SYS_FLAG.unpack_from(data, 36)[0] & 0x30]
+    if len(data) < head.size:
+        return None
+    fields = RecordHead._make(head.unpack_from(data))
+    body_end = head.size + fields.body_length
+    fits = fields.body_length >= 0 and 0 < fields.size - body_end <= _BEHIND_BODY_MAX
+    return DamagedLengths(body_end, fields.size) if fits and fields.log_offset == log_offset else None
 
 
 def unfinished_record(data: Buffer, start: int, end: int) -> int | str:

@@ -9,7 +9,18 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tandemq.codec.record.entries import BLANK_BYTES_MIN, BLANK_MAGIC
-from tandemq.codec.record.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, Record, parse_record, peek, record_fault
+from tandemq.codec.record.record import (
+    HEAD_BYTES_MAX,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    DamagedLengths,
+    Record,
+    damaged_lengths,
+    parse_record,
+    peek,
+    record_fault,
+)
 from tandemq.engine import verify_records
 
 WINDOW_BYTES = 8 << 20
@@ -171,6 +182,16 @@ def find_next_record(read: Reader, start: int, end: int, segment_bytes: int) -> 
         whole = position % segment_bytes + len(window) >= segment_bytes
         position += len(window) if whole or len(window) <= 8 else len(window) - 7
     return None
+
+
+def damaged_record(read: Reader, position: int, segment_bytes: int) -> DamagedLengths | None:
+    """Return the lengths of a damaged record; None if its header does not tell.
+
+    No record begins before its `body_end`: a body may contain the bytes of one that states its own log offset. A record
+    must be known to begin at `position`: else the author of a body could claim the records behind it.
+    """
+    found = damaged_lengths(read(position, HEAD_BYTES_MAX), position)
+    return found if found is not None and found.size <= segment_bytes - position % segment_bytes else None
 
 
 def boundary_before(read: Reader, offset: int, segment_bytes: int) -> int:
