@@ -13,7 +13,16 @@ from typing import NamedTuple
 
 from tandemq.boundary import Buffer, Disk, File
 from tandemq.codec.record.entries import QUEUE_ENTRY
-from tandemq.codec.record.record import Record, parse_record, property_value, tags_code
+from tandemq.codec.record.record import (
+    HEAD_BYTES_MAX,
+    MAGIC_V2,
+    Record,
+    parse_record,
+    property_value,
+    stated_lengths,
+    tags_code,
+    unpack_head,
+)
 from tandemq.engine import commit_staged, key_rows, stage_records
 from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.message import SysFlag
@@ -309,18 +318,34 @@ class Store:
 
         A body may contain the bytes of a record that states its own log offset. A message is therefore only what the
         consume queue that it states points to: not a record without an entry, as of a deleted topic or of a topic in
-        `without_queues`. Cost: reads the record and one queue entry.
+        `without_queues`. Cost: reads a header, a topic and a queue entry, and the record if the entry points to it: any
+        bytes may state the largest size.
         """
-        data = self.record_at(log_offset)
-        record = parse_record(data, 0, len(data)) if data is not None else "gone"
-        if isinstance(record, str):
+        try:
+            size = self._queued_size(log_offset)
+        except OffsetGone:
             return None
-        queue = self.queues.get((record.topic.decode("utf-8", "replace"), record.queue_id))
-        if queue is None or not queue.min_offset <= record.queue_offset < queue.max_offset:
-            return None
-        entry = queue.read(record.queue_offset, 1)
-        is_queued = len(entry) == QUEUE_ENTRY.size and QUEUE_ENTRY.unpack(entry)[:2] == (log_offset, record.size)
-        return data if is_queued else None
+        return self.record_at(log_offset, size) if size else None
+
+    def _queued_size(self, log_offset: int) -> int:
+        """Return the size of the record at a log offset; 0 if there is none, or no queue entry points to it.
+
+        Raises:
+            OffsetGone: the offset was deleted.
+        """
+        data = self.log.read(log_offset, HEAD_BYTES_MAX)
+        lengths = stated_lengths(data, log_offset)
+        if lengths is None:
+            return 0
+        head = unpack_head(data, 0)
+        start, width = log_offset + lengths.body_end, 2 if head.magic == MAGIC_V2 else 1
+        topic = self.log.read(start + width, int.from_bytes(self.log.read(start, width)))
+        queue = self.queues.get((topic.decode("utf-8", "replace"), head.queue_id))
+        if queue is None or not queue.min_offset <= head.queue_offset < queue.max_offset:
+            return 0
+        entry = queue.read(head.queue_offset, 1)
+        is_queued = len(entry) == QUEUE_ENTRY.size and QUEUE_ENTRY.unpack(entry)[:2] == (log_offset, lengths.size)
+        return lengths.size if is_queued else 0
 
     def record_at_raw(self, log_offset: int) -> bytes:
         """Return the bytes of a possible record at a log offset, before the log's end is known; b"" if none."""

@@ -95,8 +95,8 @@ class RecordHead(NamedTuple):
     body_length: int
 
 
-class DamagedLengths(NamedTuple):
-    """Number of bytes of a damaged record up to its body's end, and of the whole record."""
+class StatedLengths(NamedTuple):
+    """Number of bytes of a record up to its body's end, and of the whole record."""
 
     body_end: int
     size: int
@@ -315,8 +315,8 @@ def parse_record(data: Buffer, start: int, end: int) -> Record | str:
     )
 
 
-def damaged_lengths(data: Buffer, log_offset: int) -> DamagedLengths | None:
-    """Return the lengths that the header of a damaged record states; None if it cannot be relied on.
+def stated_lengths(data: Buffer, log_offset: int) -> StatedLengths | None:
+    """Return the lengths that the header of a possibly damaged record states; None if it cannot be relied on.
 
     It must state the log offset, and a size that fits the body's length: with a single damaged field the result is
     None, or its `body_end` is within the record. `data`: the first bytes, `HEAD_BYTES_MAX` if there are so many.
@@ -329,7 +329,7 @@ def damaged_lengths(data: Buffer, log_offset: int) -> DamagedLengths | None:
     fields = RecordHead._make(head.unpack_from(data))
     body_end = head.size + fields.body_length
     fits = fields.body_length >= 0 and 0 < fields.size - body_end <= _BEHIND_BODY_MAX
-    return DamagedLengths(body_end, fields.size) if fits and fields.log_offset == log_offset else None
+    return StatedLengths(body_end, fields.size) if fits and fields.log_offset == log_offset else None
 
 
 def unfinished_record(data: Buffer, start: int, end: int) -> int | str:

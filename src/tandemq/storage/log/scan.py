@@ -14,12 +14,12 @@ from tandemq.codec.record.record import (
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
-    DamagedLengths,
     Record,
-    damaged_lengths,
+    StatedLengths,
     parse_record,
     peek,
     record_fault,
+    stated_lengths,
 )
 from tandemq.engine import verify_records
 
@@ -184,13 +184,13 @@ def find_next_record(read: Reader, start: int, end: int, segment_bytes: int) -> 
     return None
 
 
-def damaged_record(read: Reader, position: int, segment_bytes: int) -> DamagedLengths | None:
+def damaged_record(read: Reader, position: int, segment_bytes: int) -> StatedLengths | None:
     """Return the lengths of a damaged record; None if its header does not tell.
 
     No record begins before its `body_end`: a body may contain the bytes of one that states its own log offset. A record
     must be known to begin at `position`: else the author of a body could claim the records behind it.
     """
-    found = damaged_lengths(read(position, HEAD_BYTES_MAX), position)
+    found = stated_lengths(read(position, HEAD_BYTES_MAX), position)
     return found if found is not None and found.size <= segment_bytes - position % segment_bytes else None
 
 

@@ -162,3 +162,31 @@ def test_damaged_queue_entry_confirms_no_message(tmp_path: Path, damage: str) ->
     else:
         queue.rewrite(1, bytes(20) if damage == "zeroes" else queue.read(2, 1))
     assert [view(broker, at) is not None for at in offsets] == [True, False, damage != "short"]
+
+
+def test_request_reads_no_more_than_the_record_that_it_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four bytes of a body, read as a size, could have the rest of a log file read into memory."""
+    broker = Harness(tmp_path)
+    store = broker.node.store
+    start = store.log.written_end
+    forged = bytearray(HEAD_V4.size)
+    forged[:8] = (30_000).to_bytes(4) + (0xDAA320A7).to_bytes(4)
+    forged[28:36] = (start + HEAD_V4.size).to_bytes(8)
+    forged[84:88] = (29_000).to_bytes(4)
+    broker.send("TopicA", bytes(forged) + (20_000).to_bytes(4) * 100)
+    while store.log.written_end < 31_000:
+        broker.send("TopicA", b"x" * 1_500)
+    sizes: list[int] = []
+    read = store.log.read
+
+    def counted(offset: int, size: int) -> bytes:
+        sizes.append(size)
+        return read(offset, size)
+
+    monkeypatch.setattr(store.log, "read", counted)
+    for within in (HEAD_V4.size, 2 * HEAD_V4.size, 2 * HEAD_V4.size + 4):
+        assert view(broker, start + within) is None
+    assert 0 < max(sizes) < 512
+    assert view(broker, start) is not None
