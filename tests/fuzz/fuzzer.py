@@ -244,6 +244,11 @@ class Fuzzer:
         self.engine.parse_records(data, 0, random.randrange(len(data) + 1), checks=is_compared)
         bounds = np.sort(np.array([random.randrange(len(data) + 1) for _ in range(8)], dtype=np.int32))
         self.engine.property_spans(data, bounds, b"KEYS\x01")
+        starts, stops = bounds[:-1].astype(np.int64), bounds[1:].astype(np.int64)
+        copied = bytearray(int(bounds[-1] - bounds[0]))
+        self.engine.copy_spans(data, starts, stops, copied)
+        if copied != data[bounds[0] : bounds[-1]]:
+            raise Different(f"copy_spans: {bounds} of {data!r}")
         self._same(is_compared, lambda engine: engine.record_entries(data), data)
         self._same(is_compared, lambda engine: engine.record_properties(data), data)
         self._same(is_compared, lambda engine: engine.stage_records(data, _no_queue, _no_code), data)

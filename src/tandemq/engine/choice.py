@@ -38,6 +38,7 @@ QueueTail = chosen.QueueTail
 SendEngine = chosen.SendEngine
 TopicTarget = chosen.TopicTarget
 commit_staged = chosen.commit_staged
+copy_spans = chosen.copy_spans
 gather_messages = chosen.gather_messages
 key_hash = chosen.key_hash
 key_rows = chosen.key_rows

@@ -15,6 +15,7 @@ cdef struct Record:
 
 
 cdef enum:
+    HEAD_V4_BYTES = 88
     HEAD_BYTES_MAX = 112
 
 
@@ -119,17 +120,17 @@ cdef struct Place:
 def parse_records(data, Py_ssize_t start, Py_ssize_t end, *, bint checks):
     cdef const unsigned char[::1] view = data
     cdef Bytes raw
-    cdef Buffer places, regular
+    cdef Buffer places, regular, heads
     cdef Place place
     cdef Record record
     cdef Py_ssize_t size
     cdef unsigned char is_regular
     end = min(end, view.shape[0])
     if start < 0 or end - start < RECORD_BYTES_MIN:
-        return ParsedRecords(b"", b"")
+        return ParsedRecords(b"", b"", b"")
     raw = &view[0]
-    places.data = regular.data = NULL
-    places.size = places.room = regular.size = regular.room = 0
+    places.data = regular.data = heads.data = NULL
+    places.size = places.room = regular.size = regular.room = heads.size = heads.room = 0
     try:
         while end - start >= RECORD_BYTES_MIN:
             size = <int32_t>big_32(raw + start)
@@ -148,11 +149,13 @@ def parse_records(data, Py_ssize_t start, Py_ssize_t end, *, bint checks):
                 place.topic_stop = record.topic.data + record.topic.size - raw
             append(&places, &place, sizeof(Place))
             append(&regular, &is_regular, 1)
+            append(&heads, raw + start, HEAD_V4_BYTES)
             start += size
-        return ParsedRecords(taken(&places, 0), taken(&regular, 0))
+        return ParsedRecords(taken(&places, 0), taken(&regular, 0), taken(&heads, 0))
     finally:
         PyMem_Free(places.data)
         PyMem_Free(regular.data)
+        PyMem_Free(heads.data)
 
 
 cdef int read_valid(Bytes data, Py_ssize_t size, Record *record) except -1:
@@ -288,3 +291,29 @@ def property_spans(data, bounds, bytes begin):
             at = stop + 1
         span += 2
     return found
+
+
+def copy_spans(data, starts, stops, values):
+    cdef const unsigned char[::1] view = data
+    cdef const int64_t[::1] begins = starts
+    cdef const int64_t[::1] ends = stops
+    cdef unsigned char[::1] to = values
+    cdef Py_ssize_t count = begins.shape[0], size = view.shape[0], room = to.shape[0], row
+    cdef Py_ssize_t total = 0
+    cdef bytes bounds
+    cdef int32_t *bound
+    if ends.shape[0] != count or room > INT32_MAX_VALUE:
+        raise ValueError("there must be as many ends of spans as starts, and room for less than 2 GiB")
+    bounds = PyBytes_FromStringAndSize(NULL, (count + 1) * sizeof(int32_t))
+    bound = <int32_t *>PyBytes_AS_STRING(bounds)
+    bound[0] = 0
+    for row in range(count):
+        if begins[row] < 0 or ends[row] < begins[row] or ends[row] > size:
+            raise ValueError("spans must lie within the data")
+        if ends[row] - begins[row] > room - total:
+            raise ValueError("the room for the spans is too small")
+        if ends[row] > begins[row]:
+            memcpy(&to[total], &view[begins[row]], ends[row] - begins[row])
+            total += ends[row] - begins[row]
+        bound[row + 1] = <int32_t>total
+    return bounds

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandemq.codec.record.record import (
+    HEAD_V4,
     MAGIC_V1,
     RECORD_BYTES_MIN,
     encode_host,
@@ -313,6 +314,7 @@ def test_parsed_records(compiled: ModuleType, seed: int, oddness: float, is_dama
         return
     places = list(batched_by_four(parsed.places))
     assert len(places) == len(parsed.regular)
+    assert parsed.heads == b"".join(data[place[0] : place[0] + HEAD_V4.size] for place in places)
     for (at, stop, body_stop, topic_stop), is_regular in zip(places, parsed.regular, strict=True):
         assert at == start
         assert at + RECORD_BYTES_MIN <= stop == at + int.from_bytes(data[at : at + 4]) <= end
@@ -472,3 +474,38 @@ def test_property_spans_refuse_bounds_outside_the_text(compiled: ModuleType) -> 
         with pytest.raises(ValueError, match="must ascend"):
             compiled.property_spans(b"abc", np.array(bounds, np.int32), b"K\x01")
     assert compiled.property_spans(b"", np.zeros(0, np.int32), b"K\x01") == b""
+
+
+@given(st.binary(max_size=40), st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=8))
+def test_copy_spans(compiled: ModuleType, data: bytes, spans: list[tuple[int, int]]) -> None:
+    places = sorted((min(at, len(data)), min(other, len(data))) for at, other in (sorted(pair) for pair in spans))
+    starts, stops = np.array(places, dtype=np.int64).reshape(-1, 2).T.copy()
+    wanted = [data[start:stop] for start, stop in places]
+    values = bytearray(len(b"".join(wanted)))
+    bounds = compiled.copy_spans(data, starts, stops, values)
+    if compiled is python:
+        assert bounds is None
+        return
+    assert bytes(values) == b"".join(wanted)
+    assert np.frombuffer(bounds, np.int32).tolist() == np.cumsum([0, *map(len, wanted)]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("starts", "stops", "room", "wrong"),
+    [
+        ([0], [4], 4, "within the data"),
+        ([-1], [2], 3, "within the data"),
+        ([2], [1], 3, "within the data"),
+        ([0, 0], [3, 3], 5, "too small"),
+        ([0, 1], [3], 9, "as many ends"),
+    ],
+)
+def test_copy_spans_refuses_what_does_not_fit(
+    compiled: ModuleType, starts: list[int], stops: list[int], room: int, wrong: str
+) -> None:
+    words = b"abc", np.array(starts, np.int64), np.array(stops, np.int64), bytearray(room)
+    if compiled is python:
+        assert compiled.copy_spans(*words) is None
+        return
+    with pytest.raises(ValueError, match=wrong):
+        compiled.copy_spans(*words)

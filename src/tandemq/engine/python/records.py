@@ -42,6 +42,8 @@ class ParsedRecords(NamedTuple):
     regular: bytes
     """One byte for each: 1 if it is a sound record with magic V1 and IPv4 hosts, else 0; of others body and topic end
     where they start."""
+    heads: bytes
+    """The first 88 bytes of each: of a regular record its fixed fields."""
 
 
 def parse_records(data: bytes | bytearray | memoryview, start: int, end: int, *, checks: bool) -> ParsedRecords | None:
@@ -161,5 +163,23 @@ def property_spans(data: Buffer, bounds: "np.ndarray[Any, np.dtype[np.int32]]", 
         begin: name and 0x01.
     Raises:
         ValueError: bounds do not ascend, or exceed `data`.
+    """
+    return None
+
+
+def copy_spans(
+    data: Buffer,
+    starts: "np.ndarray[Any, np.dtype[np.int64]]",
+    stops: "np.ndarray[Any, np.dtype[np.int64]]",
+    values: bytearray | memoryview,
+) -> bytes | None:
+    """Copy spans `[start, stop)` of bytes, one behind the other. Always None without a compiler.
+
+    Args:
+        values: the memory to copy to.
+    Returns:
+        Where each begins in `values`, and the end of the last one, as 32-bit numbers of this machine.
+    Raises:
+        ValueError: a span is not within `data`, or `values` is too small, or has 2 GiB or more.
     """
     return None

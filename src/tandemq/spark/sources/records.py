@@ -30,7 +30,7 @@ from tandemq.codec.record.record import (
     inflate,
 )
 from tandemq.codec.record.record import RECORD_BYTES_MIN as RECORD_MIN
-from tandemq.engine import parse_records, property_spans
+from tandemq.engine import copy_spans, parse_records, property_spans
 from tandemq.errors import ProtocolError
 from tandemq.model.message import SysFlag
 
@@ -164,7 +164,7 @@ def _parse(data: Buffer, start: int, end: int, *, checks: bool) -> tuple[Heads, 
     parsed = parse_records(data, start, end, checks=checks)
     if parsed is not None:
         places = np.ascontiguousarray(np.frombuffer(parsed.places, dtype=np.int64).reshape(-1, 4).T)
-        return Heads(_gathered(buffer, places[0], HEAD), *places), np.frombuffer(parsed.regular, dtype=bool).copy()
+        return Heads(np.frombuffer(parsed.heads, dtype=HEAD), *places), np.frombuffer(parsed.regular, dtype=bool).copy()
     found, crcs = find_records(data, start, end, checks=checks)
     heads, sound = _structure(buffer, np.array(found, dtype=np.int64))
     if checks:
@@ -269,8 +269,8 @@ class ColumnBuilder:
 
     def __init__(self, data: Buffer, heads: Heads, *, inflates: bool) -> None:
         """`inflates`: whether compressed bodies are decompressed."""
+        self._data = data
         self._buffer = pa.py_buffer(data)
-        self._bytes = np.frombuffer(data, dtype=np.uint8)
         self._heads = heads
         self._inflates = inflates
         self._properties: Any = None
@@ -292,9 +292,15 @@ class ColumnBuilder:
         return pa.array(texts, type=pa.string()).take(coded.indices)
 
     def spans(self, starts: Array, stops: Array, kind: Any) -> Any:
-        """Return bytes `[start, stop)` of each record as a column: an Arrow array over the buffer, whose values are
-        the wanted and the unwanted spans in turn, of which every other one is taken. Only `take` copies."""
+        """Return bytes `[start, stop)` of each record as a column.
+
+        Without a compiled engine: an Arrow array over the buffer, whose values are the wanted and the unwanted spans in
+        turn, of which every other one is taken. Only `take` copies.
+        """
+        copied = _copied(self._data, starts, stops)
         count = len(starts)
+        if copied is not None:
+            return pa.Array.from_buffers(kind, count, [None, *copied])
         bounds = np.empty(2 * count, dtype=np.int32)
         bounds[0::2] = starts
         bounds[1::2] = stops
@@ -336,11 +342,11 @@ class ColumnBuilder:
         property, the first eight bytes as one word."""
         column = self.properties()
         values = _values_by_engine(column, name + b"\x01")
-        if values is None:
-            if self._index is None:
-                self._index = _PropertyIndex(column)
-            values = self._index.values(name + b"\x01")
-        return _pieces(column, values)
+        if values is not None:
+            return values
+        if self._index is None:
+            self._index = _PropertyIndex(column)
+        return _pieces(column, self._index.values(name + b"\x01"))
 
     def check_text(self) -> None:
         """Check that properties are UTF-8. Then so are all values cut from them, which end at ASCII characters.
@@ -360,18 +366,29 @@ class _Values(NamedTuple):
     stops: Array
 
 
-def _values_by_engine(column: Any, begin: bytes) -> _Values | None:
-    """Return the non-empty values that follow `begin`; None without a compiled engine."""
+def _copied(data: Buffer, starts: Array, stops: Array) -> tuple[Any, Any] | None:
+    """Return the bounds and the bytes of a column of spans; None without a compiled engine."""
+    size = int((stops - starts).sum())
+    values = pa.allocate_buffer(size)
+    bounds = copy_spans(data, starts, stops, memoryview(values).cast("B") if size else bytearray())
+    return None if bounds is None else (pa.py_buffer(bounds), values)
+
+
+def _values_by_engine(column: Any, begin: bytes) -> Any:
+    """Return the non-empty values that follow `begin` as a column, NULL in rows without; None without a compiled
+    engine."""
     _, bounds, data = column.buffers()
     edges = np.frombuffer(bounds, dtype=np.int32)[: len(column) + 1]
-    packed = property_spans(memoryview(data).cast("B") if data else b"", edges, begin)
+    text = memoryview(data).cast("B") if data else b""
+    packed = property_spans(text, edges, begin)
     if packed is None:
         return None
-    spans = np.frombuffer(packed, dtype=np.int32).reshape(-1, 2)
-    filled = np.flatnonzero(spans[:, 1] > spans[:, 0])
-    if len(filled) < len(spans):
-        spans = spans[filled]
-    return _Values(filled, spans[:, 0], spans[:, 1])
+    starts, stops = np.ascontiguousarray(np.frombuffer(packed, dtype=np.int32).reshape(-1, 2).T, dtype=np.int64)
+    copied = _copied(text, starts, stops)
+    assert copied is not None, "an engine has both functions or none"
+    is_filled = stops > starts
+    filled = None if is_filled.all() else pa.py_buffer(np.packbits(is_filled, bitorder="little"))
+    return pa.Array.from_buffers(pa.string(), len(column), [filled, *copied])
 
 
 class _PropertyIndex:
