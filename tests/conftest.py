@@ -26,32 +26,43 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 ROOT = Path(__file__).parent
 OF_SYSTEMS = [ROOT / name for name in ("spark", "blackbox", "interop", "browser", "clusters")]
 """Directories whose tests start processes."""
+LONGEST = [
+    ROOT / name
+    for name in (
+        "spark",
+        "blackbox",
+        "interop/test_promoted_slaves.py",
+        "interop/test_mqadmin_table.py",
+        "interop/test_spark.py",
+    )
+]
+"""Directories and files whose tests take longest."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Mark the tests of processes and of Spark, and let a worker begin with each directory of them.
+    """Mark the tests of processes and of Spark, and let a worker begin with each group of the longest ones.
 
-    These take longest, so that none is left for the end, and only one worker starts and warms up a JVM for Spark. Each
-    worker begins with its part of the list; all have one length.
+    So none of these is left for the end, where it would run alone, and only one worker starts and warms up a JVM for
+    Spark. Each worker begins with its part of the list; all have one length.
     """
     for item in items:
-        if item.path.parent == ROOT or _directory_of(item) is not None:
+        if item.path.parent == ROOT or _place(item, OF_SYSTEMS) is not None:
             item.add_marker(pytest.mark.system)
     yield  # for the selection by markers
     part = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    others = [item for item in items if _directory_of(item) is None]
+    others = [item for item in items if _place(item, LONGEST) is None]
     ordered: list[pytest.Item] = []
-    for directory in OF_SYSTEMS:
-        group = [item for item in items if _directory_of(item) == directory]
+    for place in LONGEST:
+        group = [item for item in items if _place(item, LONGEST) == place]
         rest = max(0, part - len(group)) if group else 0
         ordered += group + others[:rest]
         del others[:rest]
     items[:] = ordered + others
 
 
-def _directory_of(item: pytest.Item) -> Path | None:
-    return next((directory for directory in OF_SYSTEMS if item.path.is_relative_to(directory)), None)
+def _place(item: pytest.Item, places: list[Path]) -> Path | None:
+    return next((place for place in places if item.path.is_relative_to(place)), None)
 
 
 def pytest_collection_finish() -> None:

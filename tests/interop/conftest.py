@@ -25,7 +25,6 @@ from tests.interop.wire import wait_topic
 
 SECONDS_MAX = 1200
 """Timeout of a test: the limits of its own waits, which say more, come first."""
-LONGEST = ("test_spark.py", "test_mqadmin_table.py")
 
 
 class Drivers:
@@ -48,8 +47,7 @@ class Drivers:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here needs Java. The longest tests are first: last they would run alone, while other workers idle."""
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    """Mark the tests here as those that need Java, and give them more time."""
     here = str(Path(__file__).parent)
     for item in items:
         if str(item.path).startswith(here):
