@@ -205,9 +205,8 @@ class GroupChecks(ContinuousChecks):
         if (place, given.key, given.log_offset) in self._lost:
             return  # a response in flight when the broker lost the message in a power loss
         host = self._hosts[given.broker]
-        known = self._ledger.get(place, (given.key, given.log_offset))
         has_just_lost = any(when > self._world.now_us - IN_FLIGHT_US for when in host.losses_us)
-        if has_just_lost and known != (given.key, given.log_offset) and not self._is_excused(host, place):
+        if has_just_lost and self._is_replaced_or_gone(host, place, given):
             self._lost.add((place, given.key, given.log_offset))
             return  # so was this one, and nothing had been reported of its message
         self.note(place, given.key, given.log_offset, f"{given.broker}, read by a consumer")
@@ -215,6 +214,12 @@ class GroupChecks(ContinuousChecks):
             place, DurabilityClaim(self._world.now_us - SECOND, self._holders(host), is_flushed=False)
         )
         self._judge_shown(host, given)
+
+    def _is_replaced_or_gone(self, host: Host, place: QueuePlace, given: DeliveredMessage) -> bool:
+        known, at = self._ledger.get(place), given.log_offset
+        if known is None:
+            return not any(read_log(host.machine.disk, at, at + 4, host.config.segment_bytes))
+        return known != (given.key, at) and not self._is_excused(host, place)
 
     def _judge_shown(self, host: Host, given: DeliveredMessage) -> None:
         """I19: check that a delivered message of an elect group is on every member in sync."""
