@@ -3,6 +3,7 @@
 import pytest
 
 from tandemq.codec.record.record import HEAD_V4, Record, encode_record, parse_record
+from tandemq.storage.log.commit_log import AppendMessageResult
 from tandemq.storage.log.scan import damaged_record
 from tandemq.storage.store import Store
 from tests.unit.storage.harness import HOST, NOW_MS, fill, new_disk, queue_entries, reopen, start
@@ -35,11 +36,11 @@ def forged_body(log_offset: int) -> bytes:
     return first + record_at_place(log_offset + HEAD_V4.size + len(first)) + b"filler" * 5
 
 
-def put_forged(store: Store) -> Record:
-    """Store a message of topic `Evil` with forged records of the victim's queue in its body."""
-    stored = store.put(
+def put_evil(store: Store, body: bytes) -> AppendMessageResult:
+    """Store a message of topic `Evil`."""
+    return store.put(
         store.queue("Evil", 0),
-        body=forged_body(store.log.end),
+        body=body,
         properties=b"",
         flag=0,
         sys_flag=0,
@@ -49,6 +50,11 @@ def put_forged(store: Store) -> Record:
         store_host=HOST,
         reconsume_times=0,
     )
+
+
+def put_forged(store: Store) -> Record:
+    """Store a message of topic `Evil` with forged records of the victim's queue in its body."""
+    stored = put_evil(store, forged_body(store.log.end))
     store.commit()
     data = store.record_at(stored.log_offset)
     assert data is not None
@@ -149,18 +155,7 @@ def test_a_forged_record_does_not_claim_the_messages_behind_its_own() -> None:
     forged = record_at_place(place + HEAD_V4.size)
     claim = bytearray(record_at_place(place + HEAD_V4.size + len(forged), b"x"))
     claim[:4], claim[84:88] = (2_100).to_bytes(4), (2_000).to_bytes(4)
-    store.put(
-        store.queue("Evil", 0),
-        body=forged + bytes(claim),
-        properties=b"",
-        flag=0,
-        sys_flag=0,
-        born_ms=NOW_MS,
-        born_host=HOST,
-        store_ms=NOW_MS,
-        store_host=HOST,
-        reconsume_times=0,
-    )
+    put_evil(store, forged + bytes(claim))
     end = store.log.end
     fill(store, 5, first=1)
     kept = [entry for entries in queue_entries(store).values() for entry in entries if entry[0] >= end]

@@ -350,19 +350,17 @@ def _leased(directory: Location, *, dry_run: bool) -> Iterator[_Overwrite]:
         return
     lease = DirectoryLease(directory)
     try:
-        for name in directory.abandoned(time.time()):
-            if _LEFT.fullmatch(name):
-                directory.delete(name)
-        yield partial(_replace, lease)
+        try:
+            for name in directory.abandoned(time.time()):
+                if _LEFT.fullmatch(name):
+                    directory.delete(name)
+            yield partial(_replace, lease)
+        finally:
+            lease.release()
     except TandemError as error:
-        lease.release()
         if not (lease.is_released or isinstance(error, StoreLocked)):
             error.hint = f"{error.hint}; {lease.describe_end()}" if error.hint else lease.describe_end()
         raise
-    except BaseException:
-        lease.release()
-        raise
-    lease.release()
 
 
 def _replace(lease: DirectoryLease, files: LogFiles, start: int, found: list[Result]) -> None:
