@@ -51,6 +51,9 @@ class _NoBacklog:
     def backlog(self, link: int) -> int:
         return 0 * link
 
+    def elapsed_us(self) -> int:
+        return 0
+
 
 class _Driven:
     """A broker driven by hand; jobs run at once."""

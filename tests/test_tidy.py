@@ -29,6 +29,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "metrics": (0, "core"),
     "telemetry": (0, "core"),
     "refusals": (0, "core"),
+    "turn_budget": (0, "core"),
     "codec": (1, "core"),
     "engine": (2, "core"),
     "storage": (3, "core"),

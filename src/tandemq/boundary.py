@@ -214,6 +214,9 @@ class Turn:
     jobs: list[Job] = field(default_factory=list)
     asks: list[RegistryRequest] = field(default_factory=list)
     """Operations for the shell's registry client, if there is one."""
+    unread: list[tuple[int, bytes]] = field(default_factory=list)
+    """Received bytes that the time of the turn did not suffice for. The shell passes them in again in the next turn, in
+    this order, and reads nothing more from their connections until then."""
 
     def send(self, link: int, *buffers: Buffer) -> None:
         """Append bytes to the send queue of a connection."""
@@ -225,10 +228,13 @@ class Turn:
 
 
 class Outbox(Protocol):
-    """Send backlogs of the shell, for nodes to query."""
+    """What nodes may ask their shell during a turn: send backlogs, and how long the turn has taken."""
 
     def backlog(self, link: int) -> int:
         """Return the bytes queued for a connection and not yet accepted by the kernel; 0 for unknown connections."""
+
+    def elapsed_us(self) -> int:
+        """Return the time since the turn began, µs."""
 
 
 class Node(Protocol):

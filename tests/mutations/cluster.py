@@ -305,16 +305,16 @@ def slave_never_returns() -> AbstractContextManager[Any]:
 
 def slave_offsets_go_back() -> AbstractContextManager[Any]:
     """A slave applies the first offsets it received again, every other time."""
-    merge = offsets.ConsumerOffsets.merge
+    copy = offsets.ConsumerOffsets.copy_from_master
 
-    def forgetful(self: offsets.ConsumerOffsets, table: dict[str, dict[int, int]], version: Any) -> None:
+    def forgetful(self: offsets.ConsumerOffsets, table: dict[str, dict[int, int]], resets: Any, version: Any) -> None:
         first = vars(self).setdefault("first_heard", {})
         for key, queues in table.items():
             first.setdefault(key, dict(queues))
         times = vars(self)["times"] = vars(self).get("times", 0) + 1
-        merge(self, first if times % 2 else table, version)
+        copy(self, first if times % 2 else table, resets, version)
 
-    return patched(offsets.ConsumerOffsets, "merge", forgetful)
+    return patched(offsets.ConsumerOffsets, "copy_from_master", forgetful)
 
 
 def damage_stays() -> AbstractContextManager[Any]:

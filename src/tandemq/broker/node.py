@@ -112,20 +112,31 @@ class Broker(BrokerParts):
         return self.readiness.reasons(now)
 
     def _receive(self, received: Sequence[tuple[int, bytes]], turn: Turn, now: Now) -> None:
-        for number, data in received:
-            try:
-                self._take(number, data, turn, now)
-            except Exception:  # the outermost loop of a connection: an error there ends that connection only
-                log.exception("link: %d closed, an error of ours", number)
-                self.faults += 1
-                self.send.acks = [ack for ack in self.send.acks if ack[0] != number]
-                turn.closes.append((number, "an error of ours"))
+        """Take what other nodes sent, then the requests of clients for as long as the turn may take."""
+        links = self.links
+        from_clients = []
+        for piece in received:
+            if piece[0] in links:
+                from_clients.append(piece)
+            else:
+                self._take(*piece, turn, now)
+        turn.unread = self.budget.serve(from_clients, lambda number, data: self._take(number, data, turn, now))
 
-    def _take(self, number: int, data: bytes, turn: Turn, now: Now) -> None:
-        link = self.links.get(number)
-        if link is not None:
-            self.dispatcher.receive(link, data, turn, now)
-            return
+    def _take(self, number: int, data: bytes, turn: Turn, now: Now) -> bytes:
+        """Take bytes of any connection; return those that are left for the next turn."""
+        try:
+            link = self.links.get(number)
+            if link is not None:
+                return self.dispatcher.receive(link, data, turn, now, self.budget.is_over)
+            self._take_from_node(number, data, turn, now)
+        except Exception:  # the outermost loop of a connection: an error there ends that connection only
+            log.exception("link: %d closed, an error of ours", number)
+            self.faults += 1
+            self.send.acks = [ack for ack in self.send.acks if ack[0] != number]
+            turn.closes.append((number, "an error of ours"))
+        return b""
+
+    def _take_from_node(self, number: int, data: bytes, turn: Turn, now: Now) -> None:
         self.send.store_waiting()
         if self.replication.owns(number):
             self.replication.received(number, data, turn, now)

@@ -29,6 +29,7 @@ from tandemq.broker.ha.lost_tail import LostTail
 from tandemq.broker.ha.master import MasterSide
 from tandemq.broker.ha.metadata_sync import MetadataSync
 from tandemq.broker.ha.metadata_tables import MetadataTablesProcessor
+from tandemq.broker.ha.offsets_ahead import OffsetsAhead
 from tandemq.broker.ha.replica_progress import SlaveOffsets
 from tandemq.broker.ha.service import Replication
 from tandemq.broker.ha.slave import SlaveSide
@@ -97,6 +98,7 @@ from tandemq.storage.recovery import Recovered, open_store
 from tandemq.storage.store import Store, StoreConfig
 from tandemq.telemetry.families import Metrics
 from tandemq.telemetry.turn_times import TurnTimes
+from tandemq.turn_budget import TurnBudget
 
 
 class BrokerParts:
@@ -120,7 +122,7 @@ class BrokerParts:
         Args:
             config: the settings of the start; those that operators changed since are laid over them.
             disk: the store directory.
-            outbox: how many bytes wait to leave on a connection.
+            outbox: bytes that wait to leave on a connection, and the time of the turn.
             random: source of random numbers.
             machine: facts about the machine.
             now: the current time.
@@ -139,6 +141,7 @@ class BrokerParts:
         self.role = CurrentRole()
         self.disk = disk
         self.outbox = outbox
+        self.budget = TurnBudget(outbox)
         self.random = random
         self.machine = machine
         self.keyring = keyring
@@ -187,7 +190,7 @@ class BrokerParts:
         config = self.current.config
         self.topics = Topics(self.saver, self.store, config, now.wall_ms)
         self.groups = Groups(self.saver, config, now.wall_ms)
-        self.offsets = ConsumerOffsets(self.saver, now.wall_ms)
+        self.offsets = ConsumerOffsets(self.saver, now.wall_ms, self.role.copies_tables)
         self.clients = Clients()
         self.filters = ConsumerFilters(self.saver, now.wall_ms)
         self.client_calls = ClientCalls()
@@ -403,6 +406,7 @@ class BrokerParts:
             self.peers,
             self.current_turn,
             lambda: self.replication.slave is not None and self.replication.slave.is_accepted,
+            OffsetsAhead(self.offsets, self.members, self.peers, self.current, self.current_turn),
         )
         return SlaveSide(
             self.store,
@@ -521,7 +525,7 @@ class BrokerParts:
             ),
             ConfigProcessor(current, self.changes, self.reconfigure),
             DigestProcessor(store),
-            FailoverProcessor(role, current),
+            FailoverProcessor(role, current, offsets, topics),
             self.replica_requests,
             self.scrubber,
             self.members,

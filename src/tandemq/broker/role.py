@@ -182,6 +182,10 @@ class CurrentRole:
         """See `BrokerRole.waits_for_replicas`."""
         return self.role.waits_for_replicas
 
+    def copies_tables(self) -> bool:
+        """Whether this broker asks a master for its tables from time to time: a slave without a registry."""
+        return not self.role.uses_registry and not self.role.is_master
+
 
 class Mastership:
     """The mastership for which a part has read its state from the log: an epoch, in which the log was not truncated."""

@@ -8,7 +8,7 @@ Owner: the name server's node. Does not know: sockets, the clock, what requests 
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable
 
 from tandemq.boundary import Buffer, Opened, Outbox, Turn
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
@@ -135,22 +135,31 @@ class ConnectionTable:
 
     # Requests and responses.
 
-    def receive(self, link: int, data: bytes, now_ms: int) -> Iterator[Command]:
-        """Yield the requests that are complete with these bytes; stops when the connection is removed.
+    def receive(
+        self, link: int, data: bytes, now_ms: int, answer: Callable[[Command], None], is_over: Callable[[], bool]
+    ) -> bytes:
+        """Have the requests answered that are complete with these bytes; return what is left when the time is over.
 
         Raises:
             ProtocolError: the bytes are malformed; raised after the requests before them.
         """
         connection = self._connections.get(link)
         if connection is None:
-            return
+            return b""
         connection.last_seen_ms = now_ms
-        for frame in connection.decoder.feed(data):
+        decoder = connection.decoder
+        data = decoder.join(data)
+        at = 0
+        while (frame := decoder.split(data, at)) is not None:
+            at = decoder.position
             request = decode_command(frame)
             if not request.is_response:
-                yield request
-        if connection.decoder.error is not None:
-            raise connection.decoder.error
+                answer(request)
+            if at < len(data) and is_over():
+                return data[at:]
+        if decoder.error is not None:
+            raise decoder.error
+        return b""
 
     def busy(self, link: int) -> str | None:
         """Why no further response is built for a connection in this turn; None if there is room."""

@@ -3,9 +3,9 @@
     received ─► frames ─► requests ─► DefaultRequestProcessor ─► routes, kvConfig, registry ─► responses ─► sends
                 ConnectionTable
 
-Every request is answered in the turn it arrives in, in order, in the encoding (JSON or binary) it came in; one-way
-requests are never answered. Malformed bytes close their connection. Responses of the registry
-(`registry_enable`) leave when the changes they rest on are on disk.
+Every request is answered in order, in the turn it arrives in, or in a later one if that turn has no time left, and in
+the encoding (JSON or binary) it came in; one-way requests are never answered. Malformed bytes close their connection.
+Responses of the registry (`registry_enable`) leave when the changes they rest on are on disk.
 
 Timers: a connection on which nothing arrived for `connection_idle_ms` is closed; a broker silent for `broker_expiry_ms`
 (or for the timeout it registered with) is removed and its connection closed. Both are checked every 24th part of the
@@ -38,6 +38,7 @@ from tandemq.nameserver.routes import RouteTable
 from tandemq.nameserver.running_config import RunningConfig
 from tandemq.refusals import Refusals
 from tandemq.telemetry.families import Metrics
+from tandemq.turn_budget import TurnBudget
 
 SCANS_PER_TIMEOUT = 24
 _log = logging.getLogger(__name__)
@@ -54,7 +55,8 @@ class NameServer:
         Args:
             config: the settings.
             disk: holds kvConfig.json and the registry.
-            outbox: knows the bytes that peers have not read; without it only the responses of one turn are bounded.
+            outbox: knows the bytes that peers have not read, and how long the turn has taken; without it only the
+                responses of one turn are bounded.
             keyring: secrets that sessions of the registry have to prove; None: no proof is required.
 
         Raises:
@@ -63,6 +65,7 @@ class NameServer:
         """
         self._config = RunningConfig(config)
         self._connections = ConnectionTable(self._config, outbox)
+        self._budget = TurnBudget(outbox)
         self._routes = RouteTable(config.broker_expiry_ms)
         kv_config = KeyValues(disk)
         self.registry = RegistryHost(disk, keyring) if config.registry_enable else None
@@ -118,9 +121,10 @@ class NameServer:
             for link, reason in closed.items():
                 self._remove(link, reason)
                 turn.sends.pop(link, None)
-        for link, data in received:
-            if link not in closed:
-                self._receive(link, data, turn, now)
+        turn.unread = self._budget.serve(
+            [piece for piece in received if piece[0] not in closed],
+            lambda link, data: self._receive(link, data, turn, now),
+        )
         for link in self._connections.over_partial_budget():
             self._drop_incomplete(link, turn)
         if self.registry is not None:
@@ -193,12 +197,19 @@ class NameServer:
 
     # Requests.
 
-    def _receive(self, link: int, data: bytes, turn: Turn, now: Now) -> None:
+    def _receive(self, link: int, data: bytes, turn: Turn, now: Now) -> bytes:
+        """Answer requests, at least one; return what is left when the connection has had its part of the turn."""
         try:
-            for request in self._connections.receive(link, data, now.mono_ms):
-                self._answer(link, request, turn, now)
+            return self._connections.receive(
+                link,
+                data,
+                now.mono_ms,
+                lambda request: self._answer(link, request, turn, now),
+                self._budget.is_over,
+            )
         except ProtocolError as error:
             self._close(link, str(error), turn)
+        return b""
 
     def _answer(self, link: int, request: Command, turn: Turn, now: Now) -> None:
         busy = None if request.is_oneway else self._connections.busy(link)

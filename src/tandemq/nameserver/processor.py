@@ -149,7 +149,8 @@ class DefaultRequestProcessor:
         return request.answer(ResponseCode.SUCCESS, body=dumps_java({"brokerMemberGroup": group}))
 
     def _get_cluster_info(self, request: Command, _link: int, _now: Now) -> Command:
-        return request.answer(ResponseCode.SUCCESS, body=dumps_java(self._routes.clusters()))
+        body = self._routes.encoded_list(("clusters",), self._routes.clusters)
+        return request.answer(ResponseCode.SUCCESS, body=body)
 
     def _register_topic(self, request: Command, _link: int, _now: Now) -> Command:
         self._routes.add_topic(name_field(request, "topic"), read_queue_datas(request.body))
@@ -168,23 +169,34 @@ class DefaultRequestProcessor:
         return request.answer(ResponseCode.SUCCESS, fields={"addTopicCount": str(count)})
 
     def _all_topics(self, request: Command, _link: int, _now: Now) -> Command:
-        return _topic_list(request, self._routes.topics())
+        return self._topic_list(request, ("all",), self._routes.topics)
 
     def _topics_by_cluster(self, request: Command, _link: int, _now: Now) -> Command:
-        return _topic_list(request, self._routes.topics_of_cluster(required(request, "cluster")))
+        cluster = required(request, "cluster")
+        if not self._routes.has_cluster(cluster):  # no body is kept for a name that a client made up
+            return request.answer(ResponseCode.SUCCESS, body=dumps_java({"topicList": []}))
+        return self._topic_list(request, ("cluster", cluster), lambda: self._routes.topics_of_cluster(cluster))
 
     def _system_topics(self, request: Command, _link: int, _now: Now) -> Command:
         found = self._routes.system_topics()
-        return _topic_list(request, found.topics, found.address)
+        body: dict[str, object] = {} if found.address is None else {"brokerAddr": found.address}
+        return request.answer(ResponseCode.SUCCESS, body=dumps_java({**body, "topicList": found.topics}))
 
     def _unit_topics(self, request: Command, _link: int, _now: Now) -> Command:
-        return _topic_list(request, self._routes.topics_with_flag(UNIT_FLAG))
+        return self._flagged(request, UNIT_FLAG)
 
     def _unit_sub_topics(self, request: Command, _link: int, _now: Now) -> Command:
-        return _topic_list(request, self._routes.topics_with_flag(UNIT_SUB_FLAG))
+        return self._flagged(request, UNIT_SUB_FLAG)
 
     def _unit_sub_but_no_unit_topics(self, request: Command, _link: int, _now: Now) -> Command:
-        return _topic_list(request, self._routes.topics_with_flag(UNIT_SUB_FLAG, UNIT_FLAG))
+        return self._flagged(request, UNIT_SUB_FLAG, UNIT_FLAG)
+
+    def _flagged(self, request: Command, wanted: int, unwanted: int = 0) -> Command:
+        return self._topic_list(request, (wanted, unwanted), lambda: self._routes.topics_with_flag(wanted, unwanted))
+
+    def _topic_list(self, request: Command, key: tuple[object, ...], topics: Callable[[], list[str]]) -> Command:
+        body = self._routes.encoded_list(("topics", *key), lambda: {"topicList": topics()})
+        return request.answer(ResponseCode.SUCCESS, body=body)
 
     def _put_kv(self, request: Command, _link: int, _now: Now) -> Command:
         self._kv_config.put(required(request, "namespace"), required(request, "key"), required(request, "value"))
@@ -222,8 +234,3 @@ class DefaultRequestProcessor:
 
     def _get_config(self, request: Command, _link: int, _now: Now) -> Command:
         return request.answer(ResponseCode.SUCCESS, body=as_properties(self._config.present).encode())
-
-
-def _topic_list(request: Command, topics: list[str], address: str | None = None) -> Command:
-    body: dict[str, object] = {} if address is None else {"brokerAddr": address}
-    return request.answer(ResponseCode.SUCCESS, body=dumps_java({**body, "topicList": topics}))

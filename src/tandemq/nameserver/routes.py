@@ -3,14 +3,14 @@
     registration ─► BrokerTable (who is registered and alive) ─┐
                     TopicTable  (queues and permissions)      ─┴─► route of a topic, encoded once, cached
 
-Encoded routes are cached per (topic, dialect) until one of their parts changes.
+Encoded routes are cached per (topic, dialect) until one of their parts changes, lists until anything does.
 
 Owner: the name server's node. Does not know: connections (only their numbers), bytes of requests, the disk.
 Source: docs/reference/requests.md, "Name server"; RocketMQ RouteInfoManager.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +38,7 @@ _READ_WRITE = int(Permission.READ_WRITE)
 class RouteTable:
     """All brokers and topics that one name server knows."""
 
-    __slots__ = ("_brokers", "_encoded", "_topics")
+    __slots__ = ("_brokers", "_encoded", "_encoded_lists", "_topics")
 
     def __init__(self, expiry_ms: int) -> None:
         """An empty table; brokers expire after `expiry_ms` of silence."""
@@ -46,6 +46,8 @@ class RouteTable:
         self._topics = TopicTable()
         self._encoded: dict[str, dict[tuple[bool, str | None], bytes]] = {}
         """By topic, then by dialect and orderTopicConf."""
+        self._encoded_lists: dict[tuple[object, ...], bytes] = {}
+        """Bodies of lists by what was asked for, until a topic or a broker changes."""
 
     # Brokers.
 
@@ -105,7 +107,7 @@ class RouteTable:
             )
         entered = self._brokers.enter(new, link, now_ms)
         if entered.changes_routes:
-            self._encoded.clear()
+            self._drop_all_encoded()
         group = self._brokers.groups[new.broker_name]
         if group.first().broker_id == new.broker_id:
             changed = self._topics.merge(
@@ -138,7 +140,7 @@ class RouteTable:
 
     def _remove(self, member: RegisteredBroker, reason: str, *, keep_group: bool = False) -> None:
         group = self._brokers.remove(member, reason, keep_group=keep_group)
-        self._encoded.clear()
+        self._drop_all_encoded()
         if group.name not in self._brokers.groups:
             self._topics.remove_group(group.name)
         elif group.acting_master and MASTER_ID not in group.members:
@@ -186,6 +188,11 @@ class RouteTable:
     def _drop_encoded(self, topics: Iterable[str]) -> None:
         for topic in topics:
             self._encoded.pop(topic, None)
+            self._encoded_lists.clear()
+
+    def _drop_all_encoded(self) -> None:
+        self._encoded.clear()
+        self._encoded_lists.clear()
 
     # Queries.
 
@@ -227,6 +234,18 @@ class RouteTable:
             return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
         return dumps_java(value)
 
+    def encoded_list(self, key: tuple[object, ...], build: Callable[[], dict[str, Any]]) -> bytes:
+        """The body of a list of topics or brokers, encoded once until one of them changes.
+
+        Args:
+            key: what was asked for; of a bounded number of values.
+            build: returns the list, from the queries below.
+        """
+        found = self._encoded_lists.get(key)
+        if found is None:
+            found = self._encoded_lists[key] = dumps_java(build())
+        return found
+
     def clusters(self) -> dict[str, Any]:
         """All groups, and the groups of each cluster (ClusterInfo)."""
         return {
@@ -242,6 +261,10 @@ class RouteTable:
     def topics(self) -> list[str]:
         """All topics, sorted."""
         return self._topics.names()
+
+    def has_cluster(self, cluster: str) -> bool:
+        """Whether a registered broker belongs to the cluster."""
+        return cluster in self._brokers.cluster_names()
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
         """The topics of one cluster's brokers, sorted."""

@@ -50,6 +50,9 @@ small enough for the C library to keep (`memory.py`)."""
 SHARE_BYTES_MIN = 64 * 1024
 SHARE_BYTES_MAX = 4 * RECEIVE_BYTES
 """Bounds of a connection's part; with POLLED_MAX connections a turn receives up to 16 MiB."""
+UNREAD_BYTES = 32 << 20
+CROWDED_SHARE_BYTES = 4096
+"""Part of a connection while more than `UNREAD_BYTES` wait for their turn."""
 LOG_RECEIVE_BYTES = 1 << 20
 """Receive size for the connection to a master: large, since verifying many records at once is cheaper, but still small
 enough to keep turns short."""
@@ -99,6 +102,10 @@ class Loop:
         self._view = memoryview(self._buffer)
         self._log_view = memoryview(b"")
         self._events: list[Event] = []
+        self._unread: list[tuple[int, bytes]] = []
+        """Connections and bytes that the node left for its next turn."""
+        self._unread_bytes = 0
+        self._turn_began_ns = 0
         self._workers = Workers(self.wake)
         self._syncs = FileSyncs()
         if self._syncs.fd >= 0:
@@ -114,6 +121,10 @@ class Loop:
         """See `boundary.Outbox`."""
         found = self._by_number.get(link)
         return found.out_bytes if found is not None else 0
+
+    def elapsed_us(self) -> int:
+        """See `boundary.Outbox`."""
+        return (monotonic_ns() - self._turn_began_ns) // 1000
 
     def state(self) -> LoopState:
         """Return figures of the loop."""
@@ -161,13 +172,14 @@ class Loop:
         wait_ms = WAIT_MS_MAX
         if deadline is not None:
             wait_ms = max(0, min(wait_ms, deadline - read_clock().mono_ms))
-        if self._events or self._workers.done or self._resolver.has_found:
+        received = self._take_unread()
+        left = len(received)
+        if left or self._events or self._workers.done or self._resolver.has_found:
             wait_ms = 0
         self._ports.resume()
         self._handshakes.turn_began()
-        received: list[tuple[int, bytes]] = []
         ready = self._wait(wait_ms)
-        share = min(SHARE_BYTES_MAX, max(SHARE_BYTES_MIN, TURN_BYTES // (len(ready) or 1)))
+        share = self._share(len(ready))
         buffer, times = self._view[:share], max(1, share // RECEIVE_BYTES)
         for fd, mask in ready:
             link = self._by_fd.get(fd)
@@ -176,7 +188,7 @@ class Loop:
                 continue
             if mask & select.EPOLLOUT:
                 self._writable(link)
-            if mask & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and link.is_open:
+            if mask & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and link.is_open and not link.has_unread:
                 if link.kind is LinkKind.HA_SLAVE:
                     self._receive(link, received, self._log_view, 1)
                 else:
@@ -184,7 +196,42 @@ class Loop:
         if self._resolver.has_found:
             self._connect_found()
         events = self._take_events()
-        self._carry_out(node.turn(received, events, read_clock()))
+        self._turn_began_ns = monotonic_ns()
+        turn = node.turn(received, events, read_clock())
+        for number, _ in received[:left]:
+            if (link := self._by_number.get(number)) is not None:
+                link.has_unread = False
+        for piece in turn.unread:
+            self._leave(*piece)
+        self._carry_out(turn)
+
+    def _share(self, connections: int) -> int:
+        """Return how many bytes a turn receives from each of the readable connections."""
+        if self._unread_bytes > UNREAD_BYTES:
+            return CROWDED_SHARE_BYTES
+        return min(SHARE_BYTES_MAX, max(SHARE_BYTES_MIN, TURN_BYTES // (connections or 1)))
+
+    def _leave(self, number: int, data: bytes) -> None:
+        """Keep bytes for the next turn; nothing more is read from their connection until they are taken."""
+        link = self._by_number.get(number)
+        if link is not None:
+            link.has_unread = True
+            self._unread.append((number, data))
+            self._unread_bytes += len(data)
+
+    def _take_unread(self) -> list[tuple[int, bytes]]:
+        """Return what earlier turns left, except of peers that do not read their responses."""
+        unread, self._unread = self._unread, []
+        taken = []
+        for number, data in unread:
+            link = self._by_number.get(number)
+            if link is not None and link.out_bytes > BACKLOG_READ_STOP:
+                self._unread.append((number, data))
+                continue
+            self._unread_bytes -= len(data)
+            if link is not None:
+                taken.append((number, data))
+        return taken
 
     def _wait(self, wait_ms: int) -> list[tuple[int, int]]:
         """Return the ready descriptors with their event masks.
@@ -262,15 +309,16 @@ class Loop:
     ) -> None:
         if not link.is_plain and self._handshakes.must_wait(link):
             return
-        for _ in range(times):
+        for earlier in range(times):
             try:
                 count = link.sock.recv_into(buffer)
             except OSError as error:
-                if error.errno not in _GONE:
+                if error.errno not in _GONE and not earlier:
                     self._drop(link, os.strerror(error.errno or 0))
                 return
             if not count:
-                self._drop(link, self._handshakes.ended(link))
+                if not earlier:  # else noticed again in the next turn: the node first takes what came before
+                    self._drop(link, self._handshakes.ended(link))
                 return
             if link.is_plain:
                 received.append((link.number, bytes(buffer[:count])))

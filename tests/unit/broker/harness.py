@@ -42,13 +42,19 @@ SUBSCRIPTION = 4
 
 
 class FakeOutbox:
-    """Number of unsent bytes per connection, set by the test."""
+    """Number of unsent bytes per connection, and the time that each look at the clock takes, set by the test."""
 
     def __init__(self) -> None:
         self.waiting: dict[int, int] = {}
+        self.elapsed = 0
+        self.look_us = 0
 
     def backlog(self, link: int) -> int:
         return self.waiting.get(link, 0)
+
+    def elapsed_us(self) -> int:
+        self.elapsed += self.look_us
+        return self.elapsed
 
 
 class Harness:
@@ -101,6 +107,7 @@ class Harness:
 
     def turn(self, received: Sequence[tuple[int, bytes]] = (), events: Sequence[Event] = ()) -> Turn:
         """Run one turn, and one more for each job that it starts."""
+        self.outbox.elapsed = 0
         turn = self.node.turn(received, events, self.now)
         self._take(turn)
         jobs = list(turn.jobs)

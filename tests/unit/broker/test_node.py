@@ -11,6 +11,7 @@ from tandemq.boundary import Closed, LinkKind, Turn
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
+from tandemq.turn_budget import TURN_US
 from tests.spec import spec
 from tests.unit.broker.ha.group import Group, Member
 from tests.unit.broker.harness import CLIENT, Harness, messages_in, send_fields
@@ -173,3 +174,31 @@ def test_slave_whose_stream_ends_is_dropped_at_once(tmp_path: Path) -> None:
     broker.close(77, "closed by the peer")
     assert broker.node.replication.masters.acked_offsets() == []
     assert broker.send("TopicA").code == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+def test_turn_ends_when_its_time_is_over_and_the_rest_comes_in_the_next(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.open(OTHER)
+    broker.outbox.look_us = TURN_US // 10
+    flood = b"".join(encode_command(Command(RequestCode.GET_BROKER_CONFIG, opaque)) for opaque in range(100))
+    turn = broker.turn([(CLIENT, flood), (OTHER, encode_command(Command(RequestCode.GET_BROKER_RUNTIME_INFO, 1)))])
+    assert len(broker.inbox[OTHER]) == 1, "a connection beside one that floods is served in the same turn"
+    assert 0 < len(broker.inbox[CLIENT]) < 10
+    turns = 1
+    while turn.unread:
+        assert [link for link, _ in turn.unread] == [CLIENT]
+        turn = broker.turn(turn.unread)
+        turns += 1
+    assert turns >= 10
+    assert [answer.opaque for answer in broker.inbox[CLIENT]] == list(range(100))
+
+
+def test_replication_is_served_however_many_requests_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Harness(tmp_path)
+    broker.open(OTHER, LinkKind.HA_MASTER)
+    taken: list[bytes] = []
+    monkeypatch.setattr(broker.node.replication, "received", lambda _link, data, *_: taken.append(data))
+    broker.outbox.look_us = TURN_US
+    broker.turn([(CLIENT, encode_command(Command(RequestCode.GET_BROKER_CONFIG, 1)) * 9), (OTHER, b"report")])
+    assert taken == [b"report"]
+    assert len(broker.inbox[CLIENT]) == 1

@@ -17,6 +17,22 @@ from tandemq.real.disk import RealDisk
 GOLDEN_FRAMES = Path(__file__).resolve().parents[2] / "golden" / "frames"
 
 
+class FakeOutbox:
+    """Number of unsent bytes of each connection, and the time that each look at the clock takes."""
+
+    def __init__(self, look_us: int = 0) -> None:
+        self.waiting = 0
+        self.elapsed = 0
+        self.look_us = look_us
+
+    def backlog(self, _link: int) -> int:
+        return self.waiting
+
+    def elapsed_us(self) -> int:
+        self.elapsed += self.look_us
+        return self.elapsed
+
+
 class Driver:
     """Sends requests to a name server over numbered connections, and checks that each response matches its request."""
 

@@ -16,7 +16,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, Command
 from tandemq.nameserver import connections as module
 from tests.spec import spec
-from tests.unit.nameserver.driver import Driver, answers_in, dumps, golden, registration, topic
+from tests.unit.nameserver.driver import Driver, FakeOutbox, answers_in, dumps, golden, registration, topic
 
 BROKER, CLIENT = 1, 2
 
@@ -424,13 +424,7 @@ def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
 
 
 def test_connection_that_does_not_read_its_responses_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Outbox:
-        waiting = 0
-
-        def backlog(self, link: int) -> int:
-            return self.waiting
-
-    outbox = Outbox()
+    outbox = FakeOutbox()
     server = Driver(tmp_path, outbox=outbox)
     server.open(CLIENT)
     monkeypatch.setattr(module, "BACKLOG_BYTES_MAX", 10_000)

@@ -344,3 +344,37 @@ def test_route_of_a_broker_without_attributes_is_unchanged() -> None:
     found = table()
     found.register(told(), 1, 0)
     assert set(brokers_told(found)[0]) == {"brokerAddrs", "brokerName", "cluster", "enableActingMaster"}
+
+
+def test_list_is_encoded_once_until_a_topic_or_a_broker_changes() -> None:
+    found = table()
+    builds = 0
+
+    def topics() -> dict[str, list[str]]:
+        nonlocal builds
+        builds += 1
+        return {"topicList": found.topics()}
+
+    def names() -> list[str]:
+        body: dict[str, list[str]] = loads(found.encoded_list(("topics",), topics))
+        return body["topicList"]
+
+    assert names() == names() == []
+    assert builds == 1
+    found.register(told(), 1, 0)
+    assert names() == names() == ["t"]
+    assert builds == 2
+    found.register(told(), 1, 10)
+    assert names() == ["t"]
+    assert builds == 2, "the same registration changes nothing"
+    found.register(told(topics={"t": QUEUES, "u": QUEUES}, version=Version(2)), 1, 10)
+    assert names() == ["t", "u"]
+    found.delete_topic("u")
+    assert names() == ["t"]
+    found.add_topic("v", {"b": QUEUES})
+    assert names() == ["t", "v"]
+    found.wipe_write_permission("b")
+    names()
+    assert builds == 6
+    found.unregister("b", "h:1")
+    assert names() == []

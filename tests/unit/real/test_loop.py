@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tandemq.boundary import Event, LinkKind, Now, Turn
+from tandemq.boundary import Closed, Event, LinkKind, Now, Turn
 from tandemq.errors import ConfigError
 from tandemq.real.loop import POLLED_MAX, SHARE_BYTES_MIN, TURN_BYTES, Loop
 
@@ -69,3 +69,69 @@ def test_port_that_must_be_new_is_not_taken_from_a_process_that_has_reserved_it(
             loop.listen("127.0.0.1", port, LinkKind.FAST, is_new=True)
         assert loop.listen("127.0.0.1", port, LinkKind.REMOTING) == port
     loop.close()
+
+
+class _Leaving:
+    """A node that serves one byte of each connection and turn, and leaves the rest."""
+
+    def __init__(self, loop: Loop, expected: int) -> None:
+        self.loop = loop
+        self.expected = expected
+        self.served: dict[int, bytearray] = {}
+        self.left_bytes: list[int] = []
+        self.closed_after: dict[int, int] = {}
+
+    def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], _now: Now) -> Turn:
+        turn = Turn()
+        served: set[int] = set()
+        for link, data in received:
+            if link in served:
+                turn.unread.append((link, data))
+                continue
+            served.add(link)
+            self.served.setdefault(link, bytearray()).extend(data[:1])
+            if data[1:]:
+                turn.unread.append((link, data[1:]))
+        for event in events:
+            if isinstance(event, Closed):
+                self.closed_after[event.link] = len(self.served[event.link])
+        self.left_bytes.append(sum(len(data) for _, data in turn.unread))
+        if len(self.closed_after) == self.expected:
+            self.loop.stop()
+        return turn
+
+    def deadline_ms(self) -> int | None:
+        return None
+
+
+def test_bytes_that_a_node_left_come_again_before_newer_ones_and_before_the_end() -> None:
+    loop = Loop()
+    port = loop.listen("127.0.0.1", 0, LinkKind.REMOTING)
+    loop.accept()
+    for text in (b"abcdefgh" * 20, b"xyz"):
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            sock.sendall(text)
+    node = _Leaving(loop, expected=2)
+    loop.run(node)
+    loop.close()
+    assert sorted(map(bytes, node.served.values())) == [b"abcdefgh" * 20, b"xyz"]
+    assert sorted(node.closed_after.values()) == [3, 160]
+
+
+def test_connection_with_bytes_that_a_node_left_is_not_read() -> None:
+    loop = Loop()
+    port = loop.listen("127.0.0.1", 0, LinkKind.REMOTING)
+    loop.accept()
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sent = _fill(sock)
+        node = _Leaving(loop, expected=1)
+
+        def turn(received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
+            if len(node.left_bytes) == 50:
+                loop.stop()
+            return _Leaving.turn(node, received, events, now)
+
+        node.turn = turn  # type: ignore[method-assign, assignment]
+        loop.run(node)
+    loop.close()
+    assert max(node.left_bytes) < TURN_BYTES < 50 * SHARE_BYTES_MIN + sent

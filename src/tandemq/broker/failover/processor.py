@@ -19,6 +19,8 @@ from tandemq.broker.connections.connection import Handler, Link
 from tandemq.broker.context import CurrentConfig
 from tandemq.broker.failover.registry_role import RegistryRole
 from tandemq.broker.role import CurrentRole
+from tandemq.broker.state.consumer_offsets import ConsumerOffsets
+from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.codec.remoting.requests import read_fields
 from tandemq.coordination.member.orders import CommandResult, Status
@@ -52,10 +54,12 @@ class HandFields(msgspec.Struct, rename={"giver": "from"}):
 class FailoverProcessor:
     """Status, commands and handed offsets."""
 
-    def __init__(self, role: CurrentRole, current: CurrentConfig) -> None:
+    def __init__(self, role: CurrentRole, current: CurrentConfig, offsets: ConsumerOffsets, topics: Topics) -> None:
         """Take the collaborators."""
         self._role = role
         self._current = current
+        self._offsets = offsets
+        self._topics = topics
 
     def handlers(self) -> dict[Code, Handler]:
         """Return the handlers by request code."""
@@ -97,17 +101,26 @@ class FailoverProcessor:
     def _on_offsets(self, _link: Link, command: Command, _now: Now) -> Command | None:
         fields = read_fields(HandFields, command.fields)
         role, table = self._role.role, loads(command.body)
-        if not isinstance(role, RegistryRole):
-            return command.answer(ResponseCode.SYSTEM_ERROR, remark=NO_REGISTRY)
         if not isinstance(table, dict):
             return command.answer(ResponseCode.SYSTEM_ERROR, remark="the body is not a table of offsets")
         try:
-            refusal = role.take_offsets(fields.giver, fields.token, table)
+            if isinstance(role, RegistryRole):
+                refusal = role.take_offsets(fields.giver, fields.token, table)
+            else:
+                refusal = self._take_from_slave(table)
         except StoreDamaged as error:
             raise ProtocolError(str(error)) from error
         if refusal is not None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=refusal)
         return command.answer(ResponseCode.SUCCESS)
+
+    def _take_from_slave(self, table: dict[str, Any]) -> str | None:
+        """Merge what consumers committed at a slave while this master was down; return why not."""
+        if not self._role.is_master:
+            return "this broker is a slave"
+        self._offsets.merge_ahead(table.get("offsets") or {}, self._topics.table)
+        self._offsets.save(is_awaited=True)
+        return None
 
 
 def _decided(role: RegistryRole, link: Link, command: Command, verdict: CommandResult) -> Command | None:

@@ -45,6 +45,9 @@ PARTS_MAX = 1000
 DEPTH_MAX = 64
 _LOGICAL: dict[str, Value] = {"TRUE": True, "FALSE": False, "NULL": None}
 _SUBSTRING = ("CONTAINS", "STARTSWITH", "ENDSWITH")
+_BEFORE_OPERAND = frozenset({"+", "-", "NOT", "("})
+_EQUALITY = frozenset({"=", "<>", "IS"})
+_COMPARISON = frozenset({">=", "<=", ">", "<", "NOT", "BETWEEN", "IN", *_SUBSTRING})
 
 
 class SqlFilter:
@@ -120,30 +123,28 @@ class _Parser:
 
     def _equality(self) -> Part:
         left = self._comparison()
-        while True:
-            tokens = self._tokens
+        tokens = self._tokens
+        while tokens.is_next(_EQUALITY):
             if tokens.take_if("="):
                 left = equal(left, self._comparison())
             elif tokens.take_if("<>"):
                 left = equal(left, self._comparison(), negates=True)
-            elif tokens.take_if("IS"):
+            else:
+                tokens.expect("IS")
                 negates = tokens.take_if("NOT")
                 tokens.expect("NULL")
                 left = is_null(left, negates=negates)
-            else:
-                return left
             self._check_depth(left.depth)
+        return left
 
     def _comparison(self) -> Part:
         left = self._unary()
-        while True:
-            following = self._comparison_with(left)
-            if following is None:
-                return left
-            left = following
+        while self._tokens.is_next(_COMPARISON):
+            left = self._comparison_with(left)
             self._check_depth(left.depth)
+        return left
 
-    def _comparison_with(self, left: Part) -> Part | None:
+    def _comparison_with(self, left: Part) -> Part:
         tokens = self._tokens
         for sign in (">=", "<=", ">", "<"):
             if tokens.take_if(sign):
@@ -152,9 +153,7 @@ class _Parser:
         for word in ("BETWEEN", "IN", *_SUBSTRING):
             if tokens.take_if(word):
                 return self._tested(left, word, negates=negates)
-        if negates:
-            raise FilterInvalid(f"expected BETWEEN, IN, {', '.join(_SUBSTRING)} behind NOT instead of {tokens.peek()}")
-        return None
+        raise FilterInvalid(f"expected BETWEEN, IN, {', '.join(_SUBSTRING)} behind NOT instead of {tokens.peek()}")
 
     def _tested(self, left: Part, word: str, *, negates: bool) -> Part:
         """Parse what follows BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH."""
@@ -174,6 +173,9 @@ class _Parser:
 
     def _unary(self) -> Part:
         tokens = self._tokens
+        if not tokens.is_next(_BEFORE_OPERAND):
+            self._check_depth(self._depth + 1)
+            return self._primary()
         self._depth += 1
         self._check_depth(self._depth)
         try:
@@ -183,11 +185,10 @@ class _Parser:
                 return negative(self._unary())
             if tokens.take_if("NOT"):
                 return negation(self._unary())
-            if tokens.take_if("("):
-                inner = self.disjunction()
-                tokens.expect(")")
-                return inner
-            return self._primary()
+            tokens.expect("(")
+            inner = self.disjunction()
+            tokens.expect(")")
+            return inner
         finally:
             self._depth -= 1
 

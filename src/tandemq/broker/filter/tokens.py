@@ -84,6 +84,11 @@ class Tokens:
         del self._ahead[0]
         return token
 
+    def is_next(self, texts: frozenset[str]) -> bool:
+        """Whether the next token is one of these words and signs."""
+        token = self._ahead[0] if self._ahead else self.peek()
+        return token.text in texts and token.kind in (Kind.WORD, Kind.SIGN)
+
     def take_if(self, *texts: str) -> bool:
         """Take the next tokens if they are these words or signs."""
         for distance, text in enumerate(texts):

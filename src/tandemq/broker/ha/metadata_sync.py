@@ -3,7 +3,8 @@
 Each table is requested by itself; one that fails does not stop the others. In groups with a registry the master
 publishes them instead (`failover.metadata_stream`).
 
-Offsets are merged, because a consumer may have committed here while the master was down. Offsets of a topic are removed
+Offsets are merged, because a consumer may have committed here while the master was down; the master gets them back
+(`offsets_ahead`). Offsets of a topic are removed
 once the master has neither the topic nor offsets of it. A master that lost its store, and so refuses our log, removes
 no offset.
 The counts of timed messages are for operators, and masters before 5.x have none. Java slaves also copy the master's
@@ -19,6 +20,7 @@ from functools import partial
 from tandemq.boundary import Now
 from tandemq.broker.connections.outbound import Peers
 from tandemq.broker.context import CurrentTurn
+from tandemq.broker.ha.offsets_ahead import OffsetsAhead
 from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.state.consumer_offsets import SEPARATOR, ConsumerOffsets, parse_offsets_body
 from tandemq.broker.state.groups import Groups
@@ -33,6 +35,8 @@ from tandemq.storage.json_tables import DataVersion
 
 log = logging.getLogger(__name__)
 TIMEOUT_MS = 3_000
+Taker = Callable[[str, bytes, Now], None]
+"""Applies a table: the master's address, the body of its response."""
 
 
 class MetadataSync:
@@ -48,12 +52,14 @@ class MetadataSync:
         peers: Peers,
         turn: CurrentTurn,
         is_accepted: Callable[[], bool],
+        ahead: OffsetsAhead,
     ) -> None:
         """Take the collaborators.
 
         Args:
             take_timer_counts: takes the response to GET_TIMER_METRICS.
             is_accepted: returns whether a master has found that our log shares its history.
+            ahead: hands the master what consumers committed here while it was down.
         """
         self._topic_table = topics
         self._group_table = groups
@@ -63,7 +69,8 @@ class MetadataSync:
         self._peers = peers
         self._turn = turn
         self._is_accepted = is_accepted
-        self._takers: dict[Code, Callable[[str, bytes], None]] = {
+        self._ahead = ahead
+        self._takers: dict[Code, Taker] = {
             Code.GET_ALL_TOPIC_CONFIG: self._topics,
             Code.GET_ALL_CONSUMER_OFFSET: self._offsets,
             Code.GET_ALL_DELAY_OFFSET: self._delays,
@@ -95,16 +102,14 @@ class MetadataSync:
         except (TandemError, AttributeError, KeyError, TypeError, ValueError) as error:
             log.warning("metadata: GET_TIMER_METRICS from master=%s is unusable: %s", master, brief(error, 1_000))
 
-    def _on_answer(
-        self, master: str, code: Code, take: Callable[[str, bytes], None]
-    ) -> Callable[[Command | None, Now], None]:
+    def _on_answer(self, master: str, code: Code, take: Taker) -> Callable[[Command | None, Now], None]:
         def on_answer(answer: Command | None, now: Now) -> None:
             if answer is None or answer.code != ResponseCode.SUCCESS:
                 reason = "no answer" if answer is None else f"code {answer.code} {brief(answer.remark)}"
                 log.warning("metadata: %s from master=%s failed: %s", code.name, master, reason)
                 return
             try:
-                take(master, answer.body)
+                take(master, answer.body, now)
             except (TandemError, AttributeError, TypeError, ValueError) as error:
                 log.warning("metadata: %s from master=%s is unusable: %s", code.name, master, brief(error, 1_000))
                 return
@@ -112,7 +117,7 @@ class MetadataSync:
 
         return on_answer
 
-    def _topics(self, master: str, body: bytes) -> None:
+    def _topics(self, master: str, body: bytes, _now: Now) -> None:
         raw = loads(body, is_trusted=True)
         version, configs = DataVersion.from_json(raw.get("dataVersion")), parse_topics(raw)
         self._told = (master, frozenset(config.topic_name for config in configs))
@@ -121,17 +126,18 @@ class MetadataSync:
             log.info("metadata: took over %d topics", len(self._topic_table.table))
         self._topic_table.follow_mappings(raw)
 
-    def _groups(self, _master: str, body: bytes) -> None:
+    def _groups(self, _master: str, body: bytes, _now: Now) -> None:
         raw = loads(body, is_trusted=True)
         version = DataVersion.from_json(raw.get("dataVersion"))
         if version != self._group_table.version:
             self._group_table.replace(raw, version)
 
-    def _offsets(self, master: str, body: bytes) -> None:
-        offsets, (table, version) = self._offset_table, parse_offsets_body(body)
-        offsets.merge(table, version)
-        self._forget_topics(master, table)
-        offsets.save()
+    def _offsets(self, master: str, body: bytes, now: Now) -> None:
+        theirs = parse_offsets_body(body)
+        self._offset_table.copy_from_master(*theirs)
+        self._forget_topics(master, theirs.table)
+        self._offset_table.save()
+        self._ahead.send(master, now)
 
     def _forget_topics(self, master: str, table: dict[str, dict[int, int]]) -> None:
         """Remove offsets of topics that the master has deleted: in neither its topics nor its offsets."""
@@ -144,6 +150,6 @@ class MetadataSync:
             offsets.remove_topic(topic)
             log.info("metadata: removed offsets of topic=%s, which the master has deleted", topic)
 
-    def _delays(self, _master: str, body: bytes) -> None:
+    def _delays(self, _master: str, body: bytes, _now: Now) -> None:
         self._delay.adopt_body(body)
         self._delay.save()

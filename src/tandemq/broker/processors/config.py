@@ -39,6 +39,8 @@ class ConfigProcessor:
         self._current = current
         self._changes = changes
         self._reconfigure = reconfigure
+        self._shown: tuple[BrokerConfig, bytes] | None = None
+        """The settings that were shown last, and their text."""
 
     def handlers(self) -> dict[Code, Handler]:
         """Return the handlers by request code."""
@@ -47,12 +49,9 @@ class ConfigProcessor:
     def _on_read(self, _link: Link, command: Command, _now: Now) -> Command | None:
         version = dumps(self._current.version.as_json()).decode()
         config = self._current.config
-        if not config.registry_address:
-            config = replace(config, role=config.static_role)
-        known = as_texts(config)
-        missing = "".join(f"{key}={value}\n" for key, value in READ_BY_TOOLS.items() if key not in known)
-        body = (as_properties(config) + missing).encode()
-        return command.answer(ResponseCode.SUCCESS, fields={"version": version}, body=body)
+        if self._shown is None or self._shown[0] is not config:
+            self._shown = config, _text(config)
+        return command.answer(ResponseCode.SUCCESS, fields={"version": version}, body=self._shown[1])
 
     def _on_change(self, link: Link, command: Command, now: Now) -> Command | None:
         try:
@@ -66,3 +65,11 @@ class ConfigProcessor:
             self._reconfigure(config, now)
             log.warning("settings: changed by %s: %s", link.peer, ", ".join(keys))
         return command.answer(ResponseCode.SUCCESS)
+
+
+def _text(config: BrokerConfig) -> bytes:
+    if not config.registry_address:
+        config = replace(config, role=config.static_role)
+    known = as_texts(config)
+    missing = "".join(f"{key}={value}\n" for key, value in READ_BY_TOOLS.items() if key not in known)
+    return (as_properties(config) + missing).encode()

@@ -3,7 +3,7 @@
 Ordinary sends and pulls skip the general decoder: `SendPath.take_ordinary`, `PullPath.take_frame`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tandemq.boundary import LinkKind, Now, Turn
 from tandemq.broker.connections.client_requests import ClientCalls
@@ -54,8 +54,8 @@ class Dispatcher:
         self._role = role
         self._times = times
 
-    def receive(self, link: Link, data: bytes, turn: Turn, now: Now) -> None:
-        """Handle the bytes that a client sent."""
+    def receive(self, link: Link, data: bytes, turn: Turn, now: Now, is_over: Callable[[], bool]) -> bytes:
+        """Handle the bytes that a client sent, at least one request; return what is left when the time is over."""
         link.seen_ms = now.mono_ms
         decoder = link.decoder
         data = decoder.join(data)
@@ -69,9 +69,12 @@ class Dispatcher:
                 break
             at = decoder.position
             if at < len(data):
+                if is_over():
+                    return data[at:]
                 at = self._send.take_ordinary(link, data, at, now)
         if link.decoder.error is not None:
             self._housekeeping.close(link, str(link.decoder.error), turn, now)
+        return b""
 
     def _handle(self, link: Link, frame: RawFrame, turn: Turn, now: Now) -> bool:
         """Answer any request; False if the connection has to be closed."""

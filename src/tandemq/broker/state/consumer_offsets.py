@@ -4,7 +4,7 @@ Source: docs/internals/storage.md, "consumerOffset.json"; RocketMQ ConsumerOffse
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, NamedTuple
 
 from tandemq.broker.state.offset_journal import OffsetJournal
@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 FILE = "consumerOffset.json"
 NEXT_CHANGES = "tandemChanges"
 """Key in the file beside the offsets: number of the first change file that is newer than the table."""
+COMMITTED_HERE = "tandemCommittedHere"
+"""Key in a slave's file: queues whose offsets consumers committed at the slave and its master does not have yet."""
 RESETS = "tandemResets"
 """Key beside RocketMQ's "offsetTable": number of times an operator set an offset, for queues where that happened."""
 WHOLE = "tandemWhole"
@@ -46,8 +48,14 @@ class OffsetCorrection(NamedTuple):
 class ConsumerOffsets:
     """Offsets by "topic@group" and queue id; saved periodically by the owner."""
 
-    def __init__(self, saver: Saver, wall_ms: int) -> None:
+    def __init__(self, saver: Saver, wall_ms: int, is_copy: Callable[[], bool] = lambda: False) -> None:
         """Load the table.
+
+        Args:
+            saver: writes the file.
+            wall_ms: the time, for the version of a new table.
+            is_copy: returns whether a master's table is copied into this one from time to time. What consumers commit
+                here then, while the master is down, is kept until the master has it.
 
         Raises:
             StoreDamaged: the table cannot be read.
@@ -56,6 +64,9 @@ class ConsumerOffsets:
         self.version = DataVersion(wall_ms)
         self.table: dict[str, dict[int, int]] = {}
         self.resets: dict[str, dict[int, int]] = {}
+        self._is_copy = is_copy
+        self._committed_here: dict[str, dict[int, int]] = {}
+        """Resets of a queue when a consumer committed its offset to this copy."""
         self.changed: dict[str, set[int]] | None = None
         """Queue ids by "topic@group" that changed since `changes` was called; None: changes are not recorded."""
         self.corrected: list[OffsetCorrection] = []
@@ -70,6 +81,7 @@ class ConsumerOffsets:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             self.table = parse_offsets(raw)
             self.resets = parse_offsets(raw, RESETS)
+            self._committed_here = parse_offsets(raw, COMMITTED_HERE)
         self.is_unnoted = False
         """Whether changes could not be written to the journal; `note_all` tries again."""
         self._journal = OffsetJournal(saver.disk)
@@ -100,6 +112,8 @@ class ConsumerOffsets:
         self._dirty = True
         if self.changed is not None:
             self.changed.setdefault(key, set()).add(queue_id)
+        if self._is_copy():
+            self._committed_here.setdefault(key, {})[queue_id] = self._resets_of(key, queue_id)
         self._commits += 1
         if self._commits % VERSION_STEP == 0:
             self.version.next(self.version.timestamp)
@@ -165,19 +179,84 @@ class ConsumerOffsets:
         for queue_id in self.table.pop(key):
             self.pending.drop(topic, group, queue_id)
         self.resets.pop(key, None)
+        self._committed_here.pop(key, None)
         if self.changed is not None:
             self.changed[key] = set()
         self._dirty = True
 
-    def merge(self, table: dict[str, dict[int, int]], version: DataVersion | None) -> None:
-        """Copy a master's table: its entries replace ours by "topic@group"; entries that it lacks are kept."""
+    def _resets_of(self, key: str, queue_id: int) -> int:
+        return self.resets.get(key, {}).get(queue_id, 0)
+
+    def copy_from_master(
+        self, table: dict[str, dict[int, int]], resets: dict[str, dict[int, int]], version: DataVersion | None
+    ) -> None:
+        """Copy a master's table: its entries replace ours by "topic@group"; entries that it lacks are kept.
+
+        So are offsets that consumers committed here, unless the master's is higher or was reset since; see `ahead`.
+        """
         self._bytes = None
         for key, queues in table.items():
-            if self.table.get(key) != queues:
-                self.table[key] = dict(queues)
+            own, here = self.table.get(key, {}), self._committed_here.get(key, {})
+            found = dict(queues)
+            for queue_id, count in list(here.items()):
+                theirs = resets.get(key, {}).get(queue_id, 0), queues.get(queue_id, -1)
+                if queue_id in own and (count, own[queue_id]) > theirs:
+                    found[queue_id] = own[queue_id]
+                else:
+                    del here[queue_id]
+            if not here:
+                self._committed_here.pop(key, None)
+            if own != found:
+                self.table[key] = found
                 self._dirty = True
+        for key, counts in resets.items():
+            for queue_id, count in counts.items():
+                if count > self._resets_of(key, queue_id):
+                    self.resets.setdefault(key, {})[queue_id] = count
         if version is not None:
             self.version = version
+
+    def ahead(self) -> dict[str, Any]:
+        """Return what consumers committed here and the master does not have yet, as `merge_ahead` takes it."""
+        found: dict[str, dict[int, int]] = {}
+        for key, queues in self._committed_here.items():
+            own = self.table.get(key, {})
+            found[key] = {queue_id: own[queue_id] for queue_id in queues if queue_id in own}
+        return {"offsetTable": found, RESETS: self._committed_here} if found else {}
+
+    def accepted(self, ahead: dict[str, Any]) -> None:
+        """Note that the master has what `ahead` returned; later commits are still to be sent."""
+        for key, queues in ahead["offsetTable"].items():
+            here, own = self._committed_here.get(key, {}), self.table.get(key, {})
+            for queue_id, offset in queues.items():
+                if own.get(queue_id) == offset:
+                    here.pop(queue_id, None)
+            if not here:
+                self._committed_here.pop(key, None)
+        self._dirty = True
+
+    def merge_ahead(self, raw: dict[str, Any], topics: Container[str]) -> None:
+        """Merge what consumers committed at a slave while this broker, its master, was down.
+
+        Per queue the higher offset wins, or the one reset last. Other topics than `topics` and what the memory budget
+        has no room for are left out.
+
+        Raises:
+            StoreDamaged: `raw` is not such a table.
+        """
+        resets = parse_offsets(raw, RESETS)
+        for key, queues in parse_offsets(raw).items():
+            topic, _, group = key.rpartition(SEPARATOR)
+            if topic not in topics:
+                continue
+            for queue_id, offset in queues.items():
+                own = self.get(topic, group, queue_id)
+                count = resets.get(key, {}).get(queue_id, 0)
+                is_ahead = (count, offset) > (self._resets_of(key, queue_id), -1 if own is None else own)
+                if is_ahead and self.has_room(topic, group, queue_id):
+                    self.commit(topic, group, queue_id, offset)
+                    if count:
+                        self.resets.setdefault(key, {})[queue_id] = count
 
     def changes(self) -> dict[str, Any]:
         """Return the changes since the last call, as `follow` takes them; an entry without queues was removed."""
@@ -272,7 +351,8 @@ class ConsumerOffsets:
 
     def _content(self) -> dict[str, Any]:
         next_file = self._journal.rotate()
-        return self.as_json() | ({NEXT_CHANGES: next_file} if next_file else {})
+        here = {COMMITTED_HERE: self._committed_here} if self._committed_here and self._is_copy() else {}
+        return self.as_json() | here | ({NEXT_CHANGES: next_file} if next_file else {})
 
 
 def _memory_of(key: str, queues: int) -> int:
@@ -294,12 +374,24 @@ def parse_offsets(raw: dict[str, Any], name: str = "offsetTable") -> dict[str, d
         raise StoreDamaged(f"consumer offset table: {error}") from error
 
 
-def parse_offsets_body(body: bytes) -> tuple[dict[str, dict[int, int]], DataVersion | None]:
-    """Decode a table and its version from a master's response.
+class MasterOffsets(NamedTuple):
+    """A master's table, as `ConsumerOffsets.copy_from_master` takes it."""
+
+    table: dict[str, dict[int, int]]
+    resets: dict[str, dict[int, int]]
+    version: DataVersion | None
+
+
+def parse_offsets_body(body: bytes) -> MasterOffsets:
+    """Decode a master's response.
 
     Raises:
         ProtocolError, StoreDamaged: the body cannot be decoded.
     """
     raw = loads(body, is_trusted=True)
-    version = raw.get("dataVersion") if isinstance(raw, dict) else None
-    return parse_offsets(raw if isinstance(raw, dict) else {}), DataVersion.from_json(version) if version else None
+    if not isinstance(raw, dict):
+        raw = {}
+    version = raw.get("dataVersion")
+    return MasterOffsets(
+        parse_offsets(raw), parse_offsets(raw, RESETS), DataVersion.from_json(version) if version else None
+    )

@@ -55,6 +55,8 @@ class SocketConnection:
     tls: TlsLink | None = None
     discards_unsent: bool = False
     """Whether `forget_sent` was called."""
+    has_unread: bool = False
+    """Whether received bytes wait for the node's next turn."""
     unopened: Opened | None = None
     """Event to report to the node after the TLS handshake."""
 

@@ -12,6 +12,7 @@ so is any exception that leaves a turn.
 
 import logging
 from collections.abc import Callable
+from random import Random
 from struct import error as StructError
 
 import msgspec
@@ -22,6 +23,7 @@ from tandemq.registry import RegistryRequest
 from tandemq.sim.world.disk import PowerLoss, SimDisk
 from tandemq.sim.world.network import Network
 from tandemq.sim.world.world import MS, Violation, World
+from tandemq.turn_budget import TURN_US
 
 log = logging.getLogger(__name__)
 SPINS_MAX = 300
@@ -109,6 +111,8 @@ class Process:
         self.registry: Callable[[RegistryRequest], None] | None = None
         """Receives the node's registry requests if its shell holds the session."""
         self._links = 0
+        self._elapsed_us = 0
+        self._pace = Random(world.random.getrandbits(64))
         self._received: list[tuple[int, bytes]] = []
         self._events: list[Event] = []
         self._due_us: int | None = None
@@ -125,6 +129,11 @@ class Process:
     def backlog(self, link: int) -> int:
         """See `boundary.Outbox`."""
         return self.network.backlog(self, link)
+
+    def elapsed_us(self) -> int:
+        """See `boundary.Outbox`; each look takes a random time, so that some turns end before their requests do."""
+        self._elapsed_us += int(self._pace.random() ** 8 * 2 * TURN_US)
+        return self._elapsed_us
 
     # Called by the network.
 
@@ -184,11 +193,14 @@ class Process:
         turn = self.run_turn(self.node, received, events)
         if turn is None or not self.is_running:
             return
+        self._received[:0] = turn.unread
         self.carry_out(turn)
         if self.after_turn is not None:
             self.after_turn(self)
             if not self.is_running:
                 return
+        if self._received:
+            self._plan(now_us + 1_000)
         deadline = self.node.deadline_ms()
         if deadline is not None:
             at_us = -(-self.machine.us_of(deadline) // TICK_US) * TICK_US
@@ -197,6 +209,7 @@ class Process:
     def run_turn(self, node: Node, received: list[tuple[int, bytes]], events: list[Event]) -> Turn | None:
         """Run one turn of the node; any exception is a violation."""
         self.world.turns += 1
+        self._elapsed_us = 0
         now = self.machine.now()
         self.machine.disk.wall_ms = now.wall_ms
         try:
