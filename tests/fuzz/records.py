@@ -4,10 +4,21 @@ from random import Random
 
 from tandemq.codec.record.entries import BLANK, BLANK_MAGIC
 from tandemq.codec.record.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX, encode_host, encode_record
+from tandemq.model.topic import DELETION_TOPIC
 from tests.fuzz.frames import Frames
 from tests.fuzz.values import BORN_MS
 
-TOPICS = ("T", "T", "Other", "SCHEDULE_TOPIC_XXXX", "Long" + 123 * "g", "Long" + 200 * "g", "Größe", "x")
+TOPICS = (
+    "T",
+    "T",
+    "Other",
+    DELETION_TOPIC,
+    "SCHEDULE_TOPIC_XXXX",
+    "Long" + 123 * "g",
+    "Long" + 200 * "g",
+    "Größe",
+    "x",
+)
 RAW_TOPICS = (b"\xff\xfe", b"a\xc3", b"", b"../etc")
 
 

@@ -190,7 +190,7 @@ class BrokerParts:
         config = self.current.config
         self.topics = Topics(self.saver, self.store, config, now.wall_ms)
         self.groups = Groups(self.saver, config, now.wall_ms)
-        self.offsets = ConsumerOffsets(self.saver, now.wall_ms, self.role.copies_tables)
+        self.offsets = ConsumerOffsets(self.saver, now.wall_ms, self.role.copies_tables, has_log=self.store.has_records)
         self.clients = Clients()
         self.filters = ConsumerFilters(self.saver, now.wall_ms)
         self.client_calls = ClientCalls()
@@ -405,7 +405,7 @@ class BrokerParts:
             self.timers.metrics.adopt_body,
             self.peers,
             self.current_turn,
-            lambda: self.replication.slave is not None and self.replication.slave.is_accepted,
+            lambda: self.replication.slave,
             OffsetsAhead(self.offsets, self.members, self.peers, self.current, self.current_turn),
         )
         return SlaveSide(

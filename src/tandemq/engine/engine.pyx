@@ -32,7 +32,7 @@ from tandemq.engine.python import (
 )
 from tandemq.model.command import VERSION_SPOKEN
 from tandemq.model.message import StoredMessage
-from tandemq.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from tandemq.model.topic import DELETION_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 cdef extern from "crc32.h" nogil:
     void crc32_start()
@@ -125,6 +125,7 @@ cdef Bytes FALSE = b"false"
 cdef Bytes HEX = b"0123456789ABCDEF"
 cdef Bytes BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 cdef bytes SCHEDULE = SCHEDULE_TOPIC.encode()
+cdef bytes DELETION = DELETION_TOPIC.encode()
 cdef str SCHEDULE_NAME = SCHEDULE_TOPIC
 cdef str TIMER_NAME = TIMER_TOPIC
 cdef Py_ssize_t TIMED_BYTES = TIMED_BYTES_MAX

@@ -207,7 +207,7 @@ def record_entries(data):
     return found
 
 
-def stage_records(data, queue_for, entry_code):
+def stage_records(data, queue_for, entry_code, topic_deleted):
     cdef const unsigned char[::1] view = data
     cdef Bytes raw
     cdef Py_ssize_t size = view.shape[0], at = 0
@@ -216,7 +216,7 @@ def stage_records(data, queue_for, entry_code):
     cdef int64_t code, store_ms = 0
     cdef uint32_t topic_hash = 0
     cdef Text topic
-    cdef bint is_first, is_delayed = False
+    cdef bint is_first, is_delayed = False, is_deletion = False
     cdef QueueTail queue
     cdef Buffer keys
     cdef list queues = []
@@ -237,7 +237,11 @@ def stage_records(data, queue_for, entry_code):
                 topic = record.topic
                 topic_hash = hash_more(hash_more(0, topic.data, topic.size), b"#", 1)
                 is_delayed = is_schedule(topic)
+                is_deletion = is_named(topic.data, topic.size, DELETION, PyBytes_GET_SIZE(DELETION))
                 known = {}
+            if is_deletion:
+                topic_deleted(record.properties.data[:record.properties.size])
+                continue
             named = find_named(record.properties.data, record.properties.size)
             if record.sys_flag & TRANSACTION_BITS not in (PREPARED, ROLLBACK):
                 found = known.get(record.queue_id)

@@ -19,6 +19,7 @@ from tandemq.codec.record.entries import CHECKPOINT, CHECKPOINT_BYTES
 _MARKS = Struct(">8sqqqq36s")
 _MAGIC = b"TQMARKS1"
 _CRC = Struct(">I")
+_CLEAN, _CLEAN_WITHOUT_KEYS = 1, 2
 REBUILDING = -1
 """Value of `Marks.entries` while the queues are being rebuilt: they are incomplete."""
 
@@ -32,6 +33,8 @@ class Marks:
     entries: int = 0
     clean: bool = False
     boot_id: str = ""
+    without_keys: bool = False
+    """Whether a clean stop left no index files because no record has keys; without a clean stop it is unknown."""
 
 
 @dataclass(slots=True)
@@ -54,7 +57,8 @@ def read_marks(disk: Disk) -> Marks | None:
     (crc,) = _CRC.unpack_from(data, _MARKS.size)
     if magic != _MAGIC or crc != zlib.crc32(data[: _MARKS.size]):
         return None
-    return Marks(synced, written, entries, bool(clean), boot_id.rstrip(b"\0").decode())
+    boot = boot_id.rstrip(b"\0").decode()
+    return Marks(synced, written, entries, bool(clean), boot, without_keys=clean == _CLEAN_WITHOUT_KEYS)
 
 
 def open_marks(disk: Disk) -> File:
@@ -64,8 +68,9 @@ def open_marks(disk: Disk) -> File:
 
 def write_marks(file: File, marks: Marks) -> None:
     """Overwrite the marks in place; they are shorter than a sector, so the write is atomic."""
+    clean = (_CLEAN_WITHOUT_KEYS if marks.without_keys else _CLEAN) if marks.clean else 0
     raw = _MARKS.pack(
-        _MAGIC, marks.synced, marks.written, marks.entries, marks.clean, marks.boot_id.encode().ljust(36, b"\0")
+        _MAGIC, marks.synced, marks.written, marks.entries, clean, marks.boot_id.encode().ljust(36, b"\0")
     )
     file.pwrite(raw + _CRC.pack(zlib.crc32(raw)), 0)
 

@@ -3,13 +3,19 @@
 Source: docs/internals/storage.md, "config files"; RocketMQ ConfigManager.
 """
 
-from typing import Any
+import logging
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tandemq.boundary import Disk
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import ProtocolError, StoreDamaged
+
+log = logging.getLogger(__name__)
+_UNREADABLE = (ProtocolError, StoreDamaged, AttributeError, KeyError, TypeError, ValueError)
 
 
 class DataVersion:
@@ -57,28 +63,91 @@ def _number(value: Any) -> int:
         return 0
 
 
-def load_table(disk: Disk, name: str) -> dict[str, Any]:
-    """Return a table, or its .bak if it is missing, empty or unreadable; {} if there is neither.
+class TableOrigin(Enum):
+    """Where the content of a table comes from."""
+
+    FILE = "file"
+    BACKUP = "backup"
+    """The .bak, which lacks the last changes: the file is missing or damaged."""
+    NONE = "none"
+    """There is neither file."""
+
+
+class StoredTable(NamedTuple):
+    """A table as it was found."""
+
+    content: dict[str, Any]
+    origin: TableOrigin
+
+
+def read_table(
+    disk: Disk,
+    name: str,
+    check: Callable[[dict[str, Any]], object] | None = None,
+    *,
+    loss: str = "",
+    hint: str = "restore the file from a backup, or delete it and its .bak to begin with an empty table",
+) -> StoredTable:
+    """Return a table; its .bak, with an ERROR in the log, if the file is missing or damaged.
+
+    A table is replaced as a whole, and even an empty one is an object. So an empty file is damage, like one that was
+    cut and one with the content of another table.
+
+    Args:
+        disk: the store directory.
+        name: file below `config/`.
+        check: raises StoreDamaged, ProtocolError or what unexpected values raise for content of another kind.
+        loss: what changes that the .bak lacks mean for users, for the log.
+        hint: what to do if neither file can be read.
 
     Raises:
-        StoreDamaged: files exist, but none can be read.
+        StoreDamaged: there are files, and none can be read.
     """
-    broken = ""
-    for path in (f"config/{name}", f"config/{name}.bak"):
-        data = disk.read(path)
-        if not data or not data.strip(b"\x00 \r\n\t"):
-            continue
+    path, backup = f"config/{name}", f"config/{name}.bak"
+    found = disk.read(path)
+    before = disk.read(backup)
+    if found is None and before is None:
+        return StoredTable({}, TableOrigin.NONE)
+    problem = f"{path} is missing"
+    if found is not None:
         try:
-            value = loads(data, is_trusted=True)
-        except ProtocolError as error:
-            broken = f"{path}: {error}"
-            continue
-        if isinstance(value, dict):
-            return value
-        broken = f"{path}: a JSON object is expected"
-    if broken:
-        raise StoreDamaged(broken, hint="restore the file from a backup, or delete it and its .bak to begin empty")
-    return {}
+            return StoredTable(_decoded(found, check), TableOrigin.FILE)
+        except _UNREADABLE as error:
+            problem = f"{path} is damaged: {error}"
+    if before is None:
+        raise StoreDamaged(f"{problem}; there is no {backup}", hint=hint)
+    try:
+        content = _decoded(before, check)
+    except _UNREADABLE as error:
+        raise StoreDamaged(f"{problem}; {backup} is damaged too: {error}", hint=hint) from error
+    log.error("table: %s; %s is used, and may lack the last changes%s", problem, backup, loss and f": {loss}")
+    return StoredTable(content, TableOrigin.BACKUP)
+
+
+def _decoded(data: bytes, check: Callable[[dict[str, Any]], object] | None) -> dict[str, Any]:
+    if not data.strip(b"\x00 \r\n\t"):
+        raise StoreDamaged(f"{len(data)} bytes without content")
+    value = loads(data, is_trusted=True)
+    if not isinstance(value, dict):
+        raise StoreDamaged("a JSON object is expected")
+    if check is not None:
+        check(value)
+    return value
+
+
+def load_table(disk: Disk, name: str, check: Callable[[dict[str, Any]], object] | None = None) -> dict[str, Any]:
+    """Return the content of a table; {} if there is none. Arguments and errors as for `read_table`."""
+    return read_table(disk, name, check).content
+
+
+def require(table: dict[str, Any], key: str) -> None:
+    """Check that a table has a key which every table of its kind has.
+
+    Raises:
+        StoreDamaged: it has not.
+    """
+    if key not in table:
+        raise StoreDamaged(f"there is no {key!r} in it: it is another table, or a part of one")
 
 
 def save_table(disk: Disk, name: str, value: dict[str, Any]) -> None:
@@ -98,5 +167,11 @@ def write_table(disk: Disk, name: str, data: bytes) -> None:
     if before == data:
         return
     disk.replace(path, data)  # before the .bak, so that one of the two is valid at any time
-    if before:
+    if before is not None and _seems_whole(before):
         disk.replace(f"{path}.bak", before)
+
+
+def _seems_whole(data: bytes) -> bool:
+    """Whether content begins and ends as a table does: a file that was cut or zeroed must not become the .bak."""
+    text = data.strip()
+    return text.startswith(b"{") and text.endswith(b"}")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from tandemq.boundary import File
 from tandemq.errors import StoreError
+from tandemq.storage.deleted_topics import restore_topics, topics_deleted_from
 from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -33,8 +34,11 @@ def quarantine_tail(store: Store, log_end: int) -> None:
         store.index.discard_from(log_end)
         if not store.index.recover(log_end):
             store.index.drop_all()
+    deleted = topics_deleted_from(store, log_end)
     store.log.wipe(log_end)
     store.log.open_at(log_end, flushed=store.log.flushed_offset)
+    if deleted:
+        restore_topics(store, deleted)
     store.write_queues()
     store.marks.written = log_end
     store.marks.entries = store.entries_total()

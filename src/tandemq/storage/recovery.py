@@ -126,7 +126,7 @@ class _Opening:
         if any(_lacks_beginning(store, queue) for queue in store.queues.values()):
             log.warning("store: the first entries of some queues are missing; rebuilding all queues from the log")
             self._empty_queues()
-        if _index_missing(store, self._begin):
+        if _index_missing(store, self._marks, self._begin):
             _note_rebuild(store, self._marks)
             self._begin = store.log.start
 
@@ -313,9 +313,11 @@ def _truncate_queues(store: Store, offset: int, *, unclean: bool) -> None:
         queue.truncate_from(offset, wipes=unclean)
 
 
-def _index_missing(store: Store, begin: int) -> bool:
-    """Whether the index files were deleted although the queues have entries."""
+def _index_missing(store: Store, marks: Marks | None, begin: int) -> bool:
+    """Whether the index files were deleted although the queues have entries, and records may have keys."""
     if store.index is None or begin <= store.log.start or store.index.files:
+        return False
+    if marks is not None and marks.without_keys and begin == marks.written:
         return False
     return any(queue.max_offset > queue.min_offset for queue in store.queues.values())
 

@@ -7,7 +7,7 @@ A turn appends messages with `put`, then calls `commit()` once: one write, then 
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,8 +25,8 @@ from tandemq.codec.record.record import (
 )
 from tandemq.engine import commit_staged, key_rows, stage_records
 from tandemq.errors import OffsetGone, StoreError
-from tandemq.model.message import SysFlag
-from tandemq.model.topic import SCHEDULE_TOPIC, topic_name_error
+from tandemq.model.message import SysFlag, decode_properties, encode_properties
+from tandemq.model.topic import DELETION_TOPIC, SCHEDULE_TOPIC, topic_name_error
 from tandemq.storage.checkpoint import Checkpoint, Marks, open_marks, write_checkpoint, write_marks
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, QueueFiles, around
 from tandemq.storage.key_index import PENDING_MAX, KeyIndex
@@ -35,6 +35,8 @@ from tandemq.storage.log.scan import DamagedRange
 
 log = logging.getLogger(__name__)
 _TRANSACTION_BITS = 0xC
+_DELETED = "DELETED_TOPIC"
+"""Property of a record of `DELETION_TOPIC`: the name of the deleted topic."""
 _PREPARED = int(SysFlag.TRANSACTION_PREPARED)
 _ROLLBACK = int(SysFlag.TRANSACTION_ROLLBACK)
 
@@ -117,13 +119,23 @@ class Store:
         self._staged_ms = 0
         self.woken: list[ConsumeQueue] = []
         """Queues with held pulls that got messages; the long polling service empties the list."""
+        self._on_dropped: list[Callable[[str], None]] = []
         self._load_queues()
+
+    def watch_drops(self, on_dropped: Callable[[str], None]) -> None:
+        """Have a function called with each topic whose queues are deleted: queues that it holds are no longer valid."""
+        self._on_dropped.append(on_dropped)
 
     def _load_queues(self) -> None:
         for topic in self.disk.list("consumequeue"):
             for queue_id in self.disk.list(f"consumequeue/{topic}"):
                 if queue_id.isdigit():
                     self.queue(topic, int(queue_id))
+
+    @property
+    def has_records(self) -> bool:
+        """Whether the log has any."""
+        return self.log.written_end > self.log.start
 
     # Queues.
 
@@ -135,16 +147,45 @@ class Store:
             self.queues[topic, queue_id] = found
         return found
 
+    def delete_topic(self, topic: str, store_ms: int) -> None:
+        """Delete a topic's queues, and append a record of the deletion.
+
+        Behind it no walk of the log, on no replica, enters the earlier records of the topic again.
+        """
+        self.drop_topic(topic)
+        nowhere = bytes(8)
+        named = encode_properties({_DELETED: topic}).encode()
+        message = NewMessage(b"", named, 0, _ROLLBACK, store_ms, nowhere, store_ms, nowhere, 0)
+        raw = self.log.encode(DELETION_TOPIC, 0, 0, message)
+        self.append(RecordBatch(self.log.end, raw, [], b"", store_ms))
+
     def drop_topic(self, topic: str) -> None:
         """Delete a topic's queues and the entries staged for them; its records stay in the log until retention."""
-        self._touched = [queue for queue in self._touched if queue.topic != topic]
-        for key in [key for key in self.queues if key[0] == topic]:
-            queue = self.queues.pop(key)
-            self.dirty_queues.pop(queue, None)
+        for queue in self._drop_queues(topic):
             self.marks.entries -= queue.tail_start
+        self.save_marks()
+
+    def _drop_queues(self, topic: str) -> list[ConsumeQueue]:
+        self._touched = [queue for queue in self._touched if queue.topic != topic]
+        dropped = [self.queues.pop(key) for key in [key for key in self.queues if key[0] == topic]]
+        for queue in dropped:
+            self.dirty_queues.pop(queue, None)
             queue.destroy()
         self.disk.remove(f"consumequeue/{topic}")
-        self.save_marks()
+        for on_dropped in self._on_dropped:
+            on_dropped(topic)
+        return dropped
+
+    def _deleted_in_copy(self, properties: bytes) -> None:
+        """Follow the deletion of a topic at the master."""
+        topic = deleted_topic(properties)
+        if topic is not None:
+            self.drop_topic(topic)
+
+    def _deleted_in_walk(self, properties: bytes) -> None:
+        topic = deleted_topic(properties)
+        if topic is not None:
+            self._drop_queues(topic)
 
     # Writing.
 
@@ -205,8 +246,12 @@ class Store:
 
     def append_copy(self, data: Buffer) -> None:
         """Append a verified piece of the master's log: whole records, perhaps with a blank at the end, in one file."""
-        found = stage_records(data, self._queue_for, self.entry_code)
-        self.append(RecordBatch(self.log.end, data, *found))
+        found = stage_records(data, self._queue_for, self.entry_code, self._deleted_in_copy)
+        self.append(RecordBatch(self.log.end, data, self._present(found.queues), found.keys, found.store_ms))
+
+    def _present(self, queues: list[ConsumeQueue]) -> list[ConsumeQueue]:
+        """Return the queues without those that were deleted since."""
+        return [queue for queue in queues if self.queues.get((queue.topic, queue.queue_id)) is queue]
 
     def _queue_for(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
         """Return the queue that a record names; None if there can be no such queue."""
@@ -254,6 +299,9 @@ class Store:
         topic = record.topic.decode("utf-8", "replace")
         transaction = record.sys_flag & _TRANSACTION_BITS
         self.last_store_ms = record.store_ms
+        if topic == DELETION_TOPIC:
+            self._deleted_in_walk(record.properties)
+            return
         if topic in self.without_queues:
             return
         if self._is_unfit(topic, record.queue_id):
@@ -275,9 +323,10 @@ class Store:
 
     def dispatch_run(self, data: Buffer) -> None:
         """Like `dispatch_found`, for contiguous valid records without a blank."""
-        found = stage_records(data, self._found_queue, self.entry_code)
-        commit_staged(found.queues, self.woken)
-        self.dirty_queues.update(dict.fromkeys(found.queues))
+        found = stage_records(data, self._found_queue, self.entry_code, self._deleted_in_walk)
+        queues = self._present(found.queues)
+        commit_staged(queues, self.woken)
+        self.dirty_queues.update(dict.fromkeys(queues))
         self.last_store_ms = found.store_ms
         if self.index is not None:
             self._staged_keys += self.index.not_indexed(found.keys)
@@ -522,6 +571,13 @@ class Store:
         self.marks.synced = self.marks.written = self.log.written_end
         self.marks.entries = self.entries_total()
         self.marks.clean = True
+        self.marks.without_keys = self.index is not None and not self.index.files
         self.sync_marks()
         self.disk.remove("abort")
         self.log.close()
+
+
+def deleted_topic(properties: bytes) -> str | None:
+    """Return the topic that a record of `DELETION_TOPIC` names; None if it names none that can be."""
+    topic = decode_properties(properties.decode("utf-8", "replace")).get(_DELETED, "")
+    return topic if topic_name_error(topic) is None else None

@@ -194,6 +194,7 @@ def staged(engine: ModuleType, pieces: list[bytes], refused: frozenset[tuple[byt
     kind = _queue_class(engine)
     queues: dict[tuple[bytes, int], Any] = {}
     asked: list[Any] = []
+    dropped: list[Any] = []
 
     def queue_for(topic: bytes, queue_id: int) -> Any:
         if (topic, queue_id) in refused:
@@ -204,10 +205,15 @@ def staged(engine: ModuleType, pieces: list[bytes], refused: frozenset[tuple[byt
         asked.append((topic, properties, store_ms))
         return store_ms + len(properties)
 
+    def topic_deleted(properties: bytes) -> None:
+        asked.append(properties)
+        dropped.extend([queues.pop(key) for key in list(queues) if key[0] == b"T"])
+
     found = []
     for number, piece in enumerate(pieces):
-        touched, keys, store_ms = engine.stage_records(piece, queue_for, entry_code)
+        touched, keys, store_ms = engine.stage_records(piece, queue_for, entry_code, topic_deleted)
         names = {id(queue): key for key, queue in queues.items()}
+        touched = [queue for queue in touched if id(queue) in names]
         found.append(([names[id(queue)] for queue in touched], keys, store_ms))
         if number % 2:
             for queue in touched:

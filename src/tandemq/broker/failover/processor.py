@@ -118,7 +118,7 @@ class FailoverProcessor:
         """Merge what consumers committed at a slave while this master was down; return why not."""
         if not self._role.is_master:
             return "this broker is a slave"
-        self._offsets.merge_ahead(table.get("offsets") or {}, self._topics.table)
+        self._offsets.merge_ahead(table.get("offsets") or {}, self._topics.end_of)
         self._offsets.save(is_awaited=True)
         return None
 

@@ -16,6 +16,7 @@ Source: docs/internals/ha.md, "configuration"; RocketMQ SlaveSynchronize; requir
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.outbound import Peers
@@ -39,6 +40,18 @@ Taker = Callable[[str, bytes, Now], None]
 """Applies a table: the master's address, the body of its response."""
 
 
+class LogCopy(Protocol):
+    """The slave's copy of the log."""
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether a TandemQ master has found that our log shares its history."""
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether our log is the beginning of the master's, as far as the protocol can tell."""
+
+
 class MetadataSync:
     """Requests the master's tables and applies them."""
 
@@ -51,14 +64,14 @@ class MetadataSync:
         take_timer_counts: Callable[[bytes, Now], None],
         peers: Peers,
         turn: CurrentTurn,
-        is_accepted: Callable[[], bool],
+        log_copy: Callable[[], LogCopy | None],
         ahead: OffsetsAhead,
     ) -> None:
         """Take the collaborators.
 
         Args:
             take_timer_counts: takes the response to GET_TIMER_METRICS.
-            is_accepted: returns whether a master has found that our log shares its history.
+            log_copy: returns the copy of the master's log; None before it exists.
             ahead: hands the master what consumers committed here while it was down.
         """
         self._topic_table = topics
@@ -68,7 +81,7 @@ class MetadataSync:
         self._take_timer_counts = take_timer_counts
         self._peers = peers
         self._turn = turn
-        self._is_accepted = is_accepted
+        self._log_copy = log_copy
         self._ahead = ahead
         self._takers: dict[Code, Taker] = {
             Code.GET_ALL_TOPIC_CONFIG: self._topics,
@@ -134,15 +147,24 @@ class MetadataSync:
 
     def _offsets(self, master: str, body: bytes, now: Now) -> None:
         theirs = parse_offsets_body(body)
-        self._offset_table.copy_from_master(*theirs)
+        if theirs.may_lack_commits:
+            self._offset_table.keep_all()
+        self._offset_table.copy_from_master(theirs.table, theirs.resets, theirs.version)
         self._forget_topics(master, theirs.table)
         self._offset_table.save()
-        self._ahead.send(master, now)
+        log_copy = self._log_copy()
+        if log_copy is not None and log_copy.is_copying:  # before, an offset may be of messages that the master lost
+            self._ahead.send(master, now)
+
+    def log_truncated(self) -> None:
+        """Forget commits of messages that were truncated with the log, since the master does not have them."""
+        self._offset_table.forget_beyond(self._topic_table.end_of)
 
     def _forget_topics(self, master: str, table: dict[str, dict[int, int]]) -> None:
         """Remove offsets of topics that the master has deleted: in neither its topics nor its offsets."""
         (asked, names), self._told = self._told, ("", frozenset())
-        if not self._is_accepted() or asked != master:
+        log_copy = self._log_copy()
+        if log_copy is None or not log_copy.is_accepted or asked != master:
             return
         known = names | {key.rpartition(SEPARATOR)[0] for key in table}
         offsets = self._offset_table

@@ -75,7 +75,7 @@ class MetadataTablesProcessor:
         return _answer(command, dumps(_plain(table, "subscriptionGroupTable", command)))
 
     def _on_offsets(self, _link: Link, command: Command, _now: Now) -> Command | None:
-        return _answer(command, dumps_java(self._offsets.as_json()))
+        return _answer(command, dumps_java(self._offsets.for_slaves()))
 
     def _on_delays(self, _link: Link, command: Command, _now: Now) -> Command | None:
         return command.answer(ResponseCode.SUCCESS, body=dumps_java(self._delay.as_json()))

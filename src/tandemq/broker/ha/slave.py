@@ -429,6 +429,7 @@ class SlaveSide:
                 )
             if to is not None:
                 quarantine_tail(self._store, to)
+                self.metadata.log_truncated()
                 self._role.role.log_changed()
             self._generations.set(hello.generations)
             self._told_address = hello.address
@@ -493,10 +494,14 @@ class SlaveSide:
         return role.has_tables if role.uses_registry else self.metadata.is_complete()
 
     @property
+    def is_copying(self) -> bool:
+        """Whether our log is the beginning of the master's, as far as the protocol can tell."""
+        return self.session is not None and self.session.state is slave.SlaveSessionState.TRANSFER
+
+    @property
     def is_accepted(self) -> bool:
         """Whether a TandemQ master has found that our log shares its history."""
-        session = self.session
-        return session is not None and session.state is slave.SlaveSessionState.TRANSFER and not session.is_classic
+        return self.is_copying and self.session is not None and not self.session.is_classic
 
     def report(self, turn: Turn, now: Now) -> None:
         """Acknowledge to the master what is stored, as safely as this broker is configured."""

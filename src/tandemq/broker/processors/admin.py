@@ -314,7 +314,7 @@ class AdminProcessor:
             queue.correct_min(store.log.start)
         return command.answer(ResponseCode.SUCCESS)
 
-    def _on_clean_topics(self, link: Link, command: Command, _now: Now) -> Command | None:
+    def _on_clean_topics(self, link: Link, command: Command, now: Now) -> Command | None:
         """Delete the queues of topics that no longer exist."""
         if not self._role.is_master:
             # A slave's log may contain topics that are not in its table yet, which is copied less often.
@@ -324,7 +324,7 @@ class AdminProcessor:
         known = self._topics.table
         for name in sorted({topic for topic, _ in self._store.queues if topic not in known}):
             self._answer_held_pulls(name)
-            self._store.drop_topic(name)
+            self._store.delete_topic(name, now.wall_ms)
             log.info("admin: queues of topic=%s deleted by %s", name, link.peer)
         return command.answer(ResponseCode.SUCCESS)
 

@@ -27,6 +27,7 @@ from tandemq.broker.send.delay_progress import (
     NOTHING,
     WAITING_MAX,
     LevelProgress,
+    check_progress,
     delivered_by_both,
     delivered_by_either,
     progress_as_json,
@@ -120,7 +121,7 @@ class DelayedMessages:
         self._is_behind = False
         """Whether more may be due than was delivered in the last scan."""
         self._dirty = False
-        raw = load_table(saver.disk, FILE)
+        raw = load_table(saver.disk, FILE, check_progress)
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             self.progress = progress_in(raw)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from tandemq.codec.remoting.bodies import integer
 from tandemq.errors import ProtocolError, StoreDamaged
+from tandemq.storage.json_tables import require
 
 WAITING_MAX = 256
 _OFFSETS, _WAITING = "offsetTable", "waitingTable"
@@ -74,6 +75,16 @@ def progress_as_json(table: Table) -> dict[str, Any]:
     waiting = {level: list(progress.waiting) for level, progress in table.items() if progress.waiting}
     offsets: dict[str, Any] = {_OFFSETS: {level: progress.offset for level, progress in table.items()}}
     return offsets | ({_WAITING: waiting} if waiting else {})
+
+
+def check_progress(raw: dict[str, Any]) -> None:
+    """Check a table of a file.
+
+    Raises:
+        StoreDamaged: it is not a table of progress.
+    """
+    require(raw, _OFFSETS)
+    progress_in(raw)
 
 
 def progress_in(raw: dict[str, Any]) -> dict[int, LevelProgress]:

@@ -4,7 +4,7 @@ Source: docs/internals/storage.md, "consumerOffset.json"; RocketMQ ConsumerOffse
 """
 
 import logging
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from tandemq.broker.state.offset_journal import OffsetJournal
@@ -13,7 +13,7 @@ from tandemq.broker.state.persistence import Saver
 from tandemq.codec.remoting.bodies import integer
 from tandemq.codec.remoting.fastjson import dumps_java, loads
 from tandemq.errors import ProtocolError, StoreDamaged
-from tandemq.storage.json_tables import DataVersion, load_table
+from tandemq.storage.json_tables import DataVersion, TableOrigin, read_table, require
 
 log = logging.getLogger(__name__)
 FILE = "consumerOffset.json"
@@ -25,6 +25,13 @@ RESETS = "tandemResets"
 """Key beside RocketMQ's "offsetTable": number of times an operator set an offset, for queues where that happened."""
 WHOLE = "tandemWhole"
 """Key in a table that a master publishes: it is the complete table, not only changes."""
+MAY_LACK_COMMITS = "tandemMayLackCommits"
+"""Key in the table that a master sends to slaves: it may lack commits."""
+_HINT = (
+    "restore it from a backup, or delete it and its .bak: in a group without a registry the slave then hands its "
+    "offsets over, in a group with one a member gets those of the master if another member is started first; otherwise "
+    "consumer groups begin as new ones"
+)
 SEPARATOR = "@"
 VERSION_STEP = 500
 OFFSET_BYTES_MAX = 20 << 20
@@ -48,7 +55,14 @@ class OffsetCorrection(NamedTuple):
 class ConsumerOffsets:
     """Offsets by "topic@group" and queue id; saved periodically by the owner."""
 
-    def __init__(self, saver: Saver, wall_ms: int, is_copy: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        saver: Saver,
+        wall_ms: int,
+        is_copy: Callable[[], bool] = lambda: False,
+        *,
+        has_log: bool = False,
+    ) -> None:
         """Load the table.
 
         Args:
@@ -56,6 +70,7 @@ class ConsumerOffsets:
             wall_ms: the time, for the version of a new table.
             is_copy: returns whether a master's table is copied into this one from time to time. What consumers commit
                 here then, while the master is down, is kept until the master has it.
+            has_log: whether the log has messages, so that a missing file may have had content.
 
         Raises:
             StoreDamaged: the table cannot be read.
@@ -73,10 +88,12 @@ class ConsumerOffsets:
         """Changes made by the last call of `correct`."""
         self.pending = PendingResets()
         self._commits = 0
-        self._dirty = False
         self._bytes: int | None = None
         """Estimated memory of `table`; None: must be counted again."""
-        raw = load_table(saver.disk, FILE)
+        raw, origin = read_table(saver.disk, FILE, _check, loss="their messages are delivered again", hint=_HINT)
+        self.may_lack_commits = origin is TableOrigin.BACKUP or (origin is TableOrigin.NONE and has_log)
+        """Whether commits may be missing that a replica has: then a slave hands its whole table over."""
+        self._dirty = origin is not TableOrigin.FILE
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             self.table = parse_offsets(raw)
@@ -216,6 +233,19 @@ class ConsumerOffsets:
         if version is not None:
             self.version = version
 
+    def keep_all(self) -> None:
+        """Keep all offsets of this copy, as if they were committed here: the master may have lost them."""
+        for key, queues in self.table.items():
+            self._committed_here[key] = {queue_id: self._resets_of(key, queue_id) for queue_id in queues}
+
+    def forget_beyond(self, end_of: Callable[[str, int], int | None]) -> None:
+        """Let the master's offsets replace those that were committed here beyond the end of their queue."""
+        for key, queues in self._committed_here.items():
+            topic = key.rpartition(SEPARATOR)[0]
+            own = self.table.get(key, {})
+            for queue_id in [one for one in queues if own.get(one, 0) > (end_of(topic, one) or 0)]:
+                del queues[queue_id]
+
     def ahead(self) -> dict[str, Any]:
         """Return what consumers committed here and the master does not have yet, as `merge_ahead` takes it."""
         found: dict[str, dict[int, int]] = {}
@@ -235,21 +265,27 @@ class ConsumerOffsets:
                 self._committed_here.pop(key, None)
         self._dirty = True
 
-    def merge_ahead(self, raw: dict[str, Any], topics: Container[str]) -> None:
+    def merge_ahead(self, raw: dict[str, Any], end_of: Callable[[str, int], int | None]) -> None:
         """Merge what consumers committed at a slave while this broker, its master, was down.
 
-        Per queue the higher offset wins, or the one reset last. Other topics than `topics` and what the memory budget
-        has no room for are left out.
+        Per queue the higher offset wins, or the one reset last. Offsets beyond the end of their queue, and what the
+        memory budget has no room for, are left out.
+
+        Args:
+            raw: the table, see `ahead`.
+            end_of: returns the end of a queue; None if the topic does not exist, whose offsets are left out.
 
         Raises:
             StoreDamaged: `raw` is not such a table.
         """
         resets = parse_offsets(raw, RESETS)
+        self.may_lack_commits = False
         for key, queues in parse_offsets(raw).items():
             topic, _, group = key.rpartition(SEPARATOR)
-            if topic not in topics:
-                continue
             for queue_id, offset in queues.items():
+                end = end_of(topic, queue_id)
+                if end is None or offset > end:
+                    continue
                 own = self.get(topic, group, queue_id)
                 count = resets.get(key, {}).get(queue_id, 0)
                 is_ahead = (count, offset) > (self._resets_of(key, queue_id), -1 if own is None else own)
@@ -343,6 +379,10 @@ class ConsumerOffsets:
         table = {"dataVersion": self.version.as_json(), "offsetTable": self.table}
         return table | {RESETS: self.resets} if self.resets else table
 
+    def for_slaves(self) -> dict[str, Any]:
+        """Return the table as a master sends it to slaves that ask for it."""
+        return self.as_json() | ({MAY_LACK_COMMITS: True} if self.may_lack_commits else {})
+
     def save(self, *, is_awaited: bool = False) -> None:
         """Schedule writing the file if something changed."""
         if self._dirty:
@@ -357,6 +397,11 @@ class ConsumerOffsets:
 
 def _memory_of(key: str, queues: int) -> int:
     return _KEY_BYTES + 2 * len(key) + _OFFSET_BYTES * queues
+
+
+def _check(raw: dict[str, Any]) -> None:
+    require(raw, "offsetTable")
+    parse_offsets(raw)
 
 
 def parse_offsets(raw: dict[str, Any], name: str = "offsetTable") -> dict[str, dict[int, int]]:
@@ -375,11 +420,13 @@ def parse_offsets(raw: dict[str, Any], name: str = "offsetTable") -> dict[str, d
 
 
 class MasterOffsets(NamedTuple):
-    """A master's table, as `ConsumerOffsets.copy_from_master` takes it."""
+    """A master's table, for `ConsumerOffsets.copy_from_master`."""
 
     table: dict[str, dict[int, int]]
     resets: dict[str, dict[int, int]]
     version: DataVersion | None
+    may_lack_commits: bool
+    """Whether it may lack commits that this slave has."""
 
 
 def parse_offsets_body(body: bytes) -> MasterOffsets:
@@ -393,5 +440,8 @@ def parse_offsets_body(body: bytes) -> MasterOffsets:
         raw = {}
     version = raw.get("dataVersion")
     return MasterOffsets(
-        parse_offsets(raw), parse_offsets(raw, RESETS), DataVersion.from_json(version) if version else None
+        parse_offsets(raw),
+        parse_offsets(raw, RESETS),
+        DataVersion.from_json(version) if version else None,
+        raw.get(MAY_LACK_COMMITS) is True,
     )

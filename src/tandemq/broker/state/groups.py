@@ -14,7 +14,7 @@ from tandemq.config.settings import BrokerConfig
 from tandemq.errors import ProtocolError, StoreDamaged
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.topic import group_name_error, is_system_group
-from tandemq.storage.json_tables import DataVersion, load_table
+from tandemq.storage.json_tables import DataVersion, load_table, require
 
 FILE = "subscriptionGroup.json"
 SYSTEM = (
@@ -45,7 +45,7 @@ class Groups:
         self.forbidden = ForbiddenTopics()
         self.news: dict[str, None] | None = None
         """Names of groups that changed since the table was last published; None: changes are not recorded."""
-        raw = load_table(saver.disk, FILE)
+        raw = load_table(saver.disk, FILE, _check)
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             self.table = parse_groups(raw)
@@ -192,6 +192,12 @@ class Groups:
     def save(self) -> None:
         """Schedule writing the file."""
         self._saver.later(FILE, self.as_json)
+
+
+def _check(raw: dict[str, Any]) -> None:
+    require(raw, "subscriptionGroupTable")
+    parse_groups(raw)
+    parse_forbidden(raw)
 
 
 def parse_groups(raw: dict[str, Any]) -> dict[str, SubscriptionGroupConfig]:

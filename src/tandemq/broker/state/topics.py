@@ -49,7 +49,7 @@ from tandemq.model.topic import (
     topic_name_error,
 )
 from tandemq.storage.consume_queue import ConsumeQueue
-from tandemq.storage.json_tables import DataVersion, load_table
+from tandemq.storage.json_tables import DataVersion, StoredTable, TableOrigin, read_table, require
 from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -121,14 +121,21 @@ class Topics:
         """Topics whose queues have a format that is not supported; kept in the file for the broker that made them."""
         self.mappings = QueueMappings(saver, config.broker_name)
         """Of static topics."""
-        self._load(saver.keep_journal(FILE, self.as_json, self._changes), wall_ms)
-        self.mappings.keep_only(self.table)
+        store.watch_drops(self._forget_queues)
+        origin = self._load(saver.keep_journal(FILE, self.as_json, self._changes), wall_ms)
         for topic in system_topics(config, len(store.config.delays_ms)):
             if topic.topic_name not in self.table:
                 self._enter(topic)
+        if origin is not TableOrigin.FILE:
+            self._rebuild(wall_ms)
+        self.mappings.keep_only(self.table)
 
-    def _load(self, journal: TableJournal, wall_ms: int) -> None:
-        raw = load_table(self._saver.disk, FILE)
+    def _load(self, journal: TableJournal, wall_ms: int) -> TableOrigin:
+        try:
+            raw, origin = _read(self._saver.disk)
+        except StoreDamaged as error:
+            log.error("topics: %s; they are rebuilt from the queues of the store", error)
+            raw, origin = {}, TableOrigin.NONE
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             for config in parse_topics(raw):
@@ -143,6 +150,24 @@ class Topics:
                     CLEANUP_POLICY,
                     COMPACTION,
                 )
+        return origin
+
+    def _rebuild(self, wall_ms: int) -> None:
+        """Enter the topics that the store has queues of, and the table lacks since its file is missing or damaged."""
+        queues: dict[str, int] = {}
+        for name, queue_id in self._store.queues:
+            queues[name] = max(queues.get(name, 0), queue_id + 1)
+        for name, count in queues.items():
+            if name not in self.table and name not in self._unserved and topic_name_error(name) is None:
+                log.error(
+                    "topics: topic=%s is rebuilt from its %d queues, with the default permissions and attributes",
+                    name,
+                    count,
+                )
+                self._enter(TopicConfig(name, count, count))
+        if queues:
+            self.version.next(wall_ms)
+            self._saver.later(FILE, self.as_json)
 
     def _apply(self, change: dict[str, Any], adds_only: bool) -> None:
         """Apply a change that the table on the disk lacks."""
@@ -211,6 +236,13 @@ class Topics:
         """Return a topic; None if there is none."""
         return self.table.get(name)
 
+    def end_of(self, name: str, queue_id: int) -> int | None:
+        """Return the end of a queue, 0 if it has no messages; None if there is no such topic."""
+        if name not in self.table:
+            return None
+        queue = self._store.queues.get((name, queue_id))
+        return 0 if queue is None else queue.max_offset
+
     def queue(self, topic: Topic, queue_id: int) -> ConsumeQueue:
         """Return a queue of a topic, opened on first use."""
         found = topic.queues.get(queue_id)
@@ -247,9 +279,14 @@ class Topics:
         self.mappings.remove(name, wall_ms)
         if self._leave(name) is None:
             return False
-        self._store.drop_topic(name)
+        self._store.delete_topic(name, wall_ms)
         self._changed(name, wall_ms)
         return True
+
+    def _forget_queues(self, name: str) -> None:
+        topic = self.table.get(name)
+        if topic is not None:
+            topic.queues.clear()
 
     def replace(self, configs: list[TopicConfig], version: DataVersion) -> None:
         """Replace the table by that of another broker; topics that it lacks are removed, their queues stay."""
@@ -380,13 +417,20 @@ def _bounded(config: TopicConfig) -> TopicConfig:
     return config
 
 
-def topics_of_batches(disk: Disk) -> frozenset[str]:
-    """Return the stored topics whose queues are queues of batches, before the store is opened.
+def _read(disk: Disk) -> StoredTable:
+    def check(raw: dict[str, Any]) -> None:
+        require(raw, "topicConfigTable")
+        parse_topics(raw)
 
-    Raises:
-        StoreDamaged: the table cannot be read.
-    """
-    stored = parse_topics(load_table(disk, FILE))
+    return read_table(disk, FILE, check, loss="topics created since are rebuilt from their queues")
+
+
+def topics_of_batches(disk: Disk) -> frozenset[str]:
+    """Return the stored topics whose queues are queues of batches, before the store is opened."""
+    try:
+        stored = parse_topics(_read(disk).content)
+    except StoreDamaged:  # reported by `Topics`, which rebuilds them
+        return frozenset()
     return frozenset(one.topic_name for one in stored if one.attributes.get(QUEUE_TYPE) == BATCH_QUEUES)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 from tandemq.codec.record.entries import BLANK_BYTES_MIN, BLANK_MAGIC, QUEUE_ENTRY
 from tandemq.codec.record.record import Buffer, Record, parse_record, peek, tags_code
 from tandemq.engine.python.keys import key_rows
-from tandemq.model.topic import SCHEDULE_TOPIC
+from tandemq.model.topic import DELETION_TOPIC, SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,13 +121,16 @@ def stage_records(
     data: Buffer,
     queue_for: Callable[[bytes, int], _Queue | None],
     entry_code: Callable[[str, bytes, int], int],
+    topic_deleted: Callable[[bytes], None],
 ) -> StagedRecords[_Queue]:
     """Stage the entries of valid records at the queue offsets that they state.
 
     Args:
         data: whole records, perhaps with a blank at the end.
-        queue_for: returns the queue of a topic and queue id; None if the record is entered nowhere.
+        queue_for: returns the queue of a topic and queue id; None if the record is entered nowhere. Asked again behind
+            a deletion.
         entry_code: returns the tags code of an entry of the delay topic, for topic, properties and store time.
+        topic_deleted: called with the properties of a record of `DELETION_TOPIC`.
     """
     store_ms = 0
     queues: list[_Queue] = []
@@ -135,6 +138,9 @@ def stage_records(
     for record in _records(bytes(data)):
         store_ms = record.store_ms
         topic = record.topic.decode("utf-8", "replace")
+        if topic == DELETION_TOPIC:
+            topic_deleted(record.properties)
+            continue
         transaction = record.sys_flag & _TRANSACTION_BITS
         if transaction not in (_PREPARED, _ROLLBACK):
             queue = queue_for(record.topic, record.queue_id)

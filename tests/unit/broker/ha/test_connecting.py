@@ -275,7 +275,8 @@ def test_master_with_damage_in_its_last_bytes_accepts_its_slave_with_a_warning_a
     group.pass_time(10_000)
     assert group.send_and_settle() == OK
     assert any("this master's copy and not that of slave 1" in record.message for record in caplog.records)
-    group.pass_time(10_000)
+    assert group.master.ask(RequestCode.TANDEM_SCRUB, {"begin": "true", "bytesPerSecond": 1 << 20}).code == OK
+    group.pass_time(20_000)
     group.assert_same_logs()
 
 
