@@ -4,7 +4,9 @@
 
 All sockets share one receive buffer, except that the connection to a master has a larger one. Bytes that the kernel
 does not accept are queued per connection. A connection with more than `BACKLOG_READ_STOP` queued bytes is not read
-until they XX"""
+until they are sent; if all connections together queue more than `untaken_max`, stalled ones are closed. With TLS
+(`protect`) a connection counts as open after its handshake, and its queued bytes are encrypted.
+"""
 
 import contextlib
 import errno
