@@ -5,6 +5,7 @@ file) before it is believed when it is silent (the first half). Source: CONTRIBU
 """
 
 import ast
+import inspect
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -231,6 +232,19 @@ def _undocumented(body: list[ast.stmt], inside: str) -> Complaints:
             yield from _undocumented(node.body, f"{inside}{node.name}.")
 
 
+# Prose, which begins with a capital letter and has neither columns nor drawings, up to its end inside a sentence.
+_UNFINISHED = re.compile(r"[A-Z](?:(?!  |─).)*(?<![.!?:…)`])", re.DOTALL)
+
+
+def sentence_complaints(tree: ast.AST) -> Complaints:
+    """Docstrings, those of attributes too, end where a sentence ends."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            last = inspect.cleandoc(node.value.value).rstrip().split("\n\n")[-1]
+            if _UNFINISHED.fullmatch(last):
+                yield f"line {node.end_lineno}: the docstring ends inside a sentence: {last[-30:]!r}"
+
+
 def sleep_complaints(tree: ast.AST) -> Complaints:
     """Tests wait for a state, with a deadline; they do not sleep."""
     slept = {("time", "sleep"), ("asyncio", "sleep"), ("trio", "sleep")}
@@ -271,7 +285,7 @@ def skip_complaints(tree: ast.AST) -> Complaints:
 
 
 # Both rules are written so that they do not find themselves.
-_LEFT_TO_DO = re.compile(r"\b(?:TO[D]O|FIX[M]E|XX[X]|HA[C]K)\b")
+_LEFT_TO_DO = re.compile(r"\b(?:TO[D]O|FIX[M]E|X[X]+(?!:)|HA[C]K|TB[D])\b")
 # Package indexes and their mirrors, directories of one machine, and credentials in addresses.
 _ADDRESSES = re.compile(
     r"files\.pythonhosted|pypi\.(?:org|python)|repo1?\.maven(?:\.apache)?\.org|(?<!no-emit-)(?:index-[u]rl|trusted-[h]ost)\b"
@@ -335,6 +349,11 @@ def test_functions_stay_below_the_limit() -> None:
 
 def test_source_says_what_it_is() -> None:
     assert not gather(python_files("src", "bench", "tools"), lambda p: docstring_complaints(tree_of(p)))
+
+
+def test_docstrings_end_with_a_sentence() -> None:
+    files = python_files("src", "tests", "bench", "chaos", "tools", "examples")
+    assert not gather(files, lambda p: sentence_complaints(tree_of(p)))
 
 
 def test_tests_do_not_sleep() -> None:
@@ -520,6 +539,8 @@ def test_floor_check_lets_imports_downwards_pass(house: str, source: str) -> Non
         (docstring_complaints, "x = 1"),
         (docstring_complaints, '"""A module."""\ndef f() -> None: ...'),
         (docstring_complaints, '"""A module."""\nclass A:\n    """A class."""\n    def f(self) -> None: ...'),
+        (sentence_complaints, '"""Noun.\n\nBytes are kept until they are\n"""'),
+        (sentence_complaints, 'x = 1\n"""Messages of an earlier time,"""'),
         (sleep_complaints, "import time\ntime.sleep(1)"),
         (sleep_complaints, "from time import sleep"),
         (sleep_complaints, "async def f() -> None:\n    await asyncio.sleep(0.1)"),
@@ -539,6 +560,7 @@ def test_check_complains_about(check: Callable[[ast.Module], Complaints], source
         (core_complaints, "from random import Random\nimport json"),
         (size_complaints, "def f() -> None:\n" + "    x = 1\n" * (FUNCTION_LINES_MAX - 1)),
         (docstring_complaints, '"""A module."""\ndef _f() -> None: ...'),
+        (sentence_complaints, '"""Noun.\n\nA   before\nB   after\n"""'),
         (sleep_complaints, "async def f() -> None:\n    await asyncio.sleep(0)"),
         (blind_complaints, "try:\n    f()\nexcept ValueError:\n    pass"),
     ],
@@ -551,6 +573,7 @@ def test_check_lets_pass(check: Callable[[ast.Module], Complaints], source: str)
     "text",
     [
         "# TO" + "DO: later",
+        "until they X" + "X",
         "--index" + "-url somewhere",
         "see /ho" + "me/someone/file",
         "https://user:" + "secret@host/",

@@ -20,9 +20,8 @@ class TimerProgress(NamedTuple):
     """What is over at a done record, besides the messages that records from `since` on name."""
 
     before_ms: int
-    """Messages of an earlier time are over,"""
+    """Messages of an earlier time whose queue offset is lower than `below` are over."""
     below: int
-    """if their queue offset is lower than this."""
     lowest: int
     """All messages with a lower queue offset are over."""
     since: int
