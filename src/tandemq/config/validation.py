@@ -99,6 +99,7 @@ _LOWEST = {
     "in_sync_replicas": 1,
     "min_in_sync": 1,
     "registry_session_ms": 100,
+    "takeover_checks": 1,
     "unclean_hand_back_ms": 0,
     "transfer_bytes_max": 1,
     "transfer_messages_max": 1,

@@ -91,6 +91,7 @@ def test_unknown_role_is_refused_with_the_list_of_roles(role: str) -> None:
         ({"ha_batch_bytes": 4 << 20}, "haTransferBatchSize"),
         ({"ha_heartbeat_ms": 20_000}, "haSendHeartbeatInterval"),
         ({"in_sync_replicas": 0}, "inSyncReplicas"),
+        ({"takeover_checks": 0}, "takeoverChecks"),
         ({"memory_ratio_max": 101}, "accessMessageInMemoryMaxRatio"),
         ({"delay_levels": "1s 2x"}, "messageDelayLevel"),
     ],

@@ -142,6 +142,7 @@ class RegistryRole(BrokerRole):
             config.broker_id,
             address=address,
             ha_address=ha_address,
+            checks=config.takeover_checks,
             lag_ms_max=config.lag_ms_max,
             unclean_hand_back_after_ms=config.unclean_hand_back_ms,
         )

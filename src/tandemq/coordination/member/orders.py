@@ -25,6 +25,7 @@ class MemberSettings:
     """"ip:port" for slaves, published through the registry."""
     lease_ms: int = LEASE_MS
     checks: int = CHECKS
+    """Consecutive checks in which a failed member must be missing, at least (takeoverChecks)."""
     check_ms: int = CHECK_MS
     lag_ms_max: int = 15_000
     """A slave not caught up for longer leaves the in-sync set (haMaxTimeSlaveNotCatchup)."""

@@ -13,7 +13,7 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.sim.world.disk import SimDisk
 from tests.spec import spec
-from tests.unit.broker.failover.registry_group import Broker, RegistryGroup
+from tests.unit.broker.failover.registry_group import CONFIRM_MS, SESSION_MS, STEP_MS, Broker, RegistryGroup
 from tests.unit.broker.harness import send_fields
 
 OFFSET = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 0}
@@ -71,6 +71,19 @@ def test_accepted_requests_by_state_and_permission(
         assert (allowed(group, master), allowed(group, slave)) == ("", "C"), "during the offset handover"
     group.pass_time(2_000)
     assert (allowed(group, master), allowed(group, slave)) == (ASKED[masters], "")
+
+
+@spec("F41", "F17", "F14")
+@pytest.mark.parametrize("checks", [1, 2, 5])
+def test_slave_serves_reads_after_the_configured_number_of_checks(checks: int, tmp_path: Path) -> None:
+    group = RegistryGroup(tmp_path, Mode.SLAVE_CONSUME, takeover_checks=checks)
+    group.pass_time(1_500)
+    group.kill(0)
+    killed_ms, slave = group.now.mono_ms, group.brokers[1]
+    while not slave.may and group.now.mono_ms < killed_ms + 10_000:
+        group.pass_time(STEP_MS)
+    after_ms = group.now.mono_ms - killed_ms - (checks - 1) * 1_000
+    assert slave.may == "R" and SESSION_MS - CONFIRM_MS <= after_ms <= SESSION_MS + 200
 
 
 def is_there(is_master: bool, is_assigned: bool, was_connected: bool, is_alone: bool, _: bool) -> bool:
