@@ -98,7 +98,7 @@ class InSync:
         gone: Collection[int],
         candidates: Collection[int],
         lag_ms_max: int,
-        keeps_last: bool = False,
+        readers: Collection[int] = (),
     ) -> frozenset[int] | None:
         """Return the set to request from the registry if it should change now, else None; one member at a time.
 
@@ -108,7 +108,7 @@ class InSync:
             gone: members whose live node has been missing for long enough.
             candidates: configured members; others leave the set.
             lag_ms_max: a member that has not caught up for longer leaves the set.
-            keeps_last: whether a member leaves only while another one that has caught up stays.
+            readers: members that may take over reading; each leaves only while another one that has caught up stays.
         """
         if self._served_from is None or self._asked:
             return None
@@ -120,7 +120,7 @@ class InSync:
             seen_ms = max(last_ms, self._served_ms)
             is_away = member in gone and (peer is None or not peer.is_linked)
             is_stale = is_away or now_ms - seen_ms > lag_ms_max
-            if is_stale and not (keeps_last and self._is_last(member, now_ms, peers, lag_ms_max)):
+            if is_stale and not (member in readers and self._is_last(member, now_ms, peers, readers, lag_ms_max)):
                 return self.decided - {member}
         self._drop_stuck(now_ms, peers)
         for member in sorted(set(candidates) - self.decided):
@@ -133,9 +133,11 @@ class InSync:
                 return self.decided | {self._joining}
         return None
 
-    def _is_last(self, member: int, now_ms: int, peers: Mapping[int, GroupPeer], lag_ms_max: int) -> bool:
-        """Return whether no other member of the decided set is connected and has caught up."""
-        others = (peers.get(one) for one in self.decided - {self._broker_id, member})
+    def _is_last(
+        self, member: int, now_ms: int, peers: Mapping[int, GroupPeer], readers: Collection[int], lag_ms_max: int
+    ) -> bool:
+        """Return whether no other reader in the decided set is connected and has caught up."""
+        others = (peers.get(one) for one in self.decided.intersection(readers) - {self._broker_id, member})
         return not any(
             peer is not None and peer.is_linked and peer.acked >= 0 and now_ms - peer.caught_up_ms <= lag_ms_max
             for peer in others

@@ -83,12 +83,19 @@ def test_a_group_is_set_shown_listed_changed_and_removed(config: Config) -> None
     assert "group broker-a does not exist" in config("show", "broker-a", code=2).stderr
 
 
+@spec("F40")
+@pytest.mark.parametrize("permission", ["NONE", "WRITE"])
+def test_slave_is_exempted_from_serving_reads(config: Config, permission: str) -> None:
+    config("set", "broker-a", *PAIR)
+    changed = config("set", "broker-a", "--member", f"1,permission={permission}")
+    assert changed["members"][1]["permission"] == permission
+
+
 @spec("F02")
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
         (("--member", "1,role=master"), "brokers 0, 1 are all master"),
-        (("--member", "1,permission=WRITE"), "cannot take over reading in slave-consume"),
         (("--drop", "7"), "broker 7 is unknown in group broker-a"),
         (("--member", "7,weight=1"), "broker 7 is unknown in group broker-a"),
         (("--drop", "0"), "it has no master"),

@@ -190,6 +190,41 @@ def test_stale_slave_never_takes_over_before_a_fresh_one() -> None:
     assert world.stage(1) is MemberStage.SLAVE
 
 
+def exempt(world: World, number: int) -> None:
+    """Configure a slave that may not be read."""
+    members = tuple(
+        replace(one, permission=BrokerPermission.NONE) if one.broker_id == number else one
+        for one in world.config.members
+    )
+    world.configure(replace(world.config, members=members))
+    world.run(world.now + 500)
+
+
+@spec("F40", "F17")
+def test_slave_stays_in_the_set_beside_one_that_may_not_be_read() -> None:
+    world = group(3)
+    exempt(world, 1)
+    world.nodes[2].crash()
+    offer(world, 20)
+    world.run(world.now + 30_000)
+    assert world.record.in_sync == (0, 1, 2), "no other slave may serve reads"
+    world.nodes[2].start()
+    world.run(world.now + 3_000)
+    world.nodes[0].crash()
+    assert world.run_until(lambda: world.readers() == [2], 8_000)
+
+
+@spec("F40", "F31")
+def test_dead_slave_that_may_not_be_read_leaves_the_set() -> None:
+    world = group(2)
+    exempt(world, 1)
+    world.nodes[1].crash()
+    assert world.run_until(lambda: world.record.in_sync == (0,), 5_000)
+    world.cut_registry(0)
+    world.run(world.now + 10_000)
+    assert world.writers() == [0], "no member could take over, so it needs no lease"
+
+
 def reader_after_a_stall(seed: int) -> int:
     """Return which of two slaves in sync serves reads, after one of them got nothing more from the master."""
     world = World(seed, Mode.SLAVE_CONSUME, size=3, drift_scale=0)

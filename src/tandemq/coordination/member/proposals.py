@@ -108,6 +108,6 @@ class RecordProposals:
             self._peers.known,
             gone=gone if is_elect else gone | self._peers.silent(now, silence_ms),
             candidates={one.broker_id for one in config.members},
+            readers=() if is_elect else {one.broker_id for one in config.members if one.permission.may_read},
             lag_ms_max=self._membership.settings.lag_ms_max,
-            keeps_last=not is_elect,  # the slave that was connected last may still serve reads
         )

@@ -241,13 +241,6 @@ def contradictions(config: GroupConfig) -> Iterator[str]:
         yield f"it has no master, and mode {config.mode.value} does not elect one: make one broker the master"
     if config.mode is Mode.STATIC:
         yield from _static_contradictions(config)
-    if config.mode is Mode.SLAVE_CONSUME:
-        for member in config.members:
-            if member.role is Role.SLAVE and not member.permission.may_read:
-                yield (
-                    f"broker {member.broker_id} is a slave with permission {member.permission.value}, which cannot "
-                    "take over reading in slave-consume: give it READ or FULL, or set mode static"
-                )
 
 
 def _elect_contradictions(config: GroupConfig) -> Iterator[str]:

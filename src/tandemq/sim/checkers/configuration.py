@@ -176,8 +176,8 @@ class Configurations:
             if new.reader not in state.in_sync:
                 raise Violation("I6", f"{host.name} takes over reading, and in sync are {state.in_sync}")
         elif member.mode is Mode.SLAVE_CONSUME and state is not None and new.epoch == state.epoch:
-            left = {one for one in state.in_sync if one not in new.in_sync and _is_named(configs[-1], one)}
-            if left and set(new.in_sync) <= {new.master}:
+            left = {one for one in state.in_sync if one not in new.in_sync and _may_read(configs, one, always=True)}
+            if left and not any(_may_read(configs, one) for one in new.in_sync if one != new.master):
                 raise Violation("I6", f"{host.name} lets {sorted(left)} leave, and no other slave could serve reads")
 
     def _judge_leaving(self, host: Host, member: MemberMachine, seen: BrokerObservations) -> None:
@@ -204,8 +204,10 @@ class Configurations:
         seen.stored = stored
 
 
-def _is_named(config: GroupConfig | None, broker_id: int) -> bool:
-    return config is not None and config.member(broker_id) is not None
+def _may_read(configs: tuple[GroupConfig | None, ...], broker_id: int, *, always: bool = False) -> bool:
+    """Return whether a member may be read by any of these configurations, or `always` by all of them."""
+    rights = [_right(config, broker_id).may_read for config in configs]
+    return all(rights) if always else any(rights)
 
 
 def _right(config: GroupConfig | None, broker_id: int) -> BrokerPermission:

@@ -86,6 +86,22 @@ def test_slave_serves_reads_after_the_configured_number_of_checks(checks: int, t
     assert slave.may == "R" and SESSION_MS - CONFIRM_MS <= after_ms <= SESSION_MS + 200
 
 
+@spec("F40", "F17", "F19")
+@pytest.mark.parametrize("exempt", [BrokerPermission.NONE, BrokerPermission.WRITE])
+def test_exempt_slave_never_serves_and_the_next_one_does(exempt: BrokerPermission, tmp_path: Path) -> None:
+    group = group_of(tmp_path, 3, [0, 1, 2])
+    group.send(group.brokers[0])
+    group.allow(1, exempt)
+    group.pass_time(1_500)
+    assert group.record.in_sync == (0, 1, 2)
+    group.kill(0)
+    group.pass_time(5_000)
+    assert (allowed(group, group.brokers[1]), allowed(group, group.brokers[2])) == ("", "RC")
+    group.kill(2)
+    group.pass_time(10_000)
+    assert allowed(group, group.brokers[1]) == ""
+
+
 def is_there(is_master: bool, is_assigned: bool, was_connected: bool, is_alone: bool, _: bool) -> bool:
     """Return whether there is a running broker: not a slave that was not started, or was killed."""
     return is_master or (is_assigned and was_connected and not is_alone)

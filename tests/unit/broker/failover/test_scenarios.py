@@ -79,7 +79,7 @@ def test_slave_serves_reads_only_if_all_conditions_hold_in_every_poll(run_script
     run_script("conditions_flap")
 
 
-@spec("F13", "F19")
+@spec("F13", "F19", "F40")
 def test_forbidden_reading_is_not_taken_over(run_script: RunScript) -> None:
     run_script("reading_forbidden")
 
