@@ -9,6 +9,7 @@ field names (`listen_port`). Values are texts or TOML's own types; their units a
 
     key                                                  result
     of TandemQ                                           used
+    in RocketMQ's old spelling (`mapedFileSize…`)        used, with a warning
     of RocketMQ, without meaning for TandemQ             one warning for all of them
     of RocketMQ, requests a feature TandemQ lacks        a warning that names the missing feature
     of RocketMQ, unsafe to ignore                        an error: `aclEnable=true` must not start without ACL
@@ -44,6 +45,13 @@ _ALIASES = {
     "serverChannelMaxIdleTimeSeconds": ("serverChannelMaxIdleTimeMillis", 1_000),
     "channelExpiredTimeout": ("clientChannelExpiredTimeout", 1),
     "useTLS": ("tls.enable", 1),
+}
+
+# RocketMQ's keys as its first releases spelled them, and many files still do.
+_OLD_SPELLINGS = {
+    "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
+    "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
+    "mapedFileSizeConsumeQueueExt": "mappedFileSizeConsumeQueueExt",
 }
 
 # RocketMQ's keys that are refused with one of these values ("!x": any value but x), because ignoring them is unsafe.
@@ -290,6 +298,7 @@ class _Reader:
 
     def _take(self, key: str, value: object, place: str) -> bool:
         """Read one setting; returns False if it is RocketMQ's and was ignored without a warning."""
+        key = self._respelled(key)
         name, factor = _ALIASES.get(key, (key, 1))
         item = self._fields.get(name)
         if item is not None:
@@ -303,6 +312,17 @@ class _Reader:
             raise ConfigError("unknown setting", hint=self._nearest(key))
         self._refuse_unsafe(key, value, place)
         return self._warn_of_missing_feature(key, value)
+
+    def _respelled(self, key: str) -> str:
+        """Return the present spelling of a key."""
+        present = _OLD_SPELLINGS.get(key)
+        if present not in self._known:
+            return key
+        self._warn(
+            f"{key} is an old spelling; write {present}. RocketMQ 4.9 and 5 ignore it: remove the line if one of them "
+            "wrote the store"
+        )
+        return present
 
     def _nearest(self, key: str) -> str:
         every = sorted({*self.keys.values(), *self._known})
@@ -327,9 +347,10 @@ class _Reader:
     def refuse_ineffective(self, given: Iterable[Property]) -> None:
         """Add an error for each setting of RocketMQ without an effect here, as reporting success would mislead."""
         for item in given:
-            name, _ = _ALIASES.get(item.key, (item.key, 1))
-            if name not in self._fields and item.key in self._known:
-                _, why = _MISSING.get(item.key, ("", "it has no effect on TandemQ"))
+            key = _OLD_SPELLINGS.get(item.key, item.key)
+            name, _ = _ALIASES.get(key, (key, 1))
+            if name not in self._fields and key in self._known:
+                _, why = _MISSING.get(key, ("", "it has no effect on TandemQ"))
                 self._errors.append(f"line {item.line}: {item.key} is not changed: {why}")
 
     def wrong(self, name: str, what: str) -> None:

@@ -1,7 +1,7 @@
 """Setting keys of RocketMQ's brokers and name servers, versions 4.9.8 and 5.3.3.
 
 A key listed here that TandemQ ignores gives a warning; a key that is neither here nor TandemQ's own is an error. The
-last line of the broker's keys has keys that are in RocketMQ's documentation, but that its code does not read.
+last lines of the broker's keys have keys that are in RocketMQ's documentation, but that its code does not read.
 
 Source: RocketMQ BrokerConfig, MessageStoreConfig, NettyServerConfig, NettyClientConfig, AuthConfig, NamesrvConfig,
 ControllerConfig, and the configuration of its tiered store.
@@ -125,7 +125,8 @@ _BROKER = """
     waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue waitTimeMillsInSendQueue
     waitTimeMillsInTransactionQueue wakeCommitWhenPutMessage wakeFlushWhenPutMessage warmMapedFileEnable
 
-    abortFile storeCheckpoint storePathConsumeQueue storePathIndex
+    abortFile destroyMappedFileIntervalForcibly storeCheckpoint storePathConsumeQueue storePathIndex
+    warmMappedFileEnable
 """
 
 _NAME_SERVER = """

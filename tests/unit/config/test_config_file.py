@@ -206,6 +206,17 @@ def test_rocketmq_keys_in_another_unit_are_converted() -> None:
     assert (config.connection_idle_ms, config.client_expiry_ms) == (60_000, 90_000)
 
 
+@pytest.mark.parametrize("key", ["mapedFileSizeCommitLog", "mapedFileSizeConsumeQueue", "mapedFileSizeConsumeQueueExt"])
+def test_old_spelling_is_used_with_a_warning(key: str) -> None:
+    loaded = Loaded(f"{key}=50331640\n")
+    present = key.replace("maped", "mapped")
+    assert f"{key} is an old spelling; write {present}" in loaded.warnings[0]
+    assert loaded.config == Loaded(f"{present}=50331640\n").config
+    assert (loaded.config != BrokerConfig()) is (not key.endswith("Ext"))
+    with pytest.raises(ConfigError, match=r"mapp?edFileSize"):
+        changed(BrokerConfig(), f"{key}=50331640\n")
+
+
 def test_keys_of_tandemq_are_never_ignored() -> None:
     # Spot checks that the lists are those of both versions, and that a broker's and a name server's are apart.
     assert {"haListenPort", "timerWheelEnable", "dLegerGroup", "enableControllerMode", "abortFile"} <= BROKER_KEYS
