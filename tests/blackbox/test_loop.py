@@ -10,9 +10,11 @@ import pytest
 
 from tandemq.boundary import Closed, Connect, Event, Job, JobDone, LinkKind, Now, Turn
 from tandemq.broker.node import Broker
+from tandemq.codec.remoting.fastjson import dumps
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.config import files
 from tandemq.config.samples import tiny
+from tandemq.config.settings import NameServerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.real.disk import RealFile
@@ -20,6 +22,7 @@ from tandemq.real.file_syncs import FileSyncs
 from tandemq.real.loop import Loop
 from tandemq.run import broker as run_broker
 from tandemq.run.broker import BrokerProcess
+from tandemq.run.nameserver import NameServerProcess
 from tests.blackbox.in_process import running
 from tests.blackbox.programs import Caller, wait_until
 from tests.request_fields import pull_fields
@@ -207,3 +210,47 @@ def test_no_connection_is_accepted_before_the_store_is_open(tmp_path: Path, monk
         socket.create_connection(("127.0.0.1", process.port), 20).close()
     finally:
         process.close()
+
+
+CLIENT = dumps({"clientID": "c", "producerDataSet": [{"groupName": "p"}], "consumerDataSet": []})
+
+
+def test_broker_that_stops_tells_its_clients_and_refuses_new_connections(tmp_path: Path) -> None:
+    process = BrokerProcess(replace(tiny(), store_path=str(tmp_path / "store")))
+    process.open()
+    thread = threading.Thread(target=process.run)
+    thread.start()
+    with Caller(process.port) as consumer, Caller(process.port) as producer:
+        assert producer.send(b"x") == ResponseCode.SUCCESS
+        for caller in (consumer, producer):
+            assert caller.ask(RequestCode.HEART_BEAT, body=CLIENT).code == ResponseCode.SUCCESS
+        held = consumer.tell(RequestCode.PULL_MESSAGE, pull_fields("TopicA", 1, sysFlag=6, suspendTimeoutMillis=15_000))
+        wait_until(lambda: process.node.pull.held.size == 1, "the pull is held")
+        process.stop()
+        thread.join()
+        late = producer.tell_send(b"late")
+        port = process.port
+        process.close()
+        for caller, opaque in ((consumer, held), (producer, late)):
+            answer = caller.next_answer()
+            assert (answer.opaque, answer.code) == (opaque, ResponseCode.GO_AWAY)
+            assert caller.read_end() == b""
+    with pytest.raises(ConnectionRefusedError):
+        Caller(port)
+
+
+def test_name_server_that_stops_tells_its_clients(tmp_path: Path) -> None:
+    config = NameServerConfig(bind_address="127.0.0.1", listen_port=0, data_path=str(tmp_path / "names"))
+    process = NameServerProcess(config)
+    process.open()
+    thread = threading.Thread(target=process.run)
+    thread.start()
+    with Caller(process.port) as client:
+        route = {"topic": "TopicA"}
+        assert client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, route).code == ResponseCode.TOPIC_NOT_EXIST
+        process.stop()
+        thread.join()
+        client.tell(RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
+        process.close()
+        assert client.next_answer().code == ResponseCode.GO_AWAY
+        assert client.read_end() == b""

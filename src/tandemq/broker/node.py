@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from tandemq.boundary import Closed, Event, HandshakeFailed, JobDone, LinkKind, Now, Opened, Turn
 from tandemq.broker.connections.connection import pack_host
+from tandemq.broker.connections.farewell import Farewell
 from tandemq.broker.failover.registry_role import RegistryRole
 from tandemq.broker.parts import BrokerParts
 from tandemq.config.settings import BrokerConfig
@@ -21,7 +22,8 @@ class Broker(BrokerParts):
 
     faults = 0
     """Connections closed because of errors of our own."""
-    _is_stopping = False
+    _farewell: Farewell | None = None
+    """Set by `stop`: from then on requests of clients are only refused, with GO_AWAY."""
 
     @property
     def config(self) -> BrokerConfig:
@@ -60,6 +62,9 @@ class Broker(BrokerParts):
     def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
         """See `boundary.Node`."""
         turn = self.current_turn.out = Turn()
+        if self._farewell is not None:
+            self._turn_away(self._farewell, received, events)
+            return turn
         self.role.role.begin_turn(turn, now)
         for event in events:
             if not isinstance(event, Closed):
@@ -91,6 +96,8 @@ class Broker(BrokerParts):
 
     def deadline_ms(self) -> int | None:
         """See `boundary.Node`."""
+        if self._farewell is not None:
+            return None
         times = (
             self.schedule.next_ms(),
             self.peers.deadline_ms(),
@@ -211,9 +218,7 @@ class Broker(BrokerParts):
         if self.role.role.on_event(event, turn, now):
             return
         if self.peers.owns(event.link):
-            address = self.peers.closed(event.link, now)
-            if not self._is_stopping:
-                self.registration.closed(address, now)
+            self.registration.closed(self.peers.closed(event.link, now), now)
         elif self.replication.owns(event.link):
             self.replication.closed(event.link, event.reason, now)
         elif self.links.pop(event.link, None) is not None:
@@ -226,12 +231,27 @@ class Broker(BrokerParts):
     # Stopping.
 
     def stop(self, now: Now) -> Turn:
-        """Unregister at the name servers and the registry. Call `close` once the bytes have left."""
+        """Unregister at the name servers and the registry. Call `close` once the bytes have left.
+
+        Until then turns answer clients with GO_AWAY, and do nothing else.
+        """
         turn = self.current_turn.out = Turn()
-        self._is_stopping = True
         self.registration.unregister(turn)
         self.role.role.close(turn, now)
+        self._farewell = Farewell(self.links, self.pull.held, turn)
         return turn
+
+    @property
+    def is_left(self) -> bool:
+        """Whether, after `stop`, all clients that understand GO_AWAY have got it."""
+        return self._farewell is not None and self._farewell.is_over
+
+    def _turn_away(self, farewell: Farewell, received: Sequence[tuple[int, bytes]], events: Sequence[Event]) -> None:
+        for number, data in received:
+            farewell.receive(number, data, self.current_turn.out)
+        for event in events:
+            if isinstance(event, Closed):
+                farewell.closed(event.link)
 
     def close(self) -> None:
         """Save everything and close the store cleanly.
@@ -239,6 +259,8 @@ class Broker(BrokerParts):
         Raises:
             StoreError: something could not be written; the next start will check the log.
         """
+        if self._farewell is not None:
+            log.info("broker: clients sent away, %d requests answered GO_AWAY", self._farewell.answers)
         self.transactions.close()
         self.offsets.save()
         self.topics.save()

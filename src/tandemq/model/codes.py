@@ -174,3 +174,4 @@ class ResponseCode(IntEnum):
     NO_MESSAGE = 208
     NOT_LEADER_FOR_QUEUE = 501
     ILLEGAL_OPERATION = 604
+    GO_AWAY = 1500

@@ -5,11 +5,16 @@ Source: docs/internals/remoting.md, "header"; RocketMQ RemotingCommand.
 
 import msgspec
 
+from tandemq.model.codes import ResponseCode
+
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
 VERSION_SPOKEN = 409
 """Version number sent in headers: that of RocketMQ 4.9.8."""
 LANGUAGE_SPOKEN = "PYTHON"
+GO_AWAY_ABOVE_VERSION = 475
+"""Version number of RocketMQ 5.3.1: peers of a higher one understand GO_AWAY."""
+GO_AWAY_REMARK = "please go away"
 
 
 class Command(msgspec.Struct, gc=False):
@@ -34,6 +39,16 @@ class Command(msgspec.Struct, gc=False):
     def is_oneway(self) -> bool:
         """Whether the sender expects no response."""
         return bool(self.flag & FLAG_ONEWAY)
+
+    @property
+    def takes_go_away(self) -> bool:
+        """Whether the sender understands GO_AWAY: RocketMQ 5.3.2 or newer, or TandemQ."""
+        is_ours = self.language == LANGUAGE_SPOKEN and self.version == VERSION_SPOKEN
+        return is_ours or self.version > GO_AWAY_ABOVE_VERSION
+
+    def go_away(self) -> "Command":
+        """Return the response by which a node that stops refuses this request."""
+        return self.answer(ResponseCode.GO_AWAY, remark=GO_AWAY_REMARK)
 
     def answer(
         self, code: int, *, remark: str | None = None, fields: dict[str, str] | None = None, body: bytes = b""

@@ -33,6 +33,7 @@ from tandemq.nameserver.connections import ConnectionTable
 from tandemq.nameserver.kv_config import KeyValues
 from tandemq.nameserver.metrics import NameServerMetrics
 from tandemq.nameserver.processor import DefaultRequestProcessor
+from tandemq.nameserver.registry_service import CODES as REGISTRY_CODES
 from tandemq.nameserver.registry_service import RegistryHost
 from tandemq.nameserver.routes import RouteTable
 from tandemq.nameserver.running_config import RunningConfig
@@ -71,6 +72,9 @@ class NameServer:
         self.registry = RegistryHost(disk, keyring) if config.registry_enable else None
         self._processor = DefaultRequestProcessor(self._config, self._routes, kv_config, self.registry)
         self._logged_requests = Refusals()
+        self._clients: set[int] = set()
+        """Connections of clients that understand GO_AWAY and have not got it."""
+        self._is_stopping = False
         self._next_scan_ms: int | None = None
         self.metrics = Metrics({}, labels_of(config.metrics_label))
         self._name_server_metrics = NameServerMetrics(self._routes, self._connections, self.registry)
@@ -95,6 +99,15 @@ class NameServer:
         """The hosts of the registered brokers."""
         return self._routes.hosts()
 
+    def stop(self) -> None:
+        """From now on refuse every request, with GO_AWAY if the client understands it; `close` follows."""
+        self._is_stopping = True
+
+    @property
+    def is_left(self) -> bool:
+        """Whether, after `stop`, all clients that understand GO_AWAY have got it."""
+        return self._is_stopping and not self._clients
+
     def close(self) -> None:
         """Close the registry's files."""
         if self.registry is not None:
@@ -102,6 +115,8 @@ class NameServer:
 
     def deadline_ms(self) -> int | None:
         """When connections, brokers and sessions are checked next; None if there are none."""
+        if self._is_stopping:
+            return None
         registry_ms = self.registry.deadline_ms() if self.registry is not None else None
         return min((time for time in (self._next_scan_ms, registry_ms) if time is not None), default=None)
 
@@ -166,6 +181,7 @@ class NameServer:
             self._next_scan_ms = now.mono_ms + self._scan_interval_ms()
 
     def _remove(self, link: int, reason: str) -> None:
+        self._clients.discard(link)
         if self._connections.remove(link):
             self._routes.link_closed(link, reason)
             if self.registry is not None:
@@ -212,6 +228,11 @@ class NameServer:
         return b""
 
     def _answer(self, link: int, request: Command, turn: Turn, now: Now) -> None:
+        if self._is_stopping:
+            self._send_away(link, request, turn)
+            return
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC and request.takes_go_away:
+            self._clients.add(link)
         busy = None if request.is_oneway else self._connections.busy(link)
         if busy is not None:
             response: Command | None = request.answer(ResponseCode.SYSTEM_BUSY, remark=busy)
@@ -221,6 +242,16 @@ class NameServer:
             self._name_server_metrics.answered(request.code, response.code)
         if response is not None and not request.is_oneway:
             self._connections.respond(link, response, turn)
+
+    def _send_away(self, link: int, request: Command, turn: Turn) -> None:
+        """Refuse a request because this name server stops; disconnect sessions, and peers that do not understand it."""
+        if link not in self._connections:
+            return  # closed upon an earlier request
+        if not request.takes_go_away or request.code in REGISTRY_CODES:
+            self._close(link, "the name server is stopping", turn)
+        elif not request.is_oneway:
+            self._connections.respond(link, request.go_away(), turn)
+            self._clients.discard(link)
 
     def _process(self, request: Command, link: int, now: Now) -> Command | None:
         try:

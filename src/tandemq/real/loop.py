@@ -63,6 +63,8 @@ BACKLOG_CLOSE = 256 << 20
 SMALL_BYTES = 64 * 1024
 BUFFERS_PER_SEND = 512
 WAIT_MS_MAX = 1_000
+LEAVING_MS = 500
+SENDING_MS = 1_000
 POLLED_MAX = 256
 _STALLED = "it does not read its responses"
 _GONE = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR)
@@ -169,9 +171,8 @@ class Loop:
         while not self._stopping:
             self._once(node)
 
-    def _once(self, node: Node) -> None:
+    def _once(self, node: Node, wait_ms: int = WAIT_MS_MAX) -> None:
         deadline = node.deadline_ms()
-        wait_ms = WAIT_MS_MAX
         if deadline is not None:
             wait_ms = max(0, min(wait_ms, deadline - read_clock().mono_ms))
         received = self._take_unread()
@@ -524,10 +525,21 @@ class Loop:
         self._stopping = True
         self.wake()
 
-    def finish(self, turn: Turn, *, seconds: float) -> None:
-        """After `run`, carry out the actions of a last turn, sending for at most `seconds`."""
+    def finish(self, turn: Turn, node: Node, is_left: Callable[[], bool]) -> None:
+        """After `run`, carry out the actions of a last turn, without new connections.
+
+        Args:
+            turn: the actions.
+            node: gets further turns until `is_left`, for at most `LEAVING_MS`. Then bytes that peers have not taken are
+                sent for at most `SENDING_MS`.
+            is_left: whether its clients know that it stops.
+        """
+        self._ports.close()
         self._carry_out(turn)
-        until = read_clock().mono_ms + int(seconds * 1000)
+        until = read_clock().mono_ms + LEAVING_MS
+        while not is_left() and (left_ms := until - read_clock().mono_ms) > 0:
+            self._once(node, left_ms)
+        until = read_clock().mono_ms + SENDING_MS
         while any(link.out for link in self._by_number.values()) and read_clock().mono_ms < until:
             for fd, mask in self._epoll.poll(0.05):
                 link = self._by_fd.get(fd)

@@ -187,7 +187,8 @@ class BrokerProcess:
         if self._watch is not None:
             self._watch.close()
         if self._node is not None and self._loop is not None and clean:
-            self._loop.finish(self._node.stop(read_clock()), seconds=1.0)
+            node = self._node
+            self._loop.finish(node.stop(read_clock()), node, lambda: node.is_left)
         if self._monitoring is not None:
             self._monitoring.close()
         if self._registry is not None:

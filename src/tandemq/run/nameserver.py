@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from socket import gethostname
 
-from tandemq.boundary import LinkKind
+from tandemq.boundary import LinkKind, Turn
 from tandemq.config.settings import NameServerConfig
 from tandemq.nameserver.node import NameServer
 from tandemq.real.disk import RealDisk
@@ -93,11 +93,15 @@ class NameServerProcess:
             self._loop.stop()
 
     def close(self) -> None:
-        """Close the sockets and files."""
-        if self._monitoring is not None:
-            self._monitoring.close()
+        """Send clients away, close the sockets and files."""
         if self._watch is not None:
             self._watch.close()
+        node = self._node
+        if self._loop is not None and node is not None:
+            node.stop()
+            self._loop.finish(Turn(), node, lambda: node.is_left)
+        if self._monitoring is not None:
+            self._monitoring.close()
         if self._loop is not None:
             self._loop.close()
         if self._node is not None:

@@ -13,7 +13,7 @@ from tandemq.model.command import Command
 class Link:
     """State of a remoting connection: its unfinished frame, and the peer's address."""
 
-    __slots__ = ("born_host", "decoder", "kind", "nonces", "number", "peer", "seen_ms")
+    __slots__ = ("born_host", "decoder", "kind", "nonces", "number", "peer", "seen_ms", "takes_go_away")
 
     def __init__(
         self, number: int, kind: LinkKind, peer: str, now_ms: int, frame_bytes_max: int, unfinished: PartialFrames
@@ -27,6 +27,8 @@ class Link:
         self.born_host = pack_host(peer)
         self.nonces: list[bytes] = []
         """Nonces sent to a group member for its next requests on this connection; see `failover.member_requests`."""
+        self.takes_go_away = False
+        """Whether it is a client that understands GO_AWAY; see `connections.farewell`."""
 
 
 def pack_host(text: str) -> bytes:

@@ -84,6 +84,8 @@ class Dispatcher:
         except ProtocolError as error:
             self._housekeeping.close(link, str(error), turn, now)
             return False
+        if command.code == RequestCode.HEART_BEAT:
+            link.takes_go_away = command.takes_go_away
         if command.is_response:
             self._client_calls.answered(link.number, command, now)
             return True

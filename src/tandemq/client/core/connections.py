@@ -30,6 +30,7 @@ from tandemq.client.core.calls import Timers
 from tandemq.client.core.settings import ClientConfig
 from tandemq.codec.remoting.frame import FrameDecoder, JsonRequest, decode_command, encode_command, encode_request
 from tandemq.errors import NetworkError, NotConnected, OutcomeUnknown, ProtocolError, TandemError
+from tandemq.model.codes import ResponseCode
 from tandemq.model.command import FLAG_RESPONSE, Command
 
 log = logging.getLogger(__name__)
@@ -302,6 +303,8 @@ class RemotingClient:
                     if waiting is not None:
                         waiting.bucket.pending_count -= 1
                         waiting.on_answer(command, now)
+                    if command.code == ResponseCode.GO_AWAY and peer.link == link:
+                        peer.is_leaving = True
                 else:
                     self._on_request(peer, command, now)
         except ProtocolError as error:

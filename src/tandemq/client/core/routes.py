@@ -427,6 +427,9 @@ class Routes:
             except NetworkError as error:
                 last = error
             else:
+                if answer.code == ResponseCode.GO_AWAY:
+                    last = NotConnected(f"{servers[position]} is shutting down")
+                    continue
                 self._name_server = position
                 return answer
         raise type(last)(f"no name server responds: {last.args[0]}", hint=last.hint or WHERE)

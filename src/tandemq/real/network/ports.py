@@ -121,3 +121,5 @@ class Ports:
         """Close all ports."""
         for sock, _ in self._listeners.values():
             sock.close()
+        self._listeners.clear()
+        self._paused.clear()

@@ -30,6 +30,16 @@ def test_reading_moves_to_the_slave_at_once_when_the_master_dies() -> None:
     assert world.until(lambda: (found := consumer.next_delivery()) and found.message.body == b"from the slave") <= 20
 
 
+def test_reading_moves_to_the_slave_at_once_when_the_master_shuts_down() -> None:
+    world, master, slave, consumer = pair()
+    master.handlers[RequestCode.PULL_MESSAGE] = Command.go_away
+    slave.store("T", 0, b"from the slave")
+    held, master.held = list(master.held), []
+    for link, command in held:
+        master.say(link, command.go_away())
+    assert world.until(lambda: (found := consumer.next_delivery()) and found.message.body == b"from the slave") <= 20
+
+
 @spec("R09")
 def test_reading_moves_to_the_slave_when_the_name_server_drops_the_master() -> None:
     world, master, slave, consumer = pair()

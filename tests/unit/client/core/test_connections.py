@@ -36,6 +36,24 @@ def test_response_reaches_its_caller() -> None:
     assert len(broker.links) == 1
 
 
+def test_connection_is_left_after_go_away_once_no_request_is_in_flight() -> None:
+    world, broker, remoting = one()
+    broker.handlers[RequestCode.SEND_MESSAGE_V2] = lambda _command: None
+    slow = ask(world, remoting, broker.address, RequestCode.SEND_MESSAGE_V2)
+    world.settle()
+    broker.handlers[RequestCode.GET_BROKER_CONFIG] = Command.go_away
+    answers = ask(world, remoting, broker.address)
+    world.settle()
+    assert isinstance(answers[0], Command) and answers[0].code == ResponseCode.GO_AWAY
+    assert remoting.is_open(broker.address), "a response is outstanding"
+    (sent,) = broker.of(RequestCode.SEND_MESSAGE_V2)
+    (link,) = broker.links
+    broker.say(link, sent.answer(0))
+    world.settle()
+    assert isinstance(slow[0], Command) and not remoting.is_open(broker.address)
+    assert not remoting.is_down(broker.address)
+
+
 def test_refused_connection_was_not_sent() -> None:
     world, broker, remoting = one()
     broker.refuse()

@@ -246,6 +246,21 @@ def test_second_name_server_is_used_when_the_first_is_down() -> None:
     assert ticket.result().status is SendStatus.SEND_OK
 
 
+def test_second_name_server_is_used_when_the_first_is_shutting_down() -> None:
+    world = World(name_servers=2)
+    world.broker("a")
+    world.topic("T", 1)
+    producer = producer_in(world)
+    world.name_servers[0].handlers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = Command.go_away
+    ticket = producer.send(Message("T", b"x"), world.now)
+    world.until(lambda: ticket.done)
+    assert ticket.result().status is SendStatus.SEND_OK
+    world.name_servers[1].handlers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = Command.go_away
+    ticket = producer.send(Message("U", b"x"), world.now)
+    world.until(lambda: ticket.done, 16_000)
+    assert isinstance(ticket.error, NotConnected) and "is shutting down" in str(ticket.error)
+
+
 def test_key_chooses_the_same_queue_each_time_and_no_other_on_failure() -> None:
     world = two_brokers()
     producer = producer_in(world)
