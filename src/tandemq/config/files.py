@@ -74,6 +74,7 @@ _REFUSED: dict[str, tuple[str, str]] = {
 _ACTING = "acting masters are not supported; with registryAddr a slave serves reads or becomes master"
 _NAMED = "name servers are not discovered; set namesrvAddr"
 _LIGHT_QUEUES = "light queues are not supported; messages are in their own topic only"
+_ROCKSDB = "RocksDB is not used; timed messages, open transactions and the index are in RocketMQ's files"
 _COLD = "reads of cold data are not throttled"
 _PUSHED = "metrics are pushed over HTTP; set metricsExporterType=OTLP_HTTP and metricsHttpExporterTarget"
 _MISSING: dict[str, tuple[str, str]] = {
@@ -81,6 +82,9 @@ _MISSING: dict[str, tuple[str, str]] = {
     "defaultMessageRequestMode": ("!pull", "POP consumption is not supported yet"),
     "enableLmq": ("true", _LIGHT_QUEUES),
     "enableMultiDispatch": ("true", _LIGHT_QUEUES),
+    "timerRocksDBEnable": ("true", _ROCKSDB),
+    "transRocksDBEnable": ("true", _ROCKSDB),
+    "indexRocksDBEnable": ("true", _ROCKSDB),
     "enableCompaction": ("true", "compaction topics are not supported; all their messages are kept"),
     "rejectPullConsumerEnable": ("true", "pull consumers are not refused"),
     "disableConsumeIfConsumerReadSlowly": ("true", "groups that are far behind are not disabled"),

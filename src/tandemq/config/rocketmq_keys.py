@@ -1,4 +1,4 @@
-"""Setting keys of RocketMQ's brokers and name servers, versions 4.9.8 and 5.3.3.
+"""Setting keys of RocketMQ's brokers and name servers, versions 4.9.8, 5.3.3 and 5.5.0.
 
 A key listed here that TandemQ ignores gives a warning; a key that is neither here nor TandemQ's own is an error. The
 last lines of the broker's keys have keys that are in RocketMQ's documentation, but that its code does not read.
@@ -129,6 +129,30 @@ _BROKER = """
     warmMappedFileEnable
 """
 
+_BROKER_5_5 = """
+    appendTopicForTimerDeleteKey checkCommitLogOffsetOnRecover combineAssignOffsetCQType combineCQEnableCheckSelf
+    combineCQLoadingCQTypes combineCQMaxExtraSearchCommitLogFiles combineCQPreferCQType combineCQUseRocksdbForLmq
+    commitLogRecoverMaxNum enableAcceleratedRecovery enableConnectionMetrics enableLagAndDlqMetrics
+    enableLiteEventMode enableLitePopLog enableLmqQuota enableLogConsumeQueueRepeatedlyBuildWhenRecover
+    enableMessageStoreMetrics enableMixedMessageType enablePopMetrics enableRemotingMetrics enableRequestMetrics
+    enableRunningFlagsInFlush enableSplitMetadata enableStatsMetrics enableTransactionMetrics indexFileReadEnable
+    indexFileWriteEnable indexRocksDBEnable iteratorWhenUseRocksdbConsumeQueue liteEventCheckInterval
+    liteEventFullDispatchDelayTime liteEventFullDispatchDelayTimeForWildcardGroup liteLagCountMetricsEnable
+    liteLagLatencyCollectEnable liteLagLatencyMetricsEnable liteLagLatencyTopK liteSubscriptionCheckInterval
+    liteSubscriptionCheckTimeoutMills liteTtlCheckInterval maxClientEventCount maxLiteSubscriptionCount
+    maxMessageFilterNumForNotification maxRocksDBIndexQueryDays metricsExportBatchMaxDataPoints minLiteTTl
+    persistConsumerOffsetIncrementally popFromRetryProbabilityForPriority popPollingMapExpireTimeSeconds
+    popReviveConcurrency popReviveSkipIfGroupAbsent priorityOrderAsc sharedByteBufferNum splitMetadataSize
+    timerRecallToTimelineEnable timerRecallToTimeWheelEnable timerReputServiceCorePoolSize
+    timerReputServiceMaxPoolSize timerReputServiceQueueCapacity timerRocksDBEnable timerRocksDBPrecisionMs
+    timerRocksDBRollIntervalHours timerRocksDBRollMaxTps timerRocksDBRollRangeHours timerRocksDBStopScan
+    timerRocksDBTimeExpiredMaxTps timerWheelSnapshotFlush timerWheelSnapshotIntervalMs
+    transactionCheckRocksdbCoreThreads transactionCheckRocksdbMaxThreads transactionCheckRocksdbQueueCapacity
+    transRocksDBEnable transWriteOriginTransHalfEnable useMessageFilterForNotification useSeparateRetryQueue
+    useSeparateStorePathForRocksdbCQ useSingleRocksDBForAllConfigs writeWithoutMmap
+"""
+"""Those that came after 5.3.3."""
+
 _NAME_SERVER = """
     clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity clusterTest configBlackList configStorePath
     controllerDLegerGroup controllerDLegerPeers controllerDLegerSelfId controllerRequestThreadPoolQueueCapacity
@@ -142,5 +166,5 @@ _NAME_SERVER = """
     scanNotActiveBrokerInterval supportActingMaster unRegisterBrokerQueueCapacity waitSecondsForService
 """
 
-BROKER_KEYS = frozenset((_BROKER + _NETWORK).split())
+BROKER_KEYS = frozenset((_BROKER + _BROKER_5_5 + _NETWORK).split())
 NAME_SERVER_KEYS = frozenset((_NAME_SERVER + _NETWORK).split())

@@ -220,6 +220,7 @@ def test_old_spelling_is_used_with_a_warning(key: str) -> None:
 def test_keys_of_tandemq_are_never_ignored() -> None:
     # Spot checks that the lists are those of both versions, and that a broker's and a name server's are apart.
     assert {"haListenPort", "timerWheelEnable", "dLegerGroup", "enableControllerMode", "abortFile"} <= BROKER_KEYS
+    assert {"transRocksDBEnable", "enableLiteEventMode", "writeWithoutMmap"} <= BROKER_KEYS, "of 5.5.0"
     assert {"supportActingMaster", "scanNotActiveBrokerInterval", "listenPort", "useTLS"} <= NAME_SERVER_KEYS
     assert "supportActingMaster" not in BROKER_KEYS
 
