@@ -11,6 +11,7 @@ import pytest
 from tests.interop.driver import JavaDriver
 from tests.interop.java import live
 from tests.interop.peers import (
+    ALL_CLIENTS,
     CLIENTS,
     SHORT_DELAYS,
     SMALL_STORE,
@@ -102,4 +103,10 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
 @pytest.fixture(scope="session", params=CLIENTS)
 def java(request: pytest.FixtureRequest, drivers: Drivers, pair: Pair) -> JavaDriver:
     """A Java client of each version that talks to the pair unless told otherwise."""
+    return drivers(request.param).at(pair.namesrv.address)
+
+
+@pytest.fixture(scope="session", params=ALL_CLIENTS)
+def any_java(request: pytest.FixtureRequest, drivers: Drivers, pair: Pair) -> JavaDriver:
+    """The same with the newest release as well."""
     return drivers(request.param).at(pair.namesrv.address)

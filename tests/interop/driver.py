@@ -148,7 +148,7 @@ class JavaDriver:
     """A JVM with an unmodified client library that takes orders.
 
     Args:
-        version: of the client library, 4.9.8 or 5.3.3.
+        version: of the client library, 4.9.8, 5.3.3 or 5.5.0.
         directory: home and log.
         jvm_options: further options, for example -Drocketmq.serialize.type=ROCKETMQ.
         defaults: values given to every order that does not set them, for example namesrv.

@@ -445,7 +445,7 @@ class JavaNameServer(Process):
     """A Java name server on the loopback address.
 
     Args:
-        version: 4.9.7 or 5.3.3.
+        version: 4.9.7, 5.3.3 or 5.5.0.
         directory: home, logs and configuration; made if missing.
         port: 0 takes a free one.
         jvm_options: heap and garbage collector.
@@ -490,7 +490,7 @@ class JavaBroker(Process):
     """A Java broker on the loopback address, with its store below `directory`.
 
     Args:
-        version: 4.9.7 or 5.3.3.
+        version: 4.9.7, 5.3.3 or 5.5.0.
         directory: home, logs, configuration; `store/` in it is the store unless `store` names another.
         namesrv: address of one or several name servers, `;` between.
         port: 0 takes a free one; port - 2 is the fast port, port + 1 replication.

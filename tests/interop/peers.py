@@ -16,12 +16,18 @@ from tests.interop.wire import wait_registered
 NameServer = JavaNameServer | OurNameServer
 Broker = JavaBroker | OurBroker
 
+NEWEST_VERSION = "5.5.0"
+"""Of client and server, for the tests in which a new release could differ: its JSON library is another one."""
 SUBJECT = os.environ.get("TANDEMQ_INTEROP_SUBJECT", "ours")
-assert SUBJECT in {"ours", *SERVER_VERSIONS}, SUBJECT
+assert SUBJECT in {"ours", *SERVER_VERSIONS, NEWEST_VERSION}, SUBJECT
 
-CLIENTS = CLIENT_VERSIONS if SUBJECT == "ours" else (CLIENT_VERSIONS[SERVER_VERSIONS.index(SUBJECT)],)
+CLIENT_OF = dict(zip(SERVER_VERSIONS, CLIENT_VERSIONS, strict=True)) | {NEWEST_VERSION: NEWEST_VERSION}
+CLIENTS = CLIENT_VERSIONS if SUBJECT == "ours" else (CLIENT_OF[SUBJECT],)
 """Client versions that must get along with the subject. Java brokers do so with clients of their own line only: 4.9.7
 does not know what a lite pull consumer of 5.3.3 sends, and mqadmin 4.9.8 cannot read what 5.3.3 says about itself."""
+ALL_CLIENTS = (*CLIENTS, NEWEST_VERSION) if SUBJECT == "ours" else CLIENTS
+SERVERS = tuple(version for version in (*SERVER_VERSIONS, NEWEST_VERSION) if version != SUBJECT)
+"""Server versions that the subject meets in replication, with a store and at a name server."""
 
 SMALL_STORE: dict[str, Value] = {
     "mappedFileSizeCommitLog": 256 * 1024,

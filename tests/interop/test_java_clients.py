@@ -36,6 +36,11 @@ from tests.spec import spec
 _numbers = itertools.count(1)
 
 
+@pytest.fixture(scope="session")
+def java(any_java: JavaDriver) -> JavaDriver:
+    return any_java
+
+
 @pytest.fixture
 def topic(pair: Pair, java: JavaDriver) -> str:
     """A topic of four queues for one test."""

@@ -14,10 +14,19 @@ from tandemq.model.codes import RequestCode
 from tests.interop.checks import all_sent_ok, exactly, fail_one, lose_one, prove, repeat_one
 from tests.interop.driver import JavaDriver
 from tests.interop.java import SERVER_VERSIONS, JavaNameServer, wait_until
-from tests.interop.peers import CLIENTS, SMALL_STORE, SUBJECT, NameServer, broker, name_server, start_registered
+from tests.interop.peers import (
+    CLIENTS,
+    SERVERS,
+    SMALL_STORE,
+    SUBJECT,
+    NameServer,
+    broker,
+    name_server,
+    start_registered,
+)
 from tests.interop.wire import GET_ROUTE, ask, loads_lenient, registered_brokers, wait_topic
 
-PAIRS = [(version, SUBJECT) for version in SERVER_VERSIONS] + [(SUBJECT, version) for version in SERVER_VERSIONS]
+PAIRS = [(version, SUBJECT) for version in SERVERS] + [(SUBJECT, version) for version in SERVERS]
 """(name server, broker)"""
 
 

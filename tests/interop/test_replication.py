@@ -10,10 +10,11 @@ import pytest
 
 from tests.interop.checks import Events, exactly, fail_one, lose_one, messages, prove, repeat_one, sent
 from tests.interop.driver import JavaDriver
-from tests.interop.java import SERVER_VERSIONS, Value, wait_until
+from tests.interop.java import Value, wait_until
 from tests.interop.logs import Log, assert_twins, offsets_of, read_log
 from tests.interop.peers import (
     CLIENTS,
+    SERVERS,
     SHORT_DELAYS,
     SMALL_STORE,
     SUBJECT,
@@ -25,11 +26,7 @@ from tests.interop.peers import (
 from tests.interop.wire import wait_registered, wait_topic
 from tests.spec import spec
 
-PAIRS = list(
-    dict.fromkeys(
-        [(SUBJECT, version) for version in SERVER_VERSIONS] + [(version, SUBJECT) for version in SERVER_VERSIONS]
-    )
-)
+PAIRS = [(SUBJECT, version) for version in SERVERS] + [(version, SUBJECT) for version in SERVERS]
 """(master, slave)"""
 
 _SETTINGS: dict[str, Value] = {

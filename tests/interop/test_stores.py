@@ -28,6 +28,7 @@ from tests.interop.java import SERVER_VERSIONS, wait_until
 from tests.interop.logs import offsets_of, read_log
 from tests.interop.peers import (
     CLIENTS,
+    SERVERS,
     SHORT_DELAYS,
     SMALL_STORE,
     SUBJECT,
@@ -44,7 +45,7 @@ _EACH = 24
 """Messages that every broker adds: six per queue, of which its successor finds three read."""
 
 
-@pytest.mark.parametrize("other", [version for version in SERVER_VERSIONS if version != SUBJECT])
+@pytest.mark.parametrize("other", SERVERS)
 def test_store_goes_from_hand_to_hand_and_nothing_is_lost_or_read_twice(
     other: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
 ) -> None:

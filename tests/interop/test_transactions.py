@@ -22,6 +22,11 @@ SHORT_CHECKS = SMALL_STORE | {
 }
 
 
+@pytest.fixture(scope="session")
+def java(any_java: JavaDriver) -> JavaDriver:
+    return any_java
+
+
 @pytest.fixture(scope="module", params=[SUBJECT])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """A name server and a broker with short checks."""
