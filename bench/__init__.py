@@ -11,6 +11,7 @@
     nats.py       NATS JetStream, for scale, with a generator of its own (nats_load.py)
     loads.py      the generator (tandemq.load) in a process of its own
     generator.py  limits of the generator itself
+    double_write.py  a SYNC_MASTER pair beside an ASYNC_MASTER pair
     failover.py   kill -9 of a master under a consumer (failover_consumer.py)
     estimate.py   how long a run takes
     report.py     the table; latest.json and latest.md
