@@ -1,9 +1,18 @@
-"""Run each test that is a coroutine on an event loop of its own, in asyncio's debug mode."""
+"""Run each test that is a coroutine on an event loop of its own, in asyncio's debug mode: asyncio's and uvloop's."""
 
 import asyncio
 import inspect
 
 import pytest
+import uvloop
+
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if inspect.iscoroutinefunction(metafunc.function):
+        metafunc.fixturenames.append("event_loop")
+        metafunc.parametrize("event_loop", LOOPS)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -11,5 +20,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    asyncio.run(pyfuncitem.obj(**given), debug=True)
+    with asyncio.Runner(debug=True, loop_factory=LOOPS[str(pyfuncitem.callspec.params["event_loop"])]) as runner:
+        runner.run(pyfuncitem.obj(**given))
     return True

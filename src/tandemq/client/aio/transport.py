@@ -12,7 +12,7 @@ A producer or consumer calls an operation of the node with `shell.now`, calls `w
 
 import asyncio
 import contextlib
-import errno
+import ipaddress
 import itertools
 import logging
 import os
@@ -20,7 +20,7 @@ import socket
 import time
 from functools import partial
 from random import Random, SystemRandom
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from tandemq.boundary import Closed, Event, LinkKind, Now, Opened, Turn
 from tandemq.client.consumer.offsets.local_store import FileOffsetStorage
@@ -41,6 +41,8 @@ CLOSE_AFTER_ERROR_S = 0.8
 """Timeout of `close` after an error."""
 TLS_CLOSE_S = 0.5
 """For how long `close` waits until servers have confirmed the end of TLS."""
+NEXT_ADDRESS_S = 0.25
+"""After this time without a connection to an address of a host, the next one is tried too (RFC 8305)."""
 _serial = itertools.count(1)
 
 
@@ -73,14 +75,28 @@ def local_ip(address: str) -> str:
         return "127.0.0.1"
 
 
-def _is_refused(error: Exception) -> bool:
-    """Return whether all addresses of a name refused the connection."""
-    tried = str(error).split("Connect call failed")[:-1]
-    return isinstance(error, OSError) and bool(tried) and all(f"[Errno {errno.ECONNREFUSED}]" in one for one in tried)
+async def _addresses(host: str, port: int) -> list[str]:
+    """Return the IP addresses of a host, in the order to try.
+
+    Raises:
+        OSError: the name is not known.
+    """
+    try:
+        return [str(ipaddress.ip_address(host))]
+    except ValueError:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def _plain(error: Exception) -> str:
-    return "connection refused" if _is_refused(error) else str(error)
+def _reason(errors: list[Exception], host: str, *, is_tls: bool) -> str:
+    """Return why no address of a host could be connected; the same words on each event loop."""
+    error = next((one for one in errors if not isinstance(one, ConnectionRefusedError)), None)
+    if error is None:
+        return "connection refused"
+    if is_tls and isinstance(error, OSError):
+        return explain(error, host)
+    number = error.errno if isinstance(error, OSError) and not isinstance(error, socket.gaierror) else None
+    return os.strerror(number).lower() if number else str(error)
 
 
 class _Connection(asyncio.Protocol):
@@ -93,9 +109,9 @@ class _Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_MAX)
-        self.transport = transport
+        # Not each event loop derives its transports from asyncio's classes.
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_MAX)
         self._shell.opened(self._link, self)
 
     def data_received(self, data: bytes) -> None:
@@ -105,7 +121,7 @@ class _Connection(asyncio.Protocol):
         reason = "closed by the peer"
         if exc is not None:
             reason = explain(exc, self.host, is_open=True) if isinstance(exc, OSError) else str(exc)
-        self._shell.lost(self._link, reason)
+        self._shell.lost(self._link, self, reason)
 
     def pause_writing(self) -> None:
         self._shell.paused(self._link)
@@ -140,6 +156,8 @@ class Shell:
         """Whether the last operation failed with a NetworkError: then `close` does not wait long."""
         self._waiting: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        """When the timer is due, if there is one."""
         self._all_lost: asyncio.Future[None] | None = None
         """Done when the last connection is closed."""
 
@@ -318,12 +336,12 @@ class Shell:
         deadline_ms = self.node.deadline_ms()
         if deadline_ms is None:
             return
-        when = deadline_ms / 1000 + 0.001
         if self._timer is not None:
-            if self._timer.when() <= when and not self._timer.cancelled():
+            if self._timer_ms <= deadline_ms:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(self._loop.time() + when - time.monotonic(), self._due)
+        self._timer_ms = deadline_ms
+        self._timer = self._loop.call_later(max(0, deadline_ms / 1000 + 0.001 - time.monotonic()), self._due)
 
     def _due(self) -> None:
         self._timer = None
@@ -347,31 +365,61 @@ class Shell:
     async def _connect(self, number: int, address: str) -> None:
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
+        errors: list[Exception] = []
         try:
-            if self._tls is None:
-                await self._loop.create_connection(lambda: _Connection(self, number, host), host, int(port))
-            else:
-                await self._loop.create_connection(
-                    lambda: _Connection(self, number, host),
-                    host,
-                    int(port),
-                    ssl=self._tls.current(),
-                    ssl_shutdown_timeout=TLS_CLOSE_S,
-                )
+            addresses = await _addresses(host, int(port))
+            errors = await self._connect_any(number, host, [(one, int(port)) for one in addresses])
         except (OSError, ValueError, OverflowError) as error:
-            is_tls = self._tls is not None and isinstance(error, OSError)
-            reason = explain(error, host) if is_tls and not _is_refused(error) else _plain(error)  # type: ignore[arg-type]
-            self._events.append(Closed(number, reason))
-            self.wake()
+            errors = [error]
         finally:
             self._connecting.pop(number, None)
+        if errors:
+            self._events.append(Closed(number, _reason(errors, host, is_tls=self._tls is not None)))
+            self.wake()
+
+    async def _connect_any(self, number: int, host: str, addresses: list[tuple[str, int]]) -> list[Exception]:
+        """Connect to the first address that accepts. One that does not respond delays the next by `NEXT_ADDRESS_S`.
+
+        Returns:
+            why each address failed; empty if there is a connection.
+        """
+        left, errors = addresses[::-1], list[Exception]()
+        attempts: set[asyncio.Task[None]] = set()
+        try:
+            while left or attempts:
+                if left:
+                    attempts.add(self._loop.create_task(self._connect_to(number, host, *left.pop())))
+                timeout_s = NEXT_ADDRESS_S if left else None
+                done, attempts = await asyncio.wait(attempts, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+                failed = [task.exception() for task in done]
+                if None in failed:
+                    return []
+                errors += [error for error in failed if isinstance(error, Exception)]
+            return errors
+        finally:
+            for attempt in attempts:
+                attempt.cancel()
+            await asyncio.gather(*attempts, return_exceptions=True)
+
+    async def _connect_to(self, number: int, host: str, address: str, port: int) -> None:
+        if self._tls is None:
+            await self._loop.create_connection(lambda: _Connection(self, number, host), address, port)
+        else:
+            await self._loop.create_connection(
+                lambda: _Connection(self, number, host),
+                address,
+                port,
+                ssl=self._tls.current(),
+                server_hostname=host,
+                ssl_shutdown_timeout=TLS_CLOSE_S,
+            )
 
     # Called by connections.
 
     def opened(self, number: int, link: _Connection) -> None:
         """Handle an open connection."""
         assert link.transport is not None
-        if self._is_closed:
+        if self._is_closed or number in self._links:
             link.transport.abort()
             return
         self._links[number] = link
@@ -385,9 +433,11 @@ class Shell:
         self._received.append((number, data))
         self._drive()
 
-    def lost(self, number: int, reason: str) -> None:
+    def lost(self, number: int, link: _Connection, reason: str) -> None:
         """Handle the end of a connection."""
-        self._links.pop(number, None)
+        if self._links.get(number) is not link:
+            return  # another address of the host was faster
+        del self._links[number]
         if self._all_lost is not None and not self._links and not self._all_lost.done():
             self._all_lost.set_result(None)
         self.resumed(number)

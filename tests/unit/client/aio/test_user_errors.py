@@ -6,9 +6,11 @@ import socket
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from tandemq.client.aio import transport
 from tandemq.client.aio.producer import Producer
 from tandemq.client.aio.pull_consumer import PullConsumer
 from tandemq.client.aio.push_consumer import PushConsumer
@@ -16,7 +18,7 @@ from tandemq.client.blocking import BlockingConsumer
 from tandemq.client.consumer import rebalance
 from tandemq.client.node import ClientNode
 from tandemq.errors import ClosedError, ConfigError, NetworkError, RemoteError
-from tandemq.model.message import Message
+from tandemq.model.message import Message, SendStatus
 from tandemq.run.local import LocalCluster
 
 
@@ -32,6 +34,18 @@ def closed_port() -> str:
     """Return an address without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@contextmanager
+def black_hole(host: str, port: int = 0) -> Iterator[str]:
+    """Yield an address that does not respond to attempts to connect: its queue of them is full."""
+    with ExitStack() as sockets:
+        server = sockets.enter_context(socket.create_server((host, port), backlog=0))
+        for _ in range(4):
+            client = sockets.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(server.getsockname())
+        yield f"{host}:{server.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("where", ["silent", "closed_port"])
@@ -116,3 +130,27 @@ async def test_internal_error_fails_waiting_operations(
         monkeypatch.setattr(ClientNode, "turn", broken)
         with pytest.raises(ClosedError, match="the client failed: RuntimeError"):
             await producer.send(Message("T", b"y"))
+
+
+async def test_next_address_of_a_host_is_tried_while_one_does_not_respond(
+    tandemq_broker: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = transport._addresses
+
+    async def two(host: str, port: int) -> list[str]:
+        return ["127.0.0.2", *await addresses(host, port)]
+
+    port = int(tandemq_broker.address.rpartition(":")[2])
+    with black_hole("127.0.0.2", port):
+        monkeypatch.setattr(transport, "_addresses", two)
+        async with Producer(tandemq_broker.name_servers, group="g", retries=0, retry_ms=0) as producer:
+            result = await producer.send(Message("T", b"x"))
+            assert result.status is SendStatus.SEND_OK
+
+
+@pytest.mark.parametrize("where", ["127.0.0.1", "localhost"])
+async def test_refused_connection_is_named_the_same_on_each_event_loop(where: str, closed_port: str) -> None:
+    address = f"{where}:{closed_port.rpartition(':')[2]}"
+    async with Producer(address, group="g", retries=0, retry_ms=0) as producer:
+        with pytest.raises(NetworkError, match=f"{address} cannot be reached: connection refused"):
+            await producer.send(Message("T", b"x"))
