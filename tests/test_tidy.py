@@ -104,8 +104,10 @@ OUTERMOST = frozenset(
         "src/tandemq/cli/__init__.py",
         "src/tandemq/client/aio/checked_deliveries.py",  # calls a store of the user's
         "src/tandemq/client/aio/push_consumer.py",
+        "src/tandemq/client/aio/tracing.py",  # calls tracing of the user's
         "src/tandemq/client/aio/transaction_producer.py",
         "src/tandemq/client/aio/transport.py",
+        "src/tandemq/client/aio/user_code.py",
         "src/tandemq/run/broker.py",
         "src/tandemq/run/nameserver.py",
     }

@@ -14,7 +14,7 @@ from tandemq.client.admin import cluster as administration
 from tandemq.client.admin import groups, overview, queries, traces
 from tandemq.client.admin.cluster import ClusterInfo, QueueStats
 from tandemq.client.admin.groups import ClientConnection, ConsumeProgress, GroupConnections, ResetTarget
-from tandemq.client.aio.transport import Shell, make_config
+from tandemq.client.aio.transport import Shell, check_startable, make_config
 from tandemq.client.consumer.offsets.lookup import (
     QueueBounds,
     ask_member,
@@ -63,7 +63,9 @@ class Admin:
 
         Raises:
             ConfigError: an address is not "host:port".
+            LocalError: it is started already.
         """
+        check_startable(self._shell)
         self._shell = Shell(make_config(self._name_servers, tls=self._tls))
 
     async def close(self) -> None:

@@ -7,17 +7,17 @@
 The order of the last two is the guarantee: a process that dies between them gets the message again, and skips it; one
 that dies between the handler and `store.add` gets it again and handles it again.
 
-The store may be the user's, so any exception is caught here, logged once a minute, and the call is repeated or given up
-(`StoreFailure`).
+The store may be the user's, so each call has a task of its own, and any exception or cancellation of it is caught here,
+logged once a minute, and the call is repeated or given up (`StoreFailure`).
 """
 
 import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tandemq.boundary import Now
 from tandemq.client.aio.deduplication import BATCH_MAX, CALL_TIMEOUT_S, DuplicateStore, StoreFailure
@@ -56,6 +56,7 @@ class CheckedDeliveries:
         self._noted = asyncio.Event()
         self._warned_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
+        self._is_closed = False
         self.failures = 0
         """Number of calls of the store that failed."""
 
@@ -64,7 +65,10 @@ class CheckedDeliveries:
         self._tasks = [asyncio.create_task(self._look_up()), asyncio.create_task(self._note())]
 
     async def close(self) -> None:
-        """Wait for notes in flight, for one call at most, stop, drop what was not taken, close the store."""
+        """Wait for notes in flight, for one call at most, stop, drop what was not taken, close the store. Has no effect
+        a second time."""
+        if self._is_closed:
+            return
         if self._notes:
             await asyncio.wait([future for _, future in self._notes], timeout=CALL_TIMEOUT_S)
         for task in self._tasks:
@@ -74,9 +78,10 @@ class CheckedDeliveries:
             if not future.done():
                 future.set_exception(ClosedError("the consumer was closed while the store of handled messages failed"))
         self._ready.clear()
-        await self._attempt(self._store.close)
+        await self._attempt(self._close_store)
         # Those who waited for notes acknowledge now, before the consumer commits.
         await asyncio.sleep(0)
+        self._is_closed = True
 
     # Lookup.
 
@@ -124,13 +129,18 @@ class CheckedDeliveries:
         identities = [delivery.identity for delivery in batch if delivery.identity]
         handled: Collection[str] = ()
         if identities:
-            found = await self._call(partial(self._store.find, self._core.options.group, identities))
-            handled = frozenset(found or ())
+            handled = await self._call(partial(self._find, identities)) or ()
         for delivery in batch:
             if delivery.identity and delivery.identity in handled:
                 self._core.skip(delivery)
             else:
                 self._ready.append(delivery)
+
+    async def _find(self, identities: list[str]) -> Collection[str]:
+        found = await self._store.find(self._core.options.group, identities)
+        if isinstance(found, str | bytes) or not isinstance(found, Collection):
+            raise TypeError(f"find returned {found!r:.200}, not a collection of those that were handled")
+        return frozenset(found)
 
     # Notes.
 
@@ -148,15 +158,21 @@ class CheckedDeliveries:
             while self._notes:
                 batch = self._notes[:BATCH_MAX]
                 identities = list(dict.fromkeys(identity for identity, _ in batch))
-                await self._call(partial(self._store.add, self._core.options.group, identities))
+                await self._call(partial(self._add, identities))
                 del self._notes[: len(batch)]
                 for _, future in batch:
                     if not future.done():
                         future.set_result(None)
 
+    async def _add(self, identities: list[str]) -> None:
+        await self._store.add(self._core.options.group, identities)
+
+    async def _close_store(self) -> None:
+        await self._store.close()
+
     # Calls.
 
-    async def _call(self, call: Callable[[], Awaitable[T]]) -> T | None:
+    async def _call(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
         """Call the store; None if it failed and failures are not waited for."""
         while True:
             attempt = await self._attempt(call)
@@ -166,22 +182,41 @@ class CheckedDeliveries:
                 return None
             await asyncio.sleep(RETRY_PAUSE_S)
 
-    async def _attempt(self, call: Callable[[], Awaitable[T]]) -> tuple[T] | None:
+    async def _attempt(self, call: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T] | None:
         """Call the store once; None if it failed."""
+        attempt = asyncio.create_task(call())
         try:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                return (await call(),)
-        except Exception:
-            self.failures += 1
-            now = time.monotonic()
-            if not self._warned_s or now - self._warned_s >= WARN_EVERY_S:
-                self._warned_s = now
-                waits = self._when_store_fails is StoreFailure.WAIT
-                log.warning(
-                    "the store of handled messages fails, %s until it works group=%s store=%s",
-                    "nothing is delivered" if waits else "duplicates may be delivered",
-                    self._core.options.group,
-                    type(self._store).__name__,
-                    exc_info=True,
-                )
-            return None
+            await asyncio.wait([attempt], timeout=CALL_TIMEOUT_S)
+        finally:
+            if not attempt.done():
+                attempt.cancel()
+                # A store that does not end when it is cancelled is left behind.
+                await asyncio.wait([attempt], timeout=CALL_TIMEOUT_S)
+        error = _failure_of(attempt)
+        if error is None:
+            return (attempt.result(),)
+        self._warn(error)
+        return None
+
+    def _warn(self, error: BaseException) -> None:
+        self.failures += 1
+        now = time.monotonic()
+        if not self._warned_s or now - self._warned_s >= WARN_EVERY_S:
+            self._warned_s = now
+            waits = self._when_store_fails is StoreFailure.WAIT
+            log.warning(
+                "the store of handled messages fails, %s until it works group=%s store=%s",
+                "nothing is delivered" if waits else "duplicates may be delivered",
+                self._core.options.group,
+                type(self._store).__name__,
+                exc_info=error,
+            )
+
+
+def _failure_of(attempt: asyncio.Task[Any]) -> BaseException | None:
+    """Return why a call of the store failed; None if it did not."""
+    if not attempt.done():
+        return TimeoutError(f"no result within {CALL_TIMEOUT_S} s; it was cancelled and did not end")
+    if attempt.cancelled():
+        return TimeoutError(f"cancelled by the store, or after {CALL_TIMEOUT_S} s without a result")
+    return attempt.exception()

@@ -18,7 +18,8 @@ from tandemq.errors import ConfigError
 class DuplicateStore(Protocol):
     """Keeps what a consumer group has handled, outside the process. Used by one consumer, from one event loop.
 
-    Any exception counts as a failure of the store; so does a call that takes longer than `CALL_TIMEOUT_S` seconds.
+    Any exception counts as a failure of the store; so do a cancellation, a result of another type, and a call that
+    takes longer than `CALL_TIMEOUT_S` seconds, which is cancelled. Each call runs in a task of its own.
     """
 
     async def find(self, group: str, identities: Sequence[str]) -> Collection[str]:

@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from tandemq.client.aio.options import ProducerKeywords, QueueChoice
-from tandemq.client.aio.tracing import TracedClient, Tracing
-from tandemq.client.aio.transport import Shell, make_config
+from tandemq.client.aio.tracing import TracedClient, Tracing, start_traced
+from tandemq.client.aio.transport import Shell, check_startable, make_config
+from tandemq.client.aio.user_code import guarded_callback, guarded_selector
 from tandemq.client.core.calls import Ticket
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.client.producer.encoder import SendRequest
@@ -72,7 +73,9 @@ class Producer:
 
         Raises:
             ConfigError: an address is not "host:port".
+            LocalError: it is started already.
         """
+        check_startable(self._shell)
         self._shell = Shell(make_config(self._name_servers, self._client_id, self._tls))
         self._core = self._shell.node.producer(self._options)
 
@@ -102,7 +105,8 @@ class Producer:
     def begin(
         self, message: Message, *, unique_key: str | None = None, **choice: Unpack[QueueChoice]
     ) -> Ticket[SendResult]:
-        """Start to send one message and return its ticket, without waiting. Otherwise as `send`.
+        """Start to send one message and return its ticket, without waiting. Otherwise as `send`. An error of a
+        callback of the ticket is logged.
 
         Args:
             message: the message.
@@ -117,6 +121,7 @@ class Producer:
             [ticket] = self.traced(
                 [message], lambda some: [core.send(some[0], shell.now, select=select, unique_key=unique_key)]
             )
+        ticket.guard(guarded_callback)
         shell.wake()
         return ticket
 
@@ -136,6 +141,8 @@ class Producer:
         tickets = self.traced(
             messages, lambda some: core.send_batch(some, shell.now, select=select, unique_keys=unique_keys)
         )
+        for ticket in tickets:
+            ticket.guard(guarded_callback)
         shell.wake()
         return tickets
 
@@ -144,6 +151,7 @@ class Producer:
         waiting: of one message as `begin`, of a batch a list of results. No span of `tracing` has it."""
         shell, core = self._running()
         ticket = core.send_prepared(request, shell.now)
+        ticket.guard(guarded_callback)
         shell.wake()
         return ticket
 
@@ -162,7 +170,8 @@ class Producer:
         Raises:
             OutcomeUnknown: an attempt had no response and none succeeded; the message may be stored.
             NotConnected, NoRoute, RemoteError: the message is not stored.
-            LocalError, RecordTooLarge: the message is invalid; nothing was sent.
+            LocalError, RecordTooLarge: the message is invalid, the function that chooses the queue fails, or the
+                producer was started on another event loop; nothing was sent.
         """
         shell, core = self._running()
         if shell.is_paused:
@@ -187,7 +196,8 @@ class Producer:
         if self._tracing is None:
             return start(messages)
         shell, _ = self._running()
-        return self._tracing.sending(messages, TracedClient(shell.node.config.client_id, self._options.group), start)
+        client = TracedClient(shell.node.config.client_id, self._options.group)
+        return start_traced(self._tracing, messages, client, start)
 
     async def send_batch(self, messages: Sequence[Message], **choice: Unpack[QueueChoice]) -> list[SendResult]:
         """Send several messages of one topic, in as few requests as `batch_bytes_max` allows.
@@ -300,5 +310,7 @@ def selector(
     if (queue is not None) + (by_key is not None) + (select is not None) > 1:
         raise LocalError("give only one of queue, by_key and select")
     if queue is not None:
-        return lambda _queues: queue
-    return by_hash(by_key) if by_key is not None else select
+        return guarded_selector(lambda _queues: queue)
+    if by_key is not None:
+        return by_hash(by_key)
+    return guarded_selector(select) if select is not None else None

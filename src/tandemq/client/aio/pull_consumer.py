@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from tandemq.client.aio.options import ConsumerKeywords
-from tandemq.client.aio.transport import Shell, make_config
+from tandemq.client.aio.transport import Shell, check_startable, make_config
 from tandemq.client.consumer.offsets.lookup import QueueBounds, committed_offset, queue_offset, time_offset
 from tandemq.client.consumer.pull_machine import PolledMessage, PullConsumerCore
 from tandemq.client.consumer.subscription import Expression
@@ -59,7 +59,8 @@ class PullConsumer:
         self._tls = tls
         self._shell: Shell | None = None
         self._core: PullConsumerCore | None = None
-        self._ready: asyncio.Future[None] | None = None
+        self._waiting: set[asyncio.Future[None]] = set()
+        """Polls that wait for messages."""
 
     async def start(self) -> None:
         """Start the consumer and wait for a name server.
@@ -68,10 +69,12 @@ class PullConsumer:
             ConfigError: an address is not "host:port".
             NetworkError: no name server responds within `start_timeout_ms`.
             RemoteError: the server at the address is not a name server.
+            LocalError: it is started already.
         """
+        check_startable(self._shell)
         self._shell = Shell(make_config(self._name_servers, self._client_id, self._tls))
         self._core = self._shell.node.pull_consumer(self._options)
-        self._core.on_ready = self._on_ready
+        self._core.on_ready = self._shell.on_failed = self._on_ready
         try:
             await self._shell.reach_name_server(self._options.start_timeout_ms, AUTO_CREATE_TOPIC)
         except BaseException:
@@ -103,8 +106,9 @@ class PullConsumer:
         return self._shell, self._core
 
     def _on_ready(self) -> None:
-        if self._ready is not None and not self._ready.done():
-            self._ready.set_result(None)
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be read, sorted.
@@ -195,10 +199,17 @@ class PullConsumer:
                     if taken:
                         shell.wake()
                         return taken
-                    self._ready = asyncio.get_running_loop().create_future()
-                    await self._ready
+                    await self._wait()
         except TimeoutError:
             return []
+
+    async def _wait(self) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:
+            await future
+        finally:
+            self._waiting.discard(future)
 
     async def commit(self) -> None:
         """Commit the offsets of all messages that were polled.

@@ -15,30 +15,34 @@ the body of `async with` raises, the message received last is sent back at once.
 
 import asyncio
 import contextlib
+import inspect
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from tandemq.client.aio.checked_deliveries import CheckedDeliveries
 from tandemq.client.aio.deduplication import Deduplication, window_options
 from tandemq.client.aio.options import ConsumerKeywords
 from tandemq.client.aio.tracing import TracedClient, Tracing
-from tandemq.client.aio.transport import Shell, make_config
+from tandemq.client.aio.transport import Shell, check_startable, make_config
+from tandemq.client.aio.user_code import check_async, not_awaitable
 from tandemq.client.consumer.delivery import Delivery
 from tandemq.client.consumer.push_machine import PushConsumerCore
 from tandemq.client.consumer.received_message import ReceivedMessage
 from tandemq.client.consumer.subscription import Expression, check_expression_at_broker, make_subscription
 from tandemq.client.core.settings import ConsumerOptions
 from tandemq.config.tls import ClientTls
-from tandemq.errors import ClosedError, NetworkError, NoRoute, ProtocolError
+from tandemq.errors import ClosedError, ConfigError, NetworkError, NoRoute, ProtocolError
 from tandemq.model.group import Sql
 from tandemq.model.message import Message, MessageQueue, SendResult
 from tandemq.model.topic import AUTO_CREATE_TOPIC
 
 log = logging.getLogger(__name__)
-Handler = Callable[[ReceivedMessage], Awaitable[None]]
+Handler = Callable[[ReceivedMessage], Awaitable[object]]
+"""An `async def` function; what it returns is ignored."""
 YIELD_AFTER = 64
 """After this many messages without a wait, the event loop gets a turn."""
 
@@ -89,6 +93,9 @@ class PushConsumer:
         self._receivers: deque[asyncio.Future[None]] = deque()
         self._last: ReceivedMessage | None = None
         self._taken = 0
+        self._returned: deque[Delivery] = deque()
+        """Deliveries that were taken and did not reach the application."""
+        self._closing = asyncio.Lock()
 
     async def start(self) -> None:
         """Join the group and wait for a name server; messages follow once the queues are rebalanced.
@@ -97,10 +104,14 @@ class PushConsumer:
             ConfigError: an address, a topic or an expression is invalid.
             NetworkError: no name server responds within `start_timeout_ms`.
             RemoteError: the server at the address is not a name server, or a topic is static.
+            LocalError: it is started already.
         """
+        check_startable(self._shell)
+        self._returned.clear()
         shell = self._shell = Shell(make_config(self._name_servers, self._client_id, self._tls))
         core = self._core = shell.node.push_consumer(self._options, shell.now)
         core.on_ready = self._wake_receivers
+        shell.on_failed = self._wake_all
         if self._options.duplicate_window and self._deduplication.store is not None:
             store, when_store_fails = self._deduplication.store, self._deduplication.when_store_fails
             self._checked = CheckedDeliveries(core, store, when_store_fails, self._wake_receivers, shell.wake)
@@ -154,11 +165,18 @@ class PushConsumer:
         await self._close(after_error=False)
 
     async def _close(self, *, after_error: bool) -> None:
-        if self._shell is not None and not self._shell.is_closed:
+        async with self._closing:
+            if self._shell is None:
+                return
+            if not self._shell.is_closed:
+                self._shell.check_open()
             if self._checked is not None:
                 await self._checked.close()
             await self._shell.close(after_error=after_error)
-            self._wake_receivers(len(self._receivers))
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        self._wake_receivers(len(self._receivers))
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -167,12 +185,28 @@ class PushConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and self._last is not None and not self._last.is_ended and not self._is_over():
+        if error is not None and self._last is not None and not self._last.is_ended and self._is_open():
             await self._last.retry()
         await self._close(after_error=error is not None)
 
-    def _is_over(self) -> bool:
-        return self._shell is None or self._shell.is_closed
+    def _is_open(self) -> bool:
+        return self._shell is not None and not self._shell.is_closed
+
+    def is_over(self) -> bool:
+        """Return whether the consumer was closed.
+
+        Raises:
+            ClosedError: it was not started, or has failed.
+        """
+        shell = self._started()
+        if shell.failure is not None:
+            shell.check_open()
+        return shell.is_closed
+
+    def _started(self) -> Shell:
+        if self._shell is None:
+            raise ClosedError("the consumer is not started", hint="use it with `async with`")
+        return self._shell
 
     def _running(self) -> tuple[Shell, PushConsumerCore]:
         if self._shell is None or self._core is None:
@@ -185,7 +219,7 @@ class PushConsumer:
     def _wake_receivers(self, most: int | None = None) -> None:
         """Wake as many receivers as there are messages, or `most`."""
         source = self._checked if self._checked is not None else self._core
-        count = most if most is not None or source is None else source.ready_count
+        count = most if most is not None or source is None else source.ready_count + len(self._returned)
         receivers = self._receivers
         while receivers and (count is None or count > 0):
             future = receivers.popleft()
@@ -217,22 +251,62 @@ class PushConsumer:
 
     def _next(self, *, for_handler: bool = False) -> ReceivedMessage | None:
         """Return the next message, None if there is none now. `for_handler`: `run` traces how it is processed."""
-        shell, core = self._running()
-        traced_at = shell.now if core.tracer is not None else None
-        if self._checked is not None:
-            delivery = self._checked.take(traced_at)
-        else:
-            delivery = core.next_delivery(traced_at)
-            if self._options.duplicate_window:
-                # Skipped duplicates are acknowledged in the next turn.
-                shell.wake()
+        delivery = self._next_returned() or self._next_delivery()
         if delivery is None:
             return None
         self._taken += 1
         self._last = message = ReceivedMessage(delivery, self)
         if self._tracing is not None and not for_handler:
-            self._tracing.received(message.stored, message.queue, self._traced_client())
+            try:
+                self._tracing.received(message.stored, message.queue, self._traced_client())
+            except (Exception, asyncio.CancelledError):
+                log.exception("tracing of a received message failed group=%s", self._options.group)
         return message
+
+    def _next_delivery(self) -> Delivery | None:
+        shell, core = self._running()
+        traced_at = shell.now if core.tracer is not None else None
+        if self._checked is not None:
+            return self._checked.take(traced_at)
+        delivery = core.next_delivery(traced_at)
+        if self._options.duplicate_window:
+            # Skipped duplicates are acknowledged in the next turn.
+            shell.wake()
+        return delivery
+
+    def _next_returned(self) -> Delivery | None:
+        _, core = self._running()
+        while self._returned:
+            delivery = self._returned.popleft()
+            if delivery.assigned is None or delivery.is_ours:
+                return delivery
+            core.release(delivery)
+        return None
+
+    def return_taken(self, message: ReceivedMessage) -> None:
+        """Make a message available again that was taken, and did not reach the application."""
+        if not message.is_ended:
+            self._returned.append(message._delivery)  # noqa: SLF001  # this consumer made it
+            self._wake_receivers()
+
+    async def next_for_handler(self) -> ReceivedMessage | None:
+        """Return the next message for a handler; None after a wait, when there may be one. For `run`.
+
+        Raises:
+            ClosedError: the consumer was closed.
+        """
+        if self._taken >= YIELD_AFTER:
+            await self._yield_to_loop()
+        message = self._next(for_handler=True)
+        if message is None:
+            await self._wait()
+        return message
+
+    def processing(self, message: ReceivedMessage) -> AbstractContextManager[object]:
+        """Return the context of a handler's call. For `run`."""
+        if self._tracing is None:
+            return contextlib.nullcontext()
+        return self._tracing.processing(message.stored, message.queue, self._traced_client())
 
     def _traced_client(self) -> TracedClient:
         shell, _ = self._running()
@@ -260,14 +334,21 @@ class PushConsumer:
             raise
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """Iterate over messages until the consumer is closed."""
+        """Iterate over messages until the consumer is closed.
+
+        Raises:
+            ClosedError: the consumer was not started, or has failed.
+        """
+        self._started()
         while True:
             if self._taken >= YIELD_AFTER:
                 await self._yield_to_loop()
             try:
                 message = self._next()
             except ClosedError:
-                return
+                if self.is_over():
+                    return
+                raise
             if message is None:
                 await self._wait()
             else:
@@ -276,42 +357,28 @@ class PushConsumer:
     async def run(self, handler: Handler, *, concurrency: int = 1) -> None:
         """Call `handler` with each message, at most `concurrency` at a time, until the consumer is closed.
 
-        The message is acknowledged when the handler returns, and sent back when it raises, unless the handler has ended
-        it. An orderly consumer handles at most one message of a queue at a time.
-        """
-        async with asyncio.TaskGroup() as group:
-            for _ in range(concurrency):
-                group.create_task(self._work(handler))
+        The message is acknowledged when the handler returns, and sent back when it raises an exception, or a
+        cancellation that is not one of this call, unless the handler has ended it. What the handler returns is ignored.
+        SystemExit, KeyboardInterrupt and the like end this call, and the message is not acknowledged. An orderly
+        consumer handles at most one message of a queue at a time.
 
-    async def _work(self, handler: Handler) -> None:
-        while True:
-            if self._taken >= YIELD_AFTER:
-                await self._yield_to_loop()
-            try:
-                message = self._next(for_handler=True)
-            except ClosedError:
-                return
-            if message is None:
-                await self._wait()
-                continue
-            try:
-                if self._tracing is None:
-                    await handler(message)
-                else:
-                    with self._tracing.processing(message.stored, message.queue, self._traced_client()):
-                        await handler(message)
-            except asyncio.CancelledError:
-                raise
-            except Exception:
-                log.exception("handler failed group=%s message=%r", self._options.group, message)
-                if not message.is_ended and not self._is_over():
-                    await message.retry()
-            else:
-                try:
-                    if not message.is_ended:
-                        await message.ack()
-                except ClosedError:
-                    return
+        Raises:
+            ConfigError: the handler is not asynchronous, or `concurrency` is below 1.
+            ClosedError: the consumer was not started, or has failed.
+        """
+        check_async(handler, "the handler")
+        if concurrency < 1:
+            raise ConfigError(f"concurrency is {concurrency}; it must be at least 1")
+        self._started()
+        runner = asyncio.current_task()
+        assert runner is not None, "coroutines run in tasks"
+        workers = _Workers(self, self._options.group, handler, runner)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(concurrency):
+                    group.create_task(workers.work())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
     # Called by messages; state.
 
@@ -366,3 +433,83 @@ class PushConsumer:
         """Return the broker address from which each queue was pulled last."""
         _, core = self._running()
         return {assigned.queue: assigned.puller.read_from for assigned in core.rebalance_service.active()}
+
+
+class _Workers:
+    """Tasks that call one handler with the messages of a consumer."""
+
+    def __init__(self, consumer: PushConsumer, group: str, handler: Handler, runner: "asyncio.Task[Any]") -> None:
+        """`runner`: the task that waits for them; when it is cancelled, they end."""
+        self._consumer = consumer
+        self._group = group
+        self._handler = handler
+        self._runner = runner
+        self._cancelled = runner.cancelling()
+        self._has_warned = False
+
+    def _is_ending(self) -> bool:
+        return self._runner.cancelling() > self._cancelled
+
+    async def work(self) -> None:
+        """Handle messages until the consumer is closed.
+
+        A cancellation that is not the runner's comes from the handler, or from other code that has this task; it fails
+        the message at hand.
+        """
+        failed: ReceivedMessage | None = None
+        while True:
+            message: ReceivedMessage | None = None
+            try:
+                if failed is not None:
+                    message, failed = failed, None
+                    await message.retry()
+                    continue
+                message = await self._consumer.next_for_handler()
+                if message is not None:
+                    await self._handle(message)
+            except _NotAsynchronous as error:
+                if message is not None:
+                    await message.retry()
+                raise error.reason from None
+            except (Exception, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError):
+                    if self._is_ending():
+                        raise
+                    self._reset_cancellation()
+                if self._consumer.is_over():
+                    return
+                if message is not None:
+                    log.exception("handler failed group=%s message=%r", self._group, message)
+                    failed = message if not message.is_ended else None
+                elif not isinstance(error, asyncio.CancelledError):
+                    raise
+
+    async def _handle(self, message: ReceivedMessage) -> None:
+        with self._consumer.processing(message):
+            returned = self._handler(message)
+            if not inspect.isawaitable(returned):
+                raise _NotAsynchronous(not_awaitable("the handler", self._handler))
+            result = await returned
+        if result is not None and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "handler returned %.200r, which is ignored group=%s: raise to have a message delivered again",
+                result,
+                self._group,
+            )
+        if not message.is_ended:
+            await message.ack()
+
+    @staticmethod
+    def _reset_cancellation() -> None:
+        task = asyncio.current_task()
+        while task is not None and task.cancelling():
+            task.uncancel()
+
+
+class _NotAsynchronous(Exception):
+    """The handler returned something that cannot be awaited."""
+
+    def __init__(self, reason: ConfigError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason

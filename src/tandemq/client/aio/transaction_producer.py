@@ -21,6 +21,7 @@ from tandemq.client.aio.options import ProducerKeywords, QueueChoice
 from tandemq.client.aio.producer import Producer, selector
 from tandemq.client.aio.tracing import Tracing
 from tandemq.client.aio.transport import Shell
+from tandemq.client.aio.user_code import check_async
 from tandemq.client.producer.transactions import TransactionCheck, TransactionCore, TransactionTicket
 from tandemq.config.tls import ClientTls
 from tandemq.errors import ClosedError, ConfigError, LocalError, TandemError
@@ -47,6 +48,7 @@ class Transaction:
         self._check_after_s = check_after_s
         self._choice = choice
         self._ticket: TransactionTicket | None = None
+        self._has_begun = False
         self.state = TransactionState.UNKNOWN
         """UNKNOWN until it is committed or rolled back."""
         self.is_confirmed = False
@@ -76,9 +78,10 @@ class Transaction:
         return self._ticket
 
     async def __aenter__(self) -> Self:
-        if self._ticket is not None:
+        if self._has_begun:
             raise LocalError("the transaction has begun already", hint="make one for each message")
         shell, core = self._producer.running()
+        self._has_begun = True
         await shell.writable()
         select, check_after_s = selector(**self._choice), self._check_after_s
         [ticket] = self._producer.traced(
@@ -92,6 +95,11 @@ class Transaction:
             ticket.then(lambda _: self._drop(shell, core))
             raise
         return self
+
+    def abandon(self) -> None:
+        """Roll back, without waiting, because the body will not run."""
+        shell, core = self._producer.running()
+        self._drop(shell, core)
 
     def _drop(self, shell: Shell, core: TransactionCore) -> None:
         """Roll back, without waiting."""
@@ -163,7 +171,8 @@ class TransactionProducer(Producer):
             name_servers: "host:port", several separated by ";".
             group: producer group. Any member of the group may be asked for the outcome of a transaction.
             check: returns the outcome of a transaction of the group, given its message; UNKNOWN if it is not decided
-                yet. If it raises or takes too long, the outcome is unknown, and the broker asks again.
+                yet. If it raises, is cancelled, takes too long or returns something else, the outcome is unknown, and
+                the broker asks again; SystemExit and KeyboardInterrupt end the event loop.
             topics: topics of transactions: their brokers know this producer from the start. By default those are the
                 brokers that create topics.
             checks_at_once: maximum number of calls of `check` at a time.
@@ -174,8 +183,9 @@ class TransactionProducer(Producer):
             options: see `ProducerOptions`.
 
         Raises:
-            ConfigError: the group or an option is invalid.
+            ConfigError: the group or an option is invalid, or `check` is not asynchronous.
         """
+        check_async(check, "check")
         super().__init__(name_servers, group=group, client_id=client_id, tls=tls, tracing=tracing, **options)
         if checks_at_once < 1 or check_timeout_s <= 0:
             raise ConfigError("checks_at_once must be at least 1, and check_timeout_s more than 0")
@@ -185,6 +195,7 @@ class TransactionProducer(Producer):
         self._check_timeout_s = check_timeout_s
         self._transactions: TransactionCore | None = None
         self._checking: set[asyncio.Task[None]] = set()
+        self._is_closing = False
 
     async def start(self) -> None:
         """Start the producer, and introduce it to the brokers of its topics in the background.
@@ -193,6 +204,7 @@ class TransactionProducer(Producer):
             ConfigError: an address is not "host:port".
         """
         await super().start()
+        self._is_closing = False
         shell, core = self._running()
         self._transactions = shell.node.transactions(core)
         self._transactions.on_check = self._on_check
@@ -202,6 +214,7 @@ class TransactionProducer(Producer):
         shell.wake()
 
     async def _close(self, *, after_error: bool) -> None:
+        self._is_closing = True
         for task in self._checking:
             task.cancel()
         await super()._close(after_error=after_error)
@@ -237,7 +250,7 @@ class TransactionProducer(Producer):
 
     def _on_check(self) -> None:
         assert self._transactions is not None, "it was started"
-        while len(self._checking) < self._checks_at_once:
+        while not self._is_closing and len(self._checking) < self._checks_at_once:
             check = self._transactions.next_check()
             if check is None:
                 return
@@ -252,14 +265,15 @@ class TransactionProducer(Producer):
     async def _answer(self, check: TransactionCheck) -> None:
         shell, transactions = self.running()
         state, remark = TransactionState.UNKNOWN, ""
+        limit = asyncio.timeout(self._check_timeout_s)
         try:
-            async with asyncio.timeout(self._check_timeout_s):
+            async with limit:
                 state = TransactionState(await self._check(check.message))
-        except TimeoutError:
-            remark = f"the check took more than {self._check_timeout_s} s"
-            log.warning("check timed out group=%s unique_key=%s", self._options.group, check.message.unique_key)
-        except Exception as error:
-            remark = f"the check failed: {error!r}"
+        except (Exception, asyncio.CancelledError) as error:
+            if self._is_closing:
+                return
+            late = f"the check took more than {self._check_timeout_s} s"
+            remark = late if limit.expired() else f"the check failed: {error!r}"
             log.exception("check failed group=%s unique_key=%s", self._options.group, check.message.unique_key)
         transactions.answer(check, state, shell.now, remark=remark)
         shell.wake()

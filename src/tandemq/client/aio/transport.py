@@ -18,6 +18,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from functools import partial
 from random import Random, SystemRandom
 from typing import TypeVar, cast
@@ -29,7 +30,7 @@ from tandemq.client.core.routes import WHERE
 from tandemq.client.core.settings import ClientConfig, split_addresses
 from tandemq.client.node import ClientNode
 from tandemq.config.tls import ClientTls
-from tandemq.errors import ClosedError, NetworkError, NoRoute, NotConnected
+from tandemq.errors import ClosedError, LocalError, NetworkError, NoRoute, NotConnected
 from tandemq.real.network.client_tls import ClientContext, explain
 
 log = logging.getLogger(__name__)
@@ -99,6 +100,16 @@ def _reason(errors: list[Exception], host: str, *, is_tls: bool) -> str:
     return os.strerror(number).lower() if number else str(error)
 
 
+def check_startable(shell: "Shell | None") -> None:
+    """Check that a producer or consumer is not started already.
+
+    Raises:
+        LocalError: its client is open.
+    """
+    if shell is not None and shell.is_in_use:
+        raise LocalError("it is started already", hint="call `start` once, or use `async with`")
+
+
 class _Connection(asyncio.Protocol):
     """One connection; passes events to the shell."""
 
@@ -131,7 +142,7 @@ class _Connection(asyncio.Protocol):
 
 
 class Shell:
-    """Drives one client node on the running event loop."""
+    """Drives one client node on the running event loop, to which it belongs."""
 
     def __init__(self, config: ClientConfig) -> None:
         """Create the node; must be called within a running event loop.
@@ -160,6 +171,11 @@ class Shell:
         """When the timer is due, if there is one."""
         self._all_lost: asyncio.Future[None] | None = None
         """Done when the last connection is closed."""
+        self._closing = asyncio.Lock()
+        self.failure: ClosedError | None = None
+        """Why the client closed itself, if it did."""
+        self.on_failed: Callable[[], None] = lambda: None
+        """Called when the client has closed itself."""
 
     @property
     def now(self) -> Now:
@@ -219,10 +235,11 @@ class Shell:
         """
         started = self.now.mono_ms
         while timeout_ms:
-            left_ms = started + timeout_ms - self.now.mono_ms
+            self.check_open()
+            left_ms = max(1, started + timeout_ms - self.now.mono_ms)
             try:
-                async with asyncio.timeout(max(left_ms, 1) / 1000):
-                    await self.done(self.node.routes.fetch(topic, self.now))
+                async with asyncio.timeout(left_ms / 1000):
+                    await self.done(self.node.runner.start(self.node.routes.fetch_within(topic, left_ms), self.now))
             except NoRoute:
                 return
             except TimeoutError:
@@ -253,23 +270,56 @@ class Shell:
         """Whether `close` was called."""
         return self._is_closed
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether the client is open, and its event loop too."""
+        return not self._is_closed and not self._loop.is_closed()
+
     def check_open(self) -> None:
-        """Check that the client is open.
+        """Check that the client is open, and called on its event loop.
 
         Raises:
             ClosedError: the client was closed.
+            LocalError: it belongs to another event loop.
         """
         if self._is_closed:
-            raise ClosedError("the client is closed")
+            raise ClosedError(str(self.failure or "the client is closed"))
+        self._check_loop()
+
+    def _check_loop(self) -> None:
+        try:
+            is_ours = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            is_ours = False
+        if not is_ours:
+            raise LocalError(
+                "the client was started on another event loop",
+                hint="start one on each loop; from other threads use asyncio.run_coroutine_threadsafe",
+            )
 
     async def close(self, *, after_error: bool = False) -> None:
         """Leave all groups and close all connections.
 
         Waits for operations in flight, within their timeouts; for `CLOSE_AFTER_ERROR_S` at most if the last operation
-        failed with a NetworkError, nothing is connected, or the caller closes because of an error.
+        failed with a NetworkError, nothing is connected, or the caller closes because of an error. Other calls of
+        `close` wait for the first one. A cancelled one closes the connections at once.
+
+        Raises:
+            LocalError: the client belongs to another event loop.
         """
         if self._is_closed:
             return
+        self._check_loop()
+        async with self._closing:
+            if self._is_closed:
+                return
+            try:
+                await self._close(after_error=after_error)
+            except asyncio.CancelledError:
+                self._abort(ClosedError("the client was closed"))
+                raise
+
+    async def _close(self, *, after_error: bool) -> None:
         is_short = after_error or self._has_failed or not self._links
         try:
             async with asyncio.timeout(CLOSE_AFTER_ERROR_S if is_short else None):
@@ -286,7 +336,7 @@ class Shell:
         for link in list(self._links.values()):
             if link.transport is not None:
                 link.transport.close()
-        self._free_writers()
+        self._release(ClosedError("the client was closed"))
         # Transports close in the next turn of the event loop; those with TLS when the server confirms.
         await asyncio.sleep(0)
         if self._tls is not None and self._links:
@@ -318,18 +368,29 @@ class Shell:
             self._perform(self.node.turn(received, events, self.now))
         except Exception as error:  # a bug: the state may be inconsistent, and no caller must wait for ever
             log.exception("the client failed and is closed")
-            self._fail(ClosedError(f"the client failed: {error!r}"))
+            self.failure = ClosedError(f"the client failed: {error!r}")
+            self._abort(self.failure)
+            self.on_failed()
             return
         self._arm()
 
-    def _fail(self, error: ClosedError) -> None:
+    def _abort(self, error: ClosedError) -> None:
+        """Close all connections at once; operations in flight fail with `error`."""
         self._is_closed = True
-        for future in list(self._waiting):
-            if not future.done():
-                future.set_exception(error)
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._connecting.values()):
+            task.cancel()
         for link in list(self._links.values()):
             if link.transport is not None:
                 link.transport.abort()
+        self._release(error)
+
+    def _release(self, error: ClosedError) -> None:
+        """End all waits of callers."""
+        for future in list(self._waiting):
+            if not future.done():
+                future.set_exception(error)
         self._free_writers()
 
     def _arm(self) -> None:

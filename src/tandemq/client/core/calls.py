@@ -21,7 +21,7 @@ T = TypeVar("T")
 class Ticket(Generic[T]):
     """Outcome of an operation, available now or later. It must be settled exactly once."""
 
-    __slots__ = ("_error", "_then", "_value", "done")
+    __slots__ = ("_error", "_guard", "_then", "_value", "done")
 
     def __init__(self) -> None:
         """Not settled."""
@@ -29,6 +29,7 @@ class Ticket(Generic[T]):
         self._value: T | None = None
         self._error: TandemError | None = None
         self._then: tuple[Callable[[Ticket[T]], None], ...] = ()
+        self._guard: Callable[[Callable[[Ticket[T]], None]], Callable[[Ticket[T]], None]] | None = None
 
     def settle(self, value: T) -> None:
         """Settle the ticket with a value."""
@@ -50,10 +51,16 @@ class Ticket(Generic[T]):
 
     def then(self, action: Callable[["Ticket[T]"], None]) -> None:
         """Call `action` with this ticket once it is settled."""
+        if self._guard is not None:
+            action = self._guard(action)
         if self.done:
             action(self)
         else:
             self._then += (action,)
+
+    def guard(self, wrap: Callable[[Callable[["Ticket[T]"], None]], Callable[["Ticket[T]"], None]]) -> None:
+        """Have `wrap` replace each callback that is added from now on, because the ticket goes to the user."""
+        self._guard = wrap
 
     @property
     def error(self) -> TandemError | None:

@@ -395,8 +395,12 @@ class Routes:
         return master is None or self._availability.is_inactive(master) or self._remoting.is_down(master)
 
     def _fetch(self, topic: str) -> Steps[TopicRoute]:
+        return (yield from self.fetch_within(topic, 0))
+
+    def fetch_within(self, topic: str, timeout_ms: int) -> Steps[TopicRoute]:
+        """Fetch a route, as `fetch`, in a time that the name servers share; 0: each has `request_timeout_ms`."""
         answer = yield from self.ask_name_server(
-            lambda: request(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic, acceptStandardJsonOnly=True)
+            lambda: request(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic, acceptStandardJsonOnly=True), timeout_ms
         )
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             raise NoRoute(f"no name server knows the topic {topic}", code=answer.code)
@@ -409,21 +413,28 @@ class Routes:
         self._apply(route, (yield from current_time()))
         return route
 
-    def ask_name_server(self, make: Callable[[], Command]) -> Steps[Command]:
+    def ask_name_server(self, make: Callable[[], Command], timeout_ms: int = 0) -> Steps[Command]:
         """Return the response of the first name server that responds, starting with the one that responded last.
 
         Args:
             make: makes a request for each name server.
+            timeout_ms: shared by the name servers, so that each is asked; 0: each has `request_timeout_ms`.
 
         Raises:
             NetworkError: no name server responds.
         """
         servers = self._config.name_servers
         last: NetworkError = NotConnected("no name server is configured")
+        first, longest_ms = self._name_server, self._config.request_timeout_ms
+        end_ms = (yield from current_time()).mono_ms + timeout_ms
         for attempt in range(len(servers)):
-            position = (self._name_server + attempt) % len(servers)
+            position = (first + attempt) % len(servers)
+            share_ms = longest_ms
+            if timeout_ms:
+                left_ms = end_ms - (yield from current_time()).mono_ms
+                share_ms = max(1, min(longest_ms, left_ms // (len(servers) - attempt)))
             try:
-                answer = yield from ask_any_code(servers[position], make())
+                answer = yield from ask_any_code(servers[position], make(), share_ms)
             except NetworkError as error:
                 last = error
             else:

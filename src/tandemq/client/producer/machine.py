@@ -47,7 +47,7 @@ from tandemq.model.java_hash import java_hash
 from tandemq.model.message import Message, MessageQueue, SendResult, SendStatus
 
 Select = Callable[[list[MessageQueue]], MessageQueue]
-"""Chooses one of a topic's queues, which are sorted."""
+"""Chooses one of a topic's queues, which are sorted. A LocalError that it raises is that of the send."""
 
 PARKED_MAX = 100_000
 """Maximum number of messages per topic that wait for its route."""
@@ -284,7 +284,11 @@ class ProducerCore:
         if publish_info is None:
             self._park(sending, now)
             return
-        target = self._choose(sending, publish_info, now)
+        try:
+            target = self._choose(sending, publish_info, now)
+        except LocalError as error:  # of the function that chooses the queue
+            self._finish(sending, error)
+            return
         if target is None:
             self._routes.refresh(message.topic, now)
             sending.found_no_target(now)
