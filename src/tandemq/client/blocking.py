@@ -11,15 +11,21 @@
         while (message := consumer.receive(timeout_s=5)) is not None:
             message.ack()
 
-Thread-safe. Errors are those of the asyncio client.
+Thread-safe. Errors are those of the asyncio client. A call that is interrupted by an exception, such as
+KeyboardInterrupt, is abandoned: what it had taken is delivered again, what it had begun to send may be stored. A client
+belongs to the process that created it: after `fork` the copy cannot use it.
 """
 
 import asyncio
+import contextlib
+import inspect
+import logging
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 from tandemq.client.aio.deduplication import Deduplication
 from tandemq.client.aio.options import ConsumerKeywords, ProducerKeywords, QueueChoice
@@ -27,47 +33,163 @@ from tandemq.client.aio.producer import REQUEST_TIMEOUT_S, Producer
 from tandemq.client.aio.push_consumer import PushConsumer
 from tandemq.client.aio.tracing import Tracing
 from tandemq.client.aio.transaction_producer import Transaction, TransactionProducer
+from tandemq.client.aio.user_code import in_threads
 from tandemq.client.consumer.received_message import MessageView, ReceivedMessage
 from tandemq.client.consumer.subscription import Expression
 from tandemq.config.tls import ClientTls
-from tandemq.errors import ClosedError
+from tandemq.errors import ClosedError, LocalError
 from tandemq.model.message import Message, SendResult, StoredMessage
 from tandemq.model.replies import ReplyMessage
 from tandemq.model.transactions import TransactionState
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
+_Work = Coroutine[Any, Any, None]
+END_S = 5.0
+"""For how long a loop that was stopped waits until cancelled work has ended."""
 
 
 class LoopThread:
-    """An event loop in a daemon thread."""
+    """An event loop in a daemon thread, for the threads of one process.
 
-    def __init__(self) -> None:
-        """Start the thread and its loop."""
+    Work whose caller does not wait any more, because of an exception from a signal handler for instance, is cancelled.
+    When the loop ends, what still runs is cancelled, and its callers get a ClosedError.
+    """
+
+    def __init__(self, close: Callable[[], _Work] | None = None) -> None:
+        """Start the thread and its loop. `close`: closes what is used on it, before the loop ends."""
+        self._close = close
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="tandemq-client", daemon=True)
+        self._stopped = asyncio.Event()
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._futures: set[Future[Any]] = set()
+        """Work that has not ended."""
+        self._is_ended = False
+        self._thread = threading.Thread(target=self._run, name="tandemq-client", daemon=True)
         self._thread.start()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a copy of the one with the thread, made by `fork`: it has no such thread."""
+        return os.getpid() != self._process
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the loop and return its future, without waiting.
 
         Raises:
             ClosedError: the loop was stopped.
+            LocalError: this process is a copy made by `fork`.
         """
-        if self._loop.is_closed():
+        if self.is_forked:
             work.close()
-            raise ClosedError("the client is closed")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+            raise LocalError(
+                f"this client belongs to process {self._process}; process {os.getpid()} is a copy made by fork",
+                hint="create clients after the fork, in the process that uses them",
+            )
+        with self._lock:
+            if self._is_ended:
+                work.close()
+                raise ClosedError("the client is closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
+        return future
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and return its result."""
-        return self.begin(work).result()
+    def call(self, work: Coroutine[Any, Any, T], undo: Callable[[T], None] | None = None) -> T:
+        """Run a coroutine on the loop and return its result.
+
+        Args:
+            work: the coroutine.
+            undo: called on the loop with the result if the caller does not get it.
+
+        Raises:
+            LocalError: this is a call within the loop, by a function that the client calls, or see `begin`.
+        """
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise LocalError("a blocking call by a function that the client calls would wait for itself")
+        call = _Call(work, undo)
+        try:
+            future = self.begin(call.run())
+        except LocalError:
+            work.close()
+            raise
+        try:
+            return future.result()
+        except CancelledError:
+            raise ClosedError("the client was closed") from None
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                future.cancel()
+                self._loop.call_soon_threadsafe(call.abandon)
+            raise
 
     def stop(self) -> None:
-        """Stop the loop and its thread; has no effect a second time."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        """Stop the loop and its thread; has no effect a second time, or in a process made by `fork`."""
+        if not self.is_forked:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._stopped.set)
             self._thread.join()
-            self._loop.close()
+
+    def _run(self) -> None:
+        loop = self._loop
+        try:
+            loop.run_until_complete(self._stopped.wait())
+        except (SystemExit, KeyboardInterrupt) as error:  # of a function of the user's; its caller gets it too
+            log.warning("a client was closed by %r", error)
+        finally:
+            with self._lock:
+                self._is_ended = True
+            try:
+                self._end_tasks()
+            finally:
+                loop.close()
+                for future in list(self._futures):
+                    if not future.done():
+                        future.set_exception(ClosedError("the client was closed"))
+
+    def _end_tasks(self) -> None:
+        loop = self._loop
+        loop.run_until_complete(asyncio.sleep(0))  # begins what was begun last
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=END_S))
+        if self._close is not None:
+            with contextlib.suppress(TimeoutError):
+                loop.run_until_complete(asyncio.wait_for(self._close(), END_S))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        # Closed transports report their end, and futures their results.
+        for _ in range(2):
+            loop.run_until_complete(asyncio.sleep(0))
+
+
+class _Call(Generic[T]):
+    """Work for a caller that may stop waiting. Its methods run on the loop."""
+
+    def __init__(self, work: Coroutine[Any, Any, T], undo: Callable[[T], None] | None) -> None:
+        self._work = work
+        self._undo = undo
+        self._results: list[T] = []
+        self._is_abandoned = False
+
+    async def run(self) -> T:
+        result = await self._work
+        self._results.append(result)
+        if self._is_abandoned:
+            self.abandon()
+        return result
+
+    def abandon(self) -> None:
+        """Undo the work, now or when it ends with a result."""
+        self._is_abandoned = True
+        if inspect.getcoroutinestate(self._work) == inspect.CORO_CREATED:
+            self._work.close()
+        if self._results and self._undo is not None:
+            with contextlib.suppress(ClosedError):
+                self._undo(self._results.pop())
 
 
 class BlockingProducer:
@@ -100,8 +222,8 @@ class BlockingProducer:
 
     def _begin(self, producer: Producer) -> None:
         self._producer = producer
-        self._thread = LoopThread()
-        _start(self._thread, producer.start())
+        self._thread = LoopThread(producer.close)
+        _start(self._thread, producer.start, producer.close)
 
     def send(self, message: Message, **choice: Unpack[QueueChoice]) -> SendResult:
         """Send one message and wait for the response; see `Producer.send`."""
@@ -127,7 +249,7 @@ class BlockingProducer:
 
     def close(self) -> None:
         """Wait for the sends in flight, then close; has no effect a second time."""
-        _finish(self._thread, self._producer.close())
+        _finish(self._thread, self._producer.close)
 
     def __enter__(self) -> Self:
         return self
@@ -162,7 +284,7 @@ class BlockingTransaction:
         return self._transaction.is_confirmed
 
     def __enter__(self) -> Self:
-        self._thread.call(self._transaction.__aenter__())
+        self._thread.call(self._transaction.__aenter__(), lambda begun: begun.abandon())
         return self
 
     def __exit__(
@@ -200,7 +322,8 @@ class BlockingTransactionProducer(BlockingProducer):
 
         Args:
             check: as that of `TransactionProducer`, as a function; it is called in threads of its own. One that takes
-                longer than `check_timeout_s` goes on, and its result is dropped.
+                longer than `check_timeout_s` goes on, and its result is dropped. An error, SystemExit too, means that
+                the broker asks again.
             name_servers: and the others, see `TransactionProducer`.
             group: producer group.
             topics: topics of transactions.
@@ -215,13 +338,10 @@ class BlockingTransactionProducer(BlockingProducer):
             ConfigError: an address, the group or an option is invalid.
         """
 
-        async def in_thread(message: StoredMessage) -> TransactionState:
-            return await asyncio.to_thread(check, message)
-
         producer = TransactionProducer(
             name_servers,
             group=group,
-            check=in_thread,
+            check=in_threads(check, "check"),
             topics=topics,
             checks_at_once=checks_at_once,
             check_timeout_s=check_timeout_s,
@@ -312,8 +432,8 @@ class BlockingConsumer:
             deduplicate=deduplicate,
             **options,
         )
-        self._thread = LoopThread()
-        _start(self._thread, self._consumer.start())
+        self._thread = LoopThread(self._consumer.close)
+        _start(self._thread, self._consumer.start, self._consumer.close)
 
     def receive(self, timeout_s: float | None = None) -> BlockingMessage | None:
         """Return the next message; None if there was none for `timeout_s` seconds.
@@ -321,8 +441,12 @@ class BlockingConsumer:
         Raises:
             ClosedError: the consumer was closed.
         """
-        message = self._thread.call(self._consumer.receive(timeout_s))
+        message = self._thread.call(self._consumer.receive(timeout_s), self._return)
         return BlockingMessage(message, self._thread) if message is not None else None
+
+    def _return(self, message: ReceivedMessage | None) -> None:
+        if message is not None:
+            self._consumer.return_taken(message)
 
     def __iter__(self) -> Iterator[BlockingMessage]:
         """Iterate over messages without end."""
@@ -341,7 +465,7 @@ class BlockingConsumer:
 
     def close(self) -> None:
         """Commit, leave the group, close; has no effect a second time."""
-        _finish(self._thread, self._consumer.close())
+        _finish(self._thread, self._consumer.close)
 
     def __enter__(self) -> Self:
         return self
@@ -352,19 +476,21 @@ class BlockingConsumer:
         self.close()
 
 
-def _start(thread: LoopThread, work: Coroutine[Any, Any, None]) -> None:
-    started = False
+def _start(thread: LoopThread, start: Callable[[], _Work], close: Callable[[], _Work]) -> None:
     try:
-        thread.call(work)
-        started = True
-    finally:
-        if not started:
-            thread.stop()
+        thread.call(start())
+    except BaseException:
+        _finish(thread, close)
+        raise
 
 
-def _finish(thread: LoopThread, work: Coroutine[Any, Any, None]) -> None:
+def _finish(thread: LoopThread, close: Callable[[], _Work]) -> None:
+    """Close a client and stop its thread. A copy made by `fork` has nothing to close: the connections are the other
+    process's."""
+    if thread.is_forked:
+        return
     try:
-        thread.call(work)
+        thread.call(close())
     except ClosedError:
         return
     finally:
