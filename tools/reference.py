@@ -146,7 +146,7 @@ def _while_running(config: type[BrokerConfig | NameServerConfig], key: str) -> s
     if key not in LIVE_KEYS:
         return "no"
     if key in config().config_black_list:
-        return "unless `configBlackList` names it"
+        return "file only, by `configBlackList`"
     if key not in LIVE_RANGES:
         return "yes"
     low, high = LIVE_RANGES[key]

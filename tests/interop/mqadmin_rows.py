@@ -107,9 +107,13 @@ CHAINS: tuple[tuple[Row, ...], ...] = (
         Row("clusterList", "", (r"DefaultCluster\s+broker-a\s+0\s+{a}",)),
         Row("clusterList", "-m", (r"broker-a\s+\d+\s+\d+\s+\d+\s+\d+",)),
         Row("getBrokerConfig", "-b {a}", (r"brokerName\s+=  broker-a",)),
-        Row("updateBrokerConfig", "-b {a} -k fileReservedTime -v 71", ("update broker config success, {a}",)),
+        Row("updateBrokerConfig", "-b {a} -k maxMsgsNumBatch -v 63", ("update broker config success, {a}",)),
+        Row("updateBrokerConfig", "-c DefaultCluster -k maxMsgsNumBatch -v 64", ("update broker config success, {a}",)),
         Row(
-            "updateBrokerConfig", "-c DefaultCluster -k fileReservedTime -v 72", ("update broker config success, {a}",)
+            "updateBrokerConfig",
+            "-b {a} -k fileReservedTime -v 1",
+            ("fileReservedTime: .*configBlackList",),
+            fails=True,
         ),
         Row("updateBrokerConfig", "-b {a} -k noSuchKey -v 1", ("noSuchKey: unknown setting",), fails=True),
         Row("haStatus", "-b {a}", (r"#MasterAddr\s+{a}", r"#SlaveNum\s+0"), versions=(NEW,)),

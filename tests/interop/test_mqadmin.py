@@ -175,19 +175,19 @@ def test_broker_status_tells_version_offsets_and_counts(pair: Pair, topic: str, 
 def test_broker_config_can_be_read_and_changed(pair: Pair, run: Callable[..., str]) -> None:
     address = pair.broker.address
 
-    def reserved_hours() -> str:
-        [hours] = re.findall(r"^fileReservedTime\s*=\s*(\d+)", run("getBrokerConfig", "-b", address), re.MULTILINE)
-        return str(hours)
+    def queried_at_most() -> str:
+        [number] = re.findall(r"^maxMsgsNumBatch\s*=\s*(\d+)", run("getBrokerConfig", "-b", address), re.MULTILINE)
+        return str(number)
 
     prove(
         contains("brokerName", "broker-a", "listenPort", str(pair.broker.port), "storePathRootDir"),
         [run("getBrokerConfig", "-b", address)],
         _mute,
     )
-    for hours in ("71", "72"):
-        printed = run("updateBrokerConfig", "-b", address, "-k", "fileReservedTime", "-v", hours)
+    for number in ("63", "64"):
+        printed = run("updateBrokerConfig", "-b", address, "-k", "maxMsgsNumBatch", "-v", number)
         prove(contains(f"update broker config success, {address}"), [printed], _mute)
-        assert reserved_hours() == hours
+        assert queried_at_most() == number
 
 
 def test_update_sub_group_creates_group_with_its_limit_of_retries(pair: Pair, run: Callable[..., str]) -> None:

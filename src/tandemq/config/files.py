@@ -120,10 +120,10 @@ LIVE_KEYS = frozenset(
 _NEVER_LIVE = frozenset({"brokerConfigPath", "configStorePath", "kvConfigPath", "rocketmqHome"})
 _SECOND_MS, _HOUR_MS = 1_000, 3_600_000
 LIVE_RANGES: dict[str, tuple[float, float]] = {
-    "serverChannelMaxIdleTimeMillis": (10 * _SECOND_MS, 24 * _HOUR_MS),
+    "serverChannelMaxIdleTimeMillis": (60 * _SECOND_MS, 24 * _HOUR_MS),
     "maxConnections": (1_000, 1_000_000),
     "brokerExpiry": (10 * _SECOND_MS, _HOUR_MS),
-    "registerBrokerTimeoutMills": (100, 60 * _SECOND_MS),
+    "registerBrokerTimeoutMills": (_SECOND_MS, 60 * _SECOND_MS),
     "defaultTopicQueueNums": (1, 1_024),
     "maxMessageSize": (1_024, 1 << 30),
     "maxMsgsNumBatch": (1, 1_024),
@@ -131,7 +131,7 @@ LIVE_RANGES: dict[str, tuple[float, float]] = {
     "maxTransferBytesOnMessageInMemory": (4_096, 64 << 20),
     "maxTransferCountOnMessageInMemory": (1, 10_000),
     "accessMessageInMemoryMaxRatio": (1, 100),
-    "shortPollingTimeMills": (100, 60 * _SECOND_MS),
+    "shortPollingTimeMills": (100, 10 * _SECOND_MS),
     "flushIntervalCommitLog": (10, 60 * _SECOND_MS),
     "syncFlushTimeout": (100, _HOUR_MS),
     "slaveTimeout": (100, _HOUR_MS),
@@ -153,14 +153,15 @@ LIVE_RANGES: dict[str, tuple[float, float]] = {
     "diskMaxUsedSpaceRatio": (10, 95),
     "diskSpaceCleanForciblyRatio": (0.5, 1.0),
     "diskSpaceWarningLevelRatio": (0.5, 1.0),
-    "brokerPermission": (2, 6),
+    "brokerPermission": (4, 6),
     "brokerWeight": (0, 1_000_000),
     "registerNameServerPeriod": (_SECOND_MS, 60 * _SECOND_MS),
     "maxHaTransferByteInSecond": (1 << 20, 1 << 62),
     "haSlaveFallbehindMax": (1 << 20, 1 << 40),
 }
 """Range of values accepted while the node runs. Any client that reaches the port can request a change; the range keeps
-it from locking others out or stopping the node's work. The configuration file may have values outside."""
+it from locking others out or ending deliveries: connections outlast the pause between two heartbeats, pulls are
+answered before clients stop waiting, and reading stays permitted. The configuration file may have values outside."""
 ZERO_IS_UNLIMITED = frozenset({"maxHaTransferByteInSecond"})
 
 
@@ -221,7 +222,11 @@ def changed(config: _Config, text: str) -> tuple[_Config, tuple[str, ...]]:
         if reader.keys[name] not in LIVE_KEYS:
             reader.wrong(name, "is only read at the start; change it in the configuration file and restart")
         elif reader.keys[name] in config.config_black_list:
-            reader.wrong(name, "can only be changed in the configuration file: configBlackList names it")
+            reader.wrong(
+                name,
+                "can only be changed in the configuration file: configBlackList names it; change it there and restart, "
+                "or remove it from configBlackList",
+            )
         low, high = LIVE_RANGES.get(reader.keys[name], (value, value))
         if not low <= value <= high and not (value == 0 and reader.keys[name] in ZERO_IS_UNLIMITED):
             reader.wrong(name, f"{value} is outside {low} to {high}, the range allowed while the node runs")

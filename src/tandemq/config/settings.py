@@ -16,6 +16,38 @@ MEBIBYTE = 1 << 20
 GIBIBYTE = 1 << 30
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 JAVA_INT_MAX = (1 << 31) - 1
+BROKER_BLACK_LIST = (
+    "configBlackList",
+    # What an acknowledgement promises.
+    "flushDiskType",
+    "flushIntervalCommitLog",
+    "inSyncReplicas",
+    # When files are deleted.
+    "fileReservedTime",
+    "deleteWhen",
+    "cleanResourceInterval",
+    "diskMaxUsedSpaceRatio",
+    "diskSpaceCleanForciblyRatio",
+    "diskSpaceWarningLevelRatio",
+    "cleanFileForciblyEnable",
+    # When a transaction is given up, and whether there are any.
+    "rejectTransactionMessage",
+    "transactionTimeOut",
+    "transactionCheckMax",
+    "transactionCheckInterval",
+    "transactionsMax",
+    # Whether there are timed messages, how long they last, and who may delete them.
+    "timerWheelEnable",
+    "timerMaxDelaySec",
+    "timerRollWindowSlot",
+    "timerCongestNumEachSlot",
+    "timersMax",
+    "recallMessageEnable",
+    # Which messages consumers with SQL92 expressions get.
+    "enablePropertyFilter",
+    "filterSupportRetry",
+)
+"""Default of a broker's `configBlackList`."""
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY = re.compile(r"([0-9]{1,9})([smhd])\Z")
 
@@ -179,11 +211,9 @@ class BrokerConfig(MonitoringConfig):
     untaken_bytes_max: int = _setting("untakenAnswersMax", 512 * MEBIBYTE, "bytes")
     """Memory budget for responses that peers have not read yet, on all connections. Beyond it connections that read
     nothing are closed first, slow readers last."""
-    config_black_list: tuple[str, ...] = _setting(
-        "configBlackList", ("configBlackList", "flushDiskType", "inSyncReplicas")
-    )
-    """Settings that cannot be changed while the broker runs, separated by `;`. By default those that the messages
-    of all producers rely on."""
+    config_black_list: tuple[str, ...] = _setting("configBlackList", BROKER_BLACK_LIST)
+    """Settings that cannot be changed while the broker runs, separated by `;`. By default those that can delete
+    messages, let them expire, end their delivery, or weaken what an acknowledgement promises."""
 
     # Topics and groups.
     auto_create_topic: bool = _setting("autoCreateTopicEnable", True, live=True)
@@ -446,8 +476,9 @@ class NameServerConfig(MonitoringConfig):
     untaken_bytes_max: int = _setting("untakenAnswersMax", 128 * MEBIBYTE, "bytes")
     """Memory budget for responses that peers have not read yet, on all connections. Beyond it connections that read
     nothing are closed first, slow readers last."""
-    config_black_list: tuple[str, ...] = _setting("configBlackList", ("configBlackList",))
-    """Settings that cannot be changed while the name server runs, separated by `;`."""
+    config_black_list: tuple[str, ...] = _setting("configBlackList", ("configBlackList", "brokerExpiry"))
+    """Settings that cannot be changed while the name server runs, separated by `;`. By default those that can remove
+    brokers from routes."""
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:

@@ -48,5 +48,7 @@ def run_text(run: Run, cluster: LocalCluster) -> Callable[..., str]:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Two pairs, shared by the tests of this directory; each test uses its own topics and groups."""
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), groups=2, slaves=1) as running:
+    with LocalCluster(
+        tmp_path_factory.mktemp("cluster"), groups=2, slaves=1, settings={"recallMessageEnable": "true"}
+    ) as running:
         yield running

@@ -23,10 +23,8 @@ def test_list_shows_every_broker(run_json: RunJson, cluster: LocalCluster) -> No
 def test_settings_are_shown_and_changed_while_the_broker_runs(run_json: RunJson) -> None:
     assert run_json("cluster", "broker-config", "broker-b")["brokerRole"] == "SYNC_MASTER"
     assert run_json("cluster", "broker-config", "broker-b", "--id", 1, "--get", "brokerRole") == {"brokerRole": "SLAVE"}
-    assert run_json("cluster", "broker-config", "broker-b", "--set", "fileReservedTime=47") == {
-        "fileReservedTime": "47"
-    }
-    assert run_json("cluster", "broker-config", "broker-b", "--get", "fileReservedTime") == {"fileReservedTime": "47"}
+    assert run_json("cluster", "broker-config", "broker-b", "--set", "slaveTimeout=2900") == {"slaveTimeout": "2900"}
+    assert run_json("cluster", "broker-config", "broker-b", "--get", "slaveTimeout") == {"slaveTimeout": "2900"}
 
 
 def test_unknown_broker_or_setting_is_wrong_usage(run: Run, cluster: LocalCluster) -> None:
@@ -38,3 +36,8 @@ def test_unknown_broker_or_setting_is_wrong_usage(run: Run, cluster: LocalCluste
 
 def test_setting_that_needs_a_restart_is_refused(run: Run, cluster: LocalCluster) -> None:
     run("cluster", "broker-config", "broker-a", "--set", "listenPort=1", "-n", cluster.name_servers, code=1)
+
+
+def test_setting_that_only_the_file_changes_is_refused(run: Run, cluster: LocalCluster) -> None:
+    words = ("cluster", "broker-config", "broker-a", "--set", "fileReservedTime=1", "-n", cluster.name_servers)
+    assert "can only be changed in the configuration file" in run(*words, code=1).output

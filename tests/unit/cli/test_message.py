@@ -184,9 +184,6 @@ def test_trace_says_that_lines_could_not_be_read(run: Run, run_json: RunJson, cl
 def test_message_with_a_delay_is_recalled_by_its_handle(run_json: RunJson, run: Run, cluster: LocalCluster) -> None:
     run_json("topic", "create", "Later", "--queues", 1)
     [sent] = run_json("message", "send", "Later", "x", "--delay", "1h30m")
-    words = ("message", "recall", sent["recallHandle"], "-n", cluster.name_servers)
-    assert "recallMessageEnable is false" in run(*words, code=1).output
-    run_json("cluster", "broker-config", sent["broker"], "--set", "recallMessageEnable=true")
     assert run_json("message", "recall", sent["recallHandle"]) == [{"id": sent["id"], "status": "RECALLED"}]
     [at] = run_json("message", "send", "Later", "x", "--at", "2026-01-01T00:00")
     assert "recallHandle" not in at

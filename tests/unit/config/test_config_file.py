@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -329,9 +330,9 @@ def test_name_server_properties_round_trip() -> None:
 
 
 def test_live_settings_can_be_changed() -> None:
-    after, applied = changed(BrokerConfig(), "brokerPermission=4\nfileReservedTime=24\nlistenPort=10911\n")
-    assert (after.permission, after.reserved_hours) == (4, 24)
-    assert applied == ("brokerPermission", "fileReservedTime")
+    after, applied = changed(BrokerConfig(), "brokerPermission=4\nslaveTimeout=2400\nlistenPort=10911\n")
+    assert (after.permission, after.slave_timeout_ms) == (4, 2_400)
+    assert applied == ("brokerPermission", "slaveTimeout")
     assert changed(after, as_properties(after)) == (after, ())
 
 
@@ -367,10 +368,73 @@ def test_every_live_key_is_a_setting() -> None:
 def test_pages_name_the_settings_that_change_while_running() -> None:
     page = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     changes = page.split("## Changes while running")[1]
-    assert set(re.findall(r"`([a-z]\w+)`", "\n".join(re.findall(r"^[* ] .*", changes, re.MULTILINE)))) == LIVE_KEYS
+    assert set(re.findall(r"`([a-z]\w+)`", "\n".join(re.findall(r"^\| .*", changes, re.MULTILINE)))) == LIVE_KEYS
     page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \|[^|]*\|[^|]*\| ([^|]*) \|", page, re.MULTILINE)
     assert {key for key, live in rows if live != "no"} == LIVE_KEYS
+
+
+def test_page_names_the_settings_that_only_a_file_changes_unless_it_allows_requests_to() -> None:
+    page = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+    changes = page.split("## Changes while running")[1]
+    by_request, by_file = changes.split("\nBy the file only")
+    listed = {*BrokerConfig().config_black_list, *NameServerConfig().config_black_list} & LIVE_KEYS
+    for text, keys in ((by_request, LIVE_KEYS - listed), (by_file, listed)):
+        assert set(re.findall(r"`([a-z]\w+)`", "\n".join(re.findall(r"^\| .*", text, re.MULTILINE)))) == keys
+
+
+@pytest.mark.parametrize("config", [BrokerConfig(), NameServerConfig()])
+def test_settings_on_the_black_list_are_refused_with_what_to_do(config: Any) -> None:
+    others = {"04": "05", "ASYNC_FLUSH": "SYNC_FLUSH", False: "true", True: "false", 0.85: "0.86", 0.90: "0.91"}
+    listed = {*config.config_black_list} & LIVE_KEYS
+    assert listed
+    for item in fields(config):
+        key, present = item.metadata["key"], getattr(config, item.name)
+        if key in listed:
+            other = others[present] if present in others else str(present - 1)
+            with pytest.raises(ConfigError) as refused:
+                changed(config, f"maxConnections=2000\n{key}={other}\n")
+            assert f"{key}: can only be changed in the configuration file: configBlackList" in str(refused.value)
+            assert "change it there and restart, or remove it from configBlackList" in str(refused.value)
+
+
+def test_settings_that_delete_or_end_deliveries_are_on_the_black_list() -> None:
+    """A setting added later is decided here: may anybody who reaches the port change it?"""
+    assert sorted(LIVE_KEYS - {*BrokerConfig().config_black_list, *NameServerConfig().config_black_list}) == [
+        "accessMessageInMemoryMaxRatio",
+        "autoCreateSubscriptionGroup",
+        "autoCreateTopicEnable",
+        "brokerPermission",
+        "brokerWeight",
+        "defaultQueryMaxNum",
+        "defaultTopicQueueNums",
+        "enableMixedMessageType",
+        "enableTopicMessageTypeCheck",
+        "flushConsumerOffsetInterval",
+        "flushDelayOffsetInterval",
+        "flushIntervalConsumeQueue",
+        "haSlaveFallbehindMax",
+        "longPollingEnable",
+        "maxConnections",
+        "maxHaTransferByteInSecond",
+        "maxMessageSize",
+        "maxMsgsNumBatch",
+        "maxTransferBytesOnMessageInMemory",
+        "maxTransferCountOnMessageInMemory",
+        "notifyMinBrokerIdChanged",
+        "orderMessageEnable",
+        "registerBrokerTimeoutMills",
+        "registerNameServerPeriod",
+        "serverChannelMaxIdleTimeMillis",
+        "shortPollingTimeMills",
+        "slaveReadEnable",
+        "slaveTimeout",
+        "storeReplyMessageEnable",
+        "syncFlushTimeout",
+        "timerFlushIntervalMs",
+        "traceOn",
+        "transactionMetricFlushInterval",
+    ]
 
 
 @given(st.text(max_size=120), st.sampled_from(["broker.conf", "broker.toml"]))

@@ -38,10 +38,10 @@ def test_settings_are_shown_under_rocketmqs_names_with_a_version(broker: Harness
         "ASYNC_MASTER",
         "true",
     )
-    change_settings(broker, "fileReservedTime=71")
+    change_settings(broker, "maxMsgsNumBatch=63")
     answer = broker.ask(Code.GET_BROKER_CONFIG)
     assert loads(answer.fields["version"].encode())["counter"] == 1
-    assert settings(broker)["fileReservedTime"] == "71"
+    assert settings(broker)["maxMsgsNumBatch"] == "63"
 
 
 def test_settings_that_tools_need_are_shown_although_they_cannot_be_changed(broker: Harness) -> None:
@@ -65,19 +65,23 @@ def test_settings_that_tools_need_are_shown_although_they_cannot_be_changed(brok
         (("flushDiskType=SYNC_FLUSH",), "configBlackList names it"),
         (("configBlackList=x",), "in the configuration file"),
         (("maxConnections=1",), "outside 1000 to 1000000"),
-        (("serverChannelMaxIdleTimeMillis=1",), "outside 10000 to"),
-        (("serverChannelMaxIdleTimeSeconds=1",), "outside 10000 to"),
+        (("serverChannelMaxIdleTimeMillis=59000",), "outside 60000 to"),
+        (("serverChannelMaxIdleTimeSeconds=1",), "outside 60000 to"),
         (("flushIntervalCommitLog=100000000",), "outside 10 to 60000"),
         (("maxHaTransferByteInSecond=1",), "outside 1048576 to"),
         (("diskSpaceCleanForciblyRatio=0.01",), "outside 0.5 to 1"),
-        (("brokerPermission=0",), "outside 2 to 6"),
+        (("brokerPermission=2",), "outside 4 to 6"),
+        (("registerBrokerTimeoutMills=100",), "outside 1000 to"),
+        (("shortPollingTimeMills=60000",), "outside 100 to 10000"),
+        (("diskSpaceCleanForciblyRatio=0.5",), "configBlackList names it; change it there and restart"),
+        (("maxMsgsNumBatch=63", "reserved_hours=1"), "fileReservedTime: can only be changed in the configuration file"),
         (("useServerSideResetOffset=true",), "has no effect"),
         (("filterServerNums=1",), "filter servers"),
         (("timerPrecisionMs=500",), "only read at the start"),
         (("timerMaxDelaySec=0",), "outside 1 to"),
-        (("fileReservedTime=70", "sendMessageThreadPoolNums=4"), "has no effect"),
+        (("slaveTimeout=70", "sendMessageThreadPoolNums=4"), "has no effect"),
         (("brokerConfigPath=x",), "cannot be changed"),
-        (("fileReservedTime=70", "slaveTimeout=none"), "not a whole number"),
+        (("maxMsgsNumBatch=63", "slaveTimeout=none"), "not a whole number"),
         (("fileReservedTime=70", "diskSpaceWarningLevelRatio=0.99"), "diskSpaceCleanForciblyRatio"),
     ],
 )
@@ -115,9 +119,11 @@ def test_permission_takes_effect_and_is_registered_at_name_servers(broker: Harne
     assert tables[1]["dataVersion"]["counter"] == tables[0]["dataVersion"]["counter"] + 1
     assert broker.send("Ordered").code == ResponseCode.NO_PERMISSION
 
-    change_settings(broker, "brokerPermission=2")
+    change_settings(broker, "brokerPermission=6")
     assert broker.send("Ordered").code == ResponseCode.SUCCESS
-    refused = broker.pull("Ordered")
+    write_only = broker.restart(permission=2)
+    assert write_only.send("Ordered").code == ResponseCode.SUCCESS
+    refused = write_only.pull("Ordered")
     assert refused is not None
     assert refused.code == ResponseCode.NO_PERMISSION
 
@@ -181,35 +187,37 @@ def test_changed_periods_take_effect_after_the_next_run(broker: Harness) -> None
     assert broker.disk.read("config/consumerOffset.json") is not None
 
 
-def test_retention_follows_the_setting(broker: Harness) -> None:
+def test_retention_follows_the_setting_where_the_file_allows_it(tmp_path: Path) -> None:
+    broker = Harness(tmp_path, config_black_list=())
     change_settings(broker, "fileReservedTime=1", "diskMaxUsedSpaceRatio=90", "deleteWhen=00;12")
     retention = broker.node.upkeep.retention
     assert (retention.reserved_ms, retention.used_ratio, retention.delete_hours) == (3_600_000, 0.9, frozenset({0, 12}))
 
 
 def test_changes_survive_a_restart_and_are_shown(broker: Harness, tmp_path: Path) -> None:
+    broker = broker.restart(config_black_list=())
     change_settings(broker, "fileReservedTime=71", "slaveTimeout=2000")
     change_settings(broker, "slaveTimeout=3000")
     kept = loads((tmp_path / "config" / "brokerSettings.json").read_bytes())
     assert kept == {"settings": {"fileReservedTime": {"value": "71", "insteadOf": "72"}}}
-    again = broker.restart(clean=False)
+    again = broker.restart(clean=False, config_black_list=())
     assert settings(again)["fileReservedTime"] == "71"
     assert again.node.upkeep.retention.reserved_ms == 71 * 3_600_000
     change_settings(again, "fileReservedTime=70")
-    assert settings(again.restart())["fileReservedTime"] == "70"
+    assert settings(again.restart(config_black_list=()))["fileReservedTime"] == "70"
 
 
 def test_edit_of_the_file_takes_precedence_over_an_older_change(broker: Harness) -> None:
-    change_settings(broker, "fileReservedTime=71")
-    edited = broker.restart(name_servers=("10.0.0.9:9876",), reserved_hours=48)
-    assert settings(edited)["fileReservedTime"] == "48"
+    change_settings(broker, "slaveTimeout=2000")
+    edited = broker.restart(name_servers=("10.0.0.9:9876",), slave_timeout_ms=4_000)
+    assert settings(edited)["slaveTimeout"] == "4000"
     back = edited.restart(name_servers=("10.0.0.9:9876",))
-    assert settings(back)["fileReservedTime"] == "72"
+    assert settings(back)["slaveTimeout"] == "3000"
 
 
 def test_answer_to_a_change_of_settings_waits_until_it_is_saved(broker: Harness) -> None:
     broker.run_jobs = False
-    asked = broker.send_request(Code.UPDATE_BROKER_CONFIG, None, b"fileReservedTime=71")
+    asked = broker.send_request(Code.UPDATE_BROKER_CONFIG, None, b"slaveTimeout=2000")
     assert broker.answer_to(asked) is None
     (job,) = broker.jobs
     broker.turn([], [run_job(job)])
@@ -241,8 +249,10 @@ def test_stored_change_that_is_no_longer_valid_is_dropped(tmp_path: Path, caplog
     broker.disk.replace(
         "config/brokerSettings.json",
         b'{"settings":{"maxConnections":{"value":"1","insteadOf":"50000"},'
-        b'"inSyncReplicas":{"value":"1","insteadOf":"2"},"fileReservedTime":{"value":"71","insteadOf":"72"}}}',
+        b'"inSyncReplicas":{"value":"1","insteadOf":"2"},"fileReservedTime":{"value":"1","insteadOf":"72"},'
+        b'"slaveTimeout":{"value":"2000","insteadOf":"3000"}}}',
     )
     found = settings(broker.restart(clean=False))
-    assert (found["maxConnections"], found["inSyncReplicas"], found["fileReservedTime"]) == ("50000", "2", "71")
+    assert (found["maxConnections"], found["inSyncReplicas"]) == ("50000", "2")
+    assert (found["fileReservedTime"], found["slaveTimeout"]) == ("72", "2000")
     assert "maxConnections=1, set at run time, is dropped" in caplog.text

@@ -21,7 +21,7 @@ AGAIN = ResponseCode.PULL_RETRY_IMMEDIATELY
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Harness:
-    return Harness(tmp_path, property_filter_enable=True)
+    return Harness(tmp_path, property_filter_enable=True, config_black_list=())
 
 
 def sql(broker: Harness, expression: str, offset: int = 0, **named: object) -> Command | None:
