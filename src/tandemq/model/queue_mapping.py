@@ -18,12 +18,17 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tandemq.model.java_types import Int32, Int64
+from tandemq.model.topic import topic_name_error
 
 GLOBAL_SCOPE = "__global__"
 LOGICAL_BROKER_PREFIX = "__syslo__"
 """Prefix of the broker name that clients give the logical queues of a static topic."""
 SEGMENTS_MAX = 128
 """Maximum number of segments of a logical queue; empty ones are removed from time to time."""
+OFFSET_MAX = 1 << 58
+"""Largest offset in a segment of a request: no queue has more entries, and sums of two fit into 64 bits."""
+EPOCH_MAX = 1 << 53
+"""Largest epoch in a request, so that later ones can be larger; tools use milliseconds."""
 
 
 class QueueSegment(msgspec.Struct, frozen=True, rename="camel"):
@@ -172,6 +177,33 @@ def segments_problem(segments: tuple[QueueSegment, ...]) -> str | None:
         last = older.logical(max(older.end_offset, older.start_offset))
         if 0 <= newer.logic_offset <= last:
             return f"logicOffset {newer.logic_offset} of segment {newer.gen} is not above {last} of the one before"
+    return None
+
+
+def request_problem(mapping: QueueMapping) -> str | None:
+    """Return which number of a requested mapping is outside its range; None if there is none.
+
+    Stored mappings are not checked: one that a broker accepted must not stop a start.
+    """
+    if mapping.epoch > EPOCH_MAX:
+        return f"epoch {mapping.epoch} is above {EPOCH_MAX}"
+    problem = topic_name_error(mapping.scope)
+    if problem is not None:
+        return f"scope: {problem}"
+    for number, queue in mapping.queues.items():
+        for place, segment in enumerate(queue.segments):
+            for name, value, least in (
+                ("logicOffset", segment.logic_offset, -1 if place else 0),
+                ("startOffset", segment.start_offset, 0),
+                ("endOffset", segment.end_offset, -1),
+                ("timeOfStart", segment.time_of_start, -1),
+                ("timeOfEnd", segment.time_of_end, -1),
+            ):
+                if not least <= value <= OFFSET_MAX:
+                    return (
+                        f"logical queue {number}: {name} {value} of segment {segment.gen} is outside {least} to "
+                        f"{OFFSET_MAX}"
+                    )
     return None
 
 

@@ -23,7 +23,13 @@ from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.role import CurrentRole
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.groups import Groups
-from tandemq.broker.state.topic_checks import QUEUES_MAX, SLAVE_REMARK, topic_config_problem
+from tandemq.broker.state.topic_checks import (
+    QUEUES_MAX,
+    SLAVE_REMARK,
+    reserved_name_problem,
+    system_topics,
+    topic_config_problem,
+)
 from tandemq.broker.state.topic_counts import TopicCounts
 from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.admin_requests import (
@@ -43,13 +49,7 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.group import SubscriptionGroupConfig
 from tandemq.model.text import brief
-from tandemq.model.topic import (
-    SYSTEM_TOPICS,
-    TopicConfig,
-    group_name_error,
-    reply_topic,
-    topic_name_error,
-)
+from tandemq.model.topic import TopicConfig, group_name_error, topic_name_error
 from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.store import Store
 
@@ -170,14 +170,9 @@ class AdminProcessor:
         return command.answer(ResponseCode.SUCCESS)
 
     def _topic_problem(self, config: TopicConfig) -> str | None:
-        problem = topic_name_error(config.topic_name)
+        problem = self._name_problem(config.topic_name)
         if problem is not None:
             return problem
-        if self._is_system(config.topic_name):
-            return f"The topic[{config.topic_name}] is conflict with system topic."
-        unserved = self._topics.unserved_remark(config.topic_name)
-        if unserved is not None:
-            return unserved
         present = self._topics.get(config.topic_name)
         if present is not None and config.topic_name in self._topics.mappings.table:
             queues = (present.config.read_queue_nums, present.config.write_queue_nums)
@@ -186,22 +181,16 @@ class AdminProcessor:
             return topic_config_problem(config, queues_min=0)
         return topic_config_problem(config, queues_min=1)
 
-    def _is_system(self, name: str) -> bool:
-        return name in self._system_topics() or name.startswith("rmq_sys_")
-
-    def _system_topics(self) -> set[str]:
-        config = self._current.config
-        return {*SYSTEM_TOPICS, config.cluster, config.broker_name, reply_topic(config.cluster), config.trace_topic}
+    def _name_problem(self, name: str) -> str | None:
+        problem = topic_name_error(name) or reserved_name_problem(name, self._current.config)
+        return problem or self._topics.unserved_remark(name)
 
     def _on_delete_topic(self, link: Link, command: Command, now: Now) -> Command | None:
         refusal = self._slave_refusal(command)
         if refusal is not None:
             return refusal
         name = read_fields(TopicFields, command.fields).topic
-        problem = topic_name_error(name)
-        if problem is None and self._is_system(name):
-            problem = f"The topic[{name}] is conflict with system topic."
-        problem = problem or self._topics.unserved_remark(name)
+        problem = self._name_problem(name)
         if problem is not None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=problem)
         self._answer_held_pulls(name)
@@ -234,7 +223,9 @@ class AdminProcessor:
         return command.answer(ResponseCode.SUCCESS, body=dumps(body))
 
     def _on_system_topics(self, _link: Link, command: Command, _now: Now) -> Command | None:
-        return command.answer(ResponseCode.SUCCESS, body=dumps({"topicList": sorted(self._system_topics())}))
+        return command.answer(
+            ResponseCode.SUCCESS, body=dumps({"topicList": sorted(system_topics(self._current.config))})
+        )
 
     # Groups.
 

@@ -14,7 +14,7 @@ from tandemq.broker.context import CurrentConfig, CurrentTurn
 from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.role import CurrentRole
 from tandemq.broker.state.queue_mappings import parse_mapping
-from tandemq.broker.state.topic_checks import QUEUES_MAX, SLAVE_REMARK, topic_config_problem
+from tandemq.broker.state.topic_checks import QUEUES_MAX, SLAVE_REMARK, reserved_name_problem, topic_config_problem
 from tandemq.broker.state.topics import Topics
 from tandemq.broker.static_topics.cleaning import StaticTopicCleaning
 from tandemq.codec.remoting.admin_requests import StaticTopicFields
@@ -23,9 +23,9 @@ from tandemq.codec.remoting.requests import read_fields
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.model.queue_mapping import QueueMapping
+from tandemq.model.queue_mapping import QueueMapping, request_problem
 from tandemq.model.text import brief
-from tandemq.model.topic import SYSTEM_TOPICS, TopicConfig, topic_name_error
+from tandemq.model.topic import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX, TopicConfig, topic_name_error
 from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,11 @@ class StaticTopicProcessor:
         problem = self._name_problem(fields.topic)
         if problem is not None:
             return command.answer(ResponseCode.INVALID_PARAMETER, remark=problem)
-        mapping = self._topics.mappings.merged(parse_mapping(loads(command.body), "mapping"))
+        wanted = parse_mapping(loads(command.body), "mapping")
+        problem = request_problem(wanted)
+        if problem is not None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"mapping: {problem}")
+        mapping = self._topics.mappings.merged(wanted)
         known = self._topics.get(fields.topic)
         config = TopicConfig(
             fields.topic,
@@ -94,10 +98,12 @@ class StaticTopicProcessor:
         return command.answer(ResponseCode.SUCCESS)
 
     def _name_problem(self, name: str) -> str | None:
-        problem = topic_name_error(name)
-        config = self._current.config
-        if problem is None and (name in SYSTEM_TOPICS or name in (config.cluster, config.broker_name)):
-            problem = f"The topic[{name}] is conflict with system topic."
+        problem = topic_name_error(name) or reserved_name_problem(name, self._current.config)
+        if problem is None and (name.startswith((RETRY_PREFIX, DLQ_PREFIX)) or name.endswith(f"_{REPLY_TOPIC_SUFFIX}")):
+            problem = (
+                f"topic[{name}] cannot be static: brokers store messages that are sent back, dead letters and replies "
+                "in queues of their own, which consumers of logical queues do not read; choose another name"
+            )
         return problem
 
     def _problem(self, config: TopicConfig, mapping: QueueMapping, *, is_forced: bool) -> str | None:
