@@ -377,7 +377,7 @@ cdef class SendEngine:
             properties_bytes = big_16(properties - 2)
             if properties_bytes > end - properties or properties + properties_bytes - part != <int32_t>big_32(part):
                 return 0
-            if has_timer(properties, properties_bytes):
+            if may_ask(properties, properties_bytes):
                 return 0
             longest = max(longest, properties_bytes)
             part = properties + properties_bytes
@@ -762,14 +762,22 @@ cdef class SendEngine:
         return sends
 
 
-cdef bint has_timer(Bytes data, Py_ssize_t size) noexcept:
+cdef bint may_ask(Bytes data, Py_ssize_t size) noexcept:
+    """Whether the Python code must look at a message within a batch: it asks to be delivered later, or for more."""
     cdef Bytes at = data
     cdef Bytes end = data + size
-    while end - at >= 6:
-        at = <Bytes>memchr(at, 84, end - at - 5)  # T
-        if at == NULL:
-            return False
-        if memcmp(at, b"TIMER_", 6) == 0:
+    cdef Bytes mark
+    while at < end:
+        if starts_with(at, end, b"TIMER_", 6) or starts_with(at, end, b"DELAY\x01", 6):
             return True
-        at += 1
+        if starts_with(at, end, b"TRAN_MSG\x01", 9) or starts_with(at, end, b"INNER_NUM\x01", 10):
+            return True
+        mark = <Bytes>memchr(at, 2, end - at)
+        if mark == NULL:
+            return False
+        at = mark + 1
     return False
+
+
+cdef inline bint starts_with(Bytes at, Bytes end, const char *word, Py_ssize_t size) noexcept:
+    return end - at >= size and memcmp(at, word, size) == 0

@@ -29,7 +29,7 @@ cdef inline bint is_false(Text value) noexcept:
 
 
 cdef inline bint is_unusual(Bytes name, Py_ssize_t size) noexcept:
-    """Whether the Python code must look at a property: timers, and names that brokers set."""
+    """Whether the Python code must look at a property: timers, names that brokers set, and rare requests."""
     if size >= 6 and memcmp(name, b"TIMER_", 6) == 0:
         return True
     return (
@@ -42,6 +42,8 @@ cdef inline bint is_unusual(Bytes name, Py_ssize_t size) noexcept:
         or is_named(name, size, b"REAL_QID", 8)
         or is_named(name, size, b"TRANSACTION_CHECK_TIMES", 23)
         or is_named(name, size, b"TRAN_PREPARED_QUEUE_OFFSET", 26)
+        or is_named(name, size, b"CHECK_IMMUNITY_TIME_IN_SECONDS", 30)
+        or is_named(name, size, b"INNER_NUM", 9)
     )
 
 

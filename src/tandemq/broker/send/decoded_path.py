@@ -13,6 +13,7 @@ from tandemq.broker.connections.connection import Link
 from tandemq.broker.send.half_message import as_half, is_half
 from tandemq.broker.send.refused import SendRefused
 from tandemq.broker.send.send_state import SendState, trace_fields
+from tandemq.broker.send.system_properties import delay_level, immunity_problem, may_ask, part_problem, property_problem
 from tandemq.broker.send.timed_message import add_timer_properties, requested_time
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.message_type import type_problem
@@ -28,7 +29,6 @@ from tandemq.model.command import Command
 from tandemq.model.message import (
     PRODUCER_GROUP,
     TIMER_NAMES,
-    TIMER_OUT,
     TRAN_MSG,
     TRANSACTION_MASK,
     SysFlag,
@@ -177,6 +177,7 @@ class DecodedPath:
         properties = decode_properties(fields.properties)
         waits = properties.pop("WAIT", "true").lower() != "false"
         properties.pop("__CRC32#", None)
+        _check(property_problem(properties, fields.sys_flag))
         self._check_type(topic, properties)
         half = is_half(properties, fields.reconsume_times)
         if fields.sys_flag & TRANSACTION_MASK and not half:
@@ -190,7 +191,7 @@ class DecodedPath:
         out_ms = None
         if half:
             topic, queue_id = self._as_half(topic, queue_id, properties, now.wall_ms)
-        elif _delay_level(properties):
+        elif delay_level(properties):
             topic, queue_id = self.redirect_delayed(topic, queue_id, properties)
         elif (out_ms := requested_time(properties, state.config, now.wall_ms)) is not None:
             topic, queue_id = self.as_timed(topic, queue_id, properties, out_ms, now.wall_ms)
@@ -249,8 +250,9 @@ class DecodedPath:
             raise SendRefused(
                 ResponseCode.MESSAGE_ILLEGAL, f"a transactional message needs its producer group, in {PRODUCER_GROUP}"
             )
-        if _delay_level(properties) or not TIMER_NAMES.isdisjoint(properties):
+        if delay_level(properties) or not TIMER_NAMES.isdisjoint(properties):
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, "a transactional message may not be delayed")
+        _check(immunity_problem(properties))
         as_half(properties, topic.config.topic_name, queue_id)
         _check_room(properties | state.common_properties, CHECKED_BYTES_MAX, "a half message")
         return self._own_topic(HALF_TOPIC, wall_ms), 0
@@ -276,7 +278,7 @@ class DecodedPath:
 
         In the second case the properties get the topic and queue that the message is delivered to later.
         """
-        level = _delay_level(properties)
+        level = delay_level(properties)
         delay_topic = self._state.topics.get(SCHEDULE_TOPIC)
         if not level or delay_topic is None or not self._state.store.config.delays_ms:
             return topic, queue_id
@@ -294,7 +296,8 @@ class DecodedPath:
         state = self._state
         common = decode_properties(fields.properties)
         waits = common.pop("WAIT", "true").lower() != "false"
-        if _delay_level(common) or fields.topic.startswith(RETRY_PREFIX):
+        _check(property_problem(common, fields.sys_flag))
+        if delay_level(common) or fields.topic.startswith(RETRY_PREFIX):
             raise SendRefused(
                 ResponseCode.MESSAGE_ILLEGAL, "a batch may not be delayed and may not go to a retry topic"
             )
@@ -317,8 +320,9 @@ class DecodedPath:
         for part in parts:
             if state.config.message_type_check:
                 self._check_type(topic, common | decode_properties(part.properties.decode("utf-8", "replace")))
-            if out_ms is None and b"TIMER_" in part.properties:
-                _refuse_timed(decode_properties(part.properties.decode("utf-8", "replace")))
+            if may_ask(part.properties):
+                asked = decode_properties(part.properties.decode("utf-8", "replace"))
+                _check(part_problem(asked, is_timed=out_ms is not None))
         # A batch lies in one file. Besides its body, a message needs at most 113 bytes, shared properties and topic.
         state.store.log.reserve(len(command.body) + len(parts) * (113 + len(shared) + len(topic.encoded)))
         first = queue.next_offset
@@ -383,6 +387,12 @@ def read_send_fields(command: Command) -> SendFields:
     return SendFields(*(getattr(first, name) for name in SendFields.__struct_fields__))
 
 
+def _check(problem: str | None) -> None:
+    """Refuse a message with a problem, if there is one."""
+    if problem is not None:
+        raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, problem)
+
+
 def _check_room(properties: dict[str, str], added_bytes: int, kind: str) -> None:
     """Refuse a message whose properties leave no room for those that a broker adds to such ones later."""
     size = len(encode_properties(properties).encode()) + CRC_PROPERTY_BYTES + added_bytes
@@ -391,23 +401,3 @@ def _check_room(properties: dict[str, str], added_bytes: int, kind: str) -> None
             ResponseCode.MESSAGE_ILLEGAL,
             f"the properties take {size} bytes with those of {kind}, at most {PROPERTIES_BYTES_MAX} fit",
         )
-
-
-def _refuse_timed(properties: dict[str, str]) -> None:
-    """Refuse a batch with a message that has a time of its own, which would otherwise be delivered at once.
-
-    The time of a batch is a property of the batch. A delay level takes precedence over a time.
-
-    Source: RocketMQ HookUtils.checkIfTimerMessage.
-    """
-    if TIMER_OUT not in properties and not TIMER_NAMES.isdisjoint(properties) and not _delay_level(properties):
-        raise SendRefused(
-            ResponseCode.MESSAGE_ILLEGAL,
-            f"a message within a batch may not have a time of its own ({', '.join(sorted(TIMER_NAMES))}); "
-            "send it alone, or give the time to the batch",
-        )
-
-
-def _delay_level(properties: dict[str, str]) -> int:
-    level = properties.get("DELAY", "")
-    return int(level) if level.isdecimal() and level.isascii() and len(level) < 10 else 0

@@ -73,7 +73,7 @@ class HalfMessage(NamedTuple):
     @property
     def immunity_ms(self) -> int | None:
         """Age at which the first check is due, as the producer asks for; None if it does not."""
-        seconds = _number(self.message.properties.get(IMMUNITY, ""))
+        seconds = _number(self.message.properties.get(IMMUNITY, "").removeprefix("+"))
         return None if seconds is None else seconds * 1000
 
     @property

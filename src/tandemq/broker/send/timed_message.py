@@ -19,8 +19,11 @@ from tandemq.model.message import (
     TIMER_DELAY_SEC,
     TIMER_DELETE,
     TIMER_DELIVER_MS,
+    TIMER_DEQUEUED,
+    TIMER_ENQUEUED,
     TIMER_NAMES,
     TIMER_OUT,
+    TIMER_ROLLS,
 )
 
 PRECISIONS_MS = (1000, 500, 200, 100)
@@ -85,6 +88,8 @@ def _illegal(reason: str) -> SendRefused:
 
 def add_timer_properties(properties: dict[str, str], out_ms: int, topic: str, queue_id: int) -> None:
     """Add the properties of a timed message, for a message to a topic and queue."""
+    for name in (TIMER_ROLLS, TIMER_ENQUEUED, TIMER_DEQUEUED):  # of an earlier delivery, or made up by the producer
+        properties.pop(name, None)
     properties[TIMER_OUT] = str(out_ms)
     properties[REAL_TOPIC] = topic
     properties[REAL_QID] = str(queue_id)

@@ -217,6 +217,9 @@ def test_unusual_properties(*, is_binary: bool) -> None:
         "03",
         "18",
         "19",
+        "+4",
+        "4x",
+        "99999999999",
         "-1",
         "3",
         " ",
@@ -252,6 +255,8 @@ def test_unusual_properties(*, is_binary: bool) -> None:
         "a",
         "é",
         "PGROUP",
+        "INNER_NUM",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS",
     )
     for name in names:
         frames = [send(1, properties=f"{name}\x01{value}\x02", binary=is_binary) for value in values]

@@ -338,8 +338,8 @@ def test_delayed_message_is_delivered_at_its_time_and_never_before(tmp_path: Pat
     assert "DELAY" not in message.properties
 
 
-@pytest.mark.parametrize("level", ["0", "-1", "", "x", "1.5"])
-def test_invalid_delay_level_means_no_delay(tmp_path: Path, level: str) -> None:
+@pytest.mark.parametrize("level", ["0", "-1", ""])
+def test_delay_level_below_one_means_no_delay(tmp_path: Path, level: str) -> None:
     broker = Harness(tmp_path)
     assert broker.send("TopicA", b"now", DELAY=level).code == OK
     assert stored(broker, "TopicA") == [b"now"]
