@@ -13,7 +13,12 @@ from tandemq.broker.timers.service import TimedMessages
 from tandemq.telemetry.families import PAUSE_EVERY, Batch, Distribution, counter, gauge, histogram, single
 
 BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
-WAITING = gauge("rocketmq_timing_messages", "Timed messages that wait for their time.", "topic", *LOCAL_LABELS)
+WAITING = gauge(
+    "rocketmq_timing_messages",
+    "Timed messages that wait for their time; recalled ones count until then.",
+    "topic",
+    *LOCAL_LABELS,
+)
 SNAPSHOT = gauge(
     "rocketmq_timer_message_snapshot",
     "Timed messages by the time until they are due: at most timer_bound_s, but more than the bound before.",

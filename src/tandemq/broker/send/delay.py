@@ -37,7 +37,7 @@ from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.damage_table import LOST, WAITS, Damages
 from tandemq.broker.state.persistence import Saver
 from tandemq.broker.state.schedule import Schedule
-from tandemq.broker.state.topics import Topic, Topics, internal_topic
+from tandemq.broker.state.topics import Topics
 from tandemq.codec.record.record import Record, decode_message
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import DiskFailed, DiskFull, ProtocolError, StoreError
@@ -429,10 +429,7 @@ class DelayedMessages:
         queue_id = properties.get("REAL_QID", "0")
         if not queue_id.isdecimal():
             raise ProtocolError(f"REAL_QID={queue_id:.32} is no number of a queue")
-        name = properties.get("REAL_TOPIC", "")
-        topic = self._topics.create_internal(name, 1, now.wall_ms)
-        if topic is None:  # it was deleted, and there is no room for it: its queue gets the message all the same
-            topic = Topic(internal_topic(name, 1))
+        topic = self._send.later_topic(properties.get("REAL_TOPIC", ""), "delay", now)
         self._store.put(
             self._topics.queue(topic, int(queue_id)),
             body=body,

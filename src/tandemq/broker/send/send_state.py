@@ -3,20 +3,24 @@
 `SendPath` is this state with both ways on top of it.
 """
 
+import logging
 from collections.abc import Mapping
 from random import Random
 from typing import NamedTuple, Protocol
 
+from tandemq.boundary import Now
 from tandemq.broker.send.dead_letters import DeadLetters
-from tandemq.broker.state.topics import Topics
+from tandemq.broker.state.topics import Topic, Topics, internal_topic
 from tandemq.config.settings import BrokerConfig
 from tandemq.engine import Ack, EndedHalf, TimedSend
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import CLUSTER, MSG_REGION, REAL_TOPIC, TIMER_DELETE, TRACE_ON
 from tandemq.model.topic import Permission
+from tandemq.refusals import Refusals
 from tandemq.storage.log.commit_log import AppendMessageResult
 from tandemq.storage.store import Store
 
+log = logging.getLogger(__name__)
 _WRITE = int(Permission.WRITE)
 _NO_LIMIT = 1 << 40
 
@@ -75,6 +79,8 @@ class SendState:
         self.bytes = 0
         """Bytes of their bodies."""
         self.dead_letters = DeadLetters()
+        self._without_topic = Refusals()
+        """Messages delivered later whose topics do not exist, by topic."""
         self.halves: list[StoredHalf] = []
         """Half messages of this turn; the owner takes them with the commit."""
         self.half_refusal: str | None = None
@@ -90,6 +96,26 @@ class SendState:
         """Whether messages are stored with the properties that clients need for their traces."""
         self.common_properties = {CLUSTER: config.cluster}
         """Properties that this broker sets in every message."""
+
+    def later_topic(self, name: str, kind: str, now: Now) -> Topic:
+        """Return the topic of a message that was accepted earlier: a delayed or timed one, or one of a transaction.
+
+        A topic that does not exist is not created again. The message is stored in its queue, which no route names: it
+        is there once the topic exists, as after a takeover by a broker that has not copied a new topic yet.
+        """
+        topic = self.topics.get(name)
+        if topic is not None:
+            return topic
+        times = self._without_topic.note(name, now.mono_ms)
+        if times:
+            log.warning(
+                "%s: topic=%.255s does not exist: messages=%d are stored in its queues, where consumers find them only "
+                "if it is created again",
+                kind,
+                name,
+                times,
+            )
+        return Topic(internal_topic(name, 1))
 
     def note_half(self, stored: AppendMessageResult, topic: str) -> None:
         """Note a half message that was appended, for a message to a topic."""

@@ -35,7 +35,7 @@ class TopicCounts:
         self._is_dirty = True
 
     def topic_removed(self, topic: str, wall_ms: int) -> None:
-        """Forget a deleted topic; its messages that still wait stay counted, and create it again."""
+        """Forget a deleted topic; its messages that still wait stay counted until they are due."""
         if self._counts.get(topic) == 0:
             del self._counts[topic]
             self.changed(wall_ms)

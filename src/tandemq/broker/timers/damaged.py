@@ -150,8 +150,8 @@ class DamagedTimers:
                 del self._times[out_ms]
         for queue_offset, head, is_new in self._restored:
             table.restore(queue_offset, head.out_ms, head.topic, is_delete=head.is_delete)
-            if is_new:
-                table.count(head.topic, -1 if head.is_delete else 1)
+            if is_new and not head.is_delete:
+                table.count(head.topic, 1)
         self.failed()
 
     def failed(self) -> None:

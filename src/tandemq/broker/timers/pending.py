@@ -73,7 +73,7 @@ class PendingTimers:
         self.topics: list[str] = []
         """Topics by their numbers in slots."""
         self.counts: dict[str, int] = {}
-        """Number of messages by topic, less that of delete requests, which may name messages that do not wait."""
+        """Number of messages by topic. A delete request changes none: only at its time it shows what it removes."""
         self.seen = 0
         """Queue offset behind the last message that was added."""
 
@@ -104,7 +104,6 @@ class PendingTimers:
             if is_delete:
                 slot.deletes.append(queue_offset)
                 slot.delete_topics.append(number)
-                counts[topic] = counts.get(topic, 0) - 1
             else:
                 slot.messages.append(queue_offset)
                 slot.message_topics.append(number)
@@ -173,13 +172,11 @@ class PendingTimers:
     def take(self, out_ms: int, messages: int, *, with_deletes: bool) -> None:
         """Remove the first messages of a slot, and its delete requests if asked; an empty slot goes.
 
-        Its delete requests are not counted any more; of its messages that is left to the caller.
+        The count of the messages is left to the caller.
         """
         slot = self.slots[out_ms]
         del slot.messages[:messages], slot.message_topics[:messages]
         if with_deletes:
-            for number in slot.delete_topics:
-                self.count(self.topics[number], 1)
             slot.deletes, slot.delete_topics = array("q"), array("I")
         if not len(slot):
             del self.slots[out_ms]

@@ -20,7 +20,7 @@ from tandemq.broker.role import CurrentRole, Mastership
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.send.timed_message import precision_ms, rounded_down
 from tandemq.broker.state.schedule import Schedule
-from tandemq.broker.state.topics import Topic, Topics, internal_topic
+from tandemq.broker.state.topics import Topics
 from tandemq.broker.timers.damaged import DamagedTimers
 from tandemq.broker.timers.done_writer import DoneWriter
 from tandemq.broker.timers.java_files import JavaFiles
@@ -294,14 +294,15 @@ class TimedMessages:
         turn, head = self._turn, copy.head
         enqueued_ms = rounded_down(head.store_ms, self.precision_ms)
         properties = copy.properties + b"%b\x01%d\x02%b\x01%d\x02" % (_ENQUEUED, enqueued_ms, _DEQUEUED, now.wall_ms)
-        topic = self._topics.create_internal(head.topic, 1, now.wall_ms) or Topic(internal_topic(head.topic, 1))
+        topic = self._send.later_topic(head.topic, "timers", now)
         try:
             self._put(self._topics.queue(topic, copy.queue_id), copy, properties, now)
         except RecordTooLarge as error:
             log.error("timers: the message at log offset %d cannot be delivered: %s", copy.log_offset, error)
         turn.note_over(queue_offset, head.out_ms)
         turn.topics.append(head.topic)
-        self.metrics.dequeued(head)
+        if self._topics.get(head.topic) is not None:
+            self.metrics.dequeued(head)
 
     def _put(self, queue: ConsumeQueue, copy: TimedCopy, properties: bytes, now: Now) -> AppendMessageResult:
         return self._store.put(
@@ -394,6 +395,8 @@ class TimedMessages:
         self._turn = _Turn()
         if turn.slots or turn.over or turn.rolled or self.damaged.has_changes:
             self._apply(table, turn)
+            for topic in {topic for topic in turn.topics if self._topics.get(topic) is None}:
+                self.metrics.topic_removed(topic, now.wall_ms)
             self.metrics.changed(now.wall_ms)
         self._done.committed()
         if timed:

@@ -102,9 +102,7 @@ class TransactionProcessor:
             except RecordTooLarge as error:
                 return command.answer(ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
             end = log_offset + size
-            self._transactions.metrics.note_commit(half.topic, half.message.born_ms, now.wall_ms)
-        else:
-            self._transactions.metrics.note_rollback(half.topic)
+        self._transactions.count_end(half.topic, half.message.born_ms, now.wall_ms, is_commit=outcome == _COMMIT)
         self._transactions.note_end(current)
         self._acknowledge(link, command, end)
         return None

@@ -108,6 +108,8 @@ class Transactions:
         """Ends of this turn: queue offset of the newest copy, and whether the transaction was given up."""
         self._unnoted: list[int] = []
         """Those without op record yet."""
+        self._of_no_topic: set[str] = set()
+        """Topics of ends of this turn that do not exist."""
         self._copies: list[_Copy] = []
         self._committed: list[int] = []
         """Half messages whose messages were found in the log, and without op record: a crash took it."""
@@ -222,6 +224,8 @@ class Transactions:
                 self._ask(copy)
         for queue_offset, is_given_up in self._ended.items():
             table.end(queue_offset, is_given_up=is_given_up)
+        for topic in self._of_no_topic:
+            self.metrics.topic_removed(topic, now.wall_ms)
         if halves or self._ended:
             self.metrics.changed(now.wall_ms)
             self._limit(table)
@@ -240,6 +244,7 @@ class Transactions:
     def _clear_turn(self) -> None:
         self._copies.clear()
         self._ended.clear()
+        self._of_no_topic.clear()
         self._unnoted.clear()
         self._written_ops.clear()
 
@@ -277,6 +282,15 @@ class Transactions:
         self._ended[queue_offset] = is_given_up
         self._unnoted.append(queue_offset)
 
+    def count_end(self, topic: str, born_ms: int, wall_ms: int, *, is_commit: bool) -> None:
+        """Count an end by a producer in the metrics of the message's topic, unless that was deleted."""
+        if self._topics.get(topic) is None:
+            self._of_no_topic.add(topic)
+        elif is_commit:
+            self.metrics.note_commit(topic, born_ms, wall_ms)
+        else:
+            self.metrics.note_rollback(topic)
+
     def may_end(self) -> bool:
         """Whether the table holds, and this broker ends transactions now."""
         role = self._role
@@ -291,10 +305,7 @@ class Transactions:
         """Take the ends of transactions whose messages the engine has appended; `_ended` has them."""
         for queue_offset, topic, born_ms, is_commit in ends:
             self._unnoted.append(queue_offset)
-            if is_commit:
-                self.metrics.note_commit(topic, born_ms, wall_ms)
-            else:
-                self.metrics.note_rollback(topic)
+            self.count_end(topic, born_ms, wall_ms, is_commit=is_commit)
 
     def commit(self, half: HalfMessage, current: int, now: Now) -> AppendMessageResult:
         """Append the message of a half message to its topic; it names the newest copy, at queue offset `current`.
@@ -305,7 +316,7 @@ class Transactions:
         assert self.table is not None, "asked when the table is loaded"
         message, newest = half.message, self.table.entries.get(current)
         properties = half.properties
-        topic, queue_id = self._topic(half.topic, now), half.queue_id
+        topic, queue_id = self._send.later_topic(half.topic, "transactions", now), half.queue_id
         topic, queue_id = self._send.decoded.redirect_delayed(topic, queue_id, properties)
         sys_flag = message.sys_flag & ~(_V6_MASK | TRANSACTION_MASK) | SysFlag.TRANSACTION_COMMIT
         return self._store.put(
@@ -323,7 +334,7 @@ class Transactions:
         )
 
     def _topic(self, name: str, now: Now) -> Topic:
-        """Return a topic, created if it does not exist; without room for it, its queue gets the message anyway."""
+        """Return one of the broker's own topics, created if it does not exist; without room it is not entered."""
         return self._topics.create_internal(name, 1, now.wall_ms) or Topic(internal_topic(name, 1))
 
     def _write_op(self, offsets: list[int], now: Now, *, is_copied: bool) -> None:

@@ -327,10 +327,28 @@ def test_count_is_right_after_recalls_that_are_repeated_or_name_nothing(tmp_path
     for out_ms in (start_ms + 5_000, start_ms + 8_000):
         for name in ("TopicA+K", "TopicA+K", "TopicA+none"):
             timed(broker, b"-", UNIQ_KEY="R", TIMER_DELIVER_MS=str(out_ms), TIMER_DEL_UNIQKEY=name)
-    broker.now = Now(broker.now.mono_ms + 12_000, start_ms + 12_000)
+    broker.pass_time(2_000)
+    assert broker.node.timers.metrics.by_topic() == {"TopicA": 1}
+    broker.now = Now(broker.now.mono_ms + 10_000, start_ms + 12_000)
     broker.pass_time(SECOND)
     assert broker.node.timers.table is not None
     assert (bodies(broker), waiting(broker), broker.node.timers.table.counts["TopicA"]) == ([], 0, 0)
+
+
+@spec("S02")
+def test_repeated_recalls_of_one_message_do_not_hide_those_that_wait(tmp_path: Path) -> None:
+    broker = ready(tmp_path, recall_enable=True)
+    handle, *_ = [timed(broker, UNIQ_KEY=key, TIMER_DELAY_SEC="5").fields["recallHandle"] for key in "ABCD"]
+    for _ in range(4):
+        assert recall(broker, handle).code == OK
+    broker.pass_time(2_000)
+    assert broker.node.timers.metrics.by_topic() == {"TopicA": 4}  # the recalled one counts until its time
+    assert load_table(broker.disk, "timermetrics")["timingCount"]["TopicA"]["count"] == 4
+    again = broker.restart(clean=False)
+    again.pass_time(2_000)
+    assert again.node.timers.metrics.by_topic() == {"TopicA": 4}
+    again.pass_time(5_000)
+    assert (len(bodies(again)), again.node.timers.metrics.by_topic()) == (3, {})
 
 
 def test_counts_are_kept_by_topic(tmp_path: Path) -> None:
@@ -341,10 +359,10 @@ def test_counts_are_kept_by_topic(tmp_path: Path) -> None:
     timed(broker, UNIQ_KEY="x", TIMER_DELAY_SEC="60", TIMER_DEL_UNIQKEY="TopicA+A")
     timed(broker, UNIQ_KEY="y", TIMER_DELAY_SEC="2", TIMER_DEL_UNIQKEY="TopicA+unknown")
     broker.pass_time(1_000)
-    assert broker.node.timers.metrics.by_topic() == {"TopicA": 1, "TopicB": 1}
+    assert broker.node.timers.metrics.by_topic() == {"TopicA": 3, "TopicB": 1}
     broker.pass_time(3_000)
     counts = load_table(broker.disk, "timermetrics")["timingCount"]
-    assert {topic: entry["count"] for topic, entry in counts.items()} == {"TopicA": 2, "TopicB": 1}
+    assert {topic: entry["count"] for topic, entry in counts.items()} == {"TopicA": 3, "TopicB": 1}
     assert broker.json(RequestCode.GET_TIMER_METRICS)["timingCount"].keys() == {"TopicA", "TopicB"}
     broker.pass_time(60_000)
     assert broker.node.timers.metrics.by_topic() == {}
