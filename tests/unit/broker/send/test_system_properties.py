@@ -44,11 +44,12 @@ def test_delay_that_is_no_level_is_refused(broker: Harness, level: str) -> None:
     answer = broker.send("TopicA", b"x", DELAY=level)
     assert (answer.code, "DELAY" in (answer.remark or "")) == (ILLEGAL, True)
     for topic in ("TopicA", "%RETRY%group"):
-        fields = send_fields(topic, 0, {"DELAY": level})
-        assert broker.ask(RequestCode.SEND_MESSAGE_V2, fields, b"x").code == ILLEGAL
+        delayed = send_fields(topic, 0, {"DELAY": level})
+        assert broker.ask(RequestCode.SEND_MESSAGE_V2, delayed, b"x").code == ILLEGAL
     assert send_batch(broker, {}, {"DELAY": level}).code == ILLEGAL
     assert send_batch(broker, {"DELAY": level}).code == ILLEGAL
-    oneway = Command(RequestCode.SEND_MESSAGE_V2, 9, FLAG_ONEWAY, fields=send_fields("TopicA", 0, {"DELAY": level}))
+    fields = {name: str(value) for name, value in send_fields("TopicA", 0, {"DELAY": level}).items()}
+    oneway = Command(RequestCode.SEND_MESSAGE_V2, 9, FLAG_ONEWAY, fields=fields)
     broker.turn([(CLIENT, encode_command(oneway))])
     assert records(broker) == before
 
