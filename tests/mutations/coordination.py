@@ -89,7 +89,7 @@ MUTATIONS = (
         follower.RecordFollower,
         "_may_lead",
         lambda _: True,
-        first_seed=2410,
+        first_seed=315,
     ),
     Mutation(
         "a group is founded again without its absent members", founding.Founding, "_existed_before", lambda *_: False
@@ -102,5 +102,5 @@ MUTATIONS = (
     ),
     Mutation("a takeover does not wait for silence", takeover.Takeover, "_is_silent", lambda *_: True, first_seed=29),
     Mutation("the live node is ignored", takeover.Takeover, "_suspects", _live_ignored(takeover.Takeover._suspects)),
-    Mutation("members not in sync are candidates", takeover, "may_become_master", lambda **_: True, first_seed=693),
+    Mutation("members not in sync are candidates", takeover, "may_become_master", lambda **_: True, first_seed=95),
 )

@@ -13,6 +13,7 @@ permission     what the record allows                 slave_consume  when the sl
 registry/      the registry: nodes and records in them
     interface      operations, outcomes, session events (tandemq.registry, which the shells know too)
     records        the table of nodes, and the JSON records in them
+    lineage        whether a record continues one that was seen
     transition     which changes of a group's configuration are safe
     tree           a registry as a plain object: inside the name server, and under simulation
     embedded       the broker's connection to the registry of a name server
@@ -26,6 +27,7 @@ member/        one broker's part in its group, top first
     handover       planned handovers                            takeover    in place of a failed holder
     service        stage and permissions                        diagnosis   problems with the registry
     founding       a missing record                             outputs     effects, own writes
+    older_record   an older copy of the record
     held_lease     the member's lease                           facts       configuration, log, peers
     orders         settings, effects, results
 """

@@ -185,7 +185,11 @@ def _check_transition(
         return str(error), None
     before = _config_of(group.broker_name, node)
     refusal = objection(state, _living(do, group), before, group.config)
-    return (str(refusal), None) if refusal is not None else ("", with_reset_in_sync(state, before, group.config))
+    return (
+        (str(refusal), None)
+        if refusal is not None
+        else ("", with_reset_in_sync(state, record.version, before, group.config))
+    )
 
 
 def _config_of(broker_name: str, node: NodeFound | None) -> GroupConfig | None:

@@ -6,8 +6,10 @@
     batch    | payload bytes 4 | CRC-32 of the payload 4 | payload: a JSON list of changes |      big endian
 
 One batch is written at a time and made durable by one fdatasync before the next is written. So after a crash only the
-last batch can be torn: it was never acknowledged, and is truncated. Damage before it is not the result of a crash: it
-is reported.
+last batch can be torn: it was never acknowledged, and is truncated, with a warning: a journal that something else has
+cut looks the same. Damage before it is not the result of a crash: it is refused. A journal that is cut between two
+batches, or replaced by an older copy, looks whole; brokers then find that their groups' records are older than what
+they have seen.
 
 A journal that exceeds `JOURNAL_BYTES_MAX` is folded into a snapshot, and a new one begins. A crash in between
 leaves the old snapshot with the old journal, or the new snapshot with a journal that is empty or missing.
@@ -15,6 +17,7 @@ leaves the old snapshot with the old journal, or the new snapshot with a journal
 Owner: the registry host. Source: docs/internals/failover.md, "The registry in a name server".
 """
 
+import logging
 import struct
 from zlib import crc32
 
@@ -28,7 +31,17 @@ SNAPSHOT = "registry.snapshot"
 JOURNAL = "registry.journal-"
 JOURNAL_BYTES_MAX = 1 << 20
 _HEAD = struct.Struct(">II")
-_HINT = "restore it from a backup, or delete all files registry.* to begin without sessions and groups"
+_HINT = (
+    "delete all files registry.* to begin empty, and publish the configurations again (tandemq ha config apply): each "
+    "group creates its record again when all its members are connected, and loses nothing. Or restore the files from "
+    "a backup: members that have seen a newer record than the backup's then serve no client until tandemq ha "
+    "force-master, which shows what is lost, has chosen the member whose log counts"
+)
+_LOSS = (
+    "Brokers that have seen a newer record of their group than the registry now has serve no client, and tandemq ha "
+    "status says why"
+)
+_log = logging.getLogger(__name__)
 
 
 class _Snapshot(msgspec.Struct, rename="camel"):
@@ -59,6 +72,10 @@ class Journal:
         self._number = self._load_snapshot(tree)
         name = self._name()
         if not self._disk.exists(name):
+            if self._number > 1:
+                _log.warning(
+                    "registry: %s is missing: changes since %s was written are lost. %s", name, SNAPSHOT, _LOSS
+                )
             self._disk.replace(name, b"")
         self._file = self._disk.open(name)
         self.end = self._replay(tree, self._disk.read(name) or b"")
@@ -86,6 +103,15 @@ class Journal:
             payload = _batch_at(data, at)
             if payload is None:
                 self._check_torn(data, at)
+                _log.warning(
+                    "registry: %s ends with an incomplete batch: %d bytes from byte %d on are removed. After a crash "
+                    "that is the batch which was being written, and nothing is lost. If the file was cut, changes are "
+                    "missing. %s",
+                    self._name(),
+                    len(data) - at,
+                    at,
+                    _LOSS,
+                )
                 return at
             try:
                 tree.restore(msgspec.json.decode(payload, type=list[Change]))

@@ -17,7 +17,7 @@ from tandemq.coordination.member.orders import (
     PermissionChanged,
 )
 from tandemq.coordination.registry.interface import RegistryRequest
-from tandemq.coordination.registry.records import Mode
+from tandemq.coordination.registry.records import GroupState, Mode
 from tests.unit.coordination.client import RegistryClient
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ class Node:
         """Stored on its disk."""
         self.held = (0, 0)
         """Stored on its disk."""
+        self.seen: GroupState | None = None
+        """Stored on its disk."""
         self.epochs: list[tuple[int, int]] = []
         self.offset = 0
         self.member: MemberMachine | None = None
@@ -119,6 +121,7 @@ class Node:
             log_epoch=epoch,
             is_log_whole=self.is_whole,
             held=self.held,
+            seen=self.seen,
         )
         self.registry = RegistryClient(world, self)
         self.after_input()
@@ -128,7 +131,7 @@ class Node:
     def crash(self) -> None:
         if self.member is None:
             return
-        self.is_whole, self.held = self.member.is_log_whole, self.member.held
+        self.is_whole, self.held, self.seen = self.member.is_log_whole, self.member.held, self.member.seen
         self.member, registry, self.registry = None, self.registry, None
         assert registry is not None
         if registry.connection is not None:

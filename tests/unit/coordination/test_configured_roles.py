@@ -58,7 +58,8 @@ def test_any_member_can_be_the_configured_master(master: int) -> None:
     world = group(3, master)
     world.nodes[master].crash()
     assert world.run_until(lambda: world.record.mode is GroupMode.SLAVE_CONSUME, 8_000)
-    assert len(world.readers()) == 1 and world.writers() == []
+    assert world.run_until(lambda: len(world.readers()) == 1, 500)
+    assert world.writers() == []
     world.nodes[master].start()
     assert world.run_until(lambda: is_served(world, master), 10_000)
 

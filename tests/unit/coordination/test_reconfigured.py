@@ -59,7 +59,7 @@ def test_removed_member_does_not_count_while_the_record_still_names_it() -> None
     world = group(Mode.ELECT, 3)
     assert member_of(world, 1).in_sync_count == 3
     without(world, 3)
-    assert world.run_until(lambda: member_of(world, 1).own_of(3) is None, 1_000)
+    assert world.step_until(lambda: member_of(world, 1).own_of(3) is None, 1_000)
     assert 3 in world.record.in_sync
     assert member_of(world, 1).in_sync_count == 2
     assert 3 in member_of(world, 1).must_ack

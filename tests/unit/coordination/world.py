@@ -25,7 +25,7 @@ from tandemq.coordination.registry.records import (
     state_path,
     state_to_json,
 )
-from tandemq.coordination.registry.tree import Tree
+from tandemq.coordination.registry.tree import Change, Tree
 from tests.unit.coordination.node import CLUSTER, GROUP, Node
 
 UNDISTURBED_MS = 6_000
@@ -199,6 +199,17 @@ class World:
         self.tree.execute(self.admin, Create(config_path(CLUSTER, GROUP), config_to_json(self.config)))
         if state is not None:
             self.tree.execute(self.admin, Create(state_path(CLUSTER, GROUP), state_to_json(state)))
+        self.start_registry()
+
+    def copy_registry(self) -> list[Change]:
+        """A backup of the registry's data: nodes and sessions."""
+        return self.tree.snapshot()
+
+    def restore_registry(self, copy: list[Change]) -> None:
+        """The registry's data are replaced by an older copy."""
+        self.stop_registry()
+        self.tree = Tree()
+        self.tree.restore(copy)
         self.start_registry()
 
     def cut_link(self, one: int, other: int) -> None:

@@ -42,6 +42,32 @@ def test_batches_are_replayed_and_a_torn_end_is_truncated_at_every_byte() -> Non
     assert seen == set(range(5))
 
 
+def test_incomplete_end_and_missing_journal_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    disk = SimDisk(Random(1))
+    journal = Journal(disk)
+    tree = journal.load()
+    grow(journal, tree, 3)
+    name = f"{JOURNAL}1"
+    whole = disk.read(name)
+    assert whole is not None
+    Journal(disk).load()
+    assert not caplog.records, "a whole journal"
+    disk.replace(name, whole[: len(whole) // 2])
+    again = Journal(disk)
+    again.load()
+    (record,) = caplog.records
+    assert f"{name} ends with an incomplete batch: {len(whole) // 2 - again.end} bytes from byte {again.end} on" in (
+        record.getMessage()
+    )
+    assert "If the file was cut, changes are missing. Brokers that have seen a newer record" in record.getMessage()
+    caplog.clear()
+    again.fold(tree)
+    disk.remove(f"{JOURNAL}2")
+    Journal(disk).load()
+    (record,) = caplog.records
+    assert f"{JOURNAL}2 is missing: changes since registry.snapshot was written are lost" in record.getMessage()
+
+
 def test_damage_before_the_last_batch_is_refused_and_not_truncated() -> None:
     disk = SimDisk(Random(1))
     journal = Journal(disk)
@@ -62,7 +88,7 @@ def test_damage_before_the_last_batch_is_refused_and_not_truncated() -> None:
 def test_damaged_snapshot_is_refused(content: bytes) -> None:
     disk = SimDisk(Random(1))
     disk.replace(SNAPSHOT, content)
-    with pytest.raises(StoreDamaged, match=r"registry.snapshot.*restore it from a backup"):
+    with pytest.raises(StoreDamaged, match=r"registry.snapshot.*members that have seen a newer record"):
         Journal(disk).load()
 
 

@@ -1,6 +1,7 @@
 """What a member of a group keeps about itself on the disk.
 
-    config/failover.json    whether the log is whole, or may lack something that was acknowledged
+    config/failover.json    whether the log is whole, or may lack something that was acknowledged; the newest record of
+                            the group that was seen
     config/timeline.json    the last changes of its role, for operators
 
 Source: docs/internals/failover.md, "A broker and its member".
@@ -11,7 +12,8 @@ from typing import Any
 
 from tandemq.boundary import Disk, Now
 from tandemq.broker.state.persistence import Saver
-from tandemq.errors import StoreError
+from tandemq.coordination.registry.records import GroupState, state_from_fields, state_to_fields
+from tandemq.errors import ConfigError, StoreDamaged, StoreError
 from tandemq.storage.json_tables import load_table, save_table
 from tandemq.storage.recovery import clear_loss_flag
 
@@ -33,6 +35,8 @@ class FailoverJournal:
             saver: writes the timeline.
             has_messages: whether the log has any; without a note an empty log is not known to be whole.
             may_have_lost: whether the last stop may have lost bytes of the log.
+        Raises:
+            StoreDamaged: a file cannot be read.
         """
         self._disk = disk
         self._saver = saver
@@ -43,28 +47,35 @@ class FailoverJournal:
         held = saved.get("held", [0, 0])
         self.held: tuple[int, int] = (int(held[0]), int(held[1]))
         """Epoch and version of the last record by which this broker served clients."""
-        self._noted: tuple[bool, tuple[int, int]] | None = None
+        self.seen = _record_of(saved)
+        """The newest record of the group that this broker has seen; None: none is known."""
+        self._noted: tuple[bool, tuple[int, int], GroupState | None] | None = None
         self._is_failing = False
         """Whether the disk did not take the note."""
         self.timeline: list[dict[str, Any]] = list(load_table(disk, TIMELINE_FILE).get("entries", []))
         """When (calendar ms), in which epoch, what; oldest first."""
 
-    def note(self, *, is_whole: bool, held: tuple[int, int], is_elect: bool) -> None:
-        """Save whether the log is whole, and which record this broker served by, before another member can know of it.
-        A failure is tried again each turn."""
-        if (is_whole, held) == self._noted:
+    def note(self, *, is_whole: bool, held: tuple[int, int], seen: GroupState | None, is_elect: bool) -> None:
+        """Save whether the log is whole, which record this broker served by, and the newest one that it has seen,
+        before it acts by them. A failure is tried again each turn."""
+        if (is_whole, held, seen) == self._noted:
             return
+        table: dict[str, Any] = {"isLogWhole": is_whole, "held": list(held)}
+        if seen is not None:
+            table["seen"] = state_to_fields(seen)
         try:
-            save_table(self._disk, FILE, {"isLogWhole": is_whole, "held": list(held)})
-            self._noted, self._is_failing = (is_whole, held), False
+            save_table(self._disk, FILE, table)
+            self._noted, self._is_failing = (is_whole, held, seen), False
             if is_elect:
                 clear_loss_flag(self._disk)
         except StoreError as error:
             if not self._is_failing:
                 log.error(
-                    "failover: it cannot be noted that the log is%s whole and that this broker served by record %s: %s",
+                    "failover: it cannot be noted that the log is%s whole, that this broker served by record %s, and "
+                    "that it has seen epoch %d: %s",
                     "" if is_whole else " not",
                     held,
+                    0 if seen is None else seen.epoch,
                     error,
                 )
             self._is_failing = True
@@ -74,3 +85,22 @@ class FailoverJournal:
         log.warning("failover: epoch=%d mono_ms=%d %s", epoch, at_ms, text)
         self.timeline = [*self.timeline[1 - TIMELINE_MAX :], {"ms": now.wall_ms, "epoch": epoch, "text": text}]
         self._saver.later(TIMELINE_FILE, lambda: {"entries": self.timeline}, is_awaited=False)
+
+
+def _record_of(saved: dict[str, Any]) -> GroupState | None:
+    """Return the record in the file; None if it has none, as one of an earlier version.
+
+    Raises:
+        StoreDamaged: the record is malformed.
+    """
+    fields = saved.get("seen")
+    if fields is None:
+        return None
+    what = f"config/{FILE}: seen"
+    try:
+        if not isinstance(fields, dict):
+            raise ConfigError(f"{what} must be a JSON object")
+        return state_from_fields(what, fields)
+    except ConfigError as error:
+        hint = "delete the field, if the registry's data are as new as when this broker stopped"
+        raise StoreDamaged(str(error), hint=hint) from error

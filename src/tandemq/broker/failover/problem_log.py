@@ -40,7 +40,8 @@ class ProblemLog:
             self._found, self._since_ms = found, now.mono_ms
         if found == self._logged or now.mono_ms - self._since_ms < member.timing.session_ms * 3 // 2:
             return
-        log.warning("failover: %s %s", "trouble:" if found else "over:", found or self._logged)
+        level = logging.ERROR if found and member.is_record_older else logging.WARNING
+        log.log(level, "failover: %s %s", "trouble:" if found else "over:", found or self._logged)
         self._logged = found
 
     def compare_role(self, master: int, *, is_master: bool) -> None:

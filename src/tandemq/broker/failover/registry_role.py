@@ -153,6 +153,7 @@ class RegistryRole(BrokerRole):
             log_epoch=self._replication.log_epoch,
             is_log_whole=self._journal.was_whole,
             held=self._journal.held,
+            seen=self._journal.seen,
         )
         self._pull.slave_reads.choice = GroupSlaves(self._member, self._replication)
         self._note_log()
@@ -303,7 +304,7 @@ class RegistryRole(BrokerRole):
 
     def _note_log(self) -> None:
         member = self.member
-        self._journal.note(is_whole=member.is_log_whole, held=member.held, is_elect=self.is_elect)
+        self._journal.note(is_whole=member.is_log_whole, held=member.held, seen=member.seen, is_elect=self.is_elect)
 
     def _record(self, now: Now, text: str, epoch: int | None = None, *, at_ms: int | None = None) -> None:
         self._journal.add(now, self.epoch if epoch is None else epoch, text, now.mono_ms if at_ms is None else at_ms)

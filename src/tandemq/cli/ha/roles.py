@@ -144,6 +144,8 @@ def force_master(
 ) -> None:
     """Force a member to serve in place of one that is lost for good, although messages may be lost.
 
+    Also decides which member's log counts when the registry has an older record than members have seen.
+
     First shows what may be lost or delivered twice. Make sure that the other broker is stopped, not only unreachable.
     """
     group = _group(broker, addresses, name_servers, registry)

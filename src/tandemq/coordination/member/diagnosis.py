@@ -6,17 +6,21 @@ Shown by `tandemq ha status` and logged. Source: docs/guides/operations.md, "Reg
 from tandemq.coordination.member.facts import Membership
 from tandemq.coordination.member.founding import Founding
 from tandemq.coordination.member.held_lease import HeldLease
+from tandemq.coordination.member.older_record import OlderRecord
 from tandemq.coordination.registry.view import RegistryView
 
 
 class Diagnosis:
     """Finds problems in what a member has read from the registry."""
 
-    def __init__(self, view: RegistryView, membership: Membership, founding: Founding, lease: HeldLease) -> None:
+    def __init__(
+        self, view: RegistryView, membership: Membership, founding: Founding, older: OlderRecord, lease: HeldLease
+    ) -> None:
         """Reads these parts, changes none."""
         self._view = view
         self._membership = membership
         self._founding = founding
+        self._older = older
         self._lease = lease
 
     def problem(self, now_ms: int) -> str:
@@ -25,7 +29,7 @@ class Diagnosis:
         A registry that does not answer at all is not reported here: see `RegistryView.is_up`.
         """
         view = self._view
-        found = [self._changed_mode(), self._no_member(), view.problem, self._founding.reason]
+        found = [self._changed_mode(), self._no_member(), view.problem, self._founding.reason, self._older.reason()]
         if view.is_elsewhere:
             found.append("wait until that session expires, or stop the other process")
         session_ms = self._lease.timing.session_ms
@@ -35,6 +39,10 @@ class Diagnosis:
                 "check its load, its disk and the network"
             )
         return "; ".join(text for text in found if text)
+
+    def why_unclaimed(self) -> str:
+        """Return why a broker that the record names does not serve, for a reason that other members have reported."""
+        return self._older.reason()
 
     def why_unread(self) -> str:
         """Return why a broker in stage UNREAD serves no clients; "" if there is no special reason."""

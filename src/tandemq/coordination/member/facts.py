@@ -153,3 +153,12 @@ def member_with_longer_log(view: RegistryView, membership: Membership, log: LogS
     }
     best = max(found, key=found.__getitem__, default=None)
     return best if best is not None and found[best] > (log.epoch, log.end) else None
+
+
+def next_epoch(view: RegistryView, log: LogState) -> int:
+    """Return an epoch above all that this broker and the live members have seen."""
+    epochs = [log.epoch, view.last_epoch, *(one.epoch for one in (view.state, view.refused) if one is not None)]
+    for record in (view.live or {}).values():
+        if record is not None:
+            epochs += [record.epoch, 0 if record.seen is None else record.seen.epoch]
+    return max(epochs) + 1

@@ -10,6 +10,7 @@ from tandemq.coordination.in_sync import InSync
 from tandemq.coordination.member.facts import LogState, Membership, PeerTable
 from tandemq.coordination.member.handover import Handover
 from tandemq.coordination.member.held_lease import HeldLease
+from tandemq.coordination.member.older_record import OlderRecord
 from tandemq.coordination.member.orders import BecomeMaster, BecomeSlave, MemberStage
 from tandemq.coordination.member.outputs import EffectQueue
 from tandemq.coordination.member.service import ServiceState
@@ -26,6 +27,8 @@ class _Assignment(NamedTuple):
     master: int
     mode: GroupMode
     reader: int
+    restorations: int
+    """Of the registry's data: see `RegistryView`."""
 
 
 class RecordFollower:
@@ -43,6 +46,7 @@ class RecordFollower:
         effects: EffectQueue,
         takeover: Takeover,
         handover: Handover,
+        older: OlderRecord,
     ) -> None:
         """No record has been read."""
         self._view = view
@@ -55,6 +59,7 @@ class RecordFollower:
         self._effects = effects
         self._takeover = takeover
         self._handover = handover
+        self._older = older
         self._followed_epoch: int | None = None
         self._followed: _Assignment | None = None
         """The assignment this member acts by; None while it is in no record."""
@@ -67,7 +72,7 @@ class RecordFollower:
         if state is None or self._membership.own is None:
             self._leave(state, now)
             return
-        assignment = _Assignment(state.epoch, state.master, state.mode, state.reader)
+        assignment = _Assignment(state.epoch, state.master, state.mode, state.reader, self._view.restorations)
         if assignment != self._followed:
             is_new_epoch = state.epoch != self._followed_epoch
             self._membership.note_master(state.master)
@@ -87,7 +92,9 @@ class RecordFollower:
         if state is None:  # else connections and copies of this epoch count again when it is a member again
             self._followed_epoch = None
         self._handover.over()
-        why = "the group's record is lost" if state is None else "this broker is not in the group's configuration"
+        why = "this broker is not in the group's configuration"
+        if state is None:
+            why = "the group's record is lost" if self._view.refused is None else "the group's record is an older copy"
         self._service.become(MemberStage.UNREAD, why, now)
 
     def _enter(self, state: GroupState, now: Now, *, is_new_epoch: bool) -> None:
@@ -122,6 +129,8 @@ class RecordFollower:
 
     def _may_lead(self) -> bool:
         """Whether the log has all that the group's can have; while that is open the record is written unchanged too."""
+        if self._older.witnesses():
+            return False
         return not self._membership.is_elect or self._log.is_whole or self._log.is_loss_accepted
 
     def assign_role(self) -> None:

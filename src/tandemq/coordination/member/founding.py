@@ -4,6 +4,7 @@
       ├─ no member ever followed one ─► the configured master creates it, with epoch 1
       └─ some member did: it was lost
            ├─ all members are connected and wait ─► the one with the longest log creates it, with a higher epoch
+           ├─ but have seen records that parted  ─► only an operator can decide which log counts
            └─ an operator's force-master         ─► the named broker creates it at once
 
 A waiting member serves no clients and grants no lease, and its live node says so. When all of them wait, no broker
@@ -16,9 +17,10 @@ Owner: the member. Source: docs/internals/failover.md, "When the registry loses 
 
 from tandemq.boundary import Now
 from tandemq.coordination.election import rank_of
-from tandemq.coordination.member.facts import LogState, Membership, member_with_longer_log
+from tandemq.coordination.member.facts import LogState, Membership, member_with_longer_log, next_epoch
 from tandemq.coordination.member.orders import CommandResult
 from tandemq.coordination.member.outputs import RegistryWriter
+from tandemq.coordination.registry.lineage import is_one_history
 from tandemq.coordination.registry.records import NOBODY, GroupConfig, GroupMode, GroupState, LiveBroker, Mode
 from tandemq.coordination.registry.view import RegistryView
 
@@ -63,7 +65,13 @@ class Founding:
             self._wait_for(away)
         else:
             found = {number: record for number, record in others.items() if record is not None}
-            if self._new_master(config, found) == own_id:
+            if not self._is_one_history(found):
+                self.reason = (
+                    "the registry has lost the group's record, and its members have seen records that do not continue "
+                    "each other: some served by an older copy of the registry's data. Choose the member whose log "
+                    "counts with tandemq ha force-master, which shows what is lost"
+                )
+            elif self._new_master(config, found) == own_id:
                 self._create_again(found, "all members are connected", now)
 
     def _wait_for(self, away: list[int]) -> None:
@@ -73,6 +81,11 @@ class Founding:
             f"seen that, missing: broker {listed}; if that broker is gone for good, tandemq ha force-master creates it "
             "with the log of the named broker"
         )
+
+    def _is_one_history(self, others: dict[int, LiveBroker]) -> bool:
+        """Whether the newest record that any member has seen continues those of all others."""
+        seen = [self._view.seen, *(record.seen for record in others.values())]
+        return is_one_history([one for one in seen if one is not None])
 
     def force(self, *, is_preview: bool) -> CommandResult:
         """Carry out an operator's order to create the record with this broker's log; a preview changes nothing."""
@@ -117,11 +130,11 @@ class Founding:
 
     def _create_again(self, others: dict[int, LiveBroker], why: str, now: Now) -> None:
         membership, own_id = self._membership, self._membership.id
-        epochs = [self._log.epoch, self._view.last_epoch, *(record.epoch for record in others.values())]
-        state = GroupState(max(epochs) + 1, own_id, (own_id,), GroupMode.NORMAL, own_id)
+        epoch = next_epoch(self._view, self._log)
+        state = GroupState(epoch, own_id, (own_id,), GroupMode.NORMAL, own_id)
         if membership.mode is Mode.SLAVE_CONSUME and (reader := self._last_reader(others)) is not None:
             in_sync = tuple(sorted((own_id, reader)))
-            state = GroupState(max(epochs) + 1, own_id, in_sync, GroupMode.SLAVE_CONSUME, reader)
+            state = GroupState(epoch, own_id, in_sync, GroupMode.SLAVE_CONSUME, reader)
         # No member has more, or the operator accepted the loss.
         longer = member_with_longer_log(self._view, membership, self._log, without=NOBODY)
         self._log.is_loss_accepted = membership.is_elect or self._is_forced or longer is None

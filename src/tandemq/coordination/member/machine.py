@@ -7,6 +7,7 @@
 Every input ends with one round of decisions, in a fixed order:
 
     RecordFollower    the stage that the record gives this member        Founding    a missing record
+    OlderRecord       an older copy of the record
     Takeover          a failed holder                                    Handover    orderly handovers
     RecordProposals   claims and in-sync changes                         RecordFollower.assign_role
     ServiceState      what clients may do until when
@@ -34,6 +35,7 @@ from tandemq.coordination.member.founding import Founding
 from tandemq.coordination.member.handover import Handover
 from tandemq.coordination.member.heartbeats import HeartbeatExchange
 from tandemq.coordination.member.held_lease import HeldLease
+from tandemq.coordination.member.older_record import OlderRecord
 from tandemq.coordination.member.orders import (
     CommandResult,
     Effect,
@@ -48,7 +50,7 @@ from tandemq.coordination.member.service import ServiceState
 from tandemq.coordination.member.status import status_of
 from tandemq.coordination.member.takeover import Takeover
 from tandemq.coordination.registry.interface import Confirmed, RegistryEvent, SessionLost, SessionUp
-from tandemq.coordination.registry.records import GroupMember, Mode
+from tandemq.coordination.registry.records import GroupMember, GroupState, Mode
 from tandemq.coordination.registry.view import RegistryView
 
 ROUND_MS = 250
@@ -67,6 +69,7 @@ class MemberMachine:
         log_epoch: int,
         is_log_whole: bool,
         held: tuple[int, int] = (0, 0),
+        seen: GroupState | None = None,
     ) -> None:
         """A broker that has just recovered its store.
 
@@ -77,10 +80,10 @@ class MemberMachine:
             log_epoch: last epoch in its epoch table, 0 if it is empty.
             is_log_whole: False if the log may lack bytes that were reported or acknowledged (the machine crashed, the
                 store is empty or another one); the broker then becomes master only after it has copied them again.
-            held: the last value of the property of that name, saved by the broker.
+            held, seen: the last values of the properties of these names, saved by the broker.
         """
         self.id = settings.broker_id
-        self.view = view = RegistryView(settings.cluster, settings.broker_name, settings.broker_id)
+        self.view = view = RegistryView(settings.cluster, settings.broker_name, settings.broker_id, seen)
         self._membership = membership = Membership(settings, view)
         self._log = log = LogState(log_end, log_epoch, held, is_whole=is_log_whole)
         self._peers = peers = PeerTable(now.mono_ms)
@@ -89,16 +92,17 @@ class MemberMachine:
         self._effects = effects = EffectQueue(view)
         self._writer = writer = RegistryWriter(settings, view, log)
         self._founding = founding = Founding(view, membership, log, writer)
-        self._diagnosis = diagnosis = Diagnosis(view, membership, founding, lease)
+        self._older = older = OlderRecord(view, membership, log, lease, writer, effects)
+        self._diagnosis = diagnosis = Diagnosis(view, membership, founding, older, lease)
         self._service = service = ServiceState(view, membership, log, lease, diagnosis, effects, now)
-        self._takeover = takeover = Takeover(view, membership, log, peers, lease, writer, effects)
+        self._takeover = takeover = Takeover(view, membership, log, peers, lease, writer, effects, older)
         self._handover = handover = Handover(view, membership, log, peers, service, writer, effects)
         self._heartbeats = HeartbeatExchange(self.id, view, log, peers, lease, in_sync, handover)
         self._proposals = RecordProposals(
             view, membership, log, peers, lease, in_sync, service, writer, founding, handover
         )
         self._follower = RecordFollower(
-            view, membership, log, peers, lease, in_sync, service, effects, takeover, handover
+            view, membership, log, peers, lease, in_sync, service, effects, takeover, handover, older
         )
         self._decided_ms = now.mono_ms
         writer.publish_live_node()
@@ -167,6 +171,17 @@ class MemberMachine:
         """Epoch and version of the last record that named this member the holder. To be saved before it serves: if the
         registry loses the record, the last holder is known by it."""
         return self._log.held
+
+    @property
+    def seen(self) -> GroupState | None:
+        """The newest record of the group that this broker has seen. To be saved before it acts by it: after a restart a
+        record that does not continue this one is an older copy, and is refused."""
+        return self.view.seen
+
+    @property
+    def is_record_older(self) -> bool:
+        """Whether this broker, or another live member, has seen a record that the registry's does not continue."""
+        return self._older.is_found
 
     @property
     def is_loss_accepted(self) -> bool:
@@ -331,7 +346,9 @@ class MemberMachine:
     def force_master(self, now: Now, *, is_preview: bool = False) -> CommandResult:
         """Carry out an operator's order that this broker serves although messages may be lost or delivered again (F30).
         A preview only states what may be lost."""
-        if self.stage is MemberStage.CLAIMING and not self._log.is_whole:
+        if self._older.is_mine:
+            result = self._older.force(now, is_preview=is_preview)
+        elif self.stage is MemberStage.CLAIMING and not self._log.is_whole:
             self._log.is_loss_accepted |= not is_preview
             result = CommandResult(True, True, f"what broker {self.id} lost of its log stays lost")
         elif self.own is not None and self.view.is_record_missing:
@@ -374,6 +391,7 @@ class MemberMachine:
         self._peers.watch(self.view, self._in_sync.decided, now)
         self._follower.follow(now)
         self._founding.tick(now)
+        self._older.tick(now)
         self._takeover.tick(now)
         self._handover.tick(now)
         self._proposals.tick(now)

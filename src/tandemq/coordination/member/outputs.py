@@ -8,6 +8,7 @@ from dataclasses import replace
 from tandemq.boundary import Now
 from tandemq.coordination.member.facts import LogState
 from tandemq.coordination.member.orders import CommandDone, Effect, MemberSettings, Note
+from tandemq.coordination.registry.lineage import with_change
 from tandemq.coordination.registry.records import GroupState, LiveBroker
 from tandemq.coordination.registry.view import RegistryView
 
@@ -51,10 +52,19 @@ class RegistryWriter:
         self._view = view
         self._log = log
 
-    def propose(self, state: GroupState, reason: str, now: Now) -> None:
-        """Write the record by compare-and-set. The present record is written unchanged, `reason` included."""
-        if state is not self._view.state:
+    def propose(self, state: GroupState, reason: str, now: Now, *, is_founding: bool = False) -> None:
+        """Write the record by compare-and-set. The present record is written unchanged, `reason` included.
+
+        `is_founding`: it replaces whatever members have seen of earlier epochs; so does a record without a present one.
+        """
+        present = self._view.state
+        if state is not present:
+            if is_founding or present is None:
+                state = replace(state, founded=state.epoch, changes=())
+            else:
+                state = replace(state, founded=present.founded, changes=present.changes)
             state = replace(state, reason=reason, since_ms=now.wall_ms, by=self._settings.broker_id)
+            state = with_change(state, self._view.version + 1)
         self._view.propose(state)
 
     def publish_live_node(self) -> None:
@@ -69,5 +79,6 @@ class RegistryWriter:
                 log.end,
                 self._view.is_record_missing,
                 log.held,
+                self._view.seen,
             )
         )

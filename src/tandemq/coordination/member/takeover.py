@@ -11,8 +11,9 @@ from tandemq.boundary import Now
 from tandemq.coordination.election import may_become_master, rank_of
 from tandemq.coordination.lease import NEVER, drift_of
 from tandemq.coordination.liveness import AbsenceChecks
-from tandemq.coordination.member.facts import LogState, Membership, PeerTable, member_with_longer_log
+from tandemq.coordination.member.facts import LogState, Membership, PeerTable, member_with_longer_log, next_epoch
 from tandemq.coordination.member.held_lease import HeldLease
+from tandemq.coordination.member.older_record import OlderRecord
 from tandemq.coordination.member.orders import CommandResult
 from tandemq.coordination.member.outputs import EffectQueue, RegistryWriter
 from tandemq.coordination.permission import holder_of
@@ -33,6 +34,7 @@ class Takeover:
         lease: HeldLease,
         writer: RegistryWriter,
         effects: EffectQueue,
+        older: OlderRecord,
     ) -> None:
         """Nothing is suspected."""
         self._view = view
@@ -42,6 +44,7 @@ class Takeover:
         self._lease = lease
         self._writer = writer
         self._effects = effects
+        self._older = older
         self.checks = AbsenceChecks()
         self._forced_until_ms: int | None = None
         self._published_ms = NEVER
@@ -130,6 +133,8 @@ class Takeover:
         failed = self._failed_for(state, is_forced=self.is_forced)
         if any(one in view.live or not self._is_silent(one, now) for one in failed):
             return ()
+        if not self.is_forced and self._older.witnesses():
+            return ()
         return failed if failed and self._is_eligible(state, failed[0], now) else ()
 
     def _failed_for(self, state: GroupState, *, is_forced: bool) -> tuple[int, ...]:
@@ -189,9 +194,10 @@ class Takeover:
         assert state is not None, "suspected without a record"
         how = "by an operator's order" if self.is_forced else f"missing in {self.checks.count} checks"
         self.checks.reset()
-        if self._membership.is_elect or (self.is_forced and self._is_promotion(state)):
+        is_founding = self.is_forced and bool(self._older.witnesses())
+        if is_founding or self._membership.is_elect or (self.is_forced and self._is_promotion(state)):
             self._log.is_loss_accepted |= self.is_forced
-            epoch = max(state.epoch, self._log.epoch) + 1
+            epoch = next_epoch(self._view, self._log) if is_founding else max(state.epoch, self._log.epoch) + 1
             new = GroupState(epoch, own_id, (own_id,), GroupMode.NORMAL, own_id)
             reason = f"broker {own_id} follows {', '.join(map(str, failed))}, {how}"
         elif state.mode is GroupMode.NORMAL:
@@ -200,14 +206,14 @@ class Takeover:
         else:
             new = replace(state, mode=GroupMode.NORMAL, reader=state.master)
             reason = f"broker {own_id} takes reading back from {holder} without its offsets, {how}"
-        self._writer.propose(new, reason, now)
+        self._writer.propose(new, reason, now, is_founding=is_founding)
 
     def _possible_loss(self, state: GroupState, now: Now) -> str:
         """State what a forced takeover may lose, for the operator."""
         own_id, reader, holder = self._membership.id, holder_of(state), state.master
-        again = ""
+        again = self._older.loss_text()
         if reader not in (own_id, state.master):
-            again = (
+            again += (
                 f"offsets committed at broker {reader} that did not reach this broker are lost, so their messages are "
                 "delivered again; "
             )

@@ -139,6 +139,11 @@ class GroupState:
     """Reason of the last change, for operators."""
     by: int = NOBODY
     """Id of the broker that made the last change; NOBODY for an operator's tool."""
+    founded: int = 0
+    """The epoch that replaced whatever members had seen of earlier ones: the first one, one that all members agreed on
+    after the record was lost, or an operator's decision. 0: not known, written by an earlier version."""
+    changes: tuple[tuple[int, int], ...] = ()
+    """The last changes since `founded`, oldest first: version of the node and calendar time; see `lineage`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +163,8 @@ class LiveBroker:
     """Whether it waits for a missing record of the group; until then it serves no clients."""
     held: tuple[int, int] = (0, 0)
     """Epoch and version of the last record by which it served clients; of the last holder they are highest."""
+    seen: GroupState | None = None
+    """The newest record that it has seen; None: it has seen none, or is of an earlier version."""
 
 
 # Paths.
@@ -320,18 +327,23 @@ def _member(what: str, entry: Any) -> GroupMember:
 
 def state_to_json(state: GroupState) -> bytes:
     """Encode the record of a `state` node."""
-    return _encode(
-        {
-            "epoch": state.epoch,
-            "master": state.master,
-            "inSync": sorted(state.in_sync),
-            "mode": state.mode.value,
-            "reader": state.reader,
-            "since": state.since_ms,
-            "reason": state.reason,
-            "by": state.by,
-        }
-    )
+    return _encode(state_to_fields(state))
+
+
+def state_to_fields(state: GroupState) -> dict[str, Any]:
+    """Return a group's record as a JSON object."""
+    return {
+        "epoch": state.epoch,
+        "master": state.master,
+        "inSync": sorted(state.in_sync),
+        "mode": state.mode.value,
+        "reader": state.reader,
+        "since": state.since_ms,
+        "reason": state.reason,
+        "by": state.by,
+        "founded": state.founded,
+        "changes": state.changes,
+    }
 
 
 def state_from_json(broker_name: str, data: bytes) -> GroupState:
@@ -341,7 +353,15 @@ def state_from_json(broker_name: str, data: bytes) -> GroupState:
         ConfigError: it is malformed.
     """
     what = f"the state of group {broker_name}"
-    fields = _decode(what, data)
+    return state_from_fields(what, _decode(what, data))
+
+
+def state_from_fields(what: str, fields: dict[str, Any]) -> GroupState:
+    """Return a group's record from its JSON object.
+
+    Raises:
+        ConfigError: it is malformed; the text begins with `what`.
+    """
     in_sync = fields.get("inSync")
     if not isinstance(in_sync, list) or not all(isinstance(i, int) and not isinstance(i, bool) for i in in_sync):
         raise ConfigError(f"{what}: inSync must be a list of broker ids")
@@ -354,7 +374,17 @@ def state_from_json(broker_name: str, data: bytes) -> GroupState:
         since_ms=_integer(what, fields, "since"),
         reason=_text(what, fields, "reason"),
         by=_integer(what, fields, "by"),
+        founded=_integer(what, {"founded": 0} | fields, "founded"),
+        changes=_changes(what, fields),
     )
+
+
+def _changes(what: str, fields: dict[str, Any]) -> tuple[tuple[int, int], ...]:
+    """Decode the field, which earlier versions do not write."""
+    value = fields.get("changes", [])
+    if not isinstance(value, list):
+        raise ConfigError(f"{what}: changes must be a list, not {value!r:.64}")
+    return tuple(_pair(what, "a change", one) for one in value)
 
 
 def live_to_json(live: LiveBroker) -> bytes:
@@ -368,6 +398,7 @@ def live_to_json(live: LiveBroker) -> bytes:
             "logEnd": live.log_end,
             "waiting": live.is_waiting,
             "held": list(live.held),
+            "seen": None if live.seen is None else state_to_fields(live.seen),
         }
     )
 
@@ -380,6 +411,9 @@ def live_from_json(data: bytes) -> LiveBroker:
     """
     what = "a live broker"
     fields = _decode(what, data)
+    seen = fields.get("seen")  # not written by earlier versions
+    if seen is not None and not isinstance(seen, dict):
+        raise ConfigError(f"{what}: seen must be a JSON object, not {seen!r:.64}")
     return LiveBroker(
         _integer(what, fields, "brokerId"),
         _text(what, fields, "address"),
@@ -387,15 +421,14 @@ def live_from_json(data: bytes) -> LiveBroker:
         _integer(what, fields, "epoch"),
         _integer(what, fields, "logEnd"),
         fields.get("waiting") is True,
-        _held(what, fields),
+        _pair(what, "held", fields.get("held", [0, 0])),
+        None if seen is None else state_from_fields(f"{what}: seen", seen),
     )
 
 
-def _held(what: str, fields: dict[str, Any]) -> tuple[int, int]:
-    """Decode the field, which earlier versions do not write."""
-    value = fields.get("held", [0, 0])
+def _pair(what: str, key: str, value: Any) -> tuple[int, int]:
     if not isinstance(value, list) or len(value) != 2 or not all(type(part) is int for part in value):
-        raise ConfigError(f"{what}: held must be a list of two integers, not {value!r:.64}")
+        raise ConfigError(f"{what}: {key} must be a list of two integers, not {value!r:.64}")
     return value[0], value[1]
 
 

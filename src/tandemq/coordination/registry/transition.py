@@ -15,6 +15,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
+from tandemq.coordination.registry.lineage import with_change
 from tandemq.coordination.registry.records import NOBODY, GroupConfig, GroupMode, GroupState, Mode
 
 MASTER_ID = 0
@@ -74,8 +75,10 @@ def removal_objection(live: Collection[int]) -> Objection:
     )
 
 
-def with_reset_in_sync(state: GroupState, before: GroupConfig | None, after: GroupConfig) -> GroupState | None:
-    """Return the record to write before the new configuration; None if it needs no change.
+def with_reset_in_sync(
+    state: GroupState, version: int, before: GroupConfig | None, after: GroupConfig
+) -> GroupState | None:
+    """Return the record to write before the new configuration; None if it needs no change. `version`: of its node.
 
     A member that the previous mode counted as in sync may lack acknowledged messages, and must not be elected.
     """
@@ -87,4 +90,5 @@ def with_reset_in_sync(state: GroupState, before: GroupConfig | None, after: Gro
         return None
     if state.master == NOBODY or state.in_sync == (state.master,):
         return None
-    return replace(state, in_sync=(state.master,), reason=f"mode {after.mode.value} is configured", by=NOBODY)
+    new = replace(state, in_sync=(state.master,), reason=f"mode {after.mode.value} is configured", by=NOBODY)
+    return with_change(new, version + 1)

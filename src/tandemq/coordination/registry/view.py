@@ -11,8 +11,11 @@ which the first write can no longer succeed. Until then `pending` is the state t
                         │ └───Unknown──► read ─ newer version ─► idle (the state that was read)
                         │                 └─ same version ─► written unchanged ─ Done, or as above
 
+A record that does not continue the newest one that this broker has seen, before a restart too, is *refused*: an older
+copy of the registry's data was restored. Then there is no `state` until a record is read that does.
+
 Owner: one `MemberMachine`, which reads the fields after every event. Independent of roles.
-Source: docs/internals/failover.md, "The registry".
+Source: docs/internals/failover.md, "The registry", "When the registry has an older record".
 """
 
 from collections.abc import Iterable
@@ -41,6 +44,7 @@ from tandemq.coordination.registry.interface import (
     Unknown,
     Write,
 )
+from tandemq.coordination.registry.lineage import continues
 from tandemq.coordination.registry.records import (
     GroupConfig,
     GroupState,
@@ -73,13 +77,15 @@ class Pending:
     """Expected version."""
     is_undecided: bool = False
     """Whether its outcome was Unknown."""
+    token: int = 0
+    """Of its last request; answers to earlier ones decide nothing."""
 
 
 class RegistryView:
     """Nodes of one group, across sessions."""
 
-    def __init__(self, cluster: str, broker_name: str, broker_id: int) -> None:
-        """Create a view that has read nothing."""
+    def __init__(self, cluster: str, broker_name: str, broker_id: int, seen: GroupState | None = None) -> None:
+        """Create a view that has read nothing. `seen`: the newest record that was seen before a restart."""
         self._cluster, self._name, self._broker_id = cluster, broker_name, broker_id
         self._config_path = config_path(cluster, broker_name)
         self._state_path = state_path(cluster, broker_name)
@@ -97,8 +103,12 @@ class RegistryView:
         self.version = NO_NODE
         self.is_state_read = False
         """Whether the state was read since the start; it may be missing."""
-        self.last_epoch = 0
-        """Highest epoch of the state seen since the start; a state with a lower epoch is outdated."""
+        self.seen = seen
+        """The newest state that was seen, before a restart too; kept on the disk by the broker."""
+        self.refused: GroupState | None = None
+        """The state in the registry, of node version `version`, while it does not continue `seen`."""
+        self.restorations = 0
+        """How often the node's version went back with the same changes: what was claimed must be claimed again."""
         self.live: dict[int, LiveBroker | None] | None = None
         """Brokers with a live node, with their records once read; None: not read in this session."""
         self.pending: Pending | None = None
@@ -119,14 +129,20 @@ class RegistryView:
         self._poll_version = NO_NODE
         self._was_live = False
         self._known_in = 0
-        """Session in which the state was last read or written at its version."""
+        """Session in which the state was last read or written at its version; 0: not since the last connection."""
 
     # Interface for the owner.
 
     @property
     def may_propose(self) -> bool:
         """Whether the state may be written: it was read, the own live node exists, and no write is pending."""
-        return self.is_up and self.is_live and self.is_state_read and self.pending is None
+        is_read = self.is_state_read or self.refused is not None
+        return self.is_up and self.is_live and is_read and self.pending is None
+
+    @property
+    def last_epoch(self) -> int:
+        """The highest epoch of a state that was seen; 0: none was."""
+        return 0 if self.seen is None else self.seen.epoch
 
     @property
     def is_record_missing(self) -> bool:
@@ -213,6 +229,7 @@ class RegistryView:
         if up.session_id != self.session_id:
             self.is_live = False
         self.is_up, self.session_id, self.session_ms = True, up.session_id, up.timeout_ms
+        self._known_in = 0  # a copy of the registry's data has its sessions too
         self.live = None
         self._retry.clear()
         if not self.is_live:
@@ -266,7 +283,8 @@ class RegistryView:
         refusal = f"the registry refuses {kind}: {outcome.reason}" if isinstance(outcome, RegistryRefused) else ""
         self._note(f"asked {kind}", refusal)
         if kind in ("write", "fence"):
-            self._written(kind, outcome, session_id, now_ms)
+            if self.pending is not None and self.pending.token == answer.token:
+                self._written(self.pending, kind, outcome, session_id, now_ms)
         elif kind == "poll":
             self._polled(outcome, session_id)
         elif isinstance(outcome, Unknown | RegistryRefused):
@@ -308,37 +326,54 @@ class RegistryView:
                     self.state = None
                     self._note("state", str(error))
                 return
-            if state.epoch < self.last_epoch or (state.epoch == self.last_epoch and outcome.version < self.version):
-                self._older_read(state.epoch, session_id)
+            if not self._takes(state, outcome.version, session_id):
                 return
-            self._know(state, outcome.version, session_id)
         elif self.version != NO_NODE and session_id == self._known_in:
             return  # an outdated answer, as the state is never deleted
         else:
-            self.state, self.version, self.pending = None, NO_NODE, None
+            self.state, self.version, self.refused = None, NO_NODE, None
+            if self.pending is not None and self.pending.version != NO_NODE:
+                self.pending = None
             self._note("state", "")
         self.is_state_read = True
         self._settle()
 
-    def _know(self, state: GroupState, version: int, session_id: int) -> None:
-        self.state, self.version, self._known_in = state, version, session_id
-        self.last_epoch = max(self.last_epoch, state.epoch)
-        self._note("state", "")
+    def _takes(self, state: GroupState, version: int, session_id: int) -> bool:
+        """Take a state that was read, unless it is outdated or refused.
 
-    def _older_read(self, epoch: int, session_id: int) -> None:
-        """Handle a state older than the known one.
-
-        In the session that showed the newer state this is an outdated answer. In another session the registry may have
-        lost data, and a member that serves by the newer state must stop.
+        An older state in the session that showed the newer one is an outdated answer, unless it was asked for on
+        another connection. There the registry may have lost data, and a member that serves by the newer state must
+        stop.
         """
-        if session_id == self._known_in:
-            return
+        is_outdated = version < self.version or state.epoch < self.last_epoch
+        if session_id == self._known_in and is_outdated:
+            return False
+        is_unlisted = not state.changes and state.epoch == self.last_epoch and version < self.version
+        if is_unlisted or (self.seen is not None and not continues(state, self.seen)):
+            self._refuse(state, version)
+            return False
+        if version < self.version and self.state is not None:
+            self.restorations += 1
+            self.pending, self.written_session, self.written_version = None, 0, NO_NODE
+        self._know(state, version, session_id)
+        return True
+
+    def _refuse(self, state: GroupState, version: int) -> None:
         self.state, self.pending, self.is_state_read = None, None, False
+        self.refused, self.version = state, version
+        assert self.seen is not None, "compared with it"
         self._note(
             "state",
-            f"the registry has the group's record of epoch {epoch}, but this broker has seen epoch {self.last_epoch}: "
-            "an older copy of the registry's data was restored; restore the newer one, or remove the record",
+            f"{older_text(state, self.seen)}; this broker serves no client and truncates nothing: restore the newer "
+            "data, or choose the member whose log counts with tandemq ha force-master, which shows what is lost",
         )
+
+    def _know(self, state: GroupState, version: int, session_id: int) -> None:
+        self.state, self.version, self._known_in = state, version, session_id
+        self.refused = None
+        if state != self.seen:
+            self.seen = state
+        self._note("state", "")
 
     def _settle(self) -> None:
         """Decide the pending write by the record that was read."""
@@ -358,11 +393,10 @@ class RegistryView:
             self._ask(kind, Create(self._state_path, data))
         else:
             self._ask(kind, Write(self._state_path, data, self.version))
+        assert self.pending is not None, "what is written"
+        self.pending.token = self._token
 
-    def _written(self, kind: str, outcome: object, session_id: int, now_ms: int) -> None:
-        pending = self.pending
-        if pending is None:
-            return
+    def _written(self, pending: Pending, kind: str, outcome: object, session_id: int, now_ms: int) -> None:
         if isinstance(outcome, Done):
             state = pending.state if kind == "write" or self.state is None else self.state
             self._know(state, max(self.version, outcome.version), session_id)
@@ -423,3 +457,15 @@ class RegistryView:
             self._create_own()
         if self.is_live:
             self._note("own", "")
+
+
+def older_text(state: GroupState, seen: GroupState) -> str:
+    """Return that a record of the registry does not continue one that was seen, for operators."""
+    return (
+        f"the registry has the group's record of {_state_text(state)}, which does not continue the newest one "
+        f"that this broker has seen, of {_state_text(seen)}: an older copy of the registry's data was restored"
+    )
+
+
+def _state_text(state: GroupState) -> str:
+    return f"epoch {state.epoch} with broker {state.master} as master and {', '.join(map(str, state.in_sync))} in sync"

@@ -1,0 +1,224 @@
+"""The registry's data are replaced by an older copy: no log is truncated, and an operator decides which one counts."""
+
+from dataclasses import replace
+
+import pytest
+
+from tandemq.coordination.member.orders import MemberStage
+from tandemq.coordination.registry.lineage import CHANGES_MAX, continues, is_one_history, newest, with_change
+from tandemq.coordination.registry.records import GroupState, Mode
+from tests.spec import spec
+from tests.unit.coordination.node import Node
+from tests.unit.coordination.test_founding import is_healthy, offer, problem, served
+from tests.unit.coordination.world import World
+
+
+def stop_all(world: World) -> None:
+    for node in world.nodes.values():
+        node.crash()
+
+
+def parted() -> tuple[World, list[int]]:
+    """Return a group of 1, 2, 3 whose registry has gone back to a copy in which 3 is in sync, all members stopped; and
+    the log that 1 and 2 have, with 500 messages acknowledged without 3."""
+    world = served(Mode.ELECT, size=3)
+    copy = world.copy_registry()
+    master = world.record.master
+    assert master != 3
+    world.nodes[3].crash()
+    assert world.run_until(lambda: world.record.in_sync == (1, 2), 10_000)
+    before = len(world.acked)
+    offer(world, 500)
+    assert len(world.acked) - before > 400
+    world.run(world.now + 2_000)
+    log = list(world.nodes[master].log)
+    stop_all(world)
+    world.run(world.now + 5_000)
+    world.restore_registry(copy)
+    assert 3 in world.record.in_sync
+    return world, log
+
+
+def order(world: World, node: Node) -> str:
+    """Force a member to be the master, and return the text of the preview."""
+    assert node.member is not None
+    preview = node.member.force_master(node.clock(), is_preview=True)
+    assert preview.is_accepted, preview.text
+    node.input(lambda m, now: m.force_master(now))
+    assert world.run_until(lambda: world.writers() == [node.id], 15_000)
+    return preview.text
+
+
+@spec("F09", "F30", "R11")
+def test_members_keep_what_was_acknowledged_when_an_older_registry_elects_one_that_had_left() -> None:
+    world, log = parted()
+    world.is_unclean = True  # 3 cannot know: it is elected, and what it lacks is not lost
+    world.nodes[3].start()
+    assert world.run_until(lambda: world.writers() == [3], 15_000)
+    offer(world, 10)
+    for number in (1, 2):
+        world.nodes[number].start()
+    world.run(world.now + 10_000)
+    assert world.writers() == [3]
+    for number in (1, 2):
+        node = world.nodes[number]
+        assert node.log == log, "nothing is truncated"
+        assert node.member is not None and node.member.stage is MemberStage.UNREAD
+        assert "an older copy of the registry's data was restored; this broker serves no client" in problem(node)
+        assert "the registry's record is refused as an older copy" in node.notes
+        assert node.member.is_record_older
+    assert "broker 1, 2 has seen a newer record of the group" in problem(world.nodes[3])
+    # The operator decides for the longer log, and first has to stop the other one.
+    chosen = world.nodes[1]
+    assert chosen.member is not None
+    refused = chosen.member.force_master(chosen.clock(), is_preview=True)
+    assert not refused.is_accepted and "broker 3 may serve by the older record: stop it" in refused.text
+    world.nodes[3].crash()
+    world.run(world.now + 4_000)
+    text = order(world, chosen)
+    assert "does not continue the newest one that this broker has seen" in text
+    assert "messages that only others have are lost, acknowledged ones too" in text and "3 (not connected)" in text
+    assert chosen.done[-1].is_done
+    assert chosen.log[: len(log)] == log
+    world.nodes[3].start()
+    assert world.run_until(lambda: is_healthy(world), 20_000)
+    assert world.nodes[3].log[: len(log)] == log
+    assert all(problem(node) == "" for node in world.nodes.values())
+
+
+@spec("F30")
+def test_operator_may_choose_the_member_that_was_elected_in_ignorance() -> None:
+    world, _ = parted()
+    world.is_unclean = True
+    world.nodes[3].start()
+    assert world.run_until(lambda: world.writers() == [3], 15_000)
+    world.nodes[1].start()
+    world.nodes[2].start()
+    world.run(world.now + 5_000)
+    epoch = world.record.epoch
+    text = order(world, world.nodes[3])
+    assert "broker 1, 2 has seen a newer record" in text and "the histories have parted" in text
+    assert world.run_until(lambda: is_healthy(world), 20_000)
+    assert world.record.epoch > epoch and world.record.master == 3
+    assert world.nodes[1].log == world.nodes[3].log
+
+
+@spec("F09")
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_no_member_is_elected_by_an_older_record_while_one_that_has_seen_more_is_alive(first: int) -> None:
+    world, log = parted()
+    world.nodes[3].start()
+    world.nodes[1 if first == 3 else first].start()
+    world.run(world.now + 15_000)
+    assert world.readers() == world.writers() == []
+    for node in world.nodes.values():
+        if node.member is None:
+            node.start()
+    world.run(world.now + 5_000)
+    assert world.writers() == []
+    text = order(world, world.nodes[2])
+    assert "force that one instead" not in text
+    assert world.run_until(lambda: is_healthy(world), 20_000)
+    assert world.nodes[3].log[: len(log)] == log
+
+
+@spec("F09")
+def test_member_that_has_read_that_it_left_is_not_elected_by_an_older_record() -> None:
+    world = served(Mode.ELECT, size=3)
+    copy = world.copy_registry()
+    world.cut_link(1, 3)
+    world.cut_link(2, 3)
+    assert world.run_until(lambda: world.record.in_sync == (1, 2), 30_000)
+    offer(world, 20)
+    stop_all(world)
+    world.run(world.now + 5_000)
+    world.restore_registry(copy)
+    world.nodes[3].start()
+    world.run(world.now + 15_000)
+    assert world.writers() == []
+    assert "with broker 1 as master and 1, 2, 3 in sync, which does not continue" in problem(world.nodes[3])
+    hint = world.nodes[3].member
+    assert hint is not None
+    world.cut_links.clear()
+    world.nodes[1].start()
+    world.run(world.now + 3_000)
+    assert "broker 1 has seen the newest record and has a longer log: force that one instead" in (
+        hint.force_master(world.nodes[3].clock(), is_preview=True).text
+    )
+
+
+@spec("F09")
+def test_running_members_stop_when_their_registry_goes_back_in_the_same_epoch() -> None:
+    world = served(Mode.ELECT, size=3)
+    copy = world.copy_registry()
+    world.nodes[3].crash()
+    assert world.run_until(lambda: world.record.in_sync == (1, 2), 10_000)
+    offer(world, 20)
+    world.restore_registry(copy)
+    world.run(world.now + 8_000)
+    assert world.readers() == world.writers() == []
+    known = dict(world.acked)
+    order(world, world.nodes[1])
+    world.nodes[3].start()
+    assert world.run_until(lambda: is_healthy(world), 20_000)
+    assert all(world.nodes[3].log[at] == message for at, message in known.items())
+
+
+@spec("F09")
+@pytest.mark.parametrize("mode", [Mode.ELECT, Mode.SLAVE_CONSUME])
+def test_copy_that_lacks_only_claims_is_not_older(mode: Mode) -> None:
+    world = served(mode)
+    copy, record = world.copy_registry(), world.record
+    stop_all(world)
+    for node in world.nodes.values():
+        node.start()
+    assert world.run_until(lambda: is_healthy(world), 10_000)
+    assert world.record == record, "claimed again, and not changed"
+    world.restore_registry(copy)
+    world.run(world.now + 3_000)
+    assert world.run_until(lambda: is_healthy(world), 10_000)
+    assert world.record.epoch == record.epoch
+
+
+@spec("F09")
+def test_lost_record_is_not_created_again_by_members_whose_histories_have_parted() -> None:
+    world, log = parted()
+    world.is_unclean = True
+    world.nodes[3].start()
+    assert world.run_until(lambda: world.writers() == [3], 15_000)
+    offer(world, 10)
+    world.lose_registry()
+    for number in (1, 2):
+        world.nodes[number].start()
+    world.run(world.now + 10_000)
+    assert world.writers() == []
+    assert "its members have seen records that do not continue each other" in problem(world.nodes[1])
+    order(world, world.nodes[1])
+    assert world.run_until(lambda: is_healthy(world), 20_000)
+    assert world.nodes[3].log[: len(log)] == log
+
+
+def changed(state: GroupState, version: int, **fields: int) -> GroupState:
+    return with_change(replace(state, since_ms=1_000 + version, **fields), version)
+
+
+@spec("F09")
+def test_record_continues_what_it_lists_and_nothing_else() -> None:
+    first = with_change(GroupState(1, 0, (0, 1), founded=1, since_ms=1), 0)
+    second = changed(first, 3)
+    other = with_change(replace(first, since_ms=9), 3)
+    elected = changed(other, 4, epoch=2)
+    assert continues(first, first) and continues(second, first) and not continues(first, second)
+    assert not continues(elected, second) and not continues(second, elected)
+    assert is_one_history([first, second]) and not is_one_history([second, elected])
+    assert newest([first, second]) == [second] and newest([second, elected]) == [second, elected]
+    decided = replace(elected, epoch=5, founded=5, changes=())
+    assert continues(changed(decided, 1), second), "an operator's decision continues every earlier epoch"
+    unlisted = replace(second, changes=(), founded=0)
+    assert continues(unlisted, second), "written by an earlier version"
+    assert continues(changed(unlisted, 8), second), "and changed by this one"
+    long = second
+    for version in range(4, 5 + CHANGES_MAX):
+        long = changed(long, version)
+    assert len(long.changes) == CHANGES_MAX
+    assert continues(long, second), "too long ago to compare"
