@@ -8,8 +8,10 @@ from tandemq.coordination.registry.interface import (
     Changed,
     Conflict,
     Create,
+    Delete,
     Done,
     NodeFound,
+    NodeMissing,
     Operation,
     Outcome,
     Read,
@@ -23,6 +25,7 @@ from tandemq.coordination.registry.interface import (
     Unknown,
     Write,
 )
+from tandemq.coordination.registry.lineage import with_change
 from tandemq.coordination.registry.records import (
     GroupConfig,
     GroupMember,
@@ -264,3 +267,35 @@ def test_malformed_record_of_a_live_broker_is_reported_until_it_is_deleted(desk:
     desk.tree.close_session(third)
     desk.hear()
     assert desk.view.problem == ""
+
+
+def test_late_read_of_the_missing_record_does_not_drop_the_write_that_creates_it() -> None:
+    desk = Desk()
+    desk.do(Delete(PATH, 0))
+    desk.settle()
+    assert desk.view.is_record_missing
+    desk.view.read_state()
+    read = desk.ask()
+    desk.view.propose(STATE)
+    create = desk.ask()
+    desk.answer(read, NodeMissing())
+    assert desk.view.pending is not None and not desk.view.may_propose, "else it would be created twice"
+    desk.answer(create)
+    assert desk.view.state == STATE and desk.view.pending is None
+
+
+def test_record_that_does_not_continue_the_newest_one_seen_is_refused_until_one_does(desk: Desk) -> None:
+    first = with_change(STATE, 1)
+    desk.do(Write(PATH, state_to_json(first), 0))
+    desk.hear()
+    newest = with_change(replace(first, in_sync=(1,), since_ms=7), 2)
+    view = RegistryView("c", "g", 2, newest)
+    view.publish(LiveBroker(2, "h:1", "h:2"))
+    desk.view = view
+    view.receive(SessionUp(desk.session, 2_000), 0)
+    desk.settle()
+    assert view.state is None and view.refused == first and not view.is_state_read
+    assert "epoch 1 with broker 1 as master and 1, 2 in sync, which does not continue" in view.problem
+    desk.do(Write(PATH, state_to_json(newest), 1))
+    desk.hear()
+    assert view.state == newest and view.refused is None and view.problem == ""

@@ -26,6 +26,7 @@ from tandemq.sim.checkers.always import ContinuousChecks, offsets_in, says_flush
 from tandemq.sim.checkers.configuration import Configurations
 from tandemq.sim.checkers.logs import read_log, walk
 from tandemq.sim.checkers.model import STORED, Attempt, DeliveredMessage, ExpectedState, QueuePlace
+from tandemq.sim.checkers.older_registry import OlderRegistryChecks
 from tandemq.sim.checkers.permissions import COMMIT, READ, WRITE, Permissions
 from tandemq.sim.world.cluster import Host
 from tandemq.sim.world.groups import DRIFT_PPM, GroupCluster, epoch_of, mode_of, stage_of, state_of
@@ -63,6 +64,7 @@ class GroupChecks(ContinuousChecks):
         self._groups = cluster
         self.permissions = Permissions(world, cluster)
         self.configurations = Configurations(world, cluster)
+        self.older = OlderRegistryChecks(world)
         self.accepted_us = self.configurations.forced_until_us
         """Group to the time when an operator last accepted a loss."""
         self._claims: dict[QueuePlace, DurabilityClaim] = {}
@@ -93,6 +95,7 @@ class GroupChecks(ContinuousChecks):
         if state is not None:
             self._masters[host.name] = state.master
         count = len(self.permissions.changes)
+        self.older.turned(host)
         self.permissions.turned(host)
         self.configurations.turned(host, broker)
         if len(self.permissions.changes) > count:
@@ -123,6 +126,8 @@ class GroupChecks(ContinuousChecks):
         epoch = epoch_of(broker)
         if stage_of(host) is MemberStage.SERVING and self._epochs.get(host.group.name, 0) < epoch:
             self._epochs[host.group.name] = epoch
+            if self.older.may_lack(host):
+                self.accepted_us[host.group.name] = self._world.now_us
             self.judge_log(host, f"begins epoch {epoch}")
 
     def _names(self, host: Host, numbers: Collection[int]) -> frozenset[str]:

@@ -1,6 +1,7 @@
 """Faults in groups with a registry: those of other groups, and faults of the registry and of roles.
 
-    registry   unreachable, slow, late watch events, a session expired, a broker cut off from it, its peers, or both
+    registry   unreachable, slow, late watch events, a session expired, a broker cut off from it, its peers, or both;
+               replaced by an older copy (`older_registry`)
     roles      a master paused for longer than its lease, killed, isolated; an operator's switch, force-master; a switch
                with sends in flight; a member killed right after a handover; configuration changes (`configuration`)
 
@@ -19,6 +20,7 @@ from tandemq.registry import NAME_SERVER
 from tandemq.sim.checkers.groups import GroupChecks
 from tandemq.sim.faults.cluster import Faults
 from tandemq.sim.faults.configuration import ConfigurationFaults
+from tandemq.sim.faults.older_registry import OlderRegistry
 from tandemq.sim.workload.administrator import Administrator
 from tandemq.sim.workload.host import ClientHost
 from tandemq.sim.world.cluster import Host
@@ -82,12 +84,20 @@ class GroupFaults(Faults):
         self._rare = [self._failing_read, self._flip_log, self._flip_log, self._registry_lost, self._registry_lost]
         self._is_registry_lost = False
         self._changes = ConfigurationFaults(world, cluster, self._administrator)
+        self._older = OlderRegistry(world, cluster, checks, lambda: self.is_over)
         self._changes.kill_leader, self._changes.switch = self._kill_that_leads, self._order_switch
 
     def plan(self, count: int, until_us: int) -> None:
-        """See `Faults`; in some seeds configurations change, too."""
+        """See `Faults`; in some seeds configurations change, too, or the registry is replaced by an older copy."""
         super().plan(count, until_us)
-        self._changes.plan(until_us)
+        self._older.plan(until_us)
+        if not self._older.is_planned:
+            self._changes.plan(until_us)
+
+    def _strike(self, kind: Callable[[], None]) -> None:
+        """See `Faults`; nothing else happens while members find that the registry is an older copy."""
+        if self._world.now_us >= self._older.calm_until_us:
+            super()._strike(kind)
 
     def _administrator(self) -> Administrator:
         administrator = Administrator(self._world, self._network, self._groups)
@@ -134,6 +144,7 @@ class GroupFaults(Faults):
         state = state_of(host)
         if (
             self._is_registry_lost
+            or self._older.is_planned
             or state is None
             or host.wipes_us
             or len(state.in_sync) != len(members)
@@ -301,6 +312,7 @@ class GroupFaults(Faults):
 
     def _accept(self, host: Host) -> None:
         """Force a member to become active, with any loss, for as long as the command may take."""
+        self._checks.older.decided(host.group.name)
         self._checks.accepted_us[host.group.name] = self._world.now_us + 16 * SECOND
         self._command(host, lambda member, now: member.force_master(now))
 
@@ -315,6 +327,9 @@ class GroupFaults(Faults):
         ]
         if asking:
             _, host, why = max(asking, key=lambda one: one[0])
+            leader = self._groups.leader(group)
+            if leader is not None and self._older.serves(leader):
+                host = leader
             self._world.consequence("operator", f"{host.name}: {why}")
             self._accept(host)
 

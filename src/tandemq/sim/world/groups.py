@@ -6,12 +6,13 @@ configurations are in the registry before any broker starts, as an administrator
 
 from dataclasses import dataclass, fields, replace
 from random import Random
+from typing import NamedTuple
 
 from tandemq.broker.node import Broker
 from tandemq.codec.proofs import Keyring
 from tandemq.config.settings import BrokerConfig, NameServerConfig
 from tandemq.coordination.member.orders import MemberStage
-from tandemq.coordination.registry.interface import Create
+from tandemq.coordination.registry.interface import Create, NodeFound, Read
 from tandemq.coordination.registry.records import (
     BrokerPermission,
     GroupConfig,
@@ -22,9 +23,11 @@ from tandemq.coordination.registry.records import (
     check_config,
     config_path,
     config_to_json,
+    state_from_json,
+    state_path,
 )
-from tandemq.coordination.registry.tree import Tree
-from tandemq.nameserver.registry_journal import Journal
+from tandemq.coordination.registry.tree import Change, Tree
+from tandemq.nameserver.registry_journal import JOURNAL, SNAPSHOT, Journal
 from tandemq.registry import NAME_SERVER, ZOOKEEPER
 from tandemq.sim.world.cluster import Cluster, Host
 from tandemq.sim.world.disk import SimDisk
@@ -44,6 +47,17 @@ STATIC_TOPICS = 0.3
 """Share of the seeds with a static topic, of those without a `slave-consume` group."""
 SLAVE_READS = 1 / 3
 """Share of the seeds in which slaves deliver old messages."""
+
+
+FILES = (SNAPSHOT, JOURNAL)
+"""Beginnings of the names of a name server's registry files."""
+
+
+class RegistryCopy(NamedTuple):
+    """A backup of the registry: of an ideal ZooKeeper its nodes and sessions, of a name server its files."""
+
+    nodes: list[Change]
+    files: dict[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +223,38 @@ class GroupCluster(Cluster):
         else:
             self.registry.lose()
         self._fill_registry()
+
+    def copy_registry(self) -> RegistryCopy:
+        """Back up the registry's data while it runs."""
+        if self.groups_plan.registry == ZOOKEEPER:
+            return RegistryCopy(self.registry.tree.snapshot(), {})
+        disk = self.name_server_machine(self.plan.name_servers[0]).disk
+        return RegistryCopy([], {name: disk.read(name) or b"" for name in disk.list("") if name.startswith(FILES)})
+
+    def restore_registry(self, copy: RegistryCopy) -> None:
+        """Replace the registry's data by an older copy. A name server must be started again."""
+        if self.groups_plan.registry == ZOOKEEPER:
+            self.registry.restore(copy.nodes)
+            return
+        address = self.plan.name_servers[0]
+        self.kill_name_server(address)
+        machine = self.name_server_machine(address)
+        machine.disk = SimDisk(Random(self.world.now_us))
+        for name, data in copy.files.items():
+            machine.disk.replace(name, data)
+
+    def record_in(self, copy: RegistryCopy, group: GroupPlan) -> GroupState | None:
+        """Return a group's record in a copy of the registry's data; None if it has none."""
+        tree = Tree()
+        tree.restore(copy.nodes)
+        if copy.files:
+            disk = SimDisk(Random(0))
+            for name, data in copy.files.items():
+                disk.replace(name, data)
+            tree = Journal(disk).load()
+        reader = tree.open_session(1_000, "reader", 0)
+        found = tree.execute(reader, Read(state_path(CLUSTER, group.name)))
+        return state_from_json(group.name, found.data) if isinstance(found, NodeFound) else None
 
     def _configure(self, tree: Tree, session: int) -> None:
         for group in self.plan.groups:

@@ -25,7 +25,7 @@ from tandemq.coordination.registry.interface import (
     Unknown,
     Write,
 )
-from tandemq.coordination.registry.tree import Tree
+from tandemq.coordination.registry.tree import Change, Tree
 from tandemq.sim.world.network import Network
 from tandemq.sim.world.process import Process
 from tandemq.sim.world.world import MS, World
@@ -124,6 +124,13 @@ class SimRegistry:
             client.cut()
         self.tree = Tree()
         self.operator = self.tree.open_session(60_000, "operator", self.clock_ms)
+
+    def restore(self, copy: list[Change]) -> None:
+        """Replace all nodes and sessions by those of an older copy."""
+        for client in self.clients:
+            client.cut()
+        self.tree = Tree()
+        self.tree.restore(copy)
 
     def expire(self, client: "SimRegistryClient") -> None:
         """Expire a session although its owner is alive."""
