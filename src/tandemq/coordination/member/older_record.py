@@ -123,6 +123,10 @@ class OlderRecord:
         away = [one.broker_id for one in self._view.config.members] if self._view.config is not None else []
         listed += [f"broker {number} (not connected)" for number in away if number not in others and number != own_id]
         what = f"The log of broker {own_id} (epoch {log.epoch}, end {log.end}) becomes the group's"
+        if not self._membership.is_elect:
+            what += (
+                ", and so do its offsets: messages whose offsets were committed at another member are delivered again"
+            )
         if not listed:
             return what
         return (

@@ -270,8 +270,9 @@ def test_full_disk_while_the_state_of_the_log_is_saved_does_not_stop_the_broker(
     assert pair.send(pair.brokers[1]) == ResponseCode.SUCCESS
     pair.pass_time(1_000)
     member = master.failover.member
-    saved = {"isLogWhole": member.is_log_whole, "held": list(member.held)}
-    assert load_table(master.node.disk, journal.FILE) == saved
+    saved = load_table(master.node.disk, journal.FILE)
+    assert (saved["isLogWhole"], saved["held"]) == (member.is_log_whole, list(member.held))
+    assert saved["seen"]["epoch"] == pair.record.epoch
 
 
 def test_registration_at_name_servers_follows_the_roles(tmp_path: Path) -> None:
