@@ -107,7 +107,7 @@ class OlderRecord:
                 f"broker {holder_of(record)} may serve by the older record: stop it, and wait until its registry "
                 "session has expired; or force that one, if its log is to count",
             )
-        if not is_preview and self._ordered_ms is None:  # a repeated order does not begin anew
+        if not is_preview and self._ordered_ms is None:  # a repeated order does not restart the checks
             self._ordered_ms = now.mono_ms
         text = older_text(record, view.seen) if view.refused is not None and view.seen is not None else self.reason()
         return CommandResult(True, False, f"{text}. {self._loss_text()}")
