@@ -79,6 +79,14 @@ def test_latest_version_of_a_row_remains_in_any_order(path: Path) -> None:
     assert rows_of(path) == [("a", 3, 3), ("b", 8, 8)]
 
 
+def test_row_of_the_table_without_a_version_is_replaced(path: Path) -> None:
+    write_deltalake(str(path), pa.table([["a", "b"], [1, 2], [None, 5]], schema=SCHEMA))
+    upsert(path, [("a", 2, 2), ("b", 3, 4), ("c", 1, 1)], 0, latest="version")
+    assert rows_of(path) == [("a", 2, 2), ("b", 2, 5), ("c", 1, 1)]
+    with pytest.raises(LocalError, match="a row has no value in column 'version'"):
+        upsert(path, [("a", 3, None)], 1, latest="version")
+
+
 def test_empty_batch_makes_no_table(path: Path) -> None:
     assert upsert(path, [], 0).computed == 1
     assert not path.exists()

@@ -44,8 +44,8 @@ class Upsert:
             path: a directory, or a URL.
             key: the columns that identify a row.
             latest: a column that grows from one version of a row to the next: of rows with the same key, in a
-                micro-batch and in the table, the greatest remains. Without it a micro-batch has each key once, and
-                replaces the rows of the table.
+                micro-batch and in the table, the greatest remains; a row of the table with NULL there is replaced.
+                Without it a micro-batch has each key once, and replaces the rows of the table.
             options: storage options of a URL; those of the environment are added.
 
         Raises:
@@ -135,7 +135,9 @@ class Upsert:
 
     def _merge(self, table: DeltaTable, rows: Any, batch: Transaction) -> None:
         match = " AND ".join(f"new.`{name}` = old.`{name}`" for name in self._key)
-        newer = None if self._latest is None else f"new.`{self._latest}` >= old.`{self._latest}`"
+        # A row of the table without a value there is older than every other one.
+        name = self._latest
+        newer = None if name is None else f"old.`{name}` IS NULL OR new.`{name}` >= old.`{name}`"
         (
             table.merge(
                 rows,
