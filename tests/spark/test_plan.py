@@ -1,5 +1,8 @@
 """Planning of offset ranges and their distribution over tasks."""
 
+from collections import Counter
+from typing import ClassVar
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,6 +54,34 @@ def test_tasks_contain_every_offset_once_and_reach_the_minimum_number(lengths: l
         assert len(tasks) >= min(least, sum(lengths))
     else:
         assert all(sum(one.size for one in task) <= SHARED_MESSAGES for task in tasks if len(task) > 1)
+
+
+@given(sizes, st.integers(1, 200))
+def test_largest_part_is_split_first(lengths: list[int], least: int) -> None:
+    ranges = ranges_of(lengths)
+    parts = {one.queue: 1 for one in ranges}
+    for _ in range(min(least, sum(lengths)) - len(parts)):
+        able = [one for one in ranges if parts[one.queue] < one.size]
+        parts[max(able, key=lambda one: one.size / parts[one.queue]).queue] += 1
+    found = Counter(one.queue for task in make_tasks(ranges, least) for one in task)
+    assert found == parts
+
+
+class Counted(MessageQueue, frozen=True):
+    """A queue that counts how often it is looked up."""
+
+    lookups: ClassVar[int] = 0
+
+    def __hash__(self) -> int:
+        Counted.lookups += 1
+        return super().__hash__()
+
+
+def test_twenty_thousand_tasks_on_two_thousand_queues_need_few_lookups() -> None:
+    ranges = [QueueRange(Counted(f"T{number}", "a", 0), 0, 1_000 + number) for number in range(2_000)]
+    Counted.lookups = 0
+    assert len(make_tasks(ranges, 20_000)) == 20_000
+    assert Counted.lookups <= 10 * (2_000 + 20_000)
 
 
 def test_small_ranges_share_a_task() -> None:

@@ -10,6 +10,7 @@ Source: docs/guides/pipeline.md, "Offsets"; Spark's KafkaOffsetRangeCalculator f
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 
 from tandemq.model.message import MessageQueue
 
@@ -95,9 +96,17 @@ def _split(ranges: Sequence[QueueRange], count: int, records_max: int | None) ->
     pieces = {one.queue: -(-one.size // (records_max or one.size)) for one in ranges}
     sizes = {one.queue: one.size for one in ranges}
     missing = min(count, sum(sizes.values())) - sum(pieces.values())
+    # The range whose parts are the largest is first.
+    splittable = [(-sizes[queue] / parts, at, queue) for at, (queue, parts) in enumerate(pieces.items())]
+    splittable = [one for one in splittable if pieces[one[2]] < sizes[one[2]]] if missing > 0 else []
+    heapify(splittable)
     for _ in range(missing):
-        largest = max((queue for queue in pieces if pieces[queue] < sizes[queue]), key=lambda q: sizes[q] / pieces[q])
+        _, at, largest = splittable[0]
         pieces[largest] += 1
+        if pieces[largest] < sizes[largest]:
+            heapreplace(splittable, (-sizes[largest] / pieces[largest], at, largest))
+        else:
+            heappop(splittable)
     found = []
     for one in ranges:
         parts = pieces[one.queue]
