@@ -4,11 +4,13 @@ Requests that change a topic are sent to every master of a cluster; queries go t
 Source: docs/reference/requests.md, "administration"; RocketMQ DefaultMQAdminExt and what its requests do.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tandemq.client.consumer.offsets.lookup import ask_member
 from tandemq.client.core.operations import (
+    REQUESTS_AT_ONCE,
     Invoke,
     Steps,
     ask,
@@ -95,6 +97,25 @@ def topic_route(routes: Routes, topic: str) -> Steps[TopicRoute]:
     """
     now = yield from current_time()
     return (yield from wait(routes.fetch(topic, now)))
+
+
+def topic_routes(routes: Routes, topics: Sequence[str]) -> Steps[dict[str, TopicRoute]]:
+    """Return the routes of topics; one that no name server knows is left out.
+
+    Raises:
+        NetworkError: no name server responds.
+        RemoteError: a topic is static.
+    """
+    found: dict[str, TopicRoute] = {}
+    for start in range(0, len(topics), REQUESTS_AT_ONCE):
+        now = yield from current_time()
+        tickets = {topic: routes.fetch(topic, now) for topic in topics[start : start + REQUESTS_AT_ONCE]}
+        for topic, ticket in tickets.items():
+            try:
+                found[topic] = ticket.result() if ticket.done else (yield from wait(ticket))
+            except NoRoute:
+                continue
+    return found
 
 
 def topic_names(routes: Routes) -> Steps[list[str]]:

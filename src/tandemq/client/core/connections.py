@@ -130,6 +130,8 @@ class RemotingClient:
         self._opaque = 0
         self._link_count = 0
         self._turn = Turn()
+        self.response_count = 0
+        """Number of responses received."""
         self.on_open: Callable[[str, Now], None] = lambda _address, _now: None
         """Called when a connection is open; requests sent from it precede those that were queued."""
         self.on_recovered: Callable[[str, Now], None] = lambda _address, _now: None
@@ -301,6 +303,7 @@ class RemotingClient:
                 if command.flag & FLAG_RESPONSE:
                     waiting = peer.waiting.pop(command.opaque, None)
                     if waiting is not None:
+                        self.response_count += 1
                         waiting.bucket.pending_count -= 1
                         waiting.on_answer(command, now)
                     if command.code == ResponseCode.GO_AWAY and peer.link == link:

@@ -11,8 +11,10 @@ A generator yields steps, each of which says what to wait for; the runner sends 
 throws the error. The same operations run on sockets and in the simulator.
 """
 
-from collections.abc import Callable, Generator
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from tandemq.boundary import Now
@@ -24,6 +26,8 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 
 T = TypeVar("T")
+REQUESTS_AT_ONCE = 512
+"""Maximum number of requests of one operation in flight: each must be answered within its timeout."""
 RETRIABLE_CODES = frozenset({1, 2, 14, 16, 17, 204, 205, 1500})
 """Response codes after which another broker may carry out the request."""
 STALE_ROUTE_CODES = frozenset({14, 16, 17, 1500})
@@ -93,12 +97,64 @@ def ask_any_code(address: str, command: Command, timeout_ms: int = 0) -> Steps[C
     return answer
 
 
-def ask_all(requests: list[Invoke]) -> Steps[list[Answer]]:
-    """Send several requests at once and return their responses in the same order; an error where no response came."""
-    if not requests:
-        return []
-    answers: list[Answer] = yield InvokeAll(requests)
+def ask_all(requests: list[Invoke], at_once: int = REQUESTS_AT_ONCE) -> Steps[list[Answer]]:
+    """Send several requests and return their responses in the same order; an error where no response came.
+
+    Args:
+        at_once: maximum number of them in flight.
+    """
+    answers: list[Answer] = []
+    for start in range(0, len(requests), at_once):
+        answers += yield InvokeAll(requests[start : start + at_once])
     return answers
+
+
+def run_together(operations: Sequence[Steps[T]], at_once: int = REQUESTS_AT_ONCE) -> Steps[list[T]]:
+    """Run operations at the same time and return their results in the same order.
+
+    The next requests of all of them are sent at once, so that they take as many round trips as one of them.
+
+    Args:
+        operations: generators that yield only Invoke, InvokeAll and GetTime; closed after an error.
+        at_once: maximum number of operations that have begun and not ended.
+
+    Raises:
+        TandemError: of an operation that failed; others may have been carried out.
+    """
+    results: dict[int, T] = {}
+    unstarted = deque(enumerate(operations))
+    waiting: list[tuple[int, Steps[T], Invoke | InvokeAll]] = []
+    while unstarted or waiting:
+        while unstarted and len(waiting) < at_once:
+            at, steps = unstarted.popleft()
+            yield from _advance(at, steps, partial(next, steps), waiting, results)
+        requests = [one for _, _, step in waiting for one in (step.requests if isinstance(step, InvokeAll) else [step])]
+        answers = iter((yield from ask_all(requests)))
+        before, waiting = waiting, []
+        for at, steps, step in before:
+            outcome: Any = [next(answers) for _ in step.requests] if isinstance(step, InvokeAll) else next(answers)
+            go_on = steps.throw if isinstance(outcome, TandemError) else steps.send
+            yield from _advance(at, steps, partial(go_on, outcome), waiting, results)
+    return [results[at] for at in range(len(operations))]
+
+
+def _advance(
+    at: int,
+    steps: Steps[T],
+    go_on: Callable[[], Step],
+    waiting: list[tuple[int, Steps[T], Invoke | InvokeAll]],
+    results: dict[int, T],
+) -> Steps[None]:
+    """Run an operation up to its next request, which is added to `waiting`, or to its end."""
+    try:
+        step = go_on()
+        while isinstance(step, GetTime):
+            step = steps.send((yield step))
+    except StopIteration as end:
+        results[at] = end.value
+        return
+    assert isinstance(step, Invoke | InvokeAll), "operations that run together send requests only"
+    waiting.append((at, steps, step))
 
 
 def pause(ms: int) -> Steps[None]:

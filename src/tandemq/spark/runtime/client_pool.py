@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from tandemq.client.aio.transport import Shell, make_config
 from tandemq.client.blocking import LoopThread
+from tandemq.client.core.connections import RemotingClient
 from tandemq.client.core.operations import Steps
 from tandemq.client.core.routes import Routes
 from tandemq.config.tls import ClientTls
@@ -24,6 +25,8 @@ from tandemq.errors import NetworkError, NotConnected, OutcomeUnknown, TandemErr
 T = TypeVar("T")
 Operation = Callable[[Routes], Steps[T]]
 RETRY_PAUSE_S = 0.1
+RESPONSE_MS = 5
+"""Extension of the timeout for each response: an operation with ten thousand requests has 50 s more than one."""
 CONNECT_MS = 1_500
 """Timeout of the first contact of a query with a cluster to which no connection can be opened."""
 _clients: dict[tuple[int, str, ClientTls | None], "ClusterClient"] = {}
@@ -48,6 +51,31 @@ def close_clients() -> None:
 
 class _InFlight(OutcomeUnknown):
     """The timeout interrupted a request."""
+
+
+class _Deadline:
+    """Timeout of an operation, extended by the responses of one attempt."""
+
+    def __init__(self, timeout_ms: int, remoting: RemotingClient) -> None:
+        self._timeout_s = timeout_ms / 1000
+        self._remoting = remoting
+        self._start = time.monotonic()
+        self._count_before = remoting.response_count
+        self._most = 0
+
+    @property
+    def has_responses(self) -> bool:
+        return self._most > 0
+
+    def begin_attempt(self) -> None:
+        self._count_before = self._remoting.response_count
+
+    def passed_s(self) -> float:
+        return time.monotonic() - self._start
+
+    def left_s(self) -> float:
+        self._most = max(self._most, self._remoting.response_count - self._count_before)
+        return self._timeout_s + self._most * RESPONSE_MS / 1000 - self.passed_s()
 
 
 class ClusterClient:
@@ -76,37 +104,44 @@ class ClusterClient:
         """Run an operation and return its result. After a NetworkError it is started again until the timeout.
 
         Args:
+            timeout_ms: without the responses of the cluster, each of which extends it by `RESPONSE_MS`: in total by
+                those of the attempt that got the most.
             connect_ms: timeout while no connection can be opened, if it is less: for the first contact of a query, as
-                its address may be wrong.
+                its address may be wrong. It begins after the first attempt if that got responses.
         Raises:
             NotConnected: no connection could be opened within `connect_ms`.
             NetworkError: no answer within the timeout.
             TandemError: any other error of the operation.
         """
-        start = time.monotonic()
-        until = start + timeout_ms / 1000
+        deadline = _Deadline(timeout_ms, self._shell.node.remoting)
         hint = f"is the cluster of the name server {self._name_servers} up and reachable from here?"
         last: NetworkError | None = None
+        connect_from_s: float | None = None
         while True:
+            deadline.begin_attempt()
             try:
-                return self._wait(self.start(operation), until)
+                return self._wait(self.start(operation), deadline)
             except NetworkError as latest:
                 # A request that the timeout interrupts says less than the error of the attempt before.
                 error = last if last is not None and isinstance(latest, _InFlight) else latest
                 last = error
-                now = time.monotonic() + RETRY_PAUSE_S
-                if now >= until:
+                if deadline.left_s() <= RETRY_PAUSE_S:
                     raise NetworkError(f"no answer within {timeout_ms} ms: {error}", hint=hint) from error
-                if connect_ms is not None and isinstance(error, NotConnected) and now >= start + connect_ms / 1000:
+                if connect_from_s is None:
+                    connect_from_s = deadline.passed_s() if deadline.has_responses else 0.0
+                passed_ms = (deadline.passed_s() + RETRY_PAUSE_S - connect_from_s) * 1000
+                if connect_ms is not None and isinstance(error, NotConnected) and passed_ms >= connect_ms:
                     raise NotConnected(f"no connection within {connect_ms} ms: {error.args[0]}", hint=hint) from error
             time.sleep(RETRY_PAUSE_S)
 
-    def _wait(self, started: Future[T], until: float) -> T:
-        try:
-            return started.result(max(0.001, until - time.monotonic()))
-        except TimeoutError as error:
-            started.cancel()
-            raise _InFlight("a request is still in flight") from error
+    def _wait(self, started: Future[T], deadline: "_Deadline") -> T:
+        while True:
+            try:
+                return started.result(max(0.001, deadline.left_s()))
+            except TimeoutError as error:
+                if deadline.left_s() <= 0:
+                    started.cancel()
+                    raise _InFlight("a request is still in flight") from error
 
     def start(self, operation: Operation[T]) -> Future[T]:
         """Start an operation without waiting for it."""
