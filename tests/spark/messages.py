@@ -44,6 +44,16 @@ def make_topic(name_servers: str, topic: str, queues: int = 4) -> None:
     asyncio.run(operation())
 
 
+def delete_topic(name_servers: str, topic: str) -> None:
+    """Delete a topic on all masters and in the name servers."""
+
+    async def operation() -> None:
+        async with Admin(name_servers) as admin:
+            await admin.delete_topic(topic)
+
+    asyncio.run(operation())
+
+
 def committed(name_servers: str, group: str, topic: str) -> dict[MessageQueue, int]:
     """Return the committed offsets of a group by queue."""
 

@@ -8,7 +8,7 @@ from pyspark.sql.datasource import InputPartition
 
 from tandemq.spark.runtime.client_pool import close_clients
 from tandemq.spark.sources.cluster.options import source_options
-from tandemq.spark.sources.cluster.source import StreamReader
+from tandemq.spark.sources.cluster.stream_reader import StreamReader
 from tandemq.spark.sources.schema import message_schema
 
 
@@ -25,12 +25,19 @@ class Query:
         self._planned: dict[str, Any] | None = None
         self.restart(closes=False)
 
-    def restart(self, *, closes: bool = True, **options: Any) -> None:
-        """Continue in another process, with other options. `closes`: no other query uses this process's connections."""
+    def restart(self, *, closes: bool = True, available_now: bool = False, **options: Any) -> None:
+        """Continue in another process, with other options.
+
+        Args:
+            closes: no other query uses this process's connections.
+            available_now: with that trigger.
+        """
         if closes:
             close_clients()
         self._given |= {name: str(value) for name, value in options.items()}
         self._reader = StreamReader(source_options(self._given, streaming=True), message_schema())
+        if available_now:
+            self._reader.prepareForTriggerAvailableNow()
 
     def plan(self) -> Sequence[InputPartition]:
         """Record and plan the next micro-batch; a batch that was recorded and not completed is repeated."""

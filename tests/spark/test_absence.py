@@ -14,8 +14,8 @@ from tandemq.model.topic import ORDER_NAMESPACE
 from tandemq.run.local import LocalCluster
 from tandemq.run.request import try_request
 from tandemq.spark.runtime.causes import parse_error
+from tandemq.spark.sources.cluster.batch_reader import BatchReader
 from tandemq.spark.sources.cluster.options import source_options
-from tandemq.spark.sources.cluster.source import BatchReader
 from tandemq.spark.sources.schema import message_schema
 from tests.spark.messages import make_topic, numbered, send
 from tests.spark.queries import Query

@@ -15,7 +15,7 @@ from tandemq.model.message import MessageQueue
 from tandemq.spark.sources.cluster.offsets import Position
 from tandemq.spark.sources.cluster.options import ReadFrom
 from tandemq.spark.sources.cluster.resolve import Epochs, QueueEnd, QueueLayout, find_epochs, find_rewritten
-from tandemq.spark.sources.cluster.source import _checked_epochs
+from tandemq.spark.sources.cluster.stream_reader import _checked_epochs
 from tests.spark.logs import HOST_V4
 
 QUEUE, OTHER = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)

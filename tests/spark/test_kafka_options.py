@@ -19,10 +19,11 @@ from tandemq.errors import ConfigError, LocalError, NotConnected
 from tandemq.model.message import Message, MessageQueue
 from tandemq.run.local import LocalCluster
 from tandemq.spark.runtime.client_pool import close_clients, cluster_client
+from tandemq.spark.sources.cluster.batch_reader import BatchReader
 from tandemq.spark.sources.cluster.options import SOURCE, ReadFrom, StoreTimes, sink_options, source_options
 from tandemq.spark.sources.cluster.resolve import QueueLayout, find_ends, find_starts
 from tandemq.spark.sources.cluster.sink import BatchWriter, check_reachable, check_sink_schema, make_message
-from tandemq.spark.sources.cluster.source import BatchReader, StreamReader
+from tandemq.spark.sources.cluster.stream_reader import StreamReader
 from tandemq.spark.sources.schema import message_schema
 from tests.spark.messages import make_topic, numbered, send
 from tests.spec import spec

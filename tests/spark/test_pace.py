@@ -18,7 +18,7 @@ from tandemq.spark.runtime import versions
 from tandemq.spark.runtime.client_pool import close_clients
 from tandemq.spark.runtime.versions import BEGIN, SelfPacedReader
 from tandemq.spark.sources.cluster.options import source_options
-from tandemq.spark.sources.cluster.source import StreamReader
+from tandemq.spark.sources.cluster.stream_reader import StreamReader
 from tandemq.spark.sources.log.options import read_options
 from tandemq.spark.sources.log.source import LogStreamReader
 from tandemq.spark.sources.schema import message_schema

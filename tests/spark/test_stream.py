@@ -15,7 +15,7 @@ from tandemq.run.children import ChildCluster
 from tandemq.run.local import LocalBroker, LocalCluster
 from tandemq.spark.runtime.client_pool import close_clients, cluster_client
 from tandemq.spark.sources.cluster.options import source_options
-from tandemq.spark.sources.cluster.source import StreamReader
+from tandemq.spark.sources.cluster.stream_reader import StreamReader
 from tandemq.spark.sources.schema import message_schema
 from tests.samples import slow
 from tests.spark.messages import committed, make_topic, numbered, send

@@ -10,18 +10,32 @@ Otherwise "never existed" and "all of its brokers are down" look the same, and t
 Source: docs/guides/pipeline.md, "The cluster as a source"; RocketMQ RouteInfoManager.
 """
 
+import re
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
 from tandemq.client.admin.cluster import cluster_info, order_brokers, topic_names
 from tandemq.client.core.operations import Steps
 from tandemq.client.core.routes import Routes
-from tandemq.errors import ConfigError, NoRoute, TandemError
+from tandemq.errors import ConfigError, NoRoute, RemoteError, TandemError
+from tandemq.model.codes import ResponseCode
 from tandemq.model.topic import SYSTEM_TOPICS
 from tandemq.spark.sources.cluster.offsets import Position
 from tandemq.spark.sources.cluster.options import Bound, SourceOptions, StoreTimes
 
 NAMES_SHOWN = 10
+ILLEGAL_QUEUE = re.compile(r"queueId\[\d+\] is illegal")
+"""Remark of brokers about a queue that a topic does not have; its code depends on their version."""
+
+
+def describe_absence(answer: TandemError | None) -> str | None:
+    """Return why a queue does not exist, by a broker's refusal of a pull, without an article; None if it is another
+    refusal."""
+    if not isinstance(answer, RemoteError):
+        return None
+    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        return "topic was deleted"
+    return "topic has fewer queues" if ILLEGAL_QUEUE.search(str(answer)) else None
 
 
 def unknown_topic(routes: Routes, topic: str, options: SourceOptions) -> Steps[TandemError]:

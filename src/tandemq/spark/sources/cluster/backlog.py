@@ -3,7 +3,8 @@
 Source: docs/guides/pipeline.md, "Progress of a stream".
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tandemq.client.core.operations import Steps, current_time
@@ -14,6 +15,8 @@ from tandemq.spark.sources.cluster.resolve import QueueEnd, QueueLayout, find_fi
 LAG = "/lag"
 """Key of the lag by topic in the reported latest offset. No topic can have this name."""
 MESSAGES, SECONDS = "messages", "seconds"
+AGES_MAX = 5_000
+"""Maximum number of queues whose first message is asked for: of each topic first the queue that is furthest behind."""
 
 
 def find_backlog(
@@ -21,21 +24,39 @@ def find_backlog(
 ) -> Steps[dict[str, dict[str, Any]]]:
     """Return the backlog behind some offsets by topic: number of offsets, and age of the first message in seconds.
 
-    The age is 0 without a backlog, and None if a first message was not returned.
+    The age is 0 without a backlog, and None if a first message was not returned. If more than `AGES_MAX` queues are
+    behind, it is that of the queues asked.
 
     Raises:
         ProtocolError: a response is malformed.
     """
     behind = {queue: ends[queue].offset - at for queue, at in offsets.items() if queue in ends}
     lagging = [queue for queue in layout.queues if behind.get(queue, 0) > 0]
-    firsts = yield from find_firsts(layout, {queue: offsets[queue] for queue in lagging}, read_from)
+    asked = _furthest(lagging, behind)
+    firsts = yield from find_firsts(layout, {queue: offsets[queue] for queue in asked}, read_from)
     now_ms = (yield from current_time()).wall_ms
     found: dict[str, dict[str, Any]] = {
         queue.topic: {MESSAGES: 0, SECONDS: 0.0} for queue in sorted(offsets, key=lambda queue: queue.topic)
     }
     for queue in lagging:
-        one, first = found[queue.topic], firsts[queue]
-        one[MESSAGES] += behind[queue]
+        found[queue.topic][MESSAGES] += behind[queue]
+    unasked = {queue.topic for queue in lagging} - {queue.topic for queue in asked}
+    for topic in unasked:
+        found[topic][SECONDS] = None
+    for queue, first in firsts.items():
+        one = found[queue.topic]
         age = None if first is None else max(0, now_ms - first.store_ms) / 1000
         one[SECONDS] = None if age is None or one[SECONDS] is None else max(one[SECONDS], age)
     return found
+
+
+def _furthest(lagging: Sequence[MessageQueue], behind: Mapping[MessageQueue, int]) -> Sequence[MessageQueue]:
+    """Return `AGES_MAX` queues at most: the one furthest behind of each topic, then the second one, and so on."""
+    if len(lagging) <= AGES_MAX:
+        return lagging
+    ranks: Counter[str] = Counter()
+    ranked: list[tuple[int, MessageQueue]] = []
+    for queue in sorted(lagging, key=lambda queue: -behind[queue]):
+        ranked.append((ranks[queue.topic], queue))
+        ranks[queue.topic] += 1
+    return [queue for _, queue in sorted(ranked)[:AGES_MAX]]

@@ -17,9 +17,9 @@ from typing import Any
 
 from tandemq.client.core.operations import Steps
 from tandemq.errors import ConfigError
-from tandemq.model.message import MessageQueue, StoredMessage
+from tandemq.model.message import MessageQueue
 from tandemq.spark.sources.cluster.options import ReadFrom
-from tandemq.spark.sources.cluster.resolve import Epochs, QueueEnd, QueueLayout, find_firsts
+from tandemq.spark.sources.cluster.resolve import Epochs, FirstMessage, QueueEnd, QueueLayout, find_firsts
 
 CLUSTERS, WITNESSES = "/clusters", "/witnesses"
 TopicPart = tuple[str, str]
@@ -35,7 +35,7 @@ class Witness:
     store_ms: int
     log_offset: int
 
-    def is_same(self, message: StoredMessage) -> bool:
+    def is_same(self, message: FirstMessage) -> bool:
         """Return whether a message at its offset is this one."""
         return (self.store_ms, self.log_offset) == (message.store_ms, message.log_offset)
 
@@ -133,7 +133,7 @@ def find_others(
     return found
 
 
-def _difference(witness: Witness, message: StoredMessage) -> str:
+def _difference(witness: Witness, message: FirstMessage) -> str:
     queue, at = witness.queue, message.queue_offset
     read = f"offset {witness.offset} was read, stored at {witness.store_ms} at byte {witness.log_offset} of the log"
     here = f"offset {at} is stored at {message.store_ms} at byte {message.log_offset}"

@@ -10,7 +10,7 @@ Source: docs/guides/pipeline.md, "Offsets".
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,8 @@ from tandemq.model.topic import topic_name_error
 TOPIC_FORM = '{"topic": {"broker name": {"queue": %s}}}'
 RESERVED = "/"
 """First character of keys that are no topics: no topic's name begins with it."""
+GONE = "/gone"
+"""Key in a checkpoint of the offsets of queues that are gone. Their loss was accepted; one that is back continues."""
 EARLIEST = -2
 LATEST = -1
 EPOCH = "epoch"
@@ -87,6 +89,28 @@ def read_offsets(tree: object, option: str) -> Position:
     if not offsets:
         raise ConfigError(f"{option} names no queue")
     return Position(offsets, epochs)
+
+
+def read_position(tree: Mapping[str, Any]) -> Position:
+    """Return the position in an offset of a checkpoint; it may name no queue.
+
+    Raises:
+        ConfigError: the offset is malformed.
+    """
+    offsets = {topic: brokers for topic, brokers in tree.items() if not topic.startswith(RESERVED)}
+    return read_offsets(offsets, "the checkpoint") if offsets else Position({})
+
+
+def read_gone(tree: Mapping[str, Any]) -> dict[MessageQueue, int]:
+    """Return the offsets of queues that are gone from an offset of a checkpoint; raises as `read_position`."""
+    gone = tree.get(GONE)
+    return dict(read_offsets(gone, f"the checkpoint: {GONE}").offsets) if gone else {}
+
+
+def write_gone(gone: Mapping[MessageQueue, int], offsets: Collection[MessageQueue]) -> dict[str, Any]:
+    """Return the JSON form of `read_gone`, without queues that have an offset again; empty if there are none."""
+    left = {queue: offset for queue, offset in gone.items() if queue not in offsets}
+    return {GONE: Position(left).to_json()} if left else {}
 
 
 def parse_times(text: str, option: str) -> dict[MessageQueue, int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from tandemq.client.core.operations import Steps
+from tandemq.client.core.operations import Steps, run_together
 from tandemq.client.core.routes import Routes
 from tandemq.model.message import MessageQueue
 from tandemq.spark.runtime.versions import (
@@ -25,7 +25,7 @@ from tandemq.spark.runtime.versions import (
 )
 from tandemq.spark.sources.cluster.options import ReadFrom
 from tandemq.spark.sources.cluster.reader import PullSettings
-from tandemq.spark.sources.cluster.resolve import QueueLayout, find_offset_at
+from tandemq.spark.sources.cluster.resolve import MESSAGES_AT_ONCE, QueueLayout, find_offset_at
 from tandemq.spark.sources.schema import KAFKA_SOURCES
 
 Offsets = Mapping[MessageQueue, int]
@@ -119,11 +119,14 @@ class PushedFilters:
             NetworkError, RemoteError: brokers do not answer, or refuse.
         """
         starts, ends = dict(lows), dict(highs)
-        for queue in lows:
-            for bounds, wall_ms in ((starts, self.store_start_ms), (ends, self.store_end_ms)):
-                if wall_ms is not None:
-                    low, high = starts[queue], ends[queue]
-                    bounds[queue] = yield from find_offset_at(routes, layout, queue, wall_ms, low, high, read_from)
+        for bounds, wall_ms in ((starts, self.store_start_ms), (ends, self.store_end_ms)):
+            if wall_ms is not None:
+                searches = [
+                    find_offset_at(routes, layout, queue, wall_ms, low, ends[queue], read_from)
+                    for queue, low in starts.items()
+                ]
+                found = yield from run_together(searches, MESSAGES_AT_ONCE)
+                bounds |= zip(list(starts), found, strict=True)
         return OffsetBounds(starts, ends)
 
 

@@ -30,6 +30,7 @@ from tandemq.errors import NetworkError, OffsetGone, ProtocolError, RemoteError,
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.spark.runtime.client_pool import ClusterClient, Operation
+from tandemq.spark.sources.cluster.absence import describe_absence
 from tandemq.spark.sources.cluster.options import ReadFrom
 from tandemq.spark.sources.cluster.plan import QueueRange
 from tandemq.spark.sources.cluster.resolve import Members, ordered, pull_request
@@ -350,8 +351,9 @@ def _handle_absence(routes: Routes, how: PullSettings, reading: _RangeState) -> 
     if reading.deleted_before and not reading.ends_at and not reading.failures:
         _deleted(how, reading, min(reading.deleted_before.values()))
         return
-    if _is_topic_deleted(reading, master):
-        _lost(how, reading, reading.position, reading.range.end, "are gone: the topic was deleted")
+    why = _why_gone(reading, master)
+    if why is not None:
+        _lost(how, reading, reading.position, reading.range.end, f"are gone: the {why}")
         reading.position = reading.range.end
         return
     is_silent = any(isinstance(error, NetworkError) for error in reading.failures.values())
@@ -367,18 +369,14 @@ def _handle_absence(routes: Routes, how: PullSettings, reading: _RangeState) -> 
             raise errors[0]
 
 
-def _is_topic_deleted(reading: _RangeState, master: str) -> bool:
-    """Return whether the master, or every member if there is none, answered that there is no such topic."""
-    asked = (
-        [master] if master in {*reading.failures, *reading.ends_at, *reading.deleted_before} else [*reading.failures]
-    )
-    answers = [reading.failures.get(address) for address in asked]
-    others = not reading.ends_at and not reading.deleted_before
-    return (
-        bool(answers)
-        and (asked == [master] or others)
-        and all(error is not None and error.code == ResponseCode.TOPIC_NOT_EXIST for error in answers)
-    )
+def _why_gone(reading: _RangeState, master: str) -> str | None:
+    """Return why the queue does not exist any more, if the master says so, or every member if there is none."""
+    has_master = master in {*reading.failures, *reading.ends_at, *reading.deleted_before}
+    if not has_master and (reading.ends_at or reading.deleted_before):
+        return None
+    asked = [master] if has_master else [*reading.failures]
+    answers = [describe_absence(reading.failures.get(address)) for address in asked]
+    return answers[0] if answers and None not in answers else None
 
 
 def _lost(how: PullSettings, reading: _RangeState, start: int, end: int, why: str) -> None:

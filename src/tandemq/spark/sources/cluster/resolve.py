@@ -1,4 +1,4 @@
-"""Resolution of a query's options on a running cluster: queues, start and end offsets, offsets by time, epochs.
+"""Resolution of a query's options on a running cluster: start and end offsets, offsets by time, epochs.
 
 All functions are client operations (tandemq.client.core.operations). The end of a queue comes from the master, whose
 answer is final. If the master is down, it comes from the slaves, which may lag: such an end may be less than an offset
@@ -7,30 +7,39 @@ read before, and that is no loss.
 Source: docs/guides/pipeline.md, "Offsets"; docs/reference/requests.md.
 """
 
-import re
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tandemq.client.admin.cluster import cluster_info, topic_names, topic_route
 from tandemq.client.admin.queries import TOOLS_GROUP
 from tandemq.client.consumer.offsets.lookup import ask_member, time_offset
-from tandemq.client.core.operations import Invoke, Steps, ask_all, checked, json_object, number, refusal, request
+from tandemq.client.core.connections import Answer
+from tandemq.client.core.operations import (
+    Invoke,
+    Steps,
+    ask_all,
+    checked,
+    json_object,
+    number,
+    refusal,
+    request,
+    run_together,
+)
 from tandemq.client.core.requests import update_offset_request
 from tandemq.client.core.routes import MASTER_ID, Routes
 from tandemq.codec.record.record import decode_messages
-from tandemq.errors import ConfigError, NetworkError, NoRoute, NotConnected, ProtocolError, TandemError
+from tandemq.errors import ConfigError, NetworkError, NotConnected, ProtocolError, TandemError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue, StoredMessage
-from tandemq.model.topic import SYSTEM_TOPICS
-from tandemq.spark.sources.cluster.absence import check_registered, unknown_topic
 from tandemq.spark.sources.cluster.offsets import EARLIEST, LATEST, Position
 from tandemq.spark.sources.cluster.options import Bound, Edge, ReadFrom, SourceOptions, StoreTime, StoreTimes
 
 SUBSCRIPTION = 4
 WALK_MESSAGES = 32
+MESSAGES_AT_ONCE = 64
+"""Maximum number of pulls in flight: each response has a message, which may be large."""
 BEYOND = 1 << 60
 """An offset beyond every queue: the response to a pull there contains the queue's minimum and maximum offset."""
 PASSING_CODES = (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY)
@@ -48,6 +57,8 @@ class QueueLayout:
     members: Mapping[str, Members]
     clusters: Mapping[str, str] = field(default_factory=dict)
     """Cluster by broker name."""
+    unknown: tuple[str, ...] = ()
+    """Topics that the options name and no name server knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,29 @@ class QueueSpan(NamedTuple):
     high: int
 
 
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """Epochs of a broker group's log as (epoch, first log offset), ascending; empty if it has none."""
+
+    pairs: tuple[tuple[int, int], ...] = ()
+    is_final: bool = False
+    """Whether they come from the master: a slave that lags may not know the present one."""
+
+    @property
+    def epoch(self) -> int:
+        """Present epoch; 0 if there is none."""
+        return self.pairs[-1][0] if self.pairs else 0
+
+    def at(self, log_offset: int) -> int:
+        """Return the epoch of a record by its log offset; 0 if there is none."""
+        at = bisect_right([start for _, start in self.pairs], log_offset)
+        return self.pairs[at - 1][0] if at else 0
+
+    def start_after(self, epoch: int) -> int | None:
+        """Return the log offset from which records belong to later epochs; None if there is no later one."""
+        return next((start for number_, start in self.pairs if number_ > epoch), None)
+
+
 def ordered(members: Members, read_from: ReadFrom) -> list[str]:
     """Return the addresses to read from, in order of preference.
 
@@ -79,71 +113,6 @@ def ordered(members: Members, read_from: ReadFrom) -> list[str]:
     return chosen
 
 
-def find_layout(
-    routes: Routes, options: SourceOptions, *, known: Sequence[str] = (), expected: Collection[str] = ()
-) -> Steps[QueueLayout]:
-    """Return the queues that the options select.
-
-    Args:
-        known: topics that existed before: one that no longer exists is left out.
-        expected: broker groups that had queues before.
-    Raises:
-        ConfigError: a topic, broker or queue does not exist; names the existing ones.
-        NoRoute: none of the brokers that have a topic, or may have it, is registered.
-        NetworkError: no name server answers, or none knows a member of an expected group: it may come back.
-    """
-    topics: Sequence[str] = options.topics or tuple(options.assigned)
-    if options.pattern is not None:
-        names = yield from topic_names(routes)
-        topics = [name for name in names if name not in SYSTEM_TOPICS and re.fullmatch(options.pattern, name)]
-    queues: list[MessageQueue] = []
-    members: dict[str, Members] = {}
-    clusters: dict[str, str] = {}
-    for topic in topics:
-        try:
-            route = yield from topic_route(routes, topic)
-        except NoRoute:
-            if topic in known or options.pattern is not None:
-                continue
-            raise (yield from unknown_topic(routes, topic, options)) from None
-        found = route.subscribe_queues()
-        if options.assigned:
-            wanted = options.assigned[topic]
-            if topic in known:  # what is missing now is waited for, or is loss
-                wanted = {name: numbers for name, numbers in wanted.items() if name in route.brokers}
-            yield from check_registered(routes, topic, set(wanted) - set(route.brokers), options)
-            found = _assigned(topic, found, wanted)
-        queues += found
-        members |= {name: group.members for name, group in route.brokers.items()}
-        clusters |= {name: group.cluster for name, group in route.brokers.items() if group.cluster}
-    absent = sorted(set(expected) - set(members))
-    if absent:
-        registered = (yield from cluster_info(routes)).brokers
-        away = [name for name in absent if name not in registered]
-        if away:
-            raise NetworkError(
-                f"no member of {', '.join(away)} is registered at the name servers",
-                hint="is it down? failOnDataLoss=false goes on without it",
-            )
-    return QueueLayout(tuple(sorted(queues)), members, clusters)
-
-
-def _assigned(topic: str, found: list[MessageQueue], wanted: Mapping[str, tuple[int, ...]]) -> list[MessageQueue]:
-    there: dict[str, list[int]] = {}
-    for queue in found:
-        there.setdefault(queue.broker_name, []).append(queue.queue_id)
-    for broker_name, numbers in wanted.items():
-        if broker_name not in there:
-            raise ConfigError(f"assign: {topic!r} is not on {broker_name!r}", hint=f"it is on {', '.join(there)}")
-        for number_ in numbers:
-            if number_ not in there[broker_name]:
-                raise ConfigError(
-                    f"assign: {topic!r} has no queue {number_} on {broker_name!r}",
-                    hint=f"it has 0 to {max(there[broker_name])}",
-                )
-    return [queue for queue in found if queue.queue_id in wanted.get(queue.broker_name, ())]
-
-
 # Starts and ends of queues.
 
 
@@ -154,29 +123,26 @@ def find_ends(layout: QueueLayout, read_from: ReadFrom) -> Steps[dict[MessageQue
         NetworkError: no readable member of a broker group answers.
         RemoteError: a response is malformed.
     """
-    code = RequestCode.GET_MAX_OFFSET
-    masters = {
-        queue: layout.members[queue.broker_name][MASTER_ID]
-        for queue in layout.queues
-        if read_from is not ReadFrom.SLAVE and MASTER_ID in layout.members[queue.broker_name]
-    }
-    answers = yield from ask_all([Invoke(address, _offset_request(queue, code)) for queue, address in masters.items()])
-    responses = dict(zip(masters, answers, strict=True))
-    ends: dict[MessageQueue, QueueEnd] = {}
-    for queue in layout.queues:
-        answer = responses.get(queue)
-        if isinstance(answer, Command) and answer.code != ResponseCode.NO_PERMISSION:
-            ends[queue] = QueueEnd(_offset(answer), is_final=True)
-            continue
-        slaves = [address for id_, address in layout.members[queue.broker_name].items() if id_ != MASTER_ID]
-        spans = yield from find_spans(
-            queue, slaves if answer is None or not isinstance(answer, Command) else [*slaves, masters[queue]]
-        )
-        offsets = [one.high for one in spans if isinstance(one, QueueSpan)]
-        if not offsets:
-            raise _no_answer(f"no member of {queue.broker_name} returned the end of {queue.topic}", [*spans, answer])
-        ends[queue] = QueueEnd(max(offsets), is_final=False)
-    return ends
+    operations = [_end_of(queue, layout.members[queue.broker_name], read_from) for queue in layout.queues]
+    return dict(zip(layout.queues, (yield from run_together(operations)), strict=True))
+
+
+def _end_of(queue: MessageQueue, members: Members, read_from: ReadFrom) -> Steps[QueueEnd]:
+    addresses = [address for id_, address in members.items() if id_ != MASTER_ID]
+    answers: list[Answer] = []
+    if read_from is not ReadFrom.SLAVE and MASTER_ID in members:
+        master = members[MASTER_ID]
+        answers = yield from ask_all([Invoke(master, _offset_request(queue, RequestCode.GET_MAX_OFFSET))])
+        (answer,) = answers
+        if isinstance(answer, Command):
+            if answer.code != ResponseCode.NO_PERMISSION:
+                return QueueEnd(_offset(answer), is_final=True)
+            addresses.append(master)
+    spans = yield from find_spans(queue, addresses)
+    offsets = [one.high for one in spans if isinstance(one, QueueSpan)]
+    if not offsets:
+        raise _no_answer(f"no member of {queue.broker_name} returned the end of {queue.topic}", [*spans, *answers])
+    return QueueEnd(max(offsets), is_final=False)
 
 
 def _no_answer(what: str, answers: Sequence[object]) -> NetworkError:
@@ -195,15 +161,27 @@ def find_starts(layout: QueueLayout, read_from: ReadFrom) -> Steps[dict[MessageQ
 
     Raises: as `find_ends`.
     """
-    starts: dict[MessageQueue, int] = {}
-    for queue in layout.queues:
-        spans = yield from find_spans(queue, ordered(layout.members[queue.broker_name], read_from))
-        known = [one for one in spans if isinstance(one, QueueSpan)]
-        if not known:
-            raise _no_answer(f"no member of {queue.broker_name} returned the start of {queue.topic}", spans)
-        # The start of an empty queue says nothing.
-        starts[queue] = min((one.low for one in known if one.high > 0), default=0)
-    return starts
+    addresses = {
+        name: ordered(layout.members[name], read_from) for name in {queue.broker_name for queue in layout.queues}
+    }
+    operations = [_start_of(queue, addresses[queue.broker_name]) for queue in layout.queues]
+    return dict(zip(layout.queues, (yield from run_together(operations)), strict=True))
+
+
+def _start_of(queue: MessageQueue, addresses: Sequence[str]) -> Steps[int]:
+    code = RequestCode.GET_MIN_OFFSET
+    answers = yield from ask_all([Invoke(address, _offset_request(queue, code)) for address in addresses])
+    known = [one for one in answers if isinstance(one, Command)]
+    if not known:
+        raise _no_answer(f"no member of {queue.broker_name} returned the start of {queue.topic}", answers)
+    lows = {None if one.code == ResponseCode.NO_PERMISSION else _offset(one) for one in known}
+    if len(lows) == 1 and None not in lows:
+        return lows.pop() or 0
+    # The start of an empty queue says nothing.
+    spans = yield from find_spans(queue, addresses)
+    if not any(isinstance(one, QueueSpan) for one in spans):
+        raise _no_answer(f"no member of {queue.broker_name} returned the start of {queue.topic}", spans)
+    return min((one.low for one in spans if isinstance(one, QueueSpan) and one.high > 0), default=0)
 
 
 def find_spans(queue: MessageQueue, addresses: Sequence[str]) -> Steps[list[QueueSpan | TandemError]]:
@@ -295,31 +273,39 @@ def _first_from(queue: MessageQueue, offset: int, addresses: Sequence[str]) -> S
     return None
 
 
+class FirstMessage(NamedTuple):
+    """Where and when the first message at or after an offset is stored."""
+
+    queue_offset: int
+    store_ms: int
+    log_offset: int
+
+
 def find_firsts(
     layout: QueueLayout, offsets: Mapping[MessageQueue, int], read_from: ReadFrom
-) -> Steps[dict[MessageQueue, StoredMessage | None]]:
-    """Return the first message at or after an offset of each queue, with few requests at the same time.
+) -> Steps[dict[MessageQueue, FirstMessage | None]]:
+    """Return the first message at or after an offset of each queue.
 
-    None: the preferred members did not return it. This is no statement about the queue.
+    None: the two preferred members did not return it. This is no statement about the queue.
     """
-    found: dict[MessageQueue, StoredMessage | None] = dict.fromkeys(offsets)
-    for rank in range(2):
-        for code in (RequestCode.PULL_MESSAGE, RequestCode.TANDEM_REPLICA_PULL):
-            left = [queue for queue, message in found.items() if message is None]
-            asked = {queue: at for queue in left if (at := _member(layout, queue, read_from, rank))}
-            requests = [Invoke(at, pull_request(queue, offsets[queue], 1, code=code)) for queue, at in asked.items()]
-            for queue, answer in zip(asked, (yield from ask_all(requests)), strict=True):
-                if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
-                    found[queue] = decode_messages(answer.body, inflates=False)[0]
-    return found
+    operations = [_first_of(queue, offset, layout, read_from) for queue, offset in offsets.items()]
+    return dict(zip(offsets, (yield from run_together(operations, MESSAGES_AT_ONCE)), strict=True))
 
 
-def _member(layout: QueueLayout, queue: MessageQueue, read_from: ReadFrom, rank: int) -> str | None:
+def _first_of(queue: MessageQueue, offset: int, layout: QueueLayout, read_from: ReadFrom) -> Steps[FirstMessage | None]:
     try:
         addresses = ordered(layout.members.get(queue.broker_name, {}), read_from)
     except NetworkError:
         return None
-    return addresses[rank] if rank < len(addresses) else None
+    for address in addresses[:2]:
+        for code in (RequestCode.PULL_MESSAGE, RequestCode.TANDEM_REPLICA_PULL):
+            (answer,) = yield from ask_all([Invoke(address, pull_request(queue, offset, 1, code=code))])
+            if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
+                message = decode_messages(answer.body, inflates=False)[0]
+                return FirstMessage(message.queue_offset, message.store_ms, message.log_offset)
+            if not isinstance(answer, Command) or answer.code != ResponseCode.NO_PERMISSION:
+                break
+    return None
 
 
 def _ask_offset_at(routes: Routes, queue: MessageQueue, wall_ms: int, start: int, end: int) -> Steps[int]:
@@ -382,54 +368,74 @@ def pull_request(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """First offsets and ends of queues."""
+
+    starts: Mapping[MessageQueue, int]
+    ends: Mapping[MessageQueue, QueueEnd]
+
+    def low(self, queue: MessageQueue) -> int:
+        """Return the first offset of a queue."""
+        return self.starts[queue]
+
+    def high(self, queue: MessageQueue) -> int:
+        """Return the end of a queue, which is not before its first offset."""
+        return max(self.starts.get(queue, 0), self.ends[queue].offset)
+
+
+def find_limits(layout: QueueLayout, read_from: ReadFrom, bounds: Collection[Bound]) -> Steps[QueueLimits]:
+    """Return the limits of all queues that some starts or ends of a query need; raises as `find_ends`."""
+    starts = ends = {}
+    if any(bound is not Edge.LATEST for bound in bounds):
+        starts = yield from find_starts(layout, read_from)
+    if any(bound is not Edge.EARLIEST for bound in bounds):
+        ends = yield from find_ends(layout, read_from)
+    return QueueLimits(starts, ends)
+
+
 def find_position(
-    routes: Routes, layout: QueueLayout, bound: Bound, read_from: ReadFrom, option: str, *, needs_match: bool = False
-) -> Steps[Position]:
-    """Resolve a start or end of a query to an offset of each queue.
+    routes: Routes, layout: QueueLayout, limits: QueueLimits, bound: Bound, options: SourceOptions, *, is_start: bool
+) -> Steps[dict[MessageQueue, int]]:
+    """Resolve the start or end of a query to an offset of each queue.
 
     Queues that a position does not name are read from their start, or to their end.
 
-    Args:
-        needs_match: whether a time that is later than all messages of a queue is an error, instead of the queue's end.
     Raises:
-        ConfigError: there is such a time.
+        ConfigError: a starting time is later than all messages of a queue, and the options do not allow this.
         NetworkError, RemoteError: brokers do not answer, or refuse.
     """
-    epochs = yield from find_epochs(layout, read_from)
-    lows = yield from find_starts(layout, read_from)
-    highs = {queue: end.offset for queue, end in (yield from find_ends(layout, read_from)).items()}
-    is_start = option.startswith("starting")
-    offsets: dict[MessageQueue, int] = {}
+    default = EARLIEST if is_start else LATEST
+    named = bound.offsets if isinstance(bound, Position) else {}
+    if isinstance(bound, Edge):
+        default = EARLIEST if bound is Edge.EARLIEST else LATEST
+    times = _times(layout, bound)
+    searches = [
+        find_offset_at(routes, layout, queue, wall_ms, limits.low(queue), limits.high(queue), options.read_from)
+        for queue, wall_ms in times.items()
+    ]
+    offsets = dict(zip(times, (yield from run_together(searches, MESSAGES_AT_ONCE)), strict=True))
+    for queue, offset in offsets.items():
+        if is_start and options.needs_match and offset == limits.high(queue):
+            name = f"{queue.topic} {queue.broker_name} queue {queue.queue_id}"
+            raise ConfigError(
+                f"{name} has no message stored at {times[queue]} or later",
+                hint="startingOffsetsByTimestampStrategy=latest starts at its end",
+            )
     for queue in layout.queues:
-        low, high = lows[queue], max(lows[queue], highs[queue])
-        wall_ms = bound.wall_ms if isinstance(bound, StoreTime) else None
-        if isinstance(bound, StoreTimes):
-            wall_ms = bound.wall_ms.get(queue)
-        if wall_ms is not None:
-            offsets[queue] = yield from find_offset_at(routes, layout, queue, wall_ms, low, high, read_from)
-            if needs_match and offsets[queue] == high:
-                name = f"{queue.topic} {queue.broker_name} queue {queue.queue_id}"
-                raise ConfigError(
-                    f"{name} has no message stored at {wall_ms} or later",
-                    hint="startingOffsetsByTimestampStrategy=latest starts at its end",
-                )
-            continue
-        if isinstance(bound, Position):
-            wanted = bound.offsets.get(queue, EARLIEST if is_start else LATEST)
-        elif isinstance(bound, Edge):
-            wanted = {Edge.EARLIEST: EARLIEST, Edge.LATEST: LATEST}[bound]
-        else:
-            wanted = EARLIEST if is_start else LATEST
-        offsets[queue] = {EARLIEST: low, LATEST: high}.get(wanted, wanted)
-    named = bound.epochs if isinstance(bound, Position) else {}
-    return Position(offsets, {name: named.get(name) or table.epoch for name, table in epochs.items() if table.epoch})
+        if queue not in times:
+            wanted = named.get(queue, default)
+            offsets[queue] = (
+                limits.low(queue) if wanted == EARLIEST else limits.high(queue) if wanted == LATEST else wanted
+            )
+    return offsets
 
 
-def find_start(routes: Routes, layout: QueueLayout, options: SourceOptions) -> Steps[Position]:
-    """Resolve the start of a query; raises as `find_position`."""
-    return find_position(
-        routes, layout, options.starting, options.read_from, "startingOffsets", needs_match=options.needs_match
-    )
+def _times(layout: QueueLayout, bound: Bound) -> dict[MessageQueue, int]:
+    if isinstance(bound, StoreTime):
+        return dict.fromkeys(layout.queues, bound.wall_ms)
+    times = bound.wall_ms if isinstance(bound, StoreTimes) else {}
+    return {queue: times[queue] for queue in layout.queues if queue in times}
 
 
 def check_named(layout: QueueLayout, bound: Bound, option: str) -> None:
@@ -439,8 +445,9 @@ def check_named(layout: QueueLayout, bound: Bound, option: str) -> None:
         ConfigError: there is such a queue; names those that the query reads.
     """
     named = bound.offsets if isinstance(bound, Position) else bound.wall_ms if isinstance(bound, StoreTimes) else {}
+    selected = set(layout.queues)
     for queue in named:
-        if queue not in layout.queues:
+        if queue not in selected:
             near = [one for one in layout.queues if one.topic == queue.topic]
             raise ConfigError(
                 f"{option}: {queue.topic!r}: {queue.broker_name!r}: '{queue.queue_id}' is not a queue of this query",
@@ -449,29 +456,6 @@ def check_named(layout: QueueLayout, bound: Bound, option: str) -> None:
 
 
 # Epochs of a group's log.
-
-
-@dataclass(frozen=True, slots=True)
-class Epochs:
-    """Epochs of a broker group's log as (epoch, first log offset), ascending; empty if it has none."""
-
-    pairs: tuple[tuple[int, int], ...] = ()
-    is_final: bool = False
-    """Whether they come from the master: a slave that lags may not know the present one."""
-
-    @property
-    def epoch(self) -> int:
-        """Present epoch; 0 if there is none."""
-        return self.pairs[-1][0] if self.pairs else 0
-
-    def at(self, log_offset: int) -> int:
-        """Return the epoch of a record by its log offset; 0 if there is none."""
-        at = bisect_right([start for _, start in self.pairs], log_offset)
-        return self.pairs[at - 1][0] if at else 0
-
-    def start_after(self, epoch: int) -> int | None:
-        """Return the log offset from which records belong to later epochs; None if there is no later one."""
-        return next((start for number_, start in self.pairs if number_ > epoch), None)
 
 
 def find_epochs(layout: QueueLayout, read_from: ReadFrom) -> Steps[dict[str, Epochs]]:
@@ -483,19 +467,18 @@ def find_epochs(layout: QueueLayout, read_from: ReadFrom) -> Steps[dict[str, Epo
     Raises:
         ProtocolError: a response is malformed.
     """
-    found: dict[str, Epochs] = {}
-    for name in sorted({queue.broker_name for queue in layout.queues}):
-        members = layout.members[name]
-        addresses = [at for id_, at in members.items() if id_ != MASTER_ID or read_from is not ReadFrom.SLAVE]
-        answers = yield from ask_all([Invoke(at, request(RequestCode.GET_BROKER_EPOCH_CACHE)) for at in addresses])
-        responses = {at: one for at, one in zip(addresses, answers, strict=True) if isinstance(one, Command)}
-        if members.get(MASTER_ID) in responses:
-            found[name] = Epochs(_pairs(responses[members[MASTER_ID]]), is_final=True)
-        else:
-            found[name] = max(
-                (Epochs(_pairs(one)) for one in responses.values()), key=lambda one: one.epoch, default=Epochs()
-            )
-    return found
+    names = sorted({queue.broker_name for queue in layout.queues})
+    found = yield from run_together([_epochs_of(layout.members[name], read_from) for name in names])
+    return dict(zip(names, found, strict=True))
+
+
+def _epochs_of(members: Members, read_from: ReadFrom) -> Steps[Epochs]:
+    addresses = [at for id_, at in members.items() if id_ != MASTER_ID or read_from is not ReadFrom.SLAVE]
+    answers = yield from ask_all([Invoke(at, request(RequestCode.GET_BROKER_EPOCH_CACHE)) for at in addresses])
+    responses = {at: one for at, one in zip(addresses, answers, strict=True) if isinstance(one, Command)}
+    if members.get(MASTER_ID) in responses:
+        return Epochs(_pairs(responses[members[MASTER_ID]]), is_final=True)
+    return max((Epochs(_pairs(one)) for one in responses.values()), key=lambda one: one.epoch, default=Epochs())
 
 
 def _pairs(answer: Command) -> tuple[tuple[int, int], ...]:
@@ -521,16 +504,23 @@ def find_rewritten(
         NetworkError, RemoteError: brokers do not answer, or refuse.
     """
     first = ReadFrom.SLAVE if read_from is ReadFrom.SLAVE else ReadFrom.MASTER
-    rewritten: list[MessageQueue] = []
-    for queue, offset in position.offsets.items():
-        table = epochs.get(queue.broker_name, Epochs())
-        later = table.start_after(position.epoch(queue.broker_name)) if position.epoch(queue.broker_name) else None
-        if later is None or offset <= 0:
-            continue
-        message = yield from _message_before(queue, offset, ordered(layout.members[queue.broker_name], first))
-        if message is not None and message.log_offset >= later:
-            rewritten.append(queue)
-    return rewritten
+    starts: dict[MessageQueue, int] = {}
+    """Log offsets from which records belong to a later epoch."""
+    for queue in position.offsets:
+        epoch = position.epoch(queue.broker_name)
+        later = epochs.get(queue.broker_name, Epochs()).start_after(epoch) if epoch else None
+        if later is not None and position.offsets[queue] > 0:
+            starts[queue] = later
+    operations = [
+        _message_before(queue, position.offsets[queue], ordered(layout.members[queue.broker_name], first))
+        for queue in starts
+    ]
+    messages = yield from run_together(operations, MESSAGES_AT_ONCE)
+    return [
+        queue
+        for (queue, later), message in zip(starts.items(), messages, strict=True)
+        if message is not None and message.log_offset >= later
+    ]
 
 
 def _message_before(queue: MessageQueue, offset: int, addresses: Sequence[str]) -> Steps[StoredMessage | None]:
@@ -568,6 +558,8 @@ def commit_offsets(routes: Routes, group: str, position: Position) -> Steps[None
     Raises:
         NetworkError, RemoteError: an offset could not be committed; others may have been.
     """
-    for queue, offset in position.offsets.items():
-        answer = yield from ask_member(routes, queue.broker_name, lambda: update_offset_request(group, queue, offset))  # noqa: B023
-        checked(answer)
+    yield from run_together([_commit_offset(routes, group, *one) for one in position.offsets.items()])
+
+
+def _commit_offset(routes: Routes, group: str, queue: MessageQueue, offset: int) -> Steps[None]:
+    checked((yield from ask_member(routes, queue.broker_name, lambda: update_offset_request(group, queue, offset))))
