@@ -327,22 +327,25 @@ class ClientNode:
             self._send_heartbeat(address, now)
 
     def _on_route_change(self, route: TopicRoute, now: Now) -> None:
-        """Send a heartbeat to new brokers at once if brokers ask this client; other producers connect with their first
-        message."""
-        if not self._is_asked:
-            return
+        """Reconnect to the listed brokers that are down. Send a heartbeat to new ones at once if brokers ask this
+        client; other producers connect with their first message."""
         for group in route.brokers.values():
             for address in group.members.values():
-                if not self.remoting.is_open(address):
+                self.remoting.keep_reconnecting(address, now)
+                if self._is_asked and not self.remoting.is_open(address):
                     self._send_heartbeat(address, now)
 
     def _on_active(self, address: str, now: Now) -> None:
         """Send a heartbeat to a broker that has become active, before messages are pulled from it."""
         if self._is_asked and not self.remoting.is_down(address):
             self._send_heartbeat(address, now)
-        self._on_recovered(address, now)
+        self._is_up(address, now)
 
     def _on_recovered(self, address: str, now: Now) -> None:
+        self.routes.recovered(address, now)
+        self._is_up(address, now)
+
+    def _is_up(self, address: str, now: Now) -> None:
         if self.routes.name_of(address) is not None:
             for producer in self._producers.values():
                 producer.address_up(address)

@@ -430,13 +430,13 @@ class World:
                 return
         raise AssertionError("the client never comes to rest")
 
-    def run(self, ms: int) -> None:
-        """Let time pass."""
+    def run(self, ms: int, step_ms: int = STEP_MS) -> None:
+        """Let time pass. `step_ms`: the clock moves by at most this; longer steps make a long time shorter."""
         end = self.now.mono_ms + ms
         self.settle()
         while self.now.mono_ms < end:
             due = self.node.deadline_ms()
-            step = min(end - self.now.mono_ms, STEP_MS, max(1, (due or end) - self.now.mono_ms))
+            step = min(end - self.now.mono_ms, step_ms, max(1, (due or end) - self.now.mono_ms))
             self.now = Now(self.now.mono_ms + step, self.now.wall_ms + step)
             self.settle()
 

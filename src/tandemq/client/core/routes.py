@@ -9,7 +9,13 @@ without a name server. Only sending considers which members are *listed* now.
 Members of a group are tried in the order of their permission for a topic in the newest routes: FULL, WRITE, READ, NONE.
 Inactive members (see `availability`) come after the others, members that are down last.
 
-Any number of refreshes may be requested; the name servers get one request at a time, `REFRESH_GAP_MS` apart.
+A group that leaves the route of a topic as a whole is searched for, and so is a new master of a group that lacks one:
+the route of one topic is fetched every `LOOK_MS`, and less often the longer the search lasts. When an address of the
+group responds again, the search begins again; when one route lists the group again, the routes of all topics that lost
+it are fetched.
+
+Any number of refreshes may be requested; the name servers get one request at a time, `REFRESH_GAP_MS` apart, and for a
+topic whose refreshes change nothing less and less often.
 
 Owner: the node. Does not know who uses the routes. Source: docs/reference/requests.md; RocketMQ MQClientInstance.
 """
@@ -25,6 +31,7 @@ from tandemq.client.core.availability import BrokerAvailability
 from tandemq.client.core.calls import Ticket, Timers
 from tandemq.client.core.connections import RemotingClient
 from tandemq.client.core.operations import OperationRunner, Steps, ask_any_code, current_time, refusal, request
+from tandemq.client.core.route_search import RouteSearch
 from tandemq.client.core.settings import ClientConfig
 from tandemq.codec.remoting.bodies import integer
 from tandemq.codec.remoting.fastjson import loads
@@ -39,8 +46,10 @@ WHERE = "a name server usually listens at port 9876"
 MASTER_ID = 0
 REFRESH_GAP_MS = 200
 """Longest pause between two refreshes that errors requested; less a random half."""
-LOOK_MS = 2_000
-"""Period at which the routes of groups without a master are fetched."""
+LOOK_MS = 500
+"""Shortest pause between two requests of a search for a group or its master."""
+REFRESH_FORGOTTEN_MS = 5_000
+"""A topic without a request for a refresh for this long is refreshed at once by the next."""
 PAST_MAX = 8
 """Maximum number of addresses remembered per broker group besides those listed."""
 WEIGHT_DEFAULT = 100
@@ -222,7 +231,14 @@ class Routes:
         self._in_flight: dict[str, Ticket[TopicRoute]] = {}
         self._groups: dict[str, _KnownGroup] = {}
         self._masters: set[str] = set()
-        self._stale: dict[str, None] = {}
+        self._lost: dict[str, set[str]] = {}
+        """By topic: the groups that were in its route and are no longer."""
+        self._group_searches: dict[str, RouteSearch] = {}
+        """By the name of a group that is lost or lacks a master."""
+        self._stale: dict[str, RouteSearch] = {}
+        """Topics to refresh."""
+        self._refreshes: dict[str, RouteSearch] = {}
+        """Topics whose refreshes have changed nothing so far."""
         self._is_refreshing = False
         self._name_server = 0
         self.version = 0
@@ -232,7 +248,7 @@ class Routes:
         self.on_promoted: list[Callable[[str, Now], None]] = []
         """Called with an address that the newest route lists for the first time, or newly as the master."""
         timers.every(config.route_poll_ms, self._poll, first_ms=now.mono_ms + config.route_poll_ms)
-        timers.every(LOOK_MS, self._look_for_masters, first_ms=now.mono_ms + LOOK_MS)
+        timers.every(LOOK_MS, self._search, first_ms=now.mono_ms + LOOK_MS)
 
     def get(self, topic: str) -> TopicRoute | None:
         """Return the last known route of a topic; None if it was never fetched."""
@@ -363,30 +379,63 @@ class Routes:
 
     def refresh(self, topic: str, now: Now) -> None:
         """Fetch a route that may be out of date, at once or as soon as it is the topic's turn."""
-        self._stale[topic] = None
+        search = self._refreshes.get(topic)
+        if search is None or now.mono_ms - search.wanted_ms >= REFRESH_FORGOTTEN_MS:
+            search = self._refreshes[topic] = RouteSearch(now)
+        search.wanted_ms = now.mono_ms
+        self._stale[topic] = search
         if not self._is_refreshing:
             self._refresh_next(now)
 
     def _refresh_next(self, now: Now) -> None:
-        topic = next(iter(self._stale), None)
-        self._is_refreshing = topic is not None
+        topic = next((topic for topic, search in self._stale.items() if search.is_due(now)), None)
+        self._is_refreshing = bool(self._stale)
+        if not self._is_refreshing:
+            return
+        gap_ms = REFRESH_GAP_MS - int(self._random.random() * REFRESH_GAP_MS / 2)
+        self._timers.at(now.mono_ms + gap_ms, self._refresh_next)
         if topic is not None:
-            del self._stale[topic]
-            gap_ms = REFRESH_GAP_MS - int(self._random.random() * REFRESH_GAP_MS / 2)
-            self._timers.at(now.mono_ms + gap_ms, self._refresh_next)
+            self._stale.pop(topic).requested(now, 0)
             self.fetch(topic, now)
 
     def _poll(self, now: Now) -> None:
         for topic in self._wanted:
             self.fetch(topic, now)
 
-    def _look_for_masters(self, now: Now) -> None:
-        """Fetch the routes of groups that lack a master and will elect one: a producer that uses other groups meanwhile
-        would learn of the new master only with the next poll."""
-        for topic in self._wanted:
+    # Groups that left the routes, and groups without a master.
+
+    def recovered(self, address: str, now: Now) -> None:
+        """Look at once for the group of an address that was down and responds again, if it is lost or lacks a
+        master."""
+        self._refreshes.clear()
+        name = self.name_of(address)
+        if name is not None and self._group_searches.pop(name, None) is not None:
+            self._search(now)
+
+    def _search(self, now: Now) -> None:
+        """Fetch one route for each group that is lost or lacks a master: a client that uses other groups meanwhile
+        would learn of its return only with the next poll."""
+        missing = self._missing_groups()
+        for name in [name for name in self._group_searches if name not in missing]:
+            del self._group_searches[name]
+        for name, topics in missing.items():
+            search = self._group_searches.get(name)
+            if search is None:
+                search = self._group_searches[name] = RouteSearch(now)
+            if search.is_due(now):
+                self.fetch(topics[search.requests % len(topics)], now)
+                search.requested(now, LOOK_MS)
+
+    def _missing_groups(self) -> dict[str, list[str]]:
+        """Return the groups that are lost or lack a master, each with the topics whose routes would show its return."""
+        masterless = {name for name in self._groups if self._lacks_master(name)}
+        missing: dict[str, list[str]] = {}
+        for topic in self._wanted if masterless or any(self._lost.values()) else ():
             route = self._routes.get(topic)
-            if route is not None and any(map(self._lacks_master, route.brokers)):
-                self.fetch(topic, now)
+            listed = masterless & route.brokers.keys() if route is not None else set()
+            for name in sorted(self._lost.get(topic, set()) | listed):
+                missing.setdefault(name, []).append(topic)
+        return missing
 
     def _lacks_master(self, broker_name: str) -> bool:
         if not self.is_leased(broker_name):
@@ -463,9 +512,25 @@ class Routes:
                 on_promoted(address, now)
         if known == route:
             return
+        self._refreshes.clear()
+        self._note_lost(known, route, now)
         log.info("route topic=%s brokers=%s", route.topic, {n: g.members for n, g in route.brokers.items()})
         for notify in self.on_change:
             notify(route, now)
+
+    def _note_lost(self, known: TopicRoute | None, route: TopicRoute, now: Now) -> None:
+        """Begin the search for the groups that a new route lists no longer. If it lists some again, fetch the routes of
+        the other topics that lost them."""
+        topic = route.topic
+        before = self._lost.get(topic, set())
+        left = set(known.brokers if known is not None else ()) - route.brokers.keys()
+        self._lost[topic] = (before | left) - route.brokers.keys()
+        for name in left:
+            self._group_searches.pop(name, None)
+        returned = before & route.brokers.keys()
+        for other, lost in self._lost.items():
+            if other in self._wanted and lost & returned:
+                self.fetch(other, now)
 
 
 def new_topic_route(topic: str, template: TopicRoute, queue_nums: int) -> TopicRoute:

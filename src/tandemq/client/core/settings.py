@@ -30,7 +30,7 @@ class ClientConfig:
     connect_timeout_ms: int = 3_000
     probe_ms: int = 500
     """Pause before reconnecting to an address that failed; doubled with each failure, up to `probe_max_ms`."""
-    probe_max_ms: int = 5_000
+    probe_max_ms: int = 1_000
     frame_bytes_max: int = 16 * MEBIBYTE
     tls: ClientTls | None = None
     """TLS on all connections, to name servers and brokers; None: without."""
