@@ -177,7 +177,8 @@ class Loop:
             wait_ms = max(0, min(wait_ms, deadline - read_clock().mono_ms))
         received = self._take_unread()
         left = len(received)
-        if left or self._events or self._workers.done or self._resolver.has_found:
+        is_due = self._events or self._workers.done or self._resolver.has_found or self._handshakes.has_waiting
+        if left or is_due:
             wait_ms = 0
         self._ports.resume()
         self._handshakes.turn_began()
@@ -194,8 +195,13 @@ class Loop:
             if mask & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and link.is_open and not link.has_unread:
                 if link.kind is LinkKind.HA_SLAVE:
                     self._receive(link, received, self._log_view, 1)
+                elif not link.is_plain and self._waits(link, mask):
+                    continue
                 else:
                     self._receive(link, received, buffer, times)
+        for link in self._handshakes.due():
+            self._set_mask(link)
+            self._receive(link, received, buffer, times)
         if self._resolver.has_found:
             self._connect_found()
         events = self._take_events()
@@ -307,11 +313,20 @@ class Loop:
         self._epoll.register(sock.fileno(), link.mask)
         return link
 
+    def _waits(self, link: SocketConnection, mask: int) -> bool:
+        """Return whether a readable connection waits for its handshake; one that was reset is closed instead."""
+        if self._handshakes.is_waiting(link):
+            if mask & (select.EPOLLHUP | select.EPOLLERR):
+                self._drop(link, self._handshakes.ended(link))
+            return True
+        if not self._handshakes.must_wait(link):
+            return False
+        self._set_mask(link)
+        return True
+
     def _receive(
         self, link: SocketConnection, received: list[tuple[int, bytes]], buffer: memoryview, times: int
     ) -> None:
-        if not link.is_plain and self._handshakes.must_wait(link):
-            return
         for earlier in range(times):
             try:
                 count = link.sock.recv_into(buffer)
@@ -442,7 +457,8 @@ class Loop:
         self._set_mask(link)
 
     def _set_mask(self, link: SocketConnection) -> None:
-        mask = 0 if link.out_bytes > BACKLOG_READ_STOP else select.EPOLLIN
+        is_read = link.out_bytes <= BACKLOG_READ_STOP and (link.is_plain or not self._handshakes.is_waiting(link))
+        mask = select.EPOLLIN if is_read else 0
         if link.out or not link.is_open:
             mask |= select.EPOLLOUT
         if mask != link.mask:

@@ -8,8 +8,9 @@ In permissive mode a connection counts as open when it is accepted, because the 
 take its time; in enforcing mode, and on connections that the node opens, it counts as open after the handshake.
 
 A handshake costs a signature, far more work than a small message, and memory. So handshakes are bounded
-in time (`HANDSHAKE_MS_MAX`), in number (`HANDSHAKES_MAX`), and in their share of a turn (`TURN_NS`): connections that
-must wait are not read, and the kernel reports them again in the next turn.
+in time (`HANDSHAKE_MS_MAX`), in number (`HANDSHAKES_MAX`), and in their share of a turn (`TURN_NS`). Connections beyond
+it wait in a queue, and the kernel does not report them meanwhile: it reports a limited number of connections at a time,
+and thousands that wait would delay all others by many turns.
 
 Source: docs/reference/compatibility.md, "TLS".
 """
@@ -17,7 +18,7 @@ Source: docs/reference/compatibility.md, "TLS".
 import contextlib
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from time import monotonic_ns
 
@@ -35,7 +36,9 @@ HANDSHAKES_MAX = 2_048
 """Number of handshakes in progress. Beyond it the oldest one gives way, if it has had `HANDSHAKE_MS_MIN`; else the new
 connection is closed: in a storm of connections those that have begun shall finish."""
 HANDSHAKE_MS_MIN = 1_000
-TURN_NS = 5_000_000
+TURN_NS = 1_000_000
+"""Time for handshakes in one turn, about that of one signature: the responses of a turn are sent after it. The last
+handshake may exceed it."""
 _REPLICATION = (LinkKind.HA_MASTER, LinkKind.HA_SLAVE)
 _HANDSHAKE_BYTE = bytes((HANDSHAKE_RECORD,))
 
@@ -62,6 +65,8 @@ class Handshakes:
         self._tls: dict[LinkKind, Tls] = {}
         self._shaking: dict[SocketConnection, int] = {}
         """Deadline (ms) of each handshake in progress; oldest first."""
+        self._waiting: dict[SocketConnection, None] = {}
+        """Connections whose handshake waits for a later turn, in order of arrival."""
         self._spent_ns = 0
         """Time spent on handshakes in this turn."""
         self._refused = Refusals()
@@ -102,16 +107,36 @@ class Handshakes:
                 return
             self._fail(link, f"TLS: no handshake within {HANDSHAKE_MS_MAX} ms")
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a handshake waits for the next turn."""
+        return bool(self._waiting)
+
+    def is_waiting(self, link: SocketConnection) -> bool:
+        """Return whether the handshake of a connection waits for a later turn; it is not to be read meanwhile."""
+        return link in self._waiting
+
     def must_wait(self, link: SocketConnection) -> bool:
-        """Whether a connection is not to be read in this turn, because its handshake would take too much of it."""
-        if self._spent_ns < TURN_NS or (link.tls is not None and link.tls.is_ready):
+        """Return whether a connection with bytes must wait because its handshake would exceed the share of this turn,
+        or others wait already; it is in the queue then."""
+        is_late = self._spent_ns >= TURN_NS or self._waiting
+        if not is_late or (link.tls is not None and link.tls.is_ready):
             return False
-        if link.tls is not None:
-            return True
-        try:
-            return link.sock.recv(1, socket.MSG_PEEK) == _HANDSHAKE_BYTE
-        except OSError:
-            return False  # the receive reports it
+        if link.tls is None:
+            try:
+                if link.sock.recv(1, socket.MSG_PEEK) != _HANDSHAKE_BYTE:
+                    return False
+            except OSError:
+                return False  # the receive reports it
+        self._waiting[link] = None
+        return True
+
+    def due(self) -> Iterator[SocketConnection]:
+        """Yield connections that have waited, the oldest first, while this turn has time for handshakes."""
+        while self._waiting and self._spent_ns < TURN_NS:
+            link = next(iter(self._waiting))
+            del self._waiting[link]
+            yield link
 
     def receive(self, link: SocketConnection, data: memoryview) -> bytes:
         """Return the plain bytes of a connection with TLS or with its first bytes; b"" if there are none yet.
@@ -151,6 +176,7 @@ class Handshakes:
     def forget(self, link: SocketConnection, reason: str) -> bool:
         """Forget a closed connection; return whether the node knows it and gets `Closed`."""
         self._shaking.pop(link, None)
+        self._waiting.pop(link, None)
         unopened, link.unopened = link.unopened, None
         if unopened is None:
             return True
