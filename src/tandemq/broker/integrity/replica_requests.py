@@ -8,6 +8,7 @@ import msgspec
 from tandemq.boundary import Job, JobDone, Now, Turn
 from tandemq.broker.connections.connection import Handler, Link
 from tandemq.broker.connections.member_requests import MemberRequests
+from tandemq.broker.connections.refused_peers import host_of
 from tandemq.broker.context import CurrentConfig, CurrentTurn
 from tandemq.broker.integrity.repair import PIECE_BYTES, context_size, generations_text
 from tandemq.broker.integrity.scrubber import Scrubber
@@ -19,6 +20,8 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.java_types import Int64
+from tandemq.model.text import brief
+from tandemq.refusals import Refusals
 from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -68,6 +71,8 @@ class ReplicaRequests:
         self._turn = turn
         self._serving: dict[int, tuple[Job, Link, Callable[[Served], Command]]] = {}
         """By id of the job: who asked, and how the result becomes a response."""
+        self._reports = Refusals()
+        """Reports of damaged records, by host."""
 
     def handlers(self) -> dict[Code, Handler]:
         """Return the handlers by request code."""
@@ -129,13 +134,18 @@ class ReplicaRequests:
 
     def _on_suspect(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(SuspectFields, command.fields)
-        reason = fields.reason[:200]
-        log.error(
-            "repair: slave %d at %s says that our record at log offset %d came damaged again and again: %s",
-            fields.broker_id,
-            link.peer,
-            fields.offset,
-            reason,
-        )
+        reason = brief(fields.reason)
+        # Without a secret anyone can send this, so it is a report until the record was verified.
+        times = self._reports.note(host_of(link.peer), now.mono_ms)
+        if times:
+            log.warning(
+                "repair: slave %d at %s reports that the record at log offset %d arrived damaged, it is verified now: "
+                "times=%d reason=%r",
+                fields.broker_id,
+                link.peer,
+                fields.offset,
+                times,
+                reason,
+            )
         self._scrubber.look_at(fields.offset, f"broker {fields.broker_id}", reason, now)
         return command.answer(ResponseCode.SUCCESS)

@@ -35,6 +35,7 @@ from tandemq.errors import StoreDamaged
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
+from tandemq.refusals import Refusals
 from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.json_tables import load_table
 from tandemq.storage.store import Store
@@ -115,6 +116,8 @@ class Scrubber:
         self.last = Pass()
         self.entries = EntryRepairs(store, damages)
         self.suspicion: Suspicion | None = None
+        self._unfounded = Refusals()
+        """Reports of places that are sound."""
         self._suspects: list[int] = []
         self._is_boundary = False
         """Whether a record is known to begin at `position`; after a restart or a truncation that is checked first."""
@@ -408,13 +411,16 @@ class Scrubber:
         if self.suspicion is not None and self.suspicion.log_offset == log_offset:
             is_bad = found.fault and found.end <= log_offset
             self.suspicion.found = found.fault if is_bad else "sound here"
-            log.warning(
-                "scrub: log offset %d, found bad by %s (%s): %s",
-                log_offset,
-                self.suspicion.source,
-                self.suspicion.reason,
-                self.suspicion.found,
-            )
+            times = 1 if is_bad else self._unfounded.note("", now.mono_ms)
+            if times:
+                log.warning(
+                    "scrub: log offset %d, found bad by %s (%r): %s times=%d",
+                    log_offset,
+                    self.suspicion.source,
+                    self.suspicion.reason,
+                    self.suspicion.found,
+                    times,
+                )
             if not is_bad and self.suspicion.source in (A_PULL, A_DELAY, A_TIMER) and self._rate():
                 self.begin(now)
 

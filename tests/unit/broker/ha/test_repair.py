@@ -552,6 +552,20 @@ def test_suspicion_of_valid_bytes_is_logged_as_unfounded(tmp_path: Path) -> None
     assert state(group.master)["damaged"] == []
 
 
+def test_forged_suspicions_are_logged_as_reports_once_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = filled(tmp_path)
+    for at, _ in places(group.master)[:20]:
+        group.master.ask(RequestCode.TANDEM_LOG_SUSPECT, {"offset": at, "brokerId": 7, "reason": "forged\n" * 1_000})
+        group.pass_time(1_000)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+    for start in ("repair: slave 7 at", "scrub: log offset"):
+        lines = [message for message in caplog.messages if message.startswith(start)]
+        assert len(lines) == 1
+        assert len(lines[0]) < 1_000
+
+
 def test_a_pull_that_finds_no_record_has_it_repaired(tmp_path: Path) -> None:
     group = filled(tmp_path)
     at, _ = places(group.master)[60]
