@@ -111,7 +111,8 @@ def up(
     --set applies a setting to all brokers.
 
     A broker that exits by itself is reported and not restarted; the others continue. When a group has no running broker
-    left, or the name server exits, all processes are stopped, with exit code 1.
+    left, those included that were restarted by hand, or the name server exits, all processes are stopped, with exit
+    code 1.
 
     The groups' configurations are also stored in the database groups.db in --data, for `tandemq ha config`, with the
     options that are printed. With --console, changes of roles on its pages are stored there and applied to the groups;
@@ -213,7 +214,13 @@ def _watch(cluster: "ChildCluster", console: "Child | None", gone: "list[BrokerC
         for broker in cluster.brokers:
             if broker.ending and broker not in gone:
                 gone.append(broker)
-                _report_exit(broker, [one for one in cluster.brokers if one.broker_name == broker.broker_name])
+                _report_exit(cluster, broker)
+        for name in {broker.broker_name for broker in gone}:
+            if cluster.members_left(name) == []:
+                last = [broker for broker in gone if broker.broker_name == name][-1]
+                raise LocalError(
+                    f"{last.name} exited: {last.ending}; {name} has no member left", hint=f"its log is {last.log_path}"
+                )
         if console is not None and console.ending:
             click.echo(f"the console exited: {console.ending}; its log is {console.log_path}", err=True)
             console = None
@@ -222,16 +229,15 @@ def _watch(cluster: "ChildCluster", console: "Child | None", gone: "list[BrokerC
         time.sleep(POLL_SECONDS)
 
 
-def _report_exit(broker: "BrokerChild", members: "list[BrokerChild]") -> None:
-    what = f"{broker.name} exited: {broker.ending}"
-    left = [one.name for one in members if one.is_running]
-    if not left:
-        raise LocalError(f"{what}; {broker.broker_name} has no member left", hint=f"its log is {broker.log_path}")
-    click.echo(
-        f"{what}; {broker.broker_name} continues with {', '.join(left)}. Its log is {broker.log_path}; "
-        f"to restart it: tandemq broker -c {broker.conf_path}",
-        err=True,
-    )
+def _report_exit(cluster: "ChildCluster", broker: "BrokerChild") -> None:
+    left = cluster.members_left(broker.broker_name) or []
+    others = [member for member in left if member != broker.address]  # It may still be registered.
+    if others:
+        click.echo(
+            f"{broker.name} exited: {broker.ending}; {broker.broker_name} continues with {', '.join(others)}. Its log "
+            f"is {broker.log_path}; to restart it: tandemq broker -c {broker.conf_path}",
+            err=True,
+        )
 
 
 def _interrupt(*_: object) -> None:

@@ -427,16 +427,33 @@ class ChildCluster:
     def all_registered(self) -> bool:
         """Return whether the name server has every running broker's address, under any id in mode elect, else under its
         own id."""
-        answer = try_request(self.name_servers, Command(RequestCode.GET_BROKER_CLUSTER_INFO), self.tls)
-        if answer is None or answer.code != ResponseCode.SUCCESS:
+        table = self._registered()
+        if table is None:
             return False
-        table = loads(answer.body).get("brokerAddrTable", {})
         for broker in self.brokers:
-            known = table.get(broker.broker_name, {}).get("brokerAddrs", {})
+            known = table.get(broker.broker_name, {})
             ids = [number for number, address in known.items() if address == broker.address]
             if broker.is_running and not (str(broker.broker_id) in ids if self._mode is Mode.STATIC else ids):
                 return False
         return True
+
+    def _registered(self) -> dict[str, dict[str, str]] | None:
+        """Return the addresses that the name server lists, by group and broker id; None if it does not respond."""
+        answer = try_request(self.name_servers, Command(RequestCode.GET_BROKER_CLUSTER_INFO), self.tls)
+        if answer is None or answer.code != ResponseCode.SUCCESS:
+            return None
+        table: dict[str, dict[str, Any]] = loads(answer.body).get("brokerAddrTable", {})
+        return {name: group.get("brokerAddrs", {}) for name, group in table.items()}
+
+    def members_left(self, broker_name: str) -> list[str] | None:
+        """Return the running members of a group, by name; if none of this cluster's processes is left, the addresses of
+        those that the name server lists, which others have started. None if the name server does not respond."""
+        members = [broker for broker in self.brokers if broker.broker_name == broker_name]
+        running = [broker.name for broker in members if broker.is_running]
+        if running:
+            return running
+        table = self._registered()
+        return None if table is None else list(table.get(broker_name, {}).values())
 
     def master_of(self, broker_name: str) -> BrokerChild | None:
         """Return the active master of a group, None if there is none."""

@@ -201,6 +201,39 @@ def test_cluster_stops_when_a_whole_group_or_the_name_server_has_exited(tmp_path
         assert said in next_error_line(process)
 
 
+def test_cluster_continues_when_its_last_process_of_a_group_exits_and_a_restarted_one_serves(tmp_path: Path) -> None:
+    with started(tmp_path, "--slaves", "1", "--mode", "static") as (process, printed):
+        master, slave = printed["brokers"]
+        os.kill(master["pid"], signal.SIGKILL)
+        assert "continues with broker-a-1." in next_error_line(process)
+        words = ["broker", "-c", str(tmp_path / "broker-a-0.conf"), "--json", "--while-stdin"]
+        with subprocess.Popen(
+            [sys.executable, "-m", "tandemq", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as restarted:
+            try:
+                assert restarted.stdout is not None
+                address = json.loads(restarted.stdout.readline())["address"]
+                wait_until(lambda: address in addresses(printed["nameServer"]), "the restarted broker is registered")
+                os.kill(slave["pid"], signal.SIGKILL)
+                assert f"broker-a-1 exited: killed by SIGKILL; broker-a continues with {address}." in next_error_line(
+                    process
+                )
+                with BlockingProducer(printed["nameServer"], group="g") as producer:
+                    producer.send(Message("T", b"after"))
+                assert process.poll() is None
+            finally:
+                restarted.kill()
+        assert process.wait(60) == 1
+        assert "broker-a has no member left" in next_error_line(process)
+
+
+def addresses(name_server: str) -> list[str]:
+    """Return the addresses of the brokers that a name server lists."""
+    answer = try_request(name_server, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+    assert answer is not None
+    return [one for group in loads(answer.body)["brokerAddrTable"].values() for one in group["brokerAddrs"].values()]
+
+
 def test_mode_of_existing_data_is_kept(tmp_path: Path) -> None:
     words = ["up", "--brokers", "1", "--port", "0", "--data", str(tmp_path), "--json"]
     for more, mode in (
