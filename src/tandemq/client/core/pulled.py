@@ -21,12 +21,13 @@ class PulledMessages(NamedTuple):
     """What is wrong with the record at `end`; "" if nothing is."""
 
 
-def decode_pulled(data: bytes, inflated_max: int = INFLATED_BYTES_MAX) -> PulledMessages:
+def decode_pulled(data: bytes, bytes_max: int = INFLATED_BYTES_MAX) -> PulledMessages:
     """Decode the messages in the body of a pull response, up to the first damaged record.
 
-    Stops once the decompressed bodies exceed `inflated_max` bytes, but returns at least one message: a response of
-    1 MiB can inflate to 1 GiB.
+    Stops before the message with which the decompressed bodies exceed `bytes_max`, `INFLATED_BYTES_MAX` at most, but
+    returns at least one message: a response of 1 MiB can inflate to 1 GiB.
     """
+    bytes_max = min(bytes_max, INFLATED_BYTES_MAX)
     messages: list[StoredMessage] = []
     position, end, inflated = 0, len(data), 0
     while position < end:
@@ -41,7 +42,7 @@ def decode_pulled(data: bytes, inflated_max: int = INFLATED_BYTES_MAX) -> Pulled
             return PulledMessages(messages, position, str(error))
         if message.sys_flag & _COMPRESSED:
             inflated += len(message.body)
-            if inflated > inflated_max and messages:
+            if inflated > bytes_max and messages:
                 break
         messages.append(message)
         position += message.size

@@ -147,7 +147,8 @@ class ConsumerOptions:
     prefetch_messages: int = 1_000
     """Maximum number of unacknowledged messages per queue; no more are pulled above it."""
     prefetch_bytes: int = 16 * MEBIBYTE
-    """Maximum size of unacknowledged messages per queue; no more are pulled above it."""
+    """Maximum size of unacknowledged messages per queue, with decompressed bodies; no more are pulled above it. The
+    last message may exceed it."""
     rebalance_ms: int = 20_000
     """Period of rebalancing."""
     commit_ms: int = 5_000

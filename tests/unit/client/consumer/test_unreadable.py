@@ -224,6 +224,45 @@ def test_response_above_the_memory_budget_is_decoded_in_parts() -> None:
         consumer.ack(delivery, world.now)
 
 
+@pytest.mark.parametrize("pulls", [False, True])
+def test_decompressed_bodies_fit_into_the_limit_of_prefetched_bytes(*, pulls: bool) -> None:
+    world, broker = one_broker()
+    world.topic("T", queues=4)
+    count, size = 24, 100_000
+    bodies = [bytes([n]) * size for n in range(count)]
+    for queue_id in range(4):
+        for body in bodies:
+            broker.store("T", queue_id, zlib.compress(body), sys_flag=COMPRESSED)
+    limit = 450_000
+    options = ConsumerOptions(group="g", consume_from=ConsumeFrom.FIRST, prefetch_bytes=limit)
+    held: Callable[[], list[int]]
+    if pulls:
+        puller = world.node.pull_consumer(options)
+        puller.assign([MessageQueue("T", "a", queue_id) for queue_id in range(4)], world.now)
+        held = lambda: [reading.process_queue.bytes_held for reading in puller._readings.values()]  # noqa: E731
+
+        def take_one() -> list[bytes]:
+            return [polled.message.body for polled in puller.take(1, world.now)]
+    else:
+        consumer = world.node.push_consumer(options, world.now)
+        consumer.subscribe("T", "*", world.now)
+        held = lambda: [one.process_queue.bytes_held for one in consumer.rebalance_service.active()]  # noqa: E731
+
+        def take_one() -> list[bytes]:
+            delivery = consumer.next_delivery()
+            if delivery is None:
+                return []
+            consumer.ack(delivery, world.now)
+            return [delivery.message.body]
+
+    found: list[bytes] = []
+    for _ in range(4 * count):
+        world.run(100)
+        assert max(held()) < limit + size, "the last message may exceed it"
+        found += take_one()
+    assert sorted(found) == sorted(4 * bodies)
+
+
 def test_pulled_records_end_at_damage_or_at_the_budget() -> None:
     world, broker = one_broker()
     for n in range(3):

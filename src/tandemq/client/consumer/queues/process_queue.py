@@ -60,6 +60,11 @@ class ProcessQueue:
         return len(self._unacked) < self._count_max and self._bytes < self._bytes_max
 
     @property
+    def bytes_left(self) -> int:
+        """How many bytes more it may hold."""
+        return max(0, self._bytes_max - self._bytes)
+
+    @property
     def count(self) -> int:
         """Number of unacknowledged messages."""
         return len(self._unacked)

@@ -16,8 +16,9 @@ twice, with a pause between.
 
 No pull is sent while the process queue is full; the consumer calls `pull` when there is room again.
 
-Messages of a response are taken one by one. A body that cannot be decompressed is delivered with its `fault`, without
-effect on the other messages. A damaged record (its checksum is wrong) ends the response: the messages before it are
+Messages of a response are taken one by one, as long as their decompressed bodies fit into the process queue; the others
+are pulled again when there is room. A body that cannot be decompressed is delivered with its `fault`, without effect on
+the other messages. A damaged record (its checksum is wrong) ends the response: the messages before it are
 delivered, and the queue waits there until a member has the sound bytes.
 
 Source: docs/reference/requests.md, "pull"; RocketMQ PullMessageService, PullAPIWrapper.
@@ -261,7 +262,7 @@ class QueuePuller:
         self._empty_answers = 0
         self._served_by = self.read_from
         process_queue = self._process_queue
-        messages, end, damage = decode_pulled(answer.body)
+        messages, end, damage = decode_pulled(answer.body, process_queue.bytes_left)
         next_offset = int(answer.fields["nextBeginOffset"])
         expected = process_queue.next_offset
         if end < len(answer.body):
