@@ -113,7 +113,11 @@ class MessageModel(Enum):
 
 
 class ConsumeFrom(Enum):
-    """Where a group starts that has no committed offset."""
+    """Where a group starts that has no committed offset.
+
+    Unless the group is broadcasting, a young queue is read from its first message in any case: the broker reports
+    offset 0 while nothing was deleted and all is probably in memory.
+    """
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
     """At the end of the queue: with messages stored from now on."""

@@ -71,6 +71,17 @@ async def test_what_is_sent_is_consumed_with_async_for(tandemq_broker: LocalClus
         assert await consumer.receive(0.5) is None
 
 
+@pytest.mark.parametrize("consume_from", [ConsumeFrom.LAST, ConsumeFrom.TIMESTAMP])
+async def test_new_group_reads_a_young_topic_from_its_first_message(
+    tandemq_broker: LocalCluster, consume_from: ConsumeFrom
+) -> None:
+    sent = await send_some(tandemq_broker, 5)
+    async with PushConsumer(
+        tandemq_broker.name_servers, group="g", topics={"T": "*"}, consume_from=consume_from, consume_from_ms=2**42
+    ) as consumer:
+        assert sorted(message.unique_key for message in await take(consumer, 5)) == sorted(sent)
+
+
 async def test_message_is_not_lost_when_receive_times_out(
     tandemq_broker: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
