@@ -119,7 +119,7 @@ def _serve(options: dict[str, Any]) -> None:
 
     from tandemq.console.pipeline_files import PipelinePaths  # noqa: PLC0415
     from tandemq.console.publishing import PublisherThread  # noqa: PLC0415
-    from tandemq.console.server import ListenAddress, bind, serve  # noqa: PLC0415
+    from tandemq.console.server import ListenAddress, listen, serve  # noqa: PLC0415
     from tandemq.console.services import ConsoleSettings  # noqa: PLC0415
 
     _check(options)
@@ -140,12 +140,12 @@ def _serve(options: dict[str, Any]) -> None:
     with ExitStack() as stack:
         stack.enter_context(quiet())
         database = stack.enter_context(open_database(options["database_url"]))
-        listener = stack.enter_context(bind(address))
+        listeners = [stack.enter_context(listener) for listener in listen(address)]
         if options["publish"]:
             secret = registries.secret_file()
             stack.callback(PublisherThread(database, options["registry"], secret, settings.tls).close)
         ready = _printer(as_json=options["as_json"])
-        asyncio.run(serve(settings, database, options["name_servers"], address, listener, ready))
+        asyncio.run(serve(settings, database, options["name_servers"], address, listeners, ready))
 
 
 def _wait_for_end() -> None:

@@ -106,7 +106,8 @@ class MonitoringConfig(TlsConfig):
     """Port of `/metrics`, `/healthz` and `/readyz`; 0 takes any free one, -1: none, unless `metricsExporterType` is
     `PROM`. See docs/guides/monitoring.md."""
     metrics_bind_address: str = _setting("metricsBindAddress", "127.0.0.1")
-    """IP address of the interface to listen on for metrics. They have names of topics and groups, and no login."""
+    """IP address of the interface to listen on for metrics; `0.0.0.0` and `::`: all interfaces, IPv4 and IPv6. They
+    have names of topics and groups, and no login."""
     metrics_series_max: int = _setting("metricsOtelCardinalityLimit", 50_000)
     """Maximum number of time series of one metric; further ones are left out and counted."""
     metrics_label: str = _setting("metricsLabel", "")
@@ -171,10 +172,10 @@ class BrokerConfig(MonitoringConfig):
 
     # Addresses, ports and connections.
     bind_address: str = _setting("bindAddress", "0.0.0.0")
-    """IP address of the interface to listen on."""
+    """IP address of the interface to listen on. `0.0.0.0` and `::`: all interfaces, IPv4 and IPv6."""
     advertised_ip: str = _setting("brokerIP1", "")
-    """Address advertised to clients. Empty: the address of the interface that reaches the name server, else
-    127.0.0.1."""
+    """Address advertised to clients: IPv4, IPv6 or a host name. Empty: the address of the interface that reaches the
+    name server, else 127.0.0.1."""
     ha_advertised_ip: str = _setting("brokerIP2", "")
     """Address advertised to slaves. Empty: the same as `brokerIP1`."""
     listen_port: int = _setting("listenPort", 10911)
@@ -446,7 +447,7 @@ class NameServerConfig(MonitoringConfig):
     """Settings of one name server."""
 
     bind_address: str = _setting("bindAddress", "0.0.0.0")
-    """IP address of the interface to listen on."""
+    """IP address of the interface to listen on. `0.0.0.0` and `::`: all interfaces, IPv4 and IPv6."""
     listen_port: int = _setting("listenPort", 9876)
     """Port for clients and brokers; 0 takes any free one."""
     data_path: str = _setting("kvConfigPath", "namesrv")

@@ -155,6 +155,8 @@ def _network_problems(config: BrokerConfig) -> Iterator[Problem]:
         value = getattr(config, name)
         if value and not _HOST.match(value):
             yield name, f"{value[:64]!r} is not an address; write one host or IP address, without a port"
+        elif value:
+            yield from _family_problem(name, value, config.bind_address)
     for address in config.name_servers:
         yield from _address_problem("name_servers", address)
     if not config.register_ms_min <= config.register_ms <= REGISTER_MS_MAX:
@@ -178,13 +180,32 @@ def _listen_problems(config: BrokerConfig | NameServerConfig) -> Iterator[Proble
     try:
         ipaddress.ip_address(config.bind_address)
     except ValueError:
-        yield "bind_address", f"{config.bind_address[:64]!r} is not an IP address; 0.0.0.0 stands for all interfaces"
+        yield (
+            "bind_address",
+            f"{config.bind_address[:64]!r} is not an IP address; 0.0.0.0 stands for all interfaces, IPv4 and IPv6",
+        )
     if not 1024 <= config.frame_bytes_max <= JAVA_INT_MAX:
         yield "frame_bytes_max", f"{config.frame_bytes_max} is outside 1024 to {JAVA_INT_MAX}"
     for name in ("unfinished_bytes_max", "untaken_bytes_max"):
         bytes_max = getattr(config, name)
         if bytes_max < config.frame_bytes_max:
             yield name, f"{bytes_max} is less than frameMaxLength, {config.frame_bytes_max}"
+
+
+def _family_problem(name: str, advertised: str, bound: str) -> Iterator[Problem]:
+    """Find an advertised IP address that the listening sockets of another address family never serve."""
+    try:
+        address, listening = ipaddress.ip_address(advertised.strip("[]")), ipaddress.ip_address(bound)
+    except ValueError:
+        return  # A host name, or an invalid bindAddress, which is reported elsewhere.
+    if not listening.is_unspecified and address.version != listening.version:
+        yield (
+            name,
+            (
+                f"nobody reaches {advertised}: it is an IPv{address.version} address, and bindAddress {bound} is IPv"
+                f"{listening.version}; 0.0.0.0 as bindAddress stands for all interfaces, IPv4 and IPv6"
+            ),
+        )
 
 
 def _port_problem(name: str, port: int) -> Iterator[Problem]:

@@ -22,6 +22,8 @@ from tandemq.console.cluster.topics_and_groups import SAMPLE_S
 from tandemq.console.services import Console, ConsoleSettings, wall_ms
 from tandemq.errors import LocalError, TandemError
 from tandemq.groupdb.database import GroupDatabase
+from tandemq.real.network.addresses import text_of
+from tandemq.real.network.listening import ALL_INTERFACES, bind
 
 log = logging.getLogger(__name__)
 SETUP_MS = 15 * 60_000
@@ -68,24 +70,23 @@ async def _sample(console: Console) -> None:
         await asyncio.sleep(SAMPLE_S)
 
 
-def bind(address: ListenAddress) -> socket.socket:
-    """Return a listening socket.
+def listen(address: ListenAddress) -> list[socket.socket]:
+    """Return listening sockets, one per family for all interfaces.
 
     Raises:
         LocalError: the address cannot be used.
     """
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listeners: list[socket.socket] = []
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((address.host, address.port))
-        listener.listen(128)
+        listeners = bind(address.host, address.port)
+        for listener in listeners:
+            listener.listen(128)
     except OSError as error:
-        listener.close()
-        raise LocalError(
-            f"cannot listen on {address.host}:{address.port}: {error.strerror}", hint="choose another --port"
-        ) from error
-    return listener
+        for listener in listeners:
+            listener.close()
+        where = text_of((address.host, address.port))
+        raise LocalError(f"cannot listen on {where}: {error.strerror}", hint="choose another --port") from error
+    return listeners
 
 
 async def serve(
@@ -93,7 +94,7 @@ async def serve(
     database: GroupDatabase,
     name_servers: str,
     address: ListenAddress,
-    listener: socket.socket,
+    listeners: list[socket.socket],
     ready: Callable[[str], None],
 ) -> None:
     """Run the console until a signal; `ready` gets the link to print."""
@@ -111,8 +112,8 @@ async def serve(
             h11_max_incomplete_event_size=32 << 10,
         )
         server = _Server(config, console)
-        ready(link_of(console, listener, is_secure=bool(address.certificate)))
-        await server.serve(sockets=[listener])
+        ready(link_of(console, listeners[0], is_secure=bool(address.certificate)))
+        await server.serve(sockets=listeners)
 
 
 class _Server(uvicorn.Server):
@@ -132,6 +133,6 @@ class _Server(uvicorn.Server):
 def link_of(console: Console, listener: socket.socket, *, is_secure: bool) -> str:
     """Return the link to open: the one-time link if there is no user yet."""
     host, port = listener.getsockname()[:2]
-    shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    shown = text_of(("127.0.0.1" if host in ALL_INTERFACES else host, port))
     path = f"/setup/{console.setup_token}" if console.setup_token else "/"
-    return f"{'https' if is_secure else 'http'}://{shown}:{port}{path}"
+    return f"{'https' if is_secure else 'http'}://{shown}{path}"

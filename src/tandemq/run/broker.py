@@ -2,7 +2,6 @@
 
 import logging
 import os
-import socket
 import time
 from dataclasses import replace
 from ipaddress import ip_address
@@ -17,6 +16,8 @@ from tandemq.errors import ConfigError
 from tandemq.real.clock import read_clock
 from tandemq.real.disk import RealDisk
 from tandemq.real.loop import Loop
+from tandemq.real.network.addresses import own_ip, text_of
+from tandemq.real.network.listening import has_ipv6
 from tandemq.real.network.tls import between_brokers
 from tandemq.registry import ZOOKEEPER, parse_address
 from tandemq.run.monitoring import Monitoring
@@ -59,12 +60,12 @@ class BrokerProcess:
     @property
     def address(self) -> str:
         """Address for clients, "ip:port"."""
-        return f"{self._advertised()}:{self.port}"
+        return text_of((self._advertised(), self.port))
 
     @property
     def ha_address(self) -> str:
         """Address for slaves, "ip:port"."""
-        return f"{self.config.ha_advertised_ip or self._advertised()}:{self.ha_port}"
+        return text_of((self.config.ha_advertised_ip.strip("[]") or self._advertised(), self.ha_port))
 
     @property
     def metrics_address(self) -> str:
@@ -120,6 +121,7 @@ class BrokerProcess:
             self.close(clean=False)
             raise
         log_open_access(config)
+        log_unreachable((self.address, self.ha_address))
         if self._watch is not None:
             self._watch.start()
         self._node.listening(self.address, self.ha_address, now)
@@ -169,7 +171,8 @@ class BrokerProcess:
         return found, loop.listen(bind, found - FAST_PORT_DISTANCE, LinkKind.FAST, FAST_PORT)
 
     def _advertised(self) -> str:
-        return self.config.advertised_ip or own_address(self.config.name_servers)
+        servers = self.config.name_servers
+        return self.config.advertised_ip.strip("[]") or (own_ip(servers[0]) if servers else "127.0.0.1")
 
     def run(self) -> None:
         """Serve until `stop` is called."""
@@ -232,6 +235,17 @@ def log_open_access(config: BrokerConfig) -> None:
         log.warning("replication: no haSecretFile: any peer that reaches port %d can copy the log", config.ha_port)
 
 
+def log_unreachable(addresses: tuple[str, ...]) -> None:
+    """Log a warning for each advertised address of a family that this machine does not have."""
+    for address in dict.fromkeys(addresses):
+        if address.startswith("[") and not has_ipv6():
+            log.warning(
+                "broker: %s is advertised, and this machine has no IPv6: peers reach it only if another host forwards "
+                "the port; set brokerIP1 and brokerIP2 to IPv4 addresses",
+                address,
+            )
+
+
 def read_machine() -> Machine:
     """Return boot id, memory and time zone of this machine; the boot id is "" where the system has none."""
     try:
@@ -240,18 +254,3 @@ def read_machine() -> Machine:
         boot_id = ""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(boot_id, memory_bytes, -(time.altzone if time.localtime().tm_isdst > 0 else time.timezone))
-
-
-def own_address(name_servers: tuple[str, ...]) -> str:
-    """Return the address of the interface towards the first name server, 127.0.0.1 without one. Sends nothing."""
-    if not name_servers:
-        return "127.0.0.1"
-    host, _, port = name_servers[0].rpartition(":")
-    probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    try:
-        probe.connect((host, int(port)))
-        return str(probe.getsockname()[0])
-    except (OSError, ValueError):
-        return "127.0.0.1"
-    finally:
-        probe.close()

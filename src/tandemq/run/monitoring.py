@@ -21,6 +21,7 @@ from tandemq.real.loop import Loop
 from tandemq.real.monitoring.listener import MonitoringListener
 from tandemq.real.monitoring.metered_node import MeteredNode
 from tandemq.real.monitoring.otlp_exporter import OtlpExporter, PushSettings
+from tandemq.real.network.addresses import text_of
 from tandemq.real.network.tls import TlsFiles, client_context
 from tandemq.run.push_headers import HeaderFile
 from tandemq.telemetry.buckets import SECONDS_BOUNDS, DurationBuckets
@@ -90,7 +91,7 @@ class Monitoring:
         self.address = ""
         if config.scrape_port != -1:
             self._listener = MonitoringListener(config.metrics_bind_address, config.scrape_port, self.metered)
-            self.address = f"{config.metrics_bind_address}:{self._listener.port}"
+            self.address = text_of((config.metrics_bind_address, self._listener.port))
             self._listener.start()
         if self._exporter is not None:
             self._exporter.start()

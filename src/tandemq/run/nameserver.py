@@ -11,6 +11,8 @@ from tandemq.config.settings import NameServerConfig
 from tandemq.nameserver.node import NameServer
 from tandemq.real.disk import RealDisk
 from tandemq.real.loop import Loop
+from tandemq.real.network.addresses import text_of
+from tandemq.real.network.listening import ALL_INTERFACES
 from tandemq.run.monitoring import Monitoring
 from tandemq.run.secret import open_keyring
 from tandemq.run.tls import CertificateWatch, protect
@@ -35,7 +37,7 @@ class NameServerProcess:
     def address(self) -> str:
         """Address for clients on this machine, "ip:port"."""
         host = self.config.bind_address
-        return f"{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{self.port}"
+        return text_of(("127.0.0.1" if host in ALL_INTERFACES else host, self.port))
 
     @property
     def metrics_address(self) -> str:

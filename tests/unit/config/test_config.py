@@ -94,6 +94,8 @@ def test_unknown_role_is_refused_with_the_list_of_roles(role: str) -> None:
         ({"takeover_checks": 0}, "takeoverChecks"),
         ({"memory_ratio_max": 101}, "accessMessageInMemoryMaxRatio"),
         ({"delay_levels": "1s 2x"}, "messageDelayLevel"),
+        ({"bind_address": "127.0.0.1", "advertised_ip": "::1"}, "brokerIP1"),
+        ({"bind_address": "::1", "ha_advertised_ip": "10.0.0.1"}, "brokerIP2"),
     ],
 )
 def test_invalid_broker_setting_is_named(change: dict[str, Any], key: str) -> None:
@@ -114,6 +116,9 @@ def test_invalid_broker_setting_is_named(change: dict[str, Any], key: str) -> No
         {"register_ms": 10, "register_ms_min": 1},
         {"in_sync_replicas": 1},
         {"bind_address": "::"},
+        {"advertised_ip": "::1", "ha_advertised_ip": "[fd00::7]"},
+        {"bind_address": "::", "advertised_ip": "10.0.0.1"},
+        {"bind_address": "127.0.0.1", "advertised_ip": "broker.example"},
         {"segment_bytes": 16_385},
         {"ha_bytes_per_second": 0},
     ],

@@ -31,6 +31,7 @@ from tandemq.client.core.settings import ClientConfig, split_addresses
 from tandemq.client.node import ClientNode
 from tandemq.config.tls import ClientTls
 from tandemq.errors import ClosedError, LocalError, NetworkError, NoRoute, NotConnected
+from tandemq.real.network.addresses import own_ip
 from tandemq.real.network.client_tls import ClientContext, explain
 
 log = logging.getLogger(__name__)
@@ -59,21 +60,10 @@ def make_config(name_servers: str, client_id: str = "", tls: ClientTls | bool = 
         ConfigError: an address is not "host:port".
     """
     addresses = split_addresses(name_servers)
-    ip = local_ip(addresses[0]) if addresses else "127.0.0.1"
+    ip = own_ip(addresses[0]) if addresses else "127.0.0.1"
     name = client_id or f"{ip}@{os.getpid()}#{time.time_ns():x}.{next(_serial)}"
     own_tls = ClientTls() if tls is True else tls or None
     return ClientConfig(name_servers=addresses, client_id=name, ip=ip, pid=os.getpid(), tls=own_tls)
-
-
-def local_ip(address: str) -> str:
-    """Return the IP address of the interface that leads to a peer; no packet is sent."""
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, int(port)))
-            return str(probe.getsockname()[0])
-    except (OSError, ValueError):
-        return "127.0.0.1"
 
 
 async def _addresses(host: str, port: int) -> list[str]:

@@ -28,7 +28,8 @@ from time import monotonic_ns
 from isal import igzip
 
 from tandemq.real.monitoring.metered_node import Answer, MeteredNode, Question, QuestionKind
-from tandemq.real.network.listening import cannot_listen
+from tandemq.real.network.addresses import text_of
+from tandemq.real.network.listening import bind, cannot_listen
 from tandemq.telemetry.exposition import OPENMETRICS_TYPE, TEXT_TYPE, page
 
 log = logging.getLogger(__name__)
@@ -122,16 +123,18 @@ class MonitoringListener:
             ConfigError: the address cannot be used.
         """
         self._node = node
-        self._socket = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._sockets: list[socket.socket] = []
         try:
-            self._socket.bind((address, port))
-            self._socket.listen(CONNECTIONS_MAX)
+            self._sockets = bind(address, port)
+            for sock in self._sockets:
+                sock.setblocking(False)
+                sock.listen(CONNECTIONS_MAX)
         except (OSError, OverflowError) as error:
-            self._socket.close()
-            raise cannot_listen(f"{address}:{port} (metricsPort)", error) from error
-        self._socket.setblocking(False)
-        self.port = int(self._socket.getsockname()[1])
+            for sock in self._sockets:
+                sock.close()
+            raise cannot_listen(f"{text_of((address, port))} (metricsPort)", error) from error
+        self._by_fd = {sock.fileno(): sock for sock in self._sockets}
+        self.port = int(self._sockets[0].getsockname()[1])
         self._replies: deque[Answer] = deque()
         self._connections: dict[int, _Connection] = {}
         self._asked = {QuestionKind.PAGE: _Asked(), QuestionKind.READINESS: _Asked()}
@@ -139,7 +142,8 @@ class MonitoringListener:
         self._is_closing = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._socket, selectors.EVENT_READ)
+        for sock in self._sockets:
+            self._selector.register(sock, selectors.EVENT_READ)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
@@ -156,7 +160,8 @@ class MonitoringListener:
         for connection in list(self._connections.values()):
             self._drop(connection)
         self._selector.close()
-        self._socket.close()
+        for sock in self._sockets:
+            sock.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
 
@@ -169,8 +174,8 @@ class MonitoringListener:
     def _run(self) -> None:
         while not self._is_closing:
             for key, _ in self._selector.select(PAUSE_SECONDS if self._is_paused else TICK_SECONDS):
-                if key.fileobj is self._socket:
-                    self._accept()
+                if key.fd in self._by_fd:
+                    self._accept(self._by_fd[key.fd])
                 elif key.fd == self._wake_read:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._wake_read, 4_096)
@@ -181,11 +186,12 @@ class MonitoringListener:
             self._expire()
             if self._is_paused and monotonic_ns() // _SECOND_NS != self._second:
                 self._is_paused = False
-                self._selector.register(self._socket, selectors.EVENT_READ)
+                for sock in self._sockets:
+                    self._selector.register(sock, selectors.EVENT_READ)
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            sock, _ = self._socket.accept()
+            sock, _ = listener.accept()
         except OSError:
             return
         second = monotonic_ns() // _SECOND_NS
@@ -193,7 +199,8 @@ class MonitoringListener:
         self._second = second
         if self._accepted >= ACCEPTS_PER_SECOND:
             self._is_paused = True
-            self._selector.unregister(self._socket)
+            for one in self._sockets:
+                self._selector.unregister(one)
         if len(self._connections) >= CONNECTIONS_MAX:
             self._drop(next((one for one in self._connections.values() if one.request is None), self._oldest()))
         sock.setblocking(False)

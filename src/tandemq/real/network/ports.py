@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tandemq.boundary import LinkKind
 from tandemq.real.clock import read_clock
 from tandemq.real.network.addresses import text_of
-from tandemq.real.network.listening import cannot_listen
+from tandemq.real.network.listening import bind, cannot_listen
 
 log = logging.getLogger(__name__)
 ACCEPT_BACKLOG = 1024
@@ -55,17 +55,14 @@ class Ports:
 
     def listen(self, address: str, port: int, kind: LinkKind, what: str, *, is_new: bool) -> int:
         """Bind a port; see `Loop.listen`."""
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, not is_new)
         try:
-            sock.bind((address, port))
+            socks = bind(address, port, is_new=is_new)
         except (OSError, OverflowError) as error:
-            sock.close()
-            raise cannot_listen(f"{address}:{port} ({what})", error) from error
-        sock.setblocking(False)
-        self._listeners[sock.fileno()] = (sock, kind)
-        return int(sock.getsockname()[1])
+            raise cannot_listen(f"{text_of((address, port))} ({what})", error) from error
+        for sock in socks:
+            sock.setblocking(False)
+            self._listeners[sock.fileno()] = (sock, kind)
+        return int(socks[0].getsockname()[1])
 
     def unlisten(self, port: int) -> None:
         """Release a bound port that does not accept yet."""
