@@ -103,7 +103,9 @@ class Flight:
             **intervals,
         )
 
-    def wait_stored(self, since_ms: int, status: str = "", group: str = "") -> None:
+    def wait_stored(
+        self, since_ms: int, status: str = "", group: str = "", within_s: float = 3 * _CLIENT_POLLS_S
+    ) -> None:
         """Wait until a message has been answered since then, with this status, by this group."""
         assert self.producer is not None
         self.producer.wait_for(
@@ -113,15 +115,17 @@ class Flight:
                 and status in ("", event["status"])
                 and group in ("", event["broker"])
             ),
-            within_s=3 * _CLIENT_POLLS_S,
+            within_s=within_s,
         )
 
-    def wait_read(self, since_ms: int, stored_ms: int = 0, count: int = AHEAD) -> None:
+    def wait_read(
+        self, since_ms: int, stored_ms: int = 0, count: int = AHEAD, within_s: float = 3 * _CLIENT_POLLS_S
+    ) -> None:
         """Wait until `count` deliveries came from broker-a since then, of messages stored after `stored_ms`."""
         assert self.reader is not None
         self.reader.wait_for(
             lambda event: _is_read(event) and event["at_ms"] > since_ms and event["storeTimestamp"] >= stored_ms,
-            within_s=3 * _CLIENT_POLLS_S,
+            within_s=within_s,
             count=count,
         )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from tandemq.coordination.registry.records import Mode
 from tandemq.run.groups import configure
 from tests.interop.driver import JavaDriver
-from tests.interop.flights import AHEAD, GROUP, ClientSettings, Flight, FlightFigures, figures, now_ms
+from tests.interop.flights import AHEAD, FOR_FAILOVER, GROUP, ClientSettings, Flight, FlightFigures, figures, now_ms
 from tests.interop.java import Value, wait_until
 from tests.interop.ours import OurNameServer
 from tests.interop.peers import CLIENTS, SMALL_STORE, SUBJECT, Broker, NameServer, broker, name_server
@@ -65,6 +65,35 @@ def kill_and_return(mode: Mode, settings: ClientSettings, directory: Path) -> li
         else:
             _wait_all_read_at(old, flights)
         return [figures(flight, *flight.land(), killed_ms, returned_ms) for flight in flights]
+
+
+def leave_and_return(directory: Path, within_s: float) -> None:
+    """Kill all members of one of two groups, wait until no client uses it, start it again; clients use it in time.
+
+    `within_s`: from the registration of its master until each client has stored and read a message there.
+
+    Raises:
+        PeerError: they did not.
+        AssertionError: a message was lost, or invented.
+    """
+    with (
+        cluster(Mode.STATIC, [GROUP, "broker-b"], directory) as brokers,
+        _flights(brokers, FOR_FAILOVER, directory) as flights,
+    ):
+        killed_ms = _kill(brokers.pairs[0][0], flights)
+        brokers.pairs[0][1].kill()
+        for flight in flights:
+            flight.wait_stored(killed_ms, group="broker-b")
+        wait_until(lambda: GROUP not in registered_brokers(brokers.namesrv.port), what=f"{GROUP} has left", within_s=40)
+        for member in brokers.pairs[0]:
+            member.start()
+        wait_registered(brokers.namesrv.port, GROUP)
+        returned_ms = now_ms()
+        for flight in flights:
+            flight.wait_stored(returned_ms, group=GROUP, within_s=within_s)
+            flight.wait_read(returned_ms, count=1, within_s=within_s)
+        for flight in flights:
+            flight.land()
 
 
 def _kill(master: Broker, flights: list[Flight]) -> int:

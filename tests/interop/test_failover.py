@@ -13,11 +13,14 @@ import pytest
 
 from tandemq.coordination.registry.records import Mode
 from tests.interop.flights import DEFAULTS, FOR_FAILOVER
-from tests.interop.outages import kill_and_return
+from tests.interop.outages import kill_and_return, leave_and_return
 from tests.spec import spec
 
 GAP_MAX_S = 60.0
 """Far above what is measured (docs/guides/java-clients.md): the machine of a test may be busy."""
+
+RETURN_MAX_S = 6.0
+"""From the registration of a group until it is used, on an idle machine; a busy one has more time (`PATIENCE`)."""
 
 
 @pytest.mark.parametrize("mode", [Mode.STATIC, Mode.SLAVE_CONSUME, Mode.ELECT], ids=lambda mode: mode.value)
@@ -34,3 +37,8 @@ def test_java_clients_set_for_failover_fail_no_send_and_continue_within_seconds(
 def test_java_clients_with_defaults_continue_after_next_poll(mode: Mode, tmp_path: Path) -> None:
     for found in kill_and_return(mode, DEFAULTS, tmp_path):
         print(f"{mode.value}, {found}")
+
+
+@spec("F39")
+def test_java_clients_set_for_failover_use_a_group_that_returns_as_a_whole(tmp_path: Path) -> None:
+    leave_and_return(tmp_path, RETURN_MAX_S)
