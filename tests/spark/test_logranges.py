@@ -212,15 +212,15 @@ def test_directory_of_archived_files_is_read_like_a_store(writer: LogWriter, tmp
     assert rows_of(aside) == [row for row in rows_of(writer.store) if row["commitLogOffset"] >= writer.segment_bytes]
 
 
-def test_missing_log_gap_and_file_of_another_size_are_clear_errors(writer: LogWriter, tmp_path: Path) -> None:
+def test_missing_log_and_files_of_unclear_size_are_clear_errors(writer: LogWriter, tmp_path: Path) -> None:
     with pytest.raises(StoreDamaged, match=r"holds no commit log.*storePathRootDir"):
         open_log(tmp_path)
-    writer.write_many(3000)
-    writer.path(writer.segment_bytes).unlink()
-    with pytest.raises(StoreDamaged, match=r"does not follow .*in between is missing"):
-        open_log(writer.store)
-    writer.path(writer.segment_bytes).write_bytes(b"short")
-    with pytest.raises(StoreDamaged, match="has 5 bytes"):
+    writer.write_many(500)
+    assert writer.segment_bytes < writer.end < 2 * writer.segment_bytes
+    for at in (0, 1):
+        with open(writer.path(at * writer.segment_bytes), "r+b") as file:
+            file.truncate(60_000)
+    with pytest.raises(StoreDamaged, match=r"00065536 does not begin at a multiple of 60000.*put back a whole one"):
         open_log(writer.store)
 
 

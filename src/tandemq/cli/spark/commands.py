@@ -20,6 +20,7 @@ from tandemq.cli.spark.parameters import (
     lake_argument,
     new_lake_argument,
     range_option,
+    retention_option,
     state_option,
 )
 from tandemq.cli.spark.pipeline import pipeline
@@ -51,12 +52,12 @@ def spark() -> None:
 
     Needs the extra: pip install 'tandemq[spark]'. STORE is a broker's storePathRootDir, or a directory of commit log
     files, or the URL of archived ones; only collect, and replay to topics, connect to a cluster. Exit codes: 0 success,
-    1 error, 2 wrong usage, 3 a check found faults, or part of the log disappeared while it was read.
+    1 error, 2 wrong usage, 3 a check found faults, or part of the log is missing.
     """
 
 
 def show_losses(lost: Sequence[Mapping[str, Any]]) -> None:
-    """Print the log offsets that disappeared while they were read."""
+    """Print the log offsets that are missing, or disappeared while they were read."""
     from tandemq.spark.sources.log.ranges import describe_loss  # noqa: PLC0415
 
     for one in lost:
@@ -177,7 +178,7 @@ def scrub(
     state: Path | None,
     common: CommonOptions,
 ) -> None:
-    """Read every record of STORE and verify its checksum; exit code 3 on damage, or if records disappear meanwhile."""
+    """Read every record of STORE and verify its checksum; exit code 3 on damage, or if files are missing."""
     with common.session() as (session, java):
         from tandemq.spark.jobs.scrub import scrub as check  # noqa: PLC0415
 
@@ -199,12 +200,14 @@ def scrub(
 @spark.command()
 @click.argument("first", type=EXISTING)
 @click.argument("second", type=EXISTING)
+@retention_option
 @range_option
 @state_option
 @common_options
 def audit(
     first: Path | str,
     second: Path | str,
+    allow_retention: bool,
     range_bytes: int,
     state: Path | None,
     common: CommonOptions,
@@ -212,14 +215,23 @@ def audit(
     """Compare the logs of two replicas, the store directories FIRST and SECOND; exit code 3 if they diverge.
 
     Only log offsets that both contain are compared; records after the end of the other log are shown as lag. Records
-    that disappear meanwhile are shown as lost, and lead to exit code 3 too.
+    that are missing in one log, because it begins later or has a gap, and those that disappear meanwhile, are shown as
+    lost, and lead to exit code 3 too.
     """
     with common.session() as (session, java):
         from tandemq.spark.jobs.audit import audit as compare  # noqa: PLC0415
 
         progress = common.progress("audit")
         one, other = common.locations([first, second])
-        found = compare(session, one, other, range_bytes=range_bytes, state=state, progress=progress)
+        found = compare(
+            session,
+            one,
+            other,
+            range_bytes=range_bytes,
+            allow_retention=allow_retention,
+            state=state,
+            progress=progress,
+        )
     facts = asdict(found) | {"diverges_at": found.diverges_at}
     if common.as_json:
         show_json(facts | {"java": java})
@@ -322,8 +334,8 @@ def stats(
 ) -> None:
     """Count messages, bytes, latency and lag of SOURCE, a store or a lake, by topic and group.
 
-    With --json also per minute. Latency is from the producer's clock to the broker's. Exit code 3: part of the log
-    disappeared before it was counted.
+    With --json also per minute. Latency is from the producer's clock to the broker's. Exit code 3: part of the log is
+    missing.
     """
     with common.session() as (session, java):
         from tandemq.spark.jobs.stats import gather  # noqa: PLC0415
@@ -361,6 +373,7 @@ def _show_stats(found: "LogStatistics") -> None:
     help="Store directory of a replica to compare SOURCE with, or URL of its archived log files; repeatable.",
 )
 @click.option("--title", help="Title of the page; by default from the name of SOURCE.")
+@retention_option
 @range_option
 @state_option
 @common_options
@@ -369,6 +382,7 @@ def report(
     page: Path,
     replicas: tuple[Path | str, ...],
     title: str | None,
+    allow_retention: bool,
     range_bytes: int,
     state: Path | None,
     common: CommonOptions,
@@ -397,6 +411,7 @@ def report(
                 place,
                 other,
                 range_bytes=range_bytes,
+                allow_retention=allow_retention,
                 state=state.with_name(f"{state.name}.replica-{number}") if state is not None else None,
                 progress=common.progress(f"audit with {other}"),
             )

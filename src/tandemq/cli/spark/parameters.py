@@ -32,6 +32,11 @@ state_option = click.option(
     type=LocalPath(dir_okay=False, path_type=Path),
     help="Keep results in this file, and resume from it after an interruption.",
 )
+retention_option = click.option(
+    "--allow-retention",
+    is_flag=True,
+    help="Accept that one log begins later than the other, as after retention.",
+)
 _master = click.option(
     "--master", help="Spark's master: local[N], or a cluster's address.  [default: local[*], or spark-submit's]"
 )

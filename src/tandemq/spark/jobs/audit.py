@@ -8,12 +8,13 @@
                                   missing     the second log has no record there; extra: the first has none
 
 Bytes that differ outside of records (filler at the end of a file) are counted and harmless. Records of one log after
-the end of the other are lag, not divergence. Log offsets that disappear during the comparison are reported as lost.
+the end of the other are lag, not divergence. Log offsets that only one log has, because the other begins later or has
+a gap, and those that disappear during the comparison, are reported as lost.
 
 Source: docs/guides/pipeline.md, "Audit".
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from tandemq.errors import LocalError, OffsetGone
 from tandemq.spark.jobs.tasks import LOST, ProgressCallback, RangeJob, Result, merge_losses, no_progress, run_tasks
 from tandemq.spark.runtime.location import Place, locate
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
+from tandemq.spark.sources.log.gaps import Gap, log_bounds
 from tandemq.spark.sources.log.ranges import (
     DELETED,
     RANGE_BYTES,
@@ -45,6 +47,7 @@ DIFFERENCES_MAX = 1000
 """Maximum number of differences that one range lists; all are counted."""
 LISTED_MAX = 20_000
 """Maximum number of differences that all ranges list, unless there are more ranges than a tenth of it."""
+SIDES = ("first", "second")
 KINDS = ("different", "corrupt", "missing", "extra", REMOVED)
 COLUMNS = ("commitLogOffset", "size", "topic", "queueId", "queueOffset", "verdict")
 
@@ -66,8 +69,7 @@ class AuditResult:
     differences: list[Result] = field(default_factory=list)
     """kind, commitLogOffset, and the fields of the sound record; at most DIFFERENCES_MAX per range."""
     lost: list[Result] = field(default_factory=list)
-    """start, end, why, in (first, second): log offsets that existed when the audit began, and were gone when
-    compared."""
+    """start, end, why, in (first, second): log offsets that are missing in a log, or were gone when compared."""
 
     @property
     def diverges_at(self) -> int | None:
@@ -81,22 +83,25 @@ def audit(
     second: Place,
     *,
     range_bytes: int = RANGE_BYTES,
+    allow_retention: bool = False,
     state: Path | None = None,
     progress: ProgressCallback = no_progress,
 ) -> AuditResult:
     """Compare two logs: store directories, or directories of log files, also at URLs.
 
+    Args:
+        allow_retention: a log that begins later than the other has lost nothing.
     Raises:
         ConfigError: a URL is not supported. Also as `overlap`, `run_tasks` and `LogRangeReader.rows`.
     """
     first, second = (locate(one, "the log") for one in (first, second))
-    one, other, found = overlap(first, second)
-    ranges = split(one, found.start, found.end, range_bytes)
+    one, other, found = overlap(first, second, allow_retention=allow_retention)
+    ranges = _present(split(one, found.start, found.end, range_bytes), other)
     listed_max = min(DIFFERENCES_MAX, max(10, LISTED_MAX // max(len(ranges), 1)))
     compare = partial(audit_range, one, other, listed_max=listed_max)
     job = RangeJob(f"audit {found.first} {found.second} {range_bytes}", compare, is_check=True)
     results = run_tasks(spark, ranges, job, state=state, progress=progress)
-    found.lost = merge_losses([*results, *_shorter(first, second, found.end)])
+    found.lost = merge_losses([*results, {LOST: found.lost}, *_shorter(first, second, found.end)])
     for result in results:
         found.bytes_equal += result["equal"]
         found.filler += result["filler"]
@@ -114,27 +119,41 @@ class Overlap(NamedTuple):
     result: AuditResult
 
 
-def overlap(first: Place, second: Place) -> Overlap:
-    """Find the log offsets that two logs have in common.
+def overlap(first: Place, second: Place, *, allow_retention: bool = False) -> Overlap:
+    """Find the log offsets that two logs have in common, and those that one of them lacks.
 
     Raises:
         LocalError: there are none. Also as `open_log`.
     """
     pair = open_log(first), open_log(second)
-    with LogFileReader(pair[0]) as one, LogFileReader(pair[1]) as other:
-        ends = log_end(one), log_end(other)
+    bounds = log_bounds(pair[0]), log_bounds(pair[1])
+    ends = bounds[0].end, bounds[1].end
     start, end = max(pair[0].start, pair[1].start), min(ends)
     if start >= end and (pair[0].start, ends[0]) != (pair[1].start, ends[1]):
         spans = [f"{log.directory} holds log offsets [{log.start}, {at})" for log, at in zip(pair, ends, strict=True)]
         raise LocalError(
             f"no log offsets in common to compare: {', '.join(spans)}", hint="do they belong to one broker group?"
         )
-    return Overlap(*pair, AuditResult(pair[0].directory, pair[1].directory, start, end, *ends))
+    result = AuditResult(pair[0].directory, pair[1].directory, start, end, *ends)
+    for side, log, found in zip(SIDES, pair, bounds, strict=True):
+        gaps = list(found.gaps)
+        begins = min(one.start for one in pair)
+        if log.start > begins and not allow_retention and not any(gap.start < log.start for gap in gaps):
+            why = f"are not compared: the log begins at {log.start}, by retention or because files are missing"
+            gaps.insert(0, Gap(begins, log.start, why))
+        result.lost += [gap._asdict() | {"in": [side]} for gap in gaps]
+    return Overlap(*pair, result)
+
+
+def _present(ranges: Sequence[LogRange], other: LogFiles) -> list[LogRange]:
+    """Return the parts of ranges that another log has too."""
+    ends = ((one, other.file_end(one.start)) for one in ranges)
+    return [one if one.end <= end else replace(one, end=end, checks_end=False) for one, end in ends if end > one.start]
 
 
 def _shorter(first: Place, second: Place, end: int) -> Iterator[Result]:
     """Yield the losses at the ends of two logs that should reach up to a log offset."""
-    for side, path in (("first", first), ("second", second)):
+    for side, path in zip(SIDES, (first, second), strict=True):
         with LogFileReader(open_log(path)) as read:
             now = log_end(read)
         if now < end:
@@ -182,7 +201,7 @@ def _pieces(wanted: LogRange) -> Iterator[LogRange]:
 
 def _gone_in(first: LogFiles, second: LogFiles, wanted: LogRange) -> list[str]:
     """Return the logs that no longer have the file of a range."""
-    sides = (("first", first), ("second", second))
+    sides = zip(SIDES, (first, second), strict=True)
     return [side for side, log in sides if not log.exists(wanted.start - wanted.start % log.segment_bytes)]
 
 

@@ -25,15 +25,16 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from tandemq.engine import KEY_ROW, key_hash
-from tandemq.errors import ConfigError
+from tandemq.errors import ConfigError, OffsetGone
 from tandemq.model.topic import topic_name_error
 from tandemq.real.disk import RealDisk
 from tandemq.spark.jobs.entries import Scan
 from tandemq.spark.jobs.tasks import ProgressCallback, RangeJob, no_progress, run_tasks
 from tandemq.spark.runtime.local_paths import local_path
 from tandemq.spark.runtime.location import Place
-from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
-from tandemq.spark.sources.log.ranges import RANGE_BYTES, LogRange, split
+from tandemq.spark.sources.log.files import LogFiles, open_log
+from tandemq.spark.sources.log.gaps import log_bounds
+from tandemq.spark.sources.log.ranges import RANGE_BYTES, LogRange, describe_loss, split
 from tandemq.storage.consume_queue import ConsumeQueue, QueueFiles
 from tandemq.storage.key_index import KeyIndex
 
@@ -84,7 +85,8 @@ def rebuild(
         progress: called with the progress of the scan.
     Raises:
         ConfigError: the output contains other files, or another unfinished rebuild. Also as `open_log` and `run_tasks`.
-        OffsetGone: log offsets that existed when the rebuild began are gone; nothing is put in place.
+        OffsetGone: files of the log are missing, or log offsets are gone since the rebuild began; nothing is put in
+            place.
     """
     output = local_path(options.output, "the output").absolute()
     files = open_log(options.store)
@@ -132,8 +134,12 @@ def _start_or_resume(files: LogFiles, options: RebuildOptions, output: Path) -> 
         return end
     if output.exists() and any(one for one in output.iterdir() if one.name != WORK):
         raise ConfigError(f"{output} is not empty", hint="give a new directory, then move its contents into the store")
-    with LogFileReader(files) as read:
-        end = log_end(read)
+    end, gaps = log_bounds(files)
+    for gap in gaps:
+        raise OffsetGone(
+            f"{files.directory}: {describe_loss(*gap)}",
+            hint="queues without their messages would differ from the broker's: put back the files, or a replica's",
+        )
     for name in ("scan", "queues", "parts"):
         (output / WORK / name).mkdir(parents=True, exist_ok=True)
     part = note.with_name("job.part")

@@ -37,13 +37,24 @@ from tandemq.errors import LocalError, ProtocolError, StoreDamaged, StoreLocked,
 from tandemq.real.disk import RealDisk
 from tandemq.spark.jobs.rewrite import BATCH_ROWS, DAMAGE, rewrite
 from tandemq.spark.jobs.selection import COLUMNS, Selection
-from tandemq.spark.jobs.tasks import LOST, ProgressCallback, RangeJob, Result, no_progress, read_range, run_tasks
+from tandemq.spark.jobs.tasks import (
+    LOST,
+    ProgressCallback,
+    RangeJob,
+    Result,
+    gaps_lost,
+    merge_losses,
+    no_progress,
+    read_range,
+    run_tasks,
+)
 from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.lake.files import LakeFile, lake_files, open_parquet
 from tandemq.spark.lake.lease import DirectoryLease
 from tandemq.spark.lake.records import encode_row
 from tandemq.spark.runtime.location import FileEntry, Location, Place, locate
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
+from tandemq.spark.sources.log.gaps import log_bounds
 from tandemq.spark.sources.log.ranges import RANGE_BYTES, REMOVED, BatchBuilder, DecodeOptions, LogRange, split
 
 NOTE = ".removing"
@@ -285,7 +296,7 @@ def remove_from_log(
             results = _find(spark, files, selection, range_bytes)
             done.found_after = sum(len(result["found"]) for result in results)
         done.damaged = [one for result in results for one in result["damaged"]]
-        done.lost = [one for result in results for one in result[LOST]]
+        done.lost = merge_losses([*results, gaps_lost(log_bounds(files).gaps)])
     return done
 
 

@@ -14,13 +14,15 @@ from tandemq.spark.jobs.tasks import (
     ProgressCallback,
     RangeJob,
     Result,
+    gaps_lost,
     merge_losses,
     no_progress,
     read_range,
     run_tasks,
 )
 from tandemq.spark.runtime.location import Place
-from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
+from tandemq.spark.sources.log.files import LogFileReader, LogFiles, open_log
+from tandemq.spark.sources.log.gaps import log_bounds
 from tandemq.spark.sources.log.ranges import RANGE_BYTES, REMOVED, DecodeOptions, LogRange, split
 
 TAIL_BYTES = 1 << 20
@@ -41,7 +43,7 @@ class ScrubResult:
     """Number of records whose content was removed; sound, and not in `records`."""
     damages: list[Result] = field(default_factory=list)
     lost: list[Result] = field(default_factory=list)
-    """start, end, why: log offsets that existed when the scrub began, and were gone when it read them."""
+    """start, end, why: log offsets of missing files, or gone when the scrub read them."""
 
 
 def scrub(
@@ -58,12 +60,12 @@ def scrub(
         ConfigError: the URL is not supported. Also as `open_log`, `run_tasks` and `read_range`.
     """
     files = open_log(store)
+    end, gaps = log_bounds(files)
     with LogFileReader(files) as read:
-        end = log_end(read)
         found = ScrubResult(files.start, end, torn_tail(read, end))
     job = RangeJob(f"scrub 2 {files.directory} {range_bytes}", partial(scrub_range, files), is_check=True)
     results = run_tasks(spark, split(files, files.start, end, range_bytes), job, state=state, progress=progress)
-    found.lost = merge_losses(results)
+    found.lost = merge_losses([*results, gaps_lost(gaps)])
     for result in results:
         found.records += result["records"]
         found.removed += result["removed"]

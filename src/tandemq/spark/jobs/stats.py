@@ -31,6 +31,7 @@ from tandemq.spark.jobs.tasks import (
     ProgressCallback,
     RangeJob,
     Result,
+    gaps_lost,
     merge_losses,
     no_progress,
     read_range,
@@ -39,7 +40,8 @@ from tandemq.spark.jobs.tasks import (
 from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.lake.files import LakeFile, lake_files, open_parquet
 from tandemq.spark.runtime.location import Location, Place, locate
-from tandemq.spark.sources.log.files import LogFileReader, LogFiles, log_end, open_log
+from tandemq.spark.sources.log.files import LogFiles, open_log
+from tandemq.spark.sources.log.gaps import Gap, log_bounds
 from tandemq.spark.sources.log.ranges import RANGE_BYTES, REMOVED, BatchBuilder, DecodeOptions, LogRange, split
 
 QUANTILES = (0.5, 0.9, 0.99)
@@ -74,7 +76,7 @@ class LogStatistics:
     """group, topic, committed, end, lag, retries, dead: messages"""
     damaged: int = 0
     lost: list[Result] = field(default_factory=list)
-    """start, end, why: log offsets that existed when the counting began, and were gone when it read them."""
+    """start, end, why: log offsets of missing files, or gone when they were counted."""
 
 
 def gather(
@@ -96,6 +98,7 @@ def gather(
     """
     place = locate(source, "the source")
     is_lake = bool(place.within("_delta_log").names())
+    gaps: list[Gap] = []
     if is_lake:
         pieces = _lake_files(place)
         names = hashlib.sha256("\n".join(one.path for one in pieces).encode()).hexdigest()
@@ -103,13 +106,14 @@ def gather(
         results = run_tasks(spark, pieces, of_files, state=state, progress=progress)
     else:
         files = open_log(place)
-        with LogFileReader(files) as read:
-            ranges = split(files, files.start, log_end(read), range_bytes)
+        end, gaps = log_bounds(files)
+        ranges = split(files, files.start, end, range_bytes)
         of_ranges: RangeJob[LogRange] = RangeJob(
             f"statistics {files.directory} {range_bytes}", partial(count_range, files)
         )
         results = run_tasks(spark, ranges, of_ranges, state=state, progress=progress)
-    found = LogStatistics(damaged=sum(result["damaged"] for result in results), lost=merge_losses(results))
+    lost = merge_losses([*results, gaps_lost(gaps)])
+    found = LogStatistics(damaged=sum(result["damaged"] for result in results), lost=lost)
     ends = _ends(results)
     _measure(found, results, ends, minutes=minutes)
     found.groups = [] if is_lake else _groups(place, ends)

@@ -24,6 +24,7 @@ from tandemq.errors import ConfigError
 from tandemq.spark.runtime.local_paths import local_path
 from tandemq.spark.runtime.worker import freeze_modules
 from tandemq.spark.sources.log.files import LogFiles
+from tandemq.spark.sources.log.gaps import Gap
 from tandemq.spark.sources.log.ranges import DecodeOptions, LogRange, Rows, read_planned
 
 WAVE_S = 1.0
@@ -74,6 +75,11 @@ def merge_losses(results: Iterable[Result]) -> list[Result]:
         else:
             joined.append(dict(one))
     return joined
+
+
+def gaps_lost(gaps: Iterable[Gap]) -> Result:
+    """Return a result with the gaps of a log as its losses."""
+    return {LOST: [one._asdict() for one in gaps]}
 
 
 def no_progress(_done: int, _total: int) -> None:

@@ -3,16 +3,16 @@
     store/commitlog/00000000000000000000 00000000001073741824 …      or the same files in a directory of their own
     store/epochFileCheckpoint                                         epochs, if the store has any
 
-Read only; the broker may be running and writing. The log is read up to its last complete and sound record. Archived
-files may be at a URL (`runtime.location`).
+Read only; the broker may be running and writing. The log is read up to its last complete and sound record. A file that
+is missing between others, or shorter than they are, leaves a gap (`sources.log.gaps`). Archived files may be at a URL
+(`runtime.location`).
 
 Source: docs/internals/storage.md, "files", "recovery".
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
-from itertools import pairwise
 from types import TracebackType
 from typing import Self, cast
 
@@ -32,16 +32,22 @@ OPEN_FILES_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """Snapshot of the files of a log: starts ascending, all of one size, without gaps."""
+    """Snapshot of the files of a log: starts ascending. Some may be missing in between, or shorter than the others."""
 
+    store: Location
+    """Directory that was opened: of the store, or of the files."""
     location: Location
+    """Directory of the files."""
     broker_name: str
     segment_bytes: int
+    """Size of a whole file."""
     starts: tuple[int, ...]
     epochs: tuple[tuple[int, int], ...]
     """(epoch, first log offset), ascending; () if the log has no epochs."""
     changed_s: float = 0.0
     """At a URL: when a file was last changed, seconds since 1970 by the clock of the storage."""
+    short: tuple[tuple[int, int], ...] = ()
+    """(start, size) of files with fewer than `segment_bytes`."""
 
     @property
     def directory(self) -> str:
@@ -57,6 +63,21 @@ class LogFiles:
     def capacity_end(self) -> int:
         """Log offset of the end of the last file."""
         return self.starts[-1] + self.segment_bytes
+
+    def file_end(self, log_offset: int) -> int:
+        """Return the end of the bytes of the file that a log offset belongs to; the file's start if it is missing."""
+        start = log_offset - log_offset % self.segment_bytes
+        at = bisect_left(self.starts, start)
+        if at == len(self.starts) or self.starts[at] != start:
+            return start
+        return start + dict(self.short).get(start, self.segment_bytes)
+
+    def gap_after(self, log_offset: int) -> int:
+        """Return the end of the bytes that follow a log offset without a gap; the offset itself if it is in one."""
+        end = log_offset
+        while (file_end := self.file_end(end)) > end:
+            end = file_end
+        return end
 
     def name(self, start: int) -> str:
         """Return the name of the file that begins at a log offset."""
@@ -84,7 +105,7 @@ def open_log(place: Place, broker_name: str | None = None) -> LogFiles:
         broker_name: value of the column of that name; by default the directory's name.
     Raises:
         ConfigError: the URL is malformed, or its scheme is not supported.
-        StoreDamaged: there is no commit log, or a file between two others is missing or has another size.
+        StoreDamaged: there is no commit log, or the files overlap.
         LocalError: the storage refuses access or does not respond.
     """
     root = locate(place, "the log")
@@ -99,15 +120,18 @@ def open_log(place: Place, broker_name: str | None = None) -> LogFiles:
         raise StoreDamaged(
             f"{root} holds no commit log", hint="give a broker's storePathRootDir, or a directory of commit log files"
         )
-    size = sizes[names[0]]
-    for before, name in pairwise(names):
-        if sizes[name] != size:
-            raise StoreDamaged(f"{directory.child(name)} has {sizes[name]} bytes, {names[0]} has {size}")
-        if int(name) != int(before) + size:
-            raise StoreDamaged(f"{directory.child(name)} does not follow {before}", hint="a file in between is missing")
-    epochs: EpochTable = load_epochs(cast(Disk, _Store(root)))
+    size = max(sizes.values())
+    starts = tuple(map(int, names))
+    for name, start in zip(names, starts, strict=True):
+        if start % size:
+            raise StoreDamaged(
+                f"{directory.child(name)} does not begin at a multiple of {size}, the size of the largest file",
+                hint="all files of a log have one size, but for the one that was cut off; put back a whole one",
+            )
+    epochs: EpochTable = load_epochs(cast(Disk, StoreFiles(root)))
     changed_s = 0.0 if root.is_local else max(one.changed_s for one in found)
-    return LogFiles(directory, broker_name or root.name, size, tuple(map(int, names)), tuple(epochs), changed_s)
+    short = tuple((int(name), sizes[name]) for name in names if sizes[name] < size)
+    return LogFiles(root, directory, broker_name or root.name, size, starts, tuple(epochs), changed_s, short)
 
 
 def _log_files(directory: Location) -> list[FileEntry]:
@@ -115,13 +139,15 @@ def _log_files(directory: Location) -> list[FileEntry]:
     return [one for one in directory.files() if one.size and one.name.isdigit() and len(one.name) == NAME_DIGITS]
 
 
-class _Store:
+class StoreFiles:
     """The part of `Disk` that reads a small file of a store, without write access."""
 
     def __init__(self, root: Location) -> None:
+        """`root`: the directory of the store."""
         self._root = root
 
     def read(self, path: str) -> bytes | None:
+        """Return the content of a file; None if there is none."""
         return self._root.read(path)
 
 
@@ -185,16 +211,16 @@ class LogFileReader:
         return offset % self.files.segment_bytes
 
     def _file(self, offset: int) -> tuple[SegmentFile, int] | None:
-        """Return the open file and the bytes from the offset to the end of the file; None if the log has no file
+        """Return the open file and the bytes from the offset to the end of the file; None if the log has no byte
         there."""
-        start = offset - self._within(offset)
-        if not self.files.start <= start < self.files.capacity_end:
+        files = self.files
+        start, end = offset - self._within(offset), files.file_end(offset)
+        if end <= offset:
             return None
         segment = self._open.get(start)
         if segment is None:
-            files = self.files
             try:
-                segment = open_segment(files.location, files.name(start), files.segment_bytes)
+                segment = open_segment(files.location, files.name(start), end - start)
             except FileNotFoundError as error:
                 raise OffsetGone(
                     f"{files.path(start)} is gone", hint="retention has deleted it; read closer behind the broker"
@@ -202,7 +228,7 @@ class LogFileReader:
             self._open[start] = segment
             if len(self._open) > OPEN_FILES_MAX:
                 self._open.popitem(last=False)[1].close()
-        return segment, start + self.files.segment_bytes - offset
+        return segment, end - offset
 
 
 def find_record(read: LogFileReader, start: int, end: int) -> int | None:

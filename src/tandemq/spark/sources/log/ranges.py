@@ -6,13 +6,14 @@
 Damage extends from the end of a sound record to the next sound record. It belongs to the range in which the record
 before it begins; that range therefore checks whether its last record is followed by another. Bytes that are not sound
 at the end of the log, with no sound record after them, are a torn tail and no row: a broker truncates them at start. If
-the log extended beyond them when the ranges were planned, they are a loss.
+the log extended beyond them when the ranges were planned, they are a loss. Ranges do not extend into gaps, and damage
+ends at one.
 
 Source: docs/internals/storage.md, "recovery"; docs/guides/pipeline.md, "Damage".
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ from tandemq.codec.record.record import (
 from tandemq.errors import OffsetGone, ProtocolError, StoreDamaged
 from tandemq.model.message import SysFlag, decode_properties
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, find_record
+from tandemq.spark.sources.log.gaps import describe_gap
 from tandemq.spark.sources.records import (
     BATCH_INFLATED_BYTES,
     BatchTooLarge,
@@ -95,16 +97,19 @@ class DecodeOptions:
 
 
 def split(files: LogFiles, start: int, end: int, range_bytes: int = RANGE_BYTES) -> list[LogRange]:
-    """Split `[start, end)` of a log into ranges; `start` is a record boundary."""
+    """Split `[start, end)` of a log into ranges, leaving out its gaps; `start` is a record boundary."""
     ranges = []
     at = start
     while at < end:
-        segment_end = at - at % files.segment_bytes + files.segment_bytes
-        stop = min(at + range_bytes, segment_end, end)
-        if segment_end - stop < range_bytes // 4:
-            stop = min(segment_end, end)
+        file_end = files.file_end(at)
+        if file_end <= at:
+            at += files.segment_bytes - at % files.segment_bytes
+            continue
+        stop = min(at + range_bytes, file_end, end)
+        if file_end - stop < range_bytes // 4:
+            stop = min(file_end, end)
         starts_at_record = at == start or at % files.segment_bytes == 0
-        ranges.append(LogRange(at, stop, starts_at_record, checks_end=stop < min(end, segment_end), log_end=end))
+        ranges.append(LogRange(at, stop, starts_at_record, checks_end=stop < min(end, file_end), log_end=end))
         at = stop
     return ranges
 
@@ -162,6 +167,7 @@ class LogRangeReader:
                 base, at = position, 0
                 size = self._fill(position, wanted.end)
                 if size < BLANK_BYTES_MIN:
+                    self.lost = (position, wanted.end) if position + size < wanted.end else None
                     return
             stop = min(size, at + step)
             heads = read_heads(self._buffer, at, stop, base, checks=self._reading.checks)
@@ -223,7 +229,8 @@ class LogRangeReader:
             segment_end = position - position % self._files.segment_bytes + self._files.segment_bytes
             self.lost = (position, min(log_end, segment_end)) if position < log_end else None
             return None, []
-        return resumes, self._damage(position, resumes, found.fault)
+        end = min(resumes, self._files.gap_after(position))
+        return end, self._damage(position, end, found.fault) if end > position else []
 
     def _damage_at_end(self, position: int, wanted: LogRange) -> list[Rows]:
         """Return damage at the position where the first record of the next range should begin."""
@@ -275,9 +282,9 @@ class LogRangeReader:
 
     def _bytes(self, start: int, end: int) -> bytes:
         pieces = []
-        while start < end:
-            pieces.append(self._read(start, end - start))
-            start += len(pieces[-1])
+        while start < end and (piece := self._read(start, end - start)):  # nothing, if the file was cut off meanwhile
+            pieces.append(piece)
+            start += len(piece)
         return b"".join(pieces)
 
     def _single(self, data: bytes, position: int) -> dict[str, Any] | None:
@@ -359,6 +366,13 @@ def read_planned(
             if wanted.end > files.capacity_end:
                 lost(wanted.start, wanted.end, SHORTER)
                 continue
+            present = files.file_end(wanted.start)
+            rest = range(max(wanted.start, present), wanted.end)
+            if rest:
+                lost(rest.start, rest.stop, describe_gap(files, rest.start, rest.stop))
+                if rest.start == wanted.start:
+                    continue
+                wanted = replace(wanted, end=present, checks_end=False)
             try:
                 yield from reader.rows(wanted)
             except OffsetGone:

@@ -36,6 +36,7 @@ from tandemq.spark.runtime.versions import (
 )
 from tandemq.spark.runtime.worker import freeze_modules
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, find_record, log_end, open_log
+from tandemq.spark.sources.log.gaps import gaps_before, gaps_behind, gaps_between, stored_end
 from tandemq.spark.sources.log.options import (
     EARLIEST,
     LATEST,
@@ -164,8 +165,12 @@ class _Query:
 
     def _resolve(self, files: LogFiles, wanted: int, end: int) -> int:
         """Resolve an offset option to a record boundary at or after it."""
-        if wanted in (EARLIEST, LATEST):
-            return files.start if wanted == EARLIEST else end
+        if wanted == EARLIEST:
+            for gap in gaps_before(files):
+                self._lost_range(*gap)
+            return files.start
+        if wanted == LATEST:
+            return end
         if wanted < files.start:
             self._lost(f"log offset {wanted} is gone; the log begins at {files.start}")
             return files.start
@@ -235,12 +240,16 @@ class LogBatchReader(_Query, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan one task per range."""
         files = self._open()
+        stored = stored_end(files)
         with LogFileReader(files) as read:
             end = log_end(read)
+            behind = list(gaps_behind(read, end, stored)) if self._options.end == LATEST else []
         start = self._start(files, end)
         if self._options.end > end:
             self._lost(f"endingOffsets is {self._options.end}, and the log ends at {end}")
         stop = self._resolve(files, self._options.end, end)
+        for gap in (*gaps_between(files, start, stop), *behind):
+            self._lost_range(*gap)
         return [LogPartition([one]) for one in split(files, start, stop, self._options.range_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -334,7 +343,10 @@ class LogStreamReader(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
             at = files.start
         if stop.log_offset > files.capacity_end:
             self._report_rewritten(f"log offsets [{files.capacity_end}, {stop.log_offset}) no longer exist")
-        ranges = split(files, at, min(stop.log_offset, files.capacity_end), self._options.range_bytes)
+        end_at = min(stop.log_offset, files.capacity_end)
+        for gap in gaps_between(files, at, end_at):
+            self._lost_range(*gap)
+        ranges = split(files, at, end_at, self._options.range_bytes)
         if sum(one.end - one.start for one in ranges) <= self._options.range_bytes:
             return [LogPartition(ranges)] if ranges else []
         return [LogPartition([one]) for one in ranges]
