@@ -4,6 +4,7 @@ Source: docs/internals/storage.md, "topics"; RocketMQ TopicConfig, TopicValidato
 """
 
 import re
+from collections.abc import Iterable
 from enum import IntFlag
 
 import msgspec
@@ -68,6 +69,13 @@ SYSTEM_GROUPS = frozenset(
     }
 )
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+
+
+def own_topics(brokers: Iterable[str], clusters: Iterable[str]) -> frozenset[str]:
+    """Return the names of topics that the brokers of a cluster make for themselves; not those of retries and dead
+    letters."""
+    clusters = list(clusters)
+    return SYSTEM_TOPICS | {*brokers, *clusters, *(f"{name}_{REPLY_TOPIC_SUFFIX}" for name in clusters)}
 
 
 class Permission(IntFlag):

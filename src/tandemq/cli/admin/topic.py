@@ -7,7 +7,7 @@ import click
 from tandemq.cli.support.client_session import namesrv_option, with_admin
 from tandemq.cli.support.output import json_option, show_facts, show_json, show_rows, time_text
 from tandemq.errors import RemoteError
-from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
+from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, own_topics
 
 if TYPE_CHECKING:
     from tandemq.client.aio.admin import Admin
@@ -81,12 +81,7 @@ def list_topics(with_all: bool, name_servers: str, as_json: bool) -> None:
 
     async def requests(admin: "Admin") -> list[str]:
         brokers = await admin.cluster_info()
-        own = {
-            *SYSTEM_TOPICS,
-            *brokers.brokers,
-            *brokers.clusters,
-            *(f"{name}_REPLY_TOPIC" for name in brokers.clusters),
-        }
+        own = own_topics(brokers.brokers, brokers.clusters)
         names = await admin.topics()
         return [n for n in names if with_all or (n not in own and not n.startswith((RETRY_PREFIX, DLQ_PREFIX)))]
 

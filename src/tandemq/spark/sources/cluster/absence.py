@@ -19,7 +19,7 @@ from tandemq.client.core.operations import Steps
 from tandemq.client.core.routes import Routes
 from tandemq.errors import ConfigError, NoRoute, RemoteError, TandemError
 from tandemq.model.codes import ResponseCode
-from tandemq.model.topic import SYSTEM_TOPICS
+from tandemq.model.topic import DLQ_PREFIX, RETRY_PREFIX, own_topics
 from tandemq.spark.sources.cluster.offsets import Position
 from tandemq.spark.sources.cluster.options import Bound, SourceOptions, StoreTimes
 
@@ -50,13 +50,15 @@ def unknown_topic(routes: Routes, topic: str, options: SourceOptions) -> Steps[T
     yield from check_registered(routes, topic, _named(topic, options), options)
     ordered = yield from order_brokers(routes, topic)
     yield from check_registered(routes, topic, ordered, options, origin="its order configuration")
-    brokers = list((yield from cluster_info(routes)).brokers)
+    cluster = yield from cluster_info(routes)
+    brokers = list(cluster.brokers)
     if not brokers:
         return NoRoute(
             f"no broker is registered at the name server {options.name_servers}, so it knows no queue of {topic!r}",
             hint="start the brokers of the topic, or check that their namesrvAddr is this name server",
         )
-    names = yield from topic_names(routes)
+    own = own_topics(brokers, cluster.clusters)
+    names = [name for name in (yield from topic_names(routes)) if name not in own]
     return ConfigError(f"no name server knows the topic {topic!r}", hint=_existing(topic, names, brokers))
 
 
@@ -96,7 +98,7 @@ def _brokers_of(topic: str, bound: Bound) -> set[str]:
 
 
 def _existing(topic: str, names: Sequence[str], brokers: Sequence[str]) -> str:
-    others = [name for name in names if name not in SYSTEM_TOPICS]
+    others = [name for name in names if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
     near = get_close_matches(topic, others, n=NAMES_SHOWN) or others[:NAMES_SHOWN]
     more = f" and {len(others) - len(near)} more" if len(others) > len(near) else ""
     there = f"there are {', '.join(near)}{more}" if near else "there are no topics"
