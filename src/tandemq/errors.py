@@ -12,6 +12,7 @@ TandemError
 │       └── AuthenticationError  the peer did not prove that it knows the secret
 ├── NetworkError      no answer: connection refused, connection lost, timeout (unknown outcome)
 │   ├── NotConnected  the request was not sent, so it was not carried out
+│   │   └── WrongProtocol  the server speaks another protocol, or only TLS
 │   ├── OutcomeUnknown it was sent and not answered: it may have been carried out
 │   └── NoReply       no consumer replied to a request in time
 └── StoreError        the store could not carry out an operation
@@ -96,6 +97,10 @@ class NetworkError(TandemError):
 
 class NotConnected(NetworkError):
     """The request was not sent, so it was not carried out."""
+
+
+class WrongProtocol(NotConnected):
+    """The server at the address does not speak the protocol, or only with TLS: it carried out nothing."""
 
 
 class OutcomeUnknown(NetworkError):

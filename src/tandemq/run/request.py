@@ -8,10 +8,10 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tandemq.client.core.connections import NEEDS_TLS, TLS_ALERT
+from tandemq.client.core.connections import foreign_reason
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.config.tls import ClientTls
-from tandemq.errors import NetworkError, NotConnected, OutcomeUnknown
+from tandemq.errors import NetworkError, NotConnected, OutcomeUnknown, WrongProtocol
 from tandemq.model.command import Command
 from tandemq.real.network.client_tls import ClientContext, explain
 
@@ -66,8 +66,8 @@ class BlockingConnection:
                     answer = decode_command(frame)
                     if answer.is_response and answer.opaque == self._opaque:
                         return answer
-                if not self._is_tls and data.startswith(TLS_ALERT):
-                    raise NotConnected(f"{self._address}: {NEEDS_TLS}")
+                if not self._is_tls and (reason := foreign_reason(data)) is not None:
+                    raise WrongProtocol(f"{self._address}: {reason}")
                 if not data:
                     raise OutcomeUnknown(f"{self._address} closed the connection instead of answering")
         except OSError as error:

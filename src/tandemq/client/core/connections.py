@@ -29,7 +29,7 @@ from tandemq.boundary import Closed, Connect, Event, LinkKind, Now, Opened, Turn
 from tandemq.client.core.calls import Timers
 from tandemq.client.core.settings import ClientConfig
 from tandemq.codec.remoting.frame import FrameDecoder, JsonRequest, decode_command, encode_command, encode_request
-from tandemq.errors import NetworkError, NotConnected, OutcomeUnknown, ProtocolError, TandemError
+from tandemq.errors import NetworkError, NotConnected, OutcomeUnknown, ProtocolError, TandemError, WrongProtocol
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import FLAG_RESPONSE, Command
 
@@ -40,6 +40,8 @@ OnAnswer = Callable[[Answer, Now], None]
 TLS_ALERT = b"\x15\x03"
 """First bytes of the response of a port that requires TLS to a client without it."""
 NEEDS_TLS = "the server at this port requires TLS, which this client does not use"
+HTTP = b"HTTP/"
+SPEAKS_HTTP = "the server at this port answers HTTP, not the remoting protocol"
 DEADLINE_STEP_MS = 20
 """Deadlines are rounded up to a multiple of this, so that a thousand requests need one timer."""
 DOWN_FORGOTTEN_MS = 600_000
@@ -292,8 +294,8 @@ class RemotingClient:
         peer.read_ms = now.mono_ms
         if peer.is_unread:
             peer.is_unread = False
-            if data.startswith(TLS_ALERT):
-                self._drop(peer, NEEDS_TLS, now)
+            if (foreign := foreign_reason(data)) is not None:
+                self._drop(peer, foreign, now, is_foreign=True)
                 return
         if peer.is_down:
             self._recovered(peer, now)
@@ -387,12 +389,12 @@ class RemotingClient:
         peer.link = 0
         peer.is_leaving = False
 
-    def _drop(self, peer: _Peer, reason: str, now: Now) -> None:
+    def _drop(self, peer: _Peer, reason: str, now: Now, *, is_foreign: bool = False) -> None:
         """Close a connection and fail the requests that wait for it."""
         self._turn.closes.append((peer.link, reason))
-        self._lost(peer, reason, now)
+        self._lost(peer, reason, now, is_foreign=is_foreign)
 
-    def _lost(self, peer: _Peer, reason: str, now: Now) -> None:
+    def _lost(self, peer: _Peer, reason: str, now: Now, *, is_foreign: bool = False) -> None:
         log.info("down address=%s reason=%s waiting=%d", peer.address, reason, len(peer.waiting))
         del self._by_link[peer.link]
         self._turn.sends.pop(peer.link, None)
@@ -408,7 +410,8 @@ class RemotingClient:
         self._timers.at(peer.probe_ms, lambda at: self._reconnect(peer, at))
         for entry in waiting.values():
             entry.bucket.pending_count -= 1
-            entry.on_answer(_failure(peer, entry.sent_ms, reason), now)
+            failure = _failure(peer, entry.sent_ms, reason)
+            entry.on_answer(WrongProtocol(f"{peer.address}: {reason}") if is_foreign else failure, now)
 
     def _reconnect(self, peer: _Peer, now: Now) -> None:
         is_due = peer.is_down and peer.state is _PeerState.IDLE and peer.probe_ms <= now.mono_ms
@@ -428,6 +431,13 @@ class RemotingClient:
         for peer in list(self._by_link.values()):
             self._drop(peer, "the client was closed", now)
             peer.wanted_ms = -DOWN_FORGOTTEN_MS
+
+
+def foreign_reason(data: bytes) -> str | None:
+    """Return what the first bytes of a server show that does not speak the protocol; None if they may be a frame."""
+    if data.startswith(TLS_ALERT):
+        return NEEDS_TLS
+    return SPEAKS_HTTP if data.startswith(HTTP) else None
 
 
 def _failure(peer: _Peer, sent_ms: int, reason: str) -> NetworkError:

@@ -12,15 +12,18 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
+from socket import create_connection
 from typing import TypeVar
 
 from tandemq.client.aio.transport import Shell, make_config
 from tandemq.client.blocking import LoopThread
-from tandemq.client.core.connections import RemotingClient
+from tandemq.client.core.connections import HTTP, RemotingClient, foreign_reason
 from tandemq.client.core.operations import Steps
 from tandemq.client.core.routes import Routes
+from tandemq.client.core.settings import split_addresses
 from tandemq.config.tls import ClientTls
-from tandemq.errors import NetworkError, NotConnected, OutcomeUnknown, TandemError
+from tandemq.errors import NetworkError, NotConnected, OutcomeUnknown, TandemError, WrongProtocol
 
 T = TypeVar("T")
 Operation = Callable[[Routes], Steps[T]]
@@ -29,6 +32,8 @@ RESPONSE_MS = 5
 """Extension of the timeout for each response: an operation with ten thousand requests has 50 s more than one."""
 CONNECT_MS = 1_500
 """Timeout of the first contact of a query with a cluster to which no connection can be opened."""
+PROBE_S = 1.0
+"""Timeout of each step of the check for servers of HTTP."""
 _clients: dict[tuple[int, str, ClientTls | None], "ClusterClient"] = {}
 """By process id, name servers and TLS."""
 
@@ -47,6 +52,21 @@ def close_clients() -> None:
         (pid, _, _), client = _clients.popitem()
         if pid == os.getpid():
             client.close()
+
+
+def check_not_http(name_servers: str) -> None:
+    """Raise if a name server that does not respond answers a request of HTTP: such servers wait for the end of a line,
+    and requests have none. A server that speaks the protocol closes the connection.
+
+    Raises:
+        WrongProtocol: it is a server of HTTP.
+    """
+    for address in split_addresses(name_servers):
+        host, _, port = address.rpartition(":")
+        with suppress(OSError), create_connection((host.strip("[]"), int(port)), PROBE_S) as link:
+            link.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
+            if (reason := foreign_reason(link.recv(len(HTTP)))) is not None:
+                raise WrongProtocol(f"{address}: {reason}")
 
 
 class _InFlight(OutcomeUnknown):
@@ -88,6 +108,7 @@ class ClusterClient:
             ConfigError: an address is malformed, or a file of TLS cannot be used.
         """
         self._name_servers = name_servers
+        self._tls = tls
         config = make_config(name_servers, tls=tls or False)
         self._thread = LoopThread()
 
@@ -110,6 +131,7 @@ class ClusterClient:
                 its address may be wrong. It begins after the first attempt if that got responses.
         Raises:
             NotConnected: no connection could be opened within `connect_ms`.
+            WrongProtocol: a server does not speak the protocol.
             NetworkError: no answer within the timeout.
             TandemError: any other error of the operation.
         """
@@ -120,7 +142,10 @@ class ClusterClient:
         while True:
             deadline.begin_attempt()
             try:
-                return self._wait(self.start(operation), deadline)
+                return self._wait(self.start(operation), deadline, connect_ms)
+            except WrongProtocol as foreign:
+                asks = f"is {self._name_servers} the address of a name server?"
+                raise WrongProtocol(foreign.args[0], hint=asks) from foreign
             except NetworkError as latest:
                 # A request that the timeout interrupts says less than the error of the attempt before.
                 error = last if last is not None and isinstance(latest, _InFlight) else latest
@@ -134,14 +159,27 @@ class ClusterClient:
                     raise NotConnected(f"no connection within {connect_ms} ms: {error.args[0]}", hint=hint) from error
             time.sleep(RETRY_PAUSE_S)
 
-    def _wait(self, started: Future[T], deadline: "_Deadline") -> T:
+    def _wait(self, started: Future[T], deadline: "_Deadline", connect_ms: int | None) -> T:
+        first_ms = None if self._tls is not None else connect_ms
         while True:
+            left_s = max(0.001, deadline.left_s())
             try:
-                return started.result(max(0.001, deadline.left_s()))
+                return started.result(left_s if first_ms is None else min(left_s, first_ms / 1000))
             except TimeoutError as error:
-                if deadline.left_s() <= 0:
+                if first_ms is not None and deadline.left_s() > 0:
+                    first_ms = None
+                    if not deadline.has_responses:
+                        self._check_not_http(started)
+                elif deadline.left_s() <= 0:
                     started.cancel()
                     raise _InFlight("a request is still in flight") from error
+
+    def _check_not_http(self, started: Future[T]) -> None:
+        try:
+            check_not_http(self._name_servers)
+        except WrongProtocol:
+            started.cancel()
+            raise
 
     def start(self, operation: Operation[T]) -> Future[T]:
         """Start an operation without waiting for it."""

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tandemq.boundary import Now
 from tandemq.client.core.connections import DEADLINE_STEP_MS, Answer, RemotingClient
-from tandemq.errors import NotConnected, OutcomeUnknown
+from tandemq.errors import NotConnected, OutcomeUnknown, WrongProtocol
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tests.spec import spec
@@ -72,6 +72,23 @@ def test_cut_connection_has_an_unknown_outcome() -> None:
     broker.refuse()
     world.settle()
     assert isinstance(answers[0], OutcomeUnknown)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the server at this port answers HTTP, not the remoting protocol"),
+        (b"\x15\x03\x01\x00\x02\x02F", "the server at this port requires TLS, which this client does not use"),
+    ],
+)
+def test_server_of_another_protocol_has_carried_out_nothing(data: bytes, reason: str) -> None:
+    world, broker, remoting = one()
+    broker.handlers[RequestCode.GET_BROKER_CONFIG] = lambda _command: None
+    answers = ask(world, remoting, broker.address)
+    world.settle()
+    remoting.on_data(next(iter(remoting._by_link)), data, world.now)
+    assert isinstance(answers[0], WrongProtocol)
+    assert str(answers[0]) == f"{broker.address}: {reason}"
 
 
 @spec("G01", "G02")
