@@ -193,6 +193,40 @@ def test_unusual_rows_are_left_to_the_producer_of_messages(columns: dict[str, An
     assert all(isinstance(one, MessageParcel) for one in make_parcels(batch, OPTIONS, keys, 0))
 
 
+@pytest.mark.parametrize(
+    ("text", "level", "kept", "is_alone"),
+    [
+        ("DELAY\x013\x02a\x011\x02", 3, {"a": "1"}, True),
+        ("TIMER_DELIVER_MS\x011700000000000\x02", 0, {"TIMER_DELIVER_MS": "1700000000000"}, True),
+        ("TIMER_DELAY_SEC\x015\x02", 0, {"TIMER_DELAY_SEC": "5"}, True),
+        # A stored message whose time has come.
+        (
+            "TIMER_DELIVER_MS\x011700000000000\x02REAL_TOPIC\x01T\x02TIMER_OUT_MS\x011\x02a\x011\x02",
+            0,
+            {"a": "1"},
+            False,
+        ),
+        ("DELAY\x013\x02REAL_TOPIC\x01T\x02", 0, {}, False),
+    ],
+)
+def test_row_that_asks_for_a_delay_is_sent_alone_with_it(
+    text: str, level: int, kept: dict[str, str], *, is_alone: bool
+) -> None:
+    batch = pa.RecordBatch.from_pydict({"body": [b"x", b"y", b"z"], "properties": ["a\x012\x02", text, ""]})
+    parcels = make_parcels(batch, ONE_TOPIC, unique_keys("q", "", 0, 0, 3), 0)
+    assert all(isinstance(one, MessageParcel) for one in parcels)
+    batches = [[message for message, _ in one.messages] for one in parcels if isinstance(one, MessageParcel)]
+    assert sorted(map(len, batches)) == ([1, 2] if is_alone else [3])
+    (found,) = [message for one in batches for message in one if message.body == b"y"]
+    assert (found.delay_level, found.properties, found.is_delayed) == (level, kept, is_alone)
+
+
+def test_delay_that_is_no_level_is_an_error_that_names_the_row() -> None:
+    batch = pa.RecordBatch.from_pydict({"body": [b"x"], "properties": ["DELAY\x01soon\x02"]})
+    with pytest.raises(LocalError, match="row 5 of its partition: the property DELAY is 'soon', no level"):
+        make_parcels(batch, ONE_TOPIC, unique_keys("q", "", 0, 5, 1), 5)
+
+
 def test_properties_that_are_malformed_are_read_as_before() -> None:
     for text, want in (("a\x02b\x011\x02", {"b": "1"}), ("a\x011\x02a\x012\x02", {"a": "2"}), ("\x01v\x02", {})):
         batch = pa.RecordBatch.from_pydict({"body": [b"x"], "properties": [text]})

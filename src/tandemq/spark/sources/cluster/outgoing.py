@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.client.producer.encoder import PROPERTIES_BYTES_MAX, SendRequest, batch_request, single_request
 from tandemq.errors import InvalidMessage
-from tandemq.model.message import KEYS, TAGS, Message
+from tandemq.model.message import DELAY, KEYS, TAGS, TIMER_NAMES, Message
 from tandemq.model.replies import MSG_TYPE
 from tandemq.model.topic import FORBIDDEN_FOR_SENDING, RETRY_PREFIX
 from tandemq.spark.sources.schema import HEADERS, SYSTEM_PROPERTIES
@@ -46,6 +46,8 @@ DISTINCT_MIN = 130
 """Distinct values among the 256 sampled bytes from which on it cannot: random ones have 162, deviating by 5; text,
 Base64 and records of numbers have less."""
 KEY_CHARACTERS = 32
+DELAYS = TIMER_NAMES | {DELAY}
+"""Properties by which a message asks for a delayed delivery; brokers accept none in a batch."""
 _HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body", ">i4")])
 _OVERHEAD = _HEAD.itemsize + 2
 _EMPTY = pa.scalar(b"", pa.binary())
@@ -329,7 +331,12 @@ def _kept(entries: _Entries, count: int) -> _Given:
     encoded = pc.dictionary_encode(names)
     codes = encoded.indices.to_numpy(zero_copy_only=False)
     known = [name.decode() for name in encoded.dictionary.to_pylist()]
-    if "" in known or MSG_TYPE in known or any("\x01" in name or "\x02" in name for name in known):
+    if (
+        "" in known
+        or MSG_TYPE in known
+        or not DELAYS.isdisjoint(known)
+        or any("\x01" in name or "\x02" in name for name in known)
+    ):
         raise _Unusual
     row = np.repeat(np.arange(count), np.diff(bounds))
     if len(np.unique(row * len(known) + codes)) < len(codes):

@@ -33,7 +33,7 @@ from tandemq.client.core.operations import Invoke, Steps, ask_all, request
 from tandemq.client.core.routes import MASTER_ID, Routes
 from tandemq.errors import ConfigError, InvalidMessage, LocalError, NoRoute, NotConnected, StoreError, TandemError
 from tandemq.model.codes import RequestCode
-from tandemq.model.message import KEY_SEPARATOR, KEYS, TAGS, Message, SendStatus, decode_properties
+from tandemq.model.message import DELAY, KEY_SEPARATOR, KEYS, REAL_TOPIC, TAGS, Message, SendStatus, decode_properties
 from tandemq.model.replies import MSG_TYPE
 from tandemq.model.topic import RETRY_PREFIX
 from tandemq.spark.runtime.client_pool import CONNECT_MS, cluster_client
@@ -44,6 +44,7 @@ from tandemq.spark.sources.cluster.outgoing import (
     BATCH_BYTES,
     BATCH_MESSAGES,
     COMPRESS_ABOVE_BYTES,
+    DELAYS,
     KEY_CHARACTERS,
     EncodedRequest,
     encode,
@@ -65,7 +66,10 @@ COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "topic": ((StringType,), "topic; the option `topic` takes precedence"),
     "key": ((StringType, BinaryType), "keys, separated by spaces"),
     "tags": ((StringType,), "tag"),
-    "properties": ((StringType, MapType), "properties, as stored or as a map; system properties are dropped"),
+    "properties": (
+        (StringType, MapType),
+        "properties, as stored or as a map; system properties are dropped, but for those of a delay",
+    ),
     HEADERS: ((ArrayType,), "properties as an array of key and value, as in Spark's Kafka source"),
     "uniqueKey": ((StringType,), "unique key, if the message has one already"),
 }
@@ -234,16 +238,27 @@ def make_message(values: Mapping[str, Any], options: SinkOptions, row: int) -> M
     key = values.get("key")
     keys = key.decode() if isinstance(key, bytes) else key if key is not None else properties.get(KEYS, "")
     tags = values.get("tags")
+    delays = requested_delay(properties)
+    level = delays.pop(DELAY, "0")
     try:
+        if not (level.isascii() and level.isdigit()):
+            raise InvalidMessage(f"the property {DELAY} is {level[:64]!r}, no level", hint="it is a number, from 1 on")
         return Message(
             target,
             body.encode() if isinstance(body, str) else body,
             tags if tags is not None else properties.get(TAGS, ""),
             [word for word in keys.split(KEY_SEPARATOR) if word],
-            {name: value for name, value in properties.items() if name not in SYSTEM_PROPERTIES},
+            {name: value for name, value in properties.items() if name in delays or name not in SYSTEM_PROPERTIES},
+            int(level),
         )
     except InvalidMessage as error:
         raise InvalidMessage(f"row {row} of its partition: {error.args[0]}", hint=error.hint) from None
+
+
+def requested_delay(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties by which a row asks for a delayed delivery. Those of a stored message do not: it was
+    delivered, or it waits in a system topic, which REAL_TOPIC shows."""
+    return {} if REAL_TOPIC in properties else {name: properties[name] for name in DELAYS if name in properties}
 
 
 def _properties(headers: Iterable[Mapping[str, Any]], row: int) -> dict[str, str]:
@@ -294,13 +309,18 @@ def check_reachable(routes: Routes, topic: str | None) -> Steps[None]:
 
 def make_batches(messages: Sequence[Keyed], messages_max: int = BATCH_MESSAGES) -> Iterator[list[Keyed]]:
     """Divide messages into those that one request sends: of one topic, in their order, within `messages_max` and
-    `BATCH_BYTES`. Messages that a batch cannot hold, or that are compressed alone, have a request of their own."""
+    `BATCH_BYTES`. Messages that a batch cannot hold, as delayed ones, or that are compressed have their own request."""
     held: dict[str, list[Keyed]] = {}
     sizes: dict[str, int] = {}
     for one in messages:
         message, _ = one
         topic, size = message.topic, len(message.body)
-        if size >= COMPRESS_ABOVE_BYTES or MSG_TYPE in message.properties or topic.startswith(RETRY_PREFIX):
+        if (
+            message.is_delayed
+            or size >= COMPRESS_ABOVE_BYTES
+            or MSG_TYPE in message.properties
+            or topic.startswith(RETRY_PREFIX)
+        ):
             yield [one]
             continue
         batch = held.setdefault(topic, [])
