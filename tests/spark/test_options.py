@@ -6,6 +6,9 @@ from tandemq.config.tls import ClientTls
 from tandemq.errors import ConfigError
 from tandemq.model.message import MessageQueue
 from tandemq.spark.sources.cluster.options import Edge, ReadFrom, StoreTime, lag_options, sink_options, source_options
+from tandemq.spark.sources.cluster.source import RocketMQDataSource
+from tandemq.spark.sources.log.source import RocketMQLogDataSource
+from tandemq.spark.sources.schema import message_schema
 
 GOOD = {"nameServer": "127.0.0.1:9876", "subscribe": "Orders"}
 
@@ -63,6 +66,11 @@ def test_names_are_case_insensitive_and_old_ones_are_accepted() -> None:
         ({"minPartitions": "0"}, "minPartitions is '0' (a whole number of 1 or more)"),
         ({"maxOffsetsPerTrigger": "9"}, "maxOffsetsPerTrigger is an option of streaming queries"),
         ({"subExpression": "||"}, "subExpression: subscription '||' names no tag"),
+        (
+            {"subExpression": "a | b"},
+            "subExpression: 'a | b' would match no message, because tags have no | (write tags",
+        ),
+        ({"subExpression": "a || b|c"}, "subExpression: 'a || b|c' would match no message"),
         ({"expressionType": "sql92"}, "expressionType=SQL92 without subExpression filters nothing"),
         ({"schema": "kafka", "details": "true"}, "schema=kafka has no use for details"),
         ({"accessKey": "a"}, "accessKey: this client does not support ACL"),
@@ -140,3 +148,16 @@ def test_sink_accepts_its_options_and_no_others() -> None:
         with pytest.raises(ConfigError) as caught:
             sink_options({"nameServer": "a:1"} | given)
         assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [RocketMQDataSource, RocketMQLogDataSource])
+def test_table_is_refused_because_spark_keeps_its_options_from_queries(
+    kind: type[RocketMQDataSource | RocketMQLogDataSource],
+) -> None:
+    # What Spark 4.3 passes for CREATE TABLE t USING rocketmq OPTIONS (nameServer 'a:1', subscribe 'T').
+    given = {"option.nameserver": "a:1", "nameserver": "a:1", "subscribe": "T", "option.subscribe": "T"}
+    with pytest.raises(ConfigError, match=r"a table with this format cannot be created.*CREATE TEMPORARY VIEW"):
+        kind(given | {"owner": "root", "provider": kind.name()}).schema()
+    # And for a query of a table that was created with columns.
+    with pytest.raises(ConfigError, match=r"(no options are given|needs a path).*FROM … WITH"):
+        kind({}).reader(message_schema())

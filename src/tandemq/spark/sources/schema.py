@@ -10,7 +10,7 @@
 Source: docs/guides/pipeline.md, "Columns"; Spark's Kafka connector for the names of `schema=kafka`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 from pyspark.sql.types import (
@@ -141,6 +141,23 @@ def check_columns(asked: StructType, offered: StructType, what: str) -> list[str
 
 def _plain(kind: DataType) -> str:
     return kind.simpleString()
+
+
+NO_TABLES = (
+    "Spark does not pass the options of a table to queries: use CREATE TEMPORARY VIEW … USING … OPTIONS (…), "
+    "or give them in each query: FROM … WITH (…)"
+)
+"""Hint for queries of a table without its options."""
+
+
+def check_no_table(options: Mapping[str, str]) -> None:
+    """Refuse the options of a table to create. Spark passes them twice, the second time with a prefix.
+
+    Raises:
+        ConfigError: they are those of CREATE TABLE.
+    """
+    if "provider" in options and any(name.lower().startswith("option.") for name in options):
+        raise ConfigError("a table with this format cannot be created", hint=NO_TABLES)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -30,7 +30,7 @@ from tandemq.spark.sources.cluster.offsets import (
     parse_times,
     queue_id_of,
 )
-from tandemq.spark.sources.schema import did_you_mean
+from tandemq.spark.sources.schema import NO_TABLES, check_no_table, did_you_mean
 
 TIMEOUT_MS = 30_000
 PULL_BATCH_SIZE = 4_096
@@ -215,6 +215,11 @@ def parse_tags(expression: str) -> frozenset[str] | None:
         found = parse_tag_expression(expression)
     except ValueError as error:
         raise ConfigError(f"subExpression: {error}") from error
+    if any("|" in tag for tag in found or ()):
+        raise ConfigError(
+            f"subExpression: {expression[:64]!r} would match no message, because tags have no |",
+            hint="write tags like `a || b`; filters with operators need expressionType=SQL92",
+        )
     return None if found is None else frozenset(found)
 
 
@@ -250,6 +255,8 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         ConfigError: an option is unknown (names the nearest known one), malformed, missing, or contradicts another.
     """
     values = _Values(given, SOURCE, "the source")
+    if not values.texts:
+        raise ConfigError("no options are given", hint=f"nameServer and subscribe are needed; {NO_TABLES}")
     for name in BATCH_ONLY if streaming else STREAM_ONLY:
         if name in values.texts:
             other = "batch" if streaming else "streaming"
@@ -361,6 +368,7 @@ class _Values:
     def __init__(self, given: Mapping[str, str], known: Mapping[str, str], what: str) -> None:
         right = {name.lower(): name for name in known}
         right |= {old: new for old, new in OLD_NAMES.items() if new in known}
+        check_no_table(given)
         self.texts: dict[str, str] = {}
         for name, value in given.items():
             lower = name.lower()
@@ -384,7 +392,7 @@ class _Values:
         """Return the validated addresses of the name servers."""
         text = self.texts.get("nameServer", "")
         if not split_addresses(text):
-            raise ConfigError("the option nameServer is missing", hint='for instance "127.0.0.1:9876"')
+            raise ConfigError("the option nameServer is missing", hint=f'for instance "127.0.0.1:9876"; {NO_TABLES}')
         for address in split_addresses(text):
             host, _, port = address.rpartition(":")
             if not host or not port.isdigit() or not 0 < int(port) < 65536:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tandemq.errors import ConfigError
 from tandemq.spark.runtime.location import Location, locate
 from tandemq.spark.sources.log.ranges import RANGE_BYTES
-from tandemq.spark.sources.schema import did_you_mean
+from tandemq.spark.sources.schema import NO_TABLES, check_no_table, did_you_mean
 
 OPTIONS = {
     "path": "a broker's store directory, or a directory of commit log files, or its URL",
@@ -82,6 +82,7 @@ def read_options(
     """
     names = {name.lower(): name for name in OPTIONS}
     found: dict[str, str] = {}
+    check_no_table(given)
     for name, value in given.items():
         if name.lower() in SPARKS_OWN:
             continue
@@ -90,7 +91,8 @@ def read_options(
             raise ConfigError(f"rocketmq-log has no option {name!r}", hint=hint)
         found[names[name.lower()]] = value
     if not found.get("path"):
-        raise ConfigError("rocketmq-log needs a path", hint='.load("/var/lib/tandemq/store"), or option("path", …)')
+        hint = f'.load("/var/lib/tandemq/store"), or option("path", …); {NO_TABLES}'
+        raise ConfigError("rocketmq-log needs a path", hint=hint)
     places = {name: locate(found[name], name, (storage or {}).get(name)) for name in PLACES if name in found}
     start, end = _offset(found, "startingOffsets", EARLIEST), _offset(found, "endingOffsets", LATEST)
     if streams and "endingOffsets" in found:
