@@ -21,6 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tandemq.errors import ConfigError
+from tandemq.spark.runtime.worker import end_planner
 
 VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 HAS_ADMISSION_CONTROL = VERSION >= (4, 2)
@@ -125,8 +126,10 @@ def batch_start(start: Mapping[str, Any], end: Mapping[str, Any]) -> Mapping[str
 
 
 def adapt_reader(reader: DataSourceStreamReader) -> DataSourceStreamReader:
-    """Adapt a reader with admission control to the installed PySpark."""
-    return reader if HAS_ADMISSION_CONTROL else SelfPacedReader(reader)
+    """Adapt a reader with admission control to the installed PySpark, and to the end of its process."""
+    adapted = reader if HAS_ADMISSION_CONTROL else SelfPacedReader(reader)
+    adapted.stop = end_planner  # type: ignore[method-assign]
+    return adapted
 
 
 class SelfPacedReader(DataSourceStreamReader):
