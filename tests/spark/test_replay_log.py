@@ -5,10 +5,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tandemq.broker.state.topics import parse_topics
 from tandemq.errors import ConfigError
+from tandemq.real.disk import RealDisk
 from tandemq.spark.jobs.archive import Archive, ArchiveOptions
 from tandemq.spark.jobs.replay import replay_to_store
+from tandemq.spark.jobs.restored_topics import restore_topics
 from tandemq.spark.lake.delta import DeltaLake
+from tandemq.storage.json_tables import DataVersion, load_table, save_table
 from tests.golden import unpack
 from tests.spark.logs import HOST_V6, LogWriter
 from tests.spec import spec
@@ -64,8 +68,33 @@ def test_log_of_a_lake_that_grew_is_completed(spark: SparkSession, tmp_path: Pat
     (again / f"replay-{0:020d}-0123456789ab").write_bytes(b"of a task that was killed")
     done = replay_to_store(spark, lake, "broker-a", again, segment_bytes=made.segment_bytes)
     assert log_bytes(again, made.end) == log_bytes(made.store, made.end)
-    assert {path.name for path in again.iterdir()} == {"commitlog", "replay.json"}
+    assert {path.name for path in again.iterdir()} == {"commitlog", "config", "replay.json"}
     assert [*found, (done.total, done.skipped)] == [(1, 0), (1, 0), (3, 0), (3, 3), (3, 2)]
+
+
+@spec("P07")
+def test_topics_of_the_log_are_restored_unless_the_store_has_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    places = [
+        ("Orders", 0),
+        ("Orders", 2),
+        ("SCHEDULE_TOPIC_XXXX", 3),
+        ("%RETRY%billing", 1),
+        ("rmq_sys_wheel_timer", 0),
+    ]
+
+    def restored(*more: tuple[str, int]) -> list[str]:
+        rows = [(*place, None) for place in (*places, *more)] + [("Damaged", 5, "wrong checksum"), (None, None, "torn")]
+        return restore_topics(spark.createDataFrame(rows, "topic string, queueId int, verdict string"), tmp_path)
+
+    assert restored() == ["%RETRY%billing", "Orders"]
+    disk = RealDisk(tmp_path)
+    found = {one.topic_name: one.write_queue_nums for one in parse_topics(load_table(disk, "topics.json"))}
+    assert found == {"%RETRY%billing": 2, "Orders": 3}
+    assert restored(("Payments", 0)) == ["%RETRY%billing", "Orders", "Payments"]
+    table = load_table(disk, "topics.json") | {"dataVersion": DataVersion(1, 1).as_json()}
+    save_table(disk, "topics.json", table)
+    assert restored(("Refunds", 0)) == []
+    assert load_table(disk, "topics.json") == table
 
 
 @spec("P07")

@@ -130,6 +130,7 @@ def replay(
             click.echo(f"left out {count} messages of {topic}: --also {topic} sends them")
     else:
         click.echo(f"log offsets {done.log_start} to {done.log_end} in {done.total} files in {to_store}/commitlog")
+        click.echo(f"{len(done.topics)} topics in {to_store}/config/topics.json; a lake has no offsets of groups")
 
 
 class _Progress:
@@ -167,6 +168,7 @@ def _facts(done: "ReplayResult") -> dict[str, Any]:
         "logStart": done.log_start,
         "logEnd": done.log_end,
         "epochs": done.epochs,
+        "topics": done.topics,
     }
 
 

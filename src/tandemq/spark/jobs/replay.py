@@ -32,6 +32,7 @@ from tandemq.model.topic import DLQ_PREFIX, FORBIDDEN_FOR_SENDING, RETRY_PREFIX,
 from tandemq.real.disk import RealDisk
 from tandemq.spark.jobs.moments import ALWAYS, TimeSpan
 from tandemq.spark.jobs.pace import Rate, paced
+from tandemq.spark.jobs.restored_topics import restore_topics
 from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.lake.records import COLUMNS, blank_bytes, fill_segment
 from tandemq.spark.lake.rows import read_files
@@ -78,6 +79,8 @@ class ReplayResult:
     log_start: int | None = None
     log_end: int | None = None
     epochs: list[tuple[int, int]] = field(default_factory=list)
+    topics: list[str] = field(default_factory=list)
+    """Topics of which the store has configurations made from the rows."""
 
 
 # Replay to a topic.
@@ -419,6 +422,7 @@ def replay_to_store(
     done.epochs = list(epochs) if epochs is not None else _epochs_of(rows)
     if done.epochs:
         save_epochs(RealDisk(store), done.epochs)
+    done.topics = restore_topics(rows, store)
     return done
 
 

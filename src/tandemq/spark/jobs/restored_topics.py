@@ -1,0 +1,41 @@
+"""Topics of a log that `spark.jobs.replay` restores: their names and numbers of queues, from the rows of the lake.
+
+A lake has neither the configuration of topics nor the offsets of groups. A slave copies both from its master; a broker
+that starts alone on the restored log serves the topics in this table, and consumers begin where their settings say.
+
+Source: docs/guides/pipeline.md, "Replay"; docs/internals/storage.md, "topics.json".
+"""
+
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tandemq.broker.state.topics import FILE, parse_topics
+from tandemq.model.topic import SYSTEM_TOPICS, TopicConfig, topic_name_error
+from tandemq.real.disk import RealDisk
+from tandemq.storage.json_tables import DataVersion, load_table, save_table
+
+
+def restore_topics(rows: DataFrame, store: Path) -> list[str]:
+    """Write the topics of sound rows into the table of a store, with a queue for each queue id up to the greatest one.
+    A table that a broker or an operator has made is left as it is, which its version shows.
+
+    Returns:
+        The names of the topics that are written.
+    """
+    disk = RealDisk(store)
+    table = load_table(disk, FILE)
+    if table and DataVersion.from_json(table.get("dataVersion")) != DataVersion():
+        return []
+    sound = rows.where("verdict IS NULL AND queueId >= 0").groupBy("topic")
+    queues = {row["topic"]: row["last"] + 1 for row in sound.agg(F.max("queueId").alias("last")).collect()}
+    found = {name: TopicConfig(name, count, count) for name, count in sorted(queues.items()) if _is_restored(name)}
+    known = {one.topic_name: one for one in parse_topics(table)} | found
+    save_table(disk, FILE, {"dataVersion": DataVersion().as_json(), "topicConfigTable": known})
+    return list(found)
+
+
+def _is_restored(name: str) -> bool:
+    """Return whether a topic is not one that each broker makes for itself."""
+    return name not in SYSTEM_TOPICS and not name.startswith("rmq_sys_") and topic_name_error(name) is None
