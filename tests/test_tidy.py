@@ -43,7 +43,6 @@ FLOORS: dict[str, tuple[int, str]] = {
     "client": (4, "shell"),
     "run": (5, "shell"),
     "spark": (5, "shell"),
-    # Ends: nobody imports them, except that the command line may start the others.
     "console": (6, "end"),
     "load": (6, "end"),
     "sim": (6, "end"),
@@ -52,7 +51,6 @@ FLOORS: dict[str, tuple[int, str]] = {
     "cli": (7, "end"),
     "__main__": (8, "end"),
 }
-# On the ground floor the words come first, and know nothing of settings and figures.
 FLOOR_ZERO_KNOWS = {
     "units": set[str](),
     "errors": {"units"},

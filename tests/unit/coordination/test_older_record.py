@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -207,7 +208,7 @@ def test_lost_record_is_not_created_again_by_members_whose_histories_have_parted
     assert world.nodes[3].log[: len(log)] == log
 
 
-def changed(state: GroupState, version: int, **fields: int) -> GroupState:
+def changed(state: GroupState, version: int, **fields: Any) -> GroupState:
     return with_change(replace(state, since_ms=1_000 + version, **fields), version)
 
 

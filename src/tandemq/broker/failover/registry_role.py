@@ -5,7 +5,6 @@
 
 Before the group's configuration is read, clients are refused. In mode `static` the broker continues by its settings,
 without a registry. What a broker may do ends with its lease, so permissions are checked at the start of every turn.
-
 Source: docs/internals/failover.md, "A broker and its member".
 """
 

@@ -37,7 +37,7 @@ def test_older_registry_that_elects_a_member_which_had_left_truncates_no_acknowl
     assert group.record.in_sync == (0, 1, 2) and group.record.master == 0
     backup = group.tree.snapshot()
     stop(group, 2)
-    assert group.record.in_sync == (0, 1)
+    assert set(group.record.in_sync) == {0, 1}
     master = group.serving
     assert [group.send(master, b"acknowledged") for _ in range(COUNT)] == [ResponseCode.SUCCESS] * COUNT
     group.pass_time(500)
