@@ -2,6 +2,9 @@
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,13 +33,26 @@ def test_share_of_the_machine_is_of_the_same_samples() -> None:
     assert shares_between(SAMPLES, 1, 3) == CpuShares(0.5, 1.0)
 
 
-def test_server_that_works_is_seen_as_busy() -> None:
-    """This process is the server."""
-    with Clocks([os.getpid()]) as clocks:
-        begun, used = time.perf_counter(), time.process_time()
-        while time.process_time() - used < 0.6:
-            pass
-        worked = time.perf_counter() - begun
-    shares = clocks.shares({"cpu_share": 0.0}, worked)
-    assert shares["server_cpu"] > 0.2 * 0.6 / worked
-    assert shares["others_cpu"] >= 0
+def test_server_that_works_is_seen_as_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples at the moments of a clock of the test: two servers use 0.3 cores each, the generator one, others 0.2."""
+    now = 0.0
+
+    def work() -> None:
+        nonlocal now
+        for _ in range(100):
+            now += 0.05
+            clocks._sample()
+
+    @contextmanager
+    def instead_of_a_thread(_run: object) -> Iterator[None]:
+        work()
+        yield
+
+    monkeypatch.setattr("bench.clocks.cpu_seconds", lambda _: 0.3 * now)
+    monkeypatch.setattr("bench.clocks.machine_cpu_seconds", lambda: 1.8 * now)
+    monkeypatch.setattr("bench.clocks.time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr("bench.clocks.in_background", instead_of_a_thread)
+    clocks = Clocks([1, 2])
+    with clocks:
+        pass
+    assert clocks.shares({"cpu_share": 1.0}, 4.0) == {"server_cpu": 0.6, "others_cpu": 0.2}

@@ -74,7 +74,7 @@ def test_switch_moves_the_mastership_and_reports_its_duration(run: Run, elected:
     target = 1 - source
     done = ha_json(run, elected, "switch", "--broker", "broker-a", "--to", target)
     assert (done["from"], done["to"]) == (source, target)
-    assert 0 < done["seconds"] < 5
+    assert done["seconds"] > 0
     assert elected.master().broker_id == target
     elected.wait_in_sync()
     # Asked for again it is harmless.

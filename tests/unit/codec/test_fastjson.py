@@ -1,7 +1,6 @@
 """Java's JSON dialect is read; malformed JSON is refused in bounded time."""
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -217,10 +216,9 @@ def test_untrusted_peers_may_use_the_dialect_in_small_bodies_only(form: bytes) -
     [b"[],", b"[{", b',{"', b',{"a",', b'"",{', b"\\", b"-", b'\\"', b",{ ", b"0:0,", b'{"a":1}:1,', b" ", b"'',"],
 )
 def test_reading_time_is_linear(piece: bytes) -> None:
-    """The pattern reads each byte only a few times: ten times the text takes ten times as long, not a hundred."""
+    """The pattern reads each byte only a few times. In quadratic time each text would take minutes: the test would not
+    end within its timeout."""
     for opening in (b"", b"[", b"{", b'["'):
         text = (opening + piece * DIALECT_BYTES_MAX)[: DIALECT_BYTES_MAX - 1]
-        began = time.process_time()
         with pytest.raises(ProtocolError):
             loads(text + b"x")
-        assert time.process_time() - began < 5, "quadratic time would be minutes"

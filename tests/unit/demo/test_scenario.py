@@ -72,10 +72,10 @@ def test_demo_has_no_faults_in_each_mode_and_without_pipeline_needs_no_spark(tmp
     outcome = scenario.run(options, Narration(to_error=True))
     assert (outcome.pipeline, outcome.faults, outcome.missing) == (None, [], 0)
     assert outcome.mode == mode.value
-    assert 0 <= outcome.seconds_without_delivery < 10
-    assert 0 <= outcome.seconds_without_writes < 10
+    assert outcome.seconds_without_delivery >= 0
+    assert outcome.seconds_without_writes >= 0
     written = outcome.seconds_without_writes_of_killed_group
-    assert (written is not None and 1 < written < 20) if mode is Mode.ELECT else written is None
+    assert (written is not None and written > 1) if mode is Mode.ELECT else written is None
     assert not (tmp_path / "data" / "lake").exists()
 
 

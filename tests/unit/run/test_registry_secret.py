@@ -1,6 +1,5 @@
 """A cluster whose name server requires a secret: only brokers and tools that know it can use the registry."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from tandemq.registry import Done, NodeFound, Read, Write, parse_address
 from tandemq.run.groups import CLUSTER
 from tandemq.run.local import LocalCluster
 from tandemq.run.nameserver import NameServerProcess, log_open_access
-from tandemq.run.registry_session import ANSWER_SECONDS, RegistryClient
+from tandemq.run.registry_session import RegistryClient
 from tandemq.run.secret import make_secret_file
 
 STATE = records.state_path(CLUSTER, "broker-a")
@@ -32,10 +31,8 @@ def test_write_that_would_stop_the_brokers_is_refused_at_once_without_the_secret
     address = parse_address(cluster.registry)
     wrong = make_secret_file(tmp_path / "wrong.secret")
     for secret_file, said in (("", "got no proof"), (wrong, "got a wrong proof")):
-        begun = time.monotonic()
         with pytest.raises(RemoteError, match=said) as caught:
-            RegistryClient(address, secret_file=secret_file)
-        assert time.monotonic() - begun < ANSWER_SECONDS / 2
+            RegistryClient(address, secret_file=secret_file, seconds=3_600)  # no test lasts that long
         assert "--secret-file" in str(caught.value)
     assert cluster.master().is_master()
 
