@@ -1,4 +1,5 @@
-# Targets for development; `make help` lists them. Needs Python >= 3.11 and make; everything else comes from the lock files.
+# Targets for development; `make help` lists them. Needs Python >= 3.11 and make; everything else comes from the lock files, and
+# for some targets from packages of the system (.ci/packages).
 
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
@@ -10,10 +11,17 @@ PY      := $(VENV)/bin/python
 TANDEMQ := $(VENV)/bin/tandemq
 PYTEST  := $(PY) -m pytest
 READY   := $(VENV)/.ready
+SPARK   := $(VENV)/.spark
 DOCS    := $(VENV)/.docs
 S3      := .venv-s3/.ready
 ENGINE  := $(wildcard src/tandemq/engine/*.p[yx][xi] src/tandemq/engine/*.h)
 WHERE   ?= tests
+# Tests that need the packages of the extra `spark`.
+OF_SPARK := tests/spark tests/unit/console/test_pipeline.py tests/unit/console/test_query_files.py
+ELSEWHERE := $(OF_SPARK) tests/mutations tests/interop tests/browser tests/clusters tests/test_tidy.py tests/test_docs.py
+CHOSEN   = $(if $(k),-k "$(k)")
+# How long each test of a run took, the longest first.
+TIMES    = --durations=15 --durations-to=build/durations/$@.txt
 TYPED   := src/tandemq tests chaos $(sort $(dir $(wildcard bench/*.py examples/*.py tools/*.py)))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -21,26 +29,39 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: all help setup fmt check docs reference test test-fast demo console sim browser screenshots interop spark-cluster bench bench-spark bench-failover chaos soak fuzz-engine spec blackbox cov wheel lock clean
+.PHONY: all help setup setup-spark packages fmt check docs reference test test-fast services mutations spark demo console sim browser screenshots interop spark-cluster bench bench-spark bench-failover chaos soak fuzz-engine spec blackbox cov wheel lock clean
 
 all: check test  ## check + test (the default)
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(READY) $(S3)  ## the environment .venv from the lock files; .venv/bin/tandemq is the command
+setup: $(READY)  ## the environment .venv from the lock files; .venv/bin/tandemq is the command
 
-# The lock files are installed one after the other: the later ones have source archives (pyspark is 450 MB), which are built
-# with the setuptools of the first one instead of a downloaded one.
-$(READY): requirements.lock requirements-demo.lock requirements-spark.lock requirements-console.lock pyproject.toml setup.py $(ENGINE) tools/find_python.sh
+setup-spark: $(SPARK) $(S3)  ## the same with Spark, its Java and the S3 server of its tests, 1 GB more; `make spark` does so too
+
+packages:  ## install packages of the system that tests need (apt; root or sudo); for=services: those of one target
+	@sh tools/packages.sh install $(for)
+
+# Before anything else a target says what it needs and does not find.
+needs-%:
+	@sh tools/packages.sh check $*
+
+# The lock files are installed one after the other: the later ones have source archives, which are built with the setuptools of
+# the first one instead of a downloaded one.
+$(READY): requirements.lock requirements-demo.lock requirements-console.lock pyproject.toml setup.py $(ENGINE) tools/find_python.sh
 	@test -x $(PY) || { python=$$(PYTHON='$(PYTHON)' sh tools/find_python.sh) && "$$python" -m venv --clear $(VENV); }
 	$(PY) -m pip install --quiet --no-compile --require-hashes -r requirements.lock
 	$(PY) -m pip install --quiet --require-hashes --no-deps --no-build-isolation -r requirements-demo.lock
-	$(PY) -m pip install --quiet --no-compile --require-hashes --no-deps --no-build-isolation -r requirements-spark.lock
 	$(PY) -m pip install --quiet --no-compile --require-hashes -r requirements-console.lock
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@$(TANDEMQ) --version | grep compiled || echo 'No C compiler with headers of Python was found. Everything works; sends cost' \
 		'about 15 times as much CPU time.'
+	@touch $@
+
+# pyspark is a source archive of 450 MB.
+$(SPARK): $(READY) requirements-spark.lock
+	$(PY) -m pip install --quiet --no-compile --require-hashes --no-deps --no-build-isolation -r requirements-spark.lock
 	@touch $@
 
 # The S3 server of the tests needs other versions of some packages.
@@ -58,7 +79,7 @@ fmt: $(READY)  ## format, and apply automatic fixes
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
-check: $(READY)  ## format, lint, types, the project's own rules and the documentation
+check: $(SPARK)  ## format, lint, types, the project's own rules and the documentation
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy $(TYPED)
@@ -76,16 +97,24 @@ reference: $(READY)  ## write the reference pages made from the code, the archit
 	$(PY) -m tools.dashboards
 
 # Three workers, because tests spend half of their time waiting for processes; an idle worker takes tests from the others.
-test: $(READY) $(S3)  ## the tests, without Java peers and real-time waits; k=name selects
-	$(PYTEST) $(WHERE) -n 3 --dist worksteal --ignore=tests/interop --ignore=tests/browser --ignore=tests/clusters --ignore=tests/test_tidy.py --ignore=tests/test_docs.py \
-		-m "not slow and not interop" $(if $(k),-k "$(k)")
+test: $(READY)  ## the tests that need Python and make only; k=name selects
+	$(PYTEST) $(WHERE) -n 3 --dist worksteal $(ELSEWHERE:%=--ignore=%) -m "not slow and not services" $(TIMES) $(CHOSEN)
 
 # Three at a time on two cores, because some of the tests wait for the disk and for sockets.
-test-fast: $(READY)  ## the tests that start no process and no Spark, after each change; k=name picks
-	$(PYTEST) tests/unit tests/sim tests/scripts tests/chaos tests/bench -n 3 --dist worksteal \
-		-m "not slow and not system" $(if $(k),-k "$(k)")
+test-fast: $(READY)  ## the tests that start no process and no Spark, after each change; k=name selects
+	$(PYTEST) tests/unit tests/sim tests/scripts tests/chaos tests/bench -n 3 --dist worksteal $(OF_SPARK:%=--ignore=%) \
+		-m "not slow and not system and not services" $(TIMES) $(CHOSEN)
 
-demo: $(READY)  ## a cluster under load that loses a master, with checks of the result
+services: needs-services $(READY)  ## tests with servers of the system's packages: Redis, ZooKeeper on Java, openssl; k=name selects
+	$(PYTEST) tests $(ELSEWHERE:%=--ignore=%) -n 3 --dist worksteal -m "services and not slow" $(TIMES) $(CHOSEN)
+
+mutations: $(READY)  ## the simulation notices each mutation of the brokers; k=name selects
+	$(PYTEST) tests/mutations -n 2 --dist worksteal -m "not slow" $(TIMES) $(CHOSEN)
+
+spark: $(SPARK) $(S3)  ## the data pipeline on Spark, with Java from the lock file if there is none; k=name selects
+	$(PYTEST) $(OF_SPARK) -n 2 --dist worksteal -m "not slow" $(TIMES) $(CHOSEN)
+
+demo: $(SPARK)  ## a cluster under load that loses a master, with checks of the result
 	$(TANDEMQ) demo
 
 console: $(READY)  ## a cluster with traffic and the console beside it; prints the link to open
@@ -95,47 +124,47 @@ sim: $(READY)  ## the simulation: 300 seeds, seeds=2000 for more, seed=7 for one
 	$(TANDEMQ) sim $(if $(seed),--seed $(seed)) $(if $(seeds),--seeds $(seeds) --jobs 2)
 
 # The screenshots of a run are in build/screenshots; those of the documentation are written by `make screenshots` only.
-browser: $(READY)  ## the console in a real browser (needs Debian's chromium); k=name selects
-	$(PYTEST) tests/browser $(if $(k),-k "$(k)")
+browser: needs-browser $(SPARK)  ## the console in a real browser; k=name selects
+	$(PYTEST) tests/browser $(TIMES) $(CHOSEN)
 
-screenshots: $(READY)  ## the same, and its screenshots replace those of docs/assets/console
+screenshots: needs-browser $(SPARK)  ## the same, and its screenshots replace those of docs/assets/console
 	TANDEMQ_SCREENSHOTS=docs/assets/console $(PYTEST) tests/browser
 
 # Six at a time, because these tests wait for JVMs and timers most of their time.
-interop: $(READY)  ## tests with unmodified Java peers (needs Java, Maven and Go); k=name selects
-	$(PYTEST) tests/interop -n 6 --dist worksteal -m "not slow" $(if $(k),-k "$(k)")
+interop: needs-interop $(SPARK)  ## tests with unmodified Java peers; k=name selects
+	$(PYTEST) tests/interop -n 6 --dist worksteal -m "not slow" $(TIMES) $(CHOSEN)
 
 # The cluster's processes run in environments of their own, with the wheel; they are kept in build/spark-cluster.
-spark-cluster: wheel  ## the pipeline on a Spark master and two workers with the wheel; k=name selects
-	$(PYTEST) tests/clusters -o faulthandler_timeout=0 $(if $(k),-k "$(k)")
+spark-cluster: needs-spark-cluster $(SPARK) wheel  ## the pipeline on a Spark master and two workers with the wheel; k=name selects
+	$(PYTEST) tests/clusters -o faulthandler_timeout=0 $(TIMES) $(CHOSEN)
 
 bench: $(READY)  ## the benchmarks, with Java RocketMQ and NATS JetStream in the same run
 	$(PY) -m bench.run
 
-bench-spark: $(READY)  ## the data pipeline's figures, compared with Spark's own readers and writers, cmp and Kafka
+bench-spark: $(SPARK)  ## the data pipeline's figures, compared with Spark's own readers and writers, cmp and Kafka
 	$(PY) -m bench.spark
 
 bench-failover: $(READY)  ## interruptions of reads and writes in each mode, with both registries; the cost of elections
 	$(PY) -m bench.modes
 
-chaos: $(READY)  ## real brokers, real registries, real faults, 200 runs: about two hours
+chaos: needs-chaos $(READY)  ## real brokers, real registries, real faults, 200 runs: about two hours
 	$(PY) -m chaos.run
 
-soak: $(READY)  ## long searches and real-time waits, an hour or more, then seeds until stopped (seeds=10000: so many)
+soak: needs-soak $(SPARK) $(S3)  ## long searches and real-time waits, an hour or more, then seeds until stopped (seeds=10000: so many)
 	$(PYTEST) tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/clusters -m slow -o faulthandler_timeout=0
 	$(TANDEMQ) sim $(if $(seeds),--seeds $(seeds) --jobs 2,--forever)
 
-fuzz-engine: $(READY)  ## the compiled engine under AddressSanitizer: a minute, seconds=600 or frames=50000000 for more
+fuzz-engine: needs-fuzz-engine $(READY)  ## the compiled engine under AddressSanitizer: a minute, seconds=600 or frames=50000000 for more
 	$(PY) -m tests.fuzz $(if $(seconds),--seconds $(seconds)) $(if $(frames),--frames $(frames)) $(if $(seed),--seed $(seed))
 
 spec: $(READY)  ## each row of docs/internals/requirements.md with its tests, and the rows without tests
 	$(PY) -m tests.spec
 
 blackbox: $(READY)  ## tests with real processes, sockets, files and signals; k=name selects
-	$(PYTEST) tests/blackbox -m "not slow" $(if $(k),-k "$(k)")
+	$(PYTEST) tests/blackbox -m "not slow and not services" $(CHOSEN)
 
-cov: $(READY)  ## test coverage of each file
-	$(PY) -m coverage run -m pytest tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/clusters -m "not slow and not interop" $(if $(k),-k "$(k)")
+cov: needs-services $(SPARK) $(S3)  ## test coverage of each file
+	$(PY) -m coverage run -m pytest tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/clusters -m "not slow" $(CHOSEN)
 	$(PY) -m coverage report
 
 wheel: $(READY)  ## the wheel, in dist/

@@ -1,10 +1,15 @@
-"""What every test gets: a Hypothesis profile that does not depend on the machine, and nothing left open unnoticed."""
+"""What every test gets: a Hypothesis profile that does not depend on the machine, and nothing left open unnoticed.
+
+A run with `--durations-to` writes to a file how long the tests of each directory and each test took, the longest first.
+"""
 
 import functools
 import gc
+import itertools
 import os
 import signal
 import subprocess
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -73,6 +78,26 @@ def pytest_collection_finish() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write the transcripts of scripts again")
+    parser.addoption("--durations-to", type=Path, metavar="FILE", help="write the seconds of directories and tests")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    path: Path | None = config.getoption("--durations-to")
+    if path is None:
+        return
+    places, tests = defaultdict[str, float](float), defaultdict[str, float](float)
+    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            tests[report.nodeid] += report.duration
+            places[report.nodeid.partition("::")[0].rpartition("/")[0]] += report.duration
+    lines = [
+        f"{seconds:9.2f} {name}\n"
+        for found in (places, tests)
+        for name, seconds in sorted(found.items(), key=lambda item: -item[1])
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(lines), encoding="utf-8")
+    terminalreporter.write_line(f"seconds of all tests: {path}")
 
 
 @pytest.fixture
@@ -115,6 +140,6 @@ def pytest_runtest_protocol() -> Iterator[None]:
 def _start_processes_only_if_marked(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that starts a process and would be part of `make test-fast`."""
     yield
-    excluded = any(request.node.get_closest_marker(name) for name in ("system", "slow"))
+    excluded = any(request.node.get_closest_marker(name) for name in ("system", "services", "slow"))
     if _starts and not excluded:
         pytest.fail(f"a test without the marker `system` started {_starts}")

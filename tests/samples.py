@@ -1,4 +1,4 @@
-"""Long searches in two parts: `make test` runs a sample of the cases, `make soak` the others."""
+"""Long searches in two parts: each change is tested with a sample of the cases, `make soak` runs the others."""
 
 from collections.abc import Iterable
 from typing import Any

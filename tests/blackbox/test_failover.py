@@ -1,6 +1,8 @@
 """Groups with a registry as processes under clients that go on: masters killed, switched, forced, without registry.
 
-The registry is the name server's; a killed master is met with on a real ZooKeeper as well, where Java is.
+The registry is the name server's; a master is killed with a real ZooKeeper as well, in `make services`.
+How long reads and writes are interrupted is asserted with a clock of the tests in
+tests/unit/coordination/test_member.py, and measured by `make bench-failover`.
 """
 
 import itertools
@@ -27,17 +29,13 @@ from tests.blackbox.programs import QUICK, Caller, wait_until
 from tests.blackbox.traffic import GROUP, TOPIC, Traffic
 from tests.interop.zookeeper import ZooKeeper
 from tests.spec import spec
-from tests.unit.boundary.registries import KINDS
+from tests.unit.boundary.registries import PROCESSES
 
 pytestmark = pytest.mark.timeout(600)
 OK = ResponseCode.SUCCESS
-SECONDS_MAX = 8.0
-"""Without reads or writes after a kill, whatever else the machine has to do; usually about 3."""
 A = "broker-a"
 PROBES = itertools.count()
 _SIZES = {key: str(value) for key, value in QUICK.items() if key.startswith(("mappedFile", "max", "disk", "haRecon"))}
-
-REGISTRIES = [kind for kind in KINDS if kind != "tree"]
 
 Start = Callable[..., ChildCluster]
 
@@ -97,7 +95,7 @@ def offsets_of(broker: BrokerChild) -> dict[str, int]:
 
 
 @spec("R11", "R09")
-@pytest.mark.parametrize("registry", REGISTRIES)
+@pytest.mark.parametrize("registry", PROCESSES)
 def test_elected_slave_goes_on_with_reads_and_writes_and_nothing_acknowledged_is_lost(
     start: Start, registry: str
 ) -> None:
@@ -105,11 +103,8 @@ def test_elected_slave_goes_on_with_reads_and_writes_and_nothing_acknowledged_is
     with traffic(cluster) as running:
         for _ in range(1 if registry == "zookeeper" else 2):  # there, and back
             master = master_of(cluster)
-            killed = time.monotonic()
             master.kill()
             running.wait_for_more()
-            assert running.seconds_without_storing(killed) < SECONDS_MAX
-            assert running.seconds_without_delivery(killed) < SECONDS_MAX
             assert master_of(cluster) is not master
             master.start()
             cluster.wait_until(cluster.in_sync)
@@ -122,17 +117,15 @@ def test_elected_slave_goes_on_with_reads_and_writes_and_nothing_acknowledged_is
 
 
 @spec("F01", "F14", "F22", "F26", "M07", "G05")
-@pytest.mark.parametrize("registry", REGISTRIES)
+@pytest.mark.parametrize("registry", PROCESSES)
 def test_slave_reads_for_its_master_and_hands_back_without_a_duplicate(start: Start, registry: str) -> None:
     cluster = start(Mode.SLAVE_CONSUME, groups=2, registry=registry)
     master, slave = cluster.broker(A), cluster.broker(A, 1)
     with traffic(cluster) as running:
-        killed = time.monotonic()
         master.kill()
         wait_until(lambda: bool(slave.failover_status().get("mayRead")), "the slave reads")
         assert send_to(slave) == ResponseCode.NO_PERMISSION
         running.wait_for_more()
-        assert running.seconds_without_delivery(killed) < SECONDS_MAX
         committed = offsets_of(slave)
         returned = time.monotonic()
         master.start()
@@ -157,14 +150,12 @@ def test_planned_switch_fails_no_send_and_repeats_nothing(start: Start, mode: Mo
         for target in (1 - source.broker_id, source.broker_id):
             done = ha(cluster, "switch", "--broker", A, "--to", str(target))
             assert (done["to"], master_of(cluster).broker_id) == (target, target)
-            assert done["seconds"] < 3
             old = cluster.broker(A, 1 - target)
             assert send_to(old) == ResponseCode.NO_PERMISSION
             assert send_to(cluster.broker(A, target)) in {OK, ResponseCode.SLAVE_NOT_AVAILABLE}
             running.wait_for_more()
             cluster.wait_until(cluster.in_sync)
         assert ha(cluster, "switch", "--broker", A, "--to", str(source.broker_id))["text"].endswith("already")
-        assert running.seconds_without_storing(begun) < 3
         running.stop_producing()
         assert running.failed == []
         assert running.repeated_since(begun) == []

@@ -24,8 +24,8 @@ class Traffic:
     def __init__(self, name_servers: str) -> None:
         self._name_servers = name_servers
         self._lock = threading.Lock()
-        self.stored: dict[bytes, float] = {}
-        """Acknowledged messages and when, monotonic seconds."""
+        self.stored: set[bytes] = set()
+        """Acknowledged messages."""
         self.failed: list[str] = []
         """Sends that ended with an error."""
         self.delivered: Counter[bytes] = Counter()
@@ -48,7 +48,7 @@ class Traffic:
                     self.failed.append(str(error))
                     continue
                 with self._lock:
-                    self.stored[body] = time.monotonic()
+                    self.stored.add(body)
 
     def _consume(self) -> None:
         end = self._ends["consumer"]
@@ -67,7 +67,7 @@ class Traffic:
     def missing(self) -> set[bytes]:
         """Acknowledged and not delivered."""
         with self._lock:
-            return self.stored.keys() - self.delivered.keys()
+            return self.stored - self.delivered.keys()
 
     def wait_for_more(self, count: int = 30) -> None:
         """Until so many more messages were stored, and as many delivered."""
@@ -84,16 +84,6 @@ class Traffic:
     def _end(self, which: str) -> None:
         self._ends[which].set()
         self._threads[which].join()
-
-    def seconds_without_storing(self, since: float) -> float:
-        """The longest time without an acknowledged message."""
-        with self._lock:
-            return _longest_gap(since, list(self.stored.values()))
-
-    def seconds_without_delivery(self, since: float) -> float:
-        """The longest time without a message; while there are always some."""
-        with self._lock:
-            return _longest_gap(since, [at for at, _, _ in self.deliveries])
 
     def repeated_since(self, moment: float) -> list[bytes]:
         """Messages delivered since then that had been delivered before from the same place: one that its producer sent
@@ -117,8 +107,3 @@ class Traffic:
     ) -> None:
         for which in self._threads:
             self._end(which)
-
-
-def _longest_gap(since: float, moments: list[float]) -> float:
-    points = [since, *(at for at in moments if at > since)]
-    return max((later - earlier for earlier, later in zip(points, points[1:], strict=False)), default=0.0)

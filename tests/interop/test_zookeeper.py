@@ -28,7 +28,6 @@ from tandemq.registry import (
 )
 from tests.interop.java import wait_until
 from tests.interop.zookeeper import ZooKeeper, quorum
-from tests.unit.boundary.registries import KINDS
 
 SESSION_MS = 6_000
 
@@ -80,10 +79,6 @@ def servers(tmp_path: Path) -> Iterator[list[ZooKeeper]]:
     yield started
     for server in started:
         server.kill()
-
-
-def test_the_conformance_suite_has_a_real_zookeeper_here() -> None:
-    assert "zookeeper" in KINDS
 
 
 def test_a_session_and_its_nodes_outlive_a_killed_leader(servers: list[ZooKeeper]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,14 +11,6 @@ VERSION = "3.9.5"
 TICK_MS = 100
 """The shortest session is two ticks."""
 _JVM = ("-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-
-
-def can_run() -> bool:
-    """Whether a JVM is here, and the jars or Maven to fetch them."""
-    jars = (JavaJars.cache() / f"zookeeper-{VERSION}").is_dir()
-    return shutil.which(java_executable()) is not None and (
-        jars or shutil.which(os.environ.get("MAVEN", "mvn")) is not None
-    )
 
 
 class ZooKeeper(Process):

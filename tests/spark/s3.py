@@ -76,7 +76,7 @@ class S3:
 @contextmanager
 def s3_server() -> Iterator[S3]:
     """A server on a free port."""
-    assert SERVER.exists(), "make setup installs the S3 server"
+    assert SERVER.exists(), "make setup-spark installs the S3 server"
     with subprocess.Popen(
         [str(SERVER), "-H", LOOPBACK, "-p", "0"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:

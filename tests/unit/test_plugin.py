@@ -140,6 +140,7 @@ def test_order(tandemq_pair):
     )
 
 
+@pytest.mark.services
 @pytest.mark.system
 def test_pair_with_tls_serves_clients_that_trust_its_authority_and_no_others(users: pytest.Pytester) -> None:
     passes(

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+import pytest
+
 from tandemq.coordination.registry.tree import Tree
 from tandemq.real.clock import read_clock
 from tandemq.real.zookeeper import ZooKeeperRegistry
@@ -34,9 +36,13 @@ from tandemq.registry import (
 )
 from tandemq.run.registry_session import ClosableSession, EmbeddedSession
 from tests.blackbox.programs import WAIT_S, Proxy, wait_until
-from tests.interop.zookeeper import ZooKeeper, can_run
+from tests.interop.zookeeper import ZooKeeper
 
-KINDS = ["tree", "name-server", *(["zookeeper"] if can_run() else [])]
+PROCESSES = [
+    pytest.param("name-server", marks=pytest.mark.system),
+    pytest.param("zookeeper", marks=[pytest.mark.system, pytest.mark.services]),
+]
+"""Registries in processes of their own, as parameters of a test; ZooKeeper's server needs Java."""
 LONG_MS = 4_000
 """A session that survives what a busy machine does to it."""
 START_MS = 12_000

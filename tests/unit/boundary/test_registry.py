@@ -1,6 +1,6 @@
 """One suite for every registry: the same operations, outcomes and events, whoever carries them out.
 
-ZooKeeper takes part where Java is, and its jars or Maven; `make interop` demands it.
+ZooKeeper takes part in `make services`.
 """
 
 import itertools
@@ -31,17 +31,14 @@ from tandemq.registry import (
     Unknown,
     Write,
 )
-from tests.unit.boundary.registries import KINDS, LONG_MS, SHORT_MS, START_MS, Place, Session, open_place, sessions
+from tests.unit.boundary.registries import LONG_MS, PROCESSES, SHORT_MS, START_MS, Place, Session, open_place, sessions
 
 Begin = Callable[..., Session]
 pytestmark = pytest.mark.timeout(240)  # the first run fetches ZooKeeper
 _numbers = itertools.count()
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(kind, marks=() if kind == "tree" else pytest.mark.system) for kind in KINDS],
-)
+@pytest.fixture(scope="module", params=["tree", *PROCESSES])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     opened = open_place(request.param, tmp_path_factory.mktemp(request.param))
     yield opened

@@ -87,6 +87,7 @@ def test_metrics_of_every_process_are_served_and_prometheus_is_told_where(tmp_pa
         stop(process)
 
 
+@pytest.mark.services
 def test_everything_is_encrypted_with_tls(run: Run, tmp_path: Path) -> None:
     """Clients, the registry, replication and commands; connections without TLS are closed. A restart is the same."""
     made: bytes | None = None

@@ -12,7 +12,7 @@ from tandemq.run.local_tls import ClusterCertificates, make_certificates
 from tests.blackbox.certificates import Authority
 
 
-@pytest.mark.system
+@pytest.mark.services
 def test_certificates_are_made_once_and_the_key_is_private(tmp_path: Path) -> None:
     place = tmp_path / "tls"
     make_certificates(place)
@@ -27,7 +27,7 @@ def test_certificates_are_made_once_and_the_key_is_private(tmp_path: Path) -> No
     assert (place / "ca.pem").read_bytes() != made["ca.pem"]
 
 
-@pytest.mark.system
+@pytest.mark.services
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 def test_certificate_is_valid_for_the_loopback_addresses(tmp_path: Path, host: str) -> None:
     make_certificates(tmp_path)
@@ -60,7 +60,7 @@ def test_missing_openssl_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
         make_certificates(tmp_path)
 
 
-@pytest.mark.system
+@pytest.mark.services
 def test_openssl_that_fails_is_an_error_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_tls, "_COMMANDS", ("req -nonsense",))
     with pytest.raises(ConfigError, match="nonsense"):
