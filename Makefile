@@ -18,7 +18,9 @@ ENGINE  := $(wildcard src/tandemq/engine/*.p[yx][xi] src/tandemq/engine/*.h)
 WHERE   ?= tests
 # Tests that need the packages of the extra `spark`.
 OF_SPARK := tests/spark tests/unit/console/test_pipeline.py tests/unit/console/test_query_files.py
-ELSEWHERE := $(OF_SPARK) tests/mutations tests/interop tests/browser tests/clusters tests/test_tidy.py tests/test_docs.py
+# Tests that take long because each starts several processes.
+OF_PROCESSES := tests/blackbox tests/unit/cli/test_up.py tests/unit/demo/test_scenario.py tests/bench/test_copying.py
+ELSEWHERE := $(OF_SPARK) $(OF_PROCESSES) tests/mutations tests/interop tests/browser tests/clusters tests/test_tidy.py tests/test_docs.py
 CHOSEN   = $(if $(k),-k "$(k)")
 # How long each test of a run took, the longest first.
 TIMES    = --durations=15 --durations-to=build/durations/$@.txt
@@ -106,7 +108,7 @@ test-fast: $(READY)  ## the tests that start no process and no Spark, after each
 		-m "not slow and not system and not services" $(TIMES) $(CHOSEN)
 
 services: needs-services $(READY)  ## tests with servers of the system's packages: Redis, ZooKeeper on Java, openssl; k=name selects
-	$(PYTEST) tests $(ELSEWHERE:%=--ignore=%) -n 3 --dist worksteal -m "services and not slow" $(TIMES) $(CHOSEN)
+	$(PYTEST) tests/unit tests/blackbox $(OF_SPARK:%=--ignore=%) -n 3 --dist worksteal -m "services and not slow" $(TIMES) $(CHOSEN)
 
 mutations: $(READY)  ## the simulation notices each mutation of the brokers; k=name selects
 	$(PYTEST) tests/mutations -n 2 --dist worksteal -m "not slow" $(TIMES) $(CHOSEN)
@@ -160,8 +162,8 @@ fuzz-engine: needs-fuzz-engine $(READY)  ## the compiled engine under AddressSan
 spec: $(READY)  ## each row of docs/internals/requirements.md with its tests, and the rows without tests
 	$(PY) -m tests.spec
 
-blackbox: $(READY)  ## tests with real processes, sockets, files and signals; k=name selects
-	$(PYTEST) tests/blackbox -m "not slow and not services" $(CHOSEN)
+blackbox: $(READY)  ## tests with clusters of real processes, sockets, files and signals; k=name selects
+	$(PYTEST) $(OF_PROCESSES) -n 3 --dist worksteal -m "not slow and not services" $(TIMES) $(CHOSEN)
 
 cov: needs-services $(SPARK) $(S3)  ## test coverage of each file
 	$(PY) -m coverage run -m pytest tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/clusters -m "not slow" $(CHOSEN)

@@ -133,17 +133,20 @@ def furnish(root: Path, environ: Mapping[str, str]) -> None:
 
 
 def run_in(root: Path, command: Sequence[str], environ: Mapping[str, str], cache: Path | None) -> int:
-    """Run a command in the project's directory of the root; return its exit status. Its processes end with it."""
+    """Run a command in the project's directory of the root; return its exit status. Its processes end with it.
+
+    Ctrl-C and SIGTERM kill them all.
+    """
     own = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
     (root / "root" / ".cache" / "pip").mkdir(parents=True, exist_ok=True)
     inside = ["/bin/sh", "-c", f'cd /{PROJECT} && exec "$@"', "sh", *command]
     words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _ENTER, str(root), str(cache or "")]
     with subprocess.Popen([*words, *inside], env={**environ, **own}) as process:
-        while True:
-            try:
-                return process.wait()
-            except KeyboardInterrupt:
-                process.send_signal(signal.SIGTERM)
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.kill()  # `unshare` takes the command and all its processes with it
+            raise
 
 
 def check_machine(sources: Path | None) -> Path:
@@ -183,6 +186,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run the tool; return the command's exit status, or 2 if it could not run."""
     options = options_of(words)
     begun = time.monotonic()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
 
     def tell(text: str) -> None:
         print(f"{time.monotonic() - begun:6.0f} s  {text}", flush=True)

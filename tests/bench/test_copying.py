@@ -27,7 +27,7 @@ def test_slave_confirms_the_whole_log_and_its_copy_is_verified(tmp_path: Path) -
         group.start_master()
         run_load("produce", group.master.address, topic="first", count=1)
         begin = seed(group)
-        run_load("produce", group.master.address, topic="copied", lengths="varied", count=20_000)
+        run_load("produce", group.master.address, topic="copied", lengths="varied", count=2_000)
         with connect(group.master.address) as sock:
             end = log_end(sock)
         kept = tmp_path / "copy"

@@ -98,7 +98,7 @@ def test_client_without_certificate_is_refused_where_one_is_required(
 
 def serial(port: int, authority: Authority) -> str:
     with (
-        socket.create_connection(("127.0.0.1", port), 10) as sock,
+        socket.create_connection(("127.0.0.1", port), 120) as sock,
         context(authority).wrap_socket(sock, server_hostname="127.0.0.1") as secure,
     ):
         found = secure.getpeercert()
@@ -263,7 +263,7 @@ def test_handshakes_that_never_finish_are_bounded_in_number_time_and_memory(star
     hello += outgoing.read()
     with ExitStack() as stack:
         for number in range(6_000):
-            sock = stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 10))
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 120))
             sock.send((HELLO_BEGIN, bytes(hello), b"\x16", HELLO_BEGIN + bytes(700))[number % 4])
         with Caller(broker.port) as caller:
             for _ in range(100):

@@ -28,7 +28,7 @@ def test_strangers_take_no_descriptor_that_the_store_needs(broker: Program) -> N
         before = broker.descriptors()
         with ExitStack() as opened:
             for _ in range(2 * LIMIT):
-                opened.enter_context(socket.create_connection(("127.0.0.1", broker.port), 20))
+                opened.enter_context(socket.create_connection(("127.0.0.1", broker.port), 120))
             wait_until(lambda: SHORT in broker.log_text(), "connections are refused")
             wait_until(lambda: broker.descriptors() > CLIENTS, "the others are taken")
             for number in range(12):

@@ -47,7 +47,7 @@ def test_hanging_fsync_delays_who_waits_for_it_and_nobody_else(
 
     def hang(self: RealFile) -> None:
         began.set()
-        assert may_end.wait(30)
+        assert may_end.wait(120)
         sync(self)
 
     def hanging_begin(self: FileSyncs, job: Job) -> bool:
@@ -68,7 +68,7 @@ def test_hanging_fsync_delays_who_waits_for_it_and_nobody_else(
             monkeypatch.setattr(FileSyncs, "begin", hanging_begin)
             monkeypatch.setattr(FileSyncs, "take_done", hanging_take_done)
         opaque = sender.tell_send(b"waits")
-        assert began.wait(30)
+        assert began.wait(120)
         for _ in range(200):
             asked = other.ask(RequestCode.GET_MAX_OFFSET, {"topic": "TopicA", "queueId": 0})
             assert asked.code == ResponseCode.SUCCESS
@@ -82,7 +82,7 @@ def test_client_that_asks_and_never_reads_costs_bounded_memory_and_nobody_else(b
     with Caller(broker.port) as other:
         for number in range(20):
             assert other.send(bytes([number]) * 8_000) == ResponseCode.SUCCESS
-        greedy = socket.create_connection(("127.0.0.1", broker.port), 20)
+        greedy = socket.create_connection(("127.0.0.1", broker.port), 120)
         greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         fields = {name: str(value) for name, value in pull_fields().items()}
         request = encode_command(Command(RequestCode.PULL_MESSAGE, 1, fields=fields))
@@ -104,7 +104,7 @@ def test_client_that_asks_and_never_reads_costs_bounded_memory_and_nobody_else(b
 def test_loop_goes_on_when_a_peer_resets_in_the_middle(broker: BrokerProcess) -> None:
     with Caller(broker.port) as other:
         for _ in range(50):
-            sock = socket.create_connection(("127.0.0.1", broker.port), 20)
+            sock = socket.create_connection(("127.0.0.1", broker.port), 120)
             sock.sendall(b"\0\0\1\0")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             sock.close()
@@ -120,7 +120,7 @@ def test_name_service_that_hangs_delays_nobody(tmp_path: Path, monkeypatch: pyte
     def look_up(host: str) -> str:
         assert host == "names.example"
         asked.set()
-        assert may_end.wait(30)
+        assert may_end.wait(120)
         return "127.0.0.1"
 
     monkeypatch.setattr("tandemq.real.network.resolver.look_up", look_up)
@@ -133,7 +133,7 @@ def test_name_service_that_hangs_delays_nobody(tmp_path: Path, monkeypatch: pyte
     )
     with listener, running(BrokerProcess(config)) as process:
         try:
-            assert asked.wait(30)
+            assert asked.wait(120)
             with Caller(process.port) as caller:
                 assert caller.send(b"served meanwhile") == ResponseCode.SUCCESS
             may_end.set()
@@ -178,11 +178,11 @@ def test_fewer_connections_hold_from_the_next_one_on(broker: BrokerProcess, monk
     monkeypatch.setitem(files.LIVE_RANGES, "maxConnections", (1, 10))
     with Caller(broker.port) as caller:
         assert caller.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxConnections=1").code == ResponseCode.SUCCESS
-        with socket.create_connection(("127.0.0.1", broker.port), 20) as refused:
+        with socket.create_connection(("127.0.0.1", broker.port), 120) as refused:
             assert refused.recv(1) == b""
         with Caller(broker.fast_port) as other:
             assert other.send(b"on a reserved place") == ResponseCode.SUCCESS
-        with socket.create_connection(("127.0.0.1", broker.ha_port), 20) as replica:
+        with socket.create_connection(("127.0.0.1", broker.ha_port), 120) as replica:
             replica.settimeout(0.5)
             with pytest.raises(TimeoutError):
                 replica.recv(1)  # kept, and waits for the slave to introduce itself
@@ -199,7 +199,7 @@ def test_no_connection_is_accepted_before_the_store_is_open(tmp_path: Path, monk
     def opening(*arguments: object, **named: object) -> object:
         for port in (process.port, process.fast_port, process.ha_port):
             with pytest.raises(ConnectionRefusedError):
-                socket.create_connection(("127.0.0.1", port), 20)
+                socket.create_connection(("127.0.0.1", port), 120)
             tried.append("refused")
         return made(*arguments, **named)  # type: ignore[arg-type]
 
@@ -207,7 +207,7 @@ def test_no_connection_is_accepted_before_the_store_is_open(tmp_path: Path, monk
     process.open()
     try:
         assert tried == ["refused"] * 3
-        socket.create_connection(("127.0.0.1", process.port), 20).close()
+        socket.create_connection(("127.0.0.1", process.port), 120).close()
     finally:
         process.close()
 

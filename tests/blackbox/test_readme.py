@@ -31,7 +31,7 @@ def name_server(tmp_path: Path) -> Iterator[str]:
             assert cluster.stdout is not None
             yield json.loads(cluster.stdout.readline())["nameServer"]
             cluster.terminate()
-            assert cluster.wait(30) == 0
+            assert cluster.wait(120) == 0
         finally:
             cluster.kill()
 

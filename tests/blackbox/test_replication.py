@@ -186,12 +186,12 @@ def test_thousand_connections_to_the_replication_port_leave_no_descriptor(start:
 @spec("H06", "H13")
 def test_raw_slave_hears_nothing_before_it_reports_and_is_dropped_when_it_half_closes(start: Start) -> None:
     master = start("master", brokerRole="SYNC_MASTER", haClassicPeers="127.0.0.1", haHousekeepingInterval=20_000)
-    with Caller(master.port) as caller, socket.create_connection(("127.0.0.1", master.ha_port), 20) as raw:
+    with Caller(master.port) as caller, socket.create_connection(("127.0.0.1", master.ha_port), 120) as raw:
         caller.send(b"something to copy")
         raw.setblocking(False)
         with pytest.raises(BlockingIOError):
             raw.recv(1)
-        raw.settimeout(20)
+        raw.settimeout(120)
         raw.sendall(bytes(8))
         assert raw.recv(8, socket.MSG_WAITALL) == bytes(8)
         raw.shutdown(socket.SHUT_WR)
@@ -203,7 +203,7 @@ def test_raw_slave_hears_nothing_before_it_reports_and_is_dropped_when_it_half_c
 @spec("H06", "H16")
 def test_raw_slave_that_never_reports_is_closed_without_a_byte(start: Start) -> None:
     master = start("master", haClassicPeers="127.0.0.1")
-    with socket.create_connection(("127.0.0.1", master.ha_port), 20) as raw:
+    with socket.create_connection(("127.0.0.1", master.ha_port), 120) as raw:
         assert raw.recv(1) == b""
 
 
@@ -214,7 +214,7 @@ def test_rubbish_on_the_replication_port_acknowledges_nothing(start: Start) -> N
     memory = master.memory_kib()
     with Caller(master.port) as caller:
         for number in range(60):
-            with socket.create_connection(("127.0.0.1", master.ha_port), 20) as raw:
+            with socket.create_connection(("127.0.0.1", master.ha_port), 120) as raw:
                 first = bytes(8) if number % 2 else b""
                 raw.sendall(first + dice.randbytes(dice.randrange(1, 4_000)))
                 assert caller.send(b"x") in (ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT)

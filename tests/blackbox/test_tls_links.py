@@ -149,7 +149,7 @@ def broker(authority: Authority, tmp_path: Path) -> Iterator[BrokerProcess]:
 
 def test_peer_that_says_nothing_is_given_up(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tandemq.real.network.handshakes.HANDSHAKE_MS_MAX", 50)
-    with socket.create_connection(("127.0.0.1", broker.ha_port), 20) as sock:
+    with socket.create_connection(("127.0.0.1", broker.ha_port), 120) as sock:
         assert sock.recv(100) == b""
     masters = broker.node.replication.masters
     wait_until(lambda: masters.refusals.count == 1, "the refusal is counted")
@@ -165,7 +165,7 @@ def test_slave_that_does_not_read_is_sent_a_bounded_part_of_the_log(
         assert {caller.next_answer().code for _ in opaques} == {OK}
         context = ssl.create_default_context(cafile=str(authority.ca_file))
         context.load_cert_chain(*authority.issue("slave"))
-        raw = socket.create_connection(("127.0.0.1", broker.ha_port), 20)
+        raw = socket.create_connection(("127.0.0.1", broker.ha_port), 120)
         with context.wrap_socket(raw, server_hostname="127.0.0.1") as sock:
             config = broker.config
             hello = SlaveHello(config.cluster, config.broker_name, 1, 7, 0, 0, config.segment_bytes)

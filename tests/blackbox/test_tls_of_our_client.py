@@ -92,7 +92,7 @@ def test_blocking_client_works_over_tls(cluster: Program, trust: ClientTls) -> N
         with BlockingConsumer(
             names_of(cluster), group="c", topics={"Blocking": "*"}, tls=trust, consume_from=first
         ) as consumer:
-            message = consumer.receive(20)
+            message = consumer.receive(120)
             assert message is not None
             assert message.body == b"first"
             message.ack()

@@ -16,7 +16,7 @@ RunJson = Callable[..., Any]
 async def consume(name_servers: str, group: str, topic: str, count: int) -> None:
     async with PushConsumer(name_servers, group=group, topics={topic: "*"}, consume_from=ConsumeFrom.FIRST) as consumer:
         for _ in range(count):
-            message = await consumer.receive(10)
+            message = await consumer.receive(120)
             assert message is not None
             await message.ack()
 

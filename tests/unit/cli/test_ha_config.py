@@ -220,7 +220,7 @@ class Follower:
 
     def end(self, number: int) -> int:
         self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(120)
 
 
 @spec("F02")

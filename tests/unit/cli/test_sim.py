@@ -66,7 +66,7 @@ def test_forever_stops_at_the_first_failed_seed(run: Run) -> None:
 def test_forever_prints_progress_and_a_summary_when_interrupted() -> None:
     command = [sys.executable, "-m", "tandemq", "sim", "--forever", "--jobs", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
-        kill = threading.Timer(50, running.kill)
+        kill = threading.Timer(200, running.kill)
         kill.start()
         assert running.stderr is not None
         assert running.stderr.readline() == "1 seeds\n"

@@ -95,13 +95,13 @@ def test_top_draws_on_a_terminal_and_ends_on_q(cluster: LocalCluster) -> None:
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=subprocess.PIPE)
     os.close(slave)
     try:
-        shown, until = b"", time.monotonic() + 50
+        shown, until = b"", time.monotonic() + 120
         while b"GROUP" not in shown and time.monotonic() < until:
             if select.select([master], [], [], 0.5)[0]:
                 shown += os.read(master, 65_536)
         assert b"broker-a" in shown
         os.write(master, b"q")
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
         shown += os.read(master, 65_536) if select.select([master], [], [], 0)[0] else b""
         assert shown.rstrip().endswith(b"\x1b[?1049l"), "the screen is restored"
     finally:

@@ -145,7 +145,7 @@ def test_interrupt_during_the_start_leaves_no_process_running(tmp_path: Path) ->
     with subprocess.Popen([sys.executable, "-m", "tandemq", *words], stdout=subprocess.PIPE, text=True) as process:
         try:
             # The name server's log is made when it is started, before the brokers are.
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 120
             while not (tmp_path / "namesrv.log").exists():
                 assert time.monotonic() < deadline
             process.send_signal(signal.SIGTERM)
@@ -155,9 +155,9 @@ def test_interrupt_during_the_start_leaves_no_process_running(tmp_path: Path) ->
 
 
 def next_error_line(process: subprocess.Popen[str]) -> str:
-    """Return the next line of standard error, which must arrive soon."""
+    """Return the next line of standard error, which must arrive."""
     assert process.stderr is not None
-    assert select.select([process.stderr], [], [], 20)[0], "it said nothing"
+    assert select.select([process.stderr], [], [], 120)[0], "it said nothing"
     return process.stderr.readline()
 
 
@@ -198,7 +198,7 @@ def test_cluster_stops_when_a_whole_group_or_the_name_server_has_exited(tmp_path
     with started(tmp_path) as (process, printed):
         pid = printed["brokers"][0]["pid"] if who == "broker" else printed["nameServerPid"]
         os.kill(pid, signal.SIGKILL)
-        assert process.wait(30) == 1
+        assert process.wait(120) == 1
         assert said in next_error_line(process)
 
 
@@ -264,7 +264,7 @@ def failover_status(broker: dict[str, Any]) -> dict[str, Any]:
 
 def stop(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
 
 
 @pytest.mark.timeout(120)
@@ -311,7 +311,7 @@ def test_commands_for_the_groups_are_printed_and_work(run: Run, tmp_path: Path) 
             (done,) = json.loads(run(*apply, "--json").stdout)
             assert (done["group"], done["done"]) == ("broker-a", "written")
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
+            assert process.wait(120) == 0
         finally:
             process.kill()
 
@@ -331,4 +331,4 @@ def test_console_beside_the_cluster_publishes_its_roles(tmp_path: Path) -> None:
         assert next_error_line(process).startswith("the console exited: killed by SIGKILL")
         assert try_request(printed["nameServer"], Command(RequestCode.GET_BROKER_CLUSTER_INFO)) is not None
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0

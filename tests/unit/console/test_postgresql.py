@@ -43,7 +43,7 @@ def _at_once(calls: list[Callable[[], object]]) -> list[str]:
     start = Barrier(len(calls))
 
     def run(call: Callable[[], object]) -> str:
-        start.wait(30)
+        start.wait(120)
         try:
             call()
         except LocalError as error:

@@ -49,7 +49,7 @@ async def send_some(cluster: LocalCluster, count: int, topic: str = "T") -> list
 async def take(consumer: PushConsumer, count: int) -> list[ReceivedMessage]:
     found: list[ReceivedMessage] = []
     while len(found) < count:
-        message = await consumer.receive(60)
+        message = await consumer.receive(120)
         assert message is not None, f"{len(found)} of {count} messages came"
         found.append(message)
     return found
@@ -276,16 +276,16 @@ async def test_pull_consumer_seeks_by_offset_and_time_and_commits(tandemq_broker
         consumer.assign(queues)
         seen = 0
         while seen < 20:
-            seen += len(await consumer.poll(timeout_s=30))
+            seen += len(await consumer.poll(timeout_s=120))
         await consumer.commit()
         first = queues[0]
         begin, end = await consumer.bounds(first)
         assert await consumer.committed(first) == end
         consumer.assign([first])
         consumer.seek(first, begin)
-        assert (await consumer.poll(1, timeout_s=30))[0].queue_offset == begin
+        assert (await consumer.poll(1, timeout_s=120))[0].queue_offset == begin
         assert await consumer.seek_to_time(first, 0) == begin
-        assert (await consumer.poll(1, timeout_s=30))[0].queue_offset == begin
+        assert (await consumer.poll(1, timeout_s=120))[0].queue_offset == begin
 
 
 async def test_oneway_and_batch_arrive(tandemq_broker: LocalCluster) -> None:
@@ -393,7 +393,7 @@ def test_blocking_client_sends_and_consumes(tandemq_broker: LocalCluster) -> Non
         sent.append(producer.send(Message("T", b"9"), by_key="customer-7").unique_key)
     with BlockingConsumer(ns, group="g", topics={"T": "*"}, consume_from=FIRST) as consumer:
         seen: list[str] = []
-        while len(seen) < 10 and (message := consumer.receive(10)) is not None:
+        while len(seen) < 10 and (message := consumer.receive(120)) is not None:
             message.ack()
             seen.append(message.stored.unique_key)
     assert sorted(seen) == sorted(sent)

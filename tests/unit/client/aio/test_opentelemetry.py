@@ -118,7 +118,7 @@ async def test_received_message_is_linked_to_its_send(tandemq_broker: LocalClust
         await producer.send(Message("Linked", b"x"))
     topics = {"Linked": "*"}
     async with PushConsumer(servers, group="c2", topics=topics, consume_from=FIRST, tracing=spans.tracing) as consumer:
-        message = await consumer.receive(20)
+        message = await consumer.receive(120)
         assert message is not None
         await message.ack()
     [receive], [send] = spans.named("receive Linked"), spans.named("send Linked")

@@ -58,7 +58,7 @@ async def test_cancelled_request_is_forgotten_and_its_reply_dropped(tandemq_brok
         PushConsumer(servers, group="g", topics={"T": "*"}, consume_from=ConsumeFrom.FIRST) as consumer,
     ):
         task = asyncio.create_task(producer.request(Message("T", b"x"), timeout_s=60))
-        message = await consumer.receive(20)
+        message = await consumer.receive(120)
         assert message is not None
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -77,7 +77,7 @@ async def test_reply_to_a_message_that_is_no_request_is_refused(tandemq_broker: 
         PushConsumer(servers, group="g", topics={"T": "*"}, consume_from=ConsumeFrom.FIRST) as consumer,
     ):
         await producer.send(Message("T", b"x"))
-        message = await consumer.receive(20)
+        message = await consumer.receive(120)
         assert message is not None
         with pytest.raises(InvalidMessage, match="not a request"):
             await message.reply(b"y")
@@ -87,7 +87,7 @@ def test_blocking_clients_ask_and_reply(tandemq_broker: LocalCluster) -> None:
     servers = tandemq_broker.name_servers
 
     def serve(consumer: BlockingConsumer) -> None:
-        message = consumer.receive(20)
+        message = consumer.receive(120)
         assert message is not None
         message.reply(b"one")
         message.ack()
@@ -110,7 +110,7 @@ async def test_reply_that_was_made_by_hand_carries_tags_and_properties(tandemq_b
         PushConsumer(servers, group="g", topics={"T": "*"}, consume_from=ConsumeFrom.FIRST) as consumer,
     ):
         task = asyncio.create_task(producer.request(Message("T", b"x"), timeout_s=60))
-        message = await consumer.receive(20)
+        message = await consumer.receive(120)
         assert message is not None
         answer = create_reply(message, b"made")
         answer.tags, answer.keys = "done", ["k"]

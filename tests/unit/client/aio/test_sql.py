@@ -29,7 +29,7 @@ async def test_push_consumer_gets_what_matches_and_can_change_its_mind(tandemq_b
     async with PushConsumer(tandemq_broker.name_servers, group="g", topics=topics, consume_from=FIRST) as consumer:
         found = []
         for _ in range(3):
-            message = await consumer.receive(20)
+            message = await consumer.receive(120)
             assert message is not None
             found.append(int(message.body))
             await message.ack()
@@ -37,7 +37,7 @@ async def test_push_consumer_gets_what_matches_and_can_change_its_mind(tandemq_b
         assert await consumer.receive(0.3) is None
         await consumer.subscribe("T", Sql("amount > 17"))
         await send_amounts(tandemq_broker)
-        later = [await consumer.receive(20) for _ in range(2)]
+        later = [await consumer.receive(120) for _ in range(2)]
         assert sorted(int(message.body) for message in later if message is not None) == [18, 19]
 
 

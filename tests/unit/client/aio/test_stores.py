@@ -245,7 +245,7 @@ async def test_acknowledgement_waits_for_the_store_and_is_not_committed_before(t
     store = BrokenStore()
     await send_some(tandemq_broker, 1)
     async with consumer_of(tandemq_broker, store=store) as consumer:
-        message = await consumer.receive(10)
+        message = await consumer.receive(120)
         assert message is not None
         store.works = False
         acknowledging = asyncio.create_task(message.ack())
@@ -282,7 +282,7 @@ def test_blocking_consumer_takes_a_store(tandemq_broker: LocalCluster, tmp_path:
     with BlockingConsumer(
         tandemq_broker.name_servers, group="g", topics={"T": "*"}, consume_from=first, deduplicate=settings
     ) as consumer:
-        message = consumer.receive(10)
+        message = consumer.receive(120)
         assert message is not None
         message.ack()
         assert (consumer.duplicates_skipped, consumer.store_failures) == (0, 0)

@@ -184,7 +184,8 @@ def test_collector_that_does_not_answer_costs_its_time_limit(
     pusher = push(collector.url, timeout_s=0.2)
     last = collector.wait(3)[2].request
     assert "no answer within 0.2 s" in caplog.text
-    assert total(last, PUSHES, outcome="failed") + total(last, "tandemq_metrics_push_retries_total") == 2
+    # More, if the machine was too busy for other answers.
+    assert total(last, PUSHES, outcome="failed") + total(last, "tandemq_metrics_push_retries_total") >= 2
     assert pusher.metered.last_turn_ns > 0
 
 
