@@ -17,7 +17,8 @@ S3      := .venv-s3/.ready
 ENGINE  := $(wildcard src/tandemq/engine/*.p[yx][xi] src/tandemq/engine/*.h)
 WHERE   ?= tests
 # Tests that need the packages of the extra `spark`.
-OF_SPARK := tests/spark tests/unit/console/test_pipeline.py tests/unit/console/test_query_files.py
+OF_SPARK := tests/spark tests/unit/cli/test_spark_options.py tests/unit/console/test_pipeline.py \
+	tests/unit/console/test_query_files.py
 # Tests that take long because each starts several processes.
 OF_PROCESSES := tests/blackbox tests/unit/cli/test_up.py tests/unit/demo/test_scenario.py tests/bench/test_copying.py
 ELSEWHERE := $(OF_SPARK) $(OF_PROCESSES) tests/mutations tests/interop tests/browser tests/clusters tests/test_tidy.py tests/test_docs.py
