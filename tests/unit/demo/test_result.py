@@ -60,12 +60,3 @@ def test_failed_check_is_the_only_fault(tmp_path: Path, changes: dict[str, Any],
 def test_figures_that_differ_from_the_files_are_a_fault(tmp_path: Path) -> None:
     [fault] = checked(tmp_path, read=ROWS - 1).faults
     assert fault.startswith("T: the messages give Figures(rows=19")
-
-
-def test_faults_of_the_pipeline_and_a_lake_that_differs_are_faults(tmp_path: Path) -> None:
-    from tandemq.demo.pipeline import Gold, PipelineResult
-
-    gold = {"T": Gold(messages=ROWS, values=ROWS, mean=1.0)}
-    differs, damaged = checked(tmp_path, pipeline=PipelineResult(gold=gold, faults=["a record is damaged"])).faults
-    assert differs.startswith("T: the lake gives Gold(")
-    assert damaged == "a record is damaged"
