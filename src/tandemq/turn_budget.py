@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from tandemq.boundary import Outbox
 
-TURN_US = 5_000
+TURN_US = 2_000
 """Time for the requests of one turn, µs: replication, leases and timers are served in between. Of the other work of a
 turn nothing is deducted, so that at least one request is served in each."""
 
