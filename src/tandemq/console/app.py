@@ -14,12 +14,13 @@ Source: docs/guides/console.md, "Security".
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from hmac import compare_digest
 from urllib.parse import quote
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -105,7 +106,8 @@ class _Shield:
                 response = PlainTextResponse("This console is not known under this host name; see --host-name.\n", 421)
             await response(scope, receive, with_headers)
             return
-        await self._app(scope, receive, with_headers)
+        with suppress(ClientDisconnect):  # within the body of its request
+            await self._app(scope, receive, with_headers)
 
     def _is_known_host(self, scope: Scope) -> bool:
         found = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]

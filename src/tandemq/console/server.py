@@ -19,6 +19,7 @@ from tandemq.client.aio.admin import Admin
 from tandemq.console.app import build_app
 from tandemq.console.cluster.tables_thread import TablesThread
 from tandemq.console.cluster.topics_and_groups import SAMPLE_S
+from tandemq.console.connections import BACKLOG, BoundedProtocol, LineLimit, Listener, connections_max
 from tandemq.console.services import Console, ConsoleSettings, wall_ms
 from tandemq.errors import LocalError, TandemError
 from tandemq.groupdb.database import GroupDatabase
@@ -70,23 +71,24 @@ async def _sample(console: Console) -> None:
         await asyncio.sleep(SAMPLE_S)
 
 
-def listen(address: ListenAddress) -> list[socket.socket]:
+def listen(address: ListenAddress) -> list[Listener]:
     """Return listening sockets, one per family for all interfaces.
 
     Raises:
         LocalError: the address cannot be used.
     """
-    listeners: list[socket.socket] = []
+    found: list[socket.socket] = []
     try:
-        listeners = bind(address.host, address.port)
-        for listener in listeners:
-            listener.listen(128)
+        found = bind(address.host, address.port)
+        most = connections_max() // len(found)
+        for one in found:
+            one.listen(BACKLOG)
     except OSError as error:
-        for listener in listeners:
-            listener.close()
+        for one in found:
+            one.close()
         where = text_of((address.host, address.port))
         raise LocalError(f"cannot listen on {where}: {error.strerror}", hint="choose another --port") from error
-    return listeners
+    return [Listener(one.family, most, one.detach()) for one in found]
 
 
 async def serve(
@@ -94,7 +96,7 @@ async def serve(
     database: GroupDatabase,
     name_servers: str,
     address: ListenAddress,
-    listeners: list[socket.socket],
+    listeners: list[Listener],
     ready: Callable[[str], None],
 ) -> None:
     """Run the console until a signal; `ready` gets the link to print."""
@@ -109,11 +111,17 @@ async def serve(
             timeout_graceful_shutdown=int(STOP_S),
             ssl_certfile=address.certificate or None,
             ssl_keyfile=address.key or None,
-            h11_max_incomplete_event_size=32 << 10,
+            http=BoundedProtocol,
+            ws="none",
+            backlog=BACKLOG,
         )
+        for name in ("uvicorn.error", "asyncio"):
+            logging.getLogger(name).addFilter(LineLimit())
         server = _Server(config, console)
+        for listener in listeners:
+            listener.busy = server.busy
         ready(link_of(console, listeners[0], is_secure=bool(address.certificate)))
-        await server.serve(sockets=listeners)
+        await server.serve(sockets=[*listeners])
 
 
 class _Server(uvicorn.Server):
@@ -122,6 +130,11 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, console: Console) -> None:
         super().__init__(config)
         self._console = console
+
+    def busy(self) -> set[int]:
+        """Return the descriptors of the connections whose peers wait for a response."""
+        found = [one for one in self.server_state.connections if isinstance(one, BoundedProtocol) and one.is_busy]
+        return {one.transport.get_extra_info("socket").fileno() for one in found}
 
     def handle_exit(self, sig: int, frame: object) -> None:  # noqa: ARG002  # the signature of signal handlers
         """Stop; at the second SIGINT at once. uvicorn's handler raises the signal again: the exit code is not 0."""

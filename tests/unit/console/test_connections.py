@@ -1,0 +1,171 @@
+"""Connections of the console: limits of time, of number, and of log lines."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from tandemq.console import connections
+from tandemq.console.connections import BoundedProtocol, LineLimit, Listener
+
+HEAD = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n"
+WAIT_S = 60.0
+
+
+async def application(arrived: asyncio.Queue[None], scope: Scope, receive: Receive, send: Send) -> None:
+    """Return the body, after all of it has arrived; at /held never."""
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        body += message["body"]
+        if not message["more_body"]:
+            break
+    if scope["path"] == "/held":
+        arrived.put_nowait(None)
+        await receive()
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+@asynccontextmanager
+async def served(most: int) -> AsyncIterator[tuple[int, asyncio.Queue[None]]]:
+    """Serve the application; yields the port, and a queue with an item for each request of /held."""
+    arrived: asyncio.Queue[None] = asyncio.Queue()
+    config = uvicorn.Config(
+        partial(application, arrived),
+        interface="asgi3",
+        http=BoundedProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+    )
+    state = ServerState()
+    loop = asyncio.get_running_loop()
+    listener = Listener(socket.AF_INET, most, socket.create_server(("127.0.0.1", 0)).detach())
+    listener.busy = lambda: {
+        one.transport.get_extra_info("socket").fileno()
+        for one in state.connections
+        if isinstance(one, BoundedProtocol) and one.is_busy
+    }
+    server = await loop.create_server(lambda: BoundedProtocol(config, state, {}), sock=listener, backlog=1)
+    try:
+        yield int(listener.getsockname()[1]), arrived
+    finally:
+        server.close()
+        for one in list(state.connections):
+            assert isinstance(one, BoundedProtocol)
+            one.transport.abort()
+        await asyncio.gather(*state.tasks)
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    """Wait until the server closes a connection."""
+    with contextlib.suppress(ConnectionResetError):
+        return await asyncio.wait_for(reader.read(), WAIT_S) == b""
+    return True
+
+
+@pytest.mark.parametrize("part", [b"", HEAD, HEAD + b"\r\nab"])
+def test_requests_that_do_not_arrive_in_time_are_disconnected(part: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.05)
+    monkeypatch.setattr(connections, "BODY_S", 0.05)
+
+    async def run() -> None:
+        async with served(10) as (port, _):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(part)
+            assert await is_closed(reader)
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_bytes_that_arrive_slowly_do_not_prolong_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.2)
+
+    async def run() -> None:
+        async with served(10) as (port, _):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            ended = asyncio.create_task(is_closed(reader))
+            with contextlib.suppress(ConnectionError):
+                while not ended.done():
+                    writer.write(b"GET /")
+                    await writer.drain()
+                    await asyncio.wait([ended], timeout=0.02)
+            assert await ended
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_several_requests_use_one_connection() -> None:
+    async def run() -> None:
+        async with served(10) as (port, _):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            for body in (b"abcd", b"efgh"):
+                writer.write(HEAD + b"\r\n" + body)
+                assert (await asyncio.wait_for(reader.readuntil(body), WAIT_S)).startswith(b"HTTP/1.1 200 ")
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_one_more_connection_closes_the_oldest_that_waits_for_its_peer() -> None:
+    async def run() -> None:
+        async with served(3) as (port, arrived):
+            held = await asyncio.open_connection("127.0.0.1", port)
+            held[1].write(b"GET /held HTTP/1.1\r\nHost: a\r\n\r\n")
+            await asyncio.wait_for(arrived.get(), WAIT_S)
+            pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+            for _, writer in pairs:
+                writer.write(HEAD)
+            assert await is_closed(pairs[0][0])
+            pairs[2][1].write(b"\r\nabcd")
+            assert b"abcd" in await asyncio.wait_for(pairs[2][0].readuntil(b"abcd"), WAIT_S)
+            assert not held[0].at_eof() and not pairs[1][0].at_eof()
+            for _, writer in [held, *pairs]:
+                writer.close()
+
+    asyncio.run(run())
+
+
+def test_one_more_connection_is_closed_if_all_others_are_busy() -> None:
+    async def run() -> None:
+        async with served(2) as (port, arrived):
+            pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            for _, writer in pairs:
+                writer.write(HEAD.replace(b"/", b"/held", 1) + b"\r\nabcd")
+                await asyncio.wait_for(arrived.get(), WAIT_S)
+            third = await asyncio.open_connection("127.0.0.1", port)
+            third[1].write(HEAD)
+            assert await is_closed(third[0])
+            assert not any(reader.at_eof() for reader, _ in pairs)
+            for _, writer in [*pairs, third]:
+                writer.close()
+
+    asyncio.run(run())
+
+
+def test_log_lines_are_limited_by_minute_and_counted() -> None:
+    now = 0.0
+    limit = LineLimit(lambda: now)
+
+    def logged() -> str:
+        record = logging.LogRecord("a", logging.WARNING, "", 0, "line %d", (1,), None)
+        return record.getMessage() if limit.filter(record) else ""
+
+    assert [logged() for _ in range(100)] == ["line 1"] * 20 + [""] * 80
+    now = 61.0
+    assert logged() == "line 1 (80 lines before were left out)"
+    assert logged() == "line 1"
