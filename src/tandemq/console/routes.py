@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 
 from tandemq.console.access.accounts import ConsoleRole
@@ -21,6 +22,20 @@ from tandemq.console.pages import (
 )
 from tandemq.console.visit import Visit
 
+
+class _NumberConvertor(Convertor[int]):
+    """A number in an address, less than 2^63; an address with a longer one does not exist."""
+
+    regex = "[0-9]{1,18}"
+
+    def convert(self, value: str) -> int:
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        return str(value)
+
+
+register_url_convertor("number", _NumberConvertor())
 VIEWER, OPERATOR, ADMIN = ConsoleRole.VIEWER, ConsoleRole.OPERATOR, ConsoleRole.ADMIN
 
 
@@ -42,7 +57,7 @@ class Page:
         return f"{self.method} {self.path}"
 
 
-_ONE = "/messages/{topic}/{broker}/{queue:int}/{offset:int}"
+_ONE = "/messages/{topic}/{broker}/{queue:number}/{offset:number}"
 
 PAGES = (
     Page("GET", "/login", None, account.login_form),
@@ -56,7 +71,7 @@ PAGES = (
     Page("POST", "/me/password", VIEWER, account.set_password),
     Page("POST", "/me/sessions", VIEWER, account.end_sessions),
     Page("POST", "/me/tokens", VIEWER, tokens.create),
-    Page("POST", "/me/tokens/{number:int}/revoke", VIEWER, tokens.revoke),
+    Page("POST", "/me/tokens/{number:number}/revoke", VIEWER, tokens.revoke),
     Page("GET", "/", VIEWER, overview.show),
     Page("GET", "/live", VIEWER, overview.live, is_api=True),
     Page("GET", "/messages", VIEWER, messages.find),
@@ -85,7 +100,7 @@ PAGES = (
     Page("POST", "/consumers/{group}/dead", OPERATOR, dead_letters.resend),
     Page("GET", "/consumers/{group}/dead.jsonl", VIEWER, dead_letters.export),
     Page("GET", "/pipeline", VIEWER, pipeline.show),
-    Page("GET", "/pipeline/reports/{number:int}", VIEWER, pipeline.report),
+    Page("GET", "/pipeline/reports/{number:number}", VIEWER, pipeline.report),
     Page("GET", "/groups", VIEWER, broker_groups.show_all),
     Page("POST", "/groups", ADMIN, broker_groups.save),
     Page("GET", "/groups/new", ADMIN, broker_groups.new_form),
@@ -103,5 +118,5 @@ PAGES = (
     Page("POST", "/users", ADMIN, administration.add_user),
     Page("POST", "/users/{name}/role", ADMIN, administration.set_role),
     Page("POST", "/users/{name}/remove", ADMIN, administration.remove_user),
-    Page("POST", "/tokens/{number:int}/revoke", ADMIN, tokens.revoke_any),
+    Page("POST", "/tokens/{number:number}/revoke", ADMIN, tokens.revoke_any),
 )

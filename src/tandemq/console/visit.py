@@ -51,8 +51,11 @@ class Visit:
         return self.may(ConsoleRole.OPERATOR) or not self.console.settings.hides_bodies
 
     def part(self, name: str) -> str:
-        """Return a segment of the path."""
-        return str(self.request.path_params[name])
+        """Return a segment of the path. Raises NotFound if it contains the character 0, which databases refuse."""
+        text = str(self.request.path_params[name])
+        if "\0" in text:
+            raise NotFound("there is no such address")
+        return text
 
     def topic(self) -> str:
         """Return the topic in the path. Raises NotFound if it is not a valid name."""

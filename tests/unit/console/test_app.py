@@ -19,11 +19,11 @@ NewBrowser = Callable[[], Browser]
 PARTS = {
     "topic": "Orders",
     "broker": "broker-a",
-    "queue:int": "0",
-    "offset:int": "0",
+    "queue:number": "0",
+    "offset:number": "0",
     "group": "billing",
     "token": "x",
-    "number:int": "1",
+    "number:number": "1",
     "name": "viewer",
 }
 

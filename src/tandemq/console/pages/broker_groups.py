@@ -11,7 +11,7 @@ from tandemq.console.operations import broker_groups as operations
 from tandemq.console.pages.topics import confirmation
 from tandemq.console.services import wall_ms
 from tandemq.console.visit import Visit
-from tandemq.console.web.forms import Fields
+from tandemq.console.web.forms import Fields, whole_number
 from tandemq.console.web.render import segment
 from tandemq.console.web.translation import Phrase
 from tandemq.coordination.registry.records import (
@@ -164,9 +164,9 @@ def _read_member(form: GroupForm, number: int) -> GroupMember | None:
     numbers: dict[str, int] = {}
     for name in ("id", "weight", "priority"):
         try:
-            numbers[name] = int(line[name])
-        except ValueError:
-            wrong.append(f"{name}: a whole number is expected, not {line[name][:20]!r}")
+            numbers[name] = whole_number(name, line[name], -(1 << 63))
+        except ConfigError as error:
+            wrong.append(str(error))
     if line["role"] not in [role.value for role in Role]:
         wrong.append("role: choose one")
     if line["permission"] not in [one.value for one in BrokerPermission]:
