@@ -23,6 +23,7 @@ from tandemq.errors import ConfigError
 if TYPE_CHECKING:
     from tandemq.console.access.accounts import Accounts
     from tandemq.console.access.tokens import ApiTokens
+    from tandemq.groupdb.database import GroupDatabase
 
 DEFAULT_PORT = 8377
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -100,6 +101,26 @@ def console(context: click.Context, /, **options: Any) -> None:
     if context.invoked_subcommand is None:
         need_packages()
         _serve(options)
+    else:
+        _pass_on(context, options["database_url"])
+
+
+def _pass_on(context: click.Context, database_url: str | None) -> None:
+    """Pass --database on to the subcommand. Raises UsageError for an option that only the server has."""
+    given = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name != "database_url"
+        and option.name is not None
+        and context.get_parameter_source(option.name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise click.UsageError(
+            f"{given[0]} is an option of `tandemq console` alone; write options of "
+            f"`tandemq console {context.invoked_subcommand}` behind it",
+            context,
+        )
+    context.obj = database_url
 
 
 def _check(options: dict[str, Any]) -> None:
@@ -174,11 +195,17 @@ def user() -> None:
     """Administer the users of the console."""
 
 
+def _database(context: click.Context, database_url: str | None) -> "GroupDatabase":
+    """Open the database that the subcommand names, or that `tandemq console` does."""
+    is_own = context.get_parameter_source("database_url") is click.core.ParameterSource.COMMANDLINE
+    return context.with_resource(open_database(database_url if is_own else context.obj))
+
+
 def _accounts(context: click.Context, database_url: str | None) -> "Accounts":
     need_packages()
     from tandemq.console.access.accounts import Accounts  # noqa: PLC0415
 
-    return Accounts(context.with_resource(open_database(database_url)))
+    return Accounts(_database(context, database_url))
 
 
 def _password(path: str | None) -> str:
@@ -294,7 +321,7 @@ def _tokens(context: click.Context, database_url: str | None) -> "ApiTokens":
     need_packages()
     from tandemq.console.access.tokens import ApiTokens  # noqa: PLC0415
 
-    return ApiTokens(context.with_resource(open_database(database_url)))
+    return ApiTokens(_database(context, database_url))
 
 
 @token.command("add")

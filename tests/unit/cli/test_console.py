@@ -3,8 +3,10 @@
 import json
 from pathlib import Path
 
+import click
 import pytest
 
+from tandemq.cli import main
 from tandemq.console.access import passwords
 from tests.unit.cli.conftest import Run
 
@@ -36,6 +38,36 @@ def test_users_are_added_changed_listed_and_removed(run: Run, url: str, tmp_path
             "console", "user", "add", "eve", "--role", "viewer", "--password-file", "-", *end, code=2, typed="short"
         ).stderr
     )
+
+
+def test_database_before_the_subcommand_counts_unless_the_subcommand_names_another(
+    run: Run, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TANDEMQ_DATABASE", f"sqlite:///{tmp_path / 'variable.db'}")
+    add = ("user", "add", "ada", "--role", "admin", "--password-file", "-")
+    run("console", "--database", url, *add, typed="correct horse")
+    run("console", "--database", url, "token", "add", "ada", "--name", "t", "--role", "viewer")
+    end = ("--database", url)
+    assert (
+        "ada" in run("console", "user", "list", *end).stdout and "ada" in run("console", "token", "list", *end).stdout
+    )
+    assert "no user exists" in run("console", "user", "list").stdout
+    assert "ada" in run("console", "--database", "sqlite:////nowhere/x.db", "user", "list", *end).stdout
+
+
+def test_options_of_the_server_before_a_subcommand_are_refused(run: Run, url: str) -> None:
+    for words in (("--json",), ("--port", "8000"), ("--namesrv", "127.0.0.1:1")):
+        found = run("console", *words, "user", "list", "--database", url, code=2).stderr
+        assert f"{words[0]} is an option of `tandemq console` alone" in found
+
+
+def test_only_the_console_is_a_command_and_a_group_with_options() -> None:
+    """Options of a group may not be lost: see the tests of the console above."""
+    context = click.Context(main)
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        if isinstance(command, click.Group) and name != "console":
+            assert not command.params, name
 
 
 def test_tokens_are_made_listed_and_revoked(run: Run, url: str) -> None:
