@@ -109,11 +109,47 @@ def test_body_is_downloaded_as_a_file(browser_of: BrowserOf) -> None:
 def test_bodies_as_json_text_and_hex() -> None:
     assert shown_body(stored("T", 0, b'{"a":[1]}')).kind == "JSON"
     assert shown_body(stored("T", 0, b"{not json")).kind == "text"
+    assert shown_body(stored("T", 0, b"[NaN]")).kind == "text"
     assert shown_body(stored("T", 0, b"[" * 50_000)).kind == "text"
     assert shown_body(stored("T", 0, b"a\x00\x1b[31m")).text == "a\ufffd\ufffd[31m"
     shown = shown_body(stored("T", 0, bytes(range(256))))
     assert shown.kind == "hex" and shown.text.startswith("00000000  00 01 02")
     assert shown_body(stored("T", 0, b"x" * 100_000)).is_cut
+
+
+def test_json_is_indented_and_its_tokens_are_shown_as_they_are_stored() -> None:
+    body = (
+        rb'{"a":12345678901234567.89,"b":[1.10,1E400,-0,true],"a":"\u00e9\"{,:","c":{},"d":[ ],"n":'
+        + b"9" * 5_000
+        + b"}"
+    )
+    shown = shown_body(stored("T", 0, body))
+    assert shown.kind == "JSON"
+    assert shown.text.splitlines() == [
+        "{",
+        '  "a": 12345678901234567.89,',
+        '  "b": [',
+        "    1.10,",
+        "    1E400,",
+        "    -0,",
+        "    true",
+        "  ],",
+        r'  "a": "\u00e9\"{,:",',
+        '  "c": {},',
+        '  "d": [],',
+        '  "n": ' + "9" * 5_000,
+        "}",
+    ]
+    nested = shown_body(stored("T", 0, b"[" * 500 + b"]" * 500))
+    assert nested.kind == "JSON" and nested.is_cut and len(nested.text) == 64 << 10
+
+
+def test_line_breaks_of_a_form_are_stored_as_they_were_typed(browser_of: BrowserOf, producer: FakeProducer) -> None:
+    """Browsers send CR LF for each line break of a text area."""
+    browser_of("operator").post("/topics/Orders/send", {"body": "a\r\nb\r\n", "properties": "x=1\u2028\r\ny=2"})
+    (message,) = producer.sent
+    assert message.body == b"a\nb\n" and message.properties["y"] == "2"
+    assert message.properties["x"] == "1"
 
 
 @pytest.mark.parametrize("begin", [b"", b"x", b"xx", b"xxx"])

@@ -4,6 +4,7 @@ The console connects to no address that a user enters: a message id contains one
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -43,6 +44,8 @@ _NOT_COPIED = frozenset(
         *(RECONSUME_TIME, MAX_RECONSUME_TIMES, CONSUME_START_TIME, REAL_TOPIC, REAL_QID),
     }
 )
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+"""Tokens of valid JSON."""
 RESENT_FROM = "TANDEM_RESENT_FROM"
 """Property of a message that the console has sent again: id of the original."""
 
@@ -195,12 +198,39 @@ def shown_body(one: StoredMessage) -> ShownBody:
         return ShownBody("hex", "\n".join(lines), len(part) < len(one.body))
     kind = "text"
     if text[:1] in ("{", "[") and len(text) <= BODY_SHOWN_MAX:
-        try:
-            kind, text = "JSON", json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        try:  # the numbers stay texts: a valid one may have more digits than a float, or than int() takes
+            json.loads(text, parse_float=str, parse_int=str, parse_constant=_no_json)
+            kind, text = "JSON", indented(text)
         except (ValueError, RecursionError):
             kind = "text"
     shown = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text[:BODY_SHOWN_MAX])
     return ShownBody(kind, shown, len(text) > BODY_SHOWN_MAX)
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def indented(text: str) -> str:
+    """Return valid JSON with line breaks and indentation, every token as it is; a little more than `BODY_SHOWN_MAX`
+    characters at most, as indentation can be much longer than the text."""
+    parts: list[str] = []
+    depth = length = 0
+    before = ""
+    for one in _TOKENS.findall(text):
+        is_end = one in ("}", "]")
+        depth -= is_end
+        is_empty = is_end and before in ("{", "[")
+        is_new_line = before in ("{", "[", ",") or is_end
+        part = "\n" + "  " * depth if is_new_line and not is_empty else ""
+        part += ": " if one == ":" else one
+        parts.append(part)
+        length += len(part)
+        if length > BODY_SHOWN_MAX:
+            break
+        depth += one in ("{", "[")
+        before = one
+    return "".join(parts)
 
 
 def _hex_line(at: int, data: bytes) -> str:

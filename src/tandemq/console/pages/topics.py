@@ -122,7 +122,7 @@ async def send(visit: Visit) -> Response:
     """Send a test message."""
     topic, form = visit.topic(), visit.form
     properties: dict[str, str] = {}
-    for line in form.raw("properties").splitlines():
+    for line in form.lines("properties").split("\n"):
         name, equals, value = line.partition("=")
         if line.strip():
             if not equals:
@@ -131,7 +131,7 @@ async def send(visit: Visit) -> Response:
     try:
         message = Message(
             topic,
-            form.raw("body").encode(),
+            form.lines("body").encode(),
             tags=form.text("tag"),
             keys=form.text("keys").split(),
             properties=properties,
