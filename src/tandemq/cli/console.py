@@ -55,8 +55,10 @@ def need_packages() -> None:
     "proxies",
     multiple=True,
     metavar="IP",
-    help="Address of a proxy in front of it, which does TLS and sets X-Forwarded-For; repeatable.",
+    help="Address of a proxy in front of it, which does TLS and sets X-Forwarded-For, and perhaps X-Forwarded-Prefix; "
+    "repeatable.",
 )
+@click.option("--base-path", default="", metavar="PATH", help="Path below which browsers reach it, as /ops/tandemq.")
 @click.option("--hide-bodies", is_flag=True, help="Viewers see no bodies, properties, tags and keys of messages.")
 @click.option("--lake", "lakes", multiple=True, type=_PATH, help="Directory of a lake to show; repeatable.")
 @click.option(
@@ -140,6 +142,7 @@ def _serve(options: dict[str, Any]) -> None:
 
     from tandemq.console.pipeline_files import PipelinePaths  # noqa: PLC0415
     from tandemq.console.publishing import PublisherThread  # noqa: PLC0415
+    from tandemq.console.routes import base_path  # noqa: PLC0415
     from tandemq.console.server import ListenAddress, listen, serve  # noqa: PLC0415
     from tandemq.console.services import ConsoleSettings  # noqa: PLC0415
 
@@ -151,6 +154,7 @@ def _serve(options: dict[str, Any]) -> None:
         is_secure=bool(options["certificate"]) or bool(options["proxies"]),
         hides_bodies=options["hide_bodies"],
         proxies=frozenset(options["proxies"]),
+        base_path=base_path(options["base_path"]),
         tls=client_tls(),
         api_per_s=options["api_rate"],
         pipeline=PipelinePaths(options["lakes"], options["states"], options["reports"], options["projects"]),

@@ -1,6 +1,6 @@
 """The application: what is checked before a page is shown, and the headers of every response.
 
-    request ─► host name ─► account and role ─► for a POST: origin, token, fields ─► page ─► headers
+    request ─► host name ─► base path ─► account and role ─► for a POST: origin, token, fields ─► page ─► headers
 
 * The `Host` header must name this console, also for streams, so that a foreign name that leads here (DNS rebinding)
   sees nothing.
@@ -29,13 +29,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tandemq.console.access.accounts import User, csrf_token
 from tandemq.console.api.endpoint import api_endpoints, problem
 from tandemq.console.api.openapi import BASE
-from tandemq.console.routes import PAGES, Page
+from tandemq.console.routes import PAGES, Page, base_path
 from tandemq.console.services import Console, NotFound, wall_ms
-from tandemq.console.visit import Visit
+from tandemq.console.visit import Visit, base_of, cookie_name, path_of
 from tandemq.console.web.forms import FORM_BYTES_MAX, parse_fields
 from tandemq.console.web.render import STATIC
 from tandemq.console.web.translation import LANGUAGES, Phrase, preferred, say, translate
-from tandemq.errors import LocalError, NetworkError, NoRoute, TandemError
+from tandemq.errors import ConfigError, LocalError, NetworkError, NoRoute, TandemError
 
 log = logging.getLogger(__name__)
 POLICY = (
@@ -67,14 +67,14 @@ def build_app(console: Console) -> ASGIApp:
 
 
 async def _not_found(request: Request, _error: Exception) -> Response:
-    if request.url.path.startswith(f"{BASE}/"):
-        return problem(404, "there is no such address; see /api/v1/openapi.json")
+    if path_of(request).startswith(f"{BASE}/"):
+        return problem(404, f"there is no such address; see {base_of(request)}{BASE}/openapi.json")
     return PlainTextResponse("There is no such page.", 404)
 
 
 async def _wrong_method(request: Request, error: Exception) -> Response:
     headers = getattr(error, "headers", None)
-    if request.url.path.startswith(f"{BASE}/"):
+    if path_of(request).startswith(f"{BASE}/"):
         return problem(405, f"the method {request.method[:20]} is not allowed here", headers)
     return PlainTextResponse("This method is not allowed here.", 405, headers)
 
@@ -90,7 +90,9 @@ class _Shield:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        is_static = scope["path"].startswith("/static/")
+        scope, fault = self._rooted(scope)
+        path = scope["path"].removeprefix(scope["root_path"])
+        is_static = path.startswith("/static/")
         extra = [*_HEADERS, _STORED_FOR_EVER if is_static else _NEVER_STORED]
         if self._console.settings.is_secure:
             extra.append(_HSTS)
@@ -100,14 +102,35 @@ class _Shield:
                 message["headers"] = [*message.get("headers", ()), *extra]
             await send(message)
 
+        status = 400
         if not self._is_known_host(scope):
-            response = problem(421, "this console is not known under this host name; see --host-name")
-            if not scope["path"].startswith(f"{BASE}/"):
-                response = PlainTextResponse("This console is not known under this host name; see --host-name.\n", 421)
-            await response(scope, receive, with_headers)
+            status, fault = 421, "this console is not known under this host name; see --host-name"
+        if fault:
+            is_api = path.startswith(f"{BASE}/")
+            refusal = (
+                problem(status, fault) if is_api else PlainTextResponse(f"{fault[0].upper()}{fault[1:]}.\n", status)
+            )
+            await refusal(scope, receive, with_headers)
             return
         with suppress(ClientDisconnect):  # within the body of its request
             await self._app(scope, receive, with_headers)
+
+    def _rooted(self, scope: Scope) -> tuple[Scope, str]:
+        """Return the request with the base path as `root_path` and at the start of `path`, as ASGI wants it, whether
+        the proxy has removed it or not; and what is wrong with the base path, "" if nothing."""
+        settings, fault = self._console.settings, ""
+        base = settings.base_path
+        peer = scope["client"][0] if scope.get("client") else ""
+        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-prefix"]
+        if given and peer in settings.proxies:
+            try:
+                base = base_path(given[-1].strip())
+            except ConfigError as error:
+                fault = f"X-Forwarded-Prefix: {error}"
+        path = scope["path"]
+        if path == base or path.startswith(f"{base}/"):
+            path = path.removeprefix(base)
+        return {**scope, "root_path": base, "path": base + (path or "/")}, fault
 
     def _is_known_host(self, scope: Scope) -> bool:
         found = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
@@ -118,11 +141,6 @@ def _host_of(text: str) -> str:
     """Return a host without its port."""
     name, colon, port = text.lower().rpartition(":")
     return name if colon and port.isdecimal() and (not name.startswith("[") or name.endswith("]")) else text.lower()
-
-
-def cookie_name(*, is_secure: bool) -> str:
-    """Return the name of the session's cookie."""
-    return "__Host-tandemq" if is_secure else "tandemq"
 
 
 def _guarded(console: Console, page: Page) -> Callable[[Request], Awaitable[Response]]:
@@ -155,7 +173,7 @@ def _guarded(console: Console, page: Page) -> Callable[[Request], Awaitable[Resp
 
 
 async def _visit(console: Console, request: Request) -> Visit:
-    session_id = request.cookies.get(cookie_name(is_secure=console.settings.is_secure), "")[:128]
+    session_id = request.cookies.get(cookie_name(is_secure=console.settings.is_secure, base=base_of(request)), "")[:128]
     user: User | None = None
     if session_id:
         user = await console.run(console.accounts.user_of, session_id, wall_ms())
@@ -193,7 +211,7 @@ def _refusal(visit: Visit, page: Page) -> Response | None:
 
 def _here(visit: Visit) -> str:
     url = visit.request.url
-    return url.path + (f"?{url.query}" if url.query else "")
+    return path_of(visit.request) + (f"?{url.query}" if url.query else "")
 
 
 async def _read_form(visit: Visit, page: Page) -> str:

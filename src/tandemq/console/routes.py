@@ -1,5 +1,6 @@
 """The pages, each with its method, address and role. What is not here does not exist."""
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from tandemq.console.pages import (
     topics,
 )
 from tandemq.console.visit import Visit
+from tandemq.errors import ConfigError
 
 
 class _NumberConvertor(Convertor[int]):
@@ -120,3 +122,21 @@ PAGES = (
     Page("POST", "/users/{name}/remove", ADMIN, administration.remove_user),
     Page("POST", "/tokens/{number:number}/revoke", ADMIN, tokens.revoke_any),
 )
+
+_BASE_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+", re.ASCII)
+_BASE_PATH_MAX = 200
+_OWN = frozenset({page.path.split("/")[1] for page in PAGES} | {"api", "static"}) - {""}
+
+
+def base_path(text: str) -> str:
+    """Return a path below which browsers reach the console, without a slash at its end; "" for the root.
+
+    Raises:
+        ConfigError: it is malformed, or begins as the address of a page does.
+    """
+    path = text.rstrip("/")
+    if path and (len(path) > _BASE_PATH_MAX or _BASE_PATH.fullmatch(path) is None):
+        raise ConfigError(f"{text[:80]!r} is not a base path; write it as /ops/tandemq")
+    if path and path.split("/")[1] in _OWN:
+        raise ConfigError(f"the base path {path} begins as a page of the console does; choose another first segment")
+    return path

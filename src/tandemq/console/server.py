@@ -147,5 +147,5 @@ def link_of(console: Console, listener: socket.socket, *, is_secure: bool) -> st
     """Return the link to open: the one-time link if there is no user yet."""
     host, port = listener.getsockname()[:2]
     shown = text_of(("127.0.0.1" if host in ALL_INTERFACES else host, port))
-    path = f"/setup/{console.setup_token}" if console.setup_token else "/"
+    path = console.settings.base_path + (f"/setup/{console.setup_token}" if console.setup_token else "/")
     return f"{'https' if is_secure else 'http'}://{shown}{path}"

@@ -60,7 +60,9 @@ class ConsoleSettings:
     hides_bodies: bool = False
     """Whether viewers do not see bodies and properties of messages."""
     proxies: frozenset[str] = frozenset()
-    """Addresses of proxies whose X-Forwarded-For header is believed."""
+    """Addresses of proxies whose headers X-Forwarded-For and X-Forwarded-Prefix are believed."""
+    base_path: str = ""
+    """Path below which browsers reach it, as "/ops/tandemq"; "": the root."""
     tls: ClientTls | None = None
     """TLS of the connections to brokers and name servers; None: without."""
     resend_per_s: float = 50.0

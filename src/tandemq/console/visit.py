@@ -37,6 +37,11 @@ class Visit:
     """Fields of the address."""
 
     @property
+    def base(self) -> str:
+        """Path below which the browser reaches the console; "" for the root."""
+        return base_of(self.request)
+
+    @property
     def actor(self) -> Actor:
         """The user, for the audit log."""
         return Actor(self.user.name if self.user is not None else "", self.address)
@@ -86,7 +91,7 @@ class Visit:
 
     def text(self, template: str, **values: Any) -> str:
         """Return a template with values, and what every page needs."""
-        path = self.request.url.path
+        path = path_of(self.request)
         query = self.request.url.query
         return render(
             template,
@@ -95,6 +100,7 @@ class Visit:
                 "user": self.user,
                 "csrf": self.csrf,
                 "path": path,
+                "base": self.base,
                 "here": path + (f"?{query}" if query and self.request.method == "GET" else ""),
                 "operator": self.may(ConsoleRole.OPERATOR),
                 "admin": self.may(ConsoleRole.ADMIN),
@@ -110,7 +116,24 @@ class Visit:
 
     def to(self, path: str) -> Response:
         """Respond with a redirection to another page of the console."""
-        return RedirectResponse(path, SEE_OTHER)
+        return RedirectResponse(self.base + path, SEE_OTHER)
+
+
+def base_of(request: Request) -> str:
+    """Return the path below which the browser reaches the console; "" for the root."""
+    return str(request.scope.get("root_path", ""))
+
+
+def path_of(request: Request) -> str:
+    """Return the path of a request below the base path."""
+    return request.url.path.removeprefix(base_of(request))
+
+
+def cookie_name(*, is_secure: bool, base: str) -> str:
+    """Return the name of the session's cookie. Browsers accept the prefix __Host- with the path "/" only."""
+    if not is_secure:
+        return "tandemq"
+    return "__Secure-tandemq" if base else "__Host-tandemq"
 
 
 def local_path(text: str) -> str:

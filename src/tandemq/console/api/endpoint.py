@@ -25,6 +25,7 @@ from tandemq.console.api.operation import ApiCall, Operation
 from tandemq.console.api.responses import Problem
 from tandemq.console.api.routes import OPERATIONS
 from tandemq.console.services import AlreadyExists, Console, NotFound, wall_ms
+from tandemq.console.visit import base_of
 from tandemq.errors import LocalError, NetworkError, NoRoute, TandemError
 from tandemq.groupdb.database import RevisionConflict
 
@@ -68,10 +69,10 @@ def api_endpoints(console: Console, address_of: Callable[[Request], str]) -> dic
         BASE + path: (_endpoint(console, address_of, operations), sorted(operations))
         for path, operations in by_path.items()
     }
-    text = msgspec.json.encode(document())
+    text = document()
 
-    async def describe(_: Request) -> Response:
-        return Response(text, media_type="application/json")
+    async def describe(request: Request) -> Response:
+        return _json({**text, "servers": [{"url": base_of(request) + BASE}]}, 200)
 
     return {f"{BASE}/openapi.json": (describe, ["GET"]), **found}
 

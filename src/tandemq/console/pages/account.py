@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from tandemq.console.access.accounts import IDLE_MS, SESSION_MS, ConsoleRole, User
 from tandemq.console.services import NotFound, wall_ms
-from tandemq.console.visit import Visit, local_path
+from tandemq.console.visit import Visit, cookie_name, local_path
 from tandemq.console.web.translation import LANGUAGES, translate
 from tandemq.errors import ConfigError
 from tandemq.groupdb.audit import Actor
@@ -53,8 +53,8 @@ async def _begin(visit: Visit, user: User, target: str) -> Response:
 
 def _cookie(visit: Visit) -> dict[str, Any]:
     is_secure = visit.console.settings.is_secure
-    name = "__Host-tandemq" if is_secure else "tandemq"
-    return {"key": name, "path": "/", "httponly": True, "secure": is_secure, "samesite": "strict"}
+    name = cookie_name(is_secure=is_secure, base=visit.base)
+    return {"key": name, "path": visit.base or "/", "httponly": True, "secure": is_secure, "samesite": "strict"}
 
 
 async def logout(visit: Visit) -> Response:

@@ -49,11 +49,14 @@ def render(template: str, language: str, values: Mapping[str, Any]) -> str:
     return _environment().get_template(template).render({**values, "t": t, "phrase": phrase, "language": language})
 
 
-@cache
-def static_url(name: str) -> str:
+def static_url(base: str, name: str) -> str:
     """Return the address of a static file, with a hash of its content, so that browsers may keep it for ever."""
-    digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
-    return f"/static/{name}?v={digest}"
+    return f"{base}/static/{name}?v={_digest(name)}"
+
+
+@cache
+def _digest(name: str) -> str:
+    return hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
 
 
 def segment(text: object) -> str:
