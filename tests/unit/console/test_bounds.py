@@ -14,7 +14,7 @@ from tandemq.console.api.routes import OPERATIONS
 from tandemq.console.routes import PAGES, Page
 from tandemq.console.services import Console, ConsoleSettings, wall_ms
 from tandemq.groupdb.audit import Actor
-from tests.unit.console.conftest import Browser
+from tests.unit.console.conftest import PASSWORD, Browser
 from tests.unit.console.test_app import PARTS
 
 BrowserOf = Callable[[str], Browser]
@@ -70,12 +70,11 @@ def test_addresses_with_session_are_bounded(browser_of: BrowserOf) -> None:
 def test_fields_are_bounded(browser_of: BrowserOf, value: str) -> None:
     """One field at a time is out of bounds in queries; in forms each field by itself, beside valid ones."""
     assert {"offset", "queue", "begin"} <= {name for page in PAGES for name in field_names(page)}
-    valid = {
-        "topic": "Orders", "broker": "broker-a", "queue": "0", "offset": "0", "key": "k", "queues": "8", "perm": "6",
-        "confirm": "broker-a", "role": "viewer", "days": "9", "password": "correct horse", "mode": "elect", "id": "0",
-        "permission": "FULL", "weight": "100", "priority": "0", "to": "offset", "name": "broker-x", "cluster": "C",
-        "group": "billing", "search": "1",
-    }  # fmt: skip
+    words = (
+        "topic=Orders broker=broker-a queue=0 offset=0 key=k queues=8 perm=6 confirm=broker-a role=viewer days=9 "
+        "mode=elect id=0 permission=FULL weight=100 priority=0 to=offset name=broker-x cluster=C group=billing search=1"
+    )
+    valid = {"password": PASSWORD, **dict(one.split("=") for one in words.split())}
     browser = browser_of("admin")
     ends = ("/logout", "/sessions", "/remove", "/me/password", "/login", "/role", "/live")
     for page in PAGES:
