@@ -40,7 +40,7 @@ def test_files_that_settings_name_are_found(tmp_path: Path) -> None:
     wheels, cert, conf = tmp_path / "wheels", tmp_path / "cert.pem", tmp_path / "pip.conf"
     wheels.mkdir()
     cert.touch()
-    conf.write_text(f"[global]\ncert = {cert}\nindex-url = https://index.example/simple\n")
+    conf.write_text(f"[global]\ncert = {cert}\ntimeout = 5\n")
     other = tmp_path / "resolv.conf"
     other.write_text("nameserver 192.0.2.1\n")
     found = named_paths({"PIP_FIND_LINKS": f"{wheels} /nonexistent"}, [conf, other, tmp_path / "none" / "pip.conf"])
