@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import shutil
 import sys
 import tempfile
@@ -39,7 +40,8 @@ from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
 from tandemq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
 from tandemq.run.children import Setting
-from tests.interop.zookeeper import ZooKeeper, can_run
+from tests.interop.java import java_executable
+from tests.interop.zookeeper import ZooKeeper
 
 EXIT_VIOLATION = 3
 EXIT_INTERRUPTED = 130
@@ -166,7 +168,7 @@ def _told(violations: list[str]) -> list[str]:
 
 @contextmanager
 def _zookeeper(directory: Path) -> Iterator[str]:
-    if not can_run():
+    if not all(map(shutil.which, (java_executable(), os.environ.get("MAVEN", "mvn")))):
         yield ""
         return
     with ZooKeeper(directory, tick_ms=_ZOOKEEPER_TICK_MS) as server:
