@@ -156,7 +156,7 @@ def test_archive_and_replay_survive_killed_executors(
     assert [path.name for path in files[0]] == [path.name for path in files[1]]
     written, read = (b"".join(path.read_bytes() for path in paths)[: writer.end] for paths in files)
     assert written == read
-    assert {path.name for path in restored.iterdir()} == {"commitlog", "replay.json"}
+    assert {path.name for path in restored.iterdir()} == {"commitlog", "config", "replay.json"}
 
     # The same, and the sink.
     make_topic(names, "Copies")

@@ -89,8 +89,10 @@ def test_waiting_messages_and_open_transactions_go_on_at_a_promoted_slave(
             wait_delivered(java, named("commit", "a"))
             await_checks(order, [*named("late", "a"), *named("never", "a")])
             order.end()
+            # RocketMQ takes a recalled message off at once, TandemQ at its time.
+            waiting = 3 if leads == JAVA else 4
             wait_until(
-                lambda: timer_counts(slave.store).get(TIMED) == 3 and caught_up(master, slave),
+                lambda: timer_counts(slave.store).get(TIMED) == waiting and caught_up(master, slave),
                 what="the slave has all, and knows how many messages wait",
                 within_s=90,
                 every_s=0.5,

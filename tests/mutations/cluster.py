@@ -45,6 +45,7 @@ from tandemq.replication import record_stream as records
 from tandemq.storage import consume_queue as consumequeue
 from tandemq.storage import key_index as index
 from tandemq.storage import recovery, store
+from tandemq.storage.json_tables import StoredTable, TableOrigin
 from tandemq.storage.log import range_reader
 from tests.mutations.patch import Mutation, both, patched
 from tests.mutations.static_topics import STATIC_TOPIC_MUTATIONS
@@ -166,7 +167,7 @@ def offsets_go_back() -> AbstractContextManager[Any]:
 
 def offsets_forgotten() -> AbstractContextManager[Any]:
     """The offset table is empty after a restart."""
-    return patched(offsets, "load_table", lambda disk, name: {})
+    return patched(offsets, "read_table", lambda *_args, **_kwargs: StoredTable({}, TableOrigin.FILE))
 
 
 def queue_offset_reused() -> AbstractContextManager[Any]:

@@ -278,7 +278,7 @@ def master_not_looked_for() -> AbstractContextManager[Any]:
         patched(targets.MQFaultStrategy, "_may_become_master", known),
         patched(targets.MQFaultStrategy, "_best", lambda self, name, *_: next(iter(known(self, name)), None)),
         patched(routes.Routes, "refresh", lambda self, topic, now: None),
-        patched(routes.Routes, "_look_for_masters", lambda self, now: None),
+        patched(routes.Routes, "_search", lambda self, now: None),
     )
 
 

@@ -32,7 +32,7 @@ FIRST = {
     "taken-out-stays-in-sync": 49,
     "anybody-is-elected": 45,
     "taken-out-counts": 70,
-    "switch-goes-on": 26,
+    "switch-goes-on": 640,
     "too-few-are-enough": 2,
     "refusal-never-forgotten": 26,
     "master-not-looked-for": 17,

@@ -2,15 +2,19 @@
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
 from tandemq import Message
-from tandemq.cli.ha import commands
+from tandemq.cli.ha import commands, queue_comparison
 from tandemq.client.blocking import BlockingProducer
 from tandemq.run.local import LocalCluster
+from tests.spec import spec
 from tests.unit.cli.conftest import Run
 
 RunJson = Callable[..., Any]
@@ -61,6 +65,56 @@ def test_equal_replicas_compare_equal(run: Run, pair: LocalCluster) -> None:
     [found] = rows_of(run, pair, "verify")
     assert (found["equal"], found["differsAt"]) == (True, None)
     assert found["bytes"] == pair.broker().node.store.log.written_end
+
+
+@spec("T21")
+@pytest.mark.parametrize("side", ["first", "end"])
+def test_queues_of_equal_logs_are_compared(
+    run: Run, pair: LocalCluster, side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [found] = rows_of(run, pair, "verify")
+    assert found["queues"] >= 8, "those of T and of the broker's own topics"
+    assert found["queuesDiffer"] == []
+    monkeypatch.setattr(queue_comparison, "PATIENCE_S", 0.0)
+    queues = pair.broker(broker_id=1).node.store.queues
+    queue = next(queue for (topic, _), queue in queues.items() if topic == "T" and queue.max_offset > 1)
+    end = queue.max_offset
+    if side == "first":
+        queue.min_offset = 1
+    else:
+        queue.truncate_from(queue.entry(end - 1).log_offset)
+    [found] = rows_of(run, pair, "verify", code=3)
+    assert found["equal"] is True
+    [different] = found["queuesDiffer"]
+    slave = [1, end] if side == "first" else [0, end - 1]
+    assert different == {"topic": "T", "queueId": queue.queue_id, "master": [0, end], "slave": slave}
+    text = run("ha", "verify", "-n", pair.name_servers, code=3).stdout
+    assert "Queues that differ" in text
+    assert f"{slave[0]} to {slave[1]}" in text
+
+
+@spec("T21")
+def test_queues_are_equal_while_messages_arrive_and_topics_change(run: Run, pair: LocalCluster) -> None:
+    stopped = Event()
+
+    def change() -> None:
+        with BlockingProducer(pair.name_servers, group="g") as producer:
+            for number in count():
+                producer.send_batch([Message("T", bytes(100)) for _ in range(20)])
+                if number % 10 == 0:
+                    producer.send(Message(f"New{number}", b"x"))
+                if stopped.is_set():
+                    return
+
+    with ThreadPoolExecutor(1) as threads:
+        sending = threads.submit(change)
+        try:
+            for _ in range(5):
+                [found] = rows_of(run, pair, "verify")
+                assert (found["equal"], found["queuesDiffer"]) == (True, [])
+        finally:
+            stopped.set()
+            sending.result()
 
 
 @pytest.mark.parametrize("at", [0, 1, 1_234_567, 2_500_000])

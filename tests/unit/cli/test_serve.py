@@ -159,7 +159,7 @@ def test_directory_that_is_not_writable_is_reported(run: Run, tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("file", "content", "printed"),
     [
-        ("config/topics.json", b"{topics}", "config/topics.json: "),
+        ("config/subscriptionGroup.json", b"{groups}", "config/subscriptionGroup.json is damaged: "),
         ("commitlog/00000000000000000000", b"four", "commitlog/00000000000000000000 is 4 bytes long"),
     ],
 )

@@ -1,15 +1,16 @@
-"""`tandemq ha`: the group of commands, and `verify`, which compares the logs of replicas.
+"""`tandemq ha`: the group of commands, and `verify`, which compares replicas.
 
 `verify` compares running brokers, over one connection to each: it requests checksums of the same log ranges from both,
-up to the end of the shorter log, and bisects a range that differs to find the first different byte.
+up to the end of the shorter log, and bisects a range that differs to find the first different byte. Then it compares
+where the queues begin and end (`queue_comparison`).
 """
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,10 +21,13 @@ from tandemq.cli.ha.scrub import scrub, try_log_health
 from tandemq.cli.ha.status import status
 from tandemq.cli.support.client_session import namesrv_option
 from tandemq.cli.support.members import FoundBroker, address_option, groups_of, registry_option, required_at
-from tandemq.cli.support.output import json_option, show_json, show_rows
+from tandemq.cli.support.output import json_option, plain, show_json, show_rows
 from tandemq.cli.support.tls import client_tls
 from tandemq.errors import RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from tandemq.cli.ha.queue_comparison import ComparedQueues, QueueDifference
 
 EXIT_FAULTS = 3
 CHUNK_BYTES = 1 << 20
@@ -52,47 +56,68 @@ for _command in (check, config, force_master, history, scrub, status, switch):
 def verify(
     broker: str | None, start: int, addresses: tuple[str, ...], registry: str | None, name_servers: str, as_json: bool
 ) -> None:
-    """Compare the logs of every master and its slaves while they run. Exit code 3 if they differ or are damaged."""
-    rows = []
+    """Compare the logs and the queues of every master and its slaves while they run.
+
+    Exit code 3 if they differ or are damaged.
+    """
+    rows, differences = [], []
     for group in groups_of(name_servers, registry, broker, required_at(addresses, broker)):
-        name, members = group.name, group.members
-        if len(members) < 2:
-            rows.append(
-                {
-                    "broker": name,
-                    "members": str(members[0].broker_id),
-                    "from": None,
-                    "to": None,
-                    "bytes": 0,
-                    "equal": None,
-                    "differsAt": None,
-                    "damaged": _damaged(members),
-                }
-            )
-        first = members[0]
-        for other in members[1:]:
-            found = compare(first.address, other.address, start, _progress(name) if not as_json else _quiet)
-            rows.append(
-                {
-                    "broker": name,
-                    "members": f"{first.broker_id}, {other.broker_id}",
-                    "from": found.start,
-                    "to": found.end,
-                    "bytes": found.end - found.start,
-                    "equal": found.differs_at is None,
-                    "differsAt": found.differs_at,
-                    "damaged": _damaged([first, other]),
-                }
-            )
+        first, *others = group.members
+        if not others:
+            rows.append(_row([first], None))
+        for other in others:
+            found = compare(first.address, other.address, start, _quiet if as_json else _progress(group.name))
+            rows.append(_row([first, other], found))
+            differences += [_difference_row(one, [first, other]) for one in found.queues.differences]
     if as_json:
         show_json(rows)
     else:
-        show_rows(rows, as_json=False)
-    if any(row["equal"] is False or row["damaged"] for row in rows):
+        show_rows([row | {"queuesDiffer": len(row["queuesDiffer"])} for row in rows], as_json=False)
+        if differences:
+            click.echo("\nQueues that differ, from their first queue offset to their end\n")
+            show_rows(differences, as_json=False)
+    if any(row["equal"] is False or row["damaged"] or row["queuesDiffer"] for row in rows):
         raise click.exceptions.Exit(EXIT_FAULTS)
 
 
-def _damaged(members: list[FoundBroker]) -> int:
+def _row(members: Sequence[FoundBroker], found: "ReplicaComparison | None") -> dict[str, Any]:
+    """Return the row of a group without a slave, or of two replicas."""
+    return {
+        "broker": members[0].broker,
+        "members": ", ".join(str(member.broker_id) for member in members),
+        "from": found and found.start,
+        "to": found and found.end,
+        "bytes": found.end - found.start if found else 0,
+        "equal": found and found.differs_at is None,
+        "differsAt": found and found.differs_at,
+        "damaged": _damaged(members),
+        "queues": found and found.queues.compared,
+        "queuesDiffer": [_difference_json(one) for one in found.queues.differences] if found else [],
+    }
+
+
+def _difference_json(one: "QueueDifference") -> dict[str, Any]:
+    return {
+        "topic": one.queue.topic,
+        "queueId": one.queue.queue_id,
+        "master": one.master and list(one.master),
+        "slave": one.slave and list(one.slave),
+    }
+
+
+def _difference_row(one: "QueueDifference", members: Sequence[FoundBroker]) -> dict[str, Any]:
+    master, slave = (at and f"{at.first} to {at.end}" for at in (one.master, one.slave))
+    return {
+        "broker": members[0].broker,
+        "members": f"{members[0].broker_id}, {members[1].broker_id}",
+        "topic": plain(one.queue.topic),
+        "queue": one.queue.queue_id,
+        "master": master or "none",
+        "slave": slave or "none",
+    }
+
+
+def _damaged(members: Sequence[FoundBroker]) -> int:
     """Return the number of log ranges that the members report as damaged."""
     return sum(len(found["damaged"]) for member in members if (found := try_log_health(member.address)) is not None)
 
@@ -122,35 +147,45 @@ def _progress(name: str) -> Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class LogComparison:
-    """The range that both logs have, and the log offset of the first byte that differs; None if all bytes are equal."""
+class ReplicaComparison:
+    """The range of both logs, the log offset of the first byte that differs (None: all are equal), and the queues."""
 
     start: int
     end: int
     differs_at: int | None
+    queues: "ComparedQueues"
 
 
-def compare(first: str, second: str, start: int, progress: Progress = _quiet) -> LogComparison:
-    """Compare the logs of two running TandemQ brokers, from log offset `start`.
+def compare(first: str, second: str, start: int, progress: Progress = _quiet) -> ReplicaComparison:
+    """Compare the logs of two running TandemQ brokers, from log offset `start`, and their queues.
+
+    Args:
+        first: address of the master, or of the member to compare with.
+        second: address of its slave.
+        start: log offset.
+        progress: is called while the logs are compared.
 
     Raises:
         NetworkError: a broker does not answer.
         RemoteError: a broker is not TandemQ.
     """
+    from tandemq.cli.ha.queue_comparison import compare_queues  # noqa: PLC0415
     from tandemq.run.request import connect  # noqa: PLC0415
 
     with ExitStack() as stack:
         tls = client_tls()
-        one, other = (_Log(stack.enter_context(connect(address, tls=tls))) for address in (first, second))
+        master, slave = (stack.enter_context(connect(address, tls=tls)) for address in (first, second))
+        one, other = _Log(master), _Log(slave)
         a, b = one.digest(0, 0), other.digest(0, 0)
         begin, end = max(start, a.log_start, b.log_start), min(a.log_end, b.log_end)
         begin = min(begin, end)
+        differs_at = None
         for at, size in _equal_ranges(one, other, begin, end):
             if size < 0:
-                progress(end - begin, end - begin)
-                return LogComparison(begin, end, at)
-            progress(at + size - begin, end - begin)
-        return LogComparison(begin, end, None)
+                differs_at = at
+            progress(end - begin if size < 0 else at + size - begin, end - begin)
+        queues = compare_queues(master, slave, lambda: (one.digest(0, 0).log_start, other.digest(0, 0).log_start))
+        return ReplicaComparison(begin, end, differs_at, queues)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ class Host:
 
     def _repair(self, error: StoreDamaged) -> None:
         """Delete the table that cannot be read, as the hint says."""
-        path = str(error).partition(":")[0]
+        path = str(error).partition(" ")[0].removesuffix(":")
         self._cluster.world.consequence("start-refused", f"{self.name}: {error}")
         disk = self.machine.disk
         stem = path.removesuffix(".bak")

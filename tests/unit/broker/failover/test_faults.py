@@ -289,7 +289,7 @@ def test_loss_found_by_a_start_that_failed_is_found_again_by_the_next(pair: Regi
     (pair.path / "b1" / "config" / "subscriptionGroup.json").write_text("{")
     with pytest.raises(StoreDamaged):
         pair.start(1, boot_id="boot-2")
-    disk.replace("config/subscriptionGroup.json", b"{}")
+    disk.replace("config/subscriptionGroup.json", b'{"subscriptionGroupTable": {}}')
     pair.kill(0)
     slave = pair.start(1, boot_id="boot-2")
     pair.pass_time(6_000)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterator
+from secrets import token_hex
 
 import pytest
 
@@ -90,18 +91,19 @@ async def test_topic_that_becomes_static_does_not_stop_the_others(
     cluster: LocalCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It does not exist when the consumer starts; it is static when another member's queues are allocated."""
-    await asyncio.to_thread(_send, cluster, "Stays", b"one")
+    becomes, stays, added = (f"{name}-{token_hex(4)}" for name in ("Becomes", "Stays", "Added"))
+    await asyncio.to_thread(_send, cluster, stays, b"one")
     with caplog.at_level(logging.WARNING):
         async with PushConsumer(
-            cluster.name_servers, group="later", topics={"Becomes": "*", "Stays": "*"}, consume_from=ConsumeFrom.FIRST
+            cluster.name_servers, group="later", topics={becomes: "*", stays: "*"}, consume_from=ConsumeFrom.FIRST
         ) as consumer:
-            await asyncio.to_thread(create_static_topic, cluster, "Becomes", "broker-b")
+            await asyncio.to_thread(create_static_topic, cluster, becomes, "broker-b")
             messages = aiter(consumer)
             assert (await asyncio.wait_for(anext(messages), 20)).body == b"one"
-            await asyncio.to_thread(_send, cluster, "Added", b"two")
-            await consumer.subscribe("Added")
+            await asyncio.to_thread(_send, cluster, added, b"two")
+            await consumer.subscribe(added)
             assert (await asyncio.wait_for(anext(messages), 20)).body == b"two"
-    assert "nothing is consumed group=later topic=Becomes" in caplog.text
+    assert f"nothing is consumed group=later topic={becomes}" in caplog.text
 
 
 @spec("L08")

@@ -26,6 +26,7 @@ from tandemq.spark.runtime.versions import (
     batch_start,
 )
 from tandemq.spark.sources.cluster import resolve
+from tandemq.spark.sources.cluster.absence import unknown_topic
 from tandemq.spark.sources.cluster.backlog import LAG, find_backlog
 from tandemq.spark.sources.cluster.identity import Identity, TopicPart, find_others, find_witnesses
 from tandemq.spark.sources.cluster.layout import MissingQueues, find_layout, poll_layout
@@ -121,6 +122,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         before, identity, gone = read_position(start), Identity.of(start), read_gone(start)
         now = self._poll(before.offsets)
+        if self._identity_s is None:
+            self._check_topics(now, {queue.topic for queue in (*before.offsets, *gone)})
         is_due = self._is_identity_due(before, gone, now)
         others = self._check_identity(before, identity, now) if is_due else set()
         self._reader.check_history(before, now.layout, now.epochs)
@@ -148,6 +151,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._checked, self._layout, self._epochs = after, now.layout, now.epochs
         gone |= {queue: offset for queue, offset in before.offsets.items() if queue not in kept}
         return after.to_json() | identity.to_json() | write_gone(gone, offsets)
+
+    def _check_topics(self, now: _ClusterState, read_before: Collection[str]) -> None:
+        """Check that the topics of the options exist or were read before: an unknown name is a mistake at a start.
+
+        Raises:
+            ConfigError: one does not, and was not.
+        """
+        query = self._reader
+        unknown = [topic for topic in now.layout.unknown if topic not in read_before]
+        if unknown:
+            raise query.run(lambda routes: unknown_topic(routes, unknown[0], query.options))
 
     # Identity of topics.
 
