@@ -19,9 +19,9 @@ WHERE   ?= tests
 # Tests that need the packages of the extra `spark`.
 OF_SPARK := tests/spark tests/unit/cli/test_spark_options.py tests/unit/console/test_pipeline.py \
 	tests/unit/console/test_query_files.py
-# Tests that take long because each starts several processes.
-OF_PROCESSES := tests/blackbox tests/unit/cli/test_up.py tests/unit/demo/test_scenario.py tests/bench/test_copying.py
-ELSEWHERE := $(OF_SPARK) $(OF_PROCESSES) tests/mutations tests/interop tests/browser tests/clusters tests/test_tidy.py tests/test_docs.py
+# Tests of code that calls the engine.
+OF_ENGINE := $(addprefix tests/unit/,broker client codec engine replication storage cli/test_log.py cli/test_log_format.py) tests/sim
+ELSEWHERE := $(OF_SPARK) tests/mutations tests/interop tests/browser tests/clusters tests/test_tidy.py tests/test_docs.py
 CHOSEN   = $(if $(k),-k "$(k)")
 # How long each test of a run took, the longest first.
 TIMES    = --durations=15 --durations-to=build/durations/$@.txt
@@ -32,7 +32,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: all help setup setup-spark packages fmt check docs reference test test-fast services mutations spark demo console sim browser screenshots interop spark-cluster bench bench-spark bench-failover chaos soak fuzz-engine spec blackbox cov wheel lock clean
+.PHONY: all help setup setup-spark packages fmt check docs reference test test-python services mutations spark demo console sim browser screenshots interop spark-cluster bench bench-spark bench-failover chaos soak fuzz-engine spec blackbox cov wheel lock clean
 
 all: check test  ## check + test (the default)
 
@@ -99,14 +99,15 @@ reference: $(READY)  ## write the reference pages made from the code, the archit
 	$(PY) -m tools.picture
 	$(PY) -m tools.dashboards
 
-# Three workers, because tests spend half of their time waiting for processes; an idle worker takes tests from the others.
-test: $(READY)  ## the tests that need Python and make only; k=name selects
-	$(PYTEST) $(WHERE) -n 3 --dist worksteal $(ELSEWHERE:%=--ignore=%) -m "not slow and not services" $(TIMES) $(CHOSEN)
+# Three at a time on two cores, because some of the tests wait for the disk and for sockets; an idle worker takes tests from
+# the others.
+test: $(READY)  ## the tests that need Python and make only and start no process; k=name selects
+	$(PYTEST) $(WHERE) -n 3 --dist worksteal $(ELSEWHERE:%=--ignore=%) -m "not slow and not system and not services" \
+		$(TIMES) $(CHOSEN)
 
-# Three at a time on two cores, because some of the tests wait for the disk and for sockets.
-test-fast: $(READY)  ## the tests that start no process and no Spark, after each change; k=name selects
-	$(PYTEST) tests/unit tests/sim tests/scripts tests/chaos tests/bench -n 3 --dist worksteal $(OF_SPARK:%=--ignore=%) \
-		-m "not slow and not system and not services" $(TIMES) $(CHOSEN)
+test-python: $(READY)  ## those of code that calls the engine, with the engine in Python; k=name selects
+	TANDEMQ_ENGINE=python $(PYTEST) $(OF_ENGINE) -n 3 --dist worksteal -m "not slow and not system and not services" \
+		$(TIMES) $(CHOSEN)
 
 services: needs-services $(READY)  ## tests with servers of the system's packages: Redis, ZooKeeper on Java, openssl; k=name selects
 	$(PYTEST) tests/unit tests/blackbox $(OF_SPARK:%=--ignore=%) -n 3 --dist worksteal -m "services and not slow" $(TIMES) $(CHOSEN)
@@ -163,8 +164,9 @@ fuzz-engine: needs-fuzz-engine $(READY)  ## the compiled engine under AddressSan
 spec: $(READY)  ## each row of docs/internals/requirements.md with its tests, and the rows without tests
 	$(PY) -m tests.spec
 
-blackbox: $(READY)  ## tests with clusters of real processes, sockets, files and signals; k=name selects
-	$(PYTEST) $(OF_PROCESSES) -n 3 --dist worksteal -m "not slow and not services" $(TIMES) $(CHOSEN)
+# Four at a time on two cores, because these tests wait for processes most of their time.
+blackbox: $(READY)  ## tests with clusters on real sockets, processes, files and signals; k=name selects
+	$(PYTEST) tests -n 4 --dist worksteal $(ELSEWHERE:%=--ignore=%) -m "system and not slow and not services" $(TIMES) $(CHOSEN)
 
 cov: needs-services $(SPARK) $(S3)  ## test coverage of each file
 	$(PY) -m coverage run -m pytest tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/clusters -m "not slow" $(CHOSEN)

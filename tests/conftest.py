@@ -138,7 +138,7 @@ def pytest_runtest_protocol() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _start_processes_only_if_marked(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that starts a process and would be part of `make test-fast`."""
+    """Fail a test that starts a process and would be part of `make test`."""
     yield
     excluded = any(request.node.get_closest_marker(name) for name in ("system", "services", "slow"))
     if _starts and not excluded:

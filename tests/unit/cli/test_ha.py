@@ -17,6 +17,8 @@ from tandemq.run.local import LocalCluster
 from tests.spec import spec
 from tests.unit.cli.conftest import Run
 
+pytestmark = pytest.mark.system
+
 RunJson = Callable[..., Any]
 
 

@@ -17,6 +17,8 @@ from tandemq.groupdb.audit import Actor
 from tests.unit.console.conftest import PASSWORD, Browser
 from tests.unit.console.test_app import PARTS
 
+pytestmark = pytest.mark.system
+
 BrowserOf = Callable[[str], Browser]
 VALUES = ("9" * 5_000, "9" * 30, str(1 << 63), "-1", "1e400", "\u0661", "x\0y", "a" * 3_000, "9999-12-31T23:59-23:59")
 """More digits than int() takes, than SQLite stores, than 64 bits; other digits; a character that PostgreSQL refuses."""

@@ -11,6 +11,8 @@ import pytest
 from tandemq.load import LatencyOptions, LatencyResult, LoadError, measure_latency
 from tests.unit.load.fake_broker import FakeBroker, running
 
+pytestmark = pytest.mark.system
+
 
 def test_every_message_sent_is_received_and_its_age_recorded() -> None:
     with running(FakeBroker(queue_count=4)) as broker:

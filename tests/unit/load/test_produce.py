@@ -17,6 +17,8 @@ from tandemq.load.wire.responses import ResponseCounter
 from tests.unit.load.echo_server import responses
 from tests.unit.load.fake_broker import FakeBroker, running
 
+pytestmark = pytest.mark.system
+
 
 @contextlib.contextmanager
 def echo_server(code: int = 0) -> Iterator[str]:
@@ -72,7 +74,6 @@ def test_refused_half_messages_are_not_committed() -> None:
     assert (result.messages, result.refused, broker.commits) == (0, {16: 100}, [])
 
 
-@pytest.mark.system
 def test_timed_run_measures_rate_latency_and_cpu_share() -> None:
     seen: list[LoadProgress] = []
     with echo_server() as address:
@@ -86,7 +87,6 @@ def test_timed_run_measures_rate_latency_and_cpu_share() -> None:
     assert seen[-1].done > 0
 
 
-@pytest.mark.system
 def test_run_with_only_refusals_ends_with_their_reason() -> None:
     with echo_server(14) as address, pytest.raises(LoadError, match="every send is refused; code 14"):
         produce(ProduceOptions(address, SendShape("t"), 4, 32, seconds=30))
@@ -106,7 +106,6 @@ def test_refused_connection_is_an_error() -> None:
         produce(ProduceOptions(address, SendShape("t"), 1, 1, seconds=0.1))
 
 
-@pytest.mark.system
 def test_batch_counts_messages_not_frames() -> None:
     with echo_server() as address:
         result = produce(ProduceOptions(address, SendShape("t", batch=32), 2, 2, count=3200))

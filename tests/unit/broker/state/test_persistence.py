@@ -9,7 +9,6 @@ from tandemq.boundary import JobDone
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.real.disk import RealDisk
 from tests.spec import spec
 from tests.unit.broker.harness import Harness, run_job, send_fields
 
@@ -54,7 +53,7 @@ def topics_on_disk(path: Path) -> set[str]:
 
 @spec("V11")
 def test_no_turn_waits_for_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: Harness) -> None:
-    monkeypatch.setattr(RealDisk, "replace", lambda *_: pytest.fail("a turn wrote and synced a file"))
+    monkeypatch.setattr(broker.disk, "replace", lambda *_: pytest.fail("a turn wrote and synced a file"))
     broker.send_request(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"x")
     broker.send_request(
         RequestCode.UPDATE_CONSUMER_OFFSET,
