@@ -142,8 +142,9 @@ interop: needs-interop $(SPARK)  ## tests with unmodified Java peers; k=name sel
 spark-cluster: needs-spark-cluster $(SPARK) wheel  ## the pipeline on a Spark master and two workers with the wheel; k=name selects
 	$(PYTEST) tests/clusters -o faulthandler_timeout=0 $(TIMES) $(CHOSEN)
 
-bench: $(READY)  ## the benchmarks, with Java RocketMQ and NATS JetStream in the same run
+bench: $(READY)  ## the benchmarks, with Java RocketMQ and NATS JetStream in the same run, and clients beside floods
 	$(PY) -m bench.run
+	$(PY) -m bench.flood
 
 bench-spark: $(SPARK)  ## the data pipeline's figures, compared with Spark's own readers and writers, cmp and Kafka
 	$(PY) -m bench.spark

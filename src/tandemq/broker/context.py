@@ -3,9 +3,10 @@
 A part gets these and its own collaborators in its constructor; `parts.py` says who gets what.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from tandemq.boundary import Turn
+from tandemq.boundary import Now, Turn
 from tandemq.config.settings import BrokerConfig
 from tandemq.storage.json_tables import DataVersion
 
@@ -34,8 +35,10 @@ class CurrentConfig:
 class CurrentTurn:
     """The output of the turn that is being built."""
 
-    __slots__ = ("out",)
+    __slots__ = ("commit", "out")
 
     def __init__(self) -> None:
         """Nothing is to be done yet."""
         self.out = Turn()
+        self.commit: Callable[[Now], None] = lambda _: None
+        """Writes the messages of the turn so far, before its end."""

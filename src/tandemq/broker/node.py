@@ -62,6 +62,7 @@ class Broker(BrokerParts):
     def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
         """See `boundary.Node`."""
         turn = self.current_turn.out = Turn()
+        self.current_turn.commit = self._commit
         if self._farewell is not None:
             self._turn_away(self._farewell, received, events)
             return turn
@@ -80,7 +81,7 @@ class Broker(BrokerParts):
                 self._on_closed(event, turn, now)
         self._run_due(turn, now)
         self.role.role.tick(turn, now)
-        self._commit(turn, now)
+        self._commit(now)
         self.replication.after_commit(turn, now)
         self.role.role.after_commit(turn, now)
         self.acknowledgements.release(turn, now)
@@ -160,8 +161,9 @@ class Broker(BrokerParts):
         self.pull.answer_due(turn, now)
         self.replication.tick(turn, now)
 
-    def _commit(self, turn: Turn, now: Now) -> None:
+    def _commit(self, now: Now) -> None:
         """Write the messages of this turn to the log, and begin what their responses wait for."""
+        turn = self.current_turn.out
         self.stats.note_role()
         self.transactions.before_commit(now)
         self.timers.before_commit(now)
@@ -181,7 +183,7 @@ class Broker(BrokerParts):
             return
         if written and self.upkeep.write_failures.count:
             self.upkeep.write_failures.over(now)
-        if self.flush.is_sync:
+        if self.flush.is_sync or self.acknowledgements.waits_for_records:
             self.flush.begin(now)
         if acks:
             self.acknowledgements.committed(acks, turn, now)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from tandemq.boundary import File
 from tandemq.errors import StoreError
+from tandemq.storage.checkpoint import REBUILDING
 from tandemq.storage.deleted_topics import restore_topics, topics_deleted_from
 from tandemq.storage.store import Store
 
@@ -17,7 +18,8 @@ log = logging.getLogger(__name__)
 def quarantine_tail(store: Store, log_end: int) -> None:
     """Copy the log from `log_end` on into `set-aside/<log_end>`, then truncate log, queues and index there.
 
-    The copy is synced before anything is truncated. After a crash in between, both steps are repeated.
+    The copy is synced before anything is truncated. After a crash in between, both steps are repeated; if the deletion
+    of a topic is truncated, a start builds all queues from the log.
 
     Raises:
         DiskFull, DiskFailed: the copy or the truncation could not be written.
@@ -35,6 +37,9 @@ def quarantine_tail(store: Store, log_end: int) -> None:
         if not store.index.recover(log_end):
             store.index.drop_all()
     deleted = topics_deleted_from(store, log_end)
+    if deleted:
+        store.marks.entries = REBUILDING
+        store.sync_marks()
     store.log.wipe(log_end)
     store.log.open_at(log_end, flushed=store.log.flushed_offset)
     if deleted:

@@ -27,7 +27,7 @@ from tandemq.engine import commit_staged, key_rows, stage_records
 from tandemq.errors import OffsetGone, StoreError
 from tandemq.model.message import SysFlag, decode_properties, encode_properties
 from tandemq.model.topic import DELETION_TOPIC, SCHEDULE_TOPIC, topic_name_error
-from tandemq.storage.checkpoint import Checkpoint, Marks, open_marks, write_checkpoint, write_marks
+from tandemq.storage.checkpoint import REBUILDING, Checkpoint, Marks, open_marks, write_checkpoint, write_marks
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, QueueFiles, around
 from tandemq.storage.key_index import PENDING_MAX, KeyIndex
 from tandemq.storage.log.commit_log import AppendMessageResult, CommitLog, NewMessage
@@ -119,6 +119,8 @@ class Store:
         self._staged_ms = 0
         self.woken: list[ConsumeQueue] = []
         """Queues with held pulls that got messages; the long polling service empties the list."""
+        self._deleted_until = 0
+        """Log offset behind the last record of a deletion; 0 once it is on the device, as the marks say."""
         self._on_dropped: list[Callable[[str], None]] = []
         self._load_queues()
 
@@ -148,24 +150,40 @@ class Store:
         return found
 
     def delete_topic(self, topic: str, store_ms: int) -> None:
-        """Delete a topic's queues, and append a record of the deletion.
+        """Write a record of a topic's deletion, then delete its queues. Nothing else may wait for `commit`.
 
-        Behind it no walk of the log, on no replica, enters the earlier records of the topic again.
+        Behind the record no walk of the log, on no replica, enters the earlier records of the topic again.
+
+        Raises:
+            DiskFull, DiskFailed: the record is not written, and the topic keeps its queues.
         """
-        self.drop_topic(topic)
+        assert not (self._touched or self._staged_keys), "the deletion is behind all messages before it"
         nowhere = bytes(8)
         named = encode_properties({_DELETED: topic}).encode()
         message = NewMessage(b"", named, 0, _ROLLBACK, store_ms, nowhere, store_ms, nowhere, 0)
         raw = self.log.encode(DELETION_TOPIC, 0, 0, message)
         self.append(RecordBatch(self.log.end, raw, [], b"", store_ms))
+        self.commit()
+        self._drop_recorded(topic, self.log.end)
 
     def drop_topic(self, topic: str) -> None:
         """Delete a topic's queues and the entries staged for them; its records stay in the log until retention."""
-        for queue in self._drop_queues(topic):
-            self.marks.entries -= queue.tail_start
+        self.marks.entries -= sum(queue.tail_start for (name, _), queue in self.queues.items() if name == topic)
+        self._drop_queues(topic)
         self.save_marks()
 
-    def _drop_queues(self, topic: str) -> list[ConsumeQueue]:
+    def _drop_recorded(self, topic: str, log_end: int) -> None:
+        """Delete a topic's queues; a start builds all queues from the log until `log_end` is on the device.
+
+        Before, the record of the deletion can be lost.
+        """
+        if self.marks.entries != REBUILDING:
+            self.marks.entries = REBUILDING
+            self.sync_marks()
+        self._drop_queues(topic)
+        self._deleted_until = max(self._deleted_until, log_end)
+
+    def _drop_queues(self, topic: str) -> None:
         self._touched = [queue for queue in self._touched if queue.topic != topic]
         dropped = [self.queues.pop(key) for key in [key for key in self.queues if key[0] == topic]]
         for queue in dropped:
@@ -174,18 +192,12 @@ class Store:
         self.disk.remove(f"consumequeue/{topic}")
         for on_dropped in self._on_dropped:
             on_dropped(topic)
-        return dropped
 
     def _deleted_in_copy(self, properties: bytes) -> None:
-        """Follow the deletion of a topic at the master."""
+        """Follow the deletion of a topic at the master, whose record is in the piece that is being appended."""
         topic = deleted_topic(properties)
         if topic is not None:
-            self.drop_topic(topic)
-
-    def _deleted_in_walk(self, properties: bytes) -> None:
-        topic = deleted_topic(properties)
-        if topic is not None:
-            self._drop_queues(topic)
+            self._drop_recorded(topic, self.log.end + 1)
 
     # Writing.
 
@@ -300,7 +312,8 @@ class Store:
         transaction = record.sys_flag & _TRANSACTION_BITS
         self.last_store_ms = record.store_ms
         if topic == DELETION_TOPIC:
-            self._deleted_in_walk(record.properties)
+            if (deleted := deleted_topic(record.properties)) is not None:
+                self._drop_queues(deleted)
             return
         if topic in self.without_queues:
             return
@@ -501,11 +514,14 @@ class Store:
         Raises:
             DiskFull, DiskFailed: entries that were not written stay in memory.
         """
-        if not self.dirty_queues and not (self.index is not None and self.index.waiting):
+        is_deletion_synced = 0 < self._deleted_until <= self.log.flushed_offset
+        if not (self.dirty_queues or is_deletion_synced or (self.index is not None and self.index.waiting)):
             return
         self.write_queues()
+        if is_deletion_synced:
+            self._deleted_until = 0
         self.marks.written = self.log.written_end
-        self.marks.entries = self.entries_total()
+        self.marks.entries = REBUILDING if self._deleted_until else self.entries_total()
         self.save_marks()
 
     def write_queues(self) -> None:

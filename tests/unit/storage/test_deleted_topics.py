@@ -1,15 +1,17 @@
 """Topics that were deleted: no walk of the log brings their messages back."""
 
+from itertools import count
 from random import Random
 
 import pytest
 
-from tandemq.sim.world.disk import SimDisk
+from tandemq.errors import DiskFailed
+from tandemq.sim.world.disk import PowerLoss, SimDisk
 from tandemq.storage import recovery
 from tandemq.storage.quarantine import quarantine_tail
 from tandemq.storage.store import Store
 from tests.spec import spec
-from tests.unit.storage.harness import CONFIG, HOST, NOW_MS, body_of, put, reopen, start
+from tests.unit.storage.harness import CONFIG, HOST, NOW_MS, OTHER_BOOT, body_of, put, reopen, start
 
 
 def _bodies(store: Store, topic: str = "T", queue_id: int = 0) -> list[bytes]:
@@ -170,3 +172,90 @@ def test_deletion_that_is_truncated_is_undone(*, recreated: bool) -> None:
     assert put(store, 11).queue_offset == 5
     store.commit()
     assert _bodies(store)[5:] == [body_of(11, 20)]
+
+
+def _with_two_topics(disk: SimDisk) -> Store:
+    """Five messages of T and of Other, on the device."""
+    store = start(disk)
+    for number in range(5):
+        put(store, number)
+        put(store, 100 + number, topic="Other")
+    store.commit()
+    store.flush()
+    store.flush_queues()
+    for path in store.paths_to_sync():
+        disk.open(path).datasync()
+    store.synced_up_to(store.log.written_end)
+    store.sync_marks()
+    return store
+
+
+@spec("T21")
+def test_deletion_that_is_not_written_changes_nothing() -> None:
+    disk = SimDisk(Random(1))
+    store = _with_two_topics(disk)
+    disk.fail("pwrite", prefix="commitlog/")
+    with pytest.raises(DiskFailed):
+        store.delete_topic("T", NOW_MS)
+    disk.heal()
+    assert _bodies(store) == [body_of(number, 20) for number in range(5)]
+    assert _bodies(reopen(disk)[0]) == [body_of(number, 20) for number in range(5)]
+
+
+@spec("T21")
+def test_power_loss_after_a_deletion_keeps_the_record_and_no_queue_or_all_queues() -> None:
+    outcomes = set()
+    for seed in range(40):
+        disk = SimDisk(Random(seed))
+        store = _with_two_topics(disk)
+        end = store.log.end
+        store.delete_topic("T", NOW_MS)
+        disk.crash()
+        store, _ = recovery.open_store(disk, OTHER_BOOT)
+        outcomes.add((store.log.end > end, len(_bodies(store))))
+        assert len(_bodies(store, "Other")) == 5
+    assert outcomes == {(True, 0), (False, 5)}
+
+
+@spec("T21")
+def test_deletion_on_the_device_needs_no_rebuild() -> None:
+    disk = SimDisk(Random(1))
+    store = _with_two_topics(disk)
+    for number in range(20, 23):
+        put(store, number, topic="Third")
+    store.commit()
+    store.delete_topic("T", NOW_MS)
+    assert reopen(disk)[1].checked_from == 0, "the record may be lost"
+    store = _with_two_topics(disk := SimDisk(Random(1)))
+    put(store, 20)
+    store.commit()
+    store.delete_topic("T", NOW_MS)
+    put(store, 105, topic="Other")
+    store.commit()
+    store.flush()
+    store.flush_queues()
+    store, recovered = reopen(disk)
+    assert recovered.checked_from == store.log.end
+    assert _bodies(store) == []
+
+
+@spec("T21")
+def test_truncated_deletion_is_undone_when_a_crash_interrupts_the_truncation() -> None:
+    for nth in count(1):
+        disk = SimDisk(Random(nth))
+        store = _with_two_topics(disk)
+        end = store.log.end
+        store.delete_topic("T", NOW_MS)
+        store.flush()
+        store.flush_queues()
+        disk.stop_at(nth)
+        try:
+            quarantine_tail(store, end)
+        except PowerLoss:
+            store, _ = reopen(disk)
+            if store.log.end > end:
+                quarantine_tail(store, end)
+        else:
+            return
+        assert len(_bodies(store)) == 5, nth
+        assert put(store, 9).queue_offset == 5, nth

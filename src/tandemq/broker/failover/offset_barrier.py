@@ -4,7 +4,7 @@ commits and queries wait until then; while a disk is full they wait until there 
 sync once it has the offsets that were reported before that.
 
 So do responses to changes of static topics: with the mapping before, the next master would lead logical queues that
-have moved to another group.
+have moved to another group. And to deletions of topics, whose messages the next master would still have.
 
     commit ─► table ─► disk ─► slaves, and behind it a heartbeat ─► reported by each: all before it is saved ─► response
                                                           └► no longer the master: refused, so that the consumer
@@ -23,7 +23,14 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 
-GATED = frozenset({Code.UPDATE_CONSUMER_OFFSET, Code.QUERY_CONSUMER_OFFSET, Code.UPDATE_AND_CREATE_STATIC_TOPIC})
+GATED = frozenset(
+    {
+        Code.UPDATE_CONSUMER_OFFSET,
+        Code.QUERY_CONSUMER_OFFSET,
+        Code.UPDATE_AND_CREATE_STATIC_TOPIC,
+        Code.DELETE_TOPIC_IN_BROKER,
+    }
+)
 WAITING_MAX = 10_000
 """Maximum number of responses that wait; beyond it the oldest requests are refused."""
 BEATS_KEPT = 2_048

@@ -194,6 +194,7 @@ class AdminProcessor:
         if problem is not None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=problem)
         self._answer_held_pulls(name)
+        self._turn.commit(now)
         if self._topics.remove(name, now.wall_ms):
             log.info("admin: topic=%s deleted by %s", name, link.peer)
         self._offsets.remove_topic(name)
@@ -313,6 +314,7 @@ class AdminProcessor:
                 ResponseCode.SYSTEM_ERROR, remark="a slave's queues follow its log; send this to its master"
             )
         known = self._topics.table
+        self._turn.commit(now)
         for name in sorted({topic for topic, _ in self._store.queues if topic not in known}):
             self._answer_held_pulls(name)
             self._store.delete_topic(name, now.wall_ms)

@@ -11,7 +11,7 @@ from tandemq.broker.connections.connection import Handler, Link
 from tandemq.broker.maintenance.housekeeping import Housekeeping
 from tandemq.broker.pull.processor import PULLS, PullPath
 from tandemq.broker.role import CurrentRole
-from tandemq.broker.send.acknowledgements import Acknowledgements
+from tandemq.broker.send.acknowledgements import RECORDED, Acknowledgements
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.persistence import SAVED_FIRST, Saver
 from tandemq.broker.static_topics.processor import StaticTopics
@@ -97,8 +97,9 @@ class Dispatcher:
         if answer is not None and not command.is_oneway:
             data = encode_command(answer)
             self._housekeeping.responses.note(link.number, len(data))
-            if self._saver.asked > asked or (self._saver.is_behind and command.code in SAVED_FIRST):
-                self._acknowledgements.hold_until_saved(link.number, command, answer)
+            is_saved_first = self._saver.asked > asked or (self._saver.is_behind and command.code in SAVED_FIRST)
+            if is_saved_first or (command.code in RECORDED and answer.code == ResponseCode.SUCCESS):
+                self._acknowledgements.hold_until_saved(link.number, command, answer, now)
             elif not self._role.role.holds(link.number, command, answer):
                 turn.send(link.number, data)
         return True

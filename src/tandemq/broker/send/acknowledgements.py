@@ -5,7 +5,8 @@
 
     disk failed, or no longer the master: the outcome is unknown, and the response says so
 
-Also responses to requests that change tables: they wait until the tables are saved.
+Also responses to requests that change tables: they wait until the tables are saved; and to those that are recorded in
+the log, such as the deletion of a topic: they wait until the record is on the device and on the replicas.
 Source: docs/internals/ha.md, "synchronous wait"; requirements W04-W08, W11, W12, V11.
 """
 
@@ -23,7 +24,7 @@ from tandemq.codec.remoting.frame import encode_command
 from tandemq.engine import Ack
 from tandemq.errors import StoreError
 from tandemq.metrics import Histogram
-from tandemq.model.codes import ResponseCode
+from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.replication.waiters import Waiters
 from tandemq.storage.store import Store
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 SAVE_AGAIN_MS = 1_000
 """Retry interval for tables that could not be saved."""
 NEVER = 1 << 62
+RECORDED = frozenset({RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.CLEAN_UNUSED_TOPIC})
+"""Requests whose effect is recorded in the log."""
 
 
 def joined(acks: list[Ack]) -> list[Ack]:
@@ -55,6 +58,10 @@ class _UnsavedResponse(NamedTuple):
 
     change: int
     """Number of the change; see `Saver.asked`."""
+    log_end: int
+    """End of its record in the log; 0: it has none."""
+    due_ms: int
+    """Monotonic time until which it may wait for replicas and the device."""
     link: int
     request: Command
     answer: Command
@@ -83,6 +90,8 @@ class Acknowledgements:
         self._unsaved_acks: list[tuple[list[Ack], Now]] = []
         """Responses of a turn whose messages need tables that are not saved yet, and when they were stored."""
         self._unsaved: list[_UnsavedResponse] = []
+        self._recorded: list[_UnsavedResponse] = []
+        """Responses whose tables are saved, and whose records are not on the device or the replicas yet."""
         self._puts_seen = 0
         self.put_times = Histogram()
         """Send times since the last `take_put_times`, ms."""
@@ -134,6 +143,8 @@ class Acknowledgements:
 
     def release(self, turn: Turn, now: Now) -> None:
         """Send the responses whose wait is over."""
+        if self._recorded:
+            self._release_recorded(turn, now)
         if not len(self.waiters):
             return
         config = self._current.config
@@ -156,6 +167,9 @@ class Acknowledgements:
         for acks, _ in self._unsaved_acks:
             send_unknown_outcomes(acks, error, turn)
         self._unsaved_acks.clear()
+        for waiting in self._recorded:
+            self._send_held(waiting, f"it may be undone: {error}", turn)
+        self._recorded.clear()
 
     def take_put_times(self) -> Histogram:
         """Return the send times since the last call, ms."""
@@ -164,9 +178,20 @@ class Acknowledgements:
 
     # Responses that wait for tables.
 
-    def hold_until_saved(self, link: int, request: Command, answer: Command) -> None:
-        """Keep a response until the changes of tables so far are saved."""
-        self._unsaved.append(_UnsavedResponse(self._saver.asked, link, request, answer))
+    @property
+    def waits_for_records(self) -> bool:
+        """Whether a response waits for a sync of the log, also if messages do not."""
+        flushed = self._store.log.flushed_offset
+        return any(waiting.log_end > flushed for waiting in (*self._unsaved, *self._recorded))
+
+    def hold_until_saved(self, link: int, request: Command, answer: Command, now: Now) -> None:
+        """Keep a response until the changes of tables so far are saved, and its record in the log too."""
+        log_end = self._store.log.end if request.code in RECORDED else 0
+        due_ms = now.mono_ms + self._current.config.sync_flush_timeout_ms
+        waiting = _UnsavedResponse(self._saver.asked, log_end, due_ms, link, request, answer)
+        if log_end:
+            self._schedule.at(due_ms, lambda _: None)
+        (self._unsaved if self._saver.is_behind else self._recorded).append(waiting)
 
     def saved(self, error: Exception | None, turn: Turn, now: Now) -> None:
         """Send the responses whose tables are saved, or could not be."""
@@ -174,16 +199,10 @@ class Acknowledgements:
         self._role.role.saved(settled, error, now)
         for waiting in self._unsaved:
             if waiting.change <= settled:
-                role, answer = self._role.role, waiting.answer
-                refusal = role.refusal(waiting.request.code)
-                if refusal is not None:  # it may not be known to the member that serves now
-                    answer = waiting.request.answer(ResponseCode.NO_PERMISSION, remark=refusal)
-                data = encode_command(answer)
-                if error is not None:
-                    data = recode(data, ResponseCode.SYSTEM_ERROR, remark=f"in effect, but not saved yet: {error}")
-                elif refusal is None and role.holds(waiting.link, waiting.request, answer):
-                    continue
-                turn.send(waiting.link, data)
+                if error is None and waiting.log_end:
+                    self._recorded.append(waiting)
+                else:
+                    self._send_held(waiting, f"not saved yet: {error}" if error is not None else None, turn)
         self._unsaved = [waiting for waiting in self._unsaved if waiting.change > settled]
         if error is not None:
             log.error("tables: could not be saved, and are tried again: %s", error)
@@ -197,3 +216,33 @@ class Acknowledgements:
             else:
                 send_unknown_outcomes(acks, failed, turn)
         self._unsaved_acks.clear()
+
+    def _release_recorded(self, turn: Turn, now: Now) -> None:
+        """Send the responses whose records are on the device and the replicas, or whose time is over."""
+        role = self._role.role
+        copied = NEVER
+        if role.waits_for_replicas and role.replica_verdict() is None:
+            copied = role.copied_offset()
+        safe_end = min(self._store.log.flushed_offset, copied)
+        left: list[_UnsavedResponse] = []
+        for waiting in self._recorded:
+            if waiting.log_end <= safe_end:
+                self._send_held(waiting, None, turn)
+            elif now.mono_ms >= waiting.due_ms:
+                self._send_held(waiting, "not on every device that must have it yet", turn)
+            else:
+                left.append(waiting)
+        self._recorded = left
+
+    def _send_held(self, waiting: _UnsavedResponse, fault: str | None, turn: Turn) -> None:
+        """Send a response that waited, unless the role takes it over. `fault`: why the change may be undone."""
+        role, answer = self._role.role, waiting.answer
+        refusal = role.refusal(waiting.request.code)
+        if refusal is not None:  # it may not be known to the member that serves now
+            answer = waiting.request.answer(ResponseCode.NO_PERMISSION, remark=refusal)
+        data = encode_command(answer)
+        if fault is not None:
+            data = recode(data, ResponseCode.SYSTEM_ERROR, remark=f"in effect, but {fault}")
+        elif refusal is None and role.holds(waiting.link, waiting.request, answer):
+            return
+        turn.send(waiting.link, data)

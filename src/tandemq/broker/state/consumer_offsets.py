@@ -91,8 +91,9 @@ class ConsumerOffsets:
         self._bytes: int | None = None
         """Estimated memory of `table`; None: must be counted again."""
         raw, origin = read_table(saver.disk, FILE, _check, loss="their messages are delivered again", hint=_HINT)
-        self.may_lack_commits = origin is TableOrigin.BACKUP or (origin is TableOrigin.NONE and has_log)
-        """Whether commits may be missing that a replica has: then a slave hands its whole table over."""
+        is_lost = origin is TableOrigin.BACKUP or (origin is TableOrigin.NONE and has_log)
+        self.may_lack_commits = is_lost or raw.get(MAY_LACK_COMMITS) is True
+        """Whether commits may be missing that a replica has: until a slave has handed its whole table over."""
         self._dirty = origin is not TableOrigin.FILE
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
@@ -240,11 +241,13 @@ class ConsumerOffsets:
 
     def forget_beyond(self, end_of: Callable[[str, int], int | None]) -> None:
         """Let the master's offsets replace those that were committed here beyond the end of their queue."""
-        for key, queues in self._committed_here.items():
+        for key, queues in list(self._committed_here.items()):
             topic = key.rpartition(SEPARATOR)[0]
             own = self.table.get(key, {})
             for queue_id in [one for one in queues if own.get(one, 0) > (end_of(topic, one) or 0)]:
                 del queues[queue_id]
+            if not queues:
+                del self._committed_here[key]
 
     def ahead(self) -> dict[str, Any]:
         """Return what consumers committed here and the master does not have yet, as `merge_ahead` takes it."""
@@ -279,6 +282,7 @@ class ConsumerOffsets:
             StoreDamaged: `raw` is not such a table.
         """
         resets = parse_offsets(raw, RESETS)
+        self._dirty |= self.may_lack_commits
         self.may_lack_commits = False
         for key, queues in parse_offsets(raw).items():
             topic, _, group = key.rpartition(SEPARATOR)
@@ -380,7 +384,7 @@ class ConsumerOffsets:
         return table | {RESETS: self.resets} if self.resets else table
 
     def for_slaves(self) -> dict[str, Any]:
-        """Return the table as a master sends it to slaves that ask for it."""
+        """Return the table as a master sends it to slaves that ask for it, and as its file has it."""
         return self.as_json() | ({MAY_LACK_COMMITS: True} if self.may_lack_commits else {})
 
     def save(self, *, is_awaited: bool = False) -> None:
@@ -392,7 +396,7 @@ class ConsumerOffsets:
     def _content(self) -> dict[str, Any]:
         next_file = self._journal.rotate()
         here = {COMMITTED_HERE: self._committed_here} if self._committed_here and self._is_copy() else {}
-        return self.as_json() | here | ({NEXT_CHANGES: next_file} if next_file else {})
+        return self.for_slaves() | here | ({NEXT_CHANGES: next_file} if next_file else {})
 
 
 def _memory_of(key: str, queues: int) -> int:

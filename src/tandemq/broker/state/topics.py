@@ -275,13 +275,19 @@ class Topics:
         self.changed = True
 
     def remove(self, name: str, wall_ms: int) -> bool:
-        """Delete a topic and its queues; False if there is none."""
+        """Delete a topic and its queues; False if there is none.
+
+        Raises:
+            DiskFull, DiskFailed: the deletion could not be recorded in the log; the topic stays.
+        """
+        is_known = name in self.table or name in self._unserved
+        if is_known or any(topic == name for topic, _ in self._store.queues):
+            self._store.delete_topic(name, wall_ms)
         self.mappings.remove(name, wall_ms)
-        if self._leave(name) is None:
-            return False
-        self._store.delete_topic(name, wall_ms)
-        self._changed(name, wall_ms)
-        return True
+        self._leave(name)
+        if is_known:
+            self._changed(name, wall_ms)
+        return is_known
 
     def _forget_queues(self, name: str) -> None:
         topic = self.table.get(name)

@@ -1,11 +1,13 @@
 """Comparison of the queues of two running replicas: the offset at which each begins and ends.
 
-Equal logs have equal queues, unless an index of one was rebuilt with what the other has deleted. Both brokers may take
-messages meanwhile, so a queue is compared until it agrees, for some seconds:
+Equal logs have queues with the same messages, unless one was rebuilt from what the other has deleted. Both brokers may
+take messages meanwhile, so a queue is compared until it agrees, for some seconds:
 
     end        the slave's is not below the end that the master had when the comparison began,
                and not above the one that the master has afterwards
     beginning  equal, as soon as both logs begin at the same log offset: old files are deleted at different times
+
+Queues without messages agree: where the next one is stored, a slave knows once it has a message.
 
 Source: docs/internals/ha.md, "Comparing replicas".
 """
@@ -21,8 +23,8 @@ from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
 from tandemq.run.request import BlockingConnection
 
-PATIENCE_S = 10.0
-"""Time for queues to agree while they change."""
+PATIENCE_S = 30.0
+"""Time for queues to agree while they change: a slave without a registry copies new topics every few seconds."""
 PAUSE_S = 0.2
 
 
@@ -53,7 +55,7 @@ def compare_queues(
     slave: BlockingConnection,
     log_starts: Callable[[], tuple[int, int]],
 ) -> ComparedQueues:
-    """Compare all queues of the topics that either broker has.
+    """Compare the queues of the topics that either broker has.
 
     Args:
         master: connection to the broker that is compared with.
@@ -91,13 +93,19 @@ def _agree(
     before: OffsetRange | None, on_slave: OffsetRange | None, after: OffsetRange | None, *, has_equal_starts: bool
 ) -> bool:
     """Return whether what the slave has may be what the master had between `before` and `after`."""
+    if _is_empty(on_slave) and _is_empty(after):
+        return True
     if on_slave is None or after is None:
-        return on_slave == after
+        return False
     # A topic that was deleted and created again meanwhile has fewer messages than before.
     least = 0 if before is None else min(before.end, after.end)
     if not least <= on_slave.end <= after.end:
         return False
     return not has_equal_starts or on_slave.first == after.first
+
+
+def _is_empty(queue: OffsetRange | None) -> bool:
+    return queue is None or queue.first == queue.end
 
 
 def _topics(broker: BlockingConnection) -> set[str]:

@@ -4,7 +4,8 @@
     machines  pause (SIGSTOP), kill, kill at a chosen disk call, power loss (alone, both, at a chosen disk call),
               clock jump, slave's disk lost
     clients   connections cut; applications killed or stopped, and started again
-    disks     slow, full, failing writes, failing syncs, failing reads, bits flipped at rest
+    disks     slow, full, failing writes, failing syncs, failing reads, bits flipped at rest; tables that are missing,
+              empty, zeroed, cut, another one's or an older one
 
 Processes that are down come back after a random time. Every fault is survivable with fixed roles: bits are flipped on
 one member of a group only, in log files that all others have already, never in queues or in the index, whose entries
@@ -70,7 +71,7 @@ class Faults:
             (2, self._flip_derived),
             (2, self._restart),
         ]
-        self._rare: list[Callable[[], None]] = [self._failing_read]
+        self._rare: list[Callable[[], None]] = [self._failing_read, self._damage_table, self._damage_table]
 
     def plan(self, count: int, until_us: int) -> None:
         """Spread faults over the time up to `until_us`."""
@@ -368,11 +369,7 @@ class Faults:
     def _flip(self, kind: str, prefix: str) -> None:
         """Flip a bit on the disk of a member that is down; on one member of a group only."""
         host = self._host()
-        if self._flipped.setdefault(host.group.name, host) is not host or any(
-            member.wipes_us for member in self._cluster.members(host.group)
-        ):
-            return
-        place = self._place(host, prefix)
+        place = self._place(host, prefix) if self._may_damage(host) else None
         if place is None:
             return
         path, position = place
@@ -383,12 +380,49 @@ class Faults:
         host.flips.append((path, position))
         self._later(200, 3_000, host.start)
 
-    def _place(self, host: Host, prefix: str) -> tuple[str, int] | None:
+    def _damage_table(self) -> None:
+        """Leave a table of a member as a file system that crashed, a restored backup or a mistake leaves it."""
+        host = self._host()
         disk = host.machine.disk
-        paths = [path for path in disk.paths() if path.startswith(prefix)]
+        tables = [path for path in self._paths(host, "config/") if path.endswith(".json")]
+        if not tables or disk.faults or disk.usage().free_bytes < FULL_FREE_BYTES or not self._may_damage(host):
+            return
+        path = self._random.choice(tables)
+        content, others = disk.read(path) or b"", [other for other in tables if other != path]
+        contents = {
+            "missing": None,
+            "empty": b"",
+            "zeroed": bytes(len(content)),
+            "cut": content[: self._random.randrange(len(content) or 1)],
+            "swapped": disk.read(self._random.choice(others)) if others else b"",
+            "old": disk.read(f"{path}.bak"),
+        }
+        kind = self._random.choice(list(contents))
+        self._note(f"table-{kind}", f"{host.name} {path}")
+        host.kill()
+        damaged = contents[kind]
+        if damaged is None:
+            disk.remove(path)
+        else:
+            disk.replace(path, damaged)
+        host.flips.append((path, 0))
+        self._later(200, 3_000, host.start)
+
+    def _may_damage(self, host: Host) -> bool:
+        """Whether no other member of its group has damage, or lost its disk."""
+        is_first = self._flipped.setdefault(host.group.name, host) is host
+        return is_first and not any(member.wipes_us for member in self._cluster.members(host.group))
+
+    def _paths(self, host: Host, prefix: str) -> list[str]:
+        paths = [path for path in host.machine.disk.paths() if path.startswith(prefix)]
         if self._cluster.plan.has_static_topic:
             # A broker that goes back to the backup would take messages of queues that have moved away.
             paths = [path for path in paths if not path.startswith(MAPPING_FILES)]
+        return paths
+
+    def _place(self, host: Host, prefix: str) -> tuple[str, int] | None:
+        disk = host.machine.disk
+        paths = self._paths(host, prefix)
         if not paths:
             return None
         path = self._random.choice(paths)

@@ -119,7 +119,8 @@ class Host:
         self._cluster.world.consequence("start-refused", f"{self.name}: {error}")
         disk = self.machine.disk
         stem = path.removesuffix(".bak")
-        if not self.flips or not disk.exists(path) or stem.startswith(("commitlog", "consumequeue")):
+        is_table = any(disk.exists(name) for name in (stem, f"{stem}.bak"))
+        if not self.flips or not is_table or stem.startswith(("commitlog", "consumequeue")):
             raise Violation("I10", f"{self.name} does not start on what it wrote itself: {error}") from error
         disk.kill()
         disk.remove(stem)

@@ -47,6 +47,8 @@ from tests.unit.broker.harness import CLIENT, START_WALL_MS, send_fields
 SESSION_MS = 2_000
 CONFIRM_MS = 300
 STEP_MS = 20
+WAIT_STEPS_MAX = 300
+"""Maximum number of steps in which a response that waits for other members must come."""
 
 
 class Broker(Member):
@@ -73,9 +75,10 @@ class Broker(Member):
         """Send a request and return the response, which may wait for other members for a moment."""
         opaque = self.send_request(code, fields, body, link=link, **header)
         answer = self.answer_to(opaque, link=link)
-        if answer is None and self.group is not None:
-            self.group.pass_time(STEP_MS)
-            answer = self.answer_to(opaque, link=link)
+        for _ in range(WAIT_STEPS_MAX):
+            if answer is None and self.group is not None:
+                self.group.pass_time(STEP_MS)
+                answer = self.answer_to(opaque, link=link)
         assert answer is not None, f"no response to {code} yet"
         return answer
 

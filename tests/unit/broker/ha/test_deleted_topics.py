@@ -9,7 +9,10 @@ from tests.unit.broker.harness import messages_in
 
 
 def _delete(group: Group, topic: str = "TopicA") -> None:
-    answer = group.master.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+    asked = group.master.send_request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+    group.settle()
+    answer = group.master.answer_to(asked)
+    assert answer is not None, "the slave has the record"
     assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 

@@ -156,3 +156,23 @@ def test_slave_takes_no_offsets_of_another_one(tmp_path: Path) -> None:
     )
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert _offset(group.slave, "g") is None
+
+
+@spec("M09")
+def test_master_that_lost_its_offsets_gets_them_from_a_slave_also_after_another_start(tmp_path: Path) -> None:
+    group = _group(tmp_path)
+    group.stop(group.slave)
+    slaves, group.slaves = group.slaves, []
+    group.stop(group.master, clean=True)
+    for path in (tmp_path / "master" / "config").glob("consumerOffset*"):
+        path.unlink()
+    for _ in range(2):
+        group.restart_master()
+        group.pass_time(10_000)
+        assert _offset(group.master) is None
+    group.slaves = slaves
+    group.restart_slave()
+    group.tell_master(group.slave)
+    group.pass_time(10_000)
+    assert _offset(group.master) == _offset(group.slave) == 5
+    assert not group.master.node.offsets.may_lack_commits

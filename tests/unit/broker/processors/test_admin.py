@@ -10,10 +10,12 @@ import pytest
 from tandemq.boundary import LinkKind, Opened
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.codec.remoting.frame import encode_command
+from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tests.request_fields import topic_fields
+from tests.spec import spec
 from tests.unit.broker.harness import CLIENT, Harness, messages_in, run_job, send_fields
 
 
@@ -239,6 +241,42 @@ def test_topic_deleted_in_the_turn_of_a_send_leaves_no_queue_behind(broker: Harn
     broker.pass_time(2_000)
     assert broker.disk.list("consumequeue/TopicA") == []
     assert ("TopicA", 0) not in broker.node.store.queues
+
+
+@spec("T21")
+def test_deletion_is_answered_when_its_record_is_on_the_device(broker: Harness) -> None:
+    create(broker, "T")
+    broker.send("T")
+    broker.pass_time(2_000)
+    broker.run_jobs = False
+    asked = broker.send_request(Code.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    waiting = list(broker.jobs)
+    assert {job.name for job in waiting} == {"flush", "save tables"}
+    for job in sorted(waiting, key=lambda job: job.name == "flush"):
+        assert broker.answer_to(asked) is None
+        broker.turn([], [run_job(job)])
+    answer = broker.answer_to(asked)
+    assert answer is not None
+    assert answer.code == ResponseCode.SUCCESS
+
+
+@spec("T21")
+def test_topic_stays_if_its_deletion_cannot_be_recorded(broker: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(broker, "T")
+    broker.send("T")
+    log = broker.node.store.log
+    with monkeypatch.context() as failing:
+        failing.setattr(log, "write", _disk_full)
+        answer = broker.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "no space left" in str(answer.remark)
+    assert broker.ask(Code.GET_TOPIC_CONFIG, {"topic": "T"}).code == ResponseCode.SUCCESS
+    assert broker.pull("T") is not None
+    assert broker.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == ResponseCode.SUCCESS
+
+
+def _disk_full() -> int:
+    raise DiskFull("no space left on the device")
 
 
 def test_system_topic_cannot_be_deleted(broker: Harness) -> None:
