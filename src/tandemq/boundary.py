@@ -158,7 +158,11 @@ class HandshakeFailed:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A connection is closed, or could not be opened. The last event of each connection."""
+    """A connection is closed, or could not be opened. The last event of each connection.
+
+    If the peer closed it, the node has taken all that was received before, in as many turns as it needed. If the node
+    itself closed it, or the shell because of a limit, what the node had left is discarded.
+    """
 
     link: int
     reason: str

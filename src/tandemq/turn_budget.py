@@ -2,9 +2,11 @@
 
     received ─► TurnBudget.serve ─► take(link, data), one connection after the other ─► the bytes it left
 
-The unit of work is a request, so a turn may exceed its budget by one request. Served connections that sent more than
-their part go behind those that the time did not suffice for: with n connections that never stop sending, each of them
-and every other one is served at least once in n turns, and usually in each turn.
+The unit of work is a request, or a run of ordinary sends, which the engine takes without a look at the clock: a turn
+may exceed its budget by one of them. A run is at most what one read has received, 256 KiB: about a millisecond.
+
+Served connections that sent more than their part go behind those that the time did not suffice for: with n connections
+that never stop sending, each of them and every other one is served at least once in n turns, and usually in each turn.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +39,7 @@ class TurnBudget:
 
         Args:
             received: connections and bytes; a connection may occur several times.
-            take: serves the requests in the bytes of a connection until `is_over`, and at least one; returns the rest.
+            take: serves requests in the bytes of a connection until `is_over`, and at least one; returns the rest.
         """
         pieces_of: dict[int, list[bytes]] = {}
         for link, data in received:

@@ -17,7 +17,7 @@ Source: docs/reference/requests.md, "Name server"; RocketMQ NamesrvController.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tandemq.boundary import Closed, Disk, Event, JobDone, Now, Opened, Outbox, Turn
 from tandemq.codec.proofs import Keyring
@@ -123,8 +123,8 @@ class NameServer:
     def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
         """See `boundary.Node`.
 
-        Requests of connections that closed are carried out first, then those connections are removed, then the others
-        are read: so a killed broker that restarts within one turn can register again.
+        Requests of connections that closed are carried out first, all of them, then those connections are removed, then
+        the others are read: so a killed broker that restarts within one turn can register again.
         """
         turn = Turn()
         self._connections.begin_turn(now.mono_ms)
@@ -132,13 +132,13 @@ class NameServer:
         if closed:
             for link, data in received:
                 if link in closed:
-                    self._receive(link, data, turn, now)
+                    self._receive(link, data, turn, now, lambda: False)
             for link, reason in closed.items():
                 self._remove(link, reason)
                 turn.sends.pop(link, None)
         turn.unread = self._budget.serve(
             [piece for piece in received if piece[0] not in closed],
-            lambda link, data: self._receive(link, data, turn, now),
+            lambda link, data: self._receive(link, data, turn, now, self._budget.is_over),
         )
         for link in self._connections.over_partial_budget():
             self._drop_incomplete(link, turn)
@@ -213,15 +213,11 @@ class NameServer:
 
     # Requests.
 
-    def _receive(self, link: int, data: bytes, turn: Turn, now: Now) -> bytes:
+    def _receive(self, link: int, data: bytes, turn: Turn, now: Now, is_over: Callable[[], bool]) -> bytes:
         """Answer requests, at least one; return what is left when the connection has had its part of the turn."""
         try:
             return self._connections.receive(
-                link,
-                data,
-                now.mono_ms,
-                lambda request: self._answer(link, request, turn, now),
-                self._budget.is_over,
+                link, data, now.mono_ms, lambda request: self._answer(link, request, turn, now), is_over
             )
         except ProtocolError as error:
             self._close(link, str(error), turn)

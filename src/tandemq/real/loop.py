@@ -336,7 +336,8 @@ class Loop:
                 return
             if not count:
                 if not earlier:  # else noticed again in the next turn: the node first takes what came before
-                    self._drop(link, self._handshakes.ended(link))
+                    reason = self._handshakes.ended(link)
+                    self._drop(link, link.send_error or reason)
                 return
             if link.is_plain:
                 received.append((link.number, bytes(buffer[:count])))
@@ -376,6 +377,8 @@ class Loop:
         self._put(link, buffers if link.tls is None else link.tls.encrypt(buffers))
 
     def _put(self, link: SocketConnection, buffers: list[Buffer]) -> None:
+        if link.send_error:
+            return
         if link.out or not link.is_open:
             self._keep(link, buffers)
             return
@@ -389,12 +392,17 @@ class Loop:
                 sent = link.sock.sendmsg(buffers[:BUFFERS_PER_SEND])
         except OSError as error:
             if error.errno not in _GONE:
-                self._drop(link, os.strerror(error.errno or 0))
+                self._stop_sending(link, error)
                 return
             sent = 0
         if len(buffers) == 1 and sent == len(buffers[0]):
             return
         self._keep_rest(link, buffers, sent)
+
+    def _stop_sending(self, link: SocketConnection, error: OSError) -> None:
+        """Send nothing more on a connection; it is dropped when the node has taken what the peer had sent before."""
+        self._untaken -= link.stop_sending(os.strerror(error.errno or 0))
+        self._set_mask(link)
 
     def _keep_rest(self, link: SocketConnection, buffers: list[Buffer], sent: int) -> None:
         for position, buffer in enumerate(buffers):
@@ -450,7 +458,7 @@ class Loop:
                 self._untaken -= link.took(sent)
         except OSError as error:
             if error.errno not in _GONE:
-                self._drop(link, os.strerror(error.errno or 0))
+                self._stop_sending(link, error)
                 return
         if not link.out:
             self._events.append(Drained(link.number))

@@ -8,6 +8,7 @@ import pytest
 
 from tandemq.boundary import Closed, Event, LinkKind, Now, Turn
 from tandemq.errors import ConfigError
+from tandemq.real import loop as loop_module
 from tandemq.real.loop import POLLED_MAX, SHARE_BYTES_MIN, TURN_BYTES, Loop
 
 PIECE = bytes(64 * 1024)
@@ -74,9 +75,10 @@ def test_port_that_must_be_new_is_not_taken_from_a_process_that_has_reserved_it(
 class _Leaving:
     """A node that serves one byte of each connection and turn, and leaves the rest."""
 
-    def __init__(self, loop: Loop, expected: int) -> None:
+    def __init__(self, loop: Loop, expected: int, answer: bytes = b"") -> None:
         self.loop = loop
         self.expected = expected
+        self.answer = answer
         self.served: dict[int, bytearray] = {}
         self.left_bytes: list[int] = []
         self.closed_after: dict[int, int] = {}
@@ -90,6 +92,8 @@ class _Leaving:
                 continue
             served.add(link)
             self.served.setdefault(link, bytearray()).extend(data[:1])
+            if self.answer:
+                turn.send(link, self.answer)
             if data[1:]:
                 turn.unread.append((link, data[1:]))
         for event in events:
@@ -116,6 +120,24 @@ def test_bytes_that_a_node_left_come_again_before_newer_ones_and_before_the_end(
     loop.close()
     assert sorted(map(bytes, node.served.values())) == [b"abcdefgh" * 20, b"xyz"]
     assert sorted(node.closed_after.values()) == [3, 160]
+
+
+@pytest.mark.parametrize("answer_bytes", [10, 2 << 20])  # The latter is queued: the kernel does not accept all of it.
+def test_requests_of_a_client_that_closed_are_served_although_responses_to_it_fail(
+    answer_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "SHARE_BYTES_MAX", 100)  # Three receives.
+    loop = Loop()
+    port = loop.listen("127.0.0.1", 0, LinkKind.REMOTING)
+    loop.accept()
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.sendall(b"abcdefghij" * 25)
+    node = _Leaving(loop, expected=1, answer=bytes(answer_bytes))
+    loop.run(node)
+    loop.close()
+    assert list(map(bytes, node.served.values())) == [b"abcdefghij" * 25]
+    assert list(node.closed_after.values()) == [250]
+    assert loop.state()[:2] == (0, 0)
 
 
 def test_connection_with_bytes_that_a_node_left_is_not_read() -> None:

@@ -19,6 +19,7 @@ import selectors
 import socket
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -30,6 +31,7 @@ from isal import igzip
 from tandemq.real.monitoring.metered_node import Answer, MeteredNode, Question, QuestionKind
 from tandemq.real.network.addresses import text_of
 from tandemq.real.network.listening import bind, cannot_listen
+from tandemq.refusals import Refusals
 from tandemq.telemetry.exposition import OPENMETRICS_TYPE, TEXT_TYPE, page
 
 log = logging.getLogger(__name__)
@@ -139,6 +141,7 @@ class MonitoringListener:
         self._connections: dict[int, _Connection] = {}
         self._asked = {QuestionKind.PAGE: _Asked(), QuestionKind.READINESS: _Asked()}
         self._second, self._accepted, self._is_paused = 0, 0, False
+        self._failures = Refusals()
         self._is_closing = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector = selectors.DefaultSelector()
@@ -174,13 +177,14 @@ class MonitoringListener:
     def _run(self) -> None:
         while not self._is_closing:
             for key, _ in self._selector.select(PAUSE_SECONDS if self._is_paused else TICK_SECONDS):
+                connection = self._connections.get(key.fd)
                 if key.fd in self._by_fd:
                     self._accept(self._by_fd[key.fd])
                 elif key.fd == self._wake_read:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._wake_read, 4_096)
-                elif key.fd in self._connections:
-                    self._serve(self._connections[key.fd])
+                elif connection is not None and connection.sock is key.fileobj:
+                    self._attempt(connection, self._serve)
             while self._replies:
                 self._deliver(self._replies.popleft())
             self._expire()
@@ -189,30 +193,55 @@ class MonitoringListener:
                 for sock in self._sockets:
                     self._selector.register(sock, selectors.EVENT_READ)
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _attempt(self, connection: _Connection, step: Callable[[_Connection], None]) -> None:
+        """Take a step of a connection; an error ends that connection only."""
         try:
-            sock, _ = listener.accept()
+            step(connection)
         except OSError:
+            self._drop(connection)
+        except Exception:  # the outermost loop of a connection
+            self._drop(connection)
+            times = self._failures.note("", monotonic_ns() // 1_000_000)
+            if times:
+                log.exception("metrics: connection closed times=%d, an error of ours", times)
+
+    def _accept(self, listener: socket.socket) -> None:
+        if self._is_paused:  # since the accept of the other listener, which was ready at the same time
             return
         second = monotonic_ns() // _SECOND_NS
         self._accepted = self._accepted + 1 if second == self._second else 1
         self._second = second
+        try:
+            sock, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError:  # no descriptor or no memory is left: it would be ready again immediately
+            self._pause()
+            return
         if self._accepted >= ACCEPTS_PER_SECOND:
-            self._is_paused = True
-            for one in self._sockets:
-                self._selector.unregister(one)
+            self._pause()
         if len(self._connections) >= CONNECTIONS_MAX:
             self._drop(next((one for one in self._connections.values() if one.request is None), self._oldest()))
-        sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        self._connections[sock.fileno()] = _Connection(sock, monotonic_ns())
-        self._selector.register(sock, selectors.EVENT_READ)
+        connection = self._connections[sock.fileno()] = _Connection(sock, monotonic_ns())
+        self._attempt(connection, self._admit)
+
+    def _pause(self) -> None:
+        """Accept nothing until the next second."""
+        self._is_paused = True
+        for sock in self._sockets:
+            self._selector.unregister(sock)
+
+    def _admit(self, connection: _Connection) -> None:
+        connection.sock.setblocking(False)
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        self._selector.register(connection.sock, selectors.EVENT_READ)
 
     def _oldest(self) -> _Connection:
         return next(iter(self._connections.values()))
 
     def _drop(self, connection: _Connection) -> None:
-        self._connections.pop(connection.sock.fileno(), None)
+        if self._connections.pop(connection.sock.fileno(), None) is None:
+            return  # dropped already
         connection.request = None
         with contextlib.suppress(KeyError):
             self._selector.unregister(connection.sock)
@@ -225,21 +254,21 @@ class MonitoringListener:
             if now_ns - connection.opened_ns > limit_seconds * _SECOND_NS:
                 self._drop(connection)
             elif connection.request is not None and connection.out is None and self._is_overdue(connection, now_ns):
-                body = b"the event loop does not answer\n"
-                unavailable = HTTPStatus.SERVICE_UNAVAILABLE
-                self._respond(connection, connection.request.respond(unavailable, body, "text/plain"))
+                self._attempt(connection, self._give_up)
 
     def _is_overdue(self, connection: _Connection, now_ns: int) -> bool:
         return now_ns - connection.opened_ns > LOOP_SECONDS * _SECOND_NS
 
+    def _give_up(self, connection: _Connection) -> None:
+        assert connection.request is not None
+        body = b"the event loop does not answer\n"
+        self._respond(connection, connection.request.respond(HTTPStatus.SERVICE_UNAVAILABLE, body, "text/plain"))
+
     def _serve(self, connection: _Connection) -> None:
-        try:
-            if connection.out is not None:
-                self._send(connection)
-            else:
-                self._read(connection)
-        except OSError:
-            self._drop(connection)
+        if connection.out is not None:
+            self._send(connection)
+        else:
+            self._read(connection)
 
     def _read(self, connection: _Connection) -> None:
         data = connection.sock.recv(HEAD_BYTES_MAX)
@@ -301,7 +330,7 @@ class MonitoringListener:
         waiting, asked.waiting = asked.waiting, []
         for connection in waiting:
             if connection.request is not None and connection.out is None:
-                self._answered(connection, answer)
+                self._attempt(connection, lambda one: self._answered(one, answer))
 
     # Responses.
 
@@ -333,10 +362,7 @@ class MonitoringListener:
         with contextlib.suppress(KeyError):
             self._selector.unregister(connection.sock)
         self._selector.register(connection.sock, selectors.EVENT_WRITE)
-        try:
-            self._send(connection)
-        except OSError:
-            self._drop(connection)
+        self._send(connection)
 
     def _send(self, connection: _Connection) -> None:
         assert connection.out is not None

@@ -9,6 +9,7 @@ a large block is copied, so that a request for one record does not keep the bloc
 Source: docs/reference/guarantees.md, "memory".
 """
 
+import contextlib
 import select
 import socket
 from collections import deque
@@ -57,6 +58,8 @@ class SocketConnection:
     """Whether `forget_sent` was called."""
     has_unread: bool = False
     """Whether received bytes wait for the node's next turn."""
+    send_error: str = ""
+    """Why nothing more can be sent; what the peer had sent before is still received."""
     unopened: Opened | None = None
     """Event to report to the node after the TLS handshake."""
 
@@ -93,6 +96,16 @@ class SocketConnection:
             self.out[0] = self.out[0][count:]
             self.first_taken += count
         return before - self.held
+
+    def stop_sending(self, error: str) -> int:
+        """Discard the send queue, and receive only what has arrived; return by how much `held` has shrunk."""
+        self.send_error = error
+        before = self.held
+        self.out.clear()
+        self.out_bytes = self.first_taken = 0
+        with contextlib.suppress(OSError):  # the kernel has closed it already
+            self.sock.shutdown(socket.SHUT_RDWR)
+        return before
 
     def forget_sent(self) -> None:
         """Make the kernel discard unsent bytes when the socket is closed: the peer may never read them."""

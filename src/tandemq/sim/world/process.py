@@ -2,9 +2,9 @@
 
     bytes, events ─► node.turn(received, events, now) ─► sends, closes, connects, jobs
 
-Bytes that arrive within a few milliseconds go into one turn. Jobs run on a worker: they take effect when they begin or
-when they end, at random, and are reported after a delay. A process can be paused (it gets no turn, and all that arrived
-when it resumes), killed, or go down with its machine.
+Bytes that arrive within a few milliseconds go into one turn; the end of a connection follows in a later one. Jobs run
+on a worker: they take effect when they begin or when they end, at random, and are reported after a delay. A process can
+be paused (it gets no turn, and all that arrived when it resumes), killed, or go down with its machine.
 
 A node that asks to be driven again and again without work would be a busy loop in production, and is a violation here;
 so is any exception that leaves a turn.
@@ -17,7 +17,7 @@ from struct import error as StructError
 
 import msgspec
 
-from tandemq.boundary import Event, Job, JobDone, Node, Now, Turn
+from tandemq.boundary import Closed, Event, Job, JobDone, Node, Now, Turn
 from tandemq.errors import StoreError, TandemError
 from tandemq.registry import RegistryRequest
 from tandemq.sim.world.disk import PowerLoss, SimDisk
@@ -188,23 +188,33 @@ class Process:
             self._plan(self.paused_until_us)
             return
         received, self._received = self._received, []
-        events, self._events = self._events, []
+        events = self._take_events({link for link, _ in received})
         self._watch_spinning(bool(received or events))
         turn = self.run_turn(self.node, received, events)
         if turn is None or not self.is_running:
             return
-        self._received[:0] = turn.unread
+        closing = {link for link, _ in turn.closes}
+        self._received[:0] = [(link, data) for link, data in turn.unread if link not in closing]
         self.carry_out(turn)
         if self.after_turn is not None:
             self.after_turn(self)
             if not self.is_running:
                 return
-        if self._received:
+        if self._received or self._events:
             self._plan(now_us + 1_000)
         deadline = self.node.deadline_ms()
         if deadline is not None:
             at_us = -(-self.machine.us_of(deadline) // TICK_US) * TICK_US
             self._plan(max(at_us, now_us + 100))
+
+    def _take_events(self, receiving: set[int]) -> list[Event]:
+        """Return what happened, but keep the ends of connections of which the node receives bytes now."""
+        events, self._events = self._events, []
+        taken: list[Event] = []
+        for event in events:
+            is_kept = isinstance(event, Closed) and event.link in receiving
+            (self._events if is_kept else taken).append(event)
+        return taken
 
     def run_turn(self, node: Node, received: list[tuple[int, bytes]], events: list[Event]) -> Turn | None:
         """Run one turn of the node; any exception is a violation."""

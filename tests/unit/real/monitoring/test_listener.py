@@ -1,11 +1,15 @@
 """The HTTP server of metrics: its answers, and clients that are slow, large or many."""
 
+import errno
 import gzip
 import json
+import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from time import monotonic_ns
+from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
@@ -16,6 +20,7 @@ from tandemq.real.loop import Loop
 from tandemq.real.monitoring import listener
 from tandemq.real.monitoring.listener import CONNECTIONS_MAX, HEAD_BYTES_MAX, MonitoringListener
 from tandemq.real.monitoring.metered_node import MeteredNode
+from tandemq.real.network.listening import bind
 from tests.spec import spec
 from tests.unit.real.monitoring.test_metered_node import Node
 
@@ -178,6 +183,61 @@ def test_slow_clients_are_dropped(start: Callable[..., Server], monkeypatch: pyt
         except ConnectionResetError:
             pass
         assert received.count(b"\ntandemq_size{") < 50_000
+
+
+@spec("O04")
+def test_two_ports_ready_at_once_are_both_served_when_the_rate_of_accepts_is_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener, "ACCEPTS_PER_SECOND", 1)
+    monkeypatch.setattr(listener, "bind", lambda address, port: bind(address, port) + bind(address, port))
+    monitoring = MonitoringListener("127.0.0.1", 0, MeteredNode(Node(1), lambda: None, 1))
+    with closing(monitoring):
+        ports = [sock.getsockname()[1] for sock in monitoring._sockets]
+        clients = [socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) for port in ports]
+        for client in clients:
+            client.sendall(b"GET /other HTTP/1.1\r\n\r\n")
+        monitoring.start()
+        for client in clients:
+            with client:
+                assert answer_of(client)[0] == 404
+
+
+def test_port_pauses_while_no_descriptor_is_left(start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start()
+    seconds: list[int] = []
+    accept = socket.socket.accept
+
+    def exhausted(sock: socket.socket) -> Any:
+        seconds.append(monotonic_ns() // 1_000_000_000)
+        if len(seconds) <= 2:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(sock)
+
+    monkeypatch.setattr(socket.socket, "accept", exhausted)
+    assert server.get("/other")[0] == 404
+    assert len(seconds) == len(set(seconds)) == 3
+
+
+def test_error_of_ours_ends_one_connection_only(
+    start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start()
+
+    def fail(*_: object, **__: object) -> str:
+        raise ValueError("a mistake")
+
+    monkeypatch.setattr(listener, "page", fail)
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):  # the answer of the event loop, then that of a moment ago
+            with server.connect() as sock:
+                sock.sendall(GET)
+                assert is_closed(sock)
+    assert [record.getMessage() for record in caplog.records] == [
+        "metrics: connection closed times=1, an error of ours"
+    ]
+    monkeypatch.undo()
+    assert server.get("/metrics")[0] == 200
 
 
 @spec("O04")
