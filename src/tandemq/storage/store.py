@@ -173,10 +173,7 @@ class Store:
         self.save_marks()
 
     def _drop_recorded(self, topic: str, log_end: int) -> None:
-        """Delete a topic's queues; a start builds all queues from the log until `log_end` is on the device.
-
-        Before, the record of the deletion can be lost.
-        """
+        """Delete a topic's queues. Until `log_end` is on the device the record can be lost, and a start rebuilds all."""
         if self.marks.entries != REBUILDING:
             self.marks.entries = REBUILDING
             self.sync_marks()
@@ -198,6 +195,11 @@ class Store:
         topic = deleted_topic(properties)
         if topic is not None:
             self._drop_recorded(topic, self.log.end + 1)
+
+    def _deleted_in_walk(self, properties: bytes) -> None:
+        topic = deleted_topic(properties)
+        if topic is not None:
+            self._drop_queues(topic)
 
     # Writing.
 
@@ -312,8 +314,7 @@ class Store:
         transaction = record.sys_flag & _TRANSACTION_BITS
         self.last_store_ms = record.store_ms
         if topic == DELETION_TOPIC:
-            if (deleted := deleted_topic(record.properties)) is not None:
-                self._drop_queues(deleted)
+            self._deleted_in_walk(record.properties)
             return
         if topic in self.without_queues:
             return
