@@ -173,7 +173,7 @@ class Store:
         self.save_marks()
 
     def _drop_recorded(self, topic: str, log_end: int) -> None:
-        """Delete a topic's queues. Until `log_end` is on the device the record can be lost, and a start rebuilds all."""
+        """Delete a topic's queues. Until `log_end` is on the device a start rebuilds all: the record can be lost."""
         if self.marks.entries != REBUILDING:
             self.marks.entries = REBUILDING
             self.sync_marks()
