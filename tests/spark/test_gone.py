@@ -182,3 +182,29 @@ def test_topic_that_is_not_selected_any_more_is_loss_and_continues_when_it_is_se
     assert far.stream(subscribe="A").latestOffset(without, limit) == without
     again = far.stream(subscribe="A,B").latestOffset(without, limit)
     assert (again["B"], GONE in again) == ({"a": {"0": 2}}, False)
+
+
+def test_checkpoint_without_a_selected_topic_names_those_that_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = FarCluster({"A": 1, "B": 1}, messages=3, monkeypatch=monkeypatch)
+    start = {"A": {"a": {"0": 3}}}
+    strict = far.stream(subscribe="Aa,Ab")
+    says = r"no queue of the checkpoint exists: .*, or the query selects other topics; no name server knows the topic "
+    with pytest.raises(OffsetGone, match=rf"{says}'Aa' and 1 more \(failOnDataLoss"):
+        strict.latestOffset(start, strict.getDefaultReadLimit())
+    # Another topic exists: there is nothing to name, and nothing to say once the loss is accepted.
+    other = far.stream(subscribe="B")
+    with pytest.raises(OffsetGone, match=r"or the query selects other topics \(failOnDataLoss"):
+        other.latestOffset(start, other.getDefaultReadLimit())
+
+
+def test_unknown_name_beside_topics_of_the_checkpoint_is_no_error_whether_or_not_a_batch_is_repeated(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    far = FarCluster({"A": 1}, messages=3, monkeypatch=monkeypatch)
+    start, end = {"A": {"a": {"0": 1}}}, {"A": {"a": {"0": 2}}}
+    for repeats in (False, True):
+        reader = far.stream(subscribe="A,Typo")
+        if repeats:
+            reader.partitions(start, end)
+        assert reader.latestOffset(end, reader.getDefaultReadLimit())["A"] == {"a": {"0": 3}}
+    assert caplog.messages.count("no name server knows the topic 'Typo': it is read when it exists") == 2

@@ -40,8 +40,8 @@ def find_layout(routes: Routes, options: SourceOptions, *, has_begun: bool = Fal
     """Return the queues that the options select.
 
     Args:
-        has_begun: for a stream that has begun: what the options name and does not exist is left out. It existed before,
-            or is read when it appears.
+        has_begun: for a stream that has begun: topics, brokers and queues that the options name and that do not exist
+            are left out. They are read when they appear; whether they existed before is not known here.
     Raises:
         ConfigError: a topic, broker or queue does not exist; names the existing ones.
         NoRoute: none of the brokers that have a topic, or may have it, is registered.

@@ -26,7 +26,6 @@ from tandemq.spark.runtime.versions import (
     batch_start,
 )
 from tandemq.spark.sources.cluster import resolve
-from tandemq.spark.sources.cluster.absence import unknown_topic
 from tandemq.spark.sources.cluster.backlog import LAG, find_backlog
 from tandemq.spark.sources.cluster.identity import Identity, TopicPart, find_others, find_witnesses
 from tandemq.spark.sources.cluster.layout import MissingQueues, find_layout, poll_layout
@@ -122,8 +121,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         before, identity, gone = read_position(start), Identity.of(start), read_gone(start)
         now = self._poll(before.offsets)
-        if self._identity_s is None:
-            self._check_topics(now, {queue.topic for queue in (*before.offsets, *gone)})
         is_due = self._is_identity_due(before, gone, now)
         others = self._check_identity(before, identity, now) if is_due else set()
         self._reader.check_history(before, now.layout, now.epochs)
@@ -152,17 +149,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         gone |= {queue: offset for queue, offset in before.offsets.items() if queue not in kept}
         return after.to_json() | identity.to_json() | write_gone(gone, offsets)
 
-    def _check_topics(self, now: _ClusterState, read_before: Collection[str]) -> None:
-        """Check that the topics of the options exist or were read before: an unknown name is a mistake at a start.
-
-        Raises:
-            ConfigError: one does not, and was not.
-        """
-        query = self._reader
-        unknown = [topic for topic in now.layout.unknown if topic not in read_before]
-        if unknown:
-            raise query.run(lambda routes: unknown_topic(routes, unknown[0], query.options))
-
     # Identity of topics.
 
     def _is_identity_due(self, before: Position, gone: Collection[MessageQueue], now: _ClusterState) -> bool:
@@ -183,7 +169,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         identity.check_clusters(now.layout)
         if position.offsets and not any(queue in now.ends for queue in position.offsets):
             self._reader.report_loss(
-                "no queue of the checkpoint exists: it is of another cluster, or all its topics were deleted"
+                "no queue of the checkpoint exists: it is of another cluster, or all its topics were deleted, or the "
+                f"query selects other topics{_unknown(now.layout.unknown)}"
             )
         read_from = self._reader.options.read_from
         others = self._reader.run(
@@ -371,6 +358,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         """Serialize for tasks, without the state of the planner."""
         return self.__dict__ | dict.fromkeys(("_latest", "_checked", "_committed", "_target", "_layout", "_epochs"))
+
+
+def _unknown(topics: Sequence[str]) -> str:
+    more = f" and {len(topics) - 1} more" if len(topics) > 1 else ""
+    return f"; no name server knows the topic {topics[0]!r}{more}" if topics else ""
 
 
 def _checked_epochs(
