@@ -1,5 +1,7 @@
 """Streams whose topics, queues or brokers are gone for a while or for ever: loss only if the brokers say so."""
 
+from typing import Any
+
 import pytest
 
 from tandemq.errors import NetworkError, OffsetGone
@@ -90,6 +92,53 @@ def test_topic_gets_fewer_queues_between_plan_and_read(tandemq_broker: LocalClus
         query.read(tasks)
     query.restart(failOnDataLoss="false")
     assert query.drain() == list(read[:5])
+
+
+def advance(far: FarCluster, at: dict[str, Any] | None, triggers: int = 1, **options: Any) -> dict[str, Any]:
+    """Run some triggers of a new run of a stream on A and T; returns its offset."""
+    reader = far.stream(subscribe="A,T", startingOffsets="earliest", **options)
+    at = reader.initialOffset() if at is None else at
+    for _ in range(triggers):
+        at = reader.latestOffset(at, reader.getDefaultReadLimit())
+    return at
+
+
+def deleted(far: FarCluster) -> dict[str, Any]:
+    """Return the offset of a stream that has read T, which was deleted then, and whose loss was accepted."""
+    at = advance(far, None, triggers=3)
+    far.delete("T")
+    at = advance(far, at, failOnDataLoss="false")
+    assert at[GONE] == {"T": {"a": {"0": 5, "1": 5}}}
+    return at
+
+
+@spec("P34")
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_offsets_of_a_topic_that_was_replaced_are_dropped(monkeypatch: pytest.MonkeyPatch, *, is_wanted: bool) -> None:
+    far = FarCluster({"A": 1, "T": 2}, messages=5, monkeypatch=monkeypatch)
+    at = deleted(far)
+    run = far.stream(subscribe="A,T", failOnDataLoss="false")
+    if not is_wanted:
+        run.prepareForTriggerAvailableNow()
+    far.create("T", 5)
+    at = run.latestOffset(at, run.getDefaultReadLimit())
+    # A run that reads what there was when it began leaves the topic to the next one.
+    assert (GONE in at, at.get("T")) == (False, {"a": {"0": 0}} if is_wanted else None)
+    at = advance(far, at, triggers=2, failOnDataLoss="false")
+    assert at["T"] == {"a": {"0": 5}}
+    far.queues["T"] = 2
+    assert advance(far, at)["T"] == {"a": {"0": 5, "1": 0}}
+
+
+@spec("P34")
+def test_offsets_of_a_topic_that_was_replaced_between_two_triggers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = FarCluster({"A": 1, "T": 2}, messages=5, monkeypatch=monkeypatch)
+    at = advance(far, None, triggers=3)
+    far.create("T", 5)
+    at = advance(far, at, triggers=2, failOnDataLoss="false")
+    assert (at["T"], GONE in at) == ({"a": {"0": 5}}, False)
+    far.queues["T"] = 2
+    assert advance(far, at)["T"] == {"a": {"0": 5, "1": 0}}
 
 
 TOPICS = {f"T{number:04}": 2 for number in range(1_500)}

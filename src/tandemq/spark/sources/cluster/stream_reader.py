@@ -123,13 +123,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = self._poll(before.offsets)
         is_due = self._is_identity_due(before, gone, now)
         others = self._check_identity(before, identity, now) if is_due else set()
+        gone = _without(gone, others)
         self._reader.check_history(before, now.layout, now.epochs)
         self._commit_offsets(Position({queue: at for queue, at in before.offsets.items() if queue in now.ends}))
         kept = self._kept(before, now, others)
         ends = self._ends_of(kept, now.ends, others)
         if isinstance(limit, ReadMaxRows):
             ends = limit_rows(kept, ends, limit.max_rows)
-        starts = self._starts_of_new(now, kept, gone, others)
+        starts = self._starts_of_new(now, kept, gone)
         count = sum(max(0, offset - kept[queue]) for queue, offset in ends.items())
         has_news = bool(others) or len(kept) < len(before.offsets)
         if not has_news and self._is_too_little(count):
@@ -142,11 +143,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             offsets |= self._restarted(before, now, others)
         self._note_latest(now, offsets)
         after = Position(offsets, _checked_epochs(before, now.ends, now.epochs))
-        if offsets != before.offsets:
+        if others or offsets != before.offsets:
             self._batch_s = time.monotonic()
             identity = self._identify(before, identity, now, offsets, others, renews=is_due)
         self._checked, self._layout, self._epochs = after, now.layout, now.epochs
-        gone |= {queue: offset for queue, offset in before.offsets.items() if queue not in kept}
+        gone |= _without({queue: at for queue, at in before.offsets.items() if queue not in kept}, others)
         return after.to_json() | identity.to_json() | write_gone(gone, offsets)
 
     # Identity of topics.
@@ -244,20 +245,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now: _ClusterState,
         known: Collection[MessageQueue],
         gone: Mapping[MessageQueue, int],
-        others: Collection[TopicPart],
     ) -> dict[MessageQueue, int]:
         """Return the start of each new queue. It is recorded in the checkpoint before any message of it is read.
 
         Args:
-            gone: offsets of queues that were gone: one that is back continues there.
+            gone: offsets of queues that were gone, without those of replaced topics: one that is back continues there.
         """
         queues = [queue for queue in now.ends if queue not in known and self._is_wanted(queue)]
         back = {
             queue: gone[queue]
             for queue in queues
-            if queue in gone
-            and (queue.topic, queue.broker_name) not in others
-            and (gone[queue] <= now.ends[queue].offset or not now.ends[queue].is_final)
+            if queue in gone and (gone[queue] <= now.ends[queue].offset or not now.ends[queue].is_final)
         }
         new = tuple(queue for queue in queues if queue not in back)
         return back | self._find_starts(now, new)
@@ -358,6 +356,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         """Serialize for tasks, without the state of the planner."""
         return self.__dict__ | dict.fromkeys(("_latest", "_checked", "_committed", "_target", "_layout", "_epochs"))
+
+
+def _without(offsets: Mapping[MessageQueue, int], parts: Collection[TopicPart]) -> dict[MessageQueue, int]:
+    return {queue: at for queue, at in offsets.items() if (queue.topic, queue.broker_name) not in parts}
 
 
 def _unknown(topics: Sequence[str]) -> str:
