@@ -141,6 +141,25 @@ def test_offsets_of_a_topic_that_was_replaced_between_two_triggers_are_dropped(m
     assert advance(far, at)["T"] == {"a": {"0": 5, "1": 0}}
 
 
+@spec("P34")
+@pytest.mark.parametrize("counts", [(5,), (3, 5), (9, 9, 9)])
+def test_topic_whose_loss_was_accepted_is_read_from_its_start_when_it_is_created_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, counts: tuple[int, ...]
+) -> None:
+    far = FarCluster({"A": 1, "T": 2}, messages=5, monkeypatch=monkeypatch)
+    at = deleted(far)
+    far.create("T", *counts)
+    at = advance(far, at)
+    assert (at["T"], GONE in at) == ({"a": {str(queue_id): 0 for queue_id in range(len(counts))}}, False)
+    assert "T on a is not the topic that was read, and was gone: it is read from its start: of queue 0" in caplog.text
+    at = advance(far, at)
+    assert at["T"] == {"a": {str(queue_id): count for queue_id, count in enumerate(counts)}}
+    # Its own loss is not accepted yet.
+    far.create("T", *counts)
+    with pytest.raises(OffsetGone, match="T on a is not the topic that was read: it was deleted and created again"):
+        advance(far, at)
+
+
 TOPICS = {f"T{number:04}": 2 for number in range(1_500)}
 
 

@@ -162,7 +162,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _check_identity(self, position: Position, identity: Identity, now: _ClusterState) -> set[TopicPart]:
-        """Return the topics of broker groups that are not the ones that were read, which are reported as loss.
+        """Return the topics of broker groups that are not the ones that were read. They are reported as loss, except
+        those of which all queues were gone: that loss was accepted.
 
         Raises:
             ConfigError: the position is of another cluster.
@@ -177,11 +178,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         others = self._reader.run(
             lambda _routes: find_others(now.layout, now.ends, now.epochs, identity, position.epochs, read_from)
         )
+        parts = {(queue.topic, queue.broker_name) for queue in position.offsets}
         for one in others:
-            self._reader.report_loss(
-                f"{one.topic} on {one.broker_name} is not the topic that was read: it was deleted and created again, "
-                f"or its log truncated, or the checkpoint is of another cluster: {one.why}"
-            )
+            what = f"{one.topic} on {one.broker_name} is not the topic that was read"
+            if (one.topic, one.broker_name) in parts:
+                self._reader.report_loss(
+                    f"{what}: it was deleted and created again, or its log truncated, or the checkpoint is of another "
+                    f"cluster: {one.why}"
+                )
+            else:
+                log.warning("%s, and was gone: it is read from its start: %s", what, one.why)
         self._identity_s = time.monotonic()
         return {(one.topic, one.broker_name) for one in others}
 
