@@ -24,6 +24,7 @@ from tandemq.run.local_tls import ClusterCertificates
 from tandemq.spark.runtime.client_pool import close_clients
 from tandemq.spark.sources.cluster import reader
 from tandemq.spark.sources.cluster.identity import Identity, OtherTopic, Witness, find_others
+from tandemq.spark.sources.cluster.offsets import Position
 from tandemq.spark.sources.cluster.options import ReadFrom
 from tandemq.spark.sources.cluster.plan import QueueRange
 from tandemq.spark.sources.cluster.reader import PullSettings
@@ -191,8 +192,11 @@ QUEUE = MessageQueue("T", "a", 0)
         ((4, 1_001, 250), 5, None, True, True),
         # A slave that lags.
         ((4, 1_001, 250), 5, None, False, False),
-        (None, 5, None, True, False),
-        (None, 0, None, True, False),
+        (None, 5, None, False, False),
+        # Nothing to compare: a topic that has become shorter may be another one.
+        (None, 20, None, True, False),
+        (None, 5, None, True, True),
+        (None, 0, None, True, True),
     ],
 )
 def test_message_that_was_read_is_compared_with_the_one_at_its_offset(
@@ -201,7 +205,8 @@ def test_message_that_was_read_is_compared_with_the_one_at_its_offset(
     identity = Identity({}, {("T", "a"): Witness(QUEUE, 9, 1_000, 500)})
     layout = QueueLayout((QUEUE,), {"a": {0: "m:1"}})
     epochs = {"a": Epochs(((1, 0), (2, later)) if later is not None else ((1, 0),), is_final)}
-    steps = find_others(layout, {QUEUE: QueueEnd(end, is_final)}, epochs, identity, {"a": 1}, ReadFrom.ANY)
+    position = Position({QUEUE: 10}, {"a": 1})
+    steps = find_others(layout, {QUEUE: QueueEnd(end, is_final)}, epochs, identity, position, {}, ReadFrom.ANY)
     found: list[OtherTopic] = []
     try:
         step: Any = next(steps)

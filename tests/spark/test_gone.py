@@ -160,6 +160,52 @@ def test_topic_whose_loss_was_accepted_is_read_from_its_start_when_it_is_created
         advance(far, at)
 
 
+@spec("P34")
+@pytest.mark.parametrize("counts", [(0, 7), (0, 0), (0, 7, 3)])
+def test_topic_that_is_created_again_with_an_empty_queue_is_read_from_its_start(
+    monkeypatch: pytest.MonkeyPatch, counts: tuple[int, ...]
+) -> None:
+    """The message that was read and could be compared was in the queue that is empty now."""
+    far = FarCluster({"A": 1, "T": 2}, messages=5, monkeypatch=monkeypatch)
+    starts = {"a": {str(queue_id): 0 for queue_id in range(len(counts))}}
+    read = advance(far, None, triggers=3)
+    at = deleted(far)
+    far.create("T", *counts)
+    at = advance(far, at)
+    assert (at["T"], GONE in at) == (starts, False)
+    far.counts[("T", 0)] = 9
+    assert advance(far, at, triggers=2)["T"]["a"]["0"] == 9
+
+    # The same between two triggers is loss.
+    far.counts[("T", 0)] = 0
+    says = "T on a is not the topic that was read: .*: queue 0 ends at 0, but was read up to 5 already, and no message"
+    with pytest.raises(OffsetGone, match=says):
+        advance(far, read)
+    assert advance(far, read, failOnDataLoss="false")["T"] == starts
+
+
+@spec("P34")
+def test_topic_that_is_created_again_with_fewer_queues_is_read_from_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = FarCluster({"A": 1, "T": 2}, messages=5, monkeypatch=monkeypatch)
+    at = deleted(far)
+    # The message that could be compared was in queue 1.
+    at["/witnesses"]["T"]["a"] = [1, 4, 1, 800]
+    far.create("T", 7)
+    assert advance(far, at)["T"] == {"a": {"0": 0}}
+
+
+@spec("P34")
+def test_queue_that_was_truncated_beside_a_message_that_is_still_there_continues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    far = FarCluster({"A": 1, "T": 2}, messages=5, monkeypatch=monkeypatch)
+    at = advance(far, None, triggers=3)
+    far.counts = {("T", 0): 7, ("T", 1): 3}
+    with pytest.raises(OffsetGone, match=r"^T a queue 1 ends at 3, but was read up to 5 already"):
+        advance(far, at)
+    assert advance(far, at, failOnDataLoss="false")["T"] == {"a": {"0": 7, "1": 3}}
+
+
 TOPICS = {f"T{number:04}": 2 for number in range(1_500)}
 
 

@@ -27,7 +27,7 @@ from tandemq.spark.runtime.versions import (
 )
 from tandemq.spark.sources.cluster import resolve
 from tandemq.spark.sources.cluster.backlog import LAG, find_backlog
-from tandemq.spark.sources.cluster.identity import Identity, TopicPart, find_others, find_witnesses
+from tandemq.spark.sources.cluster.identity import Identity, TopicPart, find_others, find_witnesses, part_of
 from tandemq.spark.sources.cluster.layout import MissingQueues, find_layout, poll_layout
 from tandemq.spark.sources.cluster.offsets import Position, read_gone, read_position, write_gone
 from tandemq.spark.sources.cluster.options import SourceOptions
@@ -122,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before, identity, gone = read_position(start), Identity.of(start), read_gone(start)
         now = self._poll(before.offsets)
         is_due = self._is_identity_due(before, gone, now)
-        others = self._check_identity(before, identity, now) if is_due else set()
+        others = self._check_identity(before, gone, identity, now) if is_due else set()
         gone = _without(gone, others)
         self._reader.check_history(before, now.layout, now.epochs)
         self._commit_offsets(Position({queue: at for queue, at in before.offsets.items() if queue in now.ends}))
@@ -161,7 +161,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             queue not in now.ends or now.ends[queue].offset < at for queue, at in before.offsets.items()
         )
 
-    def _check_identity(self, position: Position, identity: Identity, now: _ClusterState) -> set[TopicPart]:
+    def _check_identity(
+        self, position: Position, gone: Mapping[MessageQueue, int], identity: Identity, now: _ClusterState
+    ) -> set[TopicPart]:
         """Return the topics of broker groups that are not the ones that were read. They are reported as loss, except
         those of which all queues were gone: that loss was accepted.
 
@@ -176,9 +178,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         read_from = self._reader.options.read_from
         others = self._reader.run(
-            lambda _routes: find_others(now.layout, now.ends, now.epochs, identity, position.epochs, read_from)
+            lambda _routes: find_others(now.layout, now.ends, now.epochs, identity, position, gone, read_from)
         )
-        parts = {(queue.topic, queue.broker_name) for queue in position.offsets}
+        parts = {part_of(queue) for queue in position.offsets}
         for one in others:
             what = f"{one.topic} on {one.broker_name} is not the topic that was read"
             if (one.topic, one.broker_name) in parts:
@@ -195,9 +197,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, before: Position, now: _ClusterState, others: Collection[TopicPart]
     ) -> dict[MessageQueue, int]:
         """Return the starts of the queues of topics that are not the ones that were read: nothing of them was read."""
-        queues = tuple(
-            queue for queue in before.offsets if (queue.topic, queue.broker_name) in others and queue in now.ends
-        )
+        queues = tuple(queue for queue in before.offsets if part_of(queue) in others and queue in now.ends)
         return self._find_starts(now, queues)
 
     def _identify(
@@ -214,7 +214,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         witnesses = {part: one for part, one in identity.witnesses.items() if part not in others}
         last: dict[TopicPart, MessageQueue] = {}
         for queue, offset in offsets.items():
-            part = queue.topic, queue.broker_name
+            part = part_of(queue)
             if offset > before.offsets.get(queue, offset) and (renews or part not in witnesses):
                 last.setdefault(part, queue)
         read_from = self._reader.options.read_from
@@ -230,7 +230,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the offsets of the queues that are not gone. Those that are gone are reported as loss."""
         kept = dict(before.offsets)
         for queue, why in now.missing.gone.items():
-            if (queue.topic, queue.broker_name) not in others:
+            if part_of(queue) not in others:
                 self._reader.report_loss(f"{queue_name(queue)} {why}")
             del kept[queue]
         return kept
@@ -240,9 +240,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[MessageQueue, int]:
         """Return the end of each queue read so far; one that is away, or of another topic, keeps its offset."""
         return {
-            queue: offset
-            if queue not in ends or (queue.topic, queue.broker_name) in others
-            else self._end_of(queue, offset, ends[queue])
+            queue: offset if queue not in ends or part_of(queue) in others else self._end_of(queue, offset, ends[queue])
             for queue, offset in kept.items()
         }
 
@@ -317,9 +315,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # A batch repeated after a restart.
             now = self._poll(after.offsets)
             layout, epochs = now.layout, now.epochs
-            others = self._check_identity(after, Identity.of(end), now)
+            others = self._check_identity(after, read_gone(end), Identity.of(end), now)
             self._reader.check_history(after, layout, epochs)
-            ranges = [one for one in ranges if (one.queue.topic, one.queue.broker_name) not in others]
+            ranges = [one for one in ranges if part_of(one.queue) not in others]
             gone = dict(now.missing.gone)
         gone |= {
             one.queue: "is gone: its brokers left" for one in ranges if one.queue.broker_name not in layout.members
@@ -365,7 +363,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _without(offsets: Mapping[MessageQueue, int], parts: Collection[TopicPart]) -> dict[MessageQueue, int]:
-    return {queue: at for queue, at in offsets.items() if (queue.topic, queue.broker_name) not in parts}
+    return {queue: at for queue, at in offsets.items() if part_of(queue) not in parts}
 
 
 def _unknown(topics: Sequence[str]) -> str:
