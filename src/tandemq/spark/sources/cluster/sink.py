@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,6 +56,9 @@ from tandemq.spark.sources.schema import HEADERS, HEADERS_TYPE, SYSTEM_PROPERTIE
 
 log = logging.getLogger(__name__)
 RETRY_PAUSE_S = 0.2
+LEVEL, TIME = re.compile(r"[0-9]{1,10}"), re.compile(r"[+-]?[0-9]{1,19}")
+LEVELS_END, TIMES_END = 1 << 31, 1 << 63
+"""Delay levels and times that brokers read."""
 Keyed = tuple[Message, str]
 """A message and its unique key."""
 T = TypeVar("T")
@@ -222,7 +226,7 @@ def make_message(values: Mapping[str, Any], options: SinkOptions, row: int) -> M
     """Return the message of a row.
 
     Args:
-        values: by column of COLUMNS.
+        values: by column of COLUMNS; a property that is NULL counts as absent.
         row: its number in its partition, for messages.
     Raises:
         LocalError: it has no body or topic, a value that no broker accepts, or a header that cannot be a property;
@@ -232,7 +236,8 @@ def make_message(values: Mapping[str, Any], options: SinkOptions, row: int) -> M
     if body is None or not target:
         raise LocalError(f"row {row} of its partition has no {'body' if body is None else 'topic'}")
     given = values.get("properties") or {}
-    properties = decode_properties(given) if isinstance(given, str) else dict(given)
+    texts = decode_properties(given) if isinstance(given, str) else dict(given)
+    properties = {name: value for name, value in texts.items() if value is not None}
     if options.headers:
         properties |= _properties(values.get(HEADERS) or (), row)
     key = values.get("key")
@@ -241,8 +246,11 @@ def make_message(values: Mapping[str, Any], options: SinkOptions, row: int) -> M
     delays = requested_delay(properties)
     level = delays.pop(DELAY, "0")
     try:
-        if not (level.isascii() and level.isdigit()):
+        if not (LEVEL.fullmatch(level) and int(level) < LEVELS_END):
             raise InvalidMessage(f"the property {DELAY} is {level[:64]!r}, no level", hint="it is a number, from 1 on")
+        for name, value in delays.items():
+            if not (TIME.fullmatch(value) and abs(int(value)) < TIMES_END):
+                raise InvalidMessage(f"the property {name} is {value[:64]!r}, no time", hint="it is a whole number")
         return Message(
             target,
             body.encode() if isinstance(body, str) else body,
