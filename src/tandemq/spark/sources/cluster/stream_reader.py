@@ -63,6 +63,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._epochs: dict[str, Epochs] = {}
         self._identity_s: float | None = None
         """When the identity of the topics was checked; None: not since the start."""
+        self._present: Collection[MessageQueue] | None = None
+        """Queues that the last poll found; None: there was none."""
         self._unknown: set[str] = set()
         """Topics that the last poll did not find."""
         self._is_registered = False
@@ -83,6 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = query.run(lambda _routes: resolve.find_ends(layout, options.read_from))
         epochs = query.run(lambda _routes: resolve.find_epochs(layout, options.read_from))
         query.connect_ms = None
+        self._present = ends.keys()
         return _ClusterState(layout, ends, epochs, missing)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
@@ -125,7 +128,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         others = self._check_identity(before, gone, identity, now) if is_due else set()
         gone = _without(gone, others)
         self._reader.check_history(before, now.layout, now.epochs)
-        self._commit_offsets(Position({queue: at for queue, at in before.offsets.items() if queue in now.ends}))
+        self._commit_offsets(before)
         kept = self._kept(before, now, others)
         ends = self._ends_of(kept, now.ends, others)
         if isinstance(limit, ReadMaxRows):
@@ -341,16 +344,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit_offsets(read_position(end))
 
     def _commit_offsets(self, position: Position) -> None:
-        """Commit the query's offsets under the option `commitGroup`. An error does not stop the query."""
-        group = self._reader.options.commit_group
-        before, self._committed = self._committed, position
+        """Commit the query's offsets under the option `commitGroup`, except those of queues that are gone or away. An
+        error does not stop the query."""
+        group, present = self._reader.options.commit_group, self._present
+        offsets = {queue: at for queue, at in position.offsets.items() if present is None or queue in present}
+        before, self._committed = self._committed, Position(offsets)
         done = before.offsets if before is not None else {}
-        changed = {queue: offset for queue, offset in position.offsets.items() if done.get(queue) != offset}
+        changed = {queue: offset for queue, offset in offsets.items() if done.get(queue) != offset}
         if group is None or not changed:
             return
         try:
             if not self._is_registered:
-                self._reader.run(lambda routes: resolve.register_group(routes, group, position))
+                self._reader.run(lambda routes: resolve.register_group(routes, group, Position(offsets)))
                 self._is_registered = True
             self._reader.run(lambda routes: resolve.commit_offsets(routes, group, Position(changed)))
         except TandemError as error:
@@ -359,7 +364,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """Serialize for tasks, without the state of the planner."""
-        return self.__dict__ | dict.fromkeys(("_latest", "_checked", "_committed", "_target", "_layout", "_epochs"))
+        state = "_latest", "_checked", "_committed", "_present", "_target", "_layout", "_epochs"
+        return self.__dict__ | dict.fromkeys(state)
 
 
 def _without(offsets: Mapping[MessageQueue, int], parts: Collection[TopicPart]) -> dict[MessageQueue, int]:
