@@ -76,7 +76,13 @@ def stored_end(files: LogFiles) -> int:
 
 
 def gaps_behind(read: LogFileReader, end: int, stored: int) -> Iterator[Gap]:
-    """Yield what is missing behind the end of a log, given its `stored_end`."""
+    """Yield what is missing at the end of a log: the rest of a last file that was cut off, and what is behind the last
+    record according to the marks. Both may name the same bytes.
+
+    Args:
+        end: as `log_end`.
+        stored: as `stored_end`.
+    """
     files = read.files
     file_end = files.file_end(files.starts[-1])
     if file_end < files.capacity_end and read(end, BLANK_BYTES_MIN) != bytes(BLANK_BYTES_MIN):
