@@ -19,6 +19,7 @@ from tandemq.errors import OffsetGone
 from tandemq.real.disk import RealDisk
 from tandemq.spark.jobs.archive import Archive, ArchiveOptions, position_mark
 from tandemq.spark.jobs.audit import overlap
+from tandemq.spark.jobs.rebuild import RebuildOptions, _start_or_resume
 from tandemq.spark.jobs.scrub import scrub_range
 from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.sources.log.files import open_log
@@ -218,6 +219,20 @@ def test_archive_of_a_log_without_its_end_is_refused_unless_loss_is_allowed(
     with pytest.raises(OffsetGone, match=f"{re.escape(lost)}.*--allow-loss"):
         Archive(options)
     assert Archive(replace(options, fails_on_loss=False)).done.start == 0
+
+
+@pytest.mark.parametrize("harm", [remove, shorten, lambda writer: writer.path(writer.end).unlink()])
+def test_rebuild_that_lost_a_file_between_two_runs_is_refused(
+    writer: LogWriter, tmp_path: Path, harm: Callable[[LogWriter], object]
+) -> None:
+    options = RebuildOptions(store=writer.store, output=tmp_path / "made")
+    assert _start_or_resume(open_log(writer.store), options, options.output) == writer.end
+    end = writer.end
+    writer.write_many(10)
+    assert _start_or_resume(open_log(writer.store), options, options.output) == end
+    harm(writer)
+    with pytest.raises(OffsetGone, match=r"are missing: .*put back the files"):
+        _start_or_resume(open_log(writer.store), options, options.output)
 
 
 def queue_files(writer: LogWriter, per_file: int) -> None:

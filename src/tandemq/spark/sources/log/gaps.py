@@ -45,14 +45,14 @@ def log_bounds(files: LogFiles) -> LogBounds:
 
 
 def gaps_between(files: LogFiles, start: int, end: int) -> Iterator[Gap]:
-    """Yield the gaps in `[start, end)`, one per file, or per series of missing ones."""
+    """Yield the gaps in `[start, end)`, one per file, or per series of missing ones; `end` may be behind the files."""
     at = start
     while (at := files.gap_after(at)) < end:
         first = at - at % files.segment_bytes
         if files.file_end(at) > first:
             following = first + files.segment_bytes
         else:
-            following = next((one for one in files.starts if one > at), files.capacity_end)
+            following = next((one for one in files.starts if one > at), end)
         stop = min(following, end)
         yield Gap(at, stop, describe_gap(files, at, stop))
         at = stop
