@@ -165,6 +165,16 @@ def test_log_that_ends_before_its_marks_is_missing_its_end(writer: LogWriter) ->
     assert gap == (end, writer.end, f"are missing: tandemq.marks has the log up to {writer.end}")
 
 
+def test_log_that_grew_into_another_file_since_its_files_were_listed_misses_nothing(writer: LogWriter) -> None:
+    files, end = open_log(writer.store), writer.end
+    writer.write_many(300)
+    assert writer.path(writer.end) != writer.path(end)
+    file = open_marks(RealDisk(writer.store))
+    write_marks(file, Marks(synced=writer.end, written=writer.end))
+    file.close()
+    assert log_bounds(files) == (3 * SEGMENT_BYTES, [])
+
+
 def lose_end(writer: LogWriter) -> str:
     """Delete the last file of a store that was stopped; returns what is missing."""
     file = open_marks(RealDisk(writer.store))

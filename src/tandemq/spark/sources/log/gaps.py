@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 
 from tandemq.boundary import Disk
 from tandemq.codec.record.entries import BLANK_BYTES_MIN, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.spark.sources.log.files import LogFileReader, LogFiles, StoreFiles, log_end
+from tandemq.spark.sources.log.files import LogFileReader, LogFiles, StoreFiles, log_end, open_log
 from tandemq.storage.checkpoint import read_marks
 
 
@@ -87,6 +87,10 @@ def gaps_behind(read: LogFileReader, end: int, stored: int) -> Iterator[Gap]:
     file_end = files.file_end(files.starts[-1])
     if file_end < files.capacity_end and read(end, BLANK_BYTES_MIN) != bytes(BLANK_BYTES_MIN):
         yield Gap(file_end, files.capacity_end, describe_gap(files, file_end, files.capacity_end))
+    if end < stored:
+        # The broker may have begun another file between the listing of the files and the marks.
+        with LogFileReader(open_log(files.store)) as again:
+            end = max(end, log_end(again))
     if end < stored:
         yield Gap(end, stored, f"are missing: tandemq.marks has the log up to {stored}")
 
