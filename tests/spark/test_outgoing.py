@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructField, StructType
 
 from tandemq.client.producer.encoder import prepare
 from tandemq.codec.record.record import decode_batch
-from tandemq.errors import LocalError
+from tandemq.errors import ConfigError, LocalError
 from tandemq.model.message import SysFlag
 from tandemq.spark.sources.cluster.options import SinkOptions, sink_options
 from tandemq.spark.sources.cluster.outgoing import (
@@ -27,7 +28,7 @@ from tandemq.spark.sources.cluster.outgoing import (
     slices,
     unique_keys,
 )
-from tandemq.spark.sources.cluster.sink import MessageParcel, _rows, make_message, make_parcels
+from tandemq.spark.sources.cluster.sink import MessageParcel, _rows, check_sink_schema, make_message, make_parcels
 
 OPTIONS = sink_options({"nameServer": "127.0.0.1:9876"})
 ONE_TOPIC = sink_options({"nameServer": "127.0.0.1:9876", "topic": "T"})
@@ -248,6 +249,17 @@ def test_property_that_is_null_counts_as_absent(name: str) -> None:
     assert isinstance(parcel, MessageParcel)
     (message,) = (one for one, _ in parcel.messages)
     assert (message.properties, message.is_delayed, message.tags, message.keys) == ({"b": "1"}, False, "", ())
+
+
+def test_map_of_properties_with_other_values_than_texts_is_refused() -> None:
+    body = StructField("body", StringType())
+    for kind in (MapType(StringType(), LongType()), MapType(StringType(), BinaryType())):
+        with pytest.raises(
+            ConfigError, match=rf"column properties is {kind.simpleString()} \(a map must be map<string,s"
+        ):
+            check_sink_schema(StructType([body, StructField("properties", kind)]), ONE_TOPIC)
+    for given in (StringType(), MapType(StringType(), StringType())):
+        check_sink_schema(StructType([body, StructField("properties", given)]), ONE_TOPIC)
 
 
 def test_properties_that_are_malformed_are_read_as_before() -> None:

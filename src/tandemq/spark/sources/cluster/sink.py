@@ -107,12 +107,19 @@ def check_sink_schema(schema: StructType, options: SinkOptions) -> None:
         if name in kinds and not isinstance(kinds[name], allowed):
             names = " or ".join(kind.typeName() for kind in allowed)
             raise ConfigError(f"column {name} is {kinds[name].simpleString()}", hint=f"it must be {names}")
+    properties = kinds.get("properties")
+    if isinstance(properties, MapType) and not _has_texts(properties):
+        raise ConfigError(f"column properties is {properties.simpleString()}", hint="a map must be map<string,string>")
     headers = kinds.get(HEADERS)
     if headers is not None and options.headers and not _are_headers(headers):
         raise ConfigError(
             f"column {HEADERS} is {headers.simpleString()}",
             hint=f"it must be {HEADERS_TYPE.simpleString()}, or give includeHeaders=false",
         )
+
+
+def _has_texts(kind: MapType) -> bool:
+    return isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)
 
 
 def _are_headers(kind: DataType) -> bool:
