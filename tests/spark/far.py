@@ -40,6 +40,10 @@ class FarCluster:
         """`topics`: number of queues; `messages`: in each queue."""
         self.queues = dict(topics)
         self.messages = messages
+        self.counts: dict[tuple[str, int], int] = {}
+        """Messages of single queues, by topic and queue."""
+        self.lives: dict[str, int] = {}
+        """How often a topic was created again: its messages are others than before."""
         self.listed = set(topics)
         """Topics whose route the name server has."""
         self.is_registered = True
@@ -57,6 +61,18 @@ class FarCluster:
         if not {"subscribe", "assign"} & given.keys():
             given.setdefault("subscribePattern", ".*")
         return StreamReader(source_options(given, streaming=True), message_schema())
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic."""
+        del self.queues[topic]
+        self.listed.discard(topic)
+
+    def create(self, topic: str, *messages: int) -> None:
+        """Create a topic again, with a queue for each number of messages."""
+        self.lives[topic] = self.lives.get(topic, 0) + 1
+        self.queues[topic] = len(messages)
+        self.counts |= {(topic, queue_id): count for queue_id, count in enumerate(messages)}
+        self.listed.add(topic)
 
     # As `ClusterClient`.
 
@@ -132,8 +148,8 @@ class FarCluster:
         if code is Code.GET_BROKER_EPOCH_CACHE:
             return _json({"epochList": []})
         if code in (Code.GET_MAX_OFFSET, Code.GET_MIN_OFFSET):
-            high = str(self.messages) if code is Code.GET_MAX_OFFSET else "0"
-            return Command(Answered.SUCCESS, fields={"offset": high})
+            high = self._count(fields["topic"], int(fields["queueId"])) if code is Code.GET_MAX_OFFSET else 0
+            return Command(Answered.SUCCESS, fields={"offset": str(high)})
         if code is Code.UPDATE_CONSUMER_OFFSET:
             return Command(Answered.SUCCESS)
         assert code is Code.PULL_MESSAGE, code
@@ -142,9 +158,13 @@ class FarCluster:
             return Command(Answered.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist")
         if queue_id >= self.queues[topic]:
             return Command(Answered.SYSTEM_ERROR, remark=f"queueId[{queue_id}] is illegal, topic:[{topic}] has fewer")
-        if at >= self.messages:
-            return Command(Answered.PULL_OFFSET_MOVED, fields={"nextBeginOffset": str(self.messages)})
-        return Command(Answered.SUCCESS, body=_record(topic, queue_id, at))
+        count = self._count(topic, queue_id)
+        if at >= count:
+            return Command(Answered.PULL_OFFSET_MOVED, fields={"nextBeginOffset": str(count)})
+        return Command(Answered.SUCCESS, body=_record(topic, queue_id, at, self.lives.get(topic, 0)))
+
+    def _count(self, topic: str, queue_id: int) -> int:
+        return self.counts.get((topic, queue_id), self.messages)
 
 
 class _FarRoutes:
@@ -172,19 +192,19 @@ def _json(value: object) -> Command:
     return Command(Answered.SUCCESS, body=json.dumps(value).encode())
 
 
-def _record(topic: str, queue_id: int, at: int) -> bytes:
+def _record(topic: str, queue_id: int, at: int, life: int) -> bytes:
     return encode_record(
         topic=topic.encode(),
         queue_id=queue_id,
         queue_offset=at,
-        log_offset=at * 200,
+        log_offset=life * 1_000_000 + at * 200,
         body=b"x",
         properties=b"",
         flag=0,
         sys_flag=0,
         born_ms=1,
         born_host=HOST_V4,
-        store_ms=1,
+        store_ms=1 + life,
         store_host=HOST_V4,
         reconsume_times=0,
     )

@@ -2,8 +2,10 @@
 
 import json
 import logging
+import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,11 @@ from tandemq.cli import main
 from tandemq.codec.record.entries import QUEUE_ENTRY
 from tandemq.errors import OffsetGone
 from tandemq.real.disk import RealDisk
+from tandemq.spark.jobs.archive import Archive, ArchiveOptions, position_mark
 from tandemq.spark.jobs.audit import overlap
+from tandemq.spark.jobs.rebuild import RebuildOptions, _start_or_resume
 from tandemq.spark.jobs.scrub import scrub_range
+from tandemq.spark.lake.delta import DeltaLake
 from tandemq.spark.sources.log.files import open_log
 from tandemq.spark.sources.log.gaps import log_bounds
 from tandemq.spark.sources.log.options import read_options
@@ -160,6 +165,86 @@ def test_log_that_ends_before_its_marks_is_missing_its_end(writer: LogWriter) ->
     assert gap == (end, writer.end, f"are missing: tandemq.marks has the log up to {writer.end}")
 
 
+def test_log_that_grew_into_another_file_since_its_files_were_listed_misses_nothing(writer: LogWriter) -> None:
+    files, end = open_log(writer.store), writer.end
+    writer.write_many(300)
+    assert writer.path(writer.end) != writer.path(end)
+    file = open_marks(RealDisk(writer.store))
+    write_marks(file, Marks(synced=writer.end, written=writer.end))
+    file.close()
+    assert log_bounds(files) == (3 * SEGMENT_BYTES, [])
+
+
+def lose_end(writer: LogWriter) -> str:
+    """Delete the last file of a store that was stopped; returns what is missing."""
+    file = open_marks(RealDisk(writer.store))
+    write_marks(file, Marks(synced=writer.end, written=writer.end, clean=True))
+    file.close()
+    writer.path(writer.end).unlink()
+    return f"log offsets [{2 * SEGMENT_BYTES}, {writer.end}) are missing: tandemq.marks has the log up to {writer.end}"
+
+
+def cut_end(writer: LogWriter) -> str:
+    """Cut off the last file; returns what is missing."""
+    with open(writer.path(writer.end), "r+b") as file:
+        file.truncate(30_000)
+    start, end = 2 * SEGMENT_BYTES, 3 * SEGMENT_BYTES
+    return f"log offsets [{start + 30_000}, {end}) are missing: {start:020d} has 30000 of {SEGMENT_BYTES} bytes"
+
+
+@spec("P04")
+@pytest.mark.parametrize("harm", [lose_end, cut_end])
+@pytest.mark.parametrize("available_now", [False, True])
+def test_stream_reports_a_missing_end_and_continues_if_loss_is_allowed(
+    writer: LogWriter, caplog: pytest.LogCaptureFixture, harm: Callable[[LogWriter], str], *, available_now: bool
+) -> None:
+    lost = harm(writer)
+    options = {"path": str(writer.store), "startingOffsets": "earliest"}
+    for allowed in (False, True):
+        more = {"failOnDataLoss": "false"} if allowed else {}
+        reader = LogStreamReader(read_options(options | more, streams=True), message_schema())
+        if available_now:
+            reader.prepareForTriggerAvailableNow()
+        limit = reader.getDefaultReadLimit()
+        start = reader.initialOffset()
+        assert reader.latestOffset(start, limit) == start
+        if not allowed:
+            with pytest.raises(OffsetGone, match=re.escape(lost)):
+                reader.latestOffset(start, limit)
+            continue
+        end = reader.latestOffset(start, limit)
+        assert reader.latestOffset(end, limit) == end
+        there = left_of(writer, log_bounds(open_log(writer.store)).end, writer.end)
+        assert offsets_of(reader, reader.partitions(start, end)) == there
+    assert caplog.text.count(lost) == 1
+
+
+@spec("P04")
+@pytest.mark.parametrize("harm", [lose_end, cut_end])
+def test_archive_of_a_log_without_its_end_is_refused_unless_loss_is_allowed(
+    writer: LogWriter, tmp_path: Path, harm: Callable[[LogWriter], str]
+) -> None:
+    lost = harm(writer)
+    options = ArchiveOptions(store=writer.store, lake=tmp_path / "lake")
+    with pytest.raises(OffsetGone, match=f"{re.escape(lost)}.*--allow-loss"):
+        Archive(options)
+    assert Archive(replace(options, fails_on_loss=False)).done.start == 0
+
+
+@pytest.mark.parametrize("harm", [remove, shorten, lambda writer: writer.path(writer.end).unlink()])
+def test_rebuild_that_lost_a_file_between_two_runs_is_refused(
+    writer: LogWriter, tmp_path: Path, harm: Callable[[LogWriter], object]
+) -> None:
+    options = RebuildOptions(store=writer.store, output=tmp_path / "made")
+    assert _start_or_resume(open_log(writer.store), options, options.output) == writer.end
+    end = writer.end
+    writer.write_many(10)
+    assert _start_or_resume(open_log(writer.store), options, options.output) == end
+    harm(writer)
+    with pytest.raises(OffsetGone, match=r"are missing: .*put back the files"):
+        _start_or_resume(open_log(writer.store), options, options.output)
+
+
 def queue_files(writer: LogWriter, per_file: int) -> None:
     """Write the consume queues of a log."""
     for made in writer.made:
@@ -169,7 +254,7 @@ def queue_files(writer: LogWriter, per_file: int) -> None:
             file.write(QUEUE_ENTRY.pack(made.log_offset, made.size, 0))
 
 
-def test_queue_files_that_retention_would_have_deleted_show_a_missing_start(writer: LogWriter) -> None:
+def test_queue_files_that_retention_would_have_deleted_show_a_missing_start(writer: LogWriter, tmp_path: Path) -> None:
     queue_files(writer, per_file=20)
     writer.path(0).unlink()
     (gap,) = log_bounds(open_log(writer.store)).gaps
@@ -178,6 +263,13 @@ def test_queue_files_that_retention_would_have_deleted_show_a_missing_start(writ
     assert "consumequeue/T0/0/00000000000000000000" in gap.why
     with pytest.raises(OffsetGone, match="retention would have deleted"):
         reader_of(writer).partitions()
+    options = ArchiveOptions(store=writer.store, lake=tmp_path / "lake")
+    with pytest.raises(OffsetGone, match=r"retention would have deleted.*--allow-loss"):
+        Archive(options)
+    assert Archive(replace(options, fails_on_loss=False)).done.start == SEGMENT_BYTES
+    # A lake that has the missing part needs it no more.
+    DeltaLake(tmp_path / "lake").commit([], {position_mark("broker-a"): SEGMENT_BYTES})
+    assert Archive(options).done.start == SEGMENT_BYTES
     for queue in (writer.store / "consumequeue").glob("*/*"):
         for path in sorted(queue.iterdir())[:-1]:
             (last, _, _) = QUEUE_ENTRY.unpack(path.read_bytes()[-20:])

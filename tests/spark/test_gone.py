@@ -1,5 +1,7 @@
 """Streams whose topics, queues or brokers are gone for a while or for ever: loss only if the brokers say so."""
 
+from typing import Any
+
 import pytest
 
 from tandemq.errors import NetworkError, OffsetGone
@@ -92,6 +94,118 @@ def test_topic_gets_fewer_queues_between_plan_and_read(tandemq_broker: LocalClus
     assert query.drain() == list(read[:5])
 
 
+def advance(far: FarCluster, at: dict[str, Any] | None, triggers: int = 1, **options: Any) -> dict[str, Any]:
+    """Run some triggers of a new run of a stream on A and T; returns its offset."""
+    reader = far.stream(subscribe="A,T", startingOffsets="earliest", **options)
+    at = reader.initialOffset() if at is None else at
+    for _ in range(triggers):
+        at = reader.latestOffset(at, reader.getDefaultReadLimit())
+    return at
+
+
+def deleted(far: FarCluster) -> dict[str, Any]:
+    """Return the offset of a stream that has read T, which was deleted then, and whose loss was accepted."""
+    at = advance(far, None, triggers=3)
+    far.delete("T")
+    at = advance(far, at, failOnDataLoss="false")
+    assert at[GONE] == {"T": {"a": {"0": 5, "1": 5}}}
+    return at
+
+
+@spec("P34")
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_offsets_of_a_topic_that_was_replaced_are_dropped(monkeypatch: pytest.MonkeyPatch, *, is_wanted: bool) -> None:
+    far = FarCluster({"A": 1, "T": 2}, messages=5, monkeypatch=monkeypatch)
+    at = deleted(far)
+    run = far.stream(subscribe="A,T", failOnDataLoss="false")
+    if not is_wanted:
+        run.prepareForTriggerAvailableNow()
+    far.create("T", 5)
+    at = run.latestOffset(at, run.getDefaultReadLimit())
+    # A run that reads what there was when it began leaves the topic to the next one.
+    assert (GONE in at, at.get("T")) == (False, {"a": {"0": 0}} if is_wanted else None)
+    at = advance(far, at, triggers=2, failOnDataLoss="false")
+    assert at["T"] == {"a": {"0": 5}}
+    far.queues["T"] = 2
+    assert advance(far, at)["T"] == {"a": {"0": 5, "1": 0}}
+
+
+@spec("P34")
+def test_offsets_of_a_topic_that_was_replaced_between_two_triggers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = FarCluster({"A": 1, "T": 2}, messages=5, monkeypatch=monkeypatch)
+    at = advance(far, None, triggers=3)
+    far.create("T", 5)
+    at = advance(far, at, triggers=2, failOnDataLoss="false")
+    assert (at["T"], GONE in at) == ({"a": {"0": 5}}, False)
+    far.queues["T"] = 2
+    assert advance(far, at)["T"] == {"a": {"0": 5, "1": 0}}
+
+
+@spec("P34")
+@pytest.mark.parametrize("counts", [(5,), (3, 5), (9, 9, 9)])
+def test_topic_whose_loss_was_accepted_is_read_from_its_start_when_it_is_created_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, counts: tuple[int, ...]
+) -> None:
+    far = FarCluster({"A": 1, "T": 2}, messages=5, monkeypatch=monkeypatch)
+    at = deleted(far)
+    far.create("T", *counts)
+    at = advance(far, at)
+    assert (at["T"], GONE in at) == ({"a": {str(queue_id): 0 for queue_id in range(len(counts))}}, False)
+    assert "T on a is not the topic that was read, and was gone: it is read from its start: of queue 0" in caplog.text
+    at = advance(far, at)
+    assert at["T"] == {"a": {str(queue_id): count for queue_id, count in enumerate(counts)}}
+    # Its own loss is not accepted yet.
+    far.create("T", *counts)
+    with pytest.raises(OffsetGone, match="T on a is not the topic that was read: it was deleted and created again"):
+        advance(far, at)
+
+
+@spec("P34")
+@pytest.mark.parametrize("counts", [(0, 7), (0, 0), (0, 7, 3)])
+def test_topic_that_is_created_again_with_an_empty_queue_is_read_from_its_start(
+    monkeypatch: pytest.MonkeyPatch, counts: tuple[int, ...]
+) -> None:
+    """The message that was read and could be compared was in the queue that is empty now."""
+    far = FarCluster({"A": 1, "T": 2}, messages=5, monkeypatch=monkeypatch)
+    starts = {"a": {str(queue_id): 0 for queue_id in range(len(counts))}}
+    read = advance(far, None, triggers=3)
+    at = deleted(far)
+    far.create("T", *counts)
+    at = advance(far, at)
+    assert (at["T"], GONE in at) == (starts, False)
+    far.counts[("T", 0)] = 9
+    assert advance(far, at, triggers=2)["T"]["a"]["0"] == 9
+
+    # The same between two triggers is loss.
+    far.counts[("T", 0)] = 0
+    says = "T on a is not the topic that was read: .*: queue 0 ends at 0, but was read up to 5 already, and no message"
+    with pytest.raises(OffsetGone, match=says):
+        advance(far, read)
+    assert advance(far, read, failOnDataLoss="false")["T"] == starts
+
+
+@spec("P34")
+def test_topic_that_is_created_again_with_fewer_queues_is_read_from_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = FarCluster({"A": 1, "T": 2}, messages=5, monkeypatch=monkeypatch)
+    at = deleted(far)
+    # The message that could be compared was in queue 1.
+    at["/witnesses"]["T"]["a"] = [1, 4, 1, 800]
+    far.create("T", 7)
+    assert advance(far, at)["T"] == {"a": {"0": 0}}
+
+
+@spec("P34")
+def test_queue_that_was_truncated_beside_a_message_that_is_still_there_continues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    far = FarCluster({"A": 1, "T": 2}, messages=5, monkeypatch=monkeypatch)
+    at = advance(far, None, triggers=3)
+    far.counts = {("T", 0): 7, ("T", 1): 3}
+    with pytest.raises(OffsetGone, match=r"^T a queue 1 ends at 3, but was read up to 5 already"):
+        advance(far, at)
+    assert advance(far, at, failOnDataLoss="false")["T"] == {"a": {"0": 7, "1": 3}}
+
+
 TOPICS = {f"T{number:04}": 2 for number in range(1_500)}
 
 
@@ -182,3 +296,29 @@ def test_topic_that_is_not_selected_any_more_is_loss_and_continues_when_it_is_se
     assert far.stream(subscribe="A").latestOffset(without, limit) == without
     again = far.stream(subscribe="A,B").latestOffset(without, limit)
     assert (again["B"], GONE in again) == ({"a": {"0": 2}}, False)
+
+
+def test_checkpoint_without_a_selected_topic_names_those_that_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = FarCluster({"A": 1, "B": 1}, messages=3, monkeypatch=monkeypatch)
+    start = {"A": {"a": {"0": 3}}}
+    strict = far.stream(subscribe="Aa,Ab")
+    says = r"no queue of the checkpoint exists: .*, or the query selects other topics; no name server knows the topic "
+    with pytest.raises(OffsetGone, match=rf"{says}'Aa' and 1 more \(failOnDataLoss"):
+        strict.latestOffset(start, strict.getDefaultReadLimit())
+    # Another topic exists: there is nothing to name, and nothing to say once the loss is accepted.
+    other = far.stream(subscribe="B")
+    with pytest.raises(OffsetGone, match=r"or the query selects other topics \(failOnDataLoss"):
+        other.latestOffset(start, other.getDefaultReadLimit())
+
+
+def test_unknown_name_beside_topics_of_the_checkpoint_is_no_error_whether_or_not_a_batch_is_repeated(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    far = FarCluster({"A": 1}, messages=3, monkeypatch=monkeypatch)
+    start, end = {"A": {"a": {"0": 1}}}, {"A": {"a": {"0": 2}}}
+    for repeats in (False, True):
+        reader = far.stream(subscribe="A,Typo")
+        if repeats:
+            reader.partitions(start, end)
+        assert reader.latestOffset(end, reader.getDefaultReadLimit())["A"] == {"a": {"0": 3}}
+    assert caplog.messages.count("no name server knows the topic 'Typo': it is read when it exists") == 2

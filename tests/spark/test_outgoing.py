@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructField, StructType
 
 from tandemq.client.producer.encoder import prepare
 from tandemq.codec.record.record import decode_batch
-from tandemq.errors import LocalError
+from tandemq.errors import ConfigError, LocalError
 from tandemq.model.message import SysFlag
 from tandemq.spark.sources.cluster.options import SinkOptions, sink_options
 from tandemq.spark.sources.cluster.outgoing import (
@@ -27,7 +28,7 @@ from tandemq.spark.sources.cluster.outgoing import (
     slices,
     unique_keys,
 )
-from tandemq.spark.sources.cluster.sink import MessageParcel, _rows, make_message, make_parcels
+from tandemq.spark.sources.cluster.sink import MessageParcel, _rows, check_sink_schema, make_message, make_parcels
 
 OPTIONS = sink_options({"nameServer": "127.0.0.1:9876"})
 ONE_TOPIC = sink_options({"nameServer": "127.0.0.1:9876", "topic": "T"})
@@ -221,10 +222,44 @@ def test_row_that_asks_for_a_delay_is_sent_alone_with_it(
     assert (found.delay_level, found.properties, found.is_delayed) == (level, kept, is_alone)
 
 
-def test_delay_that_is_no_level_is_an_error_that_names_the_row() -> None:
-    batch = pa.RecordBatch.from_pydict({"body": [b"x"], "properties": ["DELAY\x01soon\x02"]})
-    with pytest.raises(LocalError, match="row 5 of its partition: the property DELAY is 'soon', no level"):
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("DELAY", "soon", "'soon', no level"),
+        ("DELAY", "", "'', no level"),
+        ("DELAY", "-1", "'-1', no level"),
+        ("DELAY", "2147483648", "'2147483648', no level"),
+        ("DELAY", "9" * 5_000, f"'{'9' * 64}', no level"),
+        ("TIMER_DELAY_MS", "soon", "'soon', no time"),
+        ("TIMER_DELIVER_MS", "9" * 19, f"'{'9' * 19}', no time"),
+        ("TIMER_DELAY_SEC", "9" * 5_000, f"'{'9' * 64}', no time"),
+    ],
+)
+def test_delay_that_is_no_level_or_time_is_an_error_that_names_the_row(name: str, value: str, says: str) -> None:
+    batch = pa.RecordBatch.from_pydict({"body": [b"x"], "properties": pa.array([[(name, value)]], MAP)})
+    with pytest.raises(LocalError, match=f"row 5 of its partition: the property {name} is {says}"):
         make_parcels(batch, ONE_TOPIC, unique_keys("q", "", 0, 5, 1), 5)
+
+
+@pytest.mark.parametrize("name", ["DELAY", "TIMER_DELAY_MS", "UNIQ_KEY", "KEYS", "TAGS", "REAL_TOPIC", "a"])
+def test_property_that_is_null_counts_as_absent(name: str) -> None:
+    rows = pa.array([[(name, None), ("b", "1")]], MAP)
+    batch = pa.RecordBatch.from_pydict({"body": [b"x"], "properties": rows})
+    [parcel] = make_parcels(batch, ONE_TOPIC, unique_keys("q", "", 0, 0, 1), 0)
+    assert isinstance(parcel, MessageParcel)
+    (message,) = (one for one, _ in parcel.messages)
+    assert (message.properties, message.is_delayed, message.tags, message.keys) == ({"b": "1"}, False, "", ())
+
+
+def test_map_of_properties_with_other_values_than_texts_is_refused() -> None:
+    body = StructField("body", StringType())
+    for kind in (MapType(StringType(), LongType()), MapType(StringType(), BinaryType())):
+        with pytest.raises(
+            ConfigError, match=rf"column properties is {kind.simpleString()} \(a map must be map<string,s"
+        ):
+            check_sink_schema(StructType([body, StructField("properties", kind)]), ONE_TOPIC)
+    for given in (StringType(), MapType(StringType(), StringType())):
+        check_sink_schema(StructType([body, StructField("properties", given)]), ONE_TOPIC)
 
 
 def test_properties_that_are_malformed_are_read_as_before() -> None:

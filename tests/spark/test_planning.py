@@ -77,3 +77,18 @@ def test_commits_of_a_group_are_sent_together_and_only_of_queues_that_advanced(m
     assert far.rounds - before == 2  # the group is registered first
     reader.commit(end)
     assert far.requests[Code.UPDATE_CONSUMER_OFFSET] == 200
+
+
+def test_commits_of_a_group_leave_out_a_queue_that_is_away_until_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = FarCluster({"A": 1, "B": 1}, messages=3, monkeypatch=monkeypatch)
+    reader = far.stream(subscribe="A,B", failOnDataLoss="false", commitGroup="pipeline")
+    far.listed = {"A"}
+    start = {"A": {"a": {"0": 1}}, "B": {"a": {"0": 2}}}
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert end["B"] == {"a": {"0": 2}}
+    assert far.requests[Code.UPDATE_CONSUMER_OFFSET] == 1
+    reader.commit(end)
+    assert far.requests[Code.UPDATE_CONSUMER_OFFSET] == 2
+    far.listed = {"A", "B"}
+    reader.latestOffset(end, reader.getDefaultReadLimit())
+    assert far.requests[Code.UPDATE_CONSUMER_OFFSET] == 3

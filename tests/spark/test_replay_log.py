@@ -1,6 +1,7 @@
 """Replay of a lake to a log: the same bytes."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -82,19 +83,46 @@ def test_topics_of_the_log_are_restored_unless_the_store_has_a_table(spark: Spar
         ("rmq_sys_wheel_timer", 0),
     ]
 
+    notes: list[dict[str, int]] = [{}]
+
     def restored(*more: tuple[str, int]) -> list[str]:
         rows = [(*place, None) for place in (*places, *more)] + [("Damaged", 5, "wrong checksum"), (None, None, "torn")]
-        return restore_topics(spark.createDataFrame(rows, "topic string, queueId int, verdict string"), tmp_path)
+        frame = spark.createDataFrame(rows, "topic string, queueId int, verdict string")
+        noted = dict(notes[-1])
+        return restore_topics(frame, tmp_path, noted, lambda: notes.append(dict(noted)))
+
+    def table() -> dict[str, Any]:
+        return load_table(RealDisk(tmp_path), "topics.json")
+
+    def put(content: dict[str, Any]) -> None:
+        save_table(RealDisk(tmp_path), "topics.json", content)
 
     assert restored() == ["%RETRY%billing", "Orders"]
-    disk = RealDisk(tmp_path)
-    found = {one.topic_name: one.write_queue_nums for one in parse_topics(load_table(disk, "topics.json"))}
+    found = {one.topic_name: one.write_queue_nums for one in parse_topics(table())}
     assert found == {"%RETRY%billing": 2, "Orders": 3}
-    assert restored(("Payments", 0)) == ["%RETRY%billing", "Orders", "Payments"]
-    table = load_table(disk, "topics.json") | {"dataVersion": DataVersion(1, 1).as_json()}
-    save_table(disk, "topics.json", table)
+    own = table()
+    grown = ["%RETRY%billing", "Orders", "Payments"]
+    assert restored(("Payments", 0)) == grown
+    # A run that died before it wrote the table has noted it.
+    put(own)
+    assert restored(("Payments", 0)) == grown
+    assert restored(("Payments", 0)) == grown
+    own = table()
+    # Tables that a broker, an operator or a tool without versions has changed or made.
+    orders = {"topicName": "Orders", "readQueueNums": 8, "writeQueueNums": 8, "perm": 4}
+    for other in (
+        own | {"dataVersion": DataVersion(1, 1).as_json()},
+        own | {"topicConfigTable": own["topicConfigTable"] | {"Orders": orders}},
+        {"topicConfigTable": {"Orders": orders}},
+        {},
+    ):
+        put(other)
+        assert restored(("Refunds", 0)) == []
+        assert table() == other
+    (tmp_path / "config/topics.json").rename(tmp_path / "config/topics.json.bak")
     assert restored(("Refunds", 0)) == []
-    assert load_table(disk, "topics.json") == table
+    (tmp_path / "config/topics.json.bak").unlink()
+    assert restored(("Refunds", 0)) == ["%RETRY%billing", "Orders", "Refunds"]
 
 
 @spec("P07")

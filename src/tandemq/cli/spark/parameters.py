@@ -105,7 +105,7 @@ def filling_options(what: str, batch: Callable[[Command], Command]) -> Callable[
     """
     follow = click.option("--follow", is_flag=True, help=f"Continue with new {what} until interrupted.")
     allow_loss = click.option(
-        "--allow-loss", is_flag=True, help=f"Continue without {what} that retention has deleted, instead of failing."
+        "--allow-loss", is_flag=True, help=f"Continue without {what} that are missing, instead of failing."
     )
 
     def decorate(command: Command) -> Command:

@@ -115,7 +115,7 @@ def run_together(operations: Sequence[Steps[T]], at_once: int = REQUESTS_AT_ONCE
     The next requests of all of them are sent at once, so that they take as many round trips as one of them.
 
     Args:
-        operations: generators that yield only Invoke, InvokeAll and GetTime; closed after an error.
+        operations: generators that yield only Invoke, InvokeAll and GetTime; all are closed if one fails.
         at_once: maximum number of operations that have begun and not ended.
 
     Raises:
@@ -124,17 +124,23 @@ def run_together(operations: Sequence[Steps[T]], at_once: int = REQUESTS_AT_ONCE
     results: dict[int, T] = {}
     unstarted = deque(enumerate(operations))
     waiting: list[tuple[int, Steps[T], Invoke | InvokeAll]] = []
-    while unstarted or waiting:
-        while unstarted and len(waiting) < at_once:
-            at, steps = unstarted.popleft()
-            yield from _advance(at, steps, partial(next, steps), waiting, results)
-        requests = [one for _, _, step in waiting for one in (step.requests if isinstance(step, InvokeAll) else [step])]
-        answers = iter((yield from ask_all(requests)))
-        before, waiting = waiting, []
-        for at, steps, step in before:
-            outcome: Any = [next(answers) for _ in step.requests] if isinstance(step, InvokeAll) else next(answers)
-            go_on = steps.throw if isinstance(outcome, TandemError) else steps.send
-            yield from _advance(at, steps, partial(go_on, outcome), waiting, results)
+    try:
+        while unstarted or waiting:
+            while unstarted and len(waiting) < at_once:
+                at, steps = unstarted.popleft()
+                yield from _advance(at, steps, partial(next, steps), waiting, results)
+            requests = [
+                one for _, _, step in waiting for one in (step.requests if isinstance(step, InvokeAll) else [step])
+            ]
+            answers = iter((yield from ask_all(requests)))
+            before, waiting = waiting, []
+            for at, steps, step in before:
+                outcome: Any = [next(answers) for _ in step.requests] if isinstance(step, InvokeAll) else next(answers)
+                go_on = steps.throw if isinstance(outcome, TandemError) else steps.send
+                yield from _advance(at, steps, partial(go_on, outcome), waiting, results)
+    finally:
+        for steps in operations:
+            steps.close()
     return [results[at] for at in range(len(operations))]
 
 

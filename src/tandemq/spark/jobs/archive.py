@@ -23,7 +23,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tandemq.errors import ConfigError, LocalError, StoreDamaged
+from tandemq.errors import ConfigError, LocalError, OffsetGone, StoreDamaged
 from tandemq.spark.lake.delta import COLLECTED, VACUUM_HOURS, DataFile, DeltaLake, Lake
 from tandemq.spark.lake.streaming import (
     COMPACT_EVERY,
@@ -36,7 +36,9 @@ from tandemq.spark.lake.streaming import (
 )
 from tandemq.spark.runtime.location import Location, Place, locate
 from tandemq.spark.sources.log.files import LogFileReader, log_end, open_log
+from tandemq.spark.sources.log.gaps import Gap, gaps_before, gaps_behind, stored_end
 from tandemq.spark.sources.log.options import parse_position
+from tandemq.spark.sources.log.ranges import describe_loss
 from tandemq.spark.sources.log.source import source_with_storage
 from tandemq.spark.sources.log.tail import UNKNOWN, first_record, tail_checksum
 
@@ -116,6 +118,7 @@ class Archive:
             progress: called after each commit.
         Raises:
             StoreDamaged: there is no log, or it is not the log that the lake holds.
+            OffsetGone: the end of the log is missing, or its start, which the lake does not have.
             ConfigError: the table has other columns, or was filled by `spark.jobs.collect`.
         """
         checkpoint = None if options.checkpoint is None else checkpoint_place(options.checkpoint)
@@ -139,10 +142,14 @@ class Archive:
         self._progress = progress
         self._care = LakeMaintenance(self._lake, options.compact_every, options.vacuum_hours)
         known = self._lake.mark(self._mark)
+        stored = stored_end(files)
         with LogFileReader(files) as read:
             end = log_end(read)
             if known is not None:
                 self._check_same_log(read, known, end)
+            missing = list(gaps_behind(read, end, stored))
+        for gap in missing if known is not None else (*gaps_before(files), *missing):
+            self._report_missing(gap)
         begin = files.start if known is None else known
         self.done = ArchiveResult(begin, begin, end)
 
@@ -179,6 +186,12 @@ class Archive:
                 "rows and continues after them",
             )
         log.warning("archive: %s; continuing after it", what)
+
+    def _report_missing(self, gap: Gap) -> None:
+        what = f"{self._store}: {describe_loss(*gap)}"
+        if self._options.fails_on_loss:
+            raise OffsetGone(what, hint="--allow-loss continues without them")
+        log.warning("archive: %s; continuing without", what)
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start the streaming query of this run."""

@@ -33,7 +33,7 @@ from tandemq.spark.jobs.tasks import ProgressCallback, RangeJob, no_progress, ru
 from tandemq.spark.runtime.local_paths import local_path
 from tandemq.spark.runtime.location import Place
 from tandemq.spark.sources.log.files import LogFiles, open_log
-from tandemq.spark.sources.log.gaps import log_bounds
+from tandemq.spark.sources.log.gaps import Gap, gaps_between, log_bounds
 from tandemq.spark.sources.log.ranges import RANGE_BYTES, LogRange, describe_loss, split
 from tandemq.storage.consume_queue import ConsumeQueue, QueueFiles
 from tandemq.storage.key_index import KeyIndex
@@ -131,21 +131,26 @@ def _start_or_resume(files: LogFiles, options: RebuildOptions, output: Path) -> 
                 f"{output} contains another unfinished rebuild: {name} was {known.get(name)!r}, is {job[name]!r}",
                 hint="give another directory, or delete this one",
             )
+        _check_whole(files, gaps_between(files, files.start, end))
         return end
     if output.exists() and any(one for one in output.iterdir() if one.name != WORK):
         raise ConfigError(f"{output} is not empty", hint="give a new directory, then move its contents into the store")
     end, gaps = log_bounds(files)
-    for gap in gaps:
-        raise OffsetGone(
-            f"{files.directory}: {describe_loss(*gap)}",
-            hint="queues without their messages would differ from the broker's: put back the files, or a replica's",
-        )
+    _check_whole(files, gaps)
     for name in ("scan", "queues", "parts"):
         (output / WORK / name).mkdir(parents=True, exist_ok=True)
     part = note.with_name("job.part")
     part.write_text(json.dumps(job | {"end": end}), encoding="utf-8")
     part.replace(note)
     return end
+
+
+def _check_whole(files: LogFiles, gaps: Iterable[Gap]) -> None:
+    for gap in gaps:
+        raise OffsetGone(
+            f"{files.directory}: {describe_loss(*gap)}",
+            hint="queues without their messages would differ from the broker's: put back the files, or a replica's",
+        )
 
 
 def _finished_queues(work: Path) -> dict[tuple[str, int], int]:

@@ -4,10 +4,10 @@
     lake ─► rows ─► segments ─► store      every byte of the log, so that a new replica starts with all of it
 
 A segment file gets its name only when it is complete and synced. A progress file in the store records the parameters of
-the replay, and the log offset up to which each segment holds the log: the same command again writes the segments that
-are missing, and those of which the lake has more by now. A replay to a topic records the log offset up to which the
-lake has been sent, by broker group, if it is given a progress file. New rows of a lake have larger log offsets, and log
-offsets survive the compaction of files.
+the replay, the log offset up to which each segment holds the log, and the checksum of the table of topics: the same
+command again writes the segments that are missing, and those of which the lake has more by now. A replay to a topic
+records the log offset up to which the lake has been sent, by broker group, if it is given a progress file. New rows of
+a lake have larger log offsets, and log offsets survive the compaction of files.
 
 Source: docs/guides/pipeline.md, "Replay"; docs/internals/storage.md, "files".
 """
@@ -228,7 +228,8 @@ def _is_excluded(also: Sequence[str], *, is_one_topic: bool) -> Column:
 
 
 class _ProgressFile:
-    """Progress file: parameters of a replay, and the log offset reached by broker group or by segment."""
+    """Progress file: parameters of a replay, and the log offset reached by broker group, or by segment with the
+    checksums of `restore_topics`."""
 
     def __init__(self, path: Path | None, replay: Mapping[str, Any]) -> None:
         """`replay`: parameters of the replay. `path`: None for no file."""
@@ -422,7 +423,7 @@ def replay_to_store(
     done.epochs = list(epochs) if epochs is not None else _epochs_of(rows)
     if done.epochs:
         save_epochs(RealDisk(store), done.epochs)
-    done.topics = restore_topics(rows, store)
+    done.topics = restore_topics(rows, store, ends, lambda: note.write(ends))
     return done
 
 

@@ -6,7 +6,9 @@ that starts alone on the restored log serves the topics in this table, and consu
 Source: docs/guides/pipeline.md, "Replay"; docs/internals/storage.md, "topics.json".
 """
 
+from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -14,25 +16,38 @@ from pyspark.sql import functions as F
 from tandemq.broker.state.topics import FILE, parse_topics
 from tandemq.model.topic import SYSTEM_TOPICS, TopicConfig, topic_name_error
 from tandemq.real.disk import RealDisk
-from tandemq.storage.json_tables import DataVersion, load_table, save_table
+from tandemq.storage.json_tables import DataVersion, encode_table, load_table, write_table
+
+NEXT = f"{FILE}.next"
+"""Name of the checksum of a table that is about to be written, beside that of the one before."""
 
 
-def restore_topics(rows: DataFrame, store: Path) -> list[str]:
+def restore_topics(rows: DataFrame, store: Path, noted: dict[str, int], note: Callable[[], None]) -> list[str]:
     """Write the topics of sound rows into the table of a store, with a queue for each queue id up to the greatest one.
-    A table that a broker or an operator has made is left as it is, which its version shows.
+    A table that a broker or an operator has made or changed is left as it is.
 
+    Args:
+        noted: progress of the replay; it gets the checksum of the table, by which the next run knows its own.
+        note: writes the progress; called before the table is written.
     Returns:
         The names of the topics that are written.
     """
     disk = RealDisk(store)
-    table = load_table(disk, FILE)
-    if table and DataVersion.from_json(table.get("dataVersion")) != DataVersion():
+    data = disk.read(f"config/{FILE}")
+    if data is None:
+        data = disk.read(f"config/{FILE}.bak")
+    before = 0 if data is None else crc32(data)
+    if data is not None and before not in (noted.get(FILE), noted.get(NEXT)):
         return []
     sound = rows.where("verdict IS NULL AND queueId >= 0").groupBy("topic")
     queues = {row["topic"]: row["last"] + 1 for row in sound.agg(F.max("queueId").alias("last")).collect()}
     found = {name: TopicConfig(name, count, count) for name, count in sorted(queues.items()) if _is_restored(name)}
-    known = {one.topic_name: one for one in parse_topics(table)} | found
-    save_table(disk, FILE, {"dataVersion": DataVersion().as_json(), "topicConfigTable": known})
+    known = {one.topic_name: one for one in parse_topics(load_table(disk, FILE))} | found
+    table = encode_table({"dataVersion": DataVersion().as_json(), "topicConfigTable": known})
+    # Whether the run dies before or after the table is written, the next one knows it.
+    noted |= {FILE: before, NEXT: crc32(table)}
+    note()
+    write_table(disk, FILE, table)
     return list(found)
 
 

@@ -94,3 +94,24 @@ def test_error_of_an_operation_can_be_handled_in_it_and_else_ends_all() -> None:
     assert Network().run(run_together([careful(), climb(1, 1)])) == ["a is down", 2]
     with pytest.raises(NotConnected, match="a is down"):
         Network().run(run_together([climb(1, 1), climb(0, 1)]))
+
+
+def test_operations_are_closed_when_one_of_them_fails_or_their_caller_ends() -> None:
+    ended: list[str] = []
+
+    def noted(name: str) -> Steps[int]:
+        try:
+            return (yield from climb(1, 9))
+        finally:
+            ended.append(name)
+
+    operations = [noted("a"), climb(0, 1), noted("b")]
+    with pytest.raises(NotConnected):
+        Network().run(run_together(operations))
+    assert ended == ["a", "b"]
+    ended.clear()
+    operations = [noted("c"), noted("d")]
+    together = run_together(operations)
+    next(together)
+    together.close()
+    assert ended == ["c", "d"]

@@ -28,9 +28,14 @@ ILLEGAL_QUEUE = re.compile(r"queueId\[\d+\] is illegal")
 """Remark of brokers about a queue that a topic does not have; its code depends on their version."""
 
 
-def describe_absence(answer: TandemError | None) -> str | None:
-    """Return why a queue does not exist, by a broker's refusal of a pull, without an article; None if it is another
-    refusal."""
+def agreed_absence(answers: Sequence[TandemError | None]) -> str | None:
+    """Return why a queue does not exist, without an article, if all members asked refuse a pull for that reason; None
+    if it may exist, or nobody was asked."""
+    found = [_absence(answer) for answer in answers]
+    return found[0] if found and None not in found else None
+
+
+def _absence(answer: TandemError | None) -> str | None:
     if not isinstance(answer, RemoteError):
         return None
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:

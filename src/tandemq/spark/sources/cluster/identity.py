@@ -5,19 +5,22 @@
 
 A witness is the last message of a queue that was read: queue id, queue offset, time of storage, log offset. A topic
 that was deleted and created again has another message there, or fewer messages that are all newer; so has the same
-topic of another cluster. Offsets without these keys, of an earlier version or before anything was read, are not
-checked; nothing is concluded from a message that was deleted by retention.
+topic of another cluster. If a queue is shorter than before and the witness cannot be compared, because its queue is
+empty or missing, the topic counts as another one: its longer queues would continue in the middle. Offsets without these
+keys, of an earlier version or before anything was read, are not checked; nothing is concluded from a message that was
+deleted by retention.
 
 Source: docs/guides/pipeline.md, "Offsets".
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tandemq.client.core.operations import Steps
 from tandemq.errors import ConfigError
 from tandemq.model.message import MessageQueue
+from tandemq.spark.sources.cluster.offsets import Position
 from tandemq.spark.sources.cluster.options import ReadFrom
 from tandemq.spark.sources.cluster.resolve import Epochs, FirstMessage, QueueEnd, QueueLayout, find_firsts
 
@@ -105,32 +108,74 @@ def find_others(
     ends: Mapping[MessageQueue, QueueEnd],
     epochs: Mapping[str, Epochs],
     identity: Identity,
-    position_epochs: Mapping[str, int],
+    position: Position,
+    gone: Mapping[MessageQueue, int],
     read_from: ReadFrom,
 ) -> Steps[list[OtherTopic]]:
-    """Return the topics that are not the ones that were read.
+    """Return the topics that are not the ones that were read, and those of which a queue has become shorter while no
+    message shows that they are.
 
-    A log that was truncated and rewritten in a later epoch is another matter (`resolve.find_rewritten`).
+    A log that was truncated and rewritten in a later epoch is another matter (`resolve.find_rewritten`), unless all
+    queues of a topic were gone.
+
+    Args:
+        gone: offsets of queues that were gone, and that continue there if they are back.
     """
     witnesses = {one.queue: one for one in identity.witnesses.values() if one.queue in ends}
     first = ReadFrom.SLAVE if read_from is ReadFrom.SLAVE else ReadFrom.MASTER
     # A queue that ends before its witness is judged by its last message.
     offsets = {queue: min(one.offset, ends[queue].offset - 1) for queue, one in witnesses.items() if ends[queue].offset}
     messages = yield from find_firsts(layout, offsets, first)
-    found: list[OtherTopic] = []
+    found: dict[TopicPart, OtherTopic] = {}
+    known: set[TopicPart] = set()
+    read = {part_of(queue) for queue in position.offsets}
     for queue, message in messages.items():
-        witness, epoch = witnesses[queue], position_epochs.get(queue.broker_name, 0)
+        witness, part = witnesses[queue], part_of(queue)
         if message is None or message.queue_offset != offsets[queue]:
-            continue
-        later = epochs.get(queue.broker_name, Epochs()).start_after(epoch) if epoch else None
-        if later is not None and message.log_offset >= later:
             continue
         is_shorter = message.queue_offset < witness.offset
         if is_shorter and not ends[queue].is_final:
             continue
+        known.add(part)
+        epoch = position.epoch(queue.broker_name)
+        later = epochs.get(queue.broker_name, Epochs()).start_after(epoch) if epoch and part in read else None
+        if later is not None and message.log_offset >= later:
+            continue
         if message.store_ms > witness.store_ms if is_shorter else not witness.is_same(message):
-            found.append(OtherTopic(queue.topic, queue.broker_name, _difference(witness, message)))
-    return found
+            found[part] = OtherTopic(*part, _difference(witness, message))
+    return [*found.values(), *_find_doubtful(ends, identity, position, gone, known)]
+
+
+def _find_doubtful(
+    ends: Mapping[MessageQueue, QueueEnd],
+    identity: Identity,
+    position: Position,
+    gone: Mapping[MessageQueue, int],
+    known: Collection[TopicPart],
+) -> list[OtherTopic]:
+    """Return the topics that have a queue which is shorter than before, if nothing shows which topic it is: all of
+    their queues may be those of another topic, also the ones that are longer than before.
+
+    Args:
+        known: topics whose witness was compared.
+    """
+    read, there = {part_of(queue) for queue in position.offsets}, {part_of(queue) for queue in ends}
+    found: dict[TopicPart, OtherTopic] = {}
+    for queue, at in {**position.offsets, **gone}.items():
+        part, end = part_of(queue), ends.get(queue)
+        if part in found or part in known or part not in there or (part in read and part not in identity.witnesses):
+            continue
+        if end is None and part not in read:
+            found[part] = OtherTopic(*part, f"queue {queue.queue_id} was read up to {at}, and does not exist")
+        elif end is not None and end.is_final and end.offset < at:
+            why = f"queue {queue.queue_id} ends at {end.offset}, but was read up to {at} already"
+            found[part] = OtherTopic(*part, f"{why}, and no message that was read is there to compare")
+    return list(found.values())
+
+
+def part_of(queue: MessageQueue) -> TopicPart:
+    """Return the topic and the broker name of a queue."""
+    return queue.topic, queue.broker_name
 
 
 def _difference(witness: Witness, message: FirstMessage) -> str:

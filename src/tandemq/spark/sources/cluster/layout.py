@@ -14,12 +14,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tandemq.client.admin.cluster import cluster_info, topic_names, topic_routes
-from tandemq.client.core.operations import Invoke, Steps, refusal, run_together
+from tandemq.client.core.operations import Invoke, Steps, ask_all, refusal, run_together
 from tandemq.client.core.routes import MASTER_ID, Routes
 from tandemq.errors import ConfigError, NetworkError
+from tandemq.model.command import Command
 from tandemq.model.message import MessageQueue
 from tandemq.model.topic import SYSTEM_TOPICS
-from tandemq.spark.sources.cluster.absence import check_registered, describe_absence, unknown_topic
+from tandemq.spark.sources.cluster.absence import agreed_absence, check_registered, unknown_topic
 from tandemq.spark.sources.cluster.options import SourceOptions
 from tandemq.spark.sources.cluster.resolve import BEYOND, Members, QueueLayout, pull_request
 
@@ -40,8 +41,8 @@ def find_layout(routes: Routes, options: SourceOptions, *, has_begun: bool = Fal
     """Return the queues that the options select.
 
     Args:
-        has_begun: for a stream that has begun: what the options name and does not exist is left out. It existed before,
-            or is read when it appears.
+        has_begun: for a stream that has begun: topics, brokers and queues that the options name and that do not exist
+            are left out. They are read when they appear; whether they existed before is not known here.
     Raises:
         ConfigError: a topic, broker or queue does not exist; names the existing ones.
         NoRoute: none of the brokers that have a topic, or may have it, is registered.
@@ -142,13 +143,5 @@ def _why_gone(queue: MessageQueue, members: Members) -> Steps[str | None]:
     """Return why a queue is gone, by the answer of its master, or of all slaves if there is no master; None if it may
     exist."""
     addresses = [members[MASTER_ID]] if MASTER_ID in members else list(members.values())
-    why = None
-    for address in addresses:
-        try:
-            answer = yield Invoke(address, pull_request(queue, BEYOND, 1))
-        except NetworkError:
-            return None
-        why = describe_absence(refusal(answer))
-        if why is None:
-            return None
-    return why
+    answers = yield from ask_all([Invoke(address, pull_request(queue, BEYOND, 1)) for address in addresses])
+    return agreed_absence([refusal(one) if isinstance(one, Command) else one for one in answers])

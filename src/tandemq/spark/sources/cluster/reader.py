@@ -30,7 +30,7 @@ from tandemq.errors import NetworkError, OffsetGone, ProtocolError, RemoteError,
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.spark.runtime.client_pool import ClusterClient, Operation
-from tandemq.spark.sources.cluster.absence import describe_absence
+from tandemq.spark.sources.cluster.absence import agreed_absence
 from tandemq.spark.sources.cluster.options import ReadFrom
 from tandemq.spark.sources.cluster.plan import QueueRange
 from tandemq.spark.sources.cluster.resolve import Members, ordered, pull_request
@@ -375,8 +375,7 @@ def _why_gone(reading: _RangeState, master: str) -> str | None:
     if not has_master and (reading.ends_at or reading.deleted_before):
         return None
     asked = [master] if has_master else [*reading.failures]
-    answers = [describe_absence(reading.failures.get(address)) for address in asked]
-    return answers[0] if answers and None not in answers else None
+    return agreed_absence([reading.failures.get(address) for address in asked])
 
 
 def _lost(how: PullSettings, reading: _RangeState, start: int, end: int, why: str) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,6 +56,9 @@ from tandemq.spark.sources.schema import HEADERS, HEADERS_TYPE, SYSTEM_PROPERTIE
 
 log = logging.getLogger(__name__)
 RETRY_PAUSE_S = 0.2
+LEVEL, TIME = re.compile(r"[0-9]{1,10}"), re.compile(r"[+-]?[0-9]{1,19}")
+LEVELS_END, TIMES_END = 1 << 31, 1 << 63
+"""Delay levels and times that brokers read."""
 Keyed = tuple[Message, str]
 """A message and its unique key."""
 T = TypeVar("T")
@@ -103,12 +107,19 @@ def check_sink_schema(schema: StructType, options: SinkOptions) -> None:
         if name in kinds and not isinstance(kinds[name], allowed):
             names = " or ".join(kind.typeName() for kind in allowed)
             raise ConfigError(f"column {name} is {kinds[name].simpleString()}", hint=f"it must be {names}")
+    properties = kinds.get("properties")
+    if isinstance(properties, MapType) and not _has_texts(properties):
+        raise ConfigError(f"column properties is {properties.simpleString()}", hint="a map must be map<string,string>")
     headers = kinds.get(HEADERS)
     if headers is not None and options.headers and not _are_headers(headers):
         raise ConfigError(
             f"column {HEADERS} is {headers.simpleString()}",
             hint=f"it must be {HEADERS_TYPE.simpleString()}, or give includeHeaders=false",
         )
+
+
+def _has_texts(kind: MapType) -> bool:
+    return isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)
 
 
 def _are_headers(kind: DataType) -> bool:
@@ -222,7 +233,7 @@ def make_message(values: Mapping[str, Any], options: SinkOptions, row: int) -> M
     """Return the message of a row.
 
     Args:
-        values: by column of COLUMNS.
+        values: by column of COLUMNS; a property that is NULL counts as absent.
         row: its number in its partition, for messages.
     Raises:
         LocalError: it has no body or topic, a value that no broker accepts, or a header that cannot be a property;
@@ -232,7 +243,8 @@ def make_message(values: Mapping[str, Any], options: SinkOptions, row: int) -> M
     if body is None or not target:
         raise LocalError(f"row {row} of its partition has no {'body' if body is None else 'topic'}")
     given = values.get("properties") or {}
-    properties = decode_properties(given) if isinstance(given, str) else dict(given)
+    texts = decode_properties(given) if isinstance(given, str) else dict(given)
+    properties = {name: value for name, value in texts.items() if value is not None}
     if options.headers:
         properties |= _properties(values.get(HEADERS) or (), row)
     key = values.get("key")
@@ -241,8 +253,11 @@ def make_message(values: Mapping[str, Any], options: SinkOptions, row: int) -> M
     delays = requested_delay(properties)
     level = delays.pop(DELAY, "0")
     try:
-        if not (level.isascii() and level.isdigit()):
+        if not (LEVEL.fullmatch(level) and int(level) < LEVELS_END):
             raise InvalidMessage(f"the property {DELAY} is {level[:64]!r}, no level", hint="it is a number, from 1 on")
+        for name, value in delays.items():
+            if not (TIME.fullmatch(value) and abs(int(value)) < TIMES_END):
+                raise InvalidMessage(f"the property {name} is {value[:64]!r}, no time", hint="it is a whole number")
         return Message(
             target,
             body.encode() if isinstance(body, str) else body,

@@ -26,9 +26,8 @@ from tandemq.spark.runtime.versions import (
     batch_start,
 )
 from tandemq.spark.sources.cluster import resolve
-from tandemq.spark.sources.cluster.absence import unknown_topic
 from tandemq.spark.sources.cluster.backlog import LAG, find_backlog
-from tandemq.spark.sources.cluster.identity import Identity, TopicPart, find_others, find_witnesses
+from tandemq.spark.sources.cluster.identity import Identity, TopicPart, find_others, find_witnesses, part_of
 from tandemq.spark.sources.cluster.layout import MissingQueues, find_layout, poll_layout
 from tandemq.spark.sources.cluster.offsets import Position, read_gone, read_position, write_gone
 from tandemq.spark.sources.cluster.options import SourceOptions
@@ -64,6 +63,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._epochs: dict[str, Epochs] = {}
         self._identity_s: float | None = None
         """When the identity of the topics was checked; None: not since the start."""
+        self._present: Collection[MessageQueue] | None = None
+        """Queues that the last poll found; None: there was none."""
         self._unknown: set[str] = set()
         """Topics that the last poll did not find."""
         self._is_registered = False
@@ -84,6 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = query.run(lambda _routes: resolve.find_ends(layout, options.read_from))
         epochs = query.run(lambda _routes: resolve.find_epochs(layout, options.read_from))
         query.connect_ms = None
+        self._present = ends.keys()
         return _ClusterState(layout, ends, epochs, missing)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
@@ -122,17 +124,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         before, identity, gone = read_position(start), Identity.of(start), read_gone(start)
         now = self._poll(before.offsets)
-        if self._identity_s is None:
-            self._check_topics(now, {queue.topic for queue in (*before.offsets, *gone)})
         is_due = self._is_identity_due(before, gone, now)
-        others = self._check_identity(before, identity, now) if is_due else set()
+        others = self._check_identity(before, gone, identity, now) if is_due else set()
+        gone = _without(gone, others)
         self._reader.check_history(before, now.layout, now.epochs)
-        self._commit_offsets(Position({queue: at for queue, at in before.offsets.items() if queue in now.ends}))
+        self._commit_offsets(before)
         kept = self._kept(before, now, others)
         ends = self._ends_of(kept, now.ends, others)
         if isinstance(limit, ReadMaxRows):
             ends = limit_rows(kept, ends, limit.max_rows)
-        starts = self._starts_of_new(now, kept, gone, others)
+        starts = self._starts_of_new(now, kept, gone)
         count = sum(max(0, offset - kept[queue]) for queue, offset in ends.items())
         has_news = bool(others) or len(kept) < len(before.offsets)
         if not has_news and self._is_too_little(count):
@@ -145,23 +146,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             offsets |= self._restarted(before, now, others)
         self._note_latest(now, offsets)
         after = Position(offsets, _checked_epochs(before, now.ends, now.epochs))
-        if offsets != before.offsets:
+        if others or offsets != before.offsets:
             self._batch_s = time.monotonic()
             identity = self._identify(before, identity, now, offsets, others, renews=is_due)
         self._checked, self._layout, self._epochs = after, now.layout, now.epochs
-        gone |= {queue: offset for queue, offset in before.offsets.items() if queue not in kept}
+        gone |= _without({queue: at for queue, at in before.offsets.items() if queue not in kept}, others)
         return after.to_json() | identity.to_json() | write_gone(gone, offsets)
-
-    def _check_topics(self, now: _ClusterState, read_before: Collection[str]) -> None:
-        """Check that the topics of the options exist or were read before: an unknown name is a mistake at a start.
-
-        Raises:
-            ConfigError: one does not, and was not.
-        """
-        query = self._reader
-        unknown = [topic for topic in now.layout.unknown if topic not in read_before]
-        if unknown:
-            raise query.run(lambda routes: unknown_topic(routes, unknown[0], query.options))
 
     # Identity of topics.
 
@@ -174,8 +164,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             queue not in now.ends or now.ends[queue].offset < at for queue, at in before.offsets.items()
         )
 
-    def _check_identity(self, position: Position, identity: Identity, now: _ClusterState) -> set[TopicPart]:
-        """Return the topics of broker groups that are not the ones that were read, which are reported as loss.
+    def _check_identity(
+        self, position: Position, gone: Mapping[MessageQueue, int], identity: Identity, now: _ClusterState
+    ) -> set[TopicPart]:
+        """Return the topics of broker groups that are not the ones that were read. They are reported as loss, except
+        those of which all queues were gone: that loss was accepted.
 
         Raises:
             ConfigError: the position is of another cluster.
@@ -183,17 +176,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         identity.check_clusters(now.layout)
         if position.offsets and not any(queue in now.ends for queue in position.offsets):
             self._reader.report_loss(
-                "no queue of the checkpoint exists: it is of another cluster, or all its topics were deleted"
+                "no queue of the checkpoint exists: it is of another cluster, or all its topics were deleted, or the "
+                f"query selects other topics{_unknown(now.layout.unknown)}"
             )
         read_from = self._reader.options.read_from
         others = self._reader.run(
-            lambda _routes: find_others(now.layout, now.ends, now.epochs, identity, position.epochs, read_from)
+            lambda _routes: find_others(now.layout, now.ends, now.epochs, identity, position, gone, read_from)
         )
+        parts = {part_of(queue) for queue in position.offsets}
         for one in others:
-            self._reader.report_loss(
-                f"{one.topic} on {one.broker_name} is not the topic that was read: it was deleted and created again, "
-                f"or its log truncated, or the checkpoint is of another cluster: {one.why}"
-            )
+            what = f"{one.topic} on {one.broker_name} is not the topic that was read"
+            if (one.topic, one.broker_name) in parts:
+                self._reader.report_loss(
+                    f"{what}: it was deleted and created again, or its log truncated, or the checkpoint is of another "
+                    f"cluster: {one.why}"
+                )
+            else:
+                log.warning("%s, and was gone: it is read from its start: %s", what, one.why)
         self._identity_s = time.monotonic()
         return {(one.topic, one.broker_name) for one in others}
 
@@ -201,9 +200,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, before: Position, now: _ClusterState, others: Collection[TopicPart]
     ) -> dict[MessageQueue, int]:
         """Return the starts of the queues of topics that are not the ones that were read: nothing of them was read."""
-        queues = tuple(
-            queue for queue in before.offsets if (queue.topic, queue.broker_name) in others and queue in now.ends
-        )
+        queues = tuple(queue for queue in before.offsets if part_of(queue) in others and queue in now.ends)
         return self._find_starts(now, queues)
 
     def _identify(
@@ -220,7 +217,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         witnesses = {part: one for part, one in identity.witnesses.items() if part not in others}
         last: dict[TopicPart, MessageQueue] = {}
         for queue, offset in offsets.items():
-            part = queue.topic, queue.broker_name
+            part = part_of(queue)
             if offset > before.offsets.get(queue, offset) and (renews or part not in witnesses):
                 last.setdefault(part, queue)
         read_from = self._reader.options.read_from
@@ -236,7 +233,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the offsets of the queues that are not gone. Those that are gone are reported as loss."""
         kept = dict(before.offsets)
         for queue, why in now.missing.gone.items():
-            if (queue.topic, queue.broker_name) not in others:
+            if part_of(queue) not in others:
                 self._reader.report_loss(f"{queue_name(queue)} {why}")
             del kept[queue]
         return kept
@@ -246,9 +243,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[MessageQueue, int]:
         """Return the end of each queue read so far; one that is away, or of another topic, keeps its offset."""
         return {
-            queue: offset
-            if queue not in ends or (queue.topic, queue.broker_name) in others
-            else self._end_of(queue, offset, ends[queue])
+            queue: offset if queue not in ends or part_of(queue) in others else self._end_of(queue, offset, ends[queue])
             for queue, offset in kept.items()
         }
 
@@ -257,20 +252,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now: _ClusterState,
         known: Collection[MessageQueue],
         gone: Mapping[MessageQueue, int],
-        others: Collection[TopicPart],
     ) -> dict[MessageQueue, int]:
         """Return the start of each new queue. It is recorded in the checkpoint before any message of it is read.
 
         Args:
-            gone: offsets of queues that were gone: one that is back continues there.
+            gone: offsets of queues that were gone, without those of replaced topics: one that is back continues there.
         """
         queues = [queue for queue in now.ends if queue not in known and self._is_wanted(queue)]
         back = {
             queue: gone[queue]
             for queue in queues
-            if queue in gone
-            and (queue.topic, queue.broker_name) not in others
-            and (gone[queue] <= now.ends[queue].offset or not now.ends[queue].is_final)
+            if queue in gone and (gone[queue] <= now.ends[queue].offset or not now.ends[queue].is_final)
         }
         new = tuple(queue for queue in queues if queue not in back)
         return back | self._find_starts(now, new)
@@ -326,9 +318,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # A batch repeated after a restart.
             now = self._poll(after.offsets)
             layout, epochs = now.layout, now.epochs
-            others = self._check_identity(after, Identity.of(end), now)
+            others = self._check_identity(after, read_gone(end), Identity.of(end), now)
             self._reader.check_history(after, layout, epochs)
-            ranges = [one for one in ranges if (one.queue.topic, one.queue.broker_name) not in others]
+            ranges = [one for one in ranges if part_of(one.queue) not in others]
             gone = dict(now.missing.gone)
         gone |= {
             one.queue: "is gone: its brokers left" for one in ranges if one.queue.broker_name not in layout.members
@@ -352,16 +344,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit_offsets(read_position(end))
 
     def _commit_offsets(self, position: Position) -> None:
-        """Commit the query's offsets under the option `commitGroup`. An error does not stop the query."""
-        group = self._reader.options.commit_group
-        before, self._committed = self._committed, position
+        """Commit the query's offsets under the option `commitGroup`, except those of queues that are gone or away. An
+        error does not stop the query."""
+        group, present = self._reader.options.commit_group, self._present
+        offsets = {queue: at for queue, at in position.offsets.items() if present is None or queue in present}
+        before, self._committed = self._committed, Position(offsets)
         done = before.offsets if before is not None else {}
-        changed = {queue: offset for queue, offset in position.offsets.items() if done.get(queue) != offset}
+        changed = {queue: offset for queue, offset in offsets.items() if done.get(queue) != offset}
         if group is None or not changed:
             return
         try:
             if not self._is_registered:
-                self._reader.run(lambda routes: resolve.register_group(routes, group, position))
+                self._reader.run(lambda routes: resolve.register_group(routes, group, Position(offsets)))
                 self._is_registered = True
             self._reader.run(lambda routes: resolve.commit_offsets(routes, group, Position(changed)))
         except TandemError as error:
@@ -370,7 +364,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """Serialize for tasks, without the state of the planner."""
-        return self.__dict__ | dict.fromkeys(("_latest", "_checked", "_committed", "_target", "_layout", "_epochs"))
+        state = "_latest", "_checked", "_committed", "_present", "_target", "_layout", "_epochs"
+        return self.__dict__ | dict.fromkeys(state)
+
+
+def _without(offsets: Mapping[MessageQueue, int], parts: Collection[TopicPart]) -> dict[MessageQueue, int]:
+    return {queue: at for queue, at in offsets.items() if part_of(queue) not in parts}
+
+
+def _unknown(topics: Sequence[str]) -> str:
+    more = f" and {len(topics) - 1} more" if len(topics) > 1 else ""
+    return f"; no name server knows the topic {topics[0]!r}{more}" if topics else ""
 
 
 def _checked_epochs(

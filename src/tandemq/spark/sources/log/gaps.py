@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 
 from tandemq.boundary import Disk
 from tandemq.codec.record.entries import BLANK_BYTES_MIN, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.spark.sources.log.files import LogFileReader, LogFiles, StoreFiles, log_end
+from tandemq.spark.sources.log.files import LogFileReader, LogFiles, StoreFiles, log_end, open_log
 from tandemq.storage.checkpoint import read_marks
 
 
@@ -45,14 +45,14 @@ def log_bounds(files: LogFiles) -> LogBounds:
 
 
 def gaps_between(files: LogFiles, start: int, end: int) -> Iterator[Gap]:
-    """Yield the gaps in `[start, end)`, one per file, or per series of missing ones."""
+    """Yield the gaps in `[start, end)`, one per file, or per series of missing ones; `end` may be behind the files."""
     at = start
     while (at := files.gap_after(at)) < end:
         first = at - at % files.segment_bytes
         if files.file_end(at) > first:
             following = first + files.segment_bytes
         else:
-            following = next((one for one in files.starts if one > at), files.capacity_end)
+            following = next((one for one in files.starts if one > at), end)
         stop = min(following, end)
         yield Gap(at, stop, describe_gap(files, at, stop))
         at = stop
@@ -76,11 +76,21 @@ def stored_end(files: LogFiles) -> int:
 
 
 def gaps_behind(read: LogFileReader, end: int, stored: int) -> Iterator[Gap]:
-    """Yield what is missing behind the end of a log, given its `stored_end`."""
+    """Yield what is missing at the end of a log: the rest of a last file that was cut off, and what is behind the last
+    record according to the marks. Both may name the same bytes.
+
+    Args:
+        end: as `log_end`.
+        stored: as `stored_end`.
+    """
     files = read.files
     file_end = files.file_end(files.starts[-1])
     if file_end < files.capacity_end and read(end, BLANK_BYTES_MIN) != bytes(BLANK_BYTES_MIN):
         yield Gap(file_end, files.capacity_end, describe_gap(files, file_end, files.capacity_end))
+    if end < stored:
+        # The broker may have begun another file between the listing of the files and the marks.
+        with LogFileReader(open_log(files.store)) as again:
+            end = max(end, log_end(again))
     if end < stored:
         yield Gap(end, stored, f"are missing: tandemq.marks has the log up to {stored}")
 

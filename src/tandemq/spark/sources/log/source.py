@@ -36,7 +36,7 @@ from tandemq.spark.runtime.versions import (
 )
 from tandemq.spark.runtime.worker import freeze_modules
 from tandemq.spark.sources.log.files import LogFileReader, LogFiles, find_record, log_end, open_log
-from tandemq.spark.sources.log.gaps import gaps_before, gaps_behind, gaps_between, stored_end
+from tandemq.spark.sources.log.gaps import Gap, gaps_before, gaps_behind, gaps_between, stored_end
 from tandemq.spark.sources.log.options import (
     EARLIEST,
     LATEST,
@@ -266,6 +266,9 @@ class LogStreamReader(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
         self._end: int | None = None
         self._polled: LogFiles | None = None
         self._tail = b""
+        self._behind: list[Gap] = []
+        """What was missing at the end of the log at the last poll."""
+        self._reported: list[Gap] = []
         self._reported_end: int | None = None
         self._target: int | None = None
         self._is_beginning = False
@@ -275,11 +278,13 @@ class LogStreamReader(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
         if self._end is not None and files == self._polled and time.time() - files.changed_s > SETTLED_S:
             return files, self._end
         self._polled = None if files.location.is_local else files
+        stored = stored_end(files)
         with LogFileReader(files) as read:
             # The cached end is dropped if the log was truncated or rewritten there.
             known = self._end if self._end is not None and _before(read, self._end) == self._tail else None
             self._end = log_end(read, known)
             self._tail = _before(read, self._end)
+            self._behind = list(gaps_behind(read, self._end, stored))
         return files, self._end
 
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802  # Spark's name
@@ -301,11 +306,16 @@ class LogStreamReader(_Query, DataSourceStreamReader, SupportsTriggerAvailableNo
 
         Raises:
             StoreDamaged: the log ends before `start`.
+            OffsetGone: the end of the log is missing.
         """
         if self._is_beginning:
             self._is_beginning = False
             return start
         files, end = self._poll()
+        if self._behind != self._reported:
+            for gap in self._behind:
+                self._lost_range(*gap)
+            self._reported = self._behind
         begin = parse_position(start, files.broker_name).log_offset
         if end < begin and end != self._reported_end:
             self._report_rewritten(f"the log ends at {end}, but was read up to {begin} already")
