@@ -37,7 +37,7 @@ from tandemq.client.aio.user_code import in_threads
 from tandemq.client.consumer.received_message import MessageView, ReceivedMessage
 from tandemq.client.consumer.subscription import Expression
 from tandemq.config.tls import ClientTls
-from tandemq.errors import ClosedError, LocalError
+from tandemq.errors import ClosedError, LocalError, OutcomeUnknown
 from tandemq.model.message import Message, SendResult, StoredMessage
 from tandemq.model.replies import ReplyMessage
 from tandemq.model.transactions import TransactionState
@@ -53,7 +53,7 @@ class LoopThread:
     """An event loop in a daemon thread, for the threads of one process.
 
     Work whose caller does not wait any more, because of an exception from a signal handler for instance, is cancelled.
-    When the loop ends, what still runs is cancelled, and its callers get a ClosedError.
+    When the loop ends, what still runs is cancelled, and its callers get OutcomeUnknown.
     """
 
     def __init__(self, close: Callable[[], _Work] | None = None) -> None:
@@ -118,7 +118,7 @@ class LoopThread:
         try:
             return future.result()
         except CancelledError:
-            raise ClosedError("the client was closed") from None
+            raise _cut_off() from None
         except BaseException:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 future.cancel()
@@ -147,23 +147,30 @@ class LoopThread:
                 loop.close()
                 for future in list(self._futures):
                     if not future.done():
-                        future.set_exception(ClosedError("the client was closed"))
+                        future.set_exception(_cut_off())
 
     def _end_tasks(self) -> None:
         loop = self._loop
         loop.run_until_complete(asyncio.sleep(0))  # begins what was begun last
+        if self._close is not None:
+            with contextlib.suppress(TimeoutError):
+                loop.run_until_complete(asyncio.wait_for(self._close(), END_S))
+        # The client has ended its operations, each with its own error, which their callers get now.
+        for _ in range(2):
+            loop.run_until_complete(asyncio.sleep(0))
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()
         if tasks:
             loop.run_until_complete(asyncio.wait(tasks, timeout=END_S))
-        if self._close is not None:
-            with contextlib.suppress(TimeoutError):
-                loop.run_until_complete(asyncio.wait_for(self._close(), END_S))
         loop.run_until_complete(loop.shutdown_asyncgens())
         # Closed transports report their end, and futures their results.
         for _ in range(2):
             loop.run_until_complete(asyncio.sleep(0))
+
+
+def _cut_off() -> OutcomeUnknown:
+    return OutcomeUnknown("the call was cancelled before it ended", hint="what it had begun may have been carried out")
 
 
 class _Call(Generic[T]):
@@ -491,7 +498,7 @@ def _finish(thread: LoopThread, close: Callable[[], _Work]) -> None:
         return
     try:
         thread.call(close())
-    except ClosedError:
+    except (ClosedError, OutcomeUnknown):  # another thread has closed it
         return
     finally:
         thread.stop()

@@ -363,7 +363,6 @@ class ClientNode:
             yield from wait(consumer.close((yield from current_time())))
         for puller in self._pullers.values():
             yield from wait(puller.close((yield from current_time())))
-        self.requester.close()
         for transactions in self._transactions.values():
             transactions.close()
         yield from self._drain([producer for group, producer in self._producers.items() if group not in self._traces])
@@ -372,12 +371,22 @@ class ClientNode:
         for dispatcher in self._traces.values():
             dispatcher.flush((yield from current_time()))
         yield from self._drain([self._producers[group] for group in self._traces])
-        for producer in self._producers.values():
-            producer.close()
         brokers = [address for address in self.remoting.open_addresses() if address not in self.config.name_servers]
         yield from ask_all([Invoke(address, command) for address in brokers for command in self._unregistrations()])
+        self.end((yield from current_time()))
+
+    def end(self, now: Now, reason: str = "the client was closed") -> None:
+        """Close all connections at once. Each message in flight fails: with OutcomeUnknown if it was sent, else with
+        NotConnected or ClosedError."""
         self._is_closed = True
-        self.remoting.close((yield from current_time()))
+        for transactions in self._transactions.values():
+            transactions.close()
+        for producer in self._producers.values():
+            producer.refuse()
+        self.remoting.close(now, reason)
+        for producer in self._producers.values():
+            producer.close()
+        self.requester.close()
 
     def _drain(self, producers: list[ProducerCore]) -> Steps[None]:
         """Accept no more messages, and wait for those in flight."""

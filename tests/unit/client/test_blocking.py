@@ -16,7 +16,7 @@ import uvloop
 
 from tandemq import ConsumeFrom, Message, MessageQueue, StoredMessage, TransactionProducer, TransactionState
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer, BlockingTransactionProducer, LoopThread
-from tandemq.errors import ClosedError, ConfigError, LocalError
+from tandemq.errors import ClosedError, ConfigError, LocalError, OutcomeUnknown, TandemError
 from tandemq.run.local import LocalCluster
 
 pytestmark = pytest.mark.system
@@ -126,6 +126,51 @@ def test_interrupted_constructor_and_close_leave_no_thread(tandemq_broker: Local
         producer.close()
     assert not client_threads()
     producer.close()
+
+
+def test_send_in_flight_when_close_is_interrupted_has_an_unknown_outcome(
+    tandemq_broker: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = BlockingProducer(tandemq_broker.name_servers, group="p")
+    producer.send(Message("T", b"x"))
+    core = producer._producer._core
+    assert core is not None
+    monkeypatch.setattr(producer._producer._shell, "received", lambda *_: None)
+    errors: list[Exception] = []
+
+    def send() -> None:
+        try:
+            producer.send(Message("T", b"x"))
+        except TandemError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    until(lambda: core.in_flight)
+    with interrupted(lambda: core._is_closed):
+        producer.close()
+    thread.join()
+    [error] = errors
+    assert isinstance(error, OutcomeUnknown) and "the client was closed" in str(error)
+
+
+def test_work_that_is_cut_off_when_the_loop_ends_has_an_unknown_outcome() -> None:
+    thread = LoopThread()
+    started = threading.Event()
+
+    async def work() -> None:
+        started.set()
+        await asyncio.get_running_loop().create_future()
+
+    def stop() -> None:
+        started.wait()
+        thread.stop()
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    with pytest.raises(OutcomeUnknown, match="cancelled before it ended"):
+        thread.call(work())
+    stopper.join()
 
 
 def test_close_ends_the_calls_of_other_threads(tandemq_broker: LocalCluster) -> None:

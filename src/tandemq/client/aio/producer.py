@@ -243,7 +243,7 @@ class Producer:
             choice: see `send`.
 
         Raises:
-            NoReply: no reply came in time; the request may have been carried out.
+            NoReply: no reply came in time, or before the producer was closed; the request may have been carried out.
             OutcomeUnknown, NotConnected, NoRoute, RemoteError: the request could not be sent, see `send`.
             LocalError, RecordTooLarge: the message or the time is invalid; nothing was sent.
         """
@@ -251,6 +251,7 @@ class Producer:
             raise LocalError(f"timeout_s is {timeout_s}; it must be above 0, and at most {REQUEST_TIMEOUT_S_MAX:.0f}")
         shell, core = self._running()
         await shell.writable()
+        shell.check_open()
         requester = shell.node.requester
         timeout_ms, select = math.ceil(timeout_s * 1000), selector(**choice)
         [ticket] = self.traced(

@@ -143,6 +143,7 @@ class PushConsumer:
         if shell.node.routes.get(topic) is None:
             with contextlib.suppress(NoRoute, NetworkError, ProtocolError):
                 await shell.done(shell.node.routes.fetch(topic, shell.now))
+            shell.check_open()
 
     async def subscribe(self, topic: str, expression: Expression = "*") -> None:
         """Subscribe to another topic, or to other messages of a topic.

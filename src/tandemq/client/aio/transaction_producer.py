@@ -12,6 +12,7 @@ Brokers ask for the outcome of a transaction whose end they did not get, after a
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
@@ -24,7 +25,7 @@ from tandemq.client.aio.transport import Shell
 from tandemq.client.aio.user_code import check_async
 from tandemq.client.producer.transactions import TransactionCheck, TransactionCore, TransactionTicket
 from tandemq.config.tls import ClientTls
-from tandemq.errors import ClosedError, ConfigError, LocalError, TandemError
+from tandemq.errors import ClosedError, ConfigError, LocalError, OutcomeUnknown, TandemError
 from tandemq.model.message import Message, SendResult, StoredMessage
 from tandemq.model.topic import AUTO_CREATE_TOPIC
 from tandemq.model.transactions import TransactionState
@@ -143,7 +144,8 @@ class Transaction:
         shell, core = self._producer.running()
         ended = core.end(ticket, state, shell.now, retry_ms=retry_ms)
         self.state = state
-        self.is_confirmed = await shell.done(ended)
+        with contextlib.suppress(OutcomeUnknown):  # the client was closed meanwhile
+            self.is_confirmed = await shell.done(ended)
         if not self.is_confirmed:
             log.warning("transaction end not confirmed unique_key=%s state=%s", ticket.unique_key, state.name)
 

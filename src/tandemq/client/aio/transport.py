@@ -30,7 +30,7 @@ from tandemq.client.core.routes import WHERE
 from tandemq.client.core.settings import ClientConfig, split_addresses
 from tandemq.client.node import ClientNode
 from tandemq.config.tls import ClientTls
-from tandemq.errors import ClosedError, LocalError, NetworkError, NoRoute, NotConnected
+from tandemq.errors import ClosedError, LocalError, NetworkError, NoRoute, NotConnected, OutcomeUnknown
 from tandemq.real.network.addresses import own_ip
 from tandemq.real.network.client_tls import ClientContext, explain
 
@@ -200,6 +200,8 @@ class Shell:
         future: asyncio.Future[None] = self._loop.create_future()
         self._waiting.add(future)
         ticket.then(partial(self._on_settled, future))
+        if self._is_closed:
+            self._release("the client is closed")
         return future
 
     def _on_settled(self, future: asyncio.Future[None], _ticket: object) -> None:
@@ -237,6 +239,7 @@ class Shell:
                 servers = ";".join(self.node.config.name_servers)
                 raise NotConnected(f"no name server responds within {timeout_ms} ms: {servers}", hint=WHERE) from None
             except NetworkError:
+                self.check_open()
                 if self.now.mono_ms + START_PAUSE_MS >= started + timeout_ms:
                     raise
                 await asyncio.sleep(START_PAUSE_MS / 1000)
@@ -257,7 +260,7 @@ class Shell:
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called."""
+        """Whether the client is closed: by `close`, or by itself because it failed."""
         return self._is_closed
 
     @property
@@ -292,7 +295,8 @@ class Shell:
 
         Waits for operations in flight, within their timeouts; for `CLOSE_AFTER_ERROR_S` at most if the last operation
         failed with a NetworkError, nothing is connected, or the caller closes because of an error. Other calls of
-        `close` wait for the first one. A cancelled one closes the connections at once.
+        `close` wait for the first one. A cancelled one closes the connections at once. Operations without a response
+        then end with OutcomeUnknown.
 
         Raises:
             LocalError: the client belongs to another event loop.
@@ -306,7 +310,7 @@ class Shell:
             try:
                 await self._close(after_error=after_error)
             except asyncio.CancelledError:
-                self._abort(ClosedError("the client was closed"))
+                self.abort()
                 raise
 
     async def _close(self, *, after_error: bool) -> None:
@@ -316,6 +320,8 @@ class Shell:
                 await self.done(self.node.close(self.now))
         except TimeoutError:
             log.info("closed without the responses in flight")
+        except NetworkError as error:
+            log.info("closed: %s", error)
         self._drive()
         self._is_closed = True
         if self._timer is not None:
@@ -326,7 +332,7 @@ class Shell:
         for link in list(self._links.values()):
             if link.transport is not None:
                 link.transport.close()
-        self._release(ClosedError("the client was closed"))
+        self._end_operations("the client was closed")
         # Transports close in the next turn of the event loop; those with TLS when the server confirms.
         await asyncio.sleep(0)
         if self._tls is not None and self._links:
@@ -359,13 +365,13 @@ class Shell:
         except Exception as error:  # a bug: the state may be inconsistent, and no caller must wait for ever
             log.exception("the client failed and is closed")
             self.failure = ClosedError(f"the client failed: {error!r}")
-            self._abort(self.failure)
+            self.abort(str(self.failure))
             self.on_failed()
             return
         self._arm()
 
-    def _abort(self, error: ClosedError) -> None:
-        """Close all connections at once; operations in flight fail with `error`."""
+    def abort(self, reason: str = "the client was closed") -> None:
+        """Close all connections at once; operations in flight fail."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -374,14 +380,22 @@ class Shell:
         for link in list(self._links.values()):
             if link.transport is not None:
                 link.transport.abort()
-        self._release(error)
+        self._end_operations(reason)
 
-    def _release(self, error: ClosedError) -> None:
-        """End all waits of callers."""
+    def _end_operations(self, reason: str) -> None:
+        """Have the node fail what is in flight, and end all waits of callers."""
+        try:
+            self.node.end(self.now, reason)
+        except Exception:  # a bug, see `_drive`
+            log.exception("the client failed while it was closed")
+        self._release(reason)
+        self._free_writers()
+
+    def _release(self, reason: str) -> None:
+        """End the waits for operations that have not ended: some of their requests may have been carried out."""
         for future in list(self._waiting):
             if not future.done():
-                future.set_exception(error)
-        self._free_writers()
+                future.set_exception(OutcomeUnknown(reason, hint="the operation may have been carried out"))
 
     def _arm(self) -> None:
         deadline_ms = self.node.deadline_ms()

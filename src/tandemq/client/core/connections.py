@@ -426,10 +426,10 @@ class RemotingClient:
             if peer.state is _PeerState.OPEN and peer.waiting and now.mono_ms - peer.read_ms >= silence_ms
         ]
 
-    def close(self, now: Now) -> None:
+    def close(self, now: Now, reason: str = "the client was closed") -> None:
         """Close all connections; the requests that wait fail."""
         for peer in list(self._by_link.values()):
-            self._drop(peer, "the client was closed", now)
+            self._drop(peer, reason, now)
             peer.wanted_ms = -DOWN_FORGOTTEN_MS
 
 

@@ -227,10 +227,14 @@ class ProducerCore:
         self._is_closed = True
 
     def close(self) -> None:
-        """Accept no more messages; those that wait for a route fail."""
+        """Accept no more messages; those that wait for a route, or for another attempt, fail."""
         self.refuse()
+        closed = ClosedError("the producer was closed, nothing was sent")
         for topic in list(self._parked):
-            self._fail_parked(topic, ClosedError("the producer was closed"))
+            self._fail_parked(topic, closed)
+        waiting, self._waiting = self._waiting, []
+        for sending in waiting:
+            self._finish(sending, sending.unknown or sending.error or closed)
 
     def address_up(self, address: str) -> None:
         """Forget the failures of a broker that is reachable or active again."""

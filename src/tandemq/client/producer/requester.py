@@ -207,9 +207,12 @@ class Requester:
         self._fail(ticket, NoReply(f"no reply came within {timeout_ms} ms; the request {where}"))
 
     def close(self) -> None:
-        """Fail all requests that wait."""
+        """Fail all requests that wait, after the producers were closed: each is stored, or was not sent."""
         for ticket in list(self._waiting.values()):
-            self._fail(ticket, ClosedError("the producer was closed"))
+            if ticket.sent is not None:
+                self._fail(ticket, NoReply("the producer was closed before a reply came; the request is stored"))
+            else:
+                self._fail(ticket, ClosedError("the producer was closed, nothing was sent"))
 
 
 def _read_reply(command: Command, properties: dict[str, str]) -> ReplyMessage:

@@ -16,8 +16,8 @@ from tandemq.client.aio.push_consumer import PushConsumer
 from tandemq.client.blocking import BlockingConsumer
 from tandemq.client.consumer import rebalance
 from tandemq.client.node import ClientNode
-from tandemq.errors import ClosedError, ConfigError, NetworkError, RemoteError
-from tandemq.model.message import Message, SendStatus
+from tandemq.errors import ClosedError, ConfigError, NetworkError, OutcomeUnknown, RemoteError
+from tandemq.model.message import Message, SendResult, SendStatus
 from tandemq.run.local import LocalCluster
 
 
@@ -139,6 +139,36 @@ async def test_client_ends_at_once_when_the_body_fails_while_sends_are_in_flight
             raise KeyError("the user's")
 
 
+async def test_message_in_flight_when_a_client_is_closed_has_an_unknown_outcome(
+    tandemq_broker: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "CLOSE_AFTER_ERROR_S", 0.01)
+
+    async def sent_without_response(producer: Producer) -> asyncio.Task[SendResult]:
+        await producer.send(Message("T", b"x"))
+        monkeypatch.setattr(producer._shell, "received", lambda *_: None)
+        sending = asyncio.create_task(producer.send(Message("T", b"x")))
+        await asyncio.sleep(0)
+        return sending
+
+    in_flight: list[asyncio.Task[SendResult]] = []
+    with pytest.raises(KeyError):
+        async with Producer(tandemq_broker.name_servers, group="g") as producer:
+            in_flight.append(await sent_without_response(producer))
+            raise KeyError("the user's")
+    producer = Producer(tandemq_broker.name_servers, group="g")
+    await producer.start()
+    in_flight.append(await sent_without_response(producer))
+    closing = asyncio.create_task(producer.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    for sending in in_flight:
+        with pytest.raises(OutcomeUnknown, match="may have been carried out"):
+            await sending
+    with pytest.raises(ClosedError):
+        await producer.send(Message("T", b"x"))
+
+
 async def test_internal_error_fails_waiting_operations(
     tandemq_broker: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,8 +179,10 @@ async def test_internal_error_fails_waiting_operations(
             raise RuntimeError("a mistake")
 
         monkeypatch.setattr(ClientNode, "turn", broken)
-        with pytest.raises(ClosedError, match="the client failed: RuntimeError"):
+        with pytest.raises(OutcomeUnknown, match="the client failed: RuntimeError"):
             await producer.send(Message("T", b"y"))
+        with pytest.raises(ClosedError, match="the client failed: RuntimeError"):
+            await producer.send(Message("T", b"z"))
 
 
 async def test_next_address_of_a_host_is_tried_while_one_does_not_respond(

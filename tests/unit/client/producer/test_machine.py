@@ -4,7 +4,7 @@ import pytest
 
 from tandemq.client.core.settings import ProducerOptions
 from tandemq.client.producer.machine import ProducerCore, by_hash
-from tandemq.errors import LocalError, NoRoute, NotConnected, OutcomeUnknown, RemoteError
+from tandemq.errors import ClosedError, LocalError, NoRoute, NotConnected, OutcomeUnknown, RemoteError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import Message, SendStatus, decode_properties
@@ -319,6 +319,42 @@ def test_closed_producer_refuses_messages() -> None:
     producer.close()
     with pytest.raises(LocalError):
         producer.send(Message("T", b"x"), world.now)
+
+
+def test_client_that_ends_fails_each_message_by_whether_it_was_sent() -> None:
+    world = two_brokers()
+    producer = producer_in(world, timeout_ms=1_000, retry_ms=600_000)
+    first = producer.send(Message("T", b"x"), world.now)
+    world.until(lambda: first.done)
+    for name in "ab":
+        world.groups[name].members[0].health = Health.SILENT
+    between_attempts = producer.send(Message("T", b"x"), world.now)
+    world.run(5_000)
+    sent = producer.send(Message("T", b"x"), world.now)
+    world.run(100)
+    assert not (between_attempts.done or sent.done)
+    world.node.end(world.now)
+    for ticket in (between_attempts, sent):
+        with pytest.raises(OutcomeUnknown, match="may have been carried out"):
+            ticket.result()
+    assert producer.in_flight == 0
+
+
+def test_client_that_ends_fails_messages_that_were_not_sent_as_such() -> None:
+    world = two_brokers()
+    producer = producer_in(world)
+    parked = producer.send(Message("T", b"x"), world.now)
+    world.node.end(world.now)
+    with pytest.raises(ClosedError, match="nothing was sent"):
+        parked.result()
+    world = two_brokers()
+    producer = producer_in(world)
+    route = world.node.routes.fetch("T", world.now)
+    world.until(lambda: route.done)
+    connecting = producer.send(Message("T", b"x"), world.now)
+    world.node.end(world.now)
+    with pytest.raises(NotConnected):
+        connecting.result()
 
 
 def test_invalid_response_to_a_send_is_an_unknown_outcome() -> None:

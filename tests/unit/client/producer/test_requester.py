@@ -202,12 +202,18 @@ def test_waiting_requests_and_timeouts_are_limited(case: Case, monkeypatch: pyte
     assert not case.ask().done
 
 
-def test_closing_fails_the_requests_that_wait(case: Case) -> None:
+def test_closing_fails_the_requests_that_wait_by_whether_they_are_stored(case: Case) -> None:
     ticket = case.ask()
     case.await_sent()
+    not_sent = case.world.node.requester.request(
+        case.producer, Message("Other", b"ping"), case.world.now, timeout_ms=TIMEOUT_MS
+    )
     closing = case.world.node.close(case.world.now)
     case.world.until(lambda: closing.done)
-    assert isinstance(ticket.error, ClosedError)
+    with pytest.raises(NoReply, match="the request is stored"):
+        ticket.result()
+    with pytest.raises(ClosedError):
+        not_sent.result()
     with pytest.raises(ClosedError):
         case.ask()
 
