@@ -449,16 +449,17 @@ class _Workers:
         self._has_warned = False
 
     def _is_ending(self) -> bool:
+        """Return whether the runner was cancelled, by its caller, or by its task group because a worker has failed."""
         return self._runner.cancelling() > self._cancelled
 
     async def work(self) -> None:
-        """Handle messages until the consumer is closed.
+        """Handle messages until the consumer is closed or the runner is cancelled, whatever the handler makes of that.
 
         A cancellation that is not the runner's comes from the handler, or from other code that has this task; it fails
         the message at hand.
         """
         failed: ReceivedMessage | None = None
-        while True:
+        while not self._is_ending():
             message: ReceivedMessage | None = None
             try:
                 if failed is not None:

@@ -139,6 +139,36 @@ async def test_cancelled_run_ends_even_if_it_was_cancelled_before(tandemq_broker
 
 
 @QUICK_RETRIES
+@pytest.mark.parametrize("ending", ["cancelled", "a worker fails"])
+async def test_run_ends_whatever_handlers_make_of_their_cancellation(ending: str, tandemq_broker: LocalCluster) -> None:
+    calls: list[bytes] = []
+    fail = asyncio.Event()
+
+    async def handle(message: ReceivedMessage) -> None:
+        calls.append(message.body)
+        if len(calls) == 3:
+            await fail.wait()
+            raise OwnError
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            if calls[0] == message.body:
+                raise RuntimeError("the user's") from None
+
+    await send(tandemq_broker, *[b"%d" % number for number in range(6)])
+    async with consuming(tandemq_broker) as consumer:
+        work = asyncio.create_task(consumer.run(handle, concurrency=3))
+        await until(lambda: len(calls) == 3)
+        if ending == "cancelled":
+            work.cancel()
+        else:
+            fail.set()
+        await until(lambda: work.done() or len(calls) > 3)
+        assert len(calls) == 3
+        with pytest.raises(asyncio.CancelledError if ending == "cancelled" else OwnError):
+            await work
+
+
 async def test_error_that_is_no_exception_ends_run_and_the_message_is_not_acknowledged(
     tandemq_broker: LocalCluster,
 ) -> None:
