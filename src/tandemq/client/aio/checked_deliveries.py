@@ -56,6 +56,7 @@ class CheckedDeliveries:
         self._noted = asyncio.Event()
         self._warned_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
+        self._is_stopped = False
         self._is_closed = False
         self.failures = 0
         """Number of calls of the store that failed."""
@@ -66,22 +67,28 @@ class CheckedDeliveries:
 
     async def close(self) -> None:
         """Wait for notes in flight, for one call at most, stop, drop what was not taken, close the store. Has no effect
-        a second time."""
+        a second time; after a call that was cancelled, the next one closes the store."""
         if self._is_closed:
             return
-        if self._notes:
-            await asyncio.wait([future for _, future in self._notes], timeout=CALL_TIMEOUT_S)
-        for task in self._tasks:
-            task.cancel()
+        try:
+            if self._notes:
+                await asyncio.wait([future for _, future in self._notes], timeout=CALL_TIMEOUT_S)
+        finally:
+            self._stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for _, future in self._notes:
-            if not future.done():
-                future.set_exception(ClosedError("the consumer was closed while the store of handled messages failed"))
-        self._ready.clear()
         await self._attempt(self._close_store)
         # Those who waited for notes acknowledge now, before the consumer commits.
         await asyncio.sleep(0)
         self._is_closed = True
+
+    def _stop(self) -> None:
+        self._is_stopped = True
+        for task in self._tasks:
+            task.cancel()
+        for _, future in self._notes:
+            if not future.done():
+                future.set_exception(ClosedError("the consumer was closed while the store of handled messages failed"))
+        self._ready.clear()
 
     # Lookup.
 
@@ -145,7 +152,13 @@ class CheckedDeliveries:
     # Notes.
 
     async def note(self, identity: str) -> None:
-        """Have the store remember a handled message; returns when it does, or was given up on (`StoreFailure`)."""
+        """Have the store remember a handled message; returns when it does, or was given up on (`StoreFailure`).
+
+        Raises:
+            ClosedError: the consumer is closed meanwhile.
+        """
+        if self._is_stopped:
+            raise ClosedError("the consumer is being closed")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._notes.append((identity, future))
         self._noted.set()

@@ -74,7 +74,7 @@ class PullConsumer:
         check_startable(self._shell)
         self._shell = Shell(make_config(self._name_servers, self._client_id, self._tls))
         self._core = self._shell.node.pull_consumer(self._options)
-        self._core.on_ready = self._shell.on_failed = self._on_ready
+        self._core.on_ready = self._shell.on_closed = self._on_ready
         try:
             await self._shell.reach_name_server(self._options.start_timeout_ms, AUTO_CREATE_TOPIC)
         except BaseException:
@@ -88,7 +88,6 @@ class PullConsumer:
     async def _close(self, *, after_error: bool) -> None:
         if self._shell is not None and not self._shell.is_closed:
             await self._shell.close(after_error=after_error)
-            self._on_ready()
 
     async def __aenter__(self) -> Self:
         await self.start()

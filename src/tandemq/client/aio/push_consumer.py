@@ -111,7 +111,7 @@ class PushConsumer:
         shell = self._shell = Shell(make_config(self._name_servers, self._client_id, self._tls))
         core = self._core = shell.node.push_consumer(self._options, shell.now)
         core.on_ready = self._wake_receivers
-        shell.on_failed = self._wake_all
+        shell.on_closed = self._wake_all
         if self._options.duplicate_window and self._deduplication.store is not None:
             store, when_store_fails = self._deduplication.store, self._deduplication.when_store_fails
             self._checked = CheckedDeliveries(core, store, when_store_fails, self._wake_receivers, shell.wake)
@@ -171,10 +171,13 @@ class PushConsumer:
                 return
             if not self._shell.is_closed:
                 self._shell.check_open()
-            if self._checked is not None:
-                await self._checked.close()
-            await self._shell.close(after_error=after_error)
-            self._wake_all()
+            try:
+                if self._checked is not None:
+                    await self._checked.close()
+                await self._shell.close(after_error=after_error)
+            except asyncio.CancelledError:
+                self._shell.abort()
+                raise
 
     def _wake_all(self) -> None:
         self._wake_receivers(len(self._receivers))

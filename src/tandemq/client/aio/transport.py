@@ -164,8 +164,8 @@ class Shell:
         self._closing = asyncio.Lock()
         self.failure: ClosedError | None = None
         """Why the client closed itself, if it did."""
-        self.on_failed: Callable[[], None] = lambda: None
-        """Called when the client has closed itself."""
+        self.on_closed: Callable[[], None] = lambda: None
+        """Called when the client is closed, in whatever way; may be called twice."""
 
     @property
     def now(self) -> Now:
@@ -366,7 +366,6 @@ class Shell:
             log.exception("the client failed and is closed")
             self.failure = ClosedError(f"the client failed: {error!r}")
             self.abort(str(self.failure))
-            self.on_failed()
             return
         self._arm()
 
@@ -390,6 +389,7 @@ class Shell:
             log.exception("the client failed while it was closed")
         self._release(reason)
         self._free_writers()
+        self.on_closed()
 
     def _release(self, reason: str) -> None:
         """End the waits for operations that have not ended: some of their requests may have been carried out."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -127,6 +127,69 @@ async def test_messages_are_divided_among_polls_and_closing_ends_them(tandemq_br
             await consumer.close()
             results = await asyncio.gather(*waiting, return_exceptions=True)
             assert sum(isinstance(result, ClosedError) for result in results) == 1
+
+
+async def cancelled_close(consumer: PushConsumer | PullConsumer) -> None:
+    closing = asyncio.create_task(consumer.close())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+
+
+async def test_cancelled_close_ends_calls_that_wait(tandemq_broker: LocalCluster) -> None:
+    ns = tandemq_broker.name_servers
+    async with PushConsumer(ns, group="g", topics={"T": "*"}) as consumer, PullConsumer(ns, group="h") as pulls:
+        calls = [consumer.receive(), anext(aiter(consumer)), pulls.poll(), consumer.run(handle)]
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        await until(lambda: len(consumer._receivers) == 3 and pulls._waiting)
+        await cancelled_close(consumer)
+        await cancelled_close(pulls)
+        async with asyncio.timeout(60):
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(end) for end in ends] == [ClosedError, StopAsyncIteration, ClosedError, type(None)]
+
+
+class StuckStore:
+    """A store that never remembers a message."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    async def find(self, _group: str, _ids: Sequence[str]) -> list[str]:
+        return []
+
+    async def add(self, _group: str, _ids: Sequence[str]) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+async def test_cancelled_close_ends_acknowledgements_that_wait_for_the_store(tandemq_broker: LocalCluster) -> None:
+    store = StuckStore()
+    async with Producer(tandemq_broker.name_servers, group="p") as producer:
+        for body in (b"0", b"1"):
+            await producer.send(Message("T", body))
+    consumer = PushConsumer(
+        tandemq_broker.name_servers,
+        group="g",
+        topics={"T": "*"},
+        consume_from=FIRST,
+        deduplicate=Deduplication(store=store),
+    )
+    await consumer.start()
+    first, second = await consumer.receive(60), await consumer.receive(60)
+    assert first is not None and second is not None
+    calls = [asyncio.ensure_future(first.ack()), asyncio.ensure_future(consumer.receive())]
+    await until(lambda: consumer._checked and consumer._checked._notes and consumer._receivers)
+    await cancelled_close(consumer)
+    async with asyncio.timeout(60):
+        for end in await asyncio.gather(*calls, second.ack(), return_exceptions=True):
+            assert isinstance(end, ClosedError)
+    await consumer.close()
+    assert store.is_closed
 
 
 async def test_closing_at_once_closes_the_store_once(
