@@ -198,6 +198,8 @@ class CheckedDeliveries:
     async def _attempt(self, call: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T] | None:
         """Call the store once; None if it failed."""
         attempt = asyncio.create_task(call())
+        # One that fails while this call is cancelled, or later, is not reported by the event loop.
+        attempt.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             await asyncio.wait([attempt], timeout=CALL_TIMEOUT_S)
         finally:

@@ -207,6 +207,11 @@ class PushConsumer:
             shell.check_open()
         return shell.is_closed
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether `close` was called and has not ended."""
+        return self._closing.locked()
+
     def _started(self) -> Shell:
         if self._shell is None:
             raise ClosedError("the consumer is not started", hint="use it with `async with`")
@@ -481,8 +486,8 @@ class _Workers:
                     if self._is_ending():
                         raise
                     self._reset_cancellation()
-                if self._consumer.is_over():
-                    return
+                if self._consumer.is_over() or (isinstance(error, ClosedError) and self._consumer.is_closing):
+                    return  # a ClosedError of the acknowledgement: the handler has not failed
                 if message is not None:
                     log.exception("handler failed group=%s message=%r", self._group, message)
                     failed = message if not message.is_ended else None

@@ -275,6 +275,42 @@ async def test_consumer_closed_while_the_store_is_away_gets_the_message_again(ta
         await until(lambda: len(handled) == 2)
 
 
+class UnclosableStore(BrokenStore):
+    """Does not work any more, and its `close` does not end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closing = asyncio.Event()
+
+    async def close(self) -> None:
+        self.closing.set()
+        await asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_handler_that_returns_did_not_fail_if_its_message_cannot_be_noted_because_the_consumer_closes(
+    tandemq_broker: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, messages = UnclosableStore(), list[ReceivedMessage]()
+
+    async def handle(message: ReceivedMessage) -> None:
+        messages.append(message)
+        store.works = False
+        if len(messages) == 2:
+            await store.closing.wait()
+            await message.ack()
+
+    await send_some(tandemq_broker, 2)
+    async with consumer_of(tandemq_broker, store=store) as consumer:
+        work = asyncio.create_task(consumer.run(handle, concurrency=2))
+        await until(lambda: consumer.store_failures > 2 and len(messages) == 2)
+        await consumer.close()
+        async with asyncio.timeout(60):
+            await work
+    assert not [record for record in caplog.records if "handler failed" in record.message]
+    assert not any(message.is_ended for message in messages), "none is sent back"
+
+
 def test_blocking_consumer_takes_a_store(tandemq_broker: LocalCluster, tmp_path: Path) -> None:
     asyncio.run(send_some(tandemq_broker, 1))
     settings = Deduplication(store=SQLiteStore(tmp_path / "handled.db"))
