@@ -37,7 +37,8 @@ def check_async(function: object, name: str) -> None:
     target: Any = function
     while isinstance(target, partial):
         target = target.func
-    target = inspect.unwrap(getattr(target, "__func__", target))
+    # An asynchronous decorator may wrap a plain function.
+    target = inspect.unwrap(getattr(target, "__func__", target), stop=inspect.iscoroutinefunction)
     is_generator = inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target)
     if is_generator or (inspect.isfunction(target) and not inspect.iscoroutinefunction(target) and _is_plain(target)):
         raise not_awaitable(name, function)

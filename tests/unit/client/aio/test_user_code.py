@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from functools import partial, wraps
 from typing import Any, cast
 
 import pytest
@@ -224,9 +224,22 @@ def test_functions_that_are_not_asynchronous_are_told_from_those_that_are() -> N
     def declared(message: ReceivedMessage) -> Awaitable[None]:
         return Plain().wait(message)
 
-    for good in (Plain().wait, partial(Plain.wait, Plain()), lambda message: Plain().wait(message), declared, Plain()):
+    @wraps(plain)
+    async def in_thread(message: ReceivedMessage) -> None:
+        await asyncio.to_thread(plain, message)
+
+    @wraps(in_thread)
+    def passing(message: ReceivedMessage) -> object:
+        return in_thread(message)
+
+    @wraps(plain)
+    def still_plain(message: ReceivedMessage) -> None:
+        plain(message)
+
+    waiting = (Plain().wait, partial(Plain.wait, Plain()), lambda message: Plain().wait(message))
+    for good in (*waiting, declared, Plain(), in_thread, passing):
         check_async(good, "the handler")
-    for bad in (plain, stream, partial(plain), Plain().__call__, None, 3):
+    for bad in (plain, still_plain, stream, partial(plain), Plain().__call__, None, 3):
         with pytest.raises(ConfigError, match="async def"):
             check_async(bad, "the handler")
 
