@@ -111,18 +111,18 @@ class LoopThread:
             raise LocalError("a blocking call by a function that the client calls would wait for itself")
         call = _Call(work, undo)
         try:
-            future = self.begin(call.run())
-        except LocalError:
-            work.close()
-            raise
-        try:
+            try:
+                future = self.begin(call.running)
+            except LocalError:
+                work.close()
+                raise
             return future.result()
         except CancelledError:
             raise _cut_off() from None
         except BaseException:
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                future.cancel()
-                self._loop.call_soon_threadsafe(call.abandon)
+                # One turn later than work whose start was interrupted begins.
+                self._loop.call_soon_threadsafe(self._loop.call_soon, call.abandon)
             raise
 
     def stop(self) -> None:
@@ -179,21 +179,31 @@ class _Call(Generic[T]):
     def __init__(self, work: Coroutine[Any, Any, T], undo: Callable[[T], None] | None) -> None:
         self._work = work
         self._undo = undo
+        self._task: asyncio.Task[Any] | None = None
         self._results: list[T] = []
         self._is_abandoned = False
+        self.running = self._run()
+        """The coroutine to run."""
 
-    async def run(self) -> T:
+    async def _run(self) -> T:
+        self._task = asyncio.current_task()
         result = await self._work
         self._results.append(result)
         if self._is_abandoned:
-            self.abandon()
+            self._undo_result()
         return result
 
     def abandon(self) -> None:
-        """Undo the work, now or when it ends with a result."""
+        """Cancel the work, and undo it if it has ended with a result, or does so nevertheless."""
         self._is_abandoned = True
-        if inspect.getcoroutinestate(self._work) == inspect.CORO_CREATED:
-            self._work.close()
+        if self._task is not None:
+            self._task.cancel()
+        for coroutine in (self.running, self._work):
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()
+        self._undo_result()
+
+    def _undo_result(self) -> None:
         if self._results and self._undo is not None:
             with contextlib.suppress(ClosedError):
                 self._undo(self._results.pop())

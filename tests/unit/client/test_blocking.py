@@ -7,9 +7,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 import pytest
 import uvloop
@@ -89,6 +90,31 @@ def test_message_that_was_taken_for_an_interrupted_call_is_delivered_at_once(tan
         again = consumer.receive(30)
         assert again is not None and (again.body, again.reconsume_times) == (b"x", 0)
         again.ack()
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_receive_that_is_interrupted_while_it_begins_loses_no_message(
+    has_begun: bool, tandemq_broker: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = LoopThread.begin
+
+    def interrupted_begin(self: LoopThread, work: Coroutine[Any, Any, object]) -> None:
+        if has_begun:
+            begin(self, work)
+        raise Interrupted
+
+    with BlockingProducer(tandemq_broker.name_servers, group="p") as producer, consuming(tandemq_broker) as consumer:
+        receivers = consumer._consumer._receivers
+        with monkeypatch.context() as patch:
+            patch.setattr(LoopThread, "begin", interrupted_begin)
+            with pytest.raises(Interrupted):
+                consumer.receive()
+        consumer._thread.call(_soon(lambda: None))
+        until(lambda: not receivers)
+        producer.send(Message("T", b"x"))
+        message = consumer.receive(60)
+        assert message is not None
+        message.ack()
 
 
 async def _soon(action: Callable[[], object]) -> None:
