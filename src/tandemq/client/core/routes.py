@@ -232,7 +232,7 @@ class Routes:
         self._groups: dict[str, _KnownGroup] = {}
         self._masters: set[str] = set()
         self._lost: dict[str, set[str]] = {}
-        """By topic: the groups that were in its route and are no longer."""
+        """By topic: the groups that were in its route and are no longer. Topics without such a group are not in it."""
         self._group_searches: dict[str, RouteSearch] = {}
         """By the name of a group that is lost or lacks a master."""
         self._stale: dict[str, RouteSearch] = {}
@@ -430,7 +430,7 @@ class Routes:
         """Return the groups that are lost or lack a master, each with the topics whose routes would show its return."""
         masterless = {name for name in self._groups if self._lacks_master(name)}
         missing: dict[str, list[str]] = {}
-        for topic in self._wanted if masterless or any(self._lost.values()) else ():
+        for topic in self._wanted if masterless or self._lost else ():
             route = self._routes.get(topic)
             listed = masterless & route.brokers.keys() if route is not None else set()
             for name in sorted(self._lost.get(topic, set()) | listed):
@@ -524,13 +524,18 @@ class Routes:
         topic = route.topic
         before = self._lost.get(topic, set())
         left = set(known.brokers if known is not None else ()) - route.brokers.keys()
-        self._lost[topic] = (before | left) - route.brokers.keys()
+        lost = (before | left) - route.brokers.keys()
+        if lost:
+            self._lost[topic] = lost
+        else:
+            self._lost.pop(topic, None)
         for name in left:
             self._group_searches.pop(name, None)
         returned = before & route.brokers.keys()
-        for other, lost in self._lost.items():
-            if other in self._wanted and lost & returned:
-                self.fetch(other, now)
+        if returned:
+            for other, of_other in self._lost.items():
+                if other in self._wanted and of_other & returned:
+                    self.fetch(other, now)
 
 
 def new_topic_route(topic: str, template: TopicRoute, queue_nums: int) -> TopicRoute:

@@ -1,6 +1,8 @@
 """Groups that leave the routes as a whole and return after any time, or never; the requests that this costs."""
 
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
+
+import pytest
 
 from tandemq.client.consumer.push_machine import PushConsumerCore
 from tandemq.client.core.settings import ConsumeFrom, ConsumerOptions, ProducerOptions
@@ -162,3 +164,24 @@ def test_topic_whose_only_group_never_returns_costs_few_requests() -> None:
 
 def routes_asked(world: World) -> int:
     return len([command for _, command in world.trace if command.code == ROUTE])
+
+
+class NotSearched(dict[str, set[str]]):
+    """Lost groups that are not to be searched: that costs time for each topic."""
+
+    def items(self) -> NoReturn:
+        raise AssertionError("the lost groups of all topics were searched")
+
+
+def test_first_routes_of_topics_search_no_other_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.broker("a")
+    routes = world.node.routes
+    lost = NotSearched()
+    monkeypatch.setattr(routes, "_lost", lost)
+    for number in range(5):
+        world.topic(f"T{number}")
+        routes.want(f"T{number}")
+        fetched = routes.fetch(f"T{number}", world.now)
+        world.until(lambda: fetched.done)  # noqa: B023  # called at once
+    assert not lost
