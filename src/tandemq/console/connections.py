@@ -104,6 +104,16 @@ class BoundedProtocol(H11Protocol):
         super().on_response_complete()
         self._limit()
 
+    def pause_writing(self) -> None:
+        """Begin to wait until the peer reads the response."""
+        super().pause_writing()
+        self._limit()
+
+    def resume_writing(self) -> None:
+        """Go on with the response."""
+        super().resume_writing()
+        self._limit()
+
     def send_400_response(self, msg: str) -> None:
         """Refuse an invalid request, and close."""
         if self.cycle is not None and not self.cycle.response_complete:
@@ -124,7 +134,12 @@ class BoundedProtocol(H11Protocol):
     def _limit(self) -> None:
         """Set the timer for what the connection waits for now; unchanged if it is the same as before."""
         cycle = self.cycle
-        seconds = HEAD_S if cycle is None or cycle.response_complete else BODY_S if cycle.more_body else 0.0
+        if cycle is None or cycle.response_complete:
+            seconds = HEAD_S
+        elif cycle.more_body:
+            seconds = BODY_S
+        else:
+            seconds = HEAD_S if self.flow.write_paused else 0.0
         if self._timed == (seconds, cycle) or self.conn.our_state is h11.ERROR:
             return
         self._cancel()

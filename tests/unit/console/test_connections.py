@@ -21,7 +21,7 @@ WAIT_S = 60.0
 
 
 async def application(arrived: asyncio.Queue[None], scope: Scope, receive: Receive, send: Send) -> None:
-    """Return the body, after all of it has arrived; at /held never."""
+    """Return the body, after all of it has arrived; at /held never, at /endless a body without end."""
     body = b""
     while True:
         message = await receive()
@@ -34,13 +34,22 @@ async def application(arrived: asyncio.Queue[None], scope: Scope, receive: Recei
         arrived.put_nowait(None)
         await receive()
         return
+    if scope["path"] == "/endless":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        left = asyncio.ensure_future(receive())
+        while not left.done():
+            await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
+            await asyncio.sleep(0)
+        arrived.put_nowait(None)
+        return
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
     await send({"type": "http.response.body", "body": body})
 
 
 @asynccontextmanager
 async def served(most: int) -> AsyncIterator[tuple[int, asyncio.Queue[None]]]:
-    """Serve the application; yields the port, and a queue with an item for each request of /held."""
+    """Serve the application; yields the port, and a queue with an item for each request of /held, and for each
+    response of /endless that has ended."""
     arrived: asyncio.Queue[None] = asyncio.Queue()
     config = uvicorn.Config(
         partial(application, arrived),
@@ -107,6 +116,47 @@ def test_bytes_that_arrive_slowly_do_not_prolong_the_time(monkeypatch: pytest.Mo
             writer.close()
 
     asyncio.run(run())
+
+
+def test_peer_that_does_not_read_a_streamed_response_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.05)
+
+    async def run() -> None:
+        async with served(10) as (port, ended):
+            with socket.create_connection(("127.0.0.1", port)) as peer:
+                peer.sendall(b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n")
+                await asyncio.wait_for(ended.get(), WAIT_S)
+
+    asyncio.run(run())
+
+
+def test_peer_that_reads_a_streamed_response_has_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[bool] = []
+
+    def noting(name: str) -> None:
+        original = getattr(BoundedProtocol, name)
+
+        def call(protocol: BoundedProtocol) -> None:
+            original(protocol)
+            limits.append(protocol._timer is not None)
+
+        monkeypatch.setattr(BoundedProtocol, name, call)
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        async with served(10) as (port, _), asyncio.timeout(WAIT_S):
+            with socket.create_connection(("127.0.0.1", port)) as peer:
+                peer.sendall(b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n")
+                peer.setblocking(False)
+                while len(limits) < 2:
+                    if limits:
+                        await loop.sock_recv(peer, 1 << 20)
+                    await asyncio.sleep(0)
+
+    noting("pause_writing")
+    noting("resume_writing")
+    asyncio.run(run())
+    assert limits[:2] == [True, False]
 
 
 def test_several_requests_use_one_connection() -> None:
