@@ -52,6 +52,8 @@ _HEADERS = [
 ]
 _NEVER_STORED = (b"cache-control", b"no-store")
 _STORED_FOR_EVER = (b"cache-control", b"public, max-age=31536000, immutable")
+_KEPT = frozenset({200, 206, 304})
+"""Statuses of static files that browsers and proxies may store; refusals are not."""
 _HSTS = (b"strict-transport-security", b"max-age=31536000")
 
 
@@ -93,13 +95,13 @@ class _Shield:
         scope, fault = self._rooted(scope)
         path = scope["path"].removeprefix(scope["root_path"])
         is_static = path.startswith("/static/")
-        extra = [*_HEADERS, _STORED_FOR_EVER if is_static else _NEVER_STORED]
-        if self._console.settings.is_secure:
-            extra.append(_HSTS)
+        extra = [*_HEADERS, _HSTS] if self._console.settings.is_secure else _HEADERS
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *extra]
+                is_kept = is_static and message["status"] in _KEPT
+                stored = _STORED_FOR_EVER if is_kept else _NEVER_STORED
+                message["headers"] = [*message.get("headers", ()), *extra, stored]
             await send(message)
 
         status = 400

@@ -87,6 +87,14 @@ def test_prefix_of_a_known_proxy_counts_and_others_are_ignored(proxied: TestClie
     assert proxied.get("/topics", headers=headers).headers["location"].startswith("/login?")
 
 
+def test_refusals_of_static_files_are_not_stored(proxied: TestClient) -> None:
+    wrong = [{"x-forwarded-prefix": "ops"}, {"host": "evil"}]
+    refused = [proxied.get("/static/console.css", headers=headers) for headers in wrong]
+    refused += [proxied.get("/static/none.css"), proxied.post("/static/console.css")]
+    assert [response.status_code for response in refused] == [400, 421, 404, 405]
+    assert {response.headers["cache-control"] for response in refused} == {"no-store"}
+
+
 def test_base_paths_are_checked() -> None:
     assert [base_path(text) for text in ("", "/", "/a", "/a/b.c/")] == ["", "", "/a", "/a/b.c"]
     for text in ("a", "//a", "/a//b", "/..", "/a/../b", "/a?b", '/a"', "/topics", "/api/x", "/static", "/" + "a" * 200):
