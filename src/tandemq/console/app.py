@@ -123,10 +123,10 @@ class _Shield:
         settings, fault = self._console.settings, ""
         base = settings.base_path
         peer = scope["client"][0] if scope.get("client") else ""
-        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-prefix"]
-        if given and peer in settings.proxies:
+        given = [value.decode("latin-1").strip() for name, value in scope["headers"] if name == b"x-forwarded-prefix"]
+        if given and given[-1] and peer in settings.proxies:  # an empty one sets nothing
             try:
-                base = base_path(given[-1].strip())
+                base = base_path(given[-1])
             except ConfigError as error:
                 fault = f"X-Forwarded-Prefix: {error}"
         path = scope["path"]

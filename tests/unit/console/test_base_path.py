@@ -87,6 +87,13 @@ def test_prefix_of_a_known_proxy_counts_and_others_are_ignored(proxied: TestClie
     assert proxied.get("/topics", headers=headers).headers["location"].startswith("/login?")
 
 
+def test_empty_prefix_of_a_proxy_leaves_the_base_path_as_it_is(proxied: TestClient, console: Console) -> None:
+    console.settings = ConsoleSettings(proxies=frozenset({"testclient"}), base_path=PREFIX, is_secure=True)
+    for path in ("/topics", f"{PREFIX}/topics"):
+        response = proxied.get(path, headers={"x-forwarded-prefix": " "})
+        assert response.headers["location"].startswith(f"{PREFIX}/login?")
+
+
 def test_refusals_of_static_files_are_not_stored(proxied: TestClient) -> None:
     wrong = [{"x-forwarded-prefix": "ops"}, {"host": "evil"}]
     refused = [proxied.get("/static/console.css", headers=headers) for headers in wrong]
