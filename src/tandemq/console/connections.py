@@ -14,7 +14,7 @@ import logging
 import resource
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import h11
@@ -160,6 +160,14 @@ class BoundedProtocol(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def busy_descriptors(connections: Iterable[object]) -> set[int]:
+    """Return the descriptors of the connections whose peers wait for a response."""
+    busy = [one for one in connections if isinstance(one, BoundedProtocol) and one.is_busy]
+    sockets = [one.transport.get_extra_info("socket") for one in busy]
+    # A TLS connection that has ended has no socket any more, for a turn of the event loop.
+    return {one.fileno() for one in sockets if one is not None}
 
 
 class LineLimit(logging.Filter):

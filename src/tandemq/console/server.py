@@ -19,7 +19,14 @@ from tandemq.client.aio.admin import Admin
 from tandemq.console.app import build_app
 from tandemq.console.cluster.tables_thread import TablesThread
 from tandemq.console.cluster.topics_and_groups import SAMPLE_S
-from tandemq.console.connections import BACKLOG, BoundedProtocol, LineLimit, Listener, connections_max
+from tandemq.console.connections import (
+    BACKLOG,
+    BoundedProtocol,
+    LineLimit,
+    Listener,
+    busy_descriptors,
+    connections_max,
+)
 from tandemq.console.services import Console, ConsoleSettings, wall_ms
 from tandemq.errors import LocalError, TandemError
 from tandemq.groupdb.database import GroupDatabase
@@ -119,7 +126,7 @@ async def serve(
             logging.getLogger(name).addFilter(LineLimit())
         server = _Server(config, console)
         for listener in listeners:
-            listener.busy = server.busy
+            listener.busy = lambda: busy_descriptors(server.server_state.connections)
         ready(link_of(console, listeners[0], is_secure=bool(address.certificate)))
         await server.serve(sockets=[*listeners])
 
@@ -130,11 +137,6 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, console: Console) -> None:
         super().__init__(config)
         self._console = console
-
-    def busy(self) -> set[int]:
-        """Return the descriptors of the connections whose peers wait for a response."""
-        found = [one for one in self.server_state.connections if isinstance(one, BoundedProtocol) and one.is_busy]
-        return {one.transport.get_extra_info("socket").fileno() for one in found}
 
     def handle_exit(self, sig: int, frame: object) -> None:  # noqa: ARG002  # the signature of signal handlers
         """Stop; at the second SIGINT at once. uvicorn's handler raises the signal again: the exit code is not 0."""

@@ -7,6 +7,8 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import uvicorn
@@ -14,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from tandemq.console import connections
-from tandemq.console.connections import BoundedProtocol, LineLimit, Listener
+from tandemq.console.connections import BoundedProtocol, LineLimit, Listener, busy_descriptors
 
 HEAD = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n"
 WAIT_S = 60.0
@@ -62,11 +64,7 @@ async def served(most: int) -> AsyncIterator[tuple[int, asyncio.Queue[None]]]:
     state = ServerState()
     loop = asyncio.get_running_loop()
     listener = Listener(socket.AF_INET, most, socket.create_server(("127.0.0.1", 0)).detach())
-    listener.busy = lambda: {
-        one.transport.get_extra_info("socket").fileno()
-        for one in state.connections
-        if isinstance(one, BoundedProtocol) and one.is_busy
-    }
+    listener.busy = lambda: busy_descriptors(state.connections)
     server = await loop.create_server(lambda: BoundedProtocol(config, state, {}), sock=listener, backlog=1)
     try:
         yield int(listener.getsockname()[1]), arrived
@@ -205,6 +203,22 @@ def test_one_more_connection_is_closed_if_all_others_are_busy() -> None:
                 writer.close()
 
     asyncio.run(run())
+
+
+def test_busy_connection_whose_socket_is_gone_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the transport of a TLS connection that has ended."""
+    monkeypatch.setattr(BoundedProtocol, "is_busy", True)
+
+    async def run() -> set[int]:
+        found: list[BoundedProtocol] = []
+        config = uvicorn.Config(application, http=BoundedProtocol, ws="none", lifespan="off", log_config=None)
+        for own in (None, SimpleNamespace(fileno=lambda: 7)):
+            protocol: Any = BoundedProtocol(config, ServerState(), {})
+            protocol.transport = SimpleNamespace(get_extra_info=lambda _name, own=own: own)
+            found.append(protocol)
+        return busy_descriptors(found)
+
+    assert asyncio.run(run()) == {7}
 
 
 def test_log_lines_are_limited_by_minute_and_counted() -> None:
