@@ -4,8 +4,8 @@
   `HEAD_S` is disconnected.
 * At most `connections_max()` connections are open, so that descriptors are left for brokers and the database. One more
   closes the oldest that waits for its peer: for a TLS handshake, a request, or the reading of a response.
-* A request with both Content-Length and Transfer-Encoding, which a proxy may frame otherwise, gets 400 and the
-  connection is closed (RFC 9112, 6.1).
+* A request that a proxy may frame otherwise gets 400 and its connection is closed (RFC 9112, 6.1): with
+  Transfer-Encoding and either Content-Length or HTTP/1.0.
 * What peers cause is logged at a limited rate.
 """
 
@@ -70,8 +70,8 @@ class _StrictConnection(h11.Connection):
         event = super().next_event()
         if isinstance(event, h11.Request):
             names = {name for name, _ in event.headers}
-            if b"content-length" in names and b"transfer-encoding" in names:
-                raise h11.RemoteProtocolError("both Content-Length and Transfer-Encoding")
+            if b"transfer-encoding" in names and (b"content-length" in names or event.http_version < b"1.1"):
+                raise h11.RemoteProtocolError("Transfer-Encoding with Content-Length, or in HTTP/1.0")
         return event
 
 

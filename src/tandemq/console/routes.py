@@ -26,7 +26,7 @@ from tandemq.errors import ConfigError
 
 
 class _NumberConvertor(Convertor[int]):
-    """A number in an address, less than 2^63; an address with a longer one does not exist."""
+    """A number of at most 18 digits in an address; an address with a longer one does not exist."""
 
     regex = "[0-9]{1,18}"
 

@@ -169,6 +169,19 @@ def test_several_requests_use_one_connection() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("head", ["1.1\r\nContent-Length: 4", "1.0"])
+def test_request_that_a_proxy_may_frame_otherwise_is_refused(head: str) -> None:
+    async def run() -> bytes:
+        async with served(10) as (port, _):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(f"POST / HTTP/{head}\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n".encode())
+            response = await asyncio.wait_for(reader.read(), WAIT_S)
+            writer.close()
+            return response
+
+    assert asyncio.run(run()).startswith(b"HTTP/1.1 400 ")
+
+
 def test_one_more_connection_closes_the_oldest_that_waits_for_its_peer() -> None:
     async def run() -> None:
         async with served(3) as (port, arrived):
