@@ -67,7 +67,12 @@ class LoopThread:
         """Work that has not ended."""
         self._is_ended = False
         self._thread = threading.Thread(target=self._run, name="tandemq-client", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # an interruption while it starts
+            with contextlib.suppress(RuntimeError):  # it has not begun; it ends when it does
+                self.stop()
+            raise
 
     @property
     def is_forked(self) -> bool:

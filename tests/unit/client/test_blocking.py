@@ -142,7 +142,7 @@ def test_result_of_an_abandoned_call_is_undone() -> None:
 def test_interrupted_constructor_and_close_leave_no_thread(tandemq_broker: LocalCluster) -> None:
     with interrupted(client_threads):
         BlockingConsumer("127.0.0.1:1", group="g", topics={"T": "*"}, start_timeout_ms=200_000)
-    assert not client_threads()
+    until(lambda: not client_threads())
     producer = BlockingProducer(tandemq_broker.name_servers, group="p")
     producer.send(Message("T", b"x"))
     core = producer._producer._core
@@ -152,6 +152,20 @@ def test_interrupted_constructor_and_close_leave_no_thread(tandemq_broker: Local
         producer.close()
     assert not client_threads()
     producer.close()
+
+
+def test_interrupted_start_of_the_thread_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def interrupted_start(thread: threading.Thread) -> None:
+        start(thread)
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted_start)
+        with pytest.raises(Interrupted):
+            LoopThread()
+    until(lambda: not client_threads())
 
 
 def test_send_in_flight_when_close_is_interrupted_has_an_unknown_outcome(
