@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
-from tandemq.coordination.member.orders import MemberStage
+from tandemq.client.aio.admin import FORCE_MS
+from tandemq.coordination.member.held_lease import HeldLease
+from tandemq.coordination.member.orders import MemberSettings, MemberStage
 from tandemq.coordination.registry.lineage import CHANGES_MAX, continues, is_one_history, newest, with_change
 from tandemq.coordination.registry.records import GroupState, Mode
 from tandemq.coordination.registry.tree import Change
+from tandemq.coordination.registry.view import RegistryView
 from tests.samples import first
 from tests.spec import spec
 from tests.unit.coordination.node import Node
@@ -130,6 +133,35 @@ def test_no_member_is_elected_by_an_older_record_while_one_that_has_seen_more_is
     assert "force that one instead" not in text
     assert world.run_until(lambda: is_healthy(world), 20_000)
     assert world.nodes[3].log[: len(log)] == log
+
+
+@spec("F30", "F41")
+@pytest.mark.parametrize("checks", [2, 16, 30])
+def test_order_lasts_for_all_checks(checks: int) -> None:
+    world = World(1, Mode.ELECT, size=2, checks=checks)
+    world.is_unclean = True
+    assert world.run_until(lambda: is_healthy(world), 20_000)
+    master = world.nodes[world.record.master]
+    other = world.nodes[3 - master.id]
+    other.crash()
+    assert world.run_until(lambda: world.record.in_sync == (master.id,), 60_000)
+    master.crash()
+    world.run(world.now + 5_000)
+    other.start()
+    world.run(world.now + 5_000)
+    other.input(lambda m, now: m.force_master(now))
+    assert world.run_until(lambda: world.writers() == [other.id], 2_000 + checks * 1_100)
+
+
+@spec("F30")
+@pytest.mark.parametrize("checks", [1, 2, 30])
+@pytest.mark.parametrize("session_ms", [100, 2_000, 60_000])
+def test_order_outlasts_lease_and_checks(session_ms: int, checks: int) -> None:
+    lease = HeldLease(MemberSettings("c", "g", 1, checks=checks), RegistryView("c", "g", 1))
+    lease.session_granted(session_ms)
+    timing = lease.timing
+    assert lease.order_ms >= max(15_000, timing.silence_ms + 2 * timing.checks * timing.check_ms)
+    assert lease.order_ms < FORCE_MS, "the command waits for the outcome"
 
 
 @spec("F09")

@@ -166,7 +166,7 @@ class OlderRecord:
         self._note()
         if self._ordered_ms is None:
             return
-        if now.mono_ms >= self._ordered_ms + self._membership.settings.force_ms:
+        if now.mono_ms >= self._ordered_ms + self._lease.order_ms:
             self._settle("given up: the record could not be written in time", is_done=False)
         elif self.is_mine:
             self._carry_out(self._ordered_ms, now)

@@ -81,7 +81,7 @@ class Takeover:
                 f"broker {alive} is alive; use switch, or stop it and wait until its registry session has expired",
             )
         if not is_preview:
-            self._forced_until_ms = now.mono_ms + membership.settings.force_ms
+            self._forced_until_ms = now.mono_ms + self._lease.order_ms
         return CommandResult(True, False, self._possible_loss(state, now))
 
     def settled(self, text: str, *, is_done: bool) -> None:
