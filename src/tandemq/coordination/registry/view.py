@@ -329,7 +329,7 @@ class RegistryView:
             if not self._takes(state, outcome.version, session_id):
                 return
         elif self.version != NO_NODE and session_id == self._known_in:
-            return  # an outdated answer, as the state is never deleted
+            return  # an outdated answer: nothing deletes the state; that it is lost shows on the next connection
         else:
             self.state, self.version, self.refused = None, NO_NODE, None
             if self.pending is not None and self.pending.version != NO_NODE:
