@@ -96,10 +96,10 @@ class MemberMachine:
         self._diagnosis = diagnosis = Diagnosis(view, membership, founding, older, lease)
         self._service = service = ServiceState(view, membership, log, lease, diagnosis, effects, now)
         self._takeover = takeover = Takeover(view, membership, log, peers, lease, writer, effects, older)
-        self._handover = handover = Handover(view, membership, log, peers, service, writer, effects)
+        self._handover = handover = Handover(view, membership, log, peers, service, writer, effects, older)
         self._heartbeats = HeartbeatExchange(self.id, view, log, peers, lease, in_sync, handover)
         self._proposals = RecordProposals(
-            view, membership, log, peers, lease, in_sync, service, writer, founding, handover
+            view, membership, log, peers, lease, in_sync, service, writer, founding, handover, older
         )
         self._follower = RecordFollower(
             view, membership, log, peers, lease, in_sync, service, effects, takeover, handover, older

@@ -1,7 +1,8 @@
 """An older copy of the group's record: the registry's data were restored, and members have seen more.
 
     this broker has seen more      it serves no client, follows nobody and truncates nothing
-    another live member has        this broker is not elected and claims nothing; what it serves already, it serves on
+    another live member has        this broker is not elected, claims nothing and hands nothing over; what it serves
+                                   already, it serves on
     an operator's force-master     the named broker writes a record of a higher epoch, which continues all others
 
 A broker that has seen no more than the copy cannot know: if it is in sync there and starts alone, it is elected and
@@ -74,6 +75,21 @@ class OlderRecord:
             for number, record in sorted((self._view.live or {}).items())
             if record is not None and number != self._membership.id and self._membership.own_of(number) is not None
         }
+
+    def unread_text(self) -> str:
+        """Return that live nodes of other members have not been read on this connection; "" if they have."""
+        if self._view.live is None:
+            return "the live nodes of the other members have not been read yet"
+        config = self._view.config
+        others = [one.broker_id for one in config.members if one.broker_id != self._membership.id] if config else []
+        unread = self._view.unread(others)
+        return (
+            f"the live node of broker {', '.join(map(str, unread))} has not been read yet" if unread else ""
+        )
+
+    def objection(self) -> str:
+        """Return why no member may become active by the record: another one has seen more, or may have; else ""."""
+        return self.unread_text() or self.reason()
 
     def reason(self) -> str:
         """Return what other members have seen, and what to do; "" if they have seen no more than the registry has."""
@@ -197,7 +213,8 @@ class OlderRecord:
             self._checks.found(holds=is_fresh and self._is_holder_out(record))
         timing = self._lease.timing
         is_over = now.mono_ms - ordered_ms > timing.silence_ms and self._checks.count >= timing.checks
-        if view.may_propose and self._is_holder_out(record) and (is_over or holder_of(record) == own_id):
+        is_possible = view.may_propose and not self.unread_text() and self._is_holder_out(record)
+        if is_possible and (is_over or holder_of(record) == own_id):
             self._log.is_loss_accepted = True
             new = GroupState(next_epoch(view, self._log), own_id, (own_id,), GroupMode.NORMAL, own_id)
             text = f"broker {own_id} replaces an older copy of the record, by an operator's order"

@@ -98,7 +98,8 @@ class ServiceState:
                 "the end of the log may be lost: waits for an in-sync member to take over; "
                 "ha force-master accepts the loss"
             )
-        if self.stage is MemberStage.CLAIMING and (why := self._diagnosis.why_unclaimed()):
+        is_beginning = self.stage in (MemberStage.CLAIMING, MemberStage.PREPARING)
+        if is_beginning and (why := self._diagnosis.why_unclaimed()):
             return why
         if self.stage is MemberStage.UNREAD:
             return self._diagnosis.why_unread() or self._reason

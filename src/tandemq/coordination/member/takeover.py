@@ -133,9 +133,9 @@ class Takeover:
         failed = self._failed_for(state, is_forced=self.is_forced)
         if any(one in view.live or not self._is_silent(one, now) for one in failed):
             return ()
-        if not self.is_forced and self._older.witnesses():
+        if not failed or not self._is_eligible(state, failed[0], now):
             return ()
-        return failed if failed and self._is_eligible(state, failed[0], now) else ()
+        return () if (self._older.unread_text() if self.is_forced else self._older.objection()) else failed
 
     def _failed_for(self, state: GroupState, *, is_forced: bool) -> tuple[int, ...]:
         """Return the members that must have failed before this one takes over: the holder; for a promotion in
