@@ -236,6 +236,8 @@ def test_group_that_serves_by_an_older_record_is_not_switched() -> None:
     assert not result.is_accepted and f"broker {refusing.id} has seen a newer record" in result.text
     world.run(world.now + 10_000)
     assert world.writers() == [master.id] and version(world) == before
+    refused = slave.member.force_master(slave.clock(), is_preview=True)
+    assert not refused.is_accepted and f"broker {master.id} may serve by the older record: stop it" in refused.text
 
 
 @spec("F09", "V18")
@@ -252,6 +254,21 @@ def test_switch_is_given_up_when_a_member_returns_that_has_seen_more() -> None:
     assert world.run_until(lambda: bool(master.done), 2_500)
     assert f"not switched: broker {refusing.id} has seen a newer record" in master.done[-1].text
     assert world.writers() == [master.id]
+
+
+@spec("F30")
+def test_operator_may_choose_a_member_that_follows_the_older_record_while_its_holder_refuses() -> None:
+    world, _ = parted()
+    world.is_unclean = True
+    for number in (1, 2, 3):
+        world.nodes[number].start()
+    world.run(world.now + 8_000)
+    chosen = world.nodes[3]
+    assert [world.stage(number) for number in (1, 2, 3)] == [MemberStage.UNREAD, MemberStage.UNREAD, MemberStage.SLAVE]
+    text = order(world, chosen)
+    assert "broker 1, 2 has seen a newer record" in text and text.count("force that one instead") == 1
+    assert world.run_until(lambda: is_healthy(world), 20_000)
+    assert world.record.master == 3 and world.nodes[1].log == chosen.log
 
 
 @spec("F30", "F41")
