@@ -76,7 +76,7 @@ def _live_ignored(original: Callable[..., Any]) -> Callable[..., Any]:
 MUTATIONS = (
     Mutation("a lease never ends", held_lease.HeldLease, "until_ms", lambda _: lease.FOREVER, first_seed=10),
     Mutation("a registry grant counts in any session", held_lease.HeldLease, "until_ms", _any_session, first_seed=54),
-    Mutation("one of several peers grants a lease", lease.Lease, "peers_until_ms", _one_peer_is_enough, first_seed=560),
+    Mutation("one of several peers grants a lease", lease.Lease, "peers_until_ms", _one_peer_is_enough, first_seed=310),
     Mutation(
         "reading the record counts as a claim, with any log",
         follower.RecordFollower,
@@ -89,7 +89,7 @@ MUTATIONS = (
         follower.RecordFollower,
         "_may_lead",
         lambda _: True,
-        first_seed=315,
+        first_seed=3150,
     ),
     Mutation(
         "a group is founded again without its absent members", founding.Founding, "_existed_before", lambda *_: False
@@ -99,8 +99,9 @@ MUTATIONS = (
         machine.MemberMachine,
         "on_heartbeat",
         _promises_always(machine.MemberMachine.on_heartbeat),
+        first_seed=160,
     ),
     Mutation("a takeover does not wait for silence", takeover.Takeover, "_is_silent", lambda *_: True, first_seed=29),
     Mutation("the live node is ignored", takeover.Takeover, "_suspects", _live_ignored(takeover.Takeover._suspects)),
-    Mutation("members not in sync are candidates", takeover, "may_become_master", lambda **_: True, first_seed=95),
+    Mutation("members not in sync are candidates", takeover, "may_become_master", lambda **_: True, first_seed=440),
 )

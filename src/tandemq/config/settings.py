@@ -393,8 +393,8 @@ class BrokerConfig(MonitoringConfig):
     """Session timeout requested at the registry; after this time without a heartbeat another member may take over."""
     takeover_checks: int = _setting("takeoverChecks", 2)
     """Number of consecutive checks of the registry, one a second, in which the active member must be missing before
-    another one takes over; more if the leases need it. The same on all members. See docs/internals/failover.md,
-    "The times"."""
+    another one takes over, 1 to 30; more if the leases need it. The same on all members. See
+    docs/internals/failover.md, "The times"."""
     min_in_sync: int = _setting("minInSyncReplicas", 1)
     """In an `elect` group: with fewer members in sync, messages are refused before they are stored."""
     lag_ms_max: int = _setting("haMaxTimeSlaveNotCatchup", 15_000, "ms")

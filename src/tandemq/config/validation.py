@@ -31,6 +31,7 @@ WEIGHT_MAX = 1_000_000
 ZONE_CHARACTERS_MAX = 255
 PORT_MAX = 65_535
 REGISTER_MS_MAX = 60_000
+TAKEOVER_CHECKS_MAX = 30
 CLASSIC_FRAME_BYTES_MAX = 4 * MEBIBYTE - 12
 """Size of a Java slave's receive buffer without the header of a transfer frame."""
 RECORD_EXTRA_BYTES = 64 * 1024
@@ -99,7 +100,6 @@ _LOWEST = {
     "in_sync_replicas": 1,
     "min_in_sync": 1,
     "registry_session_ms": 100,
-    "takeover_checks": 1,
     "unclean_hand_back_ms": 0,
     "transfer_bytes_max": 1,
     "transfer_messages_max": 1,
@@ -278,6 +278,8 @@ def _replication_problems(config: BrokerConfig) -> Iterator[Problem]:
                 "idle connections would be closed before their first heartbeat"
             ),
         )
+    if not 1 <= config.takeover_checks <= TAKEOVER_CHECKS_MAX:
+        yield "takeover_checks", f"{config.takeover_checks} is outside 1 to {TAKEOVER_CHECKS_MAX}"
     if not 0 <= config.memory_ratio_max <= 100:
         yield "memory_ratio_max", f"{config.memory_ratio_max} is outside 0 to 100 percent"
 

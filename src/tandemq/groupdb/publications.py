@@ -33,7 +33,7 @@ class Publication:
 
 def publish(database: GroupDatabase, do: Do, cluster: str | None, publisher: str, wall_ms: int) -> list[AppliedGroup]:
     """Apply all groups, or those of one cluster, and report it. Raises as `apply_groups`."""
-    done = apply_groups(database, do, cluster)
+    done = apply_groups(database, do, cluster, wall_ms=wall_ms)
     _seen(database, publisher, wall_ms)
     known = {(one.cluster, one.broker_name): one for one in publications(database)}
     for group in done:

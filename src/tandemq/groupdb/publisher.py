@@ -81,8 +81,8 @@ class AppliedGroup:
     """The revision that was applied or refused."""
 
 
-def apply_groups(database: GroupDatabase, do: Do, cluster: str | None = None) -> list[AppliedGroup]:
-    """Apply all groups of the database, or those of one cluster.
+def apply_groups(database: GroupDatabase, do: Do, cluster: str | None = None, *, wall_ms: int) -> list[AppliedGroup]:
+    """Apply all groups of the database, or those of one cluster, at a calendar time.
 
     Raises:
         OutcomeUnknown: the registry did not answer; the next run applies the remaining groups.
@@ -92,11 +92,11 @@ def apply_groups(database: GroupDatabase, do: Do, cluster: str | None = None) ->
     return [
         done
         for group in database.groups(cluster)
-        if (done := apply_group(database, do, group.cluster, group.broker_name)) is not None
+        if (done := apply_group(database, do, group.cluster, group.broker_name, wall_ms)) is not None
     ]
 
 
-def apply_group(database: GroupDatabase, do: Do, cluster: str, broker_name: str) -> AppliedGroup | None:
+def apply_group(database: GroupDatabase, do: Do, cluster: str, broker_name: str, wall_ms: int) -> AppliedGroup | None:
     """Apply one group; None if it is not in the database (any more). Raises as `apply_groups`."""
     path, record_path = config_path(cluster, broker_name), state_path(cluster, broker_name)
     for _ in range(ATTEMPTS_MAX):
@@ -105,7 +105,7 @@ def apply_group(database: GroupDatabase, do: Do, cluster: str, broker_name: str)
         if group is None:
             return None
         record = _known(do(Read(record_path)), record_path)
-        reason, new_state = _check_transition(do, node, record, group)
+        reason, new_state = _check_transition(do, node, record, group, wall_ms)
         if reason:
             return AppliedGroup(cluster, broker_name, ApplyOutcome.REFUSED, reason, group.revision)
         if new_state is not None and record is not None:
@@ -168,7 +168,7 @@ def _failed(outcome: Outcome, path: str) -> RemoteError | OutcomeUnknown:
 
 
 def _check_transition(
-    do: Do, node: NodeFound | None, record: NodeFound | None, group: StoredGroup
+    do: Do, node: NodeFound | None, record: NodeFound | None, group: StoredGroup, wall_ms: int
 ) -> tuple[str, GroupState | None]:
     """Return why the group's current state forbids its configuration, "" if it does not.
 
@@ -185,11 +185,9 @@ def _check_transition(
         return str(error), None
     before = _config_of(group.broker_name, node)
     refusal = objection(state, _living(do, group), before, group.config)
-    return (
-        (str(refusal), None)
-        if refusal is not None
-        else ("", with_reset_in_sync(state, record.version, before, group.config))
-    )
+    if refusal is not None:
+        return str(refusal), None
+    return "", with_reset_in_sync(state, record.version, before, group.config, wall_ms)
 
 
 def _config_of(broker_name: str, node: NodeFound | None) -> GroupConfig | None:

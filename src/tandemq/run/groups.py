@@ -193,7 +193,7 @@ def _leave_mode(registry: RegistryClient, path: str, name: str, before: GroupCon
             f"group {name} cannot change to mode {after.mode.value}: {refusal.why}",
             hint=first + refusal.what_to_do,
         )
-    reset = with_reset_in_sync(state, node.version, before, after)
+    reset = with_reset_in_sync(state, node.version, before, after, time.time_ns() // 1_000_000)
     if reset is not None:
         _do(registry, Write(path, state_to_json(reset), node.version), path)
 

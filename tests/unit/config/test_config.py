@@ -92,6 +92,7 @@ def test_unknown_role_is_refused_with_the_list_of_roles(role: str) -> None:
         ({"ha_heartbeat_ms": 20_000}, "haSendHeartbeatInterval"),
         ({"in_sync_replicas": 0}, "inSyncReplicas"),
         ({"takeover_checks": 0}, "takeoverChecks"),
+        ({"takeover_checks": 31}, "takeoverChecks"),
         ({"memory_ratio_max": 101}, "accessMessageInMemoryMaxRatio"),
         ({"delay_levels": "1s 2x"}, "messageDelayLevel"),
         ({"bind_address": "127.0.0.1", "advertised_ip": "::1"}, "brokerIP1"),

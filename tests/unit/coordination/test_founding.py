@@ -112,6 +112,21 @@ def test_operator_creates_a_lost_record_with_one_member() -> None:
     assert world.run_until(lambda: world.writers() == [left.id], 5_000)
 
 
+@spec("F09", "R11")
+@pytest.mark.parametrize("seed", range(5))
+def test_broker_with_an_empty_store_does_not_begin_a_group_that_a_live_member_knows(seed: int) -> None:
+    world = served(Mode.ELECT, seed=seed)
+    known, first = dict(world.acked), world.nodes[world.record.master]
+    first.crash()
+    world.lose_registry()
+    world.run(world.now + 5_000)
+    first.log, first.epochs, first.held, first.seen, first.is_whole = [], [], (0, 0), None, False
+    first.start()
+    assert world.run_until(lambda: is_healthy(world), 20_000)
+    master = world.nodes[world.record.master]
+    assert known and all(master.log[at] == message for at, message in known.items())
+
+
 def test_reader_hands_over_its_offsets_after_the_record_was_lost() -> None:
     world = served(Mode.SLAVE_CONSUME)
     world.nodes[0].crash()

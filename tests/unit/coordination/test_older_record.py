@@ -6,13 +6,17 @@ from typing import Any
 
 import pytest
 
-from tandemq.coordination.member.orders import MemberStage
+from tandemq.client.aio.admin import FORCE_MS
+from tandemq.coordination.member.held_lease import HeldLease
+from tandemq.coordination.member.orders import MemberSettings, MemberStage
+from tandemq.coordination.registry.interface import NodeFound, Read
 from tandemq.coordination.registry.lineage import CHANGES_MAX, continues, is_one_history, newest, with_change
-from tandemq.coordination.registry.records import GroupState, Mode
+from tandemq.coordination.registry.records import GroupState, Mode, state_path
 from tandemq.coordination.registry.tree import Change
+from tandemq.coordination.registry.view import RegistryView
 from tests.samples import first
 from tests.spec import spec
-from tests.unit.coordination.node import Node
+from tests.unit.coordination.node import CLUSTER, GROUP, Node
 from tests.unit.coordination.test_founding import is_healthy, offer, problem, served
 from tests.unit.coordination.world import World
 
@@ -41,6 +45,54 @@ def parted() -> tuple[World, list[int]]:
     world.restore_registry(copy)
     assert 3 in world.record.in_sync
     return world, log
+
+
+def restored(seed: int) -> tuple[World, Node, Node]:
+    """Return a stopped group whose registry has gone back to a copy with all in sync; its holder there, which has seen
+    no more, and the master that was elected since."""
+    world = World(seed, Mode.ELECT, size=3)
+    assert world.run_until(lambda: is_healthy(world), 10_000)
+    copy, holder = world.copy_registry(), world.nodes[world.record.master]
+    holder.crash()
+    assert world.run_until(lambda: bool(world.writers()), 20_000)
+    elected = world.nodes[world.record.master]
+    offer(world, 20)
+    stop_all(world)
+    world.run(world.now + 5_000)
+    world.restore_registry(copy)
+    world.epochs.clear()  # the holder may use the number of an epoch again
+    world.is_unclean = True
+    return world, holder, elected
+
+
+def version(world: World) -> int:
+    found = world.tree.execute(world.admin, Read(state_path(CLUSTER, GROUP)))
+    assert isinstance(found, NodeFound)
+    return found.version
+
+
+def served_beside_a_refusal() -> tuple[World, Node, Node, Node]:
+    """Return a group that serves by an older copy, which one live member refuses: master, slave, that member."""
+    world = served(Mode.ELECT, size=3)
+    copy, master = world.copy_registry(), world.nodes[world.record.master]
+    slave, refusing = (node for node in world.nodes.values() if node is not master)
+    master.crash()
+    slave.crash()
+    world.run(world.now + 8_000)
+    world.is_unclean = True
+    order(world, refusing)
+    offer(world, 20)
+    stop_all(world)
+    world.run(world.now + 5_000)
+    world.restore_registry(copy)
+    world.epochs.clear()
+    master.start()
+    slave.start()
+    assert world.run_until(lambda: world.writers() == [master.id] and world.record.in_sync != (refusing.id,), 15_000)
+    refusing.start()
+    world.run(world.now + 5_000)
+    assert world.writers() == [master.id] and world.stage(refusing.id) is MemberStage.UNREAD
+    return world, master, slave, refusing
 
 
 def order(world: World, node: Node) -> str:
@@ -130,6 +182,122 @@ def test_no_member_is_elected_by_an_older_record_while_one_that_has_seen_more_is
     assert "force that one instead" not in text
     assert world.run_until(lambda: is_healthy(world), 20_000)
     assert world.nodes[3].log[: len(log)] == log
+
+
+@spec("F09", "F30")
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_holder_by_an_older_record_leads_only_when_no_live_member_has_seen_more(seed: int) -> None:
+    world, holder, elected = restored(seed)
+    elected.start()
+    world.run(world.now + 8_000)
+    assert world.stage(elected.id) is MemberStage.UNREAD
+    before = version(world)
+    holder.start()
+    world.run(world.now + 10_000)
+    assert world.writers() == [] and world.stage(holder.id) is MemberStage.CLAIMING
+    assert version(world) == before, "it writes no record by which it could not proceed"
+    assert holder.member is not None
+    assert f"broker {elected.id} has seen a newer record of the group" in holder.member.why
+    elected.crash()
+    assert world.run_until(lambda: world.writers() == [holder.id], 5_000), "nobody has seen more any longer"
+
+
+@spec("F09")
+def test_holder_that_doubts_its_log_names_no_master_that_refuses_the_record() -> None:
+    world, holder, elected = restored(1)
+    elected.start()
+    world.run(world.now + 8_000)
+    record, holder.is_whole = world.record, False
+    holder.start()
+    world.run(world.now + 8_000)
+    assert world.record == record and world.stage(holder.id) is MemberStage.CLAIMING
+
+
+@spec("F09")
+def test_member_that_claims_serves_no_client_once_another_one_has_seen_more() -> None:
+    world, holder, elected = restored(1)
+    elected.start()
+    holder.start()
+    assert holder.member is not None
+    assert world.step_until(lambda: world.stage(holder.id) is MemberStage.PREPARING, 10_000)
+    # The other member gets its live node only now: the session that it had in the copy has expired.
+    holder.paused_until = world.now + 500
+    world.run(world.now + 10_000)
+    assert world.writers() == []
+    assert "has seen a newer record of the group" in holder.member.why
+
+
+@spec("F09", "V18")
+def test_group_that_serves_by_an_older_record_is_not_switched() -> None:
+    world, master, slave, refusing = served_beside_a_refusal()
+    assert master.member is not None and slave.member is not None
+    before = version(world)
+    result = master.member.switch(slave.id, master.clock())
+    assert not result.is_accepted and f"broker {refusing.id} has seen a newer record" in result.text
+    world.run(world.now + 10_000)
+    assert world.writers() == [master.id] and version(world) == before
+    refused = slave.member.force_master(slave.clock(), is_preview=True)
+    assert not refused.is_accepted and f"broker {master.id} may serve by the older record: stop it" in refused.text
+
+
+@spec("F09", "V18")
+def test_switch_is_given_up_when_a_member_returns_that_has_seen_more() -> None:
+    world, master, slave, refusing = served_beside_a_refusal()
+    refusing.crash()
+    world.run(world.now + 8_000)
+    assert master.member is not None
+    world.stalled |= {(slave.id, master.id), (master.id, slave.id)}
+    offer(world, 1)
+    master.input(lambda m, now: m.switch(slave.id, now))
+    assert world.stage(master.id) is MemberStage.HANDING
+    refusing.start()
+    assert world.run_until(lambda: bool(master.done), 2_500)
+    assert f"not switched: broker {refusing.id} has seen a newer record" in master.done[-1].text
+    assert world.writers() == [master.id]
+
+
+@spec("F30")
+def test_operator_may_choose_a_member_that_follows_the_older_record_while_its_holder_refuses() -> None:
+    world, _ = parted()
+    world.is_unclean = True
+    for number in (1, 2, 3):
+        world.nodes[number].start()
+    world.run(world.now + 8_000)
+    chosen = world.nodes[3]
+    assert [world.stage(number) for number in (1, 2, 3)] == [MemberStage.UNREAD, MemberStage.UNREAD, MemberStage.SLAVE]
+    text = order(world, chosen)
+    assert "broker 1, 2 has seen a newer record" in text and text.count("force that one instead") == 1
+    assert world.run_until(lambda: is_healthy(world), 20_000)
+    assert world.record.master == 3 and world.nodes[1].log == chosen.log
+
+
+@spec("F30", "F41")
+@pytest.mark.parametrize("checks", [2, 16, 30])
+def test_order_lasts_for_all_checks(checks: int) -> None:
+    world = World(1, Mode.ELECT, size=2, checks=checks)
+    world.is_unclean = True
+    assert world.run_until(lambda: is_healthy(world), 20_000)
+    master = world.nodes[world.record.master]
+    other = world.nodes[3 - master.id]
+    other.crash()
+    assert world.run_until(lambda: world.record.in_sync == (master.id,), 60_000)
+    master.crash()
+    world.run(world.now + 5_000)
+    other.start()
+    world.run(world.now + 5_000)
+    other.input(lambda m, now: m.force_master(now))
+    assert world.run_until(lambda: world.writers() == [other.id], 2_000 + checks * 1_100)
+
+
+@spec("F30")
+@pytest.mark.parametrize("checks", [1, 2, 30])
+@pytest.mark.parametrize("session_ms", [100, 2_000, 60_000])
+def test_order_outlasts_lease_and_checks(session_ms: int, checks: int) -> None:
+    lease = HeldLease(MemberSettings("c", "g", 1, checks=checks), RegistryView("c", "g", 1))
+    lease.session_granted(session_ms)
+    timing = lease.timing
+    assert lease.order_ms >= max(15_000, timing.silence_ms + 2 * timing.checks * timing.check_ms)
+    assert lease.order_ms < FORCE_MS, "the command waits for the outcome"
 
 
 @spec("F09")

@@ -28,12 +28,13 @@ def test_each_pair_of_modes(before: Mode | None, after: Mode) -> None:
     taken = objection(READ_FROM_SLAVE, (), known, config(after))
     assert (taken is None) is (not is_other or after is Mode.SLAVE_CONSUME)
     assert (objection(NORMAL, (0,), known, config(after)) is None) is (before is None or not is_other)
-    begun = with_reset_in_sync(NORMAL, 7, known, config(after))
+    begun = with_reset_in_sync(NORMAL, 7, known, config(after), 1_234)
     is_forgotten = is_other and (after is Mode.ELECT or (after is Mode.SLAVE_CONSUME and before in (None, Mode.STATIC)))
     assert (begun is not None) is is_forgotten
     if begun is not None:
         assert (begun.in_sync, begun.epoch, begun.by) == ((0,), 3, NOBODY)
-        assert begun.changes[-1][0] == 8, "members can compare it with what they have seen"
+        assert begun.since_ms == 1_234
+        assert begun.changes[-1] == (8, 1_234), "members can compare it with what they have seen"
 
 
 def test_serving_broker_must_stay_a_member() -> None:
@@ -41,4 +42,4 @@ def test_serving_broker_must_stay_a_member() -> None:
     found = objection(ELECTED, (), config(Mode.ELECT), alone)
     assert str(found) == "broker 1 is the master at present, but is not in this configuration: switch first"
     assert objection(GroupState(3, NOBODY, ()), (), config(Mode.ELECT), alone) is None
-    assert with_reset_in_sync(GroupState(3, NOBODY, ()), 7, config(Mode.STATIC), alone) is None
+    assert with_reset_in_sync(GroupState(3, NOBODY, ()), 7, config(Mode.STATIC), alone, 1_234) is None

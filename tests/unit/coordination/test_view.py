@@ -269,6 +269,33 @@ def test_malformed_record_of_a_live_broker_is_reported_until_it_is_deleted(desk:
     assert desk.view.problem == ""
 
 
+def test_record_of_a_live_broker_is_read_again_when_it_changes(desk: Desk) -> None:
+    path, third = live_broker_path("c", "g", 3), desk.tree.open_session(60_000, "third", 0)
+    record = LiveBroker(3, "", "")
+    desk.tree.execute(third, Create(path, live_to_json(record), ephemeral=True))
+    desk.hear()
+    for version, epoch in enumerate((7, 8)):
+        record = replace(record, epoch=epoch)
+        desk.tree.execute(third, Write(path, live_to_json(record), version))
+        desk.hear()
+        assert desk.view.live is not None and desk.view.live[3] == record
+    # Its broker starts again, and the list of live brokers is read when the new node is there already.
+    desk.tree.close_session(third)
+    fired = [path for session, path in desk.tree.take_fired() if session == desk.session]
+    for each in fired:
+        desk.view.receive(Changed(each), 0)
+    reads = sorted(desk.view.next_requests(), key=lambda ask: isinstance(ask.operation, ReadChildren))
+    desk.answer(reads[0])
+    assert desk.view.unread([2, 3, 4]) == [3], "the node was deleted"
+    fourth = desk.tree.open_session(60_000, "fourth", 0)
+    desk.tree.execute(fourth, Create(path, live_to_json(replace(record, epoch=9)), ephemeral=True))
+    desk.answer(reads[1])
+    assert desk.view.unread([2, 3, 4]) == [3]
+    desk.settle()
+    assert desk.view.unread([2, 3, 4]) == []
+    assert desk.view.live is not None and desk.view.live[3] == replace(record, epoch=9)
+
+
 def test_late_read_of_the_missing_record_does_not_drop_the_write_that_creates_it() -> None:
     desk = Desk()
     desk.do(Delete(PATH, 0))

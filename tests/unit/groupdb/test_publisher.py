@@ -68,6 +68,9 @@ class Registry:
                 return None
 
 
+WALL_MS = 1_700_000_000_000
+
+
 def put(database: GroupDatabase, name: str, config: GroupConfig | None) -> None:
     database.change("main", name, lambda _: config, wall_ms=0)
 
@@ -81,22 +84,22 @@ def test_groups_are_created_written_removed_and_left_unchanged(database: GroupDa
     registry = Registry()
     for name in ("broker-a", "broker-b"):
         put(database, name, PAIR)
-    assert whats(apply_groups(database, registry.do)) == [ApplyOutcome.CREATED] * 2
+    assert whats(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.CREATED] * 2
     assert registry.config("broker-a") == config_to_json(PAIR)
     assert all(group.is_applied for group in database.groups())
     put(database, "broker-a", ELECT)
-    assert whats(apply_groups(database, registry.do)) == [ApplyOutcome.WRITTEN, ApplyOutcome.UNCHANGED]
+    assert whats(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.WRITTEN, ApplyOutcome.UNCHANGED]
     put(database, "broker-a", None)
-    assert whats(apply_groups(database, registry.do)) == [ApplyOutcome.REMOVED, ApplyOutcome.UNCHANGED]
+    assert whats(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.REMOVED, ApplyOutcome.UNCHANGED]
     assert registry.config("broker-a") is None
-    assert whats(apply_groups(database, registry.do)) == [ApplyOutcome.UNCHANGED]
+    assert whats(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.UNCHANGED]
 
 
 def test_groups_that_are_not_in_the_database_are_left_alone(database: GroupDatabase) -> None:
     registry = Registry()
     registry.tree.execute(registry.session, Create(config_path("main", "others"), b"theirs"))
     put(database, "broker-a", PAIR)
-    apply_groups(database, registry.do)
+    apply_groups(database, registry.do, wall_ms=WALL_MS)
     assert registry.config("others") == b"theirs"
 
 
@@ -143,23 +146,23 @@ def test_a_task_killed_at_any_step_is_completed_by_the_next(database: GroupDatab
             if before is not None:
                 put(database, name, before)
         registry = Registry()
-        apply_groups(database, registry.do)
+        apply_groups(database, registry.do, wall_ms=WALL_MS)
         put(database, "new", ELECT)
         put(database, "changed", ELECT)
         put(database, "gone", None)
         steps = Steps(registry, database, step, is_done=is_done)
         try:
-            apply_groups(steps, steps.do)  # type: ignore[arg-type]  # the database, counted
+            apply_groups(steps, steps.do, wall_ms=WALL_MS)  # type: ignore[arg-type]  # the database, counted
         except Killed:
             pass
         else:
             break
         for name in ("new", "changed", "gone", "same"):
             assert registry.config(name) in (None, config_to_json(PAIR), config_to_json(ELECT)), "never half a record"
-        apply_groups(database, registry.do)
+        apply_groups(database, registry.do, wall_ms=WALL_MS)
         _check_all_carried(registry, database)
         registry.asked.clear()
-        assert set(whats(apply_groups(database, registry.do))) == {ApplyOutcome.UNCHANGED}
+        assert set(whats(apply_groups(database, registry.do, wall_ms=WALL_MS))) == {ApplyOutcome.UNCHANGED}
         assert not [each for each in registry.asked if not isinstance(each, Read)]
     assert step > 15
 
@@ -179,7 +182,7 @@ def test_an_older_configuration_never_follows_a_newer_one(database: GroupDatabas
         step += 1
         registry = Registry()
         put(database, "broker-a", PAIR)
-        apply_groups(database, registry.do)
+        apply_groups(database, registry.do, wall_ms=WALL_MS)
         put(database, "broker-a", replace(PAIR, members=PAIR.members[:1]))
         left = step
 
@@ -188,9 +191,9 @@ def test_an_older_configuration_never_follows_a_newer_one(database: GroupDatabas
             left -= 1
             if left == 0:
                 put(database, "broker-a", None)
-                apply_groups(database, registry.do)
+                apply_groups(database, registry.do, wall_ms=WALL_MS)
                 put(database, "broker-a", ELECT)
-                apply_groups(database, registry.do)
+                apply_groups(database, registry.do, wall_ms=WALL_MS)
 
         class Meddled(Steps):
             def _step(self, act: Callable[[], Any], meddle: Callable[[], None] = meddle) -> Any:
@@ -198,7 +201,7 @@ def test_an_older_configuration_never_follows_a_newer_one(database: GroupDatabas
                 return act()
 
         steps = Meddled(registry, database, 0, is_done=False)
-        apply_groups(steps, steps.do)  # type: ignore[arg-type]  # the database, counted
+        apply_groups(steps, steps.do, wall_ms=WALL_MS)  # type: ignore[arg-type]  # the database, counted
         if left > 0:
             break
         assert registry.config("broker-a") == config_to_json(ELECT)
@@ -220,10 +223,12 @@ def test_an_unknown_outcome_ends_the_run_and_the_next_completes_it(database: Gro
 
     registry.before = lose
     with pytest.raises(OutcomeUnknown, match="run it again"):
-        apply_groups(database, registry.do)
+        apply_groups(database, registry.do, wall_ms=WALL_MS)
     assert not database.groups()[0].is_applied
     registry.before = lambda _: None
-    assert whats(apply_groups(database, registry.do)) == [ApplyOutcome.UNCHANGED if happened else ApplyOutcome.CREATED]
+    assert whats(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [
+        ApplyOutcome.UNCHANGED if happened else ApplyOutcome.CREATED
+    ]
     assert database.groups()[0].is_applied
 
 
@@ -232,7 +237,7 @@ def test_refusal_of_the_registry_is_an_error(database: GroupDatabase) -> None:
     put(database, "broker-a", PAIR)
     registry.before = lambda _: RegistryRefused("no room")
     with pytest.raises(RemoteError, match="no room"):
-        apply_groups(database, registry.do)
+        apply_groups(database, registry.do, wall_ms=WALL_MS)
 
 
 def test_a_node_that_others_write_all_the_time_is_an_error(database: GroupDatabase) -> None:
@@ -251,7 +256,7 @@ def test_a_node_that_others_write_all_the_time_is_an_error(database: GroupDataba
 
     registry.before = meddle
     with pytest.raises(RemoteError, match="all the time"):
-        apply_groups(database, registry.do)
+        apply_groups(database, registry.do, wall_ms=WALL_MS)
     assert version == 20
 
 
@@ -266,11 +271,11 @@ def test_active_broker_cannot_be_removed(database: GroupDatabase, state: GroupSt
     registry = Registry()
     put(database, "broker-a", PAIR)
     put(database, "broker-b", PAIR)
-    apply_groups(database, registry.do)
+    apply_groups(database, registry.do, wall_ms=WALL_MS)
     registry.tree.execute(registry.session, Create(state_path("main", "broker-a"), state_to_json(state)))
     put(database, "broker-a", replace(PAIR, members=PAIR.members[:1]))
     put(database, "broker-b", ELECT)
-    refused, other = apply_groups(database, registry.do)
+    refused, other = apply_groups(database, registry.do, wall_ms=WALL_MS)
     assert (refused.what, other.what) == (ApplyOutcome.REFUSED, ApplyOutcome.WRITTEN)
     assert reason in refused.reason
     assert registry.config("broker-a") == config_to_json(PAIR)
@@ -285,7 +290,7 @@ def test_a_broker_that_becomes_active_just_before_the_write_is_not_removed(
 ) -> None:
     registry = Registry()
     put(database, "broker-a", PAIR)
-    apply_groups(database, registry.do)
+    apply_groups(database, registry.do, wall_ms=WALL_MS)
     put_state(registry, GroupState(3, 0, (0, 1), reader=0))
     put(database, "broker-a", replace(PAIR, members=PAIR.members[:1]))
 
@@ -297,7 +302,7 @@ def test_a_broker_that_becomes_active_just_before_the_write_is_not_removed(
         return None
 
     registry.before = begins
-    (refused,) = apply_groups(database, registry.do)
+    (refused,) = apply_groups(database, registry.do, wall_ms=WALL_MS)
     assert refused.what is ApplyOutcome.REFUSED
     assert "broker 1" in refused.reason
     assert registry.config("broker-a") == config_to_json(PAIR)
@@ -327,10 +332,10 @@ def test_a_change_of_mode_that_could_lose_messages_is_refused(
 ) -> None:
     registry = Registry()
     put(database, "broker-a", before)
-    apply_groups(database, registry.do)
+    apply_groups(database, registry.do, wall_ms=WALL_MS)
     put_state(registry, state)
     put(database, "broker-a", after)
-    (refused,) = apply_groups(database, registry.do)
+    (refused,) = apply_groups(database, registry.do, wall_ms=WALL_MS)
     assert refused.what is ApplyOutcome.REFUSED
     assert reason in refused.reason
     assert registry.config("broker-a") == config_to_json(before)
@@ -340,22 +345,22 @@ def test_a_change_of_mode_that_could_lose_messages_is_refused(
 def test_change_of_mode_is_refused_while_brokers_of_the_group_run(database: GroupDatabase) -> None:
     registry = Registry()
     put(database, "broker-a", PAIR)
-    apply_groups(database, registry.do)
+    apply_groups(database, registry.do, wall_ms=WALL_MS)
     put_state(registry, GroupState(1, 0, (0, 1), reader=0))
     broker = registry.tree.open_session(2_000, "broker", 0)
     registry.tree.execute(broker, Create(live_broker_path("main", "broker-a", 1), b"{}", ephemeral=True))
     put(database, "broker-a", ELECT)
-    (refused,) = apply_groups(database, registry.do)
+    (refused,) = apply_groups(database, registry.do, wall_ms=WALL_MS)
     assert refused.what is ApplyOutcome.REFUSED
     assert "brokers 1 run in mode slave-consume" in refused.reason
     assert "stop all brokers of the group" in refused.reason
     put(database, "broker-a", replace(PAIR, members=(PAIR.members[0], replace(PAIR.members[1], weight=7))))
-    assert whats(apply_groups(database, registry.do)) == [ApplyOutcome.WRITTEN], (
+    assert whats(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.WRITTEN], (
         "what is no mode may change while they run"
     )
     registry.tree.close_session(broker)
     put(database, "broker-a", ELECT)
-    assert whats(apply_groups(database, registry.do)) == [ApplyOutcome.WRITTEN]
+    assert whats(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.WRITTEN]
 
 
 @spec("F02", "F33")
@@ -366,10 +371,10 @@ def test_in_sync_members_of_the_previous_mode_are_forgotten_before_an_election(
     registry = Registry()
     if before is not None:
         put(database, "broker-a", before)
-        apply_groups(database, registry.do)
+        apply_groups(database, registry.do, wall_ms=WALL_MS)
     put_state(registry, GroupState(2, 0, (0, 1), reader=0))
     put(database, "broker-a", replace(ELECT, members=(ELECT.members[0], replace(ELECT.members[1], weight=7))))
-    apply_groups(database, registry.do)
+    apply_groups(database, registry.do, wall_ms=WALL_MS)
     assert state_of(registry).in_sync == ((0, 1) if stays else (0,))
     assert registry.config("broker-a") is not None
 
@@ -377,7 +382,7 @@ def test_in_sync_members_of_the_previous_mode_are_forgotten_before_an_election(
 def test_a_record_that_changes_before_it_is_written_is_read_again(database: GroupDatabase) -> None:
     registry = Registry()
     put(database, "broker-a", STATIC)
-    apply_groups(database, registry.do)
+    apply_groups(database, registry.do, wall_ms=WALL_MS)
     put_state(registry, GroupState(2, 0, (0, 1), reader=0))
     put(database, "broker-a", PAIR)
     path = state_path("main", "broker-a")
@@ -389,7 +394,7 @@ def test_a_record_that_changes_before_it_is_written_is_read_again(database: Grou
         return None
 
     registry.before = meddle
-    (refused,) = apply_groups(database, registry.do)
+    (refused,) = apply_groups(database, registry.do, wall_ms=WALL_MS)
     assert "broker 2 is the master at present, but is not in this configuration" in refused.reason
     assert registry.config("broker-a") == config_to_json(STATIC)
 
@@ -397,27 +402,27 @@ def test_a_record_that_changes_before_it_is_written_is_read_again(database: Grou
 def test_group_with_running_brokers_is_not_removed(database: GroupDatabase) -> None:
     registry = Registry()
     put(database, "broker-a", PAIR)
-    apply_groups(database, registry.do)
+    apply_groups(database, registry.do, wall_ms=WALL_MS)
     live = live_broker_path("main", "broker-a", 1)
     registry.tree.execute(registry.session, Create(live, b"{}"))
     put(database, "broker-a", None)
-    (refused,) = apply_groups(database, registry.do)
+    (refused,) = apply_groups(database, registry.do, wall_ms=WALL_MS)
     assert refused.what is ApplyOutcome.REFUSED
     assert "brokers 1 of the group are running" in refused.reason
     assert "stop them first" in refused.reason
     assert registry.config("broker-a") == config_to_json(PAIR)
     registry.tree.execute(registry.session, Delete(live, 0))
-    assert whats(apply_groups(database, registry.do)) == [ApplyOutcome.REMOVED]
+    assert whats(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.REMOVED]
 
 
 def test_removing_a_group_keeps_its_state(database: GroupDatabase) -> None:
     registry = Registry()
     put(database, "broker-a", PAIR)
-    apply_groups(database, registry.do)
+    apply_groups(database, registry.do, wall_ms=WALL_MS)
     state = state_to_json(GroupState(9, 0, (0, 1), reader=0))
     registry.tree.execute(registry.session, Create(state_path("main", "broker-a"), state))
     put(database, "broker-a", None)
-    assert whats(apply_groups(database, registry.do)) == [ApplyOutcome.REMOVED]
+    assert whats(apply_groups(database, registry.do, wall_ms=WALL_MS)) == [ApplyOutcome.REMOVED]
     found = registry.tree.execute(registry.session, Read(state_path("main", "broker-a")))
     assert isinstance(found, NodeFound)
     assert found.data == state

@@ -55,19 +55,20 @@ class FailoverJournal:
         self.timeline: list[dict[str, Any]] = list(load_table(disk, TIMELINE_FILE).get("entries", []))
         """When (calendar ms), in which epoch, what; oldest first."""
 
-    def note(self, *, is_whole: bool, held: tuple[int, int], seen: GroupState | None, is_elect: bool) -> None:
-        """Save whether the log is whole, which record this broker served by, and the newest one that it has seen,
-        before it acts by them. A failure is tried again each turn."""
+    def note(self, *, is_whole: bool, held: tuple[int, int], seen: GroupState | None, is_elect: bool) -> bool:
+        """Save whether the log is whole, which record this broker served by, and the newest one that it has seen.
+        Returns whether they are on the disk; if not, call it again."""
         if (is_whole, held, seen) == self._noted:
-            return
+            return True
         table: dict[str, Any] = {"isLogWhole": is_whole, "held": list(held)}
         if seen is not None:
             table["seen"] = state_to_fields(seen)
         try:
             save_table(self._disk, FILE, table)
-            self._noted, self._is_failing = (is_whole, held, seen), False
             if is_elect:
                 clear_loss_flag(self._disk)
+            self._noted, self._is_failing = (is_whole, held, seen), False
+            return True
         except StoreError as error:
             if not self._is_failing:
                 log.error(
@@ -79,6 +80,7 @@ class FailoverJournal:
                     error,
                 )
             self._is_failing = True
+            return False
 
     def add(self, now: Now, epoch: int, text: str, at_ms: int) -> None:
         """Log a change of the role, and append it to the timeline. `at_ms`: when it happened, monotonic."""

@@ -87,8 +87,7 @@ class RegistryRole(BrokerRole):
     ) -> None:
         """Take the collaborators. The session at the registry begins after `listening`.
 
-        `drop_waiting` answers sends that wait for replicas with an unknown outcome; `static` is the role that mode
-        `static` falls back to.
+        `drop_waiting` gives waiting sends an unknown outcome; `static` is the role that mode `static` falls back to.
         """
         self._store = store
         self._replication = replication
@@ -155,7 +154,7 @@ class RegistryRole(BrokerRole):
             seen=self._journal.seen,
         )
         self._pull.slave_reads.choice = GroupSlaves(self._member, self._replication)
-        self._note_log()
+        self._note_log(now)
 
     @property
     def member(self) -> MemberMachine:
@@ -255,7 +254,7 @@ class RegistryRole(BrokerRole):
             return
         if self._delayed_order is not None and now.mono_ms >= self._again_ms:
             self._lead(self._delayed_order, turn, now)
-        self._note_log()
+        self._note_log(now)
         self._carry_out(turn, now)
         self._problems.tick(member, self.warning, now)
         registry_ms = self.registry.deadline_ms()
@@ -281,7 +280,7 @@ class RegistryRole(BrokerRole):
     def _carry_out(self, turn: Turn, now: Now) -> None:
         member = self.member
         while effects := member.next_effects():
-            self._note_log()
+            self._note_log(now)
             self.registry.ask([effect for effect in effects if isinstance(effect, RegistryRequest)], turn, now)
             for effect in effects:
                 if isinstance(effect, BecomeMaster):
@@ -301,9 +300,10 @@ class RegistryRole(BrokerRole):
         self._permit(turn, now)
         self._register(turn, now)
 
-    def _note_log(self) -> None:
-        member = self.member
-        self._journal.note(is_whole=member.is_log_whole, held=member.held, seen=member.seen, is_elect=self.is_elect)
+    def _note_log(self, now: Now) -> None:
+        member, note = self.member, self._journal.note
+        is_saved = note(is_whole=member.is_log_whole, held=member.held, seen=member.seen, is_elect=self.is_elect)
+        member.on_saved(now, is_saved=is_saved)
 
     def _record(self, now: Now, text: str, epoch: int | None = None, *, at_ms: int | None = None) -> None:
         self._journal.add(now, self.epoch if epoch is None else epoch, text, now.mono_ms if at_ms is None else at_ms)

@@ -27,7 +27,9 @@ from tandemq.errors import ConfigError, LocalError, NetworkError, OutcomeUnknown
 from tandemq.model.codes import RequestCode, ResponseCode
 
 COMMAND_SECONDS = 20.0
-"""Request timeout. The broker itself gives up a forced takeover after 15 s."""
+"""Request timeout."""
+FORCE_SECONDS = 120.0
+"""The same for a forced takeover: the broker gives up after 15 s, with the longest session and most checks 101 s."""
 SERVE_SECONDS = 5.0
 POLL_SECONDS = 0.02
 
@@ -58,15 +60,15 @@ def _group(name: str | None, addresses: tuple[str, ...], name_servers: str, regi
     return group
 
 
-def _order(member: FoundBroker, code: RequestCode, **fields: str) -> str:
-    """Send a command to a broker and return the text of its result.
+def _order(member: FoundBroker, code: RequestCode, *, seconds: float = COMMAND_SECONDS, **fields: str) -> str:
+    """Send a command to a broker and return the text of its result, within a time.
 
     Raises:
         RemoteError: the command was refused or given up; the text says why.
         OutcomeUnknown: the broker did not answer.
     """
     try:
-        answer = ask_broker(member.address, code, fields, seconds=COMMAND_SECONDS)
+        answer = ask_broker(member.address, code, fields, seconds=seconds)
     except OutcomeUnknown as error:
         raise OutcomeUnknown(
             f"the outcome at broker {member.broker_id} is unknown: {error}", hint="tandemq ha status shows it"
@@ -155,7 +157,7 @@ def force_master(
         click.echo(f"{group.name}, broker {broker_id}: {price}", err=True)
         click.confirm("Continue?", abort=True, err=True)
     began = time.monotonic()
-    text = _order(member, RequestCode.TANDEM_FORCE_MASTER)
+    text = _order(member, RequestCode.TANDEM_FORCE_MASTER, seconds=FORCE_SECONDS)
     seconds = round(time.monotonic() - began, 3)
     outcome = {"broker": group.name, "id": broker_id, "price": price, "seconds": seconds, "text": text}
     if as_json:

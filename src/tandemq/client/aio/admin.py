@@ -34,7 +34,9 @@ from tandemq.model.topic import TRACE_TOPIC, TopicConfig
 
 T = TypeVar("T")
 COMMAND_MS = 20_000
-"""Timeout of a change of the master. A broker itself gives up a forced takeover after 15 s."""
+"""Timeout of a change of the master."""
+FORCE_MS = 120_000
+"""Timeout of a forced takeover: the broker gives up after 15 s, with the longest session and most checks 101 s."""
 
 
 class Admin:
@@ -145,9 +147,10 @@ class Admin:
         """
         return await self._run(overview.order(address, RequestCode.TANDEM_SWITCH, {"target": str(target)}, timeout_ms))
 
-    async def force_master(self, address: str, *, preview: bool, timeout_ms: int = COMMAND_MS) -> str:
+    async def force_master(self, address: str, *, preview: bool, timeout_ms: int = 0) -> str:
         """Force the member at an address to serve, although messages may be lost; returns what was done, or with
-        `preview` what may be lost or delivered again."""
+        `preview` what may be lost or delivered again. `timeout_ms`: 0 for 20 s, without `preview` 2 minutes."""
+        timeout_ms = timeout_ms or (COMMAND_MS if preview else FORCE_MS)
         fields = {"preview": "true"} if preview else {}
         return await self._run(overview.order(address, RequestCode.TANDEM_FORCE_MASTER, fields, timeout_ms))
 

@@ -42,7 +42,7 @@ class Diagnosis:
 
     def why_unclaimed(self) -> str:
         """Return why a broker that the record names does not serve, for a reason that other members have reported."""
-        return self._older.reason()
+        return self._older.objection()
 
     def why_unread(self) -> str:
         """Return why a broker in stage UNREAD serves no clients; "" if there is no special reason."""

@@ -124,14 +124,13 @@ class RecordFollower:
         if service.stage is MemberStage.CLAIMING and is_claimed and self._may_lead():
             service.become(MemberStage.PREPARING, "the record is claimed", now)
         is_ready = state.master != self._membership.id or self._log.ready_epoch == state.epoch
-        if service.stage is MemberStage.PREPARING and is_ready:
+        if service.stage is MemberStage.PREPARING and is_ready and self._may_lead():
             service.become(MemberStage.SERVING, state.reason, now)
 
     def _may_lead(self) -> bool:
-        """Whether the log has all that the group's can have; while that is open the record is written unchanged too."""
-        if self._older.witnesses():
-            return False
-        return not self._membership.is_elect or self._log.is_whole or self._log.is_loss_accepted
+        """Whether the log has all that the group's can have, and no live member has seen a newer record."""
+        is_log_enough = not self._membership.is_elect or self._log.is_whole or self._log.is_loss_accepted
+        return is_log_enough and not self._older.objection()
 
     def assign_role(self) -> None:
         """Order the broker to replicate from the record's master, or to be the master, if that is news."""

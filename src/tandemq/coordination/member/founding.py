@@ -57,6 +57,8 @@ class Founding:
             return
         own_id = self._membership.id
         others = {one.broker_id: live.get(one.broker_id) for one in config.members if one.broker_id != own_id}
+        if self._view.unread(others):
+            return  # it may have followed a record
         if self._is_forced:
             self._create_again({}, "an operator accepted the loss", now)
         elif not self._existed_before(others):

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from tandemq.boundary import Now
 from tandemq.coordination.lease import NEVER
 from tandemq.coordination.member.facts import LogState, Membership, PeerTable
+from tandemq.coordination.member.older_record import OlderRecord
 from tandemq.coordination.member.orders import CommandResult, HandOffsets, MemberStage
 from tandemq.coordination.member.outputs import EffectQueue, RegistryWriter
 from tandemq.coordination.member.service import ServiceState
@@ -44,6 +45,11 @@ class HandoverProgress:
     is_proposed: bool = False
     """In a switch: the record that names the target is written, or its outcome unknown."""
 
+    @property
+    def is_revocable(self) -> bool:
+        """Whether the other member cannot have a write in flight by which it would serve."""
+        return self.step is HandoverStep.DRAIN or (self.is_switch and not self.is_proposed)
+
 
 class Handover:
     """Hands over what this member serves, and takes offsets as the master."""
@@ -57,6 +63,7 @@ class Handover:
         service: ServiceState,
         writer: RegistryWriter,
         effects: EffectQueue,
+        older: OlderRecord,
     ) -> None:
         """No handover is in progress."""
         self._view = view
@@ -66,6 +73,7 @@ class Handover:
         self._service = service
         self._writer = writer
         self._effects = effects
+        self._older = older
         self.progress: HandoverProgress | None = None
         self._next_ms = NEVER
         self.taken: int | None = None
@@ -118,7 +126,7 @@ class Handover:
             return f"broker {target} lags by {lag} bytes; wait until it has caught up"
         if not self._view.may_propose:
             return "the registry does not answer, or a change is still in flight; try again"
-        return None
+        return self._older.objection() or None
 
     # Handing over.
 
@@ -141,6 +149,9 @@ class Handover:
             return
         if self._is_forbidden(progress):
             self.give_up(f"by its configuration broker {progress.to} may not be written to any more", now)
+            return
+        if progress.is_revocable and (why := self._older.reason()):
+            self.give_up(why, now)
             return
         if progress.step is HandoverStep.DRAIN and now.mono_ms >= progress.begun_ms + self._drain_ms(progress):
             self._send_offsets(progress, now)
@@ -173,6 +184,7 @@ class Handover:
             and state.master in (view.live or {})
             and self._peers.get(state.master).is_linked
             and now.mono_ms >= self._next_ms
+            and not self._older.objection()
         )
 
     def _configured_master(self, now: Now) -> int | None:
@@ -233,7 +245,7 @@ class Handover:
         assert progress is not None, "no handover is in progress"
         self._next_ms = now.mono_ms + self._membership.settings.hand_back_wait_ms
         text = f"the handover to broker {progress.to} was given up: {why}"
-        if progress.step is HandoverStep.DRAIN or (progress.is_switch and not progress.is_proposed):
+        if progress.is_revocable:
             self._service.become(MemberStage.SERVING, text, now)
         else:
             self._service.reclaim(text, now)
@@ -271,7 +283,7 @@ class Handover:
     def end_reading(self, now: Now) -> None:
         """Write the record back to normal, once the offsets for its present version are stored."""
         view = self._view
-        if self.taken is None or view.state is None or not view.may_propose:
+        if self.taken is None or view.state is None or not view.may_propose or self._older.objection():
             return
         if self.taken < view.version:
             self.taken = None

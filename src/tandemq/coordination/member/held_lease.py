@@ -27,6 +27,13 @@ class HeldLease:
         settings = self._settings
         self.timing = timing(timeout_ms, lease_ms=settings.lease_ms, checks=settings.checks, check_ms=settings.check_ms)
 
+    @property
+    def order_ms(self) -> int:
+        """How long an operator's order waits: until leases of others are over and all checks have succeeded in a row,
+        with as many that did not."""
+        timing = self.timing
+        return max(self._settings.force_ms, timing.silence_ms + 2 * timing.checks * timing.check_ms)
+
     def until_ms(self) -> int:
         """When the lease ends, monotonic; FOREVER if no member could take over."""
         is_claimed = self._view.written_session == self._view.session_id != 0

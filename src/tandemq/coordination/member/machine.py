@@ -96,10 +96,10 @@ class MemberMachine:
         self._diagnosis = diagnosis = Diagnosis(view, membership, founding, older, lease)
         self._service = service = ServiceState(view, membership, log, lease, diagnosis, effects, now)
         self._takeover = takeover = Takeover(view, membership, log, peers, lease, writer, effects, older)
-        self._handover = handover = Handover(view, membership, log, peers, service, writer, effects)
+        self._handover = handover = Handover(view, membership, log, peers, service, writer, effects, older)
         self._heartbeats = HeartbeatExchange(self.id, view, log, peers, lease, in_sync, handover)
         self._proposals = RecordProposals(
-            view, membership, log, peers, lease, in_sync, service, writer, founding, handover
+            view, membership, log, peers, lease, in_sync, service, writer, founding, handover, older
         )
         self._follower = RecordFollower(
             view, membership, log, peers, lease, in_sync, service, effects, takeover, handover, older
@@ -168,14 +168,14 @@ class MemberMachine:
 
     @property
     def held(self) -> tuple[int, int]:
-        """Epoch and version of the last record that named this member the holder. To be saved before it serves: if the
+        """Epoch and version of the last record that named this member the holder. To be saved when it changes: if the
         registry loses the record, the last holder is known by it."""
         return self._log.held
 
     @property
     def seen(self) -> GroupState | None:
-        """The newest record of the group that this broker has seen. To be saved before it acts by it: after a restart a
-        record that does not continue this one is an older copy, and is refused."""
+        """The newest record of the group that this broker has seen. To be saved when it changes (`on_saved`): after a
+        restart a record that does not continue this one is an older copy, and is refused."""
         return self.view.seen
 
     @property
@@ -262,6 +262,13 @@ class MemberMachine:
         """The log ends here; call it after each commit and truncation. Updates `confirm_offset`."""
         self._log.end, self._log.epoch = log_end, log_epoch
         self._in_sync.confirm(log_end, self._peers.known)
+
+    def on_saved(self, now: Now, *, is_saved: bool) -> None:
+        """The present values of `held` and `seen` are on the disk, or cannot be saved yet; then this broker takes and
+        acknowledges no messages, and does the rest as before."""
+        if is_saved is not self._service.is_saved:
+            self._service.is_saved = is_saved
+            self._service.update(now)
 
     def on_link(self, peer: int, now: Now, *, is_up: bool) -> None:
         """A replication connection with a member is ready (handshake done, histories agreed) or closed."""

@@ -1,7 +1,8 @@
 """An older copy of the group's record: the registry's data were restored, and members have seen more.
 
     this broker has seen more      it serves no client, follows nobody and truncates nothing
-    another live member has        this broker is not elected and claims nothing; what it serves already, it serves on
+    another live member has        this broker is not elected, claims nothing and hands nothing over; what it serves
+                                   already, it serves on
     an operator's force-master     the named broker writes a record of a higher epoch, which continues all others
 
 A broker that has seen no more than the copy cannot know: if it is in sync there and starts alone, it is elected and
@@ -75,6 +76,19 @@ class OlderRecord:
             if record is not None and number != self._membership.id and self._membership.own_of(number) is not None
         }
 
+    def unread_text(self) -> str:
+        """Return that live nodes of other members have not been read on this connection; "" if they have."""
+        if self._view.live is None:
+            return "the live nodes of the other members have not been read yet"
+        config = self._view.config
+        others = [one.broker_id for one in config.members if one.broker_id != self._membership.id] if config else []
+        unread = self._view.unread(others)
+        return f"the live node of broker {', '.join(map(str, unread))} has not been read yet" if unread else ""
+
+    def objection(self) -> str:
+        """Return why no member may become active by the record: another one has seen more, or may have; else ""."""
+        return self.unread_text() or self.reason()
+
     def reason(self) -> str:
         """Return what other members have seen, and what to do; "" if they have seen no more than the registry has."""
         found, state = self.witnesses(), self._view.state
@@ -89,33 +103,49 @@ class OlderRecord:
 
     # An operator's order.
 
+    def order_refusal(self, *, needs_write: bool) -> CommandResult | None:
+        """Return why this broker cannot carry out a force-master now, whatever the record; None if it can."""
+        own_id, text = self._membership.id, self.unread_text()
+        if needs_write and not self._membership.permission_of(own_id).may_write:
+            text = f"broker {own_id} may not be written to by configuration; allow it WRITE first"
+        elif not self._view.may_propose or self._view.live is None:
+            text = f"broker {own_id} has no connection to the registry; without it no broker may take over"
+        return CommandResult(False, False, text) if text else None
+
+    def must_stop(self, holder: int) -> CommandResult:
+        """Return the refusal of an order while a member may serve by the older record."""
+        text = (
+            f"broker {holder} may serve by the older record: stop it, and wait until its registry session has expired; "
+            "or force that one, if its log is to count"
+        )
+        return CommandResult(False, False, text)
+
+    def is_out(self, member: int, record: GroupState) -> bool:
+        """Whether a member cannot serve by a record: it has no live node, or refuses the record as an older copy."""
+        live = self._view.live
+        if live is None or member not in live:
+            return live is not None
+        found = live[member]
+        return found is not None and found.seen is not None and not continues(record, found.seen)
+
     def force(self, now: Now, *, is_preview: bool) -> CommandResult:
         """Make this broker's log the group's. A preview only states what is lost."""
-        view, membership = self._view, self._membership
-        own_id, record = membership.id, view.refused or view.state
+        record = self._view.refused or self._view.state
         assert record is not None, "asked without a record"
-        if membership.own is None or not membership.permission_of(own_id).may_write:
-            text = f"broker {own_id} may not be written to by configuration; allow it WRITE first"
-            return CommandResult(False, False, text)
-        if not view.may_propose or view.live is None:
-            text = f"broker {own_id} has no connection to the registry; without it no broker may take over"
-            return CommandResult(False, False, text)
+        refusal = self.order_refusal(needs_write=True)
+        if refusal is not None:
+            return refusal
         if not self._is_holder_out(record):
-            return CommandResult(
-                False,
-                False,
-                f"broker {holder_of(record)} may serve by the older record: stop it, and wait until its registry "
-                "session has expired; or force that one, if its log is to count",
-            )
+            return self.must_stop(holder_of(record))
         if not is_preview and self._ordered_ms is None:  # a repeated order does not restart the checks
             self._ordered_ms = now.mono_ms
-        text = older_text(record, view.seen) if view.refused is not None and view.seen is not None else self.reason()
-        return CommandResult(True, False, f"{text}. {self._loss_text()}")
+        return CommandResult(True, False, self.possible_loss())
 
-    def loss_text(self) -> str:
-        """Return what a forced takeover loses because other members have seen more; "" if none has."""
-        found = self.witnesses()
-        return f"{self._loss_text()}; " if found else ""
+    def possible_loss(self) -> str:
+        """Return what members have seen, and what is lost by making this broker's log the group's."""
+        refused, seen = self._view.refused, self._view.seen
+        text = older_text(refused, seen) if refused is not None and seen is not None else self.reason()
+        return f"{text}. {self._loss_text()}"
 
     def _loss_text(self) -> str:
         own_id, log, others = self._membership.id, self._log, self._others()
@@ -152,21 +182,16 @@ class OlderRecord:
         return ""
 
     def _is_holder_out(self, record: GroupState) -> bool:
-        """Whether the member that the older record names is this one, has no live node, or refuses the record too."""
-        holder, live = holder_of(record), self._view.live
-        if holder in (self._membership.id, NOBODY):
-            return True
-        if live is None or holder not in live:
-            return live is not None
-        found = live[holder]
-        return found is not None and found.seen is not None and not continues(record, found.seen)
+        """Whether the older record names this member, or one that cannot serve by it."""
+        holder = holder_of(record)
+        return holder in (self._membership.id, NOBODY) or self.is_out(holder, record)
 
     def tick(self, now: Now) -> None:
         """Note in the timeline that a record is refused, and carry out an operator's order."""
         self._note()
         if self._ordered_ms is None:
             return
-        if now.mono_ms >= self._ordered_ms + self._membership.settings.force_ms:
+        if now.mono_ms >= self._ordered_ms + self._lease.order_ms:
             self._settle("given up: the record could not be written in time", is_done=False)
         elif self.is_mine:
             self._carry_out(self._ordered_ms, now)
@@ -197,7 +222,8 @@ class OlderRecord:
             self._checks.found(holds=is_fresh and self._is_holder_out(record))
         timing = self._lease.timing
         is_over = now.mono_ms - ordered_ms > timing.silence_ms and self._checks.count >= timing.checks
-        if view.may_propose and self._is_holder_out(record) and (is_over or holder_of(record) == own_id):
+        is_possible = view.may_propose and not self.unread_text() and self._is_holder_out(record)
+        if is_possible and (is_over or holder_of(record) == own_id):
             self._log.is_loss_accepted = True
             new = GroupState(next_epoch(view, self._log), own_id, (own_id,), GroupMode.NORMAL, own_id)
             text = f"broker {own_id} replaces an older copy of the record, by an operator's order"

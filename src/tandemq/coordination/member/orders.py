@@ -40,7 +40,8 @@ class MemberSettings:
     switch_lag_bytes_max: int = 4 << 20
     """A switch to a target that lags further behind is refused."""
     force_ms: int = 15_000
-    """A forced takeover that is not possible within this time is given up."""
+    """A forced takeover that is not possible within this time is given up; with many checks or a long lease it is
+    longer."""
     unclean_hand_back_after_ms: int = 0
     """A master takes reading back without offsets from a reader that was missing for this long; 0: only an operator
     does (F30)."""

@@ -12,6 +12,7 @@ from tandemq.coordination.member.facts import LogState, Membership, PeerTable
 from tandemq.coordination.member.founding import Founding
 from tandemq.coordination.member.handover import Handover
 from tandemq.coordination.member.held_lease import HeldLease
+from tandemq.coordination.member.older_record import OlderRecord
 from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.member.outputs import RegistryWriter
 from tandemq.coordination.member.service import ServiceState
@@ -34,6 +35,7 @@ class RecordProposals:
         writer: RegistryWriter,
         founding: Founding,
         handover: Handover,
+        older: OlderRecord,
     ) -> None:
         """Nothing is proposed."""
         self._view = view
@@ -46,6 +48,7 @@ class RecordProposals:
         self._writer = writer
         self._founding = founding
         self._handover = handover
+        self._older = older
 
     def tick(self, now: Now) -> None:
         """Propose the write that is due, if the registry can take one."""
@@ -55,7 +58,8 @@ class RecordProposals:
         if state is None:
             self._founding.propose(now)
         elif stage is MemberStage.CLAIMING:
-            self._claim(state, now)
+            if not self._older.objection():  # else the member could not proceed with the record
+                self._claim(state, now)
         elif stage is MemberStage.AWAITING:
             self._handover.end_reading(now)
         elif stage in (MemberStage.PREPARING, MemberStage.SERVING) and view.written_session != view.session_id:

@@ -67,6 +67,8 @@ class ServiceState:
         """A write of the record by this broker is a claim if it made a version above this one."""
         self.takes_commits = False
         """In stage HANDING: whether consumers may still commit."""
+        self.is_saved = True
+        """Whether the broker has saved the newest record that it has seen; until then it takes no messages."""
         self.permitted_until = PermittedUntil(NEVER, NEVER, NEVER)
         self.changed_ms = now.mono_ms
         """Monotonic time of the last change of a permission."""
@@ -86,6 +88,8 @@ class ServiceState:
             if self._membership.permission_of(self._membership.id) is BrokerPermission.NONE:
                 return "the group's configuration gives it no permission"
             return "lonely: neither the registry nor every in-sync member confirms that no other broker serves"
+        if self.stage is MemberStage.SERVING and not self.is_saved:
+            return "the group's record cannot be saved on its disk: see its log"
         if self.stage is MemberStage.AWAITING and self._view.state is not None:
             reader = self._view.state.reader
             return f"broker {reader} serves reads until it has handed its offsets over; ha force-master ends that"
@@ -94,7 +98,8 @@ class ServiceState:
                 "the end of the log may be lost: waits for an in-sync member to take over; "
                 "ha force-master accepts the loss"
             )
-        if self.stage is MemberStage.CLAIMING and (why := self._diagnosis.why_unclaimed()):
+        is_beginning = self.stage in (MemberStage.CLAIMING, MemberStage.PREPARING)
+        if is_beginning and (why := self._diagnosis.why_unclaimed()):
             return why
         if self.stage is MemberStage.UNREAD:
             return self._diagnosis.why_unread() or self._reason
@@ -131,6 +136,7 @@ class ServiceState:
         right = granted_permission(self._membership.permission_of(own_id), own_id, self._view.state)
         until_ms = self._lease.until_ms()
         readable_ms = until_ms if right.may_read else NEVER
+        writable_ms = until_ms if right.may_write and self.is_saved else NEVER
         if self.stage is MemberStage.HANDING:
             return PermittedUntil(NEVER, NEVER, readable_ms if self.takes_commits else NEVER)
-        return PermittedUntil(readable_ms, until_ms if right.may_write else NEVER, readable_ms)
+        return PermittedUntil(readable_ms, writable_ms, readable_ms)

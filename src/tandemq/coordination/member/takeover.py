@@ -57,32 +57,26 @@ class Takeover:
     def force(self, now: Now, *, is_preview: bool) -> CommandResult:
         """Carry out an operator's order; it waits for the same checks as any takeover. A preview only states the
         possible loss."""
-        view, membership, state = self._view, self._membership, self._view.state
+        membership, state = self._membership, self._view.state
         own_id = membership.id
         if state is None or membership.own is None:
             return CommandResult(False, False, f"broker {own_id} has not read the group's record from the registry")
         if state.master == own_id == holder_of(state):
             return CommandResult(True, True, f"broker {own_id} is it already")
-        if not membership.permission_of(own_id).may_write and state.master != own_id:
-            return CommandResult(
-                False,
-                False,
-                f"broker {own_id} may not be written to by configuration; allow it WRITE first",
-            )
-        if not view.may_propose or view.live is None:
-            return CommandResult(
-                False, False, f"broker {own_id} has no connection to the registry; without it no broker may take over"
-            )
-        alive = next((one for one in self._failed_for(state, is_forced=True) if one in view.live), None)
+        refusal = self._older.order_refusal(needs_write=state.master != own_id)
+        if refusal is not None:
+            return refusal
+        failed = self._failed_for(state, is_forced=True)
+        alive = next((one for one in failed if not self._older.is_out(one, state)), None)
+        if alive is not None and self._older.witnesses():
+            return self._older.must_stop(alive)
         if alive is not None:
-            return CommandResult(
-                False,
-                False,
-                f"broker {alive} is alive; use switch, or stop it and wait until its registry session has expired",
-            )
+            text = f"broker {alive} is alive; use switch, or stop it and wait until its registry session has expired"
+            return CommandResult(False, False, text)
         if not is_preview:
-            self._forced_until_ms = now.mono_ms + membership.settings.force_ms
-        return CommandResult(True, False, self._possible_loss(state, now))
+            self._forced_until_ms = now.mono_ms + self._lease.order_ms
+        is_older = bool(self._older.witnesses())
+        return CommandResult(True, False, self._older.possible_loss() if is_older else self._possible_loss(state, now))
 
     def settled(self, text: str, *, is_done: bool) -> None:
         """End a forced takeover: the record has another holder, or the order expired."""
@@ -131,11 +125,11 @@ class Takeover:
         if state is None or self._membership.own is None or view.live is None or not view.may_propose:
             return ()
         failed = self._failed_for(state, is_forced=self.is_forced)
-        if any(one in view.live or not self._is_silent(one, now) for one in failed):
+        if any(not self._older.is_out(one, state) or not self._is_silent(one, now) for one in failed):
             return ()
-        if not self.is_forced and self._older.witnesses():
+        if not failed or not self._is_eligible(state, failed[0], now):
             return ()
-        return failed if failed and self._is_eligible(state, failed[0], now) else ()
+        return () if (self._older.unread_text() if self.is_forced else self._older.objection()) else failed
 
     def _failed_for(self, state: GroupState, *, is_forced: bool) -> tuple[int, ...]:
         """Return the members that must have failed before this one takes over: the holder; for a promotion in
@@ -211,9 +205,9 @@ class Takeover:
     def _possible_loss(self, state: GroupState, now: Now) -> str:
         """State what a forced takeover may lose, for the operator."""
         own_id, reader, holder = self._membership.id, holder_of(state), state.master
-        again = self._older.loss_text()
+        again = ""
         if reader not in (own_id, state.master):
-            again += (
+            again = (
                 f"offsets committed at broker {reader} that did not reach this broker are lost, so their messages are "
                 "delivered again; "
             )

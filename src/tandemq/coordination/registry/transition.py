@@ -76,11 +76,18 @@ def removal_objection(live: Collection[int]) -> Objection:
 
 
 def with_reset_in_sync(
-    state: GroupState, version: int, before: GroupConfig | None, after: GroupConfig
+    state: GroupState, version: int, before: GroupConfig | None, after: GroupConfig, wall_ms: int
 ) -> GroupState | None:
-    """Return the record to write before the new configuration; None if it needs no change. `version`: of its node.
+    """Return the record to write before the new configuration; None if it needs no change.
 
     A member that the previous mode counted as in sync may lack acknowledged messages, and must not be elected.
+
+    Args:
+        state: the group's record.
+        version: of its node.
+        before: the present configuration; None if there is none, or it is malformed.
+        after: the new configuration.
+        wall_ms: calendar time of the change.
     """
     if before is not None and before.mode is after.mode:
         return None
@@ -90,5 +97,6 @@ def with_reset_in_sync(
         return None
     if state.master == NOBODY or state.in_sync == (state.master,):
         return None
-    new = replace(state, in_sync=(state.master,), reason=f"mode {after.mode.value} is configured", by=NOBODY)
+    reason = f"mode {after.mode.value} is configured"
+    new = replace(state, in_sync=(state.master,), since_ms=wall_ms, reason=reason, by=NOBODY)
     return with_change(new, version + 1)

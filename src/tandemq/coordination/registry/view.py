@@ -1,6 +1,6 @@
 """A group in the registry as seen by one broker (configuration, state, live brokers), and its writes of the state.
 
-    SessionUp ─► live/<own id> created ─► config, state, live read, watches set ─► Changed ─► read again
+    SessionUp ─► live/<own id> created ─► config, state, live/… read, watches set ─► Changed ─► read again
 
 There is one write of the state at a time. A write with an unknown outcome is *undecided* until the record has another
 version than the write expects. If a later read still shows the expected version, the record is written unchanged, after
@@ -110,7 +110,7 @@ class RegistryView:
         self.restorations = 0
         """How often the node's version went back with the same changes: what was claimed must be claimed again."""
         self.live: dict[int, LiveBroker | None] | None = None
-        """Brokers with a live node, with their records once read; None: not read in this session."""
+        """Brokers with a live node, with their records once read; None: not read on this connection."""
         self.pending: Pending | None = None
         self.written_session = 0
         """Session in which this broker last wrote the state while its live node existed."""
@@ -158,6 +158,11 @@ class RegistryView:
     def is_elsewhere(self) -> bool:
         """Whether this broker's live node belongs to another session."""
         return "own" in self._problems
+
+    def unread(self, brokers: Iterable[int]) -> list[int]:
+        """Return those of these brokers that have a live node whose record has not been read on this connection."""
+        live = self.live or {}
+        return [one for one in brokers if one in live and live[one] is None]
 
     def next_requests(self) -> list[RegistryRequest]:
         """Return the requests for the registry, in order."""
@@ -246,14 +251,21 @@ class RegistryView:
             self._live_path: "children",
             self._own_path: "own-read",
         }
-        if self.is_up and path in kinds:
+        if not self.is_up:
+            return
+        if path in kinds:
             self._ask_again(kinds[path])
+            return
+        parent, _, name = path.rpartition("/")
+        if parent == self._live_path and name.isdecimal() and int(name) in (self.live or {}):
+            self._ask_again(f"live:{name}")
 
     def _ask_again(self, kind: str) -> None:
         if kind == "config":
             self._ask(kind, Read(self._config_path, watch=True))
         elif kind.startswith("live:"):
-            self._ask(kind, Read(live_broker_path(self._cluster, self._name, int(kind[5:]))))
+            path = live_broker_path(self._cluster, self._name, int(kind[5:]))
+            self._ask(kind, Read(path, watch=path != self._own_path))
         elif kind in ("state", "state-watch"):
             self._ask("state", Read(self._state_path, watch=kind == "state-watch"))
         elif kind == "children":
@@ -329,7 +341,7 @@ class RegistryView:
             if not self._takes(state, outcome.version, session_id):
                 return
         elif self.version != NO_NODE and session_id == self._known_in:
-            return  # an outdated answer, as the state is never deleted
+            return  # an outdated answer: nothing deletes the state; that it is lost shows on the next connection
         else:
             self.state, self.version, self.refused = None, NO_NODE, None
             if self.pending is not None and self.pending.version != NO_NODE:
@@ -419,9 +431,8 @@ class RegistryView:
         for gone in known.keys() - ids:
             self._note(f"live {gone}", "")
         self.live = {broker_id: known.get(broker_id) for broker_id in ids}
-        for broker_id in ids:
-            if self.live[broker_id] is None:
-                self._ask(f"live:{broker_id}", Read(live_broker_path(self._cluster, self._name, broker_id)))
+        for broker_id in self.unread(ids):
+            self._ask_again(f"live:{broker_id}")
 
     def _polled(self, outcome: object, session_id: int) -> None:
         is_fresh = session_id == self.session_id and self._poll_version == self.version
@@ -432,7 +443,10 @@ class RegistryView:
             self.polls.append(False)
 
     def _live_read(self, broker_id: int, outcome: object) -> None:
-        if self.live is not None and broker_id in self.live and isinstance(outcome, NodeFound):
+        if self.live is None or broker_id not in self.live:
+            return
+        self.live[broker_id] = None
+        if isinstance(outcome, NodeFound):  # else deleted: if it is listed again, it is another node
             try:
                 self.live[broker_id] = live_from_json(outcome.data)
                 self._note(f"live {broker_id}", "")

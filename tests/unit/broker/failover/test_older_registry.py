@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from tandemq.broker.failover import journal
 from tandemq.broker.failover.journal import FILE
 from tandemq.coordination.registry.records import Mode
 from tandemq.coordination.registry.tree import Tree
-from tandemq.errors import StoreDamaged
+from tandemq.errors import DiskFull, StoreDamaged
 from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.storage.json_tables import load_table
 from tests.spec import spec
 from tests.unit.broker.failover.registry_group import Broker, RegistryGroup
+from tests.unit.broker.harness import messages_in, send_fields
 
 COUNT = 50
 
@@ -101,6 +104,38 @@ def test_newest_record_survives_restarts_and_a_group_that_only_restarts_is_not_r
     group.pass_time(10_000)
     assert group.serving.failover.member.problem(group.now.mono_ms) == ""
     assert group.record.in_sync == (0, 1, 2)
+
+
+@spec("F09")
+def test_master_that_cannot_save_a_changed_record_acknowledges_no_message_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = RegistryGroup(tmp_path, Mode.ELECT)
+    master = pair.brokers[0]
+    assert pair.send(master) == ResponseCode.SUCCESS
+
+    def full(*_: object) -> None:
+        raise DiskFull("failover.json: no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "save_table", full)
+        pair.kill(1)
+        sent = []
+        for _ in range(20):
+            sent.append(master.send_request(RequestCode.SEND_MESSAGE_V2, send_fields("TopicA"), b"body"))
+            pair.pass_time(500)
+        assert pair.record.in_sync == (0,)
+        answers = [master.answer_to(opaque) for opaque in sent]
+        assert {answer.code for answer in answers if answer} == {
+            ResponseCode.FLUSH_SLAVE_TIMEOUT,
+            ResponseCode.NO_PERMISSION,
+        }
+        assert answers[-1] and "the group's record cannot be saved on its disk" in str(answers[-1].remark)
+        pulled = master.pull("TopicA")
+        assert pulled is not None and len(messages_in(pulled)) > 1, "consumers are served"
+    pair.pass_time(1_000)
+    assert pair.send(master) == ResponseCode.SLAVE_NOT_AVAILABLE
+    assert load_table(master.node.disk, journal.FILE)["seen"]["inSync"] == [0]
 
 
 def test_malformed_record_in_the_store_is_reported(tmp_path: Path) -> None:

@@ -267,8 +267,8 @@ def test_full_disk_while_the_state_of_the_log_is_saved_does_not_stop_the_broker(
         patch.setattr(journal, "save_table", full)
         master.failover.doubt_log("a check found damage", pair.now)
         pair.pass_time(6_000)
-    assert pair.send(pair.brokers[1]) == ResponseCode.SUCCESS
     pair.pass_time(1_000)
+    assert pair.send(pair.brokers[1]) == ResponseCode.SUCCESS
     member = master.failover.member
     saved = load_table(master.node.disk, journal.FILE)
     assert (saved["isLogWhole"], saved["held"]) == (member.is_log_whole, list(member.held))
