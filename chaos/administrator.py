@@ -60,7 +60,7 @@ class Administrator:
         """
         self._store(config)
         with RegistryClient(self._registry, secret_file=self._secret_file) as registry:
-            done = apply_group(self._database, registry.do, CLUSTER, self._group)
+            done = apply_group(self._database, registry.do, CLUSTER, self._group, time.time_ns() // 1_000_000)
         if done is None:
             raise LocalError(f"the database has forgotten group {self._group}")
         if done.what is ApplyOutcome.REFUSED:

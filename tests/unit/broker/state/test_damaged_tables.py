@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.broker.state.persistence import Saver
+from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import StoreDamaged
 from tandemq.model.codes import RequestCode
 from tests.spec import spec
@@ -111,12 +112,13 @@ def test_topics_without_a_valid_file_are_rebuilt_from_their_queues(
 def test_file_that_was_damaged_does_not_become_the_bak(tmp_path: Path) -> None:
     _with_tables(tmp_path)
     file = tmp_path / "config" / "consumerOffset.json"
-    before = file.with_name("consumerOffset.json.bak").read_bytes()
+    backup = file.with_name("consumerOffset.json.bak")
+    before = loads(backup.read_bytes())
     _empty(file)
     broker = Harness(tmp_path)
     broker.commit(7, topic="Topic1")
     broker.pass_time(12_000)
-    assert file.with_name("consumerOffset.json.bak").read_bytes() == before
+    assert loads(backup.read_bytes())["offsetTable"] == before["offsetTable"]
     assert file.read_bytes()
 
 
