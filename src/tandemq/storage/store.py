@@ -168,7 +168,8 @@ class Store:
 
     def drop_topic(self, topic: str) -> None:
         """Delete a topic's queues and the entries staged for them; its records stay in the log until retention."""
-        self.marks.entries -= sum(queue.tail_start for (name, _), queue in self.queues.items() if name == topic)
+        if self.marks.entries != REBUILDING:
+            self.marks.entries -= sum(queue.tail_start for (name, _), queue in self.queues.items() if name == topic)
         self._drop_queues(topic)
         self.save_marks()
 
@@ -197,8 +198,7 @@ class Store:
             self._drop_recorded(topic, self.log.end + 1)
 
     def _deleted_in_walk(self, properties: bytes) -> None:
-        topic = deleted_topic(properties)
-        if topic is not None:
+        if (topic := deleted_topic(properties)) is not None:
             self._drop_queues(topic)
 
     # Writing.

@@ -240,6 +240,15 @@ def test_deletion_on_the_device_needs_no_rebuild() -> None:
 
 
 @spec("T21")
+def test_dropped_topic_does_not_end_the_rebuild_that_a_deletion_asks_for() -> None:
+    disk = SimDisk(Random(1))
+    store = _with_two_topics(disk)
+    store.delete_topic("T", NOW_MS)
+    store.drop_topic("Other")
+    assert reopen(disk)[1].checked_from == 0
+
+
+@spec("T21")
 def test_truncated_deletion_is_undone_when_a_crash_interrupts_the_truncation() -> None:
     for nth in count(1):
         disk = SimDisk(Random(nth))
