@@ -14,7 +14,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,8 +28,9 @@ from tandemq.coordination.registry.records import Mode
 from tandemq.errors import LocalError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.run.children import LOOPBACK, BrokerChild, Child, Setting, synced_slaves
+from tandemq.run.children import BrokerChild, Child, Setting, synced_slaves
 from tandemq.run.groups import configure
+from tandemq.run.ports import LOOPBACK, ReservedPorts
 from tandemq.run.request import try_request
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
@@ -169,15 +170,15 @@ class World:
         self._neighbour_settings = neighbour
         self.administrator: Administrator
         """Changes the group's configuration; set on entering the context."""
+        self._name_server_port = 0
         self.name_server = Child("namesrv", directory, self._name_server_words)
 
-    def _name_server_words(self, reported: Mapping[str, Any]) -> list[str]:
-        port = reported["address"].rpartition(":")[2] if reported else "0"
+    def _name_server_words(self) -> list[str]:
         data, secret = f"kvConfigPath={self.directory / 'namesrv'}", f"haSecretFile={self._secret()}"
         return [
             "namesrv",
             "--port",
-            port,
+            str(self._name_server_port),
             "--set",
             f"bindAddress={LOOPBACK}",
             "--set",
@@ -190,6 +191,8 @@ class World:
 
     def __enter__(self) -> Self:
         """Start everything; return when the group is active and all members are in sync."""
+        ports = self._stack.enter_context(closing(ReservedPorts()))
+        self._name_server_port = ports.reserve()
         self.name_server.start()
         self._stack.callback(self.name_server.stop)
         where = ProxyLoop()

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +10,11 @@ import pytest
 
 from tandemq.config.settings import NameServerConfig
 from tandemq.run.nameserver import NameServerProcess
+from tandemq.run.ports import ReservedPorts
 from tests.blackbox.certificates import Authority
 from tests.blackbox.in_process import running
 from tests.blackbox.kills import Tell
 from tests.blackbox.pair import Start
-from tests.blackbox.ports import Reserved
 from tests.blackbox.programs import Program, Proxy
 
 StartNameServer = Callable[..., NameServerProcess]
@@ -75,9 +75,8 @@ def proxied() -> Iterator[Callable[[int], Proxy]]:
 @pytest.fixture
 def nobody() -> Iterator[int]:
     """A port where connections are refused."""
-    reserved = Reserved()
-    yield reserved.port
-    reserved.close()
+    with closing(ReservedPorts()) as ports:
+        yield ports.reserve()
 
 
 @pytest.fixture

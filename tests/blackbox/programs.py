@@ -26,7 +26,7 @@ from tandemq.config.samples import ON_ANY_DISK
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.model.message import UNIQ_KEY, encode_properties
-from tests.blackbox.ports import Reserved
+from tandemq.run.ports import FAST_PORT_DISTANCE, ReservedPorts
 from tests.request_fields import pull_fields
 
 WAIT_S = 120.0
@@ -71,13 +71,13 @@ class Program:
     def __init__(self, directory: Path, **settings: object) -> None:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        self._ports = [Reserved(-2), Reserved()]  # for clients, with the fast port two below; for slaves
+        self._ports = ReservedPorts()
         self.settings: dict[str, object] = (
             QUICK
             | {
                 "storePathRootDir": directory / "store",
-                "listenPort": self._ports[0].port,
-                "haListenPort": self._ports[1].port,
+                "listenPort": self._ports.reserve(-FAST_PORT_DISTANCE),
+                "haListenPort": self._ports.reserve(),
             }
             | settings
         )
@@ -143,8 +143,7 @@ class Program:
         if self.process.poll() is None:
             self.thaw()
         self.kill()
-        for ports in self._ports:
-            ports.close()
+        self._ports.close()
 
     def descriptors(self) -> int:
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))

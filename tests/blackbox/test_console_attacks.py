@@ -31,7 +31,7 @@ def served(directory: Path) -> Iterator[tuple[str, int]]:
     """Run a console without a cluster; yields its address."""
     url = f"sqlite:///{directory / 'console.db'}"
     words = ["console", "--port", "0", "--namesrv", "127.0.0.1:1", "--database", url]
-    child = Child("console", directory, lambda _: words)
+    child = Child("console", directory, lambda: words)
     with few_descriptors():
         child.start()
     host, _, port = child.address.rpartition(":")

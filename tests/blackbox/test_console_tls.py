@@ -57,7 +57,7 @@ def console(directory: Path, name_servers: str, *tls: str) -> Iterator[Api]:
     url = f"sqlite:///{directory / 'console.db'}"
     token = make_token(url)
     words = [*tls, "console", "--port", "0", "--namesrv", name_servers, "--database", url]
-    child = Child("console", directory, lambda _: words)
+    child = Child("console", directory, lambda: words)
     child.start()
     try:
         yield Api(child.address, token)

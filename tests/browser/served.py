@@ -40,7 +40,7 @@ class ServedConsole:
             for name, role in ROLES.items():
                 accounts.add(name, role, PASSWORD, Actor("test"), 1)
         command = ["console", "--port", "0", "--namesrv", name_servers, "--database", self.url, *words]
-        self._child = Child("console", directory, lambda _: command)
+        self._child = Child("console", directory, lambda: command)
 
     def __enter__(self) -> Self:
         self._child.start()

@@ -21,6 +21,7 @@ from tandemq.real.network.listening import has_ipv6
 from tandemq.real.network.tls import between_brokers
 from tandemq.registry import ZOOKEEPER, parse_address
 from tandemq.run.monitoring import Monitoring
+from tandemq.run.ports import FAST_PORT_DISTANCE
 from tandemq.run.registry_session import ClosableSession, open_zookeeper
 from tandemq.run.secret import check_private, open_keyring
 from tandemq.run.store_identity import claim
@@ -28,7 +29,6 @@ from tandemq.run.tls import CertificateWatch, protect
 from tandemq.telemetry.buckets import DurationBuckets
 
 log = logging.getLogger(__name__)
-FAST_PORT_DISTANCE = 2
 FAST_PORT = f"fast port, listenPort - {FAST_PORT_DISTANCE}"
 FREE_PORT_TRIES = 20
 

@@ -8,10 +8,10 @@
 
 Brokers and name server share directory/replication.secret, which is created at the first start. Each child is the
 program that a user would start by hand, with its own configuration file. A child stops when its standard input is
-closed, so that it does not outlive a killed parent. Ports are given or free ones; a child reports its ports in the
-first line of its output and gets the same ports when it is restarted. In the modes `slave-consume` and `elect` the name
-server hosts the registry, and the groups are configured there before the brokers start, and on request in the database
-directory/groups.db, which the console uses too.
+closed, so that it does not outlive a killed parent. Ports are given, or free ones that stay reserved, so that a child
+has the same ports when it is restarted; it reports them in the first line of its output. In the modes `slave-consume`
+and `elect` the name server hosts the registry, and the groups are configured there before the brokers start, and on
+request in the database directory/groups.db, which the console uses too.
 """
 
 import contextlib
@@ -36,11 +36,11 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.run.groups import configure, has_registry
 from tandemq.run.local_tls import DIRECTORY_NAME, ClusterCertificates, make_certificates
+from tandemq.run.ports import FAST_PORT_DISTANCE, LOOPBACK, ReservedPorts
 from tandemq.run.request import try_request
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
 Setting = str | int | float | bool
-LOOPBACK = "127.0.0.1"
 START_SECONDS = 60.0
 METRICS_PORT_DISTANCE = 2
 STOP_SECONDS = 20.0
@@ -59,11 +59,8 @@ class Child:
     program: tuple[str, ...] = ("-m", "tandemq")
     """Python's arguments; tests replace them by a wrapper that makes system calls fail."""
 
-    def __init__(self, name: str, directory: Path, arguments: Callable[[Mapping[str, Any]], list[str]]) -> None:
-        """Create the child without starting it.
-
-        `arguments` returns the arguments of `tandemq`, given the startup report of the previous run.
-        """
+    def __init__(self, name: str, directory: Path, arguments: Callable[[], list[str]]) -> None:
+        """Create the child without starting it. `arguments` returns the arguments of `tandemq`, at each start."""
         self.name = name
         self.log_path = directory / f"{name}.log"
         self.startup: dict[str, Any] = {}
@@ -110,7 +107,7 @@ class Child:
         """Start the child without waiting."""
         assert not self.is_running, f"{self.name} is running already"
         self.end()
-        command = [sys.executable, *self.program, *self._arguments(self.startup), "--json", "--while-stdin"]
+        command = [sys.executable, *self.program, *self._arguments(), "--json", "--while-stdin"]
         with self.log_path.open("ab") as log:
             # A new session, so that Ctrl-C reaches only the parent, which stops its children in order.
             process = subprocess.Popen(  # noqa: S603  # our own program
@@ -210,14 +207,8 @@ class BrokerChild(Child):
             "storePathRootDir": str(self.store),
         }
 
-    def _command(self, startup: Mapping[str, Any]) -> list[str]:
-        settings = dict(self._settings)
-        if startup:
-            settings["listenPort"] = int(startup["address"].rpartition(":")[2])
-            settings["haListenPort"] = int(startup["haAddress"].rpartition(":")[2])
-            if startup["metrics"]:
-                settings["metricsPort"] = int(startup["metrics"].rpartition(":")[2])
-        lines = [f"{key} = {_text(value)}\n" for key, value in settings.items()]
+    def _command(self) -> list[str]:
+        lines = [f"{key} = {_text(value)}\n" for key, value in self._settings.items()]
         self.conf_path.write_text("".join(lines), encoding="utf-8")
         return ["broker", "-c", str(self.conf_path)]
 
@@ -279,10 +270,11 @@ class ChildCluster:
             self._certificates = tls
         elif tls:
             self._certificates = ClusterCertificates.kept_in(Path(directory).absolute() / DIRECTORY_NAME)
-        self._name_server_settings = dict(name_server_settings or {})
+        self._name_server_settings: dict[str, Setting] = {"listenPort": port, **(name_server_settings or {})}
         self._has_metrics = has_metrics
         if has_metrics:
             self._name_server_settings.setdefault("metricsPort", port + 1 if port else 0)
+        self._reserved = ReservedPorts()
         self.directory = Path(directory)
         self._shape = (groups, slaves)
         self._ports = broker_ports
@@ -293,17 +285,15 @@ class ChildCluster:
             encrypted = self._certificates.node_settings()
             self._name_server_settings = {**encrypted, **self._name_server_settings}
             self._settings = {**encrypted, **self._certificates.replication_settings(), **self._settings}
-        self.name_server = Child("namesrv", self.directory, lambda startup: self._name_server_command(startup, port))
+        self.name_server = Child("namesrv", self.directory, self._name_server_command)
         self.brokers: list[BrokerChild] = []
         """Masters first, then slaves, each sorted by group."""
         self.unclean: list[str] = []
         """Children that did not exit with code 0 when they were stopped."""
 
-    def _name_server_command(self, startup: Mapping[str, Any], port: int) -> list[str]:
-        if startup:
-            port = int(startup["address"].rpartition(":")[2])
+    def _name_server_command(self) -> list[str]:
         data, secret = f"kvConfigPath={self.directory / 'namesrv'}", f"haSecretFile={self.secret_file}"
-        words = ["namesrv", "--port", str(port), "--set", f"bindAddress={LOOPBACK}", "--set", data, "--set", secret]
+        words = ["namesrv", "--set", f"bindAddress={LOOPBACK}", "--set", data, "--set", secret]
         words += [
             word for key, value in self._name_server_settings.items() for word in ("--set", f"{key}={_text(value)}")
         ]
@@ -365,6 +355,7 @@ class ChildCluster:
         if self._makes_certificates:
             make_certificates(self.directory.absolute() / DIRECTORY_NAME)
         make_secret_file(self.directory / SECRET_FILE_NAME)
+        self._name_server_settings = self._with_ports(self._name_server_settings)
         self.name_server.start()
         groups, slaves = self._shape
         if self._hosts_registry():
@@ -420,9 +411,20 @@ class ChildCluster:
             settings["registryAddr"] = self.registry
         if self._has_metrics:
             settings["metricsPort"] = listen + METRICS_PORT_DISTANCE if listen else 0
-        child = BrokerChild(group_name(number), broker_id, self.directory, {**settings, **self._settings})
+        settings = self._with_ports({**settings, **self._settings})
+        child = BrokerChild(group_name(number), broker_id, self.directory, settings)
         child.tls = self.tls
         return child
+
+    def _with_ports(self, settings: Mapping[str, Setting]) -> dict[str, Setting]:
+        """Return settings with a reserved port for each that may be any free one, so that restarts use it again."""
+        distances = {"listenPort": (-FAST_PORT_DISTANCE,), "haListenPort": (), "metricsPort": ()}
+        free = {key: self.free_port(*distances[key]) for key in distances if str(settings.get(key)) == "0"}
+        return {**settings, **free}
+
+    def free_port(self, *distances: int) -> int:
+        """Return a free port that stays reserved until `close`, with those at some distances from it."""
+        return self._reserved.reserve(*distances)
 
     def all_registered(self) -> bool:
         """Return whether the name server has every running broker's address, under any id in mode elect, else under its
@@ -513,6 +515,7 @@ class ChildCluster:
             self.unclean += [broker.name for broker in members if not broker.stop()]
         if not self.name_server.stop():
             self.unclean.append(self.name_server.name)
+        self._reserved.close()
 
     def masters(self) -> list[BrokerChild]:
         """Return the active masters, sorted by group."""
@@ -534,8 +537,9 @@ class ChildCluster:
 def console_child(cluster: ChildCluster, port: int) -> Child:
     """Return the console of a cluster that runs, to be started; it also publishes configurations of groups."""
 
-    def command(startup: Mapping[str, Any]) -> list[str]:
-        own = int(startup["address"].rpartition(":")[2]) if startup else port
+    own = port or cluster.free_port()
+
+    def command() -> list[str]:
         words = ["--tls-ca", cluster.tls.ca_file] if cluster.tls is not None else []
         words += ["console", "--port", str(own), "--namesrv", cluster.name_servers, "--database", cluster.database]
         if cluster.registry:

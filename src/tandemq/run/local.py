@@ -33,10 +33,10 @@ from tandemq.run.children import group_name
 from tandemq.run.groups import configure, has_registry
 from tandemq.run.local_tls import DIRECTORY_NAME, ClusterCertificates, make_certificates
 from tandemq.run.nameserver import NameServerProcess
+from tandemq.run.ports import FAST_PORT_DISTANCE, LOOPBACK, ReservedPorts
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
 Setting = str | int | float | bool
-LOOPBACK = "127.0.0.1"
 START_SECONDS = 60.0
 _POLL_SECONDS = 0.001
 _SMALL: dict[str, Setting] = {
@@ -64,6 +64,7 @@ class LocalBroker:
     def __init__(self, config: BrokerConfig) -> None:
         """Create the broker without starting it."""
         self._config = config
+        self._reserved = ReservedPorts()
         self._process: BrokerProcess | None = None
         self._thread: threading.Thread | None = None
 
@@ -116,10 +117,13 @@ class LocalBroker:
         """
         if self._process is not None:
             raise LocalError(f"broker {self.name}/{self.broker_id} is running already")
+        if not self._config.listen_port:
+            listen = self._reserved.reserve(-FAST_PORT_DISTANCE)
+            self._config = replace(
+                self._config, listen_port=listen, ha_port=self._config.ha_port or self._reserved.reserve()
+            )
         process = BrokerProcess(self._config)
         process.open()
-        # A restart uses the ports that others know.
-        self._config = replace(self._config, listen_port=process.port, ha_port=process.ha_port)
         self._process = process
         self._thread = _run(process.run, f"{self.name}-{self.broker_id}")
 
@@ -130,6 +134,11 @@ class LocalBroker:
     def kill(self) -> None:
         """Stop it as SIGKILL does: connections are cut, nothing is saved. Does nothing if it is not running."""
         self._end(clean=False)
+
+    def close(self) -> None:
+        """Stop it and release its ports."""
+        self.stop()
+        self._reserved.close()
 
     def _end(self, *, clean: bool) -> None:
         process, self._process = self._process, None
@@ -361,7 +370,7 @@ class LocalCluster:
     def close(self) -> None:
         """Stop all nodes cleanly, slaves first; files are kept. Calling it again does nothing."""
         for broker in reversed(self.brokers):
-            broker.stop()
+            broker.close()
         self.brokers.clear()
         server, self._name_server = self._name_server, None
         if server is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tandemq.run.local import LocalCluster
-from tests.blackbox.ports import Reserved
+from tandemq.run.ports import ReservedPorts
 from tests.spec import spec
 from tests.unit.cli.conftest import Run
 
@@ -85,13 +85,13 @@ def test_brokers_whose_files_set_only_the_listen_port_run_beside_each_other(tmp_
     """The replication port follows `listenPort`, as in RocketMQ; a 0 of 5.3 means the same."""
     with ExitStack() as running:
         for name in ("a", "b"):
-            ports = running.enter_context(closing(Reserved(-2, 1)))
+            port = running.enter_context(closing(ReservedPorts())).reserve(-2, 1)
             path = tmp_path / f"{name}.conf"
             store = f"storePathRootDir={tmp_path / name}\nbindAddress=127.0.0.1\n"
-            path.write_text(f"brokerName={name}\nlistenPort={ports.port}\n{store}{more}")
+            path.write_text(f"brokerName={name}\nlistenPort={port}\n{store}{more}")
             _, printed = running.enter_context(started("broker", "-c", str(path)))
-            assert printed["address"] == f"127.0.0.1:{ports.port}"
-            assert printed["haAddress"] == f"127.0.0.1:{ports.port + 1}"
+            assert printed["address"] == f"127.0.0.1:{port}"
+            assert printed["haAddress"] == f"127.0.0.1:{port + 1}"
 
 
 @pytest.mark.parametrize(
@@ -106,14 +106,15 @@ def test_brokers_whose_files_set_only_the_listen_port_run_beside_each_other(tmp_
 def test_port_in_use_is_reported_with_its_setting(
     run: Run, tmp_path: Path, distance: int, more: dict[str, int], what: str
 ) -> None:
-    with closing(Reserved(-2, 1, 5)) as ports, socket.socket() as other:
+    with closing(ReservedPorts()) as ports, socket.socket() as other:
+        port = ports.reserve(-2, 1, 5)
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        other.bind(("127.0.0.1", ports.port + distance))
+        other.bind(("127.0.0.1", port + distance))
         other.listen()
-        settings = {"bindAddress": "127.0.0.1", "listenPort": ports.port, "storePathRootDir": tmp_path}
-        settings |= {key: ports.port + off for key, off in more.items()}
+        settings = {"bindAddress": "127.0.0.1", "listenPort": port, "storePathRootDir": tmp_path}
+        settings |= {key: port + off for key, off in more.items()}
         printed = run("broker", *(f"--set={key}={value}" for key, value in settings.items()), code=2).stderr
-    assert f"cannot listen on 127.0.0.1:{ports.port + distance} ({what}): Address already in use" in printed
+    assert f"cannot listen on 127.0.0.1:{port + distance} ({what}): Address already in use" in printed
     assert "stop it, or change that setting" in printed
 
 

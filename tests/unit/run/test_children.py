@@ -65,7 +65,7 @@ def test_child_that_cannot_start_reports_the_reason(tmp_path: Path) -> None:
 def test_children_stop_when_their_parent_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys; from tandemq.run.children import Child; from pathlib import Path; "
-        "child = Child('namesrv', Path(sys.argv[1]), lambda told: ['namesrv', '--port', '0', '--set', "
+        "child = Child('namesrv', Path(sys.argv[1]), lambda: ['namesrv', '--port', '0', '--set', "
         "'kvConfigPath=' + sys.argv[1]]); child.start(); print(child.pid, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
