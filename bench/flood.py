@@ -3,21 +3,23 @@
     python -m bench.flood                     every code, at an elected master and at its name server: four minutes
     python -m bench.flood --seconds 3 --codes 26 310
 
-One connection keeps `WINDOW` requests in flight; another one sends one message (at a name server: asks for one route)
-at a time. A flooded master must keep its lease: the epoch is shown before and after each code, and it is an error if
-it changes. The first row is without a flood.
+One connection of another process keeps `WINDOW` requests in flight; another one sends one message (at a name server:
+asks for one route) at a time. A flooded master must keep its lease: the epoch is shown before and after each code, and
+it is an error if it changes. The first row is without a flood.
 """
 
 import argparse
+import multiprocessing
 import socket
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from contextlib import contextmanager, nullcontext
+from itertools import count, islice
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from rich.console import Console
 from rich.table import Table
@@ -28,6 +30,10 @@ from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.run.children import ChildCluster
 from tandemq.run.request import connect
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.sharedctypes import Synchronized
 
 WINDOW = 2_000
 TOPIC = "Flooded"
@@ -80,54 +86,87 @@ def requests_of(code: int) -> Iterator[bytes]:
         yield encode_command(Command(code, number % (1 << 30), fields=fields, body=body))
 
 
-class Flood:
-    """A connection that keeps `WINDOW` requests with one code in flight, on a thread; a context manager."""
+class Flooder:
+    """A process that floods servers, one at a time; a context manager."""
 
-    def __init__(self, address: str, code: int) -> None:
-        """Begin to send to a server, "ip:port"."""
-        host, _, port = address.rpartition(":")
-        self._sock = socket.create_connection((host, int(port)))
-        self._requests = requests_of(code)
-        self.answered = 0
-        self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, daemon=True)
+    def __init__(self) -> None:
+        """Create it without starting the process."""
+        context = multiprocessing.get_context("spawn")
+        self._orders, orders = context.Pipe()
+        self._answered = context.Value("q", 0)
+        self._process = context.Process(target=_obey, args=(orders, self._answered), daemon=True)
+
+    @property
+    def answered(self) -> int:
+        """Number of responses that all floods have received."""
+        return int(self._answered.value)
+
+    @contextmanager
+    def flood(self, address: str, code: int) -> Iterator[None]:
+        """Keep `WINDOW` requests with a code in flight at a server, "ip:port", while the context is open."""
+        self._order((address, code))
+        try:
+            yield
+        finally:
+            self._order(None)
+
+    def _order(self, order: tuple[str, int] | None) -> None:
+        self._orders.send(order)
+        self._orders.recv()
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._process.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._is_stopping = True
-        self._sock.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._sock.close()
-
-    def _run(self) -> None:
-        decoder, sent = FrameDecoder(), 0
-        try:
-            while not self._is_stopping:
-                batch = [next(self._requests) for _ in range(WINDOW + self.answered - sent)]
-                sent += len(batch)
-                self._sock.sendall(b"".join(batch))
-                data = self._sock.recv(1 << 20)
-                if not data:
-                    return
-                self.answered += len(decoder.feed(data))
-        except OSError:
-            return
+        self._process.terminate()
+        self._process.join()
+        self._orders.close()
 
 
-def measure(call: Callable[[], object], flood: Flood | None, seconds: float) -> Latency:
+def _obey(orders: "Connection[None, tuple[str, int] | None]", answered: "Synchronized[int]") -> None:
+    """Flood as ordered, until the process is terminated."""
+    while True:
+        order = orders.recv()
+        assert order is not None, "a flood begins with an order"
+        address, code = order
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port))) as sock:
+            thread = threading.Thread(target=_flood, args=(sock, code, answered))
+            thread.start()
+            orders.send(None)
+            orders.recv()
+            sock.shutdown(socket.SHUT_RDWR)
+            thread.join()
+        orders.send(None)
+
+
+def _flood(sock: socket.socket, code: int, answered: "Synchronized[int]") -> None:
+    requests, decoder, in_flight = requests_of(code), FrameDecoder(), 0
+    try:
+        while True:
+            sock.sendall(b"".join(islice(requests, WINDOW - in_flight)))
+            data = sock.recv(1 << 20)
+            if not data:
+                return
+            frames = len(decoder.feed(data))
+            in_flight = WINDOW - frames
+            answered.value += frames
+    except OSError:
+        return
+
+
+def measure(call: Callable[[], object], flooder: Flooder, seconds: float) -> Latency:
     """Call again and again for a while, and return how long the calls took."""
     times: list[float] = []
-    before = flood.answered if flood is not None else 0
+    before = flooder.answered
     start = monotonic()
     while monotonic() - start < seconds or len(times) < 2:
         began = perf_counter()
         call()
         times.append((perf_counter() - began) * 1000)
     times.sort()
-    rate = (flood.answered - before) / (monotonic() - start) if flood is not None else 0.0
+    rate = (flooder.answered - before) / (monotonic() - start)
     return Latency(times[len(times) // 2], times[len(times) * 99 // 100], len(times), rate)
 
 
@@ -166,6 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with (
         tempfile.TemporaryDirectory() as path,
         ChildCluster(Path(path), groups=1, slaves=1, mode=Mode.ELECT) as cluster,
+        Flooder() as flooder,
     ):
         address = master_address(cluster)
         for server, make, at, flooded in (
@@ -176,11 +216,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 client.request(make())
                 for code in flooded:
                     before = epoch_of(cluster)
-                    if code is None:
-                        found = measure(lambda: client.request(make()), None, chosen.seconds)  # noqa: B023
-                    else:
-                        with Flood(at, code) as flood:
-                            found = measure(lambda: client.request(make()), flood, chosen.seconds)  # noqa: B023
+                    with nullcontext() if code is None else flooder.flood(at, code):
+                        found = measure(lambda: client.request(make()), flooder, chosen.seconds)  # noqa: B023
                     after = epoch_of(cluster)
                     changed += [code] if before != after else []
                     epoch = str(before) if before == after else f"{before} → {after}"

@@ -58,7 +58,7 @@ class BrokerGroup:
             # The generator's raw slave sends no hello; it is admitted by address, as a Java slave is.
             settings = {**conf, "haClassicPeers": LOOPBACK}
             return OurBroker(directory, namesrv=namesrv, name=name, settings=settings)
-        return JavaBroker(self.kind, directory, namesrv=namesrv, name=name, jvm_options=JVM, settings=conf)
+        return JavaBroker(self.kind, directory, namesrv=namesrv, name=name, jvm_options=JVM, settings=conf, quiet=False)
 
     @property
     def pids(self) -> list[int]:

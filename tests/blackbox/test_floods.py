@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.flood import NAME_SERVER_CODES, Flood, epoch_of, master_address, measure
+from bench.flood import NAME_SERVER_CODES, Flooder, epoch_of, master_address, measure
 from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.run.children import ChildCluster
@@ -20,20 +20,21 @@ ENDING = {RequestCode.TANDEM_SWITCH, RequestCode.TANDEM_FORCE_MASTER, *NAME_SERV
 
 
 def test_flood_of_any_request_costs_no_lease_and_no_request_of_another_client(tmp_path: Path) -> None:
-    with ChildCluster(tmp_path, groups=1, slaves=1, mode=Mode.ELECT) as cluster:
+    with ChildCluster(tmp_path, groups=1, slaves=1, mode=Mode.ELECT) as cluster, Flooder() as flooder:
         address = master_address(cluster)
         epoch = epoch_of(cluster)
         with Caller(int(address.rpartition(":")[2])) as caller:
             assert caller.send(b"first", TOPIC) == ResponseCode.SUCCESS
             for code in sorted(set(RequestCode) - ENDING):
-                with Flood(address, code) as flood:
-                    measure(lambda: _sent(caller), flood, 0.1)
+                with flooder.flood(address, code):
+                    measure(lambda: _sent(caller), flooder, 0.1)
                 assert epoch_of(cluster) == epoch, f"the epoch changed beside a flood of {code!r}"
         with Caller(int(cluster.name_servers.rpartition(":")[2])) as caller:
             for code in NAME_SERVER_CODES:
-                with Flood(cluster.name_servers, code) as flood:
-                    measure(lambda: _found(caller), flood, 0.1)
-                    wait_until(lambda: flood.answered > 0, "the flood is served too")
+                answered = flooder.answered
+                with flooder.flood(cluster.name_servers, code):
+                    measure(lambda: _found(caller), flooder, 0.1)
+                    wait_until(lambda: flooder.answered > answered, "the flood is served too")  # noqa: B023
         assert epoch_of(cluster) == epoch
 
 

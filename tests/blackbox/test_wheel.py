@@ -4,6 +4,8 @@ Built from a copy of the tracked files, so that nothing a working tree has lying
 index: the new environment borrows its dependencies from the one that runs the tests.
 """
 
+import fcntl
+import os
 import re
 import shutil
 import subprocess
@@ -43,19 +45,28 @@ def run(*words: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the wheel, built from the tracked files alone."""
-    source = tmp_path_factory.mktemp("source")
+    """Return the wheel, built from the tracked files alone; once, by the worker of pytest that needs it first."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with (shared / "wheel.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        target = shared / "dist"
+        if not target.exists():
+            build_wheel(tmp_path_factory.mktemp("source"), partial := tmp_path_factory.mktemp("dist"))
+            partial.rename(target)
+    (built,) = target.glob("*.whl")
+    return built
+
+
+def build_wheel(source: Path, target: Path) -> None:
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, source)
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns(*BUILT, "*.egg-info"))
-    target = tmp_path_factory.mktemp("dist")
     run(
         *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"),
         *("--wheel-dir", target, source),
         cwd=source,
     )
-    (built,) = target.glob("*.whl")
-    return built
 
 
 @pytest.fixture(scope="module")

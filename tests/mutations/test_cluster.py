@@ -25,7 +25,8 @@ FIRST = {
     "client-drops-rejected": 6,
     "damage-stays": 30,
     "repair-unverified": 30,
-    "copies-never-compared": 5,
+    "copies-never-compared": 8,
+    "decision-forgotten": 27,
     "recalls-ignored": 18,
     "recalls-lost": 18,
     "timers-early": 18,
@@ -35,7 +36,7 @@ FIRST = {
     "filters-let-pass": 11,
     "filters-drop-unknown": 11,
     "replies-get-lost": 3,
-    "mapping-not-saved": 24,
+    "mapping-not-saved": 39,
     "older-segments-skipped": 10,
     "older-offsets-not-found": 10,
 }

@@ -21,7 +21,7 @@ FIRST = {
     "hand-over-not-merged": 29,
     "offsets-replaced": 4,
     "refused-pulls-served": 22,
-    "refused-commits-served": 21,
+    "refused-commits-served": 31,
     "held-pulls-kept": 2,
     "loss-forgotten": 113,
     "waiting-is-stored": 180,
@@ -38,7 +38,7 @@ FIRST = {
     "master-not-looked-for": 17,
     "last-slave-leaves": 4,
     "stale-slave-reads": 82,
-    "stale-slave-helps": 67,
+    "stale-slave-helps": 86,
     "configured-master-waits": 6,
     "slave-consume-does-not-wait": 4,
 }

@@ -35,6 +35,7 @@ REQUEST_TIMEOUT_MS = 3_000
 SUSPECT_AFTER = 3
 """Times that the same record has to arrive damaged before the master's copy is suspect."""
 SUSPECT_TIMEOUT_MS = 10_000
+UNSAVED_TABLES_MAX = 1_024
 UNSAVED_BEATS_MAX = 1_024
 """Heartbeats remembered while metadata is not saved."""
 RECONNECT_MS = 200
@@ -45,6 +46,13 @@ class _UnsavedBeat(NamedTuple):
     number: int
     asked: int
     """Changes of tables, as the saver counts them, that arrived before the heartbeat."""
+
+
+class _UnsavedTable(NamedTuple):
+    asked: int
+    """Changes of tables, as the saver counts them, up to this one."""
+    log_end: int
+    """Log offset at which it arrived: later messages may need it."""
 
 
 class SlaveSide:
@@ -111,6 +119,8 @@ class SlaveSide:
         """Why the connection closed last; the same reason is not logged twice."""
         self._unsaved_beats: deque[_UnsavedBeat] = deque(maxlen=UNSAVED_BEATS_MAX)
         """Heartbeats behind metadata that is not saved yet; the last ones tell the most."""
+        self._unsaved_tables: deque[_UnsavedTable] = deque()
+        """Metadata that is not saved yet, by log offset."""
         self._dropped: set[int] = set()
         """Connections given up that are not closed yet."""
         if role.role.uses_registry:  # metadata follows the log (`failover.metadata_stream`)
@@ -383,7 +393,7 @@ class SlaveSide:
             elif isinstance(event, slave.MasterHeartbeat):
                 self._heartbeat_received(event.heartbeat, now)
             elif isinstance(event, slave.MetadataReceived):
-                self._role.role.metadata_received(event.kind, event.payload)
+                self._metadata_received(event)
             elif isinstance(event, slave.MasterPromise):
                 self._promised(event, now)
             elif isinstance(event, slave.CorruptRecordReceived):
@@ -394,6 +404,24 @@ class SlaveSide:
         out = session.data_to_send()
         if out:
             turn.send(self.link, *out)
+
+    def _metadata_received(self, event: slave.MetadataReceived) -> None:
+        asked, end = self._saver.asked, self._store.log.written_end
+        self._role.role.metadata_received(event.kind, event.payload)
+        if self._saver.asked > asked:
+            self._note_unsaved(_UnsavedTable(self._saver.asked, end))
+
+    def _cut_unsaved(self, to: int) -> None:
+        tables, self._unsaved_tables = self._unsaved_tables, deque()
+        for asked, log_end in tables:
+            self._note_unsaved(_UnsavedTable(asked, min(log_end, to)))
+
+    def _note_unsaved(self, table: _UnsavedTable) -> None:
+        """Hold back the acknowledgement of later messages until a table is saved."""
+        unsaved = self._unsaved_tables
+        if unsaved and (unsaved[-1].log_end == table.log_end or len(unsaved) >= UNSAVED_TABLES_MAX):
+            table = _UnsavedTable(table.asked, unsaved.pop().log_end)
+        unsaved.append(table)
 
     def _promised(self, event: slave.MasterPromise, now: Now) -> None:
         if self.master is not None and self.is_linked:
@@ -429,6 +457,7 @@ class SlaveSide:
                 )
             if to is not None:
                 quarantine_tail(self._store, to)
+                self._cut_unsaved(to)
                 self.metadata.log_truncated()
                 self._role.role.log_changed()
             self._generations.set(hello.generations)
@@ -466,16 +495,20 @@ class SlaveSide:
             self._members.call(address, command, SUSPECT_TIMEOUT_MS, _suspect_reported, turn, now)
 
     def _safe_end(self) -> int:
-        """Log offset below which everything is stored as safely as this broker is configured."""
-        store_log = self._store.log
+        """Log offset below which everything is stored as safely as this broker is configured.
+
+        In a group with a registry topics count as well: their tables come before their messages, and are saved first.
+        """
+        store_log, unsaved = self._store.log, self._unsaved_tables
         is_sync = self._current.config.flush_type == "SYNC_FLUSH"
-        return store_log.flushed_offset if is_sync else store_log.written_end
+        end = store_log.flushed_offset if is_sync else store_log.written_end
+        while unsaved and unsaved[0].asked <= self._saver.saved:
+            unsaved.popleft()
+        return min(end, unsaved[0].log_end) if unsaved else end
 
     def _stored(self, session: slave.SlaveSession, now: Now) -> None:
-        """Acknowledge what is stored. In a group with a registry topics count as well: their tables come before their
-        messages, and are saved first."""
-        if not self._role.role.uses_registry or not self._saver.has_unsaved:
-            session.stored(self._safe_end(), now.mono_ms)
+        """Acknowledge what is stored."""
+        session.stored(self._safe_end(), now.mono_ms)
 
     def _saved(self, session: slave.SlaveSession, now: Now) -> None:
         """Report the last heartbeat before which all metadata is saved: as the next master we must not lack it."""

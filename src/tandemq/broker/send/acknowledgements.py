@@ -67,6 +67,16 @@ class _UnsavedResponse(NamedTuple):
     answer: Command
 
 
+class _UnsavedAcks(NamedTuple):
+    """Responses of a turn whose messages may need tables that are not saved yet."""
+
+    change: int
+    """Number of the last change before the commit; see `Saver.asked`. Later ones do not keep the responses."""
+    acks: list[Ack]
+    stored: Now
+    """When the messages were stored."""
+
+
 class Acknowledgements:
     """The responses that wait."""
 
@@ -87,8 +97,7 @@ class Acknowledgements:
         self._role = role
         self._current = current
         self.waiters = Waiters()
-        self._unsaved_acks: list[tuple[list[Ack], Now]] = []
-        """Responses of a turn whose messages need tables that are not saved yet, and when they were stored."""
+        self._unsaved_acks: list[_UnsavedAcks] = []
         self._unsaved: list[_UnsavedResponse] = []
         self._recorded: list[_UnsavedResponse] = []
         """Responses whose tables are saved, and whose records are not on the device or the replicas yet."""
@@ -103,7 +112,7 @@ class Acknowledgements:
     def committed(self, acks: list[Ack], turn: Turn, now: Now) -> None:
         """Acknowledge messages that were written to the log."""
         if self._saver.has_unsaved:
-            self._unsaved_acks.append((acks, Now(now.mono_ms, now.wall_ms)))
+            self._unsaved_acks.append(_UnsavedAcks(self._saver.asked, acks, Now(now.mono_ms, now.wall_ms)))
         else:
             self._acknowledge(acks, turn, now)
 
@@ -164,8 +173,8 @@ class Acknowledgements:
         """Answer all sends that wait with an unknown outcome: their messages may or may not stay in the log."""
         for link, answer in self.waiters.take_all():
             turn.send(link, unknown_outcome(answer, error))
-        for acks, _ in self._unsaved_acks:
-            send_unknown_outcomes(acks, error, turn)
+        for unsaved in self._unsaved_acks:
+            send_unknown_outcomes(unsaved.acks, error, turn)
         self._unsaved_acks.clear()
         for waiting in self._recorded:
             self._send_held(waiting, f"it may be undone: {error}", turn)
@@ -207,15 +216,19 @@ class Acknowledgements:
         if error is not None:
             log.error("tables: could not be saved, and are tried again: %s", error)
             self._schedule.at(now.mono_ms + SAVE_AGAIN_MS, lambda _: self._saver.again())
-        if error is None and self._saver.has_unsaved:
-            return
+        self._release_unsaved_acks(error, turn)
+
+    def _release_unsaved_acks(self, error: Exception | None, turn: Turn) -> None:
+        """Go on with the acknowledgements whose tables are saved; if they could not be, answer all with that."""
+        waiting, self._unsaved_acks = self._unsaved_acks, []
         failed = self._store.log.refused or error
-        for acks, stored in self._unsaved_acks:
-            if failed is None:
-                self._acknowledge(acks, turn, stored)
+        for unsaved in waiting:
+            if error is None and unsaved.change > self._saver.saved:
+                self._unsaved_acks.append(unsaved)
+            elif failed is None:
+                self._acknowledge(unsaved.acks, turn, unsaved.stored)
             else:
-                send_unknown_outcomes(acks, failed, turn)
-        self._unsaved_acks.clear()
+                send_unknown_outcomes(unsaved.acks, failed, turn)
 
     def _release_recorded(self, turn: Turn, now: Now) -> None:
         """Send the responses whose records are on the device and the replicas, or whose time is over."""
