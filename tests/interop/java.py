@@ -1,9 +1,8 @@
-"""Unmodified Java RocketMQ as child processes: jars, name server, broker, mqadmin.
+"""Unmodified Java RocketMQ as child processes: jars, name server, broker.
 
     JavaJars.resolve("server", "5.3.3")     Maven Central -> build/java/server-5.3.3/*.jar, once
     JavaNameServer("5.3.3")                 start / stop (SIGTERM) / kill (SIGKILL) / sigstop / sigcont
     JavaBroker("4.9.7", directory, …)       the same verbs; keyword arguments are broker.conf keys
-    mqadmin("4.9.8", "clusterList", …)      one command line, one JVM
 
 Every process gets a home of its own (`-Duser.home`, `-Drocketmq.home.dir`), so nothing is written outside its
 directory. Standard output and error of a process go to `<directory>/<name>.log`; warnings of the broker too.
@@ -46,8 +45,6 @@ SERVER_VERSIONS = ("4.9.7", "5.3.3")
 SMALL_JVM = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dtls.server.mode=disabled")
 """Quick to start, sparing with memory; for functional tests, not for measuring. With TLS a server computes a key first,
 which is most of the start of a 5.3.3 broker."""
-
-_TOOL_JVM = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 _JAVA_17_MODULES = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
@@ -574,38 +571,3 @@ def write_properties(path: Path, values: Mapping[str, Value]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [f"{key}={str(value).lower() if isinstance(value, bool) else value}\n" for key, value in values.items()]
     path.write_text("".join(lines))
-
-
-def mqadmin(version: str, *arguments: str, home: Path, within_s: float = 60) -> subprocess.CompletedProcess[str]:
-    """Run one mqadmin command in a JVM of its own; output and errors come together in `stdout`.
-
-    mqadmin exits with 0 whatever happens: look at what it printed. For many commands in a row the driver is faster.
-
-    Args:
-        version: 4.9.8 or 5.3.3.
-        arguments: as on the command line, for example "topicList", "-n", "127.0.0.1:9876".
-        home: a directory for its logs.
-    Raises:
-        PeerError: no end within `within_s` times `PATIENCE` seconds.
-    """
-    within_s *= PATIENCE
-    command = java_command(
-        "client",
-        version,
-        "org.apache.rocketmq.tools.command.MQAdminStartup",
-        *arguments,
-        home=home,
-        jvm_options=_TOOL_JVM,
-    )
-    try:
-        return subprocess.run(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=within_s,
-            check=False,
-            cwd=home,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise PeerError(f"mqadmin {arguments[0]} did not end within {within_s:g} s\n{error.stdout!r}") from error
