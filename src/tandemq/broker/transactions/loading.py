@@ -3,6 +3,7 @@
     op records from O on ──► half messages that are over          last op record of TandemQ: it names H and O
     half queue from H on ──► open transactions, copies joined     none: the offset table names them, with a margin
     log behind the last op record ──► commits whose op record was not written any more, as their broker died
+    half queue again ──► half messages that arrived meanwhile
 
 Source: docs/reference/transactions.md.
 """
@@ -79,9 +80,13 @@ class TransactionLoader:
         start = self._start(halves, ops, last.progress if last is not None else None)
         if ops is not None:
             yield from self._read_ops(ops, halves, start)
-        yield from self._read_halves(halves, start.half, is_ours=last is not None and last.progress is not None)
+        is_ours = last is not None and last.progress is not None
+        newest: dict[tuple[str, int], int] = {}
+        yield from self._read_halves(halves, start.half, newest, is_ours=is_ours)
         if self.table.entries:
-            yield from self._find_commits(ops, is_ours=last is not None and last.progress is not None)
+            end = halves.max_offset
+            yield from self._find_commits(ops, is_ours=is_ours)
+            yield from self._read_halves(halves, end, newest, is_ours=is_ours)
 
     def _last_op(self, ops: ConsumeQueue | None) -> OpRecord | None:
         if ops is None or ops.max_offset <= ops.min_offset:
@@ -142,12 +147,19 @@ class TransactionLoader:
             return None
         return read_op(message.body, message.properties)
 
-    def _read_halves(self, halves: ConsumeQueue, start: int, *, is_ours: bool) -> Iterator[None]:
-        """Read the half queue.
+    def _read_halves(
+        self, halves: ConsumeQueue, start: int, newest: dict[tuple[str, int], int], *, is_ours: bool
+    ) -> Iterator[None]:
+        """Read the half queue to its end, which moves while this broker accepts messages.
 
         Other brokers write no op record for a half message that they copy: the end of its copy is its end too.
+
+        Args:
+            halves: the half queue.
+            start: queue offset of the first half message.
+            newest: queue offset of the newest copy, by unique key and born time; it grows.
+            is_ours: whether the last op record is TandemQ's.
         """
-        newest: dict[tuple[str, int], int] = {}
         at = start
         while at < halves.max_offset:
             if at not in self._ended and at not in self._copied:
