@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import count, islice
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -136,7 +136,8 @@ def _obey(orders: "Connection[None, tuple[str, int] | None]", answered: "Synchro
             thread.start()
             orders.send(None)
             orders.recv()
-            sock.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):  # the server may have closed it
+                sock.shutdown(socket.SHUT_RDWR)
             thread.join()
         orders.send(None)
 

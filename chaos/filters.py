@@ -17,7 +17,7 @@ from typing import Any
 from chaos.history import Place, Stored
 from tandemq import ConsumeFrom, Sql
 from tandemq.client.blocking import BlockingConsumer
-from tandemq.run.children import Setting
+from tandemq.run.ports import Setting
 
 SETTINGS: dict[str, Setting] = {"enablePropertyFilter": "true"}
 """Setting of brokers that accept expressions."""

@@ -39,7 +39,7 @@ from chaos.world import Broker, World, mono_ms
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import TandemError
 from tandemq.model.topic import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
-from tandemq.run.children import Setting
+from tandemq.run.ports import Setting
 from tests.interop.java import java_executable
 from tests.interop.zookeeper import ZooKeeper
 

@@ -23,7 +23,7 @@ from tandemq.codec.record.record import decode_messages, parse_message_id
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import KEYS, UNIQ_KEY, encode_properties
-from tandemq.run.children import Setting
+from tandemq.run.ports import Setting
 
 READERS = "chaos-static"
 NEIGHBOUR_SETTINGS: dict[str, Setting] = {"brokerRole": "ASYNC_MASTER", "autoCreateTopicEnable": "false"}

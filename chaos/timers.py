@@ -16,7 +16,7 @@ from typing import Any
 
 from chaos.history import Stored
 from tandemq.model.message import TIMER_DELETE, TIMER_OUT
-from tandemq.run.children import Setting
+from tandemq.run.ports import Setting
 
 SETTINGS: dict[str, Setting] = {"recallMessageEnable": "true", "timerPrecisionMs": 100}
 """Settings of brokers that recall messages, and deliver them soon after their time."""

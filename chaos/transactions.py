@@ -20,7 +20,7 @@ from tandemq.client.blocking import BlockingTransactionProducer
 from tandemq.errors import TandemError
 from tandemq.model.message import PRODUCER_GROUP, TRAN_MSG, Message, SendStatus, StoredMessage
 from tandemq.model.transactions import TransactionState
-from tandemq.run.children import Setting
+from tandemq.run.ports import Setting
 
 NAME = "t"
 """Tag of the messages, and beginning of their bodies."""

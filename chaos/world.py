@@ -28,9 +28,9 @@ from tandemq.coordination.registry.records import Mode
 from tandemq.errors import LocalError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
-from tandemq.run.children import BrokerChild, Child, Setting, synced_slaves
+from tandemq.run.children import BrokerChild, Child, synced_slaves
 from tandemq.run.groups import configure
-from tandemq.run.ports import LOOPBACK, ReservedPorts
+from tandemq.run.ports import LOOPBACK, ReservedPorts, Setting
 from tandemq.run.request import try_request
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 

@@ -36,11 +36,10 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.run.groups import configure, has_registry
 from tandemq.run.local_tls import DIRECTORY_NAME, ClusterCertificates, make_certificates
-from tandemq.run.ports import FAST_PORT_DISTANCE, LOOPBACK, ReservedPorts
+from tandemq.run.ports import LOOPBACK, ReservedPorts, Setting
 from tandemq.run.request import try_request
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
-Setting = str | int | float | bool
 START_SECONDS = 60.0
 METRICS_PORT_DISTANCE = 2
 STOP_SECONDS = 20.0
@@ -355,7 +354,7 @@ class ChildCluster:
         if self._makes_certificates:
             make_certificates(self.directory.absolute() / DIRECTORY_NAME)
         make_secret_file(self.directory / SECRET_FILE_NAME)
-        self._name_server_settings = self._with_ports(self._name_server_settings)
+        self._name_server_settings = self._reserved.instead_of_any(self._name_server_settings)
         self.name_server.start()
         groups, slaves = self._shape
         if self._hosts_registry():
@@ -411,20 +410,14 @@ class ChildCluster:
             settings["registryAddr"] = self.registry
         if self._has_metrics:
             settings["metricsPort"] = listen + METRICS_PORT_DISTANCE if listen else 0
-        settings = self._with_ports({**settings, **self._settings})
+        settings = self._reserved.instead_of_any({**settings, **self._settings})
         child = BrokerChild(group_name(number), broker_id, self.directory, settings)
         child.tls = self.tls
         return child
 
-    def _with_ports(self, settings: Mapping[str, Setting]) -> dict[str, Setting]:
-        """Return settings with a reserved port for each that may be any free one, so that restarts use it again."""
-        distances = {"listenPort": (-FAST_PORT_DISTANCE,), "haListenPort": (), "metricsPort": ()}
-        free = {key: self.free_port(*distances[key]) for key in distances if str(settings.get(key)) == "0"}
-        return {**settings, **free}
-
-    def free_port(self, *distances: int) -> int:
-        """Return a free port that stays reserved until `close`, with those at some distances from it."""
-        return self._reserved.reserve(*distances)
+    def free_port(self) -> int:
+        """Return a free port that stays reserved until `close`."""
+        return self._reserved.reserve()
 
     def all_registered(self) -> bool:
         """Return whether the name server has every running broker's address, under any id in mode elect, else under its

@@ -33,10 +33,9 @@ from tandemq.run.children import group_name
 from tandemq.run.groups import configure, has_registry
 from tandemq.run.local_tls import DIRECTORY_NAME, ClusterCertificates, make_certificates
 from tandemq.run.nameserver import NameServerProcess
-from tandemq.run.ports import FAST_PORT_DISTANCE, LOOPBACK, ReservedPorts
+from tandemq.run.ports import FAST_PORT_DISTANCE, LOOPBACK, ReservedPorts, Setting
 from tandemq.run.secret import SECRET_FILE_NAME, make_secret_file
 
-Setting = str | int | float | bool
 START_SECONDS = 60.0
 _POLL_SECONDS = 0.001
 _SMALL: dict[str, Setting] = {

@@ -8,10 +8,15 @@ can listen there (Linux).
 
 import contextlib
 import socket
+from collections.abc import Mapping
 
+from tandemq.real.network.listening import bind
+
+Setting = str | int | float | bool
 LOOPBACK = "127.0.0.1"
 FAST_PORT_DISTANCE = 2
 """The fast port of a broker is its listen port minus this."""
+_NEIGHBOURS = {"listenPort": (-FAST_PORT_DISTANCE,)}
 _TRIES = 100
 
 
@@ -41,6 +46,14 @@ class ReservedPorts:
                 return port
         raise OSError("no free ports")
 
+    def instead_of_any(self, settings: Mapping[str, Setting]) -> dict[str, Setting]:
+        """Return settings of a node with a reserved port for each that is 0, which stands for any free one."""
+        free = {key for key in ("listenPort", "haListenPort", "metricsPort") if str(settings.get(key)) == "0"}
+        if "listenPort" not in free:
+            free.discard("haListenPort")  # then 0 stands for the port above the listen port
+        ports = {key: self.reserve(*_NEIGHBOURS.get(key, ())) for key in sorted(free)}
+        return {**settings, **ports}
+
     def close(self) -> None:
         """Release all of them."""
         while self._held:
@@ -48,11 +61,6 @@ class ReservedPorts:
 
 
 def _bound(port: int) -> socket.socket:
-    sock = socket.socket()
-    try:
-        sock.bind((LOOPBACK, port))
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    except BaseException:
-        sock.close()
-        raise
+    (sock,) = bind(LOOPBACK, port, is_new=True)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return sock

@@ -60,7 +60,7 @@ def test_viewers_get_each_picture_and_the_poller_ends_with_the_last_one(
             assert view.groups[0].epoch == 4
         assert watch_.viewers == 2
         for viewer in viewers:
-            await viewer.aclose()  # type: ignore[attr-defined]
+            await viewer.aclose()
         assert watch_.viewers == 0
         await watch_.close()
 

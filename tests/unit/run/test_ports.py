@@ -1,5 +1,6 @@
 """Reserved ports: other processes do not get them; a node that knows one listens there, also again."""
 
+import errno
 import socket
 from contextlib import closing
 
@@ -24,22 +25,19 @@ def test_reserved_port_is_refused_to_others_until_it_is_released() -> None:
 
 
 def test_neighbour_in_use_makes_it_look_for_another_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(ReservedPorts()) as ports, socket.socket() as first, socket.socket() as neighbour:
-        first.bind((LOOPBACK, 0))
-        neighbour.bind((LOOPBACK, first.getsockname()[1] + 1))
-        wanted = first.getsockname()[1]
-        first.close()
-        real, asked = socket.socket.bind, list[int]()
+    real, sockets = socket.socket.bind, list[socket.socket]()
 
-        def bind(sock: socket.socket, address: tuple[str, int]) -> None:
-            asked.append(address[1])
-            real(sock, (LOOPBACK, wanted) if len(asked) == 1 else address)
+    def bind(sock: socket.socket, address: tuple[str, int]) -> None:
+        sockets.append(sock)
+        if len(sockets) == 2:
+            raise OSError(errno.EADDRINUSE, "in use")
+        real(sock, address)
 
-        monkeypatch.setattr(socket.socket, "bind", bind)
-        assert ports.reserve(1) != wanted
-        monkeypatch.undo()
-        with socket.socket() as free:
-            free.bind((LOOPBACK, wanted))  # not kept by the attempt that failed
+    monkeypatch.setattr(socket.socket, "bind", bind)
+    with closing(ReservedPorts()) as ports:
+        port = ports.reserve(1)
+        assert [sock.fileno() for sock in sockets[:2]] == [-1, -1], "nothing is kept of the attempt that failed"
+        assert [sock.getsockname()[1] for sock in sockets[-2:]] == [port, port + 1]
 
 
 def test_ports_of_a_killed_broker_are_not_given_to_others(tandemq_pair: LocalCluster) -> None:
@@ -51,3 +49,12 @@ def test_ports_of_a_killed_broker_are_not_given_to_others(tandemq_pair: LocalClu
             other.bind((LOOPBACK, taken))
     slave.start()
     assert slave.address == f"{LOOPBACK}:{port}"
+
+
+def test_settings_get_reserved_ports_where_any_port_will_do() -> None:
+    with closing(ReservedPorts()) as ports:
+        found = ports.instead_of_any({"listenPort": 0, "haListenPort": "0", "metricsPort": 0, "brokerId": 0})
+        assert found["brokerId"] == 0
+        assert len({found["listenPort"], found["haListenPort"], found["metricsPort"], 0}) == 4
+        given = {"listenPort": 10_911, "haListenPort": 0, "metricsPort": 9_090}
+        assert ports.instead_of_any(given) == given, "haListenPort = 0 is listenPort + 1 there"

@@ -10,7 +10,7 @@ A broker that no longer answers stays in the picture, as long as it is registere
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -140,7 +140,7 @@ class ClusterWatch:
             self._poll = asyncio.create_task(self._run_poll(figures=figures))
         return await asyncio.shield(self._poll)
 
-    async def follow(self) -> AsyncIterator[ClusterView]:
+    async def follow(self) -> AsyncGenerator[ClusterView, None]:
         """Yield each new picture; the poller runs while any viewer follows."""
         self.viewers += 1
         if self._loop is None:

@@ -60,17 +60,20 @@ def elected(tmp_path: Path) -> tuple[RegistryGroup, Broker, Broker]:
     return group, master, slave
 
 
-def test_slave_confirms_messages_although_later_tables_are_unsaved(tmp_path: Path) -> None:
-    group, master, slave = elected(tmp_path)
-    create(master, "First")
+def send_after_new_topic(group: RegistryGroup, master: Broker, topic: str) -> int:
+    """Create a topic and send a message; the slave gets the table before the message."""
+    create(master, topic)
     group.pass_time(40)
     sent = send(master)
     group.pass_time(40)
+    return sent
+
+
+def test_slave_confirms_messages_although_later_tables_are_unsaved(tmp_path: Path) -> None:
+    group, master, slave = elected(tmp_path)
+    sent = send_after_new_topic(group, master, "First")
     assert slave.node.store.log.written_end == master.node.store.log.written_end
-    create(master, "Second")
-    group.pass_time(40)
-    later = send(master)
-    group.pass_time(40)
+    later = send_after_new_topic(group, master, "Second")
     assert code_of(master, sent) is None, "the slave has not saved a table that came before it"
     slave.turn([], [run_job(save_of(slave))])
     group.pass_time(40)
@@ -84,10 +87,7 @@ def test_slave_confirms_messages_although_later_tables_are_unsaved(tmp_path: Pat
 
 def test_slave_that_connects_again_confirms_nothing_that_needs_an_unsaved_table(tmp_path: Path) -> None:
     group, master, slave = elected(tmp_path)
-    create(master, "First")
-    group.pass_time(40)
-    sent = send(master)
-    group.pass_time(40)
+    sent = send_after_new_topic(group, master, "First")
     for wire in [wire for wire in group.wires if slave in (wire.top, wire.bottom)]:
         wire.end("cut")
     group.pass_time(600)
