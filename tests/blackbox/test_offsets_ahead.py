@@ -41,6 +41,7 @@ def test_offset_committed_at_the_slave_survives_the_return_of_the_master(tmp_pat
     with ChildCluster(tmp_path, groups=1, slaves=1, settings=QUICK) as cluster:
         master, slave = cluster.brokers
         with caller_of(master) as caller:
+            wait_until(lambda: caller.send(b"body") == ResponseCode.SUCCESS, "the slave confirms messages")
             for _ in range(20):
                 assert caller.send(b"body") == ResponseCode.SUCCESS
         for group in ("goes-on", "reset"):

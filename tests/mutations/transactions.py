@@ -58,7 +58,9 @@ def op_records_omitted() -> AbstractContextManager[Any]:
 def restart_forgets() -> AbstractContextManager[Any]:
     """A broker that becomes master does not read the half messages that are open."""
 
-    def nothing(self: loading.TransactionLoader, halves: Any, start: int, *, is_ours: bool) -> Iterator[None]:
+    def nothing(
+        self: loading.TransactionLoader, halves: Any, start: int, newest: Any, *, is_ours: bool
+    ) -> Iterator[None]:
         return iter(())
 
     return patched(loading.TransactionLoader, "_read_halves", nothing)

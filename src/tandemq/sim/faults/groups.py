@@ -317,7 +317,10 @@ class GroupFaults(Faults):
         self._command(host, lambda member, now: member.force_master(now))
 
     def help(self, group: GroupPlan) -> None:
-        """Act as the operator of a group without an active member: force the member with the longest log."""
+        """Act as the operator of a group without an active member: force the member with the longest log.
+
+        A member that serves by an older record is forced instead: no other may be while it runs.
+        """
         asking = [
             (broker.store.log.written_end, host, broker.failover.member.why)
             for host in self._cluster.members(group)
@@ -327,9 +330,7 @@ class GroupFaults(Faults):
         ]
         if asking:
             _, host, why = max(asking, key=lambda one: one[0])
-            leader = self._groups.leader(group)
-            if leader is not None and self._older.serves(leader):
-                host = leader
+            host = next(filter(self._older.serves, self._cluster.members(group)), host)
             self._world.consequence("operator", f"{host.name}: {why}")
             self._accept(host)
 

@@ -89,4 +89,4 @@ class OlderRegistry:
     def serves(self, host: Host) -> bool:
         """Return whether a member serves by the older record, and others have seen more."""
         failover = None if host.broker is None else host.broker.failover
-        return failover is not None and failover.is_master and failover.member.is_record_older
+        return failover is not None and stage_of(host) is MemberStage.SERVING and failover.member.is_record_older
