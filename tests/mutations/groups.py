@@ -25,6 +25,7 @@ from tandemq.coordination import in_sync as insync
 from tandemq.coordination import lease
 from tandemq.coordination.member import facts, handover, held_lease, service, takeover
 from tandemq.coordination.permission import granted_permission
+from tandemq.coordination.registry import view
 from tandemq.coordination.registry.records import BrokerPermission, GroupMode, GroupState
 from tandemq.replication import master
 from tests.mutations.patch import Mutation, both, patched
@@ -51,6 +52,11 @@ def epoch_not_begun() -> AbstractContextManager[Any]:
         original(self, now, epoch=0 if self.generations else epoch, is_whole=is_whole, holders=holders)
 
     return patched(replicate.Replication, "lead", lead)
+
+
+def older_record_taken() -> AbstractContextManager[Any]:
+    """A member follows the registry's record although it has seen a newer one."""
+    return patched(view, "continues", lambda state, seen: True)
 
 
 def tail_not_cut() -> AbstractContextManager[Any]:
@@ -327,6 +333,7 @@ def stale_slave_helps() -> AbstractContextManager[Any]:
 
 GROUP_MUTATIONS: dict[str, Mutation] = {
     "epoch-not-begun": Mutation(epoch_not_begun, ANY),
+    "older-record-taken": Mutation(older_record_taken, frozenset({"I1"})),
     "tail-not-cut": Mutation(tail_not_cut, ANY),
     "promise-always": Mutation(promise_always, frozenset({"I6"})),
     "unsafe-is-shown": Mutation(unsafe_is_shown, frozenset({"I19"})),

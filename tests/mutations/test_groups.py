@@ -11,6 +11,7 @@ from tests.samples import slow
 FIRST = {
     "epoch-not-begun": 55,
     "mapping-confirmed-without-slaves": 8,
+    "older-record-taken": 21,
     "tail-not-cut": 55,
     "promise-always": 36,
     "unsafe-is-shown": 2,

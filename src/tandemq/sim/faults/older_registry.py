@@ -12,7 +12,7 @@ from random import Random
 
 from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.lineage import continues
-from tandemq.coordination.registry.records import Mode
+from tandemq.coordination.registry.records import GroupState, Mode
 from tandemq.registry import NAME_SERVER
 from tandemq.sim.checkers.groups import GroupChecks
 from tandemq.sim.world.cluster import Host
@@ -62,7 +62,9 @@ class OlderRegistry:
             return
         self._world.fault("registry-older", self._cluster.groups_plan.registry)
         self.calm_until_us = self._world.now_us + CALM_US
-        self._checks.older.restored({host.name for host in self._cluster.hosts if self._knows_more(host, copy)})
+        self._checks.older.restored(
+            {host.name: seen for host in self._cluster.hosts if (seen := self._seen_more(host, copy)) is not None}
+        )
         is_stopped = self._random.random() < 0.6
         for host in self._cluster.hosts if is_stopped else ():
             host.kill()
@@ -81,10 +83,11 @@ class OlderRegistry:
         is_running = process is not None and process.paused_until_us <= self._world.now_us
         return is_running and stage_of(host) in (MemberStage.SERVING, MemberStage.SLAVE)
 
-    def _knows_more(self, host: Host, copy: RegistryCopy) -> bool:
+    def _seen_more(self, host: Host, copy: RegistryCopy) -> GroupState | None:
+        """Return the newest record that a member has seen, if the copy's does not continue it."""
         assert host.broker is not None and host.broker.failover is not None, "it is well"
         record, seen = self._cluster.record_in(copy, host.group), host.broker.failover.member.seen
-        return record is not None and seen is not None and not continues(record, seen)
+        return None if record is None or seen is None or continues(record, seen) else seen
 
     def serves(self, host: Host) -> bool:
         """Return whether a member serves by the older record, and others have seen more."""
