@@ -132,8 +132,8 @@ class Broker(BrokerParts):
 
     def _take(self, number: int, data: bytes, turn: Turn, now: Now) -> bytes:
         """Take bytes of any connection; return those that are left for the next turn."""
+        link = self.links.get(number)
         try:
-            link = self.links.get(number)
             if link is not None:
                 return self.dispatcher.receive(link, data, turn, now, self.budget.is_over)
             self._take_from_node(number, data, turn, now)
@@ -142,6 +142,8 @@ class Broker(BrokerParts):
             self.faults += 1
             self.send.acks = [ack for ack in self.send.acks if ack[0] != number]
             turn.closes.append((number, "an error of ours"))
+            if link is not None:
+                link.is_closed = True
         return b""
 
     def _take_from_node(self, number: int, data: bytes, turn: Turn, now: Now) -> None:

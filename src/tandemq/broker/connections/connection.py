@@ -13,7 +13,7 @@ from tandemq.model.command import Command
 class Link:
     """State of a remoting connection: its unfinished frame, and the peer's address."""
 
-    __slots__ = ("born_host", "decoder", "kind", "nonces", "number", "peer", "seen_ms", "takes_go_away")
+    __slots__ = ("born_host", "decoder", "is_closed", "kind", "nonces", "number", "peer", "seen_ms", "takes_go_away")
 
     def __init__(
         self, number: int, kind: LinkKind, peer: str, now_ms: int, frame_bytes_max: int, unfinished: PartialFrames
@@ -29,6 +29,8 @@ class Link:
         """Nonces sent to a group member for its next requests on this connection; see `failover.member_requests`."""
         self.takes_go_away = False
         """Whether it is a client that understands GO_AWAY; see `connections.farewell`."""
+        self.is_closed = False
+        """Whether the broker closes it with this turn: what else arrived on it is not read."""
 
 
 def pack_host(text: str) -> bytes:

@@ -94,6 +94,7 @@ class Housekeeping:
 
     def close(self, link: Link, reason: str, turn: Turn, now: Now) -> None:
         """Close a client connection; logged at most once a minute per address."""
+        link.is_closed = True
         times = self._closings.note(link.peer.rpartition(":")[0], now.mono_ms)
         if times:
             log.info("link: peer=%s closed times=%d reason=%r", link.peer, times, reason)

@@ -56,6 +56,8 @@ class Dispatcher:
 
     def receive(self, link: Link, data: bytes, turn: Turn, now: Now, is_over: Callable[[], bool]) -> bytes:
         """Handle the bytes that a client sent, at least one request; return what is left when the time is over."""
+        if link.is_closed:
+            return b""
         link.seen_ms = now.mono_ms
         decoder = link.decoder
         data = decoder.join(data)

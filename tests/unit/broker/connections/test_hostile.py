@@ -382,3 +382,17 @@ def test_incomplete_frame_closes_its_connection_although_bytes_still_arrive(tmp_
         broker.heartbeat("group")
     assert broker.closes == [(OTHER, "partial frame")]
     assert_serves(broker)
+
+
+def test_nothing_more_is_read_from_a_connection_that_is_closed_in_this_turn(tmp_path: Path) -> None:
+    broker = Harness(tmp_path)
+    broker.send("TopicA")
+    broker.open(OTHER)
+    fields = {name: str(value) for name, value in send_fields("TopicA").items()}
+    later = encode_command(Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=b"late", opaque=9))
+    broker.turn([(OTHER, pack(">II", 6, 2) + b"{]"), (OTHER, later), (OTHER, later)])
+    assert [link for link, _ in broker.closes] == [OTHER], "closed once"
+    assert broker.answer_to(9, link=OTHER) is None
+    found = broker.pull("TopicA")
+    assert found is not None
+    assert len(messages_in(found)) == 1
