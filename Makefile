@@ -19,9 +19,9 @@ WHERE   ?= tests
 # Tests that need the packages of the extra `spark`.
 OF_SPARK := tests/spark tests/unit/cli/test_spark_options.py tests/unit/console/test_pipeline.py \
 	tests/unit/console/test_query_files.py
-# Tests of the packages that call the engine, and of replication, which everything else relies on.
-OF_ENGINE := $(addprefix tests/unit/,$(addprefix broker/,filter ha integrity pull send state timers transactions test_node.py) \
-	client/core codec engine replication storage cli/test_log.py cli/test_log_format.py) tests/sim
+# Tests of the packages that import the engine.
+OF_ENGINE := $(addprefix tests/unit/,$(addprefix broker/,filter integrity pull send state timers transactions) \
+	client/core engine replication storage cli/test_log.py cli/test_log_format.py)
 ELSEWHERE := $(OF_SPARK) tests/mutations tests/interop tests/browser tests/clusters tests/test_tidy.py tests/test_docs.py
 CHOSEN   = $(if $(k),-k "$(k)")
 # How long each test of a run took, the longest first.
