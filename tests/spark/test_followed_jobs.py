@@ -69,7 +69,7 @@ def test_followed_archive_ends_with_its_result_when_a_signal_comes(
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 0, errors
-    assert 150 <= json.loads(out)["rows"] <= 200
+    assert 150 <= json.loads(out)["rows"] <= 200, out
     assert "py4j" not in errors
     assert "stacktrace" not in errors.lower()
     Archive(ArchiveOptions(store=writer.store, lake=lake)).run(spark)

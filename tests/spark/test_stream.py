@@ -112,7 +112,7 @@ def added_group(cluster: LocalCluster) -> Iterator[None]:
         cluster.wait_until(broker.is_registered)
         yield
     finally:
-        broker.stop()
+        broker.close()
 
 
 def test_master_killed_within_a_micro_batch_loses_nothing_if_the_slave_has_the_messages(

@@ -81,7 +81,7 @@ class GroupFaults(Faults):
         ]
         if any(client.application is not None for client in clients):
             self._kinds += [(3, self._cut_client), (4, self._end_client)]
-        self._rare = [self._failing_read, self._flip_log, self._flip_log, self._registry_lost, self._registry_lost]
+        self._rare += [self._flip_log, self._flip_log, self._registry_lost, self._registry_lost]
         self._is_registry_lost = False
         self._changes = ConfigurationFaults(world, cluster, self._administrator)
         self._older = OlderRegistry(world, cluster, checks, lambda: self.is_over)

@@ -152,6 +152,8 @@ class Archive:
             self._report_missing(gap)
         begin = files.start if known is None else known
         self.done = ArchiveResult(begin, begin, end)
+        self._counting = threading.Lock()
+        """Held from a commit until `done` counts it."""
 
     def _check_same_log(self, read: LogFileReader, known: int, end: int) -> None:
         """Refuse a log that was rewritten before the lake's position, or another log with the same name. A checkpoint
@@ -226,7 +228,8 @@ class Archive:
         finally:
             if self._temporary is not None:
                 self._temporary.cleanup()
-        return self.done
+        with self._counting:  # Spark may have ended in the middle of a commit
+            return self.done
 
     def _commit(self, frame: DataFrame, batch: int) -> None:
         """Process one micro-batch: tasks write files, then one commit adds them."""
@@ -279,14 +282,15 @@ class Archive:
     def _add(self, rows: Sequence[Any], marks: dict[str, int]) -> None:
         files = [DataFile(row.file, row.rows, row.bytes, row.stats) for row in rows if row.file is not None]
         done = self.done
-        done.version = self._lake.commit(files, marks)
-        done.commits += 1
-        done.files += len(files)
-        done.rows += sum(one.rows for one in files)
-        done.bytes += sum(one.bytes for one in files)
-        done.damaged += sum(row.damaged for row in rows)
-        done.end = marks[self._mark]
-        done.log_end = max(done.log_end, done.end)
+        with self._counting:
+            done.version = self._lake.commit(files, marks)
+            done.commits += 1
+            done.files += len(files)
+            done.rows += sum(one.rows for one in files)
+            done.bytes += sum(one.bytes for one in files)
+            done.damaged += sum(row.damaged for row in rows)
+            done.end = marks[self._mark]
+            done.log_end = max(done.log_end, done.end)
         self._progress(done)
 
     def _log_marks(self, batch: int) -> dict[str, int]:

@@ -107,6 +107,8 @@ class Collect:
         self._after_commit = after_commit
         self._progress = progress
         self.done = CollectResult()
+        self._counting = threading.Lock()
+        """Held from a commit until `done` counts it."""
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start the streaming query of this run."""
@@ -127,7 +129,8 @@ class Collect:
             LocalError: a commit was refused. StreamingQueryException: the cluster cannot be read.
         """
         run_to_end(self.start(spark), lambda: self.done.commit_error, stop)
-        return self.done
+        with self._counting:  # Spark may have ended in the middle of a commit
+            return self.done
 
     def _commit(self, frame: DataFrame, batch: int) -> None:
         """Process one micro-batch: tasks write files, then one commit adds them."""
@@ -140,12 +143,13 @@ class Collect:
         rows = frame.mapInArrow(_FileWriter(self._lake.location), FILES).collect()
         files = [DataFile(row.file, row.rows, row.bytes, row.stats) for row in rows if row.file is not None]
         done = self.done
-        done.version = self._lake.commit(files, marks)
-        done.commits += 1
-        done.files += len(files)
-        done.rows += sum(one.rows for one in files)
-        done.bytes += sum(one.bytes for one in files)
-        done.damaged += sum(row.damaged for row in rows)
+        with self._counting:
+            done.version = self._lake.commit(files, marks)
+            done.commits += 1
+            done.files += len(files)
+            done.rows += sum(one.rows for one in files)
+            done.bytes += sum(one.bytes for one in files)
+            done.damaged += sum(row.damaged for row in rows)
         self._progress(done)
         self._after_commit(batch)
         if self._options.follows:
