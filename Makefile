@@ -157,7 +157,7 @@ chaos: needs-chaos $(READY)  ## real brokers, real registries, real faults, 200 
 	$(PY) -m chaos.run
 
 soak: needs-soak $(SPARK) $(S3)  ## long searches and real-time waits, an hour or more, then seeds until stopped (seeds=10000: so many)
-	$(PYTEST) tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/clusters -m slow -o faulthandler_timeout=0
+	$(PYTEST) tests --ignore=tests/browser --ignore=tests/clusters -m slow -o faulthandler_timeout=0
 	$(TANDEMQ) sim $(if $(seeds),--seeds $(seeds) --jobs 2,--forever)
 
 fuzz-engine: needs-fuzz-engine $(READY)  ## the compiled engine under AddressSanitizer: a minute, seconds=600 or frames=50000000 for more

@@ -21,6 +21,7 @@ from tandemq.spark.runtime.session import open_session
 from tests.interop.hdfs import hdfs
 from tests.spark.lakes import check_archive, check_collect_and_replay, check_concurrent_commits, offsets_in
 from tests.spark.logs import BORN_MS, LogWriter
+from tests.spark.short import SHORT
 from tests.spark.test_removal import BY_KEY, made_log
 from tests.spec import spec
 
@@ -33,11 +34,12 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    session, _ = open_session("interop", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
+    session, _ = open_session("interop", master="local[2]", settings=SHORT)
     yield session
     session.stop()
 
 
+@pytest.mark.slow
 @spec("P17", "P22", "P23", "P24", "P37")
 def test_lakes_and_logs_on_hdfs(spark: SparkSession, url: str, tandemq_broker: LocalCluster, tmp_path: Path) -> None:
     """One test, so that HDFS starts once whatever the number of workers."""
