@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tandemq import Message, Producer
+from tandemq import Admin, Message, Producer
 from tests.interop.driver import JavaDriver
 from tests.interop.java import Value, free_port, wait_until
 from tests.interop.peers import SMALL_STORE, Broker, NameServer, broker, name_server, start_registered
@@ -34,14 +34,19 @@ def make_topic(place: Broker, namesrv: NameServer, topic: str, queues: int) -> N
 
 
 def send(namesrv: NameServer, topic: str, count: int) -> None:
-    """Send messages to the queues of a topic in turn."""
+    """Send messages to the queues of a topic in turn; return when all are in the queues, later than the responses."""
 
     async def story() -> None:
         async with Producer(namesrv.address, group="p") as producer:
             for number in range(count):
                 await producer.send(Message(topic, b"m%d" % number, tags="T"))
 
+    async def queued() -> int:
+        async with Admin(namesrv.address) as admin:
+            return sum(queue.max_offset for queue in (await admin.topic_stats(topic)).values())
+
     asyncio.run(story())
+    wait_until(lambda: asyncio.run(queued()) >= count, what="all messages in their queues", within_s=20, every_s=0.1)
 
 
 def forbidden(place: Broker, topic: str, *, readable: bool | None = None) -> bool:
