@@ -133,6 +133,11 @@ def queue_entries_wrong() -> AbstractContextManager[Any]:
     )
 
 
+def deletion_not_followed() -> AbstractContextManager[Any]:
+    """A walk of the log, and a slave, pass over the record of a topic's deletion."""
+    return patched(store.Store, "_deleted_in_walk", lambda self, properties: None)
+
+
 def delay_early() -> AbstractContextManager[Any]:
     """Delayed messages are delivered after half their delay."""
     entry_code = store.Store.entry_code
@@ -524,6 +529,7 @@ MUTATIONS: dict[str, Mutation] = {
     "no-checksums": Mutation(no_checksums, frozenset({"I8", "I10", "I2", "I16", "I17"})),
     "queues-not-cut": Mutation(queues_not_cut, frozenset({"I5", "I9", "I10", "I16", "I14", "I4", "I17", "I2"})),
     "queue-entries-wrong": Mutation(queue_entries_wrong, frozenset({"I9", "I12", "I14"})),
+    "deletion-not-followed": Mutation(deletion_not_followed, frozenset({"I9", "I14"})),
     "delay-early": Mutation(delay_early, frozenset({"I12"})),
     "delay-twice": Mutation(delay_twice, frozenset({"I12", "I14", "I3"})),
     **TIMER_MUTATIONS,

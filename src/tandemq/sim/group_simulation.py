@@ -19,6 +19,8 @@ from tandemq.sim.workload.group_clients import GroupConsumer, GroupProducer, Mem
 from tandemq.sim.workload.host import ClientHost
 from tandemq.sim.workload.raw_client import RawClient
 from tandemq.sim.workload.timed_producer import TIMED, GroupTimedProducer, with_timed
+from tandemq.sim.workload.topic_cycles import SHARE as CYCLES
+from tandemq.sim.workload.topic_cycles import GroupTopicCycles
 from tandemq.sim.workload.transaction_applications import TransactingApplication
 from tandemq.sim.world.groups import (
     GroupCluster,
@@ -84,6 +86,11 @@ class GroupSimulation(History):
             producer = self._timed(timed)
             self.producers.append(producer)
             nodes.append(producer)
+        cycles = Random(f"{seed}-topic-cycles")
+        if cycles.random() < CYCLES:
+            cycling = self._cycling(cycles)
+            self.producers.append(cycling)
+            nodes.append(cycling)
         if self.plan.has_static_topic:
             members = self._context().members
             self.add_static_topic(nodes, self.cluster, members, has_one_master=False)
@@ -122,6 +129,10 @@ class GroupSimulation(History):
         return GroupTimedProducer(
             self.world, self.expected, Random(random.random()), members, self.checks.responded, kinds
         )
+
+    def _cycling(self, random: Random) -> GroupTopicCycles:
+        members = MemberPicker(Random(random.random()), self._addresses())
+        return GroupTopicCycles(self.world, self.expected, Random(random.random()), members, self.checks.responded)
 
     def _consumer(self, number: int) -> GroupConsumer:
         return GroupConsumer(

@@ -38,6 +38,8 @@ from tandemq.sim.workload.request_applications import (
     selects,
 )
 from tandemq.sim.workload.timed_producer import TIMED, TimedProducer, with_timed
+from tandemq.sim.workload.topic_cycles import SHARE as CYCLES
+from tandemq.sim.workload.topic_cycles import TopicCycles
 from tandemq.sim.workload.transaction_applications import TransactingApplication
 from tandemq.sim.world.cluster import Cluster
 from tandemq.sim.world.plan import (
@@ -105,6 +107,11 @@ class Simulation(History):
             )
             self.producers.append(producer)
             nodes.append(producer)
+        cycles = Random(f"{seed}-topic-cycles")
+        if cycles.random() < CYCLES:
+            cycling = TopicCycles(world, self.expected, Random(cycles.random()), self.plan.name_servers)
+            self.producers.append(cycling)
+            nodes.append(cycling)
         if self.plan.has_static_topic:
             self.producers.append(self.add_static_topic(nodes, self.cluster, members, has_one_master=True))
         names = (*dict(groups), *selections)

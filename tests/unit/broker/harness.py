@@ -184,7 +184,11 @@ class Harness:
         is_oneway: bool = False,
         **header: Any,
     ) -> int:
-        """Send a request without waiting for a response; return its opaque."""
+        """Send a request and return its opaque. A connection that the broker has closed is opened again."""
+        known = self.node.links.get(link)
+        if known is not None and known.is_closed:
+            self.close(link)
+            self.open(link, known.kind)
         self._opaque += 1
         texts = {key: _text(value) for key, value in (fields or {}).items()}
         flag = FLAG_ONEWAY if is_oneway else 0

@@ -17,10 +17,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import property_value
 from tandemq.model.topic import (
     CHECK_MAX_TIME_TOPIC,
+    DELETION_TOPIC,
     DLQ_PREFIX,
     OP_HALF_TOPIC,
     RETRY_PREFIX,
@@ -30,16 +30,23 @@ from tandemq.model.topic import (
 )
 from tandemq.sim.checkers.always import ContinuousChecks, says_flushed
 from tandemq.sim.checkers.deliveries import RECONSUME_MAX, REJECTING_GROUP, is_out_of_reach
+from tandemq.sim.checkers.derived import judge_derived
 from tandemq.sim.checkers.logs import InvalidRange, LoggedMessage, read_log, walk, without_filler
-from tandemq.sim.checkers.model import STATIC_TOPIC, TOPICS, Attempt, ExpectedState, QueuePlace, SentMessage
+from tandemq.sim.checkers.model import (
+    CYCLE_PREFIX,
+    STATIC_TOPIC,
+    TOPICS,
+    Attempt,
+    ExpectedState,
+    QueuePlace,
+    SentMessage,
+)
 from tandemq.sim.checkers.transactions import TransactionLog
 from tandemq.sim.world.cluster import Cluster, Host
 from tandemq.sim.world.plan import DELAYS, GroupPlan
 from tandemq.sim.world.world import MS, SECOND, Violation, World
-from tandemq.storage.consume_queue import ConsumeQueue
 
 DELAYS_US = [int(text.removesuffix("s")) * SECOND for text in DELAYS.split()]
-INDEX_SAMPLES = 12
 PRECISION_MS = 1_000
 """The unit of time of timed messages."""
 
@@ -105,6 +112,9 @@ class FinalChecks:
             what = self._unrepaired(host)
             if what:
                 return what
+        what = self._undeleted(group)
+        if what:
+            return what
         end = master.broker.store.log.written_end
         if master.broker.send.refusal is not None:
             return f"{master.name} refuses: {master.broker.send.refusal[1]}"
@@ -124,6 +134,22 @@ class FinalChecks:
             if table is None or (first_ms is not None and first_ms < master.machine.now().wall_ms):
                 return f"{master.name}: timed messages wait"
         return ""
+
+    def _undeleted(self, group: GroupPlan) -> str:
+        """Return a member that has a topic whose deletion was confirmed; "" if none has."""
+        members = self._cluster.members(group)
+        since_us = max([when for host in members for when in host.losses_us], default=-1)
+        if self._may_forget(group) or any(path.startswith("config/") for host in members for path, _ in host.flips):
+            return ""
+        for (name, topic), at_us in self._expected.deletions.items():
+            for host in members if name == group.name and at_us > since_us else ():
+                if host.broker is not None and topic in host.broker.topics.table:
+                    return f"{host.name} has {topic}, whose deletion was confirmed"
+        return ""
+
+    def _may_forget(self, group: GroupPlan) -> bool:  # noqa: ARG002
+        """Return whether an operator has accepted a loss in a group."""
+        return False
 
     def _unrepaired(self, host: Host) -> str:
         """Return the injected damage of a log that is not repaired yet; "" if there is none."""
@@ -266,7 +292,7 @@ class FinalChecks:
             self._judge_replicas(group)
         for host in self._cluster.hosts:
             self._judge_places(host)
-            self._judge_derived(host)
+            judge_derived(host, self.records(host), self._start(host))
             self._judge_topics(host)
         for group in self._cluster.plan.groups:
             self._judge_order(group)
@@ -300,55 +326,6 @@ class FinalChecks:
                 at = next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
                 raise Violation("I8", f"{slave.name} differs from its master at {start + at}")
 
-    def _judge_derived(self, host: Host) -> None:
-        assert host.broker is not None, "it runs"
-        store, corrected = host.broker.store, host.broker.scrubber.entries.rebuilt
-        if corrected and not host.flips:
-            raise Violation("I9", f"{host.name}: {corrected} queue entries were wrong before the scrubber met them")
-        by_log: dict[tuple[str, int], list[tuple[int, int, int, int]]] = {}
-        for found in self.records(host):
-            record = found.record
-            code = store.entry_code(found.topic, record.properties, record.store_ms)
-            by_log.setdefault((found.topic, record.queue_id), []).append(
-                (record.queue_offset, record.log_offset, record.size, code)
-            )
-        for key, entries in by_log.items():
-            queue = store.queues.get(key)
-            offsets = [entry[0] for entry in entries]
-            if offsets != list(range(offsets[0], offsets[0] + len(offsets))):
-                raise Violation("I5", f"{host.name}: queue offsets of {key} in the log: {offsets}")
-            if queue is None or queue.max_offset != offsets[-1] + 1:
-                raise Violation(
-                    "I9", f"{host.name}: {key} ends at {queue and queue.max_offset}, by the log at {offsets[-1] + 1}"
-                )
-            held = dict(queue_entries(queue, max(offsets[0], queue.min_offset)))
-            for queue_offset, *entry in entries:
-                if queue_offset >= queue.min_offset and held.get(queue_offset) != tuple(entry):
-                    raise Violation(
-                        "I9", f"{host.name}: {key}@{queue_offset} is {held.get(queue_offset)}, by the log {entry}"
-                    )
-        for key, queue in store.queues.items():
-            if queue.last_log_end > self._start(host) and queue.max_offset > queue.min_offset and key not in by_log:
-                raise Violation("I9", f"{host.name}: {key} has entries, the log has none for it")
-        # Keys of ranges that recovery could not read return when the index is rebuilt. A torn end that recovery took
-        # for such a range, without the marks, has none either.
-        if not any(path.startswith(("commitlog/", "tandemq.marks")) for path, _ in host.flips):
-            self._judge_index(host)
-
-    def _judge_index(self, host: Host) -> None:
-        assert host.broker is not None, "it runs"
-        index = host.broker.store.index
-        records = [found for found in self.records(host) if found.key]
-        if index is None or not records:
-            return
-        step = max(1, len(records) // INDEX_SAMPLES)
-        for found in records[::-step]:
-            places = index.find(found.topic, found.key, 0, 1 << 60, 1 << 30)
-            if found.record.log_offset not in places:
-                raise Violation(
-                    "I9", f"{host.name}: the index does not find {found.key} at {found.record.log_offset}: {places}"
-                )
-
     def _judge_topics(self, host: Host) -> None:
         assert host.broker is not None, "it runs"
         known = {
@@ -356,7 +333,7 @@ class FinalChecks:
             *((STATIC_TOPIC,) if self._checks.logical is not None else ()),
             *(f"{prefix}{group}" for prefix in (RETRY_PREFIX, DLQ_PREFIX) for group in self._consumer_groups),
         }
-        fresh = {name for name in host.broker.topics.table if name not in known}
+        fresh = {name for name in host.broker.topics.table if name not in known and not name.startswith(CYCLE_PREFIX)}
         system = {
             "SELF_TEST_TOPIC",
             "TBW102",
@@ -575,7 +552,7 @@ class FinalChecks:
 
     def _messages_of(self, host: Host) -> Iterator[LoggedMessage]:
         """Yield the records of messages: all but the broker's own, which say what is over, or is recalled."""
-        own = (OP_HALF_TOPIC, TIMER_DONE_TOPIC)
+        own = (OP_HALF_TOPIC, TIMER_DONE_TOPIC, DELETION_TOPIC)
         return (found for found in self.records(host) if found.topic not in own and not is_recall(found))
 
 
@@ -587,13 +564,3 @@ def is_rolled(found: LoggedMessage) -> bool:
 def is_recall(found: LoggedMessage) -> bool:
     """Return whether a record is a request not to deliver a timed message."""
     return found.topic == TIMER_TOPIC and property_value(found.record.properties, b"TIMER_DEL_UNIQKEY") is not None
-
-
-def queue_entries(queue: ConsumeQueue, queue_offset: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield (queue offset, entry) of a consume queue from an offset on."""
-    while queue_offset < queue.max_offset:
-        data = queue.read(queue_offset, queue.max_offset - queue_offset)
-        for at in range(0, len(data), QUEUE_ENTRY_BYTES):
-            yield queue_offset + at // QUEUE_ENTRY_BYTES, QUEUE_ENTRY.unpack_from(data, at)
-        assert data, "there are entries up to the end"
-        queue_offset += len(data) // QUEUE_ENTRY_BYTES

@@ -11,7 +11,8 @@ from collections import Counter
 
 from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.records import NOBODY, GroupMode, Mode
-from tandemq.model.topic import OP_HALF_TOPIC, TIMER_DONE_TOPIC
+from tandemq.model.topic import DELETION_TOPIC, OP_HALF_TOPIC, TIMER_DONE_TOPIC
+from tandemq.sim.checkers.derived import judge_derived
 from tandemq.sim.checkers.final import FinalChecks, is_recall, is_rolled
 from tandemq.sim.checkers.groups import GroupChecks
 from tandemq.sim.checkers.model import TOPICS, ExpectedState
@@ -63,6 +64,9 @@ class GroupFinalChecks(FinalChecks):
                 return f"{group.name} is configured with master {successor}: {self.describe(group)}"
         return super()._unsettled_group(group)
 
+    def _may_forget(self, group: GroupPlan) -> bool:
+        return group.name in self._group_checks.accepted_us
+
     def _undelivered(self) -> str:
         for consumer_group in self._consumer_groups:
             given = self._expected.delivered_keys[consumer_group]
@@ -93,7 +97,7 @@ class GroupFinalChecks(FinalChecks):
         self._judge_transactions()
         for host in self._cluster.hosts:
             self._judge_places(host)
-            self._judge_derived(host)
+            judge_derived(host, self.records(host), self._start(host))
             self._judge_topics(host)
         for group in self._cluster.plan.groups:
             self._judge_sent(self._cluster.members(group)[0])
@@ -119,7 +123,7 @@ class GroupFinalChecks(FinalChecks):
     def _judge_sent(self, host: Host) -> None:
         counts: Counter[str] = Counter()
         for found in self.records(host):
-            if found.topic in (OP_HALF_TOPIC, TIMER_DONE_TOPIC) or is_recall(found):
+            if found.topic in (OP_HALF_TOPIC, TIMER_DONE_TOPIC, DELETION_TOPIC) or is_recall(found):
                 continue
             message = self._expected.messages.get(found.key)
             if message is None or found.body != message.body:

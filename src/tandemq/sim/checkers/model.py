@@ -14,6 +14,8 @@ from tandemq.model.transactions import TransactionState
 
 TOPICS = ("Orders", "Late")
 """Topics of the workload; the second gets messages later."""
+CYCLE_PREFIX = "Cycle-"
+"""Prefix of topics that are created and deleted."""
 STATIC_TOPIC = "Static"
 """The static topic, in seeds that have one."""
 
@@ -171,6 +173,8 @@ class ExpectedState:
         """Requests to commit a transaction that a broker confirmed."""
         self.recalls: list[Recall] = []
         """Confirmed ones."""
+        self.deletions: dict[tuple[str, str], int] = {}
+        """(broker group, topic) that is deleted, and may not come back, to the time of the response."""
         self.duplicates = 0
         self.on_delivery: Callable[[DeliveredMessage], None] = lambda _: None
         self.on_stored: Callable[[Attempt], None] = lambda _: None
