@@ -22,6 +22,7 @@ FIRST = {
     "failed-write-is-acked": 14,
     "queues-not-cut": 3,
     "deletion-not-followed": 4,
+    "tail-cut": 3,
     "client-sends-to-one-broker": 11,
     "client-drops-rejected": 6,
     "damage-stays": 30,
