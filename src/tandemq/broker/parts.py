@@ -476,7 +476,7 @@ class BrokerParts:
     def _install_handlers(self) -> None:
         """Fill the table of handlers by request code; every processor brings its own."""
         store, topics, groups, offsets, clients = self.store, self.topics, self.groups, self.offsets, self.clients
-        pull, stats, registration = self.pull, self.stats, self.registration
+        pull, send, stats, registration = self.pull, self.send, self.stats, self.registration
         counts = self.timers.metrics, self.transactions.metrics
         role, current, turn = self.role, self.current, self.current_turn
         processors = (
@@ -495,13 +495,13 @@ class BrokerParts:
                 current,
                 turn,
             ),
-            SendBackProcessor(store, topics, groups, self.send, stats, registration, self.random, role, current),
-            ReplyMessageProcessor(self.send, clients, self.client_calls, self.links, self.outbox, current, turn),
-            TransactionProcessor(store, self.send, self.transactions, role, current),
-            TimerProcessor(store, topics, self.send, self.timers, role, current),
+            SendBackProcessor(store, topics, groups, send, stats, registration, self.random, role, current),
+            ReplyMessageProcessor(send, clients, self.client_calls, self.links, self.outbox, current, turn),
+            TransactionProcessor(store, send, self.transactions, role, current),
+            TimerProcessor(store, topics, send, self.timers, role, current),
             QueryMessageProcessor(store, current),
-            MetadataTablesProcessor(store, topics, groups, offsets, self.delay, self.send, role, current),
-            AdminProcessor(store, topics, groups, offsets, pull, stats, counts, self.upkeep, role, current, turn),
+            MetadataTablesProcessor(store, topics, groups, offsets, self.delay, send, role, current),
+            AdminProcessor(store, topics, groups, offsets, pull, send, stats, counts, self.upkeep, role, current, turn),
             ConnectionsProcessor(offsets, clients, registration),
             QueueInfoProcessor(
                 store, topics, groups, offsets, clients, pull, stats, registration, current, self.sliced_responses
@@ -511,7 +511,7 @@ class BrokerParts:
             RuntimeInfoProcessor(
                 store,
                 self.disk,
-                self.send,
+                send,
                 self.delay,
                 self.timers,
                 stats,

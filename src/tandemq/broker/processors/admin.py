@@ -21,6 +21,7 @@ from tandemq.broker.maintenance.stats import Stats
 from tandemq.broker.maintenance.upkeep import Upkeep
 from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.role import CurrentRole
+from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.topic_checks import (
@@ -74,6 +75,7 @@ class AdminProcessor:
         groups: Groups,
         offsets: ConsumerOffsets,
         pull: PullPath,
+        send: SendPath,
         stats: Stats,
         counts: Sequence[TopicCounts],
         upkeep: Upkeep,
@@ -87,6 +89,7 @@ class AdminProcessor:
         self._groups = groups
         self._offsets = offsets
         self._pull = pull
+        self._send = send
         self._stats = stats
         self._counts = counts
         self._upkeep = upkeep
@@ -116,6 +119,13 @@ class AdminProcessor:
         if self._role.is_master:
             return None
         return command.answer(ResponseCode.SYSTEM_ERROR, remark=SLAVE_REMARK)
+
+    def _log_refusal(self, command: Command) -> Command | None:
+        """Refuse a request that writes to the log as long as messages are refused: the log's end may be a slave's."""
+        if self._send.refusal is None:
+            return None
+        code, why = self._send.refusal
+        return command.answer(code, remark=why)
 
     # Topics.
 
@@ -186,7 +196,7 @@ class AdminProcessor:
         return problem or self._topics.unserved_remark(name)
 
     def _on_delete_topic(self, link: Link, command: Command, now: Now) -> Command | None:
-        refusal = self._slave_refusal(command)
+        refusal = self._slave_refusal(command) or self._log_refusal(command)
         if refusal is not None:
             return refusal
         name = read_fields(TopicFields, command.fields).topic
@@ -313,6 +323,9 @@ class AdminProcessor:
             return command.answer(
                 ResponseCode.SYSTEM_ERROR, remark="a slave's queues follow its log; send this to its master"
             )
+        refusal = self._log_refusal(command)
+        if refusal is not None:
+            return refusal
         known = self._topics.table
         self._turn.commit(now)
         for name in sorted({topic for topic, _ in self._store.queues if topic not in known}):

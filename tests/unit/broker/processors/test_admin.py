@@ -402,3 +402,14 @@ def test_expired_log_files_are_deleted_on_request_at_any_hour(tmp_path: Path) ->
     broker.turn([], [run_job(job) for job in broker.jobs])
     broker.turn()
     assert broker.node.store.log.start > 0
+
+
+@pytest.mark.parametrize("code", [Code.DELETE_TOPIC_IN_BROKER, Code.CLEAN_UNUSED_TOPIC])
+def test_no_deletion_is_recorded_while_messages_are_refused(broker: Harness, code: int) -> None:
+    broker.send("TopicA")
+    end = broker.node.store.log.end
+    broker.node.send.refusal = (ResponseCode.SERVICE_NOT_AVAILABLE, "may have lost its tail; waits for slaves")
+    answer = broker.ask(code, {"topic": "TopicA"})
+    assert (answer.code, answer.remark) == broker.node.send.refusal
+    assert broker.node.store.log.end == end
+    assert "TopicA" in broker.node.topics.table
