@@ -18,7 +18,7 @@ from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Handler, Link
 from tandemq.broker.context import CurrentConfig, CurrentTurn
 from tandemq.broker.maintenance.stats import Stats
-from tandemq.broker.maintenance.upkeep import Upkeep
+from tandemq.broker.maintenance.upkeep import DISK_FULL, Upkeep
 from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.role import CurrentRole
 from tandemq.broker.send.processor import SendPath
@@ -121,11 +121,12 @@ class AdminProcessor:
         return command.answer(ResponseCode.SYSTEM_ERROR, remark=SLAVE_REMARK)
 
     def _log_refusal(self, command: Command) -> Command | None:
-        """Refuse a request that writes to the log as long as messages are refused: the log's end may be a slave's."""
-        if self._send.refusal is None:
-            return None
-        code, why = self._send.refusal
-        return command.answer(code, remark=why)
+        """Refuse a request that writes to the log while messages are refused: its end may be with a slave.
+
+        A full disk is no reason: operators delete topics to free it.
+        """
+        refusal = self._send.refusal_but_for(DISK_FULL)
+        return None if refusal is None else command.answer(refusal[0], remark=refusal[1])
 
     # Topics.
 

@@ -169,6 +169,10 @@ class SendState:
         self._refusals.pop(reason, None)
         self.refusal = next(iter(self._refusals.values()), None)
 
+    def refusal_but_for(self, reason: str) -> tuple[ResponseCode, str] | None:
+        """Return why sends are refused, if there is another reason than this one."""
+        return next((refusal for given, refusal in self._refusals.items() if given != reason), None)
+
     @property
     def admits_ordinary(self) -> bool:
         """Whether ordinary messages are accepted at present."""
