@@ -4,9 +4,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tandemq.spark.jobs import archive
 from tandemq.spark.jobs.archive import Archive, ArchiveOptions
@@ -38,6 +39,6 @@ def test_result_counts_a_commit_that_was_in_progress_when_spark_ended(
     monkeypatch.setattr(archive, "run_to_end", end)
     committing = threading.Thread(target=job._add, args=([ROW], {job._mark: 5_000}))
     committing.start()
-    rows = job.run(None).rows  # type: ignore[arg-type]  # there is no session
+    rows = job.run(cast(SparkSession, None)).rows
     committing.join()
     assert rows == 100

@@ -139,17 +139,13 @@ class FinalChecks:
         """Return a member that has a topic whose deletion was confirmed; "" if none has."""
         members = self._cluster.members(group)
         since_us = max([when for host in members for when in host.losses_us], default=-1)
-        if self._may_forget(group) or any(path.startswith("config/") for host in members for path, _ in host.flips):
+        if any(path.startswith("config/") for host in members for path, _ in host.flips):
             return ""
         for (name, topic), at_us in self._expected.deletions.items():
             for host in members if name == group.name and at_us > since_us else ():
                 if host.broker is not None and topic in host.broker.topics.table:
                     return f"{host.name} has {topic}, whose deletion was confirmed"
         return ""
-
-    def _may_forget(self, group: GroupPlan) -> bool:  # noqa: ARG002
-        """Return whether an operator has accepted a loss in a group."""
-        return False
 
     def _unrepaired(self, host: Host) -> str:
         """Return the injected damage of a log that is not repaired yet; "" if there is none."""

@@ -64,8 +64,9 @@ class GroupFinalChecks(FinalChecks):
                 return f"{group.name} is configured with master {successor}: {self.describe(group)}"
         return super()._unsettled_group(group)
 
-    def _may_forget(self, group: GroupPlan) -> bool:
-        return group.name in self._group_checks.accepted_us
+    def _undeleted(self, group: GroupPlan) -> str:
+        is_loss_accepted = group.name in self._group_checks.accepted_us
+        return "" if is_loss_accepted else super()._undeleted(group)
 
     def _undelivered(self) -> str:
         for consumer_group in self._consumer_groups:
