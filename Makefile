@@ -19,9 +19,8 @@ WHERE   ?= tests
 # Tests that need the packages of the extra `spark`.
 OF_SPARK := tests/spark tests/unit/cli/test_spark_options.py tests/unit/console/test_pipeline.py \
 	tests/unit/console/test_query_files.py
-# Tests of the packages that import the engine.
-OF_ENGINE := $(addprefix tests/unit/,$(addprefix broker/,filter integrity pull send state timers transactions) \
-	client/core engine replication storage cli/test_log.py cli/test_log_format.py)
+# Tests of the packages whose work the engine does; others call it for a record now and then.
+OF_ENGINE := $(addprefix tests/unit/,broker/filter broker/pull broker/send engine replication storage)
 ELSEWHERE := $(OF_SPARK) tests/mutations tests/interop tests/browser tests/clusters tests/test_tidy.py tests/test_docs.py
 CHOSEN   = $(if $(k),-k "$(k)")
 # How long each test of a run took, the longest first.
@@ -106,7 +105,7 @@ test: $(READY)  ## the tests that need Python and make only and start no process
 	$(PYTEST) $(WHERE) -n 3 --dist worksteal $(ELSEWHERE:%=--ignore=%) -m "not slow and not system and not services" \
 		$(TIMES) $(CHOSEN)
 
-test-python: $(READY)  ## those of the packages that call the engine, with the engine in Python; k=name selects
+test-python: $(READY)  ## those of the packages whose work the engine does, with the engine in Python; k=name selects
 	TANDEMQ_ENGINE=python $(PYTEST) $(OF_ENGINE) -n 3 --dist worksteal -m "not slow and not system and not services" \
 		$(TIMES) $(CHOSEN)
 
@@ -141,7 +140,7 @@ interop: needs-interop $(SPARK)  ## tests with unmodified Java peers; k=name sel
 
 # The cluster's processes run in environments of their own, with the wheel; they are kept in build/spark-cluster.
 spark-cluster: needs-spark-cluster $(SPARK) wheel  ## the pipeline on a Spark master and two workers with the wheel; k=name selects
-	$(PYTEST) tests/clusters -o faulthandler_timeout=0 $(TIMES) $(CHOSEN)
+	$(PYTEST) tests/clusters -m "not slow" -o faulthandler_timeout=0 $(TIMES) $(CHOSEN)
 
 bench: $(READY)  ## the benchmarks, with Java RocketMQ and NATS JetStream in the same run, and clients beside floods
 	$(PY) -m bench.run
@@ -156,8 +155,8 @@ bench-failover: $(READY)  ## interruptions of reads and writes in each mode, wit
 chaos: needs-chaos $(READY)  ## real brokers, real registries, real faults, 200 runs: about two hours
 	$(PY) -m chaos.run
 
-soak: needs-soak $(SPARK) $(S3)  ## long searches and real-time waits, an hour or more, then seeds until stopped (seeds=10000: so many)
-	$(PYTEST) tests --ignore=tests/browser --ignore=tests/clusters -m slow -o faulthandler_timeout=0
+soak: needs-soak $(SPARK) $(S3) wheel  ## long searches and real-time waits, an hour or more, then seeds until stopped (seeds=10000: so many)
+	$(PYTEST) tests --ignore=tests/browser -m slow -o faulthandler_timeout=0
 	$(TANDEMQ) sim $(if $(seeds),--seeds $(seeds) --jobs 2,--forever)
 
 fuzz-engine: needs-fuzz-engine $(READY)  ## the compiled engine under AddressSanitizer: a minute, seconds=600 or frames=50000000 for more

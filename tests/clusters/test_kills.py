@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.dataset as ds
+import pytest
 
 from tandemq import PullConsumer
 from tandemq.model.message import UNIQ_KEY, StoredMessage
@@ -123,6 +124,7 @@ def by_key(name_servers: str, topic: str, count: int) -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
 def test_archive_and_replay_survive_killed_executors(
     nodes: Nodes, writer: LogWriter, tandemq_broker: LocalCluster, tmp_path: Path
 ) -> None:
@@ -174,6 +176,7 @@ def test_archive_and_replay_survive_killed_executors(
     assert keys == {f"{made.number:032X}" for made in writer.made}
 
 
+@pytest.mark.slow
 def test_collect_of_a_running_cluster_survives_killed_executors(
     nodes: Nodes, tandemq_broker: LocalCluster, tmp_path: Path
 ) -> None:

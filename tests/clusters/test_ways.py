@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.blackbox.programs import wait_until
 from tests.clusters.conftest import RECORDS
 from tests.clusters.nodes import START_S, Nodes, site_packages
@@ -61,6 +63,7 @@ def test_modules_are_shipped_to_workers_that_lack_them(nodes: Nodes, program: Pa
     assert shipped.split()[-1] == str(RECORDS)
 
 
+@pytest.mark.slow
 def test_environment_is_shipped_to_workers(nodes: Nodes, program: Path, writer: LogWriter, tmp_path: Path) -> None:
     make, run = blocks("An environment in an archive")
     (tmp_path / program.name).write_bytes(program.read_bytes())

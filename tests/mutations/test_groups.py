@@ -39,8 +39,8 @@ FIRST = {
     "master-not-looked-for": 17,
     "last-slave-leaves": 4,
     "stale-slave-reads": 82,
-    "stale-slave-helps": 86,
-    "configured-master-waits": 6,
+    "stale-slave-helps": 9,
+    "configured-master-waits": 38,
     "slave-consume-does-not-wait": 4,
 }
 """First seed to run, so that the test is quick."""
