@@ -19,8 +19,9 @@ WHERE   ?= tests
 # Tests that need the packages of the extra `spark`.
 OF_SPARK := tests/spark tests/unit/cli/test_spark_options.py tests/unit/console/test_pipeline.py \
 	tests/unit/console/test_query_files.py
-# Tests of the packages whose work the engine does; others call it for a record now and then.
-OF_ENGINE := $(addprefix tests/unit/,broker/filter broker/pull broker/send engine replication storage)
+# Tests of the packages that import the engine.
+OF_ENGINE := $(addprefix tests/unit/,$(addprefix broker/,filter integrity pull send state timers transactions) \
+	client/core engine replication storage cli/test_log.py cli/test_log_format.py)
 ELSEWHERE := $(OF_SPARK) tests/mutations tests/interop tests/browser tests/clusters tests/test_tidy.py tests/test_docs.py
 CHOSEN   = $(if $(k),-k "$(k)")
 # How long each test of a run took, the longest first.
@@ -105,7 +106,7 @@ test: $(READY)  ## the tests that need Python and make only and start no process
 	$(PYTEST) $(WHERE) -n 3 --dist worksteal $(ELSEWHERE:%=--ignore=%) -m "not slow and not system and not services" \
 		$(TIMES) $(CHOSEN)
 
-test-python: $(READY)  ## those of the packages whose work the engine does, with the engine in Python; k=name selects
+test-python: $(READY)  ## those of the packages that call the engine, with the engine in Python; k=name selects
 	TANDEMQ_ENGINE=python $(PYTEST) $(OF_ENGINE) -n 3 --dist worksteal -m "not slow and not system and not services" \
 		$(TIMES) $(CHOSEN)
 
