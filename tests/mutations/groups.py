@@ -11,6 +11,7 @@ from typing import Any
 
 from tandemq.boundary import Turn
 from tandemq.broker.failover import access, group_slaves, metadata_stream, registry_role
+from tandemq.broker.failover.offset_handover import OffsetHandover
 from tandemq.broker.ha import master as masterside
 from tandemq.broker.ha import service as replicate
 from tandemq.broker.ha import slave as slaveside
@@ -108,6 +109,15 @@ def sent_counts_as_copied() -> AbstractContextManager[Any]:
 def slave_reports_unsynced() -> AbstractContextManager[Any]:
     """A slave with SYNC_FLUSH reports bytes that are not on its device."""
     return patched(slaveside.SlaveSide, "_safe_end", lambda self: self._store.log.written_end)
+
+
+def copies_not_merged() -> AbstractContextManager[Any]:
+    """A master takes reading back without the offsets that the reader had copied to the registry."""
+
+    def merge(self: Any, copied: Any, member: Any, now: Any) -> None:
+        member.on_merged(copied, now, is_saved=True)
+
+    return patched(OffsetHandover, "merge", merge)
 
 
 def hand_over_not_merged() -> AbstractContextManager[Any]:
@@ -342,6 +352,7 @@ GROUP_MUTATIONS: dict[str, Mutation] = {
     "sent-counts-as-copied": Mutation(sent_counts_as_copied, SAFE),
     "slave-reports-unsynced": Mutation(slave_reports_unsynced, SAFE),
     "hand-over-not-merged": Mutation(hand_over_not_merged, frozenset({"I7"})),
+    "copies-not-merged": Mutation(copies_not_merged, frozenset({"I7"})),
     "offsets-replaced": Mutation(offsets_replaced, frozenset({"I7"})),
     "refused-pulls-served": Mutation(refused_pulls_served, frozenset({"I6"})),
     "refused-sends-served": Mutation(refused_sends_served, frozenset({"I6"})),

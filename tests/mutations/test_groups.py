@@ -37,6 +37,7 @@ FIRST = {
     "too-few-are-enough": 2,
     "refusal-never-forgotten": 26,
     "master-not-looked-for": 17,
+    "copies-not-merged": 109,
     "last-slave-leaves": 4,
     "stale-slave-reads": 82,
     "stale-slave-helps": 9,

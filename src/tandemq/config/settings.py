@@ -399,9 +399,9 @@ class BrokerConfig(MonitoringConfig):
     """In an `elect` group: with fewer members in sync, messages are refused before they are stored."""
     lag_ms_max: int = _setting("haMaxTimeSlaveNotCatchup", 15_000, "ms")
     """In an `elect` group: a slave that has not caught up for longer leaves the in-sync set."""
-    unclean_hand_back_ms: int = _setting("uncleanHandBackAfter", 0, "ms")
-    """In a `slave-consume` group: after this time a master takes reading back from a slave that is gone, without
-    its offsets; 0: never."""
+    unclean_hand_back_ms: int = _setting("uncleanHandBackAfter", 30_000, "ms")
+    """In a `slave-consume` group: after this time a master takes reading back from a slave that is gone, with the
+    offsets that the slave had copied to the registry, once a second; 0: only after `tandemq ha force-master`."""
 
     # Consuming.
     long_polling: bool = _setting("longPollingEnable", True, live=True)

@@ -23,6 +23,8 @@ FOREVER = 1 << 62
 LEASE_MS = 1_300
 CHECKS = 2
 CHECK_MS = 1_000
+UNCLEAN_HAND_BACK_MS = 30_000
+"""After this time a master takes reading back from a missing reader, unless configured otherwise."""
 SESSION_SHARE = 65
 """Minimum lease in percent of the session timeout: a client with a long session pings rarely."""
 HEARTBEATS_KEPT = 2_048

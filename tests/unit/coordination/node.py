@@ -13,11 +13,12 @@ from tandemq.coordination.member.orders import (
     CommandDone,
     HandOffsets,
     MemberSettings,
+    MergeOffsets,
     Note,
     PermissionChanged,
 )
 from tandemq.coordination.registry.interface import RegistryRequest
-from tandemq.coordination.registry.records import GroupState, Mode
+from tandemq.coordination.registry.records import CopiedOffsets, GroupState, Mode
 from tests.unit.coordination.client import RegistryClient
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class Node:
         """Stored on its disk."""
         self.epochs: list[tuple[int, int]] = []
         self.offset = 0
+        self.commits: list[tuple[float, int]] = []
+        """When offsets were committed here."""
         self.member: MemberMachine | None = None
         self.registry: RegistryClient | None = None
         self.links: list[Link] = []
@@ -214,6 +217,10 @@ class Node:
                 self._connect(effect, self.life)
         elif isinstance(effect, HandOffsets):
             self._hand(effect)
+        elif isinstance(effect, MergeOffsets):
+            self.offset = max(self.offset, int(effect.copied.table))
+            copied, life = effect.copied, self.life
+            world.after(world.random.randint(1, 40), lambda: self._merged(copied, life))
         elif isinstance(effect, CommandDone):
             self.done.append(effect)
         elif isinstance(effect, Note):
@@ -222,6 +229,11 @@ class Node:
         elif isinstance(effect, PermissionChanged):
             what = ("READ " if effect.may_read else "") + ("WRITE" if effect.may_write else "")
             world.note(f"{self.id} may {what.strip() or 'NOTHING'}")
+
+    def _merged(self, copied: CopiedOffsets, life: int) -> None:
+        """The merged offsets are saved."""
+        if self.life == life:
+            self.input(lambda m, now: m.on_merged(copied, now, is_saved=True))
 
     def _ready(self, order: BecomeMaster, life: int) -> None:
         if self.life != life or self.role != order or self.member is None:
@@ -396,4 +408,6 @@ class Node:
                 world.seen[at] = self.log[at]
         if stop > self.offset and member.may_commit(now_ms):
             self.offset = stop
+            self.commits.append((world.now, stop))
+            self.input(lambda m, now: m.copy_offsets(b"%d" % stop, now))
         return True

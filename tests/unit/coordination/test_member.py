@@ -11,6 +11,7 @@ from tandemq.coordination.member import takeover
 from tandemq.coordination.member.follower import RecordFollower
 from tandemq.coordination.member.machine import MemberMachine
 from tandemq.coordination.member.orders import MemberStage, PermissionChanged
+from tandemq.coordination.registry.interface import NodeFound, Read, Write
 from tandemq.coordination.registry.records import (
     BrokerPermission,
     GroupMember,
@@ -18,11 +19,12 @@ from tandemq.coordination.registry.records import (
     GroupState,
     Mode,
     Role,
+    offsets_path,
     with_member,
 )
 from tests.spec import spec
 from tests.unit.coordination.faults import Schedule
-from tests.unit.coordination.node import Node
+from tests.unit.coordination.node import CLUSTER, GROUP, Node
 from tests.unit.coordination.world import Violation, World
 
 
@@ -203,6 +205,95 @@ def test_master_takes_reading_back_automatically_only_if_configured(after_ms: in
     assert world.readers() == expected
     status = member_of(world, 0).status(world.nodes[0].clock())
     assert expected or (status.stage is MemberStage.AWAITING and "force-master" in status.why)
+
+
+def read_at_slave(world: World, count: int) -> None:
+    """The master dies, the slave reads; some messages are consumed there, one every 100 ms."""
+    for message in range(count):
+        world.nodes[0].take_message(message)
+    world.run(world.now + 200)
+    world.nodes[0].crash()
+    assert world.run_until(lambda: world.readers() == [1], 10_000)
+    for _ in range(count):
+        world.nodes[1].consume(1)
+        world.run(world.now + 100)
+
+
+@spec("F42")
+def test_master_that_returns_alone_takes_reading_back_with_the_offsets_in_the_registry() -> None:
+    world = group(Mode.SLAVE_CONSUME)
+    read_at_slave(world, 50)
+    world.nodes[1].crash()
+    assert world.nodes[0].offset == 0
+    world.nodes[0].start()
+    assert not world.run_until(lambda: world.readers() == [0], 25_000), "the reader may still return"
+    assert world.run_until(lambda: world.readers() == [0], 15_000)
+    assert 38 <= world.nodes[0].offset <= 50
+    assert "with the offsets that it had copied" in world.record.reason
+    world.nodes[1].start()
+    assert world.run_until(lambda: len(world.record.in_sync) == 2, 10_000)
+    assert world.record.reading_since == 0
+
+
+@spec("F42", "F30")
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_forced_master_has_the_offsets_that_a_reader_copied_before_and_after_its_restart(is_restarted: bool) -> None:
+    world = group(Mode.SLAVE_CONSUME)
+    read_at_slave(world, 30)
+    if is_restarted:
+        world.nodes[1].crash()
+        world.run(world.now + 1_000)
+        world.nodes[1].start()
+        assert world.run_until(lambda: world.readers() == [1], 10_000)
+    for message in range(10):
+        world.nodes[1].log.append(100 + message)
+    world.nodes[1].consume(10)
+    world.run(world.now + 2_000)
+    world.nodes[1].crash()
+    world.nodes[0].start()
+    world.run(world.now + 2_500)
+    assert member_of(world, 0).force_master(world.nodes[0].clock()).is_accepted
+    world.is_unclean = True
+    assert world.run_until(lambda: world.readers() == [0], 15_000)
+    assert world.nodes[0].offset == 40
+
+
+@spec("F42")
+def test_offsets_of_an_earlier_reading_do_not_count() -> None:
+    world = group(Mode.SLAVE_CONSUME, unclean_hand_back_after_ms=3_000)
+    read_at_slave(world, 30)
+    world.run(world.now + 2_000)
+    world.nodes[0].start()
+    assert world.run_until(lambda: world.readers() == [0], 10_000)
+    world.nodes[0].offset = 5  # an operator reset it
+    world.nodes[1].commits.clear()
+    world.run(world.now + 2_000)
+    world.nodes[0].crash()
+    world.nodes[1].offset = 5
+    assert world.run_until(lambda: world.readers() == [1], 10_000)
+    world.nodes[1].crash()
+    world.nodes[0].start()
+    assert world.run_until(lambda: world.readers() == [0], 15_000)
+    assert world.nodes[0].offset == 5
+    assert "without its offsets" in world.record.reason
+
+
+@spec("F42")
+def test_copy_that_the_registry_did_not_take_is_written_again() -> None:
+    world = group(Mode.SLAVE_CONSUME, unclean_hand_back_after_ms=3_000)
+    read_at_slave(world, 20)
+    path = offsets_path(CLUSTER, GROUP)
+    found = world.tree.execute(world.admin, Read(path))
+    assert isinstance(found, NodeFound)
+    world.tree.execute(world.admin, Write(path, b"not what a reader writes", found.version))
+    for message in range(10):
+        world.nodes[1].log.append(100 + message)
+    world.nodes[1].consume(10)
+    world.run(world.now + 4_000)
+    world.nodes[1].crash()
+    world.nodes[0].start()
+    assert world.run_until(lambda: world.readers() == [0], 15_000)
+    assert world.nodes[0].offset == 30
 
 
 # A log that may have lost something.

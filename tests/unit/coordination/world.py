@@ -29,6 +29,8 @@ from tandemq.coordination.registry.tree import Change, Tree
 from tests.unit.coordination.node import CLUSTER, GROUP, Node
 
 UNDISTURBED_MS = 6_000
+COPIED_MS = 1_500
+"""What was committed longer before the end of a reader is in the registry."""
 
 
 class Violation(AssertionError):
@@ -278,9 +280,25 @@ class World:
             is_checked = self.mode is Mode.SLAVE_CONSUME and is_handed and not self.is_unclean
             if before is not None and is_checked and after.offset < before.offset:
                 raise Violation(f"at {self.now:.0f} offset {before.offset} goes back to {after.offset}")
+            if before is not None and "takes reading back" in record.reason:
+                self._check_copies(before, after)
             self._check_freshness(after, record)
         if len(readers) > 1 or len(writers) > 1:
             raise Violation(f"at {self.now:.0f} readers {readers}, writers {writers}")
+
+    def _check_copies(self, before: Node, after: Node) -> None:
+        """A master that follows a reader which is gone has what was committed there, but for the last seconds."""
+        is_slow = self.delay_ms_max > 12 or self.registry_delay_ms or not self.is_registry_up
+        if before.member is not None or is_slow or self.is_unclean or not before.commits:
+            return
+        died = before.commits[-1][0]
+        if self.disturbed_ms.get(before.id, 0) > died - UNDISTURBED_MS:
+            return
+        least = max((offset for at, offset in before.commits if at <= died - COPIED_MS), default=0)
+        if after.offset < least:
+            raise Violation(
+                f"at {self.now:.0f} offset {least}, committed before {died - COPIED_MS:.0f}, is {after.offset}"
+            )
 
     def _check_freshness(self, reader: Node, record: Any) -> None:
         """A slave that begins to serve reads has the longest log of those in sync that could have done so."""

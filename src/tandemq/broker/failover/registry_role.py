@@ -41,6 +41,7 @@ from tandemq.coordination.member.orders import (
     HandOffsets,
     MemberSettings,
     MemberStage,
+    MergeOffsets,
     Note,
     PermissionChanged,
 )
@@ -235,6 +236,8 @@ class RegistryRole(BrokerRole):
     def tick(self, turn: Turn, now: Now) -> None:
         """Hand the registry's events to the member, and carry out its orders."""
         member = self.member
+        if (table := self._handover.reader.next_copy(now)) is not None:
+            member.copy_offsets(table, now)
         if now.mono_ms < self._due_ms and not member.has_effects and not self.registry.has_events:
             return
         self.registry.tick(turn, now)
@@ -290,7 +293,9 @@ class RegistryRole(BrokerRole):
                 elif isinstance(effect, PermissionChanged):
                     self._record(now, permission_text(effect), at_ms=effect.at_ms)
                 elif isinstance(effect, HandOffsets):
-                    self._hand_over(effect, turn, now)
+                    self._handover.send(effect, member, turn, now)
+                elif isinstance(effect, MergeOffsets):
+                    self._handover.merge(effect.copied, member, now)
                 elif isinstance(effect, CommandDone):
                     self._command_done(effect, turn)
                 elif isinstance(effect, Note):
@@ -311,6 +316,7 @@ class RegistryRole(BrokerRole):
     def _permit(self, turn: Turn, now: Now) -> None:
         """Apply what clients may do from now on, and note until when that holds if nothing happens."""
         member, at = self.member, now.mono_ms
+        self._handover.reader.follow(member.view.state, member.id)
         may = AccessRights(member.may_read(at), member.may_write(at), member.may_commit(at))
         is_refused = not (may.read and may.write)
         why = f"broker {member.id} ({member.stage.value}) may not serve this: {member.why}" if is_refused else ""
@@ -554,18 +560,6 @@ class RegistryRole(BrokerRole):
 
     # Handing over.
 
-    def _hand_over(self, order: HandOffsets, turn: Turn, now: Now) -> None:
-        member = self.member
-        record = (member.view.live or {}).get(order.to)
-        if record is None or not record.address:
-            member.on_handed(order.token, now, is_stored=False)
-            return
-
-        def on_stored(is_stored: bool, at: Now) -> None:
-            member.on_handed(order.token, at, is_stored=is_stored)
-
-        self._handover.send(record.address, member.id, order.token, on_stored, turn, now)
-
     def take_offsets(self, giver: int, token: int, table: dict[str, Any]) -> str | None:
         """Merge what a member hands over. Returns why that is refused; None if the response waits until it is saved.
 
@@ -579,9 +573,7 @@ class RegistryRole(BrokerRole):
 
     def saved(self, settled: int, error: Exception | None, now: Now) -> None:
         """Take note that changes of tables up to number `settled` are on the device, or failed."""
-        for received in self._handover.take_saved(settled):
-            if error is None:
-                self.member.on_taken(received.giver, received.token, now)
+        self._handover.saved(settled, self.member, now, is_saved=error is None)
 
     def _command_done(self, done: CommandDone, turn: Turn) -> None:
         code = ResponseCode.SUCCESS if done.is_done else ResponseCode.SYSTEM_ERROR

@@ -4,7 +4,7 @@ Source: docs/internals/storage.md, "consumerOffset.json"; RocketMQ ConsumerOffse
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tandemq.broker.state.offset_journal import OffsetJournal
@@ -84,10 +84,13 @@ class ConsumerOffsets:
         """Resets of a queue when a consumer committed its offset to this copy."""
         self.changed: dict[str, set[int]] | None = None
         """Queue ids by "topic@group" that changed since `changes` was called; None: changes are not recorded."""
+        self.recent: dict[tuple[str, int], None] | None = None
+        """("topic@group", queue id) of what was committed, the last one last; None: this is not recorded."""
         self.corrected: list[OffsetCorrection] = []
         """Changes made by the last call of `correct`."""
         self.pending = PendingResets()
-        self._commits = 0
+        self.commits = 0
+        """Number of offsets committed or reset since the start."""
         self._bytes: int | None = None
         """Estimated memory of `table`; None: must be counted again."""
         raw, origin = read_table(saver.disk, FILE, _check, loss="their messages are delivered again", hint=_HINT)
@@ -130,10 +133,13 @@ class ConsumerOffsets:
         self._dirty = True
         if self.changed is not None:
             self.changed.setdefault(key, set()).add(queue_id)
+        if self.recent is not None:
+            self.recent.pop((key, queue_id), None)
+            self.recent[key, queue_id] = None
         if self._is_copy():
             self._committed_here.setdefault(key, {})[queue_id] = self._resets_of(key, queue_id)
-        self._commits += 1
-        if self._commits % VERSION_STEP == 0:
+        self.commits += 1
+        if self.commits % VERSION_STEP == 0:
             self.version.next(self.version.timestamp)
 
     def _grow(self, size: int) -> None:
@@ -306,6 +312,22 @@ class ConsumerOffsets:
             for key, queue_ids in changed.items()
         }
         return {"offsetTable": found, RESETS: {key: self.resets[key] for key in found if key in self.resets}}
+
+    def record_commits(self, *, of_all: bool) -> None:
+        """Record which offsets are committed from now on, in `recent`; `of_all`: all that there are count as well."""
+        self.recent = {(key, queue_id): None for key, queues in self.table.items() for queue_id in queues if of_all}
+
+    def of_places(self, places: Iterable[tuple[str, int]]) -> dict[str, Any]:
+        """Return the offsets of these queues of "topic@group", as `merge_positions` takes them."""
+        found: dict[str, dict[int, int]] = {}
+        resets: dict[str, dict[int, int]] = {}
+        for key, queue_id in places:
+            offset = self.table.get(key, {}).get(queue_id)
+            if offset is not None:
+                found.setdefault(key, {})[queue_id] = offset
+                if count := self._resets_of(key, queue_id):
+                    resets.setdefault(key, {})[queue_id] = count
+        return {"offsetTable": found, RESETS: resets}
 
     def note(self, changes: bytes) -> None:
         """Append changes, JSON in the form that `follow` takes, to the journal: they survive a kill of the process."""

@@ -9,6 +9,7 @@ Every input ends with one round of decisions, in a fixed order:
     RecordFollower    the stage that the record gives this member        Founding    a missing record
     OlderRecord       an older copy of the record
     Takeover          a failed holder                                    Handover    orderly handovers
+    OffsetCopies      offsets of a reader, for the case that it does not return
     RecordProposals   claims and in-sync changes                         RecordFollower.assign_role
     ServiceState      what clients may do until when
 
@@ -28,6 +29,7 @@ from tandemq.codec.ha import Heartbeat
 from tandemq.coordination.in_sync import InSync
 from tandemq.coordination.lease import Timing
 from tandemq.coordination.liveness import GroupPeer, TableProgress
+from tandemq.coordination.member.copied_offsets import OffsetCopies
 from tandemq.coordination.member.diagnosis import Diagnosis
 from tandemq.coordination.member.facts import LogState, Membership, PeerTable
 from tandemq.coordination.member.follower import RecordFollower
@@ -50,7 +52,7 @@ from tandemq.coordination.member.service import ServiceState
 from tandemq.coordination.member.status import status_of
 from tandemq.coordination.member.takeover import Takeover
 from tandemq.coordination.registry.interface import Confirmed, RegistryEvent, SessionLost, SessionUp
-from tandemq.coordination.registry.records import GroupMember, GroupState, Mode
+from tandemq.coordination.registry.records import CopiedOffsets, GroupMember, GroupState, Mode
 from tandemq.coordination.registry.view import RegistryView
 
 ROUND_MS = 250
@@ -95,7 +97,8 @@ class MemberMachine:
         self._older = older = OlderRecord(view, membership, log, lease, writer, effects)
         self._diagnosis = diagnosis = Diagnosis(view, membership, founding, older, lease)
         self._service = service = ServiceState(view, membership, log, lease, diagnosis, effects, now)
-        self._takeover = takeover = Takeover(view, membership, log, peers, lease, writer, effects, older)
+        self._copies = copies = OffsetCopies(view, membership, service, effects)
+        self._takeover = takeover = Takeover(view, membership, log, peers, lease, writer, effects, older, copies)
         self._handover = handover = Handover(view, membership, log, peers, service, writer, effects, older)
         self._heartbeats = HeartbeatExchange(self.id, view, log, peers, lease, in_sync, handover)
         self._proposals = RecordProposals(
@@ -329,6 +332,16 @@ class MemberMachine:
         self._handover.took(giver, token)
         self._decide(now)
 
+    def copy_offsets(self, table: bytes, now: Now) -> None:
+        """Take what consumers have committed at this reader since it became that, for the registry."""
+        self._copies.copy(table)
+        self._decide(now)
+
+    def on_merged(self, copied: CopiedOffsets, now: Now, *, is_saved: bool) -> None:
+        """MergeOffsets is carried out: the offsets are saved, or could not be."""
+        self._copies.merged(copied, is_saved=is_saved)
+        self._decide(now)
+
     def doubt_log(self, why: str, now: Now, *, is_final: bool = False) -> None:
         """The log may have lost acknowledged messages: a flush failed, or a check found damage.
 
@@ -378,6 +391,7 @@ class MemberMachine:
             self._decided_ms + ROUND_MS,
             self._takeover.checks.next_ms,
             self._handover.deadline_ms(),
+            self._copies.deadline_ms(),
             self.view.deadline_ms(),
             self.permitted_until.next_end_ms(self._decided_ms),
         ]
@@ -401,6 +415,7 @@ class MemberMachine:
         self._older.tick(now)
         self._takeover.tick(now)
         self._handover.tick(now)
+        self._copies.tick(now)
         self._proposals.tick(now)
         self._follower.assign_role()
         self._service.update(now)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from tandemq.coordination.lease import CHECK_MS, CHECKS, FOREVER, LEASE_MS
+from tandemq.coordination.lease import CHECK_MS, CHECKS, FOREVER, LEASE_MS, UNCLEAN_HAND_BACK_MS
 from tandemq.coordination.registry.interface import RegistryRequest
-from tandemq.coordination.registry.records import GroupMode, Mode
+from tandemq.coordination.registry.records import CopiedOffsets, GroupMode, Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class MemberSettings:
     force_ms: int = 15_000
     """A forced takeover that is not possible within this time is given up; with many checks or a long lease it is
     longer."""
-    unclean_hand_back_after_ms: int = 0
-    """A master takes reading back without offsets from a reader that was missing for this long; 0: only an operator
-    does (F30)."""
+    unclean_hand_back_after_ms: int = UNCLEAN_HAND_BACK_MS
+    """A master takes reading back from a reader that was missing for this long, with the offsets that it had copied to
+    the registry; 0: only an operator does (F30, F42)."""
 
 
 class MemberStage(Enum):
@@ -105,6 +105,12 @@ class HandOffsets(NamedTuple):
     token: int
 
 
+class MergeOffsets(NamedTuple):
+    """Merge and save offsets that a reader, which is missing, had copied to the registry; then call `on_merged`."""
+
+    copied: CopiedOffsets
+
+
 class PermittedUntil(NamedTuple):
     """When each permission for clients ends, unless the lease is renewed; monotonic ms."""
 
@@ -131,7 +137,9 @@ class Note(NamedTuple):
     text: str
 
 
-Effect = RegistryRequest | BecomeMaster | BecomeSlave | PermissionChanged | HandOffsets | CommandDone | Note
+Effect = (
+    RegistryRequest | BecomeMaster | BecomeSlave | PermissionChanged | HandOffsets | MergeOffsets | CommandDone | Note
+)
 
 
 class CommandResult(NamedTuple):

@@ -9,7 +9,7 @@ from tandemq.boundary import Now
 from tandemq.coordination.member.facts import LogState
 from tandemq.coordination.member.orders import CommandDone, Effect, MemberSettings, Note
 from tandemq.coordination.registry.lineage import with_change
-from tandemq.coordination.registry.records import GroupState, LiveBroker
+from tandemq.coordination.registry.records import GroupMode, GroupState, LiveBroker
 from tandemq.coordination.registry.view import RegistryView
 
 
@@ -63,9 +63,18 @@ class RegistryWriter:
                 state = replace(state, founded=state.epoch, changes=())
             else:
                 state = replace(state, founded=present.founded, changes=present.changes)
-            state = replace(state, reason=reason, since_ms=now.wall_ms, by=self._settings.broker_id)
+            since = self._reading_since(state, present)
+            state = replace(
+                state, reason=reason, since_ms=now.wall_ms, by=self._settings.broker_id, reading_since=since
+            )
             state = with_change(state, self._view.version + 1)
         self._view.propose(state)
+
+    def _reading_since(self, state: GroupState, present: GroupState | None) -> int:
+        if state.mode is not GroupMode.SLAVE_CONSUME:
+            return 0
+        is_same = present is not None and (present.mode, present.reader) == (state.mode, state.reader)
+        return present.reading_since if present is not None and is_same else self._view.version + 1
 
     def publish_live_node(self) -> None:
         """Bring the live node up to date: other members order an election by its log end."""

@@ -92,7 +92,9 @@ class ServiceState:
             return "the group's record cannot be saved on its disk: see its log"
         if self.stage is MemberStage.AWAITING and self._view.state is not None:
             reader = self._view.state.reader
-            return f"broker {reader} serves reads until it has handed its offsets over; ha force-master ends that"
+            after_ms = self._membership.settings.unclean_hand_back_after_ms
+            ends = f", or {after_ms // 1000} s without it (uncleanHandBackAfter)" if after_ms else ""
+            return f"broker {reader} serves reads until it has handed its offsets over; ha force-master ends that{ends}"
         if self.stage is MemberStage.CLAIMING and self._membership.is_elect and not self._log.is_whole:
             return (
                 "the end of the log may be lost: waits for an in-sync member to take over; "

@@ -11,6 +11,7 @@ from tandemq.boundary import Now
 from tandemq.coordination.election import may_become_master, rank_of
 from tandemq.coordination.lease import NEVER, drift_of
 from tandemq.coordination.liveness import AbsenceChecks
+from tandemq.coordination.member.copied_offsets import OffsetCopies
 from tandemq.coordination.member.facts import LogState, Membership, PeerTable, member_with_longer_log, next_epoch
 from tandemq.coordination.member.held_lease import HeldLease
 from tandemq.coordination.member.older_record import OlderRecord
@@ -35,6 +36,7 @@ class Takeover:
         writer: RegistryWriter,
         effects: EffectQueue,
         older: OlderRecord,
+        copies: OffsetCopies,
     ) -> None:
         """Nothing is suspected."""
         self._view = view
@@ -45,6 +47,7 @@ class Takeover:
         self._writer = writer
         self._effects = effects
         self._older = older
+        self._copies = copies
         self.checks = AbsenceChecks()
         self._forced_until_ms: int | None = None
         self._published_ms = NEVER
@@ -98,6 +101,8 @@ class Takeover:
         self.checks.begin(now.mono_ms)
         if self.checks.is_due(now.mono_ms, membership.settings.check_ms):
             self._writer.publish_live_node()
+            if view.state is not None and view.state.mode is GroupMode.SLAVE_CONSUME:
+                self._copies.read()
             view.poll(other for other in sorted(view.live or ()) if other != membership.id)
 
     def _publish_if_holder_missing(self, now: Now) -> None:
@@ -114,10 +119,17 @@ class Takeover:
         for is_fresh in polls:
             failed = self._suspects(now)
             self.checks.found(holds=is_fresh and bool(failed))
-            if failed and self.checks.count >= self._lease.timing.checks + self._place(failed):
+            if not failed or not self._has_offsets():
+                continue
+            if self.checks.count >= self._lease.timing.checks + self._place(failed):
                 self._take_over(failed, now)
                 return True
         return False
+
+    def _has_offsets(self) -> bool:
+        """Whether this member has the offsets that a reader in whose place it serves had copied."""
+        state = self._view.state
+        return state is None or self._copies.are_merged(state)
 
     def _suspects(self, now: Now) -> tuple[int, ...]:
         """Return the failed members that this one replaces, if all conditions of a takeover hold now; else ()."""
@@ -194,12 +206,14 @@ class Takeover:
             epoch = next_epoch(self._view, self._log) if is_founding else max(state.epoch, self._log.epoch) + 1
             new = GroupState(epoch, own_id, (own_id,), GroupMode.NORMAL, own_id)
             reason = f"broker {own_id} follows {', '.join(map(str, failed))}, {how}"
+            if state.mode is GroupMode.SLAVE_CONSUME:
+                reason += f", {self._copies.text(state)}"
         elif state.mode is GroupMode.NORMAL:
             new = replace(state, mode=GroupMode.SLAVE_CONSUME, reader=own_id)
             reason = f"broker {own_id} reads for {holder}, {how}"
         else:
             new = replace(state, mode=GroupMode.NORMAL, reader=state.master)
-            reason = f"broker {own_id} takes reading back from {holder} without its offsets, {how}"
+            reason = f"broker {own_id} takes reading back from {holder} {self._copies.text(state)}, {how}"
         self._writer.propose(new, reason, now, is_founding=is_founding)
 
     def _possible_loss(self, state: GroupState, now: Now) -> str:
@@ -208,8 +222,8 @@ class Takeover:
         again = ""
         if reader not in (own_id, state.master):
             again = (
-                f"offsets committed at broker {reader} that did not reach this broker are lost, so their messages are "
-                "delivered again; "
+                f"offsets committed at broker {reader} that did not reach this broker or the registry, where it copies "
+                "them once a second, are lost, so their messages are delivered again; "
             )
         if state.master == own_id:
             return f"{again}taking over when broker {reader} is shown to be gone"

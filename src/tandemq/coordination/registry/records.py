@@ -144,6 +144,9 @@ class GroupState:
     after the record was lost, or an operator's decision. 0: not known, written by an earlier version."""
     changes: tuple[tuple[int, int], ...] = ()
     """The last changes since `founded`, oldest first: version of the node and calendar time; see `lineage`."""
+    reading_since: int = 0
+    """In mode slave-consume: version of the node by which the reader took over; 0: not known, written by an earlier
+    version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,18 @@ class LiveBroker:
     """The newest record that it has seen; None: it has seen none, or is of an earlier version."""
 
 
+@dataclass(frozen=True, slots=True)
+class CopiedOffsets:
+    """Offsets that consumers committed at the reader of a slave-consume group, as the reader copied them last."""
+
+    reader: int
+    """Broker id of the reader."""
+    reading_since: int
+    """See GroupState: offsets of an earlier reading do not count."""
+    table: bytes
+    """The offsets, in the form of the broker."""
+
+
 # Paths.
 
 
@@ -176,7 +191,7 @@ def groups_path(cluster: str) -> str:
 
 
 def group_path(cluster: str, broker_name: str) -> str:
-    """Return the parent path of a group's nodes: config, state, live."""
+    """Return the parent path of a group's nodes: config, state, offsets, live."""
     return f"{groups_path(cluster)}/{broker_name}"
 
 
@@ -188,6 +203,11 @@ def config_path(cluster: str, broker_name: str) -> str:
 def state_path(cluster: str, broker_name: str) -> str:
     """Return the path of a GroupState."""
     return f"{group_path(cluster, broker_name)}/state"
+
+
+def offsets_path(cluster: str, broker_name: str) -> str:
+    """Return the path of CopiedOffsets."""
+    return f"{group_path(cluster, broker_name)}/offsets"
 
 
 def live_path(cluster: str, broker_name: str) -> str:
@@ -343,6 +363,7 @@ def state_to_fields(state: GroupState) -> dict[str, Any]:
         "by": state.by,
         "founded": state.founded,
         "changes": state.changes,
+        "readingSince": state.reading_since,
     }
 
 
@@ -376,6 +397,7 @@ def state_from_fields(what: str, fields: dict[str, Any]) -> GroupState:
         by=_integer(what, fields, "by"),
         founded=_integer(what, {"founded": 0} | fields, "founded"),
         changes=_changes(what, fields),
+        reading_since=_integer(what, {"readingSince": 0} | fields, "readingSince"),
     )
 
 
@@ -424,6 +446,23 @@ def live_from_json(data: bytes) -> LiveBroker:
         _pair(what, "held", fields.get("held", [0, 0])),
         None if seen is None else state_from_fields(f"{what}: seen", seen),
     )
+
+
+def offsets_to_node(copied: CopiedOffsets) -> bytes:
+    """Encode the record of an `offsets` node: one line of JSON, then the table."""
+    return _encode({"reader": copied.reader, "readingSince": copied.reading_since}) + b"\n" + copied.table
+
+
+def offsets_from_node(data: bytes) -> CopiedOffsets:
+    """Decode the record of an `offsets` node.
+
+    Raises:
+        ConfigError: its first line is malformed; the table is not looked at.
+    """
+    what = "the copied offsets"
+    line, _, table = data.partition(b"\n")
+    fields = _decode(what, line)
+    return CopiedOffsets(_integer(what, fields, "reader"), _integer(what, fields, "readingSince"), table)
 
 
 def _pair(what: str, key: str, value: Any) -> tuple[int, int]:

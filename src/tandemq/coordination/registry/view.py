@@ -45,7 +45,9 @@ from tandemq.coordination.registry.interface import (
     Write,
 )
 from tandemq.coordination.registry.lineage import continues
+from tandemq.coordination.registry.offsets_node import OffsetsNode
 from tandemq.coordination.registry.records import (
+    CopiedOffsets,
     GroupConfig,
     GroupState,
     LiveBroker,
@@ -55,6 +57,7 @@ from tandemq.coordination.registry.records import (
     live_from_json,
     live_path,
     live_to_json,
+    offsets_path,
     state_from_json,
     state_path,
     state_to_json,
@@ -118,6 +121,7 @@ class RegistryView:
         """Version of that write."""
         self.polls: list[bool] = []
         """Results of polls, oldest first: True if `live` is as recent as `version`. The owner takes them at once."""
+        self.offsets = OffsetsNode(offsets_path(cluster, broker_name))
         self._problems: dict[str, str] = {}
         """Problems, by what was read or requested."""
         self._own_record: LiveBroker | None = None
@@ -199,6 +203,14 @@ class RegistryView:
         if self.is_up:
             self._ask("state", Read(self._state_path))
 
+    def read_offsets(self) -> None:
+        """Read the offsets that the reader has copied."""
+        self._ask("offsets-read", self.offsets.read())
+
+    def write_offsets(self, copied: CopiedOffsets) -> None:
+        """Write the offsets, as the reader; see `OffsetsNode.may_write`."""
+        self._ask("offsets-write", self.offsets.write(copied))
+
     def tick(self, now_ms: int) -> None:
         """Repeat requests without an answer, when due."""
         due = [kind for kind, at_ms in self._retry.items() if now_ms >= at_ms]
@@ -236,6 +248,7 @@ class RegistryView:
         self.is_up, self.session_id, self.session_ms = True, up.session_id, up.timeout_ms
         self._known_in = 0  # a copy of the registry's data has its sessions too
         self.live = None
+        self.offsets.forget()
         self._retry.clear()
         if not self.is_live:
             self._create_own()
@@ -299,6 +312,8 @@ class RegistryView:
                 self._written(self.pending, kind, outcome, session_id, now_ms)
         elif kind == "poll":
             self._polled(outcome, session_id)
+        elif kind.startswith("offsets"):
+            self.offsets.answered(outcome, is_read=kind == "offsets-read")
         elif isinstance(outcome, Unknown | RegistryRefused):
             if kind != "poll-state":
                 self._retry.setdefault("state-watch" if kind == "state" else kind, now_ms + RETRY_MS)

@@ -4,7 +4,8 @@
          lost bytes since or were removed, or an operator accepted a loss
     I5   one (topic, queue, offset) never refers to two different messages that were delivered or acknowledged
     I6   see `permissions`; and `configuration` for this, I14 and I17 while configurations change
-    I7   an offset handover or a switch keeps every acknowledged commit; consumers committed all offsets
+    I7   an offset handover or a switch keeps every acknowledged commit; consumers committed all offsets; a master that
+         takes reading back from a reader which is gone has all that this one had copied to the registry
     I19  a message delivered to a consumer of an elect group is on every member in sync
     I17  a send status is true when the producer receives it: as many members as required have the bytes, on the
          device if it says so
@@ -15,7 +16,9 @@ In an `elect` group only SEND_OK counts: other messages may be truncated.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from tandemq.broker.failover.copied_offsets import decode
 from tandemq.broker.node import Broker
+from tandemq.broker.state.consumer_offsets import RESETS, parse_offsets
 from tandemq.codec.record.record import parse_record, property_value
 from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.records import Mode
@@ -39,6 +42,8 @@ CHANGES = (Code.CONSUMER_SEND_MSG_BACK, Code.END_TRANSACTION)
 SLAVE_RATIO = 10
 """Percent of the memory by which a slave's share is smaller than a master's."""
 SENDS = (Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE)
+UNCLEAN = "takes reading back from"
+"""Reason in the record when a master does not wait for its reader any longer."""
 ORDERLY = ("handed its offsets over", "switch from broker")
 """Reasons in the record when reading moved with all offsets."""
 IN_FLIGHT_US = 10 * SECOND
@@ -65,6 +70,7 @@ class GroupChecks(ContinuousChecks):
         self.permissions = Permissions(world, cluster)
         self.configurations = Configurations(world, cluster)
         self.older = OlderRegistryChecks(world)
+        self.permissions.may_be_unaware = self.older.may_lack
         self.accepted_us = self.configurations.forced_until_us
         """Group to the time when an operator last accepted a loss."""
         self._claims: dict[QueuePlace, DurabilityClaim] = {}
@@ -85,6 +91,8 @@ class GroupChecks(ContinuousChecks):
         self._handed: dict[str, dict[tuple[str, int], int]] = {}
         """Host to ("topic@group", queue id) to the offset that was handed over to it, and therefore saved."""
         self._generations: dict[str, int] = {}
+        self._readings: dict[str, int] = {}
+        """Broker group to the version of its record by which its reader took over last."""
         self.on_handed: Callable[[Host], None] = lambda _: None
         """Called with the member that took over reading after an orderly handover of all offsets."""
 
@@ -94,6 +102,8 @@ class GroupChecks(ContinuousChecks):
         state = state_of(host)
         if state is not None:
             self._masters[host.name] = state.master
+            if state.reading_since:
+                self._readings[host.group.name] = max(state.reading_since, self._readings.get(host.group.name, 0))
         count = len(self.permissions.changes)
         self.older.turned(host)
         self.permissions.turned(host)
@@ -163,6 +173,17 @@ class GroupChecks(ContinuousChecks):
             del self._ledger[place]
             self._claims.pop(place, None)
             self._lost.add((place, key, log_offset))
+
+    def lost_ends(self, group: str) -> dict[tuple[str, int], int]:
+        """Return the ends of the queues of messages that an operator gave up, by topic and queue id: consumers had
+        read up to there, and messages that got these offsets since are not delivered to them."""
+        ends: dict[tuple[str, int], int] = {}
+        if group in self.accepted_us:
+            for place, _, _ in self._lost:
+                if place.group == group:
+                    queue = place.topic, place.queue_id
+                    ends[queue] = max(ends.get(queue, 0), place.queue_offset + 1)
+        return ends
 
     def _is_excused(self, host: Host, place: QueuePlace) -> bool:
         return self.is_excused(host, self._claims.get(place))
@@ -292,8 +313,13 @@ class GroupChecks(ContinuousChecks):
         broker = host.broker
         assert broker is not None and broker.failover is not None, "it may be read"
         state = broker.failover.member.view.state
+        if state is not None and UNCLEAN in state.reason:
+            self._judge_copied(host, before)
         is_orderly = state is not None and any(text in state.reason for text in ORDERLY)
         if state is None or not (is_orderly or (broker.failover.is_elect and FORCED not in state.reason)):
+            return
+        if self.older.may_lack(host):  # it was active before, and by the registry's older copy it still is
+            self.accepted_us[host.group.name] = self._world.now_us
             return
         for (group, key, queue_id), (offset, who) in self._commits.items():
             is_promised = is_orderly or (group, key, queue_id) in self._answered
@@ -310,6 +336,26 @@ class GroupChecks(ContinuousChecks):
             if found is not None:  # a member that lost power may have had less to hand over
                 self._handed.setdefault(host.name, {})[key, queue_id] = min(found, offset)
         self.on_handed(host)
+
+    def _judge_copied(self, host: Host, before: str) -> None:
+        """Check that a master which takes reading back has the offsets that the reader had copied."""
+        copied, broker = self._groups.copied_offsets(host.group), host.broker
+        if copied is None or broker is None or f"{host.group.name}/{copied.reader}" != before:
+            return
+        if copied.reading_since != self._readings.get(host.group.name):
+            return
+        table = decode(copied.table)
+        resets = parse_offsets(table, RESETS)
+        for key, queues in parse_offsets(table).items():
+            for queue_id, offset in queues.items():
+                has = broker.offsets.table.get(key, {}).get(queue_id, -1)
+                is_reset = broker.offsets.resets.get(key, {}).get(queue_id, 0) > resets.get(key, {}).get(queue_id, 0)
+                if has < offset and not is_reset and has != self._end_of(host, key, queue_id):
+                    raise Violation(
+                        "I7",
+                        f"{host.name} takes reading back from {before} with {has} for {key}/{queue_id}, where the "
+                        f"registry has {offset}",
+                    )
 
     def _lost_since(self, host: Host) -> bool:
         return any(member.losses_us for member in self._cluster.members(host.group))

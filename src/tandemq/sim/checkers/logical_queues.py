@@ -334,7 +334,7 @@ class LogicalQueues:
         highest: dict[int, int] = {}
         events: list[tuple[int, int, Attempt]] = []
         for attempt in self._expected.attempts:
-            is_firm = self._has_one_master or attempt.code == 0
+            is_firm = self._has_one_master or (attempt.code == 0 and attempt.waits)  # others may be truncated
             if attempt.is_logical and attempt.queue_offset >= 0 and is_firm:
                 events.append((attempt.sent_us, 0, attempt))
                 events.append((attempt.answered_us, 1, attempt))

@@ -9,6 +9,7 @@ delivers for the master with `slaveReadEnable`: `GroupChecks` checks how old the
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tandemq.coordination.registry.records import GroupMode, Mode
@@ -59,6 +60,8 @@ class Permissions:
         self._helped: dict[str, int] = {}
         self.serving: dict[str, str] = {}
         """Group to the member that could be read last."""
+        self.may_be_unaware: Callable[[Host], bool] = lambda _: False
+        """Whether the registry has gone back behind another member's takeover, of which this one has not heard."""
         self.changes: list[tuple[int, str, str, str]] = []
         """(time in µs, group, member read before, member read now)."""
 
@@ -96,9 +99,9 @@ class Permissions:
         for what in (READ, WRITE):
             if until_us[what] < 0:
                 continue
-            found = [host.name, *(member.name for member, until in others if until[what] >= 0)]
-            if len(found) > 1:
-                raise Violation("I6", f"{' and '.join(sorted(found))} may both {WHAT[what]}")
+            found = [host, *(member for member, until in others if until[what] >= 0)]
+            if len(found) > 1 and not any(map(self.may_be_unaware, found)):
+                raise Violation("I6", f"{' and '.join(sorted(one.name for one in found))} may both {WHAT[what]}")
             if what == READ and self.serving.get(host.group.name) != host.name:
                 before = self.serving.get(host.group.name, "")
                 self.serving[host.group.name] = host.name

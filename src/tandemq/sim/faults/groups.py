@@ -10,6 +10,7 @@ loses its disk.
 """
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from tandemq.boundary import Now
@@ -29,6 +30,9 @@ from tandemq.sim.world.network import Network
 from tandemq.sim.world.plan import GroupPlan
 from tandemq.sim.world.simulated_registry import REGISTRY_IP
 from tandemq.sim.world.world import MS, SECOND, World
+
+LOST_READERS = 0.5
+"""Share of the slave-consume groups in which a reader dies and the master returns alone."""
 
 
 class GroupFaults(Faults):
@@ -93,6 +97,11 @@ class GroupFaults(Faults):
         self._older.plan(until_us)
         if not self._older.is_planned:
             self._changes.plan(until_us)
+        dice = Random(f"{self._world.seed}-lost-reader")
+        for group in self._cluster.plan.groups:
+            if mode_of(group) is Mode.SLAVE_CONSUME and dice.random() < LOST_READERS:
+                when = dice.randrange(4 * SECOND, until_us - 14 * SECOND)
+                self._world.at(when, partial(self._strike, partial(self._lose_reader, group)))
 
     def _strike(self, kind: Callable[[], None]) -> None:
         """See `Faults`; nothing else happens while members find that the registry is an older copy."""
@@ -129,6 +138,28 @@ class GroupFaults(Faults):
         self._note("kill-master", host.name)
         host.kill()
         self._later(50, 9_000, host.start)
+
+    def _lose_reader(self, group: GroupPlan) -> None:
+        """Kill a master, then the slave that reads for it; the master returns long before the slave."""
+        host = self._groups.leader(group)
+        if host is None:
+            return
+        self._kill_alone(host)
+
+        def reader_dies() -> None:
+            others = [one for one in self._cluster.members(group) if one is not host]
+            reader = next((one for one in others if stage_of(one) is MemberStage.SERVING), None)
+            if reader is not None:
+                self._note("kill-reader", reader.name)
+                reader.kill()
+                self._later(9_000, 14_000, reader.start)
+            self._later(50, 1_500, host.start)
+
+        self._later(4_500, 9_000, reader_dies)
+
+    def _kill_alone(self, host: Host) -> None:
+        self._note("kill-master", host.name)
+        host.kill()
 
     def _pause_leader(self) -> None:
         host = self._leader()
@@ -268,8 +299,7 @@ class GroupFaults(Faults):
             self._slow_down(target)
             self._order_switch(host, target.broker_id)
             return
-        self._note("kill-master", host.name)
-        host.kill()
+        self._kill_alone(host)
 
         def back() -> None:
             host.start()
@@ -319,7 +349,7 @@ class GroupFaults(Faults):
     def help(self, group: GroupPlan) -> None:
         """Act as the operator of a group without an active member: force the member with the longest log.
 
-        A member that serves by an older record is forced instead: no other may be while it runs.
+        A member that may serve by an older record is forced instead: no other can be while it runs.
         """
         asking = [
             (broker.store.log.written_end, host, broker.failover.member.why)
@@ -330,7 +360,7 @@ class GroupFaults(Faults):
         ]
         if asking:
             _, host, why = max(asking, key=lambda one: one[0])
-            host = next(filter(self._older.serves, self._cluster.members(group)), host)
+            host = next(filter(self._older.may_serve, self._cluster.members(group)), host)
             self._world.consequence("operator", f"{host.name}: {why}")
             self._accept(host)
 

@@ -89,7 +89,8 @@ class OlderRegistry:
         record, seen = self._cluster.record_in(copy, host.group), host.broker.failover.member.seen
         return None if record is None or seen is None or continues(record, seen) else seen
 
-    def serves(self, host: Host) -> bool:
-        """Return whether a member serves by the older record, and others have seen more."""
+    def may_serve(self, host: Host) -> bool:
+        """Return whether a member serves by the older record, or is its master and waits; others have seen more."""
         failover = None if host.broker is None else host.broker.failover
-        return failover is not None and stage_of(host) is MemberStage.SERVING and failover.member.is_record_older
+        is_holder = stage_of(host) in (MemberStage.CLAIMING, MemberStage.PREPARING, MemberStage.SERVING)
+        return failover is not None and is_holder and failover.member.is_record_older

@@ -15,6 +15,7 @@ from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.interface import Create, NodeFound, Read
 from tandemq.coordination.registry.records import (
     BrokerPermission,
+    CopiedOffsets,
     GroupConfig,
     GroupMember,
     GroupState,
@@ -23,6 +24,8 @@ from tandemq.coordination.registry.records import (
     check_config,
     config_path,
     config_to_json,
+    offsets_from_node,
+    offsets_path,
     state_from_json,
     state_path,
 )
@@ -70,6 +73,8 @@ class ManagedGroup(GroupPlan):
     """Whether one member has a higher priority in elections."""
     master: int = 0
     """Broker id of the configured master."""
+    unclean_hand_back_ms: int = 0
+    """In slave-consume: see the setting."""
 
     def config(self) -> GroupConfig:
         """Return the configuration that its administrator wrote."""
@@ -112,7 +117,11 @@ class GroupsPlan(Plan):
         base = Plan.config(self, group, broker_id)
         assert isinstance(group, ManagedGroup), "all groups here have a registry"
         if group.mode is Mode.SLAVE_CONSUME:  # the settings need not say who is the master
-            base = replace(base, role="ASYNC_MASTER" if group.role == "ASYNC_MASTER" else "")
+            base = replace(
+                base,
+                role="ASYNC_MASTER" if group.role == "ASYNC_MASTER" else "",
+                unclean_hand_back_ms=group.unclean_hand_back_ms,
+            )
         return replace(
             base,
             registry_address=self.registry_address,
@@ -173,7 +182,12 @@ def with_roles(plan: GroupsPlan, random: Random) -> GroupsPlan:
         assert isinstance(group, ManagedGroup), "all groups here have a registry"
         if group.mode is Mode.SLAVE_CONSUME:
             slaves = random.choice((1, 1, 2, 3))
-            group = replace(group, slaves=slaves, master=random.choice((0, random.randrange(slaves + 1))))
+            group = replace(
+                group,
+                slaves=slaves,
+                master=random.choice((0, random.randrange(slaves + 1))),
+                unclean_hand_back_ms=random.choice((0, 2_000, 5_000, 30_000)),
+            )
         groups.append(group)
     return replace(plan, groups=tuple(groups))
 
@@ -245,6 +259,15 @@ class GroupCluster(Cluster):
 
     def record_in(self, copy: RegistryCopy, group: GroupPlan) -> GroupState | None:
         """Return a group's record in a copy of the registry's data; None if it has none."""
+        data = self._data_in(copy, state_path(CLUSTER, group.name))
+        return None if data is None else state_from_json(group.name, data)
+
+    def copied_offsets(self, group: GroupPlan) -> CopiedOffsets | None:
+        """Return the offsets that a reader has copied to the registry; None if there are none."""
+        data = self._data_in(self.copy_registry(), offsets_path(CLUSTER, group.name))
+        return None if data is None else offsets_from_node(data)
+
+    def _data_in(self, copy: RegistryCopy, path: str) -> bytes | None:
         tree = Tree()
         tree.restore(copy.nodes)
         if copy.files:
@@ -253,8 +276,8 @@ class GroupCluster(Cluster):
                 disk.replace(name, data)
             tree = Journal(disk).load()
         reader = tree.open_session(1_000, "reader", 0)
-        found = tree.execute(reader, Read(state_path(CLUSTER, group.name)))
-        return state_from_json(group.name, found.data) if isinstance(found, NodeFound) else None
+        found = tree.execute(reader, Read(path))
+        return found.data if isinstance(found, NodeFound) else None
 
     def _configure(self, tree: Tree, session: int) -> None:
         for group in self.plan.groups:

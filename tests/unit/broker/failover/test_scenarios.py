@@ -34,6 +34,11 @@ def test_slave_continues_to_serve_reads_after_an_aborted_handover(run_script: Ru
     run_script("offset_handover_aborted")
 
 
+@spec("F42")
+def test_master_returns_alone_after_the_reader_died(run_script: RunScript) -> None:
+    run_script("reader_gone")
+
+
 @spec("F27")
 def test_slave_that_starts_late_does_not_stop_the_master(run_script: RunScript) -> None:
     run_script("scenario_1")
