@@ -180,7 +180,7 @@ class StaticTopicAdministrator(RawClient):
         is_done = yield from self._carry_out(wanted)
         while not is_done:
             yield self.random.randrange(200, 6_000)
-            again = self._resume if self.random.random() < 0.6 else self._carry_out
+            again = self._resume if self.random.random() < 0.6 or self.is_stopped else self._carry_out
             is_done = yield from again(wanted)
         self._world.fold("moved", wanted.epoch, sorted(wanted.moved))
         if self.random.random() < 0.6:
@@ -255,7 +255,8 @@ class StaticTopicAdministrator(RawClient):
         return None if answer is None or answer.code != ResponseCode.SUCCESS else end_in(answer, queue_id)
 
     def _dies(self) -> bool:
-        return self.random.random() < DEATH
+        """Whether the administrator gives up before the next step, as if killed; not at the end of the run."""
+        return self.random.random() < DEATH and not self.is_stopped
 
     # Mappings that have to be refused.
 
