@@ -30,8 +30,10 @@ PROGRAM = Path(sys.executable).with_name("tandemq")
 @spec("P01")
 @pytest.mark.parametrize(
     ("number", "send"),
-    [(signal.SIGINT, os.killpg), (signal.SIGTERM, os.killpg)],
-    ids=["Ctrl-C", "stop of a service"],
+    [
+        pytest.param(signal.SIGINT, os.killpg, id="Ctrl-C", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, os.killpg, id="stop of a service"),
+    ],
 )
 def test_followed_archive_ends_with_its_result_when_a_signal_comes(
     spark: SparkSession, tmp_path: Path, number: signal.Signals, send: Callable[[int, int], None]

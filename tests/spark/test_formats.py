@@ -24,6 +24,7 @@ print(spark.read.format("rocketmq-log").load(sys.argv[1]).count())
 """
 
 
+@pytest.mark.slow
 def test_first_read_needs_no_activated_environment(tmp_path: Path) -> None:
     """The Python of the path has nothing of ours; only the program itself runs in the environment."""
     writer = LogWriter(tmp_path / "broker-a")

@@ -159,6 +159,16 @@ def check_end(driver: Following, home: Path, number: signal.Signals) -> None:
 
 
 @spec("P18")
+def test_tables_are_exact(spark: SparkSession, names: str, tmp_path: Path) -> None:
+    home = tmp_path / "shop"
+    write_example(home, "orders", names)
+    hours = [send_hour(names, 0)]
+    run_here(spark.newSession(), home, names)
+    assert_equal(tables(home), expected(hours))
+
+
+@spec("P18")
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_tables_are_exact_after_a_kill_between_the_two_commits_and_follow_new_messages(
     tandemq_broker: LocalCluster, follow: Callable[[Path, str], Following], tmp_path: Path

@@ -27,12 +27,13 @@ from tandemq.console.services import Console, ConsoleSettings, wall_ms
 from tandemq.groupdb.audit import Actor
 from tandemq.groupdb.database import GroupDatabase
 from tandemq.model.message import MessageQueue
+from tests.samples import slow
 from tests.spec import spec
 from tests.unit.console.conftest import PASSWORD
 from tests.unit.console.fakes import FakeAdmin, FakeProducer, stored
 
-EXAMPLES = 8
-"""Requests per operation."""
+EXAMPLES = (4, slow(40))
+"""Requests per operation and mode."""
 RATE = 1e9
 """Requests per second of the token: the limit is another test's subject."""
 CONFIG = {
@@ -69,11 +70,14 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @spec("C07")
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
-def test_application_does_what_the_document_says(described: Any, operation: Operation, mode: GenerationMode) -> None:
+@pytest.mark.parametrize("examples", EXAMPLES)
+def test_application_does_what_the_document_says(
+    described: Any, examples: int, operation: Operation, mode: GenerationMode
+) -> None:
     one = described[operation.path][operation.method]
 
     @given(case=one.as_strategy(generation_mode=mode))
-    @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
     def check(case: Any) -> None:
         assume(mode is GenerationMode.NEGATIVE or "%" not in str(case.path_parameters))  # the client decodes it twice
         case.call_and_validate()
