@@ -242,6 +242,7 @@ STREAMED, PER_BATCH = 800, 80
 WRITTEN, PARTS = 4_000, 4
 
 
+@pytest.mark.slow
 def test_streams_and_a_batch_write_survive_killed_executors(
     nodes: Nodes, tandemq_broker: LocalCluster, tmp_path: Path
 ) -> None:

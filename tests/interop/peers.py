@@ -7,11 +7,14 @@ The *subject* is what the tests are about: TandemQ ("ours"), or, to prove the te
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from tests.interop.java import CLIENT_VERSIONS, SERVER_VERSIONS, JavaBroker, JavaNameServer, Value
 from tests.interop.ours import OurBroker, OurNameServer
 from tests.interop.wire import wait_registered
+from tests.samples import slow
 
 NameServer = JavaNameServer | OurNameServer
 Broker = JavaBroker | OurBroker
@@ -28,6 +31,15 @@ does not know what a lite pull consumer of 5.3.3 sends, and mqadmin 4.9.8 cannot
 ALL_CLIENTS = (*CLIENTS, NEWEST_VERSION) if SUBJECT == "ours" else CLIENTS
 SERVERS = tuple(version for version in (*SERVER_VERSIONS, NEWEST_VERSION) if version != SUBJECT)
 """Server versions that the subject meets in replication, with a store and at a name server."""
+
+
+def of_each_change(cases: Iterable[Any]) -> list[Any]:
+    """Return server versions, or pairs of them, as parameters of a test that meets all: with the version between the
+    oldest and the newest one they run in `make soak` only."""
+    return [
+        slow(case) if SERVER_VERSIONS[-1] in (case if isinstance(case, tuple) else (case,)) else case for case in cases
+    ]
+
 
 SMALL_STORE: dict[str, Value] = {
     "mappedFileSizeCommitLog": 256 * 1024,

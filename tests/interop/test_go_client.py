@@ -19,6 +19,8 @@ from tests.interop.gopeer import Event, GoPeer
 from tests.interop.peers import SHORT_DELAYS, SMALL_STORE, broker, name_server, start_registered
 from tests.interop.test_small_requests import make_topic
 
+pytestmark = pytest.mark.slow
+"""The client is compiled first."""
 COUNT = 20
 _numbers = itertools.count(1)
 

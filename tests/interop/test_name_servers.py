@@ -22,6 +22,7 @@ from tests.interop.peers import (
     NameServer,
     broker,
     name_server,
+    of_each_change,
     start_registered,
 )
 from tests.interop.wire import GET_ROUTE, ask, loads_lenient, registered_brokers, wait_topic
@@ -30,7 +31,9 @@ PAIRS = [(version, SUBJECT) for version in SERVERS] + [(SUBJECT, version) for ve
 """(name server, broker)"""
 
 
-@pytest.mark.parametrize(("names", "serves"), PAIRS, ids=[f"{names}-names-{serves}" for names, serves in PAIRS])
+@pytest.mark.parametrize(
+    ("names", "serves"), of_each_change(PAIRS), ids=[f"{names}-names-{serves}" for names, serves in PAIRS]
+)
 def test_broker_is_found_through_name_server_of_other_make(
     names: str, serves: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
 ) -> None:

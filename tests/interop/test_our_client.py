@@ -18,7 +18,7 @@ from tandemq.client.admin.groups import ResetTarget
 from tandemq.client.core.settings import MessageModel
 from tandemq.errors import NoRoute, RemoteError
 from tests.interop.java import PATIENCE, SERVER_VERSIONS, JavaBroker, JavaNameServer
-from tests.interop.peers import NEWEST_VERSION
+from tests.interop.peers import NEWEST_VERSION, of_each_change
 from tests.interop.wire import wait_registered
 from tests.spec import spec
 
@@ -31,7 +31,7 @@ def run(work: Coroutine[object, object, T]) -> T:
     return asyncio.run(asyncio.wait_for(work, 120 * PATIENCE))
 
 
-@pytest.fixture(scope="module", params=[*SERVER_VERSIONS, NEWEST_VERSION])
+@pytest.fixture(scope="module", params=of_each_change((*SERVER_VERSIONS, NEWEST_VERSION)))
 def namesrv(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Java name server with one Java broker."""
     directory = tmp_path_factory.mktemp("java")

@@ -29,6 +29,7 @@ from tests.interop.test_transaction_stores import (
     wait_delivered,
 )
 from tests.interop.wire import loads_lenient, wait_topic
+from tests.samples import slow
 from tests.spec import spec
 
 SETTINGS: dict[str, Value] = {
@@ -63,7 +64,7 @@ def caught_up(master: Broker, slave: Broker) -> bool:
 
 
 @spec("S04", "G09")
-@pytest.mark.parametrize(("leads", "follows"), [(JAVA, "ours"), ("ours", JAVA)])
+@pytest.mark.parametrize(("leads", "follows"), [(JAVA, "ours"), slow(("ours", JAVA))])
 def test_waiting_messages_and_open_transactions_go_on_at_a_promoted_slave(
     leads: str, follows: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from tests.interop.peers import (
     Broker,
     broker,
     name_server,
+    of_each_change,
     start_registered,
 )
 from tests.interop.wire import wait_registered, wait_topic
@@ -40,7 +41,9 @@ _SETTINGS: dict[str, Value] = {
 }
 
 
-@pytest.mark.parametrize(("leads", "follows"), PAIRS, ids=[f"{leads}-leads-{follows}" for leads, follows in PAIRS])
+@pytest.mark.parametrize(
+    ("leads", "follows"), of_each_change(PAIRS), ids=[f"{leads}-leads-{follows}" for leads, follows in PAIRS]
+)
 @spec("T08", "M03")
 def test_twins_of_different_make_stay_identical_through_kills(
     leads: str, follows: str, drivers: Callable[[str], JavaDriver], tmp_path: Path

@@ -49,7 +49,7 @@ def wait_in_sync(names: str, slave: str) -> None:
     wait_until(knows_topics, what="the topics on the slave", within_s=120, every_s=0.5)
 
 
-@pytest.mark.parametrize("version", [slow(version) if version == "4.9.7" else version for version in SERVER_VERSIONS])
+@pytest.mark.parametrize("version", [slow(version) for version in SERVER_VERSIONS])
 def test_java_pair_is_written_read_and_streamed_also_without_its_master(
     version: str, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ from tests.interop.peers import (
     Broker,
     broker,
     name_server,
+    of_each_change,
     start_registered,
 )
 from tests.interop.wire import wait_topic
@@ -45,7 +46,7 @@ _EACH = 24
 """Messages that every broker adds: six per queue, of which its successor finds three read."""
 
 
-@pytest.mark.parametrize("other", SERVERS)
+@pytest.mark.parametrize("other", of_each_change(SERVERS))
 def test_store_goes_from_hand_to_hand_and_nothing_is_lost_or_read_twice(
     other: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from tests.interop.driver import JavaDriver
 from tests.interop.java import wait_until
 from tests.interop.peers import SMALL_STORE, Broker, NameServer, broker, name_server, start_registered
 from tests.interop.wire import wait_topic
+from tests.samples import slow
 from tests.spec import spec
 
 JAVA = "5.3.3"
@@ -141,7 +142,7 @@ def test_recalls_are_refused_alike_by_both_brokers(peers: Peers) -> None:
 
 
 @spec("S04")
-@pytest.mark.parametrize(("first", "second"), [(JAVA, "ours"), ("ours", JAVA)])
+@pytest.mark.parametrize(("first", "second"), [(JAVA, "ours"), slow(("ours", JAVA))])
 def test_waiting_messages_go_from_hand_to_hand_and_each_comes_once(
     first: str, second: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
 ) -> None:
