@@ -107,11 +107,11 @@ test: $(READY)  ## the tests that need Python and make only and start no process
 		$(TIMES) $(CHOSEN)
 
 test-python: $(READY)  ## those of the packages that call the engine, with the engine in Python; k=name selects
-	TANDEMQ_ENGINE=python $(PYTEST) $(OF_ENGINE) -n 3 --dist worksteal -m "not slow and not system and not services" \
+	TANDEMQ_ENGINE=python $(PYTEST) $(OF_ENGINE) -n 2 --dist worksteal -m "not slow and not system and not services" \
 		$(TIMES) $(CHOSEN)
 
 services: needs-services $(READY)  ## tests with servers of the system's packages: Redis, ZooKeeper on Java, openssl; k=name selects
-	$(PYTEST) tests/unit tests/blackbox $(OF_SPARK:%=--ignore=%) -n 3 --dist worksteal -m "services and not slow" $(TIMES) $(CHOSEN)
+	$(PYTEST) tests/unit tests/blackbox $(OF_SPARK:%=--ignore=%) -n 2 --dist worksteal -m "services and not slow" $(TIMES) $(CHOSEN)
 
 mutations: $(READY)  ## the simulation notices each mutation of the brokers; k=name selects
 	$(PYTEST) tests/mutations -n 2 --dist worksteal -m "not slow" $(TIMES) $(CHOSEN)

@@ -389,6 +389,11 @@ class Transactions:
             queue_offset = self._due.popleft()
             if halves is None or queue_offset not in self.table.entries or queue_offset in self._ended:
                 continue
+            if queue_offset < halves.min_offset:
+                topic = self.table.entries[queue_offset].topic
+                log.warning("transactions: half message %d of topic=%s was deleted with its log", queue_offset, topic)
+                self.note_end(queue_offset)
+                continue
             try:
                 half = read_half(self._store, halves, queue_offset)
             except (ProtocolError, StoreError) as error:

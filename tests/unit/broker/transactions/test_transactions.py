@@ -561,3 +561,25 @@ def test_retention_keeps_the_log_of_open_transactions(tmp_path: Path) -> None:
     assert broker.node.upkeep._needed()["open transactions"] == first
     end(broker, 0, ROLLBACK, key="A")
     assert "open transactions" not in broker.node.upkeep._needed()
+
+
+@spec("G10")
+def test_transaction_whose_half_message_was_deleted_on_a_full_disk_is_no_longer_open(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = checking(tmp_path)
+    half(broker, key="A")
+    while broker.node.store.log.segment_starts[-1] == 0:
+        broker.send("TopicA", b"x" * 1_000)
+    half(broker, key="B")
+    broker.node.store.drop_first_segment()
+    table = broker.node.transactions.table
+    assert table is not None and list(table.entries) == [0, 1]
+    broker.pass_time(4_200)
+    assert len(table) == 1 and 0 not in table.entries
+    assert "half message 0 of topic=TopicA was deleted with its log" in caplog.text
+    assert end(broker, 1, COMMIT, key="B").code == OK
+    broker = broker.restart(clean=False)
+    broker.pass_time(100)
+    table = broker.node.transactions.table
+    assert table is not None and not table.entries
