@@ -103,6 +103,7 @@ def test_archive_continues_after_its_credentials_expired(
     assert offsets_in(spark, lake) == [one.log_offset for one in writer.made]
 
 
+@pytest.mark.slow
 @spec("P17", "P37")
 def test_collect_continues_after_its_credentials_expired(
     spark: SparkSession, proxy: Expiring, tandemq_broker: LocalCluster, tmp_path: Path
@@ -118,6 +119,7 @@ def test_collect_continues_after_its_credentials_expired(
     assert sorted(int(row.body) for row in rows) == list(range(60))
 
 
+@pytest.mark.slow
 @spec("P05", "P37")
 def test_audit_is_repeated_after_its_credentials_expired(s3: S3, proxy: Expiring, writer: LogWriter) -> None:
     place = put_log(s3, writer.store)
@@ -125,6 +127,7 @@ def test_audit_is_repeated_after_its_credentials_expired(s3: S3, proxy: Expiring
     assert (done["diverges_at"], done["bytes_equal"], done["lost"]) == (None, writer.end, [])
 
 
+@pytest.mark.slow
 @spec("P24", "P37")
 def test_state_is_repeated_after_its_credentials_expired(
     spark: SparkSession, proxy: Expiring, writer: LogWriter, tmp_path: Path
@@ -135,6 +138,7 @@ def test_state_is_repeated_after_its_credentials_expired(
     assert spark.read.parquet(str(tmp_path / "out")).count() == 100
 
 
+@pytest.mark.slow
 @spec("P23", "P37")
 def test_expire_is_completed_after_its_credentials_expired(
     spark: SparkSession, proxy: Expiring, writer: LogWriter
@@ -145,6 +149,7 @@ def test_expire_is_completed_after_its_credentials_expired(
     assert offsets_in(spark, lake) == [one.log_offset for one in writer.made if one.topic == "T1"]
 
 
+@pytest.mark.slow
 @spec("P22", "P37")
 def test_removal_from_a_lake_is_completed_after_its_credentials_expired(
     spark: SparkSession, proxy: Expiring, tmp_path: Path
@@ -157,6 +162,7 @@ def test_removal_from_a_lake_is_completed_after_its_credentials_expired(
     assert offsets_in(spark, lake) == [one.log_offset for one in writer.made]
 
 
+@pytest.mark.slow
 @spec("P22", "P37")
 def test_removal_from_log_files_is_completed_after_its_credentials_expired(
     spark: SparkSession, s3: S3, proxy: Expiring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
