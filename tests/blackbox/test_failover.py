@@ -18,13 +18,16 @@ from typing import Any
 
 import pytest
 
-from tandemq import Message
-from tandemq.client.blocking import BlockingProducer
+from tandemq import ConsumeFrom, Message
+from tandemq.broker.failover.copied_offsets import decode
+from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 from tandemq.codec.remoting.fastjson import loads
-from tandemq.coordination.registry.records import Mode
+from tandemq.coordination.registry.records import Mode, offsets_from_node, offsets_path
 from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.registry import NodeFound, Read, parse_address
 from tandemq.run.children import BrokerChild, ChildCluster, group_name
-from tandemq.run.groups import configure
+from tandemq.run.groups import CLUSTER, configure
+from tandemq.run.registry_session import RegistryClient
 from tests.blackbox.programs import QUICK, Caller, wait_until
 from tests.blackbox.traffic import GROUP, TOPIC, Traffic
 from tests.interop.zookeeper import ZooKeeper
@@ -44,8 +47,8 @@ Start = Callable[..., ChildCluster]
 def start(tmp_path: Path) -> Iterator[Start]:
     with ExitStack() as running:
 
-        def begin(mode: Mode, *, groups: int = 1, registry: str = "name-server") -> ChildCluster:
-            settings = dict(_SIZES)
+        def begin(mode: Mode, *, groups: int = 1, registry: str = "name-server", **changes: str) -> ChildCluster:
+            settings = _SIZES | changes
             if registry == "zookeeper":
                 server = running.enter_context(ZooKeeper(tmp_path / "zookeeper").start())
                 settings["registryAddr"] = f"zookeeper://{server.address}"
@@ -92,6 +95,14 @@ def offsets_of(broker: BrokerChild) -> dict[str, int]:
     with Caller(int(broker.address.rpartition(":")[2])) as caller:
         table = loads(caller.ask(RequestCode.GET_ALL_CONSUMER_OFFSET).body)["offsetTable"]
     return {str(queue): int(offset) for queue, offset in table.get(f"{TOPIC}@{GROUP}", {}).items()}
+
+
+def copied_offsets(cluster: ChildCluster) -> dict[str, int]:
+    """What the reader has copied to the registry of the consumers' offsets, by queue."""
+    with RegistryClient(parse_address(cluster.registry), secret_file=cluster.secret_file) as registry:
+        node = registry.do(Read(offsets_path(CLUSTER, A)))
+    table = decode(offsets_from_node(node.data).table) if isinstance(node, NodeFound) else {"offsetTable": {}}
+    return {str(queue): int(offset) for queue, offset in table["offsetTable"].get(f"{TOPIC}@{GROUP}", {}).items()}
 
 
 @spec("R11", "R09")
@@ -161,6 +172,34 @@ def test_planned_switch_fails_no_send_and_repeats_nothing(start: Start, mode: Mo
         assert running.repeated_since(begun) == []
     texts = [entry["text"] for entry in ha(cluster, "history", "--broker", A)]
     assert sum(text.startswith("handing over") for text in texts) == 2
+
+
+@spec("F42")
+def test_master_that_returns_alone_has_the_offsets_of_the_reader_that_died(start: Start) -> None:
+    cluster = start(Mode.SLAVE_CONSUME, uncleanHandBackAfter="2000")
+    master, slave = cluster.broker(A), cluster.broker(A, 1)
+    with BlockingProducer(cluster.name_servers, group="g") as producer:
+        for number in range(40):
+            producer.send(Message(TOPIC, b"%d" % number))
+    cluster.wait_until(cluster.in_sync)
+    before = offsets_of(master)
+    master.kill()
+    wait_until(lambda: bool(slave.failover_status().get("mayRead")), "the slave reads")
+    with BlockingConsumer(
+        cluster.name_servers, group=GROUP, topics={TOPIC: "*"}, consume_from=ConsumeFrom.FIRST
+    ) as reading:
+        for _ in range(40):
+            message = reading.receive(60)
+            assert message is not None, "all are on the slave"
+            message.ack()
+    committed = offsets_of(slave)
+    assert sum(committed.values()) == 40 and committed != before
+    wait_until(lambda: copied_offsets(cluster) == committed, "the registry has them")
+    slave.kill()
+    master.start()
+    wait_until(lambda: bool(master.failover_status().get("mayRead")), "the master reads alone")
+    assert "with the offsets that it had copied" in master.failover_status()["reason"]
+    assert offsets_of(master) == committed
 
 
 @spec("F02", "F30")
