@@ -167,6 +167,7 @@ class Broker(BrokerParts):
         """Write the messages of this turn to the log, and begin what their responses wait for."""
         turn = self.current_turn.out
         self.stats.note_role()
+        needed = self.topics.needed_change(self.store.touched)
         self.transactions.before_commit(now)
         self.timers.before_commit(now)
         acks, self.send.acks = self.send.acks, []
@@ -188,7 +189,7 @@ class Broker(BrokerParts):
         if self.flush.is_sync or self.acknowledgements.waits_for_records:
             self.flush.begin(now)
         if acks:
-            self.acknowledgements.committed(acks, turn, now)
+            self.acknowledgements.committed(acks, needed, turn, now)
 
     # Events.
 

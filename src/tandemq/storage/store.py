@@ -112,7 +112,7 @@ class Store:
         """Ranges of the log that recovery found damaged and left in place."""
         self.suspect_entries: list[tuple[ConsumeQueue, int]] = []
         """Queue entries that recovery found damaged and left in place: queue and queue offset."""
-        self._touched: list[ConsumeQueue] = []
+        self.touched: list[ConsumeQueue] = []
         """Queues with staged entries."""
         self._staged_keys = bytearray()
         """Keys of the appended records, packed (`engine.KEY_ROW`)."""
@@ -157,7 +157,7 @@ class Store:
         Raises:
             DiskFull, DiskFailed: the record is not written, and the topic keeps its queues.
         """
-        assert not (self._touched or self._staged_keys), "the deletion is behind all messages before it"
+        assert not (self.touched or self._staged_keys), "the deletion is behind all messages before it"
         nowhere = bytes(8)
         named = encode_properties({_DELETED: topic}).encode()
         message = NewMessage(b"", named, 0, _ROLLBACK, store_ms, nowhere, store_ms, nowhere, 0)
@@ -182,7 +182,7 @@ class Store:
         self._deleted_until = max(self._deleted_until, log_end)
 
     def _drop_queues(self, topic: str) -> None:
-        self._touched = [queue for queue in self._touched if queue.topic != topic]
+        self.touched = [queue for queue in self.touched if queue.topic != topic]
         dropped = [self.queues.pop(key) for key in [key for key in self.queues if key[0] == topic]]
         for queue in dropped:
             self.dirty_queues.pop(queue, None)
@@ -245,7 +245,7 @@ class Store:
         """Append records whose entries are staged in their queues; the only way into the log."""
         assert batch.log_offset == self.log.end, "records state their log offset"
         self.log.append(batch.data)
-        self._touched += batch.queues
+        self.touched += batch.queues
         self._staged_keys += batch.keys
         self._staged_ms = batch.store_ms or self._staged_ms
 
@@ -284,15 +284,15 @@ class Store:
         try:
             written = self.log.write()
         except StoreError:
-            for queue in self._touched:
+            for queue in self.touched:
                 queue.drop_staged()
-            self._touched.clear()
+            self.touched.clear()
             self._staged_keys.clear()
             raise
-        if self._touched:
-            commit_staged(self._touched, self.woken)
-            self.dirty_queues.update(dict.fromkeys(self._touched))
-            self._touched.clear()
+        if self.touched:
+            commit_staged(self.touched, self.woken)
+            self.dirty_queues.update(dict.fromkeys(self.touched))
+            self.touched.clear()
             self.last_store_ms = self._staged_ms
         if self._staged_keys:
             self._index_staged()

@@ -50,9 +50,9 @@ class _UnsavedBeat(NamedTuple):
 
 class _UnsavedTable(NamedTuple):
     asked: int
-    """Changes of tables, as the saver counts them, up to this one."""
+    """Number of the change, as the saver counts them."""
     log_end: int
-    """Log offset at which it arrived: later messages may need it."""
+    """Log offset of the messages that need it."""
 
 
 class SlaveSide:
@@ -87,6 +87,7 @@ class SlaveSide:
         self._generations = generations
         self._registration = registration
         self._saver = saver
+        self._topics = send.topics
         self._role = role
         self._current = current
         self._turn = turn
@@ -120,7 +121,7 @@ class SlaveSide:
         self._unsaved_beats: deque[_UnsavedBeat] = deque(maxlen=UNSAVED_BEATS_MAX)
         """Heartbeats behind metadata that is not saved yet; the last ones tell the most."""
         self._unsaved_tables: deque[_UnsavedTable] = deque()
-        """Metadata that is not saved yet, by log offset."""
+        """Metadata that messages need and that is not saved yet, by log offset."""
         self._dropped: set[int] = set()
         """Connections given up that are not closed yet."""
         if role.role.uses_registry:  # metadata follows the log (`failover.metadata_stream`)
@@ -406,21 +407,17 @@ class SlaveSide:
             turn.send(self.link, *out)
 
     def _metadata_received(self, event: slave.MetadataReceived) -> None:
-        asked, end = self._saver.asked, self._store.log.written_end
         self._role.role.metadata_received(event.kind, event.payload)
-        if self._saver.asked > asked:
-            self._note_unsaved(_UnsavedTable(self._saver.asked, end))
 
     def _cut_unsaved(self, to: int) -> None:
-        tables, self._unsaved_tables = self._unsaved_tables, deque()
-        for asked, log_end in tables:
-            self._note_unsaved(_UnsavedTable(asked, min(log_end, to)))
+        self._unsaved_tables = deque(table for table in self._unsaved_tables if table.log_end < to)
 
     def _note_unsaved(self, table: _UnsavedTable) -> None:
-        """Hold back the acknowledgement of later messages until a table is saved."""
+        """Hold back the acknowledgement of messages until the change that they need is saved."""
         unsaved = self._unsaved_tables
-        if unsaved and (unsaved[-1].log_end == table.log_end or len(unsaved) >= UNSAVED_TABLES_MAX):
-            table = _UnsavedTable(table.asked, unsaved.pop().log_end)
+        if len(unsaved) >= UNSAVED_TABLES_MAX:
+            last = unsaved.pop()
+            table = _UnsavedTable(max(last.asked, table.asked), last.log_end)
         unsaved.append(table)
 
     def _promised(self, event: slave.MasterPromise, now: Now) -> None:
@@ -430,14 +427,18 @@ class SlaveSide:
     def _append(self, pieces: list[Piece], turn: Turn) -> bool:
         store = self._store
         try:
+            begin = store.log.written_end
             for piece in pieces:
                 store.append_copy(piece.data)
+            needed = self._topics.needed_change(store.touched)
             store.commit()
         except StoreError as error:
             log.error("replication: cannot store what the master sent: %s", error)
             turn.closes.append((self.link, f"the store failed: {error}"))
             self.session = None
             return False
+        if needed > self._saver.saved:
+            self._note_unsaved(_UnsavedTable(needed, begin))
         if store.log.written_end > self._bad[0]:
             self._bad = (-1, 0)
         return True

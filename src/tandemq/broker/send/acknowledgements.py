@@ -71,7 +71,7 @@ class _UnsavedAcks(NamedTuple):
     """Responses of a turn whose messages may need tables that are not saved yet."""
 
     change: int
-    """Number of the last change before the commit; see `Saver.asked`. Later ones do not keep the responses."""
+    """Number of the last change that they need; see `Topics.needed_change`. Others do not keep the responses."""
     acks: list[Ack]
     stored: Now
     """When the messages were stored."""
@@ -109,10 +109,11 @@ class Acknowledgements:
 
     # Responses to sends.
 
-    def committed(self, acks: list[Ack], turn: Turn, now: Now) -> None:
-        """Acknowledge messages that were written to the log."""
-        if self._saver.has_unsaved:
-            self._unsaved_acks.append(_UnsavedAcks(self._saver.asked, acks, Now(now.mono_ms, now.wall_ms)))
+    def committed(self, acks: list[Ack], needed: int, turn: Turn, now: Now) -> None:
+        """Acknowledge messages that were written to the log, once the change of tables that they need is saved; 0: they
+        need none."""
+        if needed > self._saver.saved:
+            self._unsaved_acks.append(_UnsavedAcks(needed, acks, Now(now.mono_ms, now.wall_ms)))
         else:
             self._acknowledge(acks, turn, now)
 

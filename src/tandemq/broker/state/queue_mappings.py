@@ -80,6 +80,8 @@ class QueueMappings:
         self._broker_name = broker_name
         self.table: dict[str, QueueMapping] = {}
         self.version = DataVersion()
+        self.last_change = 0
+        """Of the table, as `Saver.asked` counts."""
         raw = load_table(saver.disk, FILE)
         if raw:
             self._take(raw.get(TABLE), raw.get("dataVersion"))
@@ -125,6 +127,7 @@ class QueueMappings:
 
     def _save(self) -> None:
         self._saver.later(FILE, self._file)
+        self.last_change = self._saver.asked
 
     def problem(self, wanted: QueueMapping, *, is_forced: bool) -> str | None:
         """Return why a mapping cannot replace the present one of its topic; None if it can."""

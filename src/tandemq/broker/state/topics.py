@@ -42,6 +42,7 @@ from tandemq.model.topic import (
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     SINGLE_TAG,
+    TIMER_TOPIC,
     Permission,
     TopicConfig,
     filter_type_error,
@@ -55,6 +56,8 @@ from tandemq.storage.store import Store
 log = logging.getLogger(__name__)
 FILE = "topics.json"
 BENCHMARK_QUEUES = 1024
+HOLDING_TOPICS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC})
+"""Topics of messages that are delivered to others later."""
 TOPICS_MAX = 50_000
 """Maximum number of topics of one broker: half of what a name server accepts."""
 TABLE_BYTES_MAX = 12 << 20
@@ -116,6 +119,10 @@ class Topics:
         self._unregistered = UnregisteredTopics({}, is_whole=False)
         self.news: dict[str, None] | None = None
         """Names of topics that changed since the table was last published; None: changes are not recorded."""
+        self._unsaved: dict[str, int] = {}
+        """Topics to their last change, as `Saver.asked` counts, in this order; those at the front may be saved."""
+        self._unsaved_table = 0
+        """The last change that concerns the whole table."""
         self._table_bytes = 0
         self._unserved: dict[str, TopicConfig] = {}
         """Topics whose queues have a format that is not supported; kept in the file for the broker that made them."""
@@ -271,6 +278,11 @@ class Topics:
     def _note(self, names: Sequence[str]) -> None:
         """Save these entries and the version, and register the topics at the name servers."""
         self._saver.change(FILE, names)
+        for name in names:
+            self._unsaved.pop(name, None)
+            self._unsaved[name] = self._saver.asked
+        while self._unsaved and self._unsaved[first := next(iter(self._unsaved))] <= self._saver.saved:
+            del self._unsaved[first]
         self._unregistered.names.update(dict.fromkeys(names))
         self.changed = True
 
@@ -388,6 +400,24 @@ class Topics:
     def save(self) -> None:
         """Schedule writing the file."""
         self._saver.later(FILE, self.as_json)
+        self._unsaved_table = self._saver.asked
+
+    def needed_change(self, queues: Iterable[ConsumeQueue]) -> int:
+        """Return the last change of tables that is not saved and that messages in these queues need, as `Saver.asked`
+        counts; 0: there is none.
+
+        Messages that wait for their delivery name other topics, so they need all changes.
+        """
+        if not self._saver.has_unsaved:
+            return 0
+        names = {queue.topic for queue in queues}
+        if not names.isdisjoint(HOLDING_TOPICS):
+            return self._saver.asked
+        changes = [self._unsaved_table, *(self._unsaved[name] for name in names & self._unsaved.keys())]
+        if not names.isdisjoint(self.mappings.table):
+            changes.append(self.mappings.last_change)
+        needed = max(changes)
+        return needed if needed > self._saver.saved else 0
 
 
 def parse_topics(raw: dict[str, Any]) -> list[TopicConfig]:

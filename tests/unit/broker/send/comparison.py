@@ -45,9 +45,9 @@ class Recorder(Harness):
         self.acks: list[Ack] = []
         committed = self.node.acknowledgements.committed
 
-        def record(acks: list[Ack], turn: Turn, now: Now) -> None:
+        def record(acks: list[Ack], needed: int, turn: Turn, now: Now) -> None:
             self.acks += joined(acks)
-            committed(acks, turn, now)
+            committed(acks, needed, turn, now)
 
         self.node.acknowledgements.committed = record  # type: ignore[method-assign]
         for topic in TOPICS:
