@@ -40,7 +40,7 @@ def test_slave_confirms_the_whole_log_and_its_copy_is_verified(tmp_path: Path) -
             shutil.copytree(group.slave.store, kept)
             forget_copy(group)
         assert slave_log_end(group) == 0
-        log = next(kept.glob("commitlog/*"))
+        log = min(kept.glob("commitlog/*"))
         with open(log, "r+b") as file:
             file.seek(end // 2)
             file.write(b"damaged")

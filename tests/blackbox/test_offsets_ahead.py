@@ -8,6 +8,7 @@ from tandemq.config.samples import ON_ANY_DISK
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.run.children import BrokerChild, ChildCluster
 from tests.blackbox.programs import Caller, wait_until
+from tests.samples import slow
 from tests.spec import spec
 
 QUEUE = {"topic": "TopicA", "queueId": 0}
@@ -36,7 +37,7 @@ def offset_at(broker: BrokerChild, group: str) -> int:
 
 
 @spec("M09")
-@pytest.mark.parametrize("restarts_slave", [False, True])
+@pytest.mark.parametrize("restarts_slave", [slow(False), True])
 def test_offset_committed_at_the_slave_survives_the_return_of_the_master(tmp_path: Path, restarts_slave: bool) -> None:
     with ChildCluster(tmp_path, groups=1, slaves=1, settings=QUICK) as cluster:
         master, slave = cluster.brokers

@@ -41,6 +41,7 @@ def test_cluster_mode_is_refused_by_spark_with_the_documented_message(
     assert message.strip() in done.stderr, done.stderr[-6_000:]
 
 
+@pytest.mark.slow
 def test_modules_are_shipped_to_workers_that_lack_them(nodes: Nodes, program: Path, writer: LogWriter) -> None:
     without, fetch, ship = blocks("Modules in an archive")
     text = replaced(fetch + ship, {MASTER: nodes.address, STORE: writer.store})
@@ -74,6 +75,7 @@ def test_environment_is_shipped_to_workers(nodes: Nodes, program: Path, writer: 
     assert unpacked, "no executor has unpacked the archive"
 
 
+@pytest.mark.slow
 def test_connect_client_runs_the_same_program(nodes: Nodes, program: Path, writer: LogWriter) -> None:
     serve, read = blocks("Spark Connect")
     log = nodes.directory / "connect.log"

@@ -33,7 +33,8 @@ def test_java_clients_set_for_failover_fail_no_send_and_continue_within_seconds(
         assert max(found.kill_read_s, found.kill_write_s, found.return_read_s, found.return_write_s) < GAP_MAX_S, found
 
 
-@pytest.mark.parametrize("mode", [Mode.STATIC, slow(Mode.SLAVE_CONSUME), slow(Mode.ELECT)], ids=lambda mode: mode.value)
+@pytest.mark.parametrize("mode", list(Mode), ids=lambda mode: mode.value)
+@pytest.mark.slow
 @spec("F01", "G05", "R11")
 def test_java_clients_with_defaults_continue_after_next_poll(mode: Mode, tmp_path: Path) -> None:
     for found in kill_and_return(mode, DEFAULTS, tmp_path):

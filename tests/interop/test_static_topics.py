@@ -12,6 +12,7 @@ from tests.interop.driver import JavaDriver
 from tests.interop.java import wait_until
 from tests.interop.peers import SMALL_STORE, Broker, broker, name_server, start_registered
 from tests.interop.wire import ask, loads_lenient
+from tests.samples import slow
 from tests.spec import spec
 
 NEW = "5.3.3"
@@ -66,7 +67,7 @@ def consume(java: JavaDriver, names: str, group: str, expected: list[str]) -> No
 
 
 @spec("L02", "L04", "L05")
-@pytest.mark.parametrize("kind", ["ours", NEW])
+@pytest.mark.parametrize("kind", [slow("ours"), NEW])
 def test_logical_queues_move_between_our_broker_and_a_java_broker_and_their_stores_change_hands(
     kind: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
 ) -> None:

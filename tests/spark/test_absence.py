@@ -73,6 +73,7 @@ def test_query_says_which_brokers_of_a_topic_are_not_registered(tandemq_cluster:
         assert line_of(names, subscribe=name) == says
 
 
+@pytest.mark.slow
 def test_batch_read_and_write_while_the_only_master_is_down_fail_with_one_line(
     spark: SparkSession, tandemq_broker: LocalCluster
 ) -> None:

@@ -75,6 +75,7 @@ def test_driver_death_between_the_two_commits_duplicates_no_message(
     assert collect(spark, tandemq_broker, lake).rows == 10
 
 
+@pytest.mark.slow
 @spec("P17")
 def test_foreign_older_or_newer_checkpoint_is_refused(
     spark: SparkSession, tandemq_broker: LocalCluster, lake: Path, tmp_path: Path

@@ -33,6 +33,9 @@ from tests.spark.test_removal import BY_KEY, SECRET, made_log
 from tests.spark.test_upsert import Frame
 from tests.spec import spec
 
+pytestmark = pytest.mark.slow
+"""Of jobs on S3 `test_lake_s3` has those of each change."""
+
 
 def archive(spark: SparkSession, store: Path, lake: Location) -> None:
     Archive(ArchiveOptions(store=store, lake=lake, broker_name="broker-a", bytes_max=20_000)).run(spark)

@@ -9,6 +9,7 @@ from tandemq.cli import bench
 from tandemq.load.__main__ import _parser
 from tandemq.load.wire import frames
 from tandemq.run.local import LocalCluster
+from tests.samples import first
 from tests.unit.cli.conftest import Run
 
 SHORT = ("--seconds", 0.3, "--warmup", 0.1, "--json")
@@ -32,7 +33,7 @@ def test_produce_then_consume(run: Run, tandemq_broker: LocalCluster) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("form", bench.FORMS)
+@pytest.mark.parametrize("form", first(1, bench.FORMS))
 def test_several_topics_of_varied_messages_are_sent_in_each_form_and_read_by_tag(
     run: Run, tandemq_broker: LocalCluster, form: str
 ) -> None:

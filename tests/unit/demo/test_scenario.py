@@ -12,6 +12,7 @@ from tandemq.coordination.registry.records import Mode
 from tandemq.demo import rows, scenario
 from tandemq.demo.narration import Narration
 from tandemq.errors import ConfigError
+from tests.samples import slow
 
 ROWS = 3_000
 SPARK_SECONDS_MAX = 240
@@ -64,7 +65,7 @@ def test_demo_on_a_small_file_has_no_faults(tmp_path: Path) -> None:
         assert line in done.stderr
 
 
-@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("mode", [slow(Mode.STATIC), Mode.SLAVE_CONSUME, slow(Mode.ELECT)])
 @pytest.mark.system
 def test_demo_has_no_faults_in_each_mode_and_without_pipeline_needs_no_spark(tmp_path: Path, mode: Mode) -> None:
     source = rows.from_file(small(tmp_path / "small.csv"), rows.ColumnChoice(value="delay"))
