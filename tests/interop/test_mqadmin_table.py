@@ -18,10 +18,11 @@ import pytest
 from tests.interop.checks import sent, without_log
 from tests.interop.driver import JavaDriver, Running
 from tests.interop.java import Process, java_command, wait_until
-from tests.interop.mqadmin_rows import BOTH, CHAINS, ENDLESS, LAST, NEW, Row, rows
+from tests.interop.mqadmin_rows import BOTH, CHAINS, ENDLESS, LAST, NEW, OLD, Row, rows
 from tests.interop.ours import OurBroker, OurNameServer
 from tests.interop.peers import SMALL_STORE, start_registered
 from tests.interop.wire import QUERY_OFFSET, ask, wait_topic
+from tests.samples import slow
 
 _MEMBERS_OF_GROUP = 38
 _JVMS = {"4.9.8": 1, "5.3.3": 3}
@@ -135,7 +136,7 @@ class Table:
             yield f"{call}: an exception in:\n{printed}"
 
 
-@pytest.mark.parametrize("version", BOTH)
+@pytest.mark.parametrize("version", [slow(OLD), NEW])
 def test_every_command_works_or_prints_why_not(
     version: str, node: Node, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:

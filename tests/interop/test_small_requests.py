@@ -17,6 +17,7 @@ from tests.interop.java import Value, free_port, wait_until
 from tests.interop.peers import SMALL_STORE, Broker, NameServer, broker, name_server, start_registered
 from tests.interop.test_metrics import LABEL, SAMPLE, scrape
 from tests.interop.wire import Frame, ask, wait_topic
+from tests.samples import slow
 
 VERSION = "5.3.3"
 KINDS = ("ours", VERSION)
@@ -78,7 +79,7 @@ def pull(place: Broker, code: int, topic: str, offset: int = 0) -> Frame:
     return ask(place.port, code, fields, version=479)
 
 
-@pytest.mark.parametrize(("first", "second"), [KINDS, KINDS[::-1]])
+@pytest.mark.parametrize(("first", "second"), [KINDS, slow(KINDS[::-1])])
 def test_topic_forbidden_to_a_group_stays_so_when_the_store_moves(
     first: str, second: str, drivers: Callable[[str], JavaDriver], tmp_path: Path
 ) -> None:

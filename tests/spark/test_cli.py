@@ -51,6 +51,7 @@ def test_archive_compact_and_vacuum_print_their_results(writer: LogWriter, tmp_p
     assert sum(row["messages"] for row in run_json("stats", lake)["topics"]) == 500
 
 
+@pytest.mark.slow
 def test_pipeline_run_prints_its_java(tmp_path: Path) -> None:
     (tmp_path / "spark-pipeline.yml").write_text("nothing: of a pipeline\n")
     done = run("pipeline", tmp_path, "--run", "--json")

@@ -43,6 +43,7 @@ def run_json(*words: object) -> Any:
     return json.loads(result.stdout)
 
 
+@pytest.mark.slow
 @spec("P23")
 def test_old_rows_leave_the_lake_and_the_archive_continues(spark: SparkSession, tmp_path: Path) -> None:
     writer, lake = LogWriter(tmp_path / "broker-a"), tmp_path / "lake"

@@ -79,6 +79,7 @@ def test_damage_of_a_log_is_reported_as_fault(
     ]
 
 
+@pytest.mark.slow
 def test_message_that_differs_in_the_lake_is_a_fault(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,7 @@ def test_rates_are_parsed_and_durations_formatted() -> None:
     assert [duration_text(seconds) for seconds in (4.4, 200, 7500)] == ["4s", "3m20s", "2h05m"]
 
 
+@pytest.mark.slow
 @spec("P13", "P21")
 def test_time_span_is_replayed_at_the_rate_and_resumed(
     spark: SparkSession, tandemq_broker: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -79,7 +79,7 @@ class SlaveSide:
         now: Now,
     ) -> None:
         """Take the collaborators. `run_id`: a random number of this process' life."""
-        self._store = store
+        self._store, self._topics = store, send.topics
         self._outbox = outbox
         self._peers = peers
         self._members = members
@@ -87,7 +87,6 @@ class SlaveSide:
         self._generations = generations
         self._registration = registration
         self._saver = saver
-        self._topics = send.topics
         self._role = role
         self._current = current
         self._turn = turn
