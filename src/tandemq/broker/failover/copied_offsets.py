@@ -13,7 +13,7 @@ from typing import Any
 
 from tandemq.boundary import Now
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
-from tandemq.codec.remoting.fastjson import dumps_java, loads
+from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.coordination.member.copied_offsets import COPY_MS
 from tandemq.coordination.registry.interface import DATA_BYTES_MAX
 from tandemq.coordination.registry.records import GroupMode, GroupState
@@ -22,6 +22,8 @@ from tandemq.errors import ProtocolError, StoreDamaged
 log = logging.getLogger(__name__)
 TABLE_BYTES_MAX = DATA_BYTES_MAX - 1024
 """Maximum size of a compressed table."""
+PLACES_MAX = 32_000
+"""Maximum number of queues in a table: making one takes some milliseconds."""
 PER_INTERVAL = 10_000
 """Maximum number of queues copied once per COPY_MS; more are copied more rarely, so that the share of time stays."""
 UNPACKED_BYTES_MAX = 16 << 20
@@ -60,8 +62,8 @@ class ReaderOffsets:
 
     def _encode(self, places: list[tuple[str, int]]) -> bytes:
         """Encode as much as a node has room for, of what was committed last."""
-        kept = places
-        while len(data := zlib.compress(dumps_java(self._offsets.of_places(kept)), 1)) > TABLE_BYTES_MAX:
+        kept = places[-PLACES_MAX:]
+        while len(data := zlib.compress(dumps(self._offsets.of_places(kept)), 1)) > TABLE_BYTES_MAX:
             kept = kept[len(kept) // 2 :]
         if len(kept) < len(places) and not self._is_cut:
             log.warning(
