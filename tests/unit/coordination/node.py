@@ -400,6 +400,7 @@ class Node:
         if not member.may_read(now_ms):
             if member.may_commit(now_ms) and self.offset < len(self.log):
                 self.offset += 1  # of what was pulled before
+                self._committed()
             return False
         visible = len(self.log) if world.mode is not Mode.ELECT else min(member.confirm_offset, len(self.log))
         stop = min(self.offset + count, visible)
@@ -408,6 +409,10 @@ class Node:
                 world.seen[at] = self.log[at]
         if stop > self.offset and member.may_commit(now_ms):
             self.offset = stop
-            self.commits.append((world.now, stop))
-            self.input(lambda m, now: m.copy_offsets(b"%d" % stop, now))
+            self._committed()
         return True
+
+    def _committed(self) -> None:
+        offset = self.offset
+        self.commits.append((self.world.now, offset))
+        self.input(lambda m, now: m.copy_offsets(b"%d" % offset, now))

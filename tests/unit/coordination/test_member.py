@@ -207,9 +207,9 @@ def test_master_takes_reading_back_automatically_only_if_configured(after_ms: in
     assert expected or (status.stage is MemberStage.AWAITING and "force-master" in status.why)
 
 
-def read_at_slave(world: World, count: int) -> None:
+def read_at_slave(world: World, count: int, unread: int = 0) -> None:
     """The master dies, the slave reads; some messages are consumed there, one every 100 ms."""
-    for message in range(count):
+    for message in range(count + unread):
         world.nodes[0].take_message(message)
     world.run(world.now + 200)
     world.nodes[0].crash()
@@ -276,6 +276,27 @@ def test_offsets_of_an_earlier_reading_do_not_count() -> None:
     assert world.run_until(lambda: world.readers() == [0], 15_000)
     assert world.nodes[0].offset == 5
     assert "without its offsets" in world.record.reason
+
+
+@spec("F42")
+def test_what_was_committed_during_a_handover_that_was_given_up_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = group(Mode.SLAVE_CONSUME, unclean_hand_back_after_ms=3_000)
+    read_at_slave(world, 20, unread=20)
+    monkeypatch.setattr(MemberMachine, "may_take_offsets", lambda *_: False)
+    world.nodes[0].start()
+    assert world.run_until(lambda: world.stage(1) is MemberStage.HANDING, 10_000)
+    while world.stage(1) is MemberStage.HANDING:
+        world.nodes[1].consume(1)
+        world.run(world.now + 100)
+    assert world.nodes[1].offset > 20
+    committed = world.nodes[1].offset
+    world.nodes[0].crash()
+    assert world.run_until(lambda: world.readers() == [1], 10_000)
+    world.run(world.now + 2_000)
+    world.nodes[1].crash()
+    world.nodes[0].start()
+    assert world.run_until(lambda: world.readers() == [0], 20_000)
+    assert world.nodes[0].offset == committed
 
 
 @spec("F42")

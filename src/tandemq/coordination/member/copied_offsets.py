@@ -10,9 +10,8 @@ Source: docs/internals/failover.md, "A reader that does not return"; requirement
 from tandemq.boundary import Now
 from tandemq.coordination.lease import NEVER
 from tandemq.coordination.member.facts import Membership
-from tandemq.coordination.member.orders import MemberStage, MergeOffsets
+from tandemq.coordination.member.orders import MergeOffsets
 from tandemq.coordination.member.outputs import EffectQueue
-from tandemq.coordination.member.service import ServiceState
 from tandemq.coordination.registry.records import CopiedOffsets, GroupMode, GroupState
 from tandemq.coordination.registry.view import RETRY_MS, RegistryView
 
@@ -23,11 +22,10 @@ COPY_MS = 1_000
 class OffsetCopies:
     """Both sides."""
 
-    def __init__(self, view: RegistryView, membership: Membership, service: ServiceState, effects: EffectQueue) -> None:
+    def __init__(self, view: RegistryView, membership: Membership, effects: EffectQueue) -> None:
         """Nothing is copied."""
         self._view = view
         self._membership = membership
-        self._service = service
         self._effects = effects
         self._newest: CopiedOffsets | None = None
         self._next_ms = NEVER
@@ -66,8 +64,8 @@ class OffsetCopies:
         return self._next_ms if has_news and node.may_write and self._view.is_up else None
 
     def _is_reading(self, state: GroupState) -> bool:
-        is_reader = state.mode is GroupMode.SLAVE_CONSUME and state.reader == self._membership.id
-        return is_reader and self._service.stage is MemberStage.SERVING
+        """Whether this member is the reader; also while it hands over, which may be given up."""
+        return state.mode is GroupMode.SLAVE_CONSUME and state.reader == self._membership.id
 
     # A member that follows the reader.
 

@@ -97,7 +97,7 @@ class MemberMachine:
         self._older = older = OlderRecord(view, membership, log, lease, writer, effects)
         self._diagnosis = diagnosis = Diagnosis(view, membership, founding, older, lease)
         self._service = service = ServiceState(view, membership, log, lease, diagnosis, effects, now)
-        self._copies = copies = OffsetCopies(view, membership, service, effects)
+        self._copies = copies = OffsetCopies(view, membership, effects)
         self._takeover = takeover = Takeover(view, membership, log, peers, lease, writer, effects, older, copies)
         self._handover = handover = Handover(view, membership, log, peers, service, writer, effects, older)
         self._heartbeats = HeartbeatExchange(self.id, view, log, peers, lease, in_sync, handover)
