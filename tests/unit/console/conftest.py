@@ -16,6 +16,7 @@ from tandemq.console.services import Console, ConsoleSettings, wall_ms
 from tandemq.groupdb.audit import Actor, AuditEntry, entries
 from tandemq.groupdb.database import GroupDatabase
 from tests.unit.console.fakes import FakeAdmin, FakeProducer
+from tests.unit.groupdb.unsynced import use_unsynced_sqlite
 
 PASSWORD = "correct horse"
 BASE = "http://localhost"
@@ -41,6 +42,11 @@ class Browser:
 
     def log_in(self, name: str, password: str = PASSWORD) -> Any:
         return self.post("/login", {"name": name, "password": password})
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _unsynced() -> None:
+    use_unsynced_sqlite()
 
 
 @pytest.fixture(autouse=True)

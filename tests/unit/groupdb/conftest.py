@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.groupdb.database import GroupDatabase
+from tests.unit.groupdb.unsynced import use_unsynced_sqlite
 
 NOBODY = 65_534
 
@@ -60,6 +61,11 @@ class PostgreSQL:
     def close(self) -> None:
         self._run("pg_ctl", "-D", self.data, "-m", "immediate", "-w", "stop")
         shutil.rmtree(self.directory)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _unsynced() -> None:
+    use_unsynced_sqlite()
 
 
 @pytest.fixture(scope="session")
