@@ -45,7 +45,7 @@ class Browser:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _unsynced() -> None:
+def _unsynced_sqlite() -> None:
     use_unsynced_sqlite()
 
 

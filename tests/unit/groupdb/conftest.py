@@ -64,7 +64,7 @@ class PostgreSQL:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _unsynced() -> None:
+def _unsynced_sqlite() -> None:
     use_unsynced_sqlite()
 
 
