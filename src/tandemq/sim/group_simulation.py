@@ -205,8 +205,9 @@ class GroupSimulation(History):
         senders = [sender for sender in self.applications if isinstance(sender, GroupProducing)]
         for sender in senders:
             self._await_found(sender)
-        self.await_confirmed(self.transacting, end_us, SETTLE_US)
-        self.await_moves(end_us, SETTLE_US, partial(self._help, end_us + OPERATOR_US))
+        help_out = partial(self._help, end_us + OPERATOR_US)
+        self.await_confirmed(self.transacting, end_us, SETTLE_US, help_out)
+        self.await_moves(end_us, SETTLE_US, help_out)
         if self.logical is not None:
             self.logical.is_stopped = True
         producers: list[GroupProducer | GroupProducing] = [*self.producers, *senders]
@@ -216,7 +217,7 @@ class GroupSimulation(History):
             if isinstance(application, GroupConsuming):
                 application.is_hasty = True
         world.run_until(world.now_us + SECOND)
-        self._await_settled(end_us, SETTLE_US, partial(self._help, end_us + OPERATOR_US))
+        self._await_settled(end_us, SETTLE_US, help_out)
         self.final_checks.judge()
 
     def _await_service(self, end_us: int) -> None:

@@ -84,7 +84,13 @@ class History(ABC):
             world.run_until(world.now_us + LOOK_US)
 
     def await_confirmed(
-        self, transacting: TransactingApplication | None, end_us: int, within_us: int, *, can_be: bool = True
+        self,
+        transacting: TransactingApplication | None,
+        end_us: int,
+        within_us: int,
+        help_out: Callable[[], None] = lambda: None,
+        *,
+        can_be: bool = True,
     ) -> None:
         """Run until the end of a transaction is confirmed that was made after the faults, then stop making them.
 
@@ -92,6 +98,7 @@ class History(ABC):
             transacting: the application that makes them, if there is one.
             end_us: when the faults ended.
             within_us: time limit after that.
+            help_out: actions of operators, called at each check.
             can_be: whether the cluster is configured so that transactions can be confirmed.
 
         Raises:
@@ -104,6 +111,7 @@ class History(ABC):
                 raise Violation(
                     "I11", f"no transaction is confirmed {within_us // SECOND} s after the last fault, though it runs"
                 )
+            help_out()
             self.world.run_until(self.world.now_us + LOOK_US)
         transacting.is_stopped = transacting.is_hasty = True
 

@@ -136,6 +136,17 @@ class Topics:
         if origin is not TableOrigin.FILE:
             self._rebuild(wall_ms)
         self.mappings.keep_only(self.table)
+        self._restore_mapped_queues(wall_ms)
+
+    def _restore_mapped_queues(self, wall_ms: int) -> None:
+        """Give static topics the queues that their mappings name: a damaged table may lack them."""
+        for name, mapping in self.mappings.table.items():
+            config = self.table[name].config
+            needed = 1 + max((segment.queue_id for _, segment in mapping.local_segments()), default=-1)
+            if needed > min(config.read_queue_nums, config.write_queue_nums):
+                log.error("topics: topic=%s has %d queues, its mapping names %d", name, config.write_queue_nums, needed)
+                read, write = max(needed, config.read_queue_nums), max(needed, config.write_queue_nums)
+                self.put(msgspec.structs.replace(config, read_queue_nums=read, write_queue_nums=write), wall_ms)
 
     def _load(self, journal: TableJournal, wall_ms: int) -> TableOrigin:
         try:

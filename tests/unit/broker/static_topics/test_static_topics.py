@@ -10,10 +10,11 @@ from tandemq.broker.static_topics.cleaning import leaders_in
 from tandemq.broker.static_topics.forwarding import FORWARDED_MAX
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.model.queue_mapping import QueueSegment
+from tandemq.model.queue_mapping import LogicalQueue, QueueMapping, QueueSegment
+from tandemq.model.topic import TopicConfig
 from tandemq.sim.workload.static_topic_requests import segment
 from tests.spec import spec
-from tests.unit.broker.harness import CLIENT, SUSPEND, messages_in, send_fields
+from tests.unit.broker.harness import CLIENT, SUSPEND, Harness, messages_in, send_fields
 from tests.unit.broker.static_topics.wired import EPOCH, WiredBrokers, gens, mapping_of
 
 TOPIC = "Static"
@@ -567,3 +568,21 @@ def test_reply_whose_logical_queue_moves_before_the_requester_answers_is_not_sto
     assert (push.fields["queueId"], answer.code, answer.fields["msgId"]) == ("0", ResponseCode.SUCCESS, "0")
     assert not broker.node.store.log.written_end
     assert not brokers["b"].node.store.log.written_end
+
+
+@spec("L04")
+def test_static_topic_gets_the_queues_of_its_mapping_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The change of the topic's table was in a damaged line of the journal."""
+    broker = Harness(tmp_path)
+    name = broker.node.config.broker_name
+    segments = (QueueSegment(0, 0, name, 0, 0), QueueSegment(1, 1, name, 100, 0))
+    mapping = QueueMapping(TOPIC, 1, name, 1, {0: LogicalQueue(segments)})
+    broker.node.topics.put_static(TopicConfig(TOPIC, 1, 1), mapping, broker.now.wall_ms)
+    broker.pass_time(100)
+    broker = broker.restart()
+    config = broker.node.topics.table[TOPIC].config
+    assert (config.read_queue_nums, config.write_queue_nums) == (2, 2)
+    assert f"topics: topic={TOPIC} has 1 queues, its mapping names 2" in caplog.text
+    broker = broker.restart(clean=False)
+    assert broker.node.topics.table[TOPIC].config.write_queue_nums == 2
+    assert caplog.text.count("its mapping names") == 1
