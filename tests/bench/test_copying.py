@@ -21,6 +21,7 @@ def test_confirmed_offset_is_the_largest_of_the_slaves_and_zero_without_one() ->
     assert acknowledged_offset(b'{"master":true}') == 0
 
 
+@pytest.mark.slow
 @pytest.mark.system
 def test_slave_confirms_the_whole_log_and_its_copy_is_verified(tmp_path: Path) -> None:
     with BrokerGroup(OURS, tmp_path / "group") as group:
