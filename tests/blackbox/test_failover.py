@@ -93,16 +93,19 @@ def send_to(broker: BrokerChild, body: bytes = b"") -> int:
 def offsets_of(broker: BrokerChild) -> dict[str, int]:
     """Committed offsets of the consumers, by queue."""
     with Caller(int(broker.address.rpartition(":")[2])) as caller:
-        table = loads(caller.ask(RequestCode.GET_ALL_CONSUMER_OFFSET).body)["offsetTable"]
-    return {str(queue): int(offset) for queue, offset in table.get(f"{TOPIC}@{GROUP}", {}).items()}
+        return _of_consumers(loads(caller.ask(RequestCode.GET_ALL_CONSUMER_OFFSET).body))
+
+
+def _of_consumers(table: dict[str, Any]) -> dict[str, int]:
+    found = table["offsetTable"].get(f"{TOPIC}@{GROUP}", {})
+    return {str(queue): int(offset) for queue, offset in found.items()}
 
 
 def copied_offsets(cluster: ChildCluster) -> dict[str, int]:
     """What the reader has copied to the registry of the consumers' offsets, by queue."""
     with RegistryClient(parse_address(cluster.registry), secret_file=cluster.secret_file) as registry:
         node = registry.do(Read(offsets_path(CLUSTER, A)))
-    table = decode(offsets_from_node(node.data).table) if isinstance(node, NodeFound) else {"offsetTable": {}}
-    return {str(queue): int(offset) for queue, offset in table["offsetTable"].get(f"{TOPIC}@{GROUP}", {}).items()}
+    return _of_consumers(decode(offsets_from_node(node.data).table)) if isinstance(node, NodeFound) else {}
 
 
 @spec("R11", "R09")

@@ -36,9 +36,8 @@ SERVERS = tuple(version for version in (*SERVER_VERSIONS, NEWEST_VERSION) if ver
 def of_each_change(cases: Iterable[Any]) -> list[Any]:
     """Return server versions, or pairs of them, as parameters of a test that meets all: with the version between the
     oldest and the newest one they run in `make soak` only."""
-    return [
-        slow(case) if SERVER_VERSIONS[-1] in (case if isinstance(case, tuple) else (case,)) else case for case in cases
-    ]
+    between = SERVER_VERSIONS[-1]
+    return [slow(case) if between in case else case for case in cases]
 
 
 SMALL_STORE: dict[str, Value] = {

@@ -239,14 +239,12 @@ def test_master_that_returns_alone_takes_reading_back_with_the_offsets_in_the_re
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_forced_master_has_the_offsets_that_a_reader_copied_before_and_after_its_restart(is_restarted: bool) -> None:
     world = group(Mode.SLAVE_CONSUME)
-    read_at_slave(world, 30)
+    read_at_slave(world, 30, unread=10)
     if is_restarted:
         world.nodes[1].crash()
         world.run(world.now + 1_000)
         world.nodes[1].start()
         assert world.run_until(lambda: world.readers() == [1], 10_000)
-    for message in range(10):
-        world.nodes[1].log.append(100 + message)
     world.nodes[1].consume(10)
     world.run(world.now + 2_000)
     world.nodes[1].crash()
@@ -302,13 +300,11 @@ def test_what_was_committed_during_a_handover_that_was_given_up_is_copied(monkey
 @spec("F42")
 def test_copy_that_the_registry_did_not_take_is_written_again() -> None:
     world = group(Mode.SLAVE_CONSUME, unclean_hand_back_after_ms=3_000)
-    read_at_slave(world, 20)
+    read_at_slave(world, 20, unread=10)
     path = offsets_path(CLUSTER, GROUP)
     found = world.tree.execute(world.admin, Read(path))
     assert isinstance(found, NodeFound)
     world.tree.execute(world.admin, Write(path, b"not what a reader writes", found.version))
-    for message in range(10):
-        world.nodes[1].log.append(100 + message)
     world.nodes[1].consume(10)
     world.run(world.now + 4_000)
     world.nodes[1].crash()

@@ -26,12 +26,18 @@ def offsets(tmp_path: Path) -> ConsumerOffsets:
     return group.brokers[1].node.offsets
 
 
-@spec("F42")
-def test_only_what_is_committed_at_the_reader_is_copied_once_a_second(offsets: ConsumerOffsets) -> None:
-    offsets.commit("TopicA", "group", 0, 5)
+def begin_reading(offsets: ConsumerOffsets) -> ReaderOffsets:
+    """The slave has followed its master, and reads now."""
     reader = ReaderOffsets(offsets)
     reader.follow(NORMAL, READER)
     reader.follow(READING, READER)
+    return reader
+
+
+@spec("F42")
+def test_only_what_is_committed_at_the_reader_is_copied_once_a_second(offsets: ConsumerOffsets) -> None:
+    offsets.commit("TopicA", "group", 0, 5)
+    reader = begin_reading(offsets)
     assert reader.next_copy(Now(1_000, 0)) is None, "nothing was committed here"
     offsets.commit("TopicA", "group", 1, 8)
     table = reader.next_copy(Now(1_000, 0))
@@ -61,9 +67,7 @@ def test_offset_that_was_reset_at_the_reader_takes_precedence(offsets: ConsumerO
     master = RegistryGroup(tmp_path / "other", Mode.SLAVE_CONSUME).brokers[0].node.offsets
     master.commit("TopicA", "group", 0, 50)
     offsets.commit("TopicA", "group", 0, 50)
-    reader = ReaderOffsets(offsets)
-    reader.follow(NORMAL, READER)
-    reader.follow(READING, READER)
+    reader = begin_reading(offsets)
     offsets.reset("TopicA", "group", 0, 10)
     table = reader.next_copy(Now(0, 0))
     assert table is not None and decode(table)[RESETS] == {"TopicA@group": {"0": 1}}
@@ -75,9 +79,7 @@ def test_offset_that_was_reset_at_the_reader_takes_precedence(offsets: ConsumerO
 def test_copy_is_bounded_in_size_and_time_and_has_what_was_committed_last(
     offsets: ConsumerOffsets, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reader = ReaderOffsets(offsets)
-    reader.follow(NORMAL, READER)
-    reader.follow(READING, READER)
+    reader = begin_reading(offsets)
     random = Random(1)
     count = 6 * PER_INTERVAL
     for number in range(count):
