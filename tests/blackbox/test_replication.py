@@ -175,6 +175,7 @@ def test_thousand_connections_to_the_replication_port_leave_no_descriptor(start:
     with Caller(master.port) as caller:
         assert caller.send(b"x") == OK
         before = master.sockets()
+        assert before >= 3, "two ports and the caller"
         for number in range(1_000):
             with socket.create_connection(("127.0.0.1", master.ha_port)) as sock:
                 if number % 2:

@@ -35,7 +35,7 @@ REQUEST_TIMEOUT_MS = 3_000
 SUSPECT_AFTER = 3
 """Times that the same record has to arrive damaged before the master's copy is suspect."""
 SUSPECT_TIMEOUT_MS = 10_000
-UNSAVED_TABLES_MAX = 1_024
+NEEDED_CHANGES_MAX = 1_024
 UNSAVED_BEATS_MAX = 1_024
 """Heartbeats remembered while metadata is not saved."""
 RECONNECT_MS = 200
@@ -48,7 +48,7 @@ class _UnsavedBeat(NamedTuple):
     """Changes of tables, as the saver counts them, that arrived before the heartbeat."""
 
 
-class _UnsavedTable(NamedTuple):
+class _NeededChange(NamedTuple):
     asked: int
     """Number of the change, as the saver counts them."""
     log_end: int
@@ -119,7 +119,7 @@ class SlaveSide:
         """Why the connection closed last; the same reason is not logged twice."""
         self._unsaved_beats: deque[_UnsavedBeat] = deque(maxlen=UNSAVED_BEATS_MAX)
         """Heartbeats behind metadata that is not saved yet; the last ones tell the most."""
-        self._unsaved_tables: deque[_UnsavedTable] = deque()
+        self._needed_changes: deque[_NeededChange] = deque()
         """Metadata that messages need and that is not saved yet, by log offset."""
         self._dropped: set[int] = set()
         """Connections given up that are not closed yet."""
@@ -408,16 +408,16 @@ class SlaveSide:
     def _metadata_received(self, event: slave.MetadataReceived) -> None:
         self._role.role.metadata_received(event.kind, event.payload)
 
-    def _cut_unsaved(self, to: int) -> None:
-        self._unsaved_tables = deque(table for table in self._unsaved_tables if table.log_end < to)
+    def _forget_cut(self, to: int) -> None:
+        self._needed_changes = deque(one for one in self._needed_changes if one.log_end < to)
 
-    def _note_unsaved(self, table: _UnsavedTable) -> None:
+    def _hold_back(self, needed: _NeededChange) -> None:
         """Hold back the acknowledgement of messages until the change that they need is saved."""
-        unsaved = self._unsaved_tables
-        if len(unsaved) >= UNSAVED_TABLES_MAX:
-            last = unsaved.pop()
-            table = _UnsavedTable(max(last.asked, table.asked), last.log_end)
-        unsaved.append(table)
+        waiting = self._needed_changes
+        if len(waiting) >= NEEDED_CHANGES_MAX:
+            last = waiting.pop()
+            needed = _NeededChange(max(last.asked, needed.asked), last.log_end)
+        waiting.append(needed)
 
     def _promised(self, event: slave.MasterPromise, now: Now) -> None:
         if self.master is not None and self.is_linked:
@@ -437,7 +437,7 @@ class SlaveSide:
             self.session = None
             return False
         if needed > self._saver.saved:
-            self._note_unsaved(_UnsavedTable(needed, begin))
+            self._hold_back(_NeededChange(needed, begin))
         if store.log.written_end > self._bad[0]:
             self._bad = (-1, 0)
         return True
@@ -457,7 +457,7 @@ class SlaveSide:
                 )
             if to is not None:
                 quarantine_tail(self._store, to)
-                self._cut_unsaved(to)
+                self._forget_cut(to)
                 self.metadata.log_truncated()
                 self._role.role.log_changed()
             self._generations.set(hello.generations)
@@ -499,7 +499,7 @@ class SlaveSide:
 
         In a group with a registry topics count as well: their tables come before their messages, and are saved first.
         """
-        store_log, unsaved = self._store.log, self._unsaved_tables
+        store_log, unsaved = self._store.log, self._needed_changes
         is_sync = self._current.config.flush_type == "SYNC_FLUSH"
         end = store_log.flushed_offset if is_sync else store_log.written_end
         while unsaved and unsaved[0].asked <= self._saver.saved:
