@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tandemq.coordination.registry.records import GroupMode, Mode
+from tandemq.coordination.registry.records import GroupMode, GroupState, Mode
 from tandemq.sim.world.cluster import Host
-from tandemq.sim.world.groups import GroupCluster, mode_of
+from tandemq.sim.world.groups import GroupCluster, mode_of, state_of
 from tandemq.sim.world.world import MS, SECOND, Violation, World
 
 READ, WRITE, COMMIT = 0, 1, 2
@@ -58,6 +58,8 @@ class Permissions:
             self._members.setdefault(host.group.name, []).append(host)
         self._done: dict[str, tuple[int, int]] = {}
         self._helped: dict[str, int] = {}
+        self._records: dict[str, GroupState | None] = {}
+        """Host to the record that it had read at the end of its last turn."""
         self.serving: dict[str, str] = {}
         """Group to the member that could be read last."""
         self.may_be_unaware: Callable[[Host], bool] = lambda _: False
@@ -113,6 +115,7 @@ class Permissions:
             held.note(self._world.now_us, -1)
         self._done.pop(host.name, None)
         self._helped.pop(host.name, None)
+        self._records.pop(host.name, None)
 
     def _judge_deeds(self, host: Host, held: tuple[PermissionSpans, PermissionSpans, PermissionSpans]) -> None:
         broker = host.broker
@@ -122,6 +125,7 @@ class Permissions:
         if counters.helped > self._helped.get(host.name, 0):
             self._judge_help(host)
         self._helped[host.name] = counters.helped
+        self._records[host.name] = state_of(host)
         done = (counters.messages - counters.helped, broker.send.count)
         before, self._done[host.name] = self._done.get(host.name, (0, 0)), done
         for what in (READ, WRITE):
@@ -132,7 +136,7 @@ class Permissions:
         """Check a slave that delivered messages for the master."""
         broker = host.broker
         assert broker is not None and broker.failover is not None, "it was driven"
-        state = broker.failover.member.view.state
+        state = broker.failover.member.view.state or self._records.get(host.name)  # it may have lost it behind the pull
         if state is None or state.mode is not GroupMode.NORMAL or broker.failover.member.id not in state.in_sync:
             raise Violation("I6", f"{host.name} delivered old messages, and the record it has read is {state}")
         if not broker.config.slave_read_enable:
