@@ -16,8 +16,9 @@ In an `elect` group only SEND_OK counts: other messages may be truncated.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from tandemq.broker.failover.copied_offsets import decode
 from tandemq.broker.node import Broker
+from tandemq.broker.failover.copied_offsets import decode
+from tandemq.broker.state.consumer_offsets import FILE as OFFSETS_FILE
 from tandemq.broker.state.consumer_offsets import RESETS, parse_offsets
 from tandemq.codec.record.record import parse_record, property_value
 from tandemq.coordination.member.orders import MemberStage
@@ -358,7 +359,12 @@ class GroupChecks(ContinuousChecks):
                     )
 
     def _lost_since(self, host: Host) -> bool:
-        return any(member.losses_us for member in self._cluster.members(host.group))
+        """Whether a member lost power, or has read an older table of offsets because the last one is damaged."""
+        members = self._cluster.members(host.group)
+        return any(
+            member.losses_us or any(path.startswith(f"config/{OFFSETS_FILE}") for path, _ in member.flips)
+            for member in members
+        )
 
     def acked(self, attempt: Attempt) -> None:
         """Check that a message reported as stored is stored, as safely as the status says."""
