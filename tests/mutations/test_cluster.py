@@ -18,6 +18,7 @@ from tests.mutations.transactions import TRANSACTION_MUTATIONS, TRANSACTION_SEED
 from tests.samples import slow
 
 SEEDS_MAX = 30
+pytestmark = pytest.mark.timeout(1_800)  # so many seeds, on a slow and busy machine
 FIRST = {
     "failed-write-is-acked": 14,
     "queues-not-cut": 3,

@@ -40,7 +40,7 @@ FIRST = {
     "copies-not-merged": 109,
     "last-slave-leaves": 4,
     "stale-slave-reads": 82,
-    "stale-slave-helps": 9,
+    "stale-slave-helps": 27,
     "configured-master-waits": 42,
     "slave-consume-does-not-wait": 4,
 }
@@ -57,6 +57,7 @@ RARE = {
     "master-not-looked-for",
 }
 """Mutations that need several seeds or long ones: they run in `make soak`."""
+pytestmark = pytest.mark.timeout(1_800)  # 60 seeds, on a slow and busy machine
 
 
 @pytest.mark.parametrize("name", [slow(name) if name in RARE else name for name in GROUP_MUTATIONS])
