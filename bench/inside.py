@@ -23,7 +23,7 @@ from random import Random
 from typing import Any
 
 from tandemq.boundary import JobDone, LinkKind, Now, Opened, Turn
-from tandemq.broker.context import Machine
+from tandemq.broker.kernel.context import Machine
 from tandemq.broker.node import Broker
 from tandemq.codec.ha import frame_transfer
 from tandemq.config.settings import BrokerConfig, parse_delay_levels

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tandemq import ConsumeFrom, Message
-from tandemq.broker.failover.copied_offsets import decode
+from tandemq.broker.roles.copied_offsets import decode
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.coordination.registry.records import Mode, offsets_from_node, offsets_path

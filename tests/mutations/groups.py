@@ -5,20 +5,23 @@ tests/unit/coordination too; here whole brokers run with them.
 """
 
 # ruff: noqa: ARG005  # a replacement has the signature of what it replaces
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from msgspec import structs
+
 from tandemq.boundary import Turn
-from tandemq.broker.failover import access, group_slaves, metadata_stream, registry_role
-from tandemq.broker.failover.offset_handover import OffsetHandover
 from tandemq.broker.ha import master as masterside
 from tandemq.broker.ha import service as replicate
 from tandemq.broker.ha import slave as slaveside
+from tandemq.broker.kernel.role import HeartbeatReceived
+from tandemq.broker.kernel.serving import NO_LIMIT, OldReads, Serving
 from tandemq.broker.pull import processor as pull
 from tandemq.broker.pull import slave_reads
+from tandemq.broker.roles import metadata_stream, old_reads, registry_role
+from tandemq.broker.roles.offset_handover import OffsetHandover
 from tandemq.broker.send import acknowledgements
-from tandemq.broker.send import processor as send
 from tandemq.broker.state import consumer_offsets as offsets
 from tandemq.client.core import availability, routes
 from tandemq.client.producer import fault_strategy as targets
@@ -44,13 +47,24 @@ def _always(owner: type, name: str, value: object) -> Iterator[None]:
         delattr(owner, name)
 
 
+def _serving(changes: Callable[[Serving], dict[str, object]]) -> AbstractContextManager[Any]:
+    """Change what the role says."""
+    decide = registry_role.RegistryRole.serving
+
+    def serving(self: registry_role.RegistryRole, now: Any) -> Serving:
+        decided = decide(self, now)
+        return structs.replace(decided, **changes(decided))
+
+    return patched(registry_role.RegistryRole, "serving", serving)
+
+
 def epoch_not_begun() -> AbstractContextManager[Any]:
     """A new master does not record where its epoch begins."""
 
     original = replicate.Replication.lead
 
-    def lead(self: replicate.Replication, now: Any, *, epoch: int, is_whole: bool, holders: Any) -> None:
-        original(self, now, epoch=0 if self.generations else epoch, is_whole=is_whole, holders=holders)
+    def lead(self: replicate.Replication, now: Any, *, epoch: int, **facts: Any) -> None:
+        original(self, now, epoch=0 if self.generations else epoch, **facts)
 
     return patched(replicate.Replication, "lead", lead)
 
@@ -63,7 +77,7 @@ def older_record_taken() -> AbstractContextManager[Any]:
 def tail_not_cut() -> AbstractContextManager[Any]:
     """A slave keeps what its master asks it to truncate."""
 
-    def keep(self: slaveside.SlaveSide, hello: Any, turn: Turn) -> bool:
+    def keep(self: slaveside.SlaveSide, hello: Any, turn: Turn, now: Any) -> bool:
         self._generations.set(hello.generations)
         return True
 
@@ -72,28 +86,30 @@ def tail_not_cut() -> AbstractContextManager[Any]:
 
 def promise_always() -> AbstractContextManager[Any]:
     """Heartbeats are echoed by a member that is about to take over."""
-    beaten = registry_role.RegistryRole.heartbeat_received
+    take = registry_role.RegistryRole.report
 
-    def echo(self: registry_role.RegistryRole, peer: int, heartbeat: Any, now: Any) -> int:
-        beaten(self, peer, heartbeat, now)
-        return int(heartbeat.number)
+    def echo(self: registry_role.RegistryRole, report: Any, now: Any) -> int:
+        number = take(self, report, now)
+        return report.heartbeat.number if isinstance(report, HeartbeatReceived) else number
 
-    return patched(registry_role.RegistryRole, "heartbeat_received", echo)
+    return patched(registry_role.RegistryRole, "report", echo)
 
 
 def unsafe_is_shown() -> AbstractContextManager[Any]:
     """Consumers receive messages that are not on every member in sync."""
-    return _always(pull.PullPath, "log_limit", pull.NO_LIMIT)
+    return _serving(lambda serving: {"visible_end": NO_LIMIT})
 
 
 def ack_alone() -> AbstractContextManager[Any]:
     """A message is acknowledged when only the master has it."""
-    return patched(registry_role.RegistryRole, "copied_offset", lambda self: 1 << 62)
+    return patched(registry_role.RegistryRole, "_copied_to", lambda self: NO_LIMIT)
 
 
 def ack_when_copies_leave() -> AbstractContextManager[Any]:
     """A waiting send is acknowledged when the members it waited for have left."""
-    return patched(registry_role.RegistryRole, "copied_offset", lambda self: self.confirm_offset)
+    return patched(
+        registry_role.RegistryRole, "_copied_to", lambda self: 0 if self._member is None else self.confirm_offset
+    )
 
 
 def sent_counts_as_copied() -> AbstractContextManager[Any]:
@@ -142,45 +158,37 @@ def offsets_replaced() -> AbstractContextManager[Any]:
 
 def refused_pulls_served() -> AbstractContextManager[Any]:
     """A member without permission answers pulls."""
-    return _always(pull.PullPath, "refusal", None)
+    return _serving(lambda serving: {"read": None})
 
 
 def refused_sends_served() -> AbstractContextManager[Any]:
     """A member without permission accepts messages."""
-    refuse = send.SendPath.refuse
-
-    def take_all(self: send.SendPath, reason: str, *rest: Any) -> None:
-        if reason != access.REASON:
-            refuse(self, reason, *rest)
-
-    return patched(send.SendPath, "refuse", take_all)
+    return _serving(lambda serving: {"sends": None})
 
 
 def refused_commits_served() -> AbstractContextManager[Any]:
     """A member without permission accepts commits."""
-    return patched(registry_role.RegistryRole, "refusal", lambda self, code: None)
+    return patched(Serving, "refusal", lambda self, code: None)
 
 
 def held_pulls_kept() -> AbstractContextManager[Any]:
     """Held pulls stay held when the permission to be read ends, and are answered with messages."""
 
-    def refuse_new_ones(self: pull.PullPath, why: str, _turn: Turn) -> None:
-        self.refusal = why
-
     def blind(name: str) -> AbstractContextManager[Any]:
         original = getattr(pull.PullPath, name)
 
         def serve(self: pull.PullPath, *arguments: Any) -> Any:
-            refusal, self.refusal = self.refusal, None
+            turn = self._turn
+            serving, turn.serving = turn.serving, structs.replace(turn.serving, read=None)
             try:
                 return original(self, *arguments)
             finally:
-                self.refusal = refusal
+                turn.serving = serving
 
         return patched(pull.PullPath, name, serve)
 
     return both(
-        patched(pull.PullPath, "refuse", refuse_new_ones),
+        patched(pull.PullPath, "_refuse", lambda self, why, turn: None),
         *(blind(name) for name in ("begin_turn", "waiting_ms", "answer_woken", "answer_due")),
     )
 
@@ -266,13 +274,7 @@ def switch_goes_on() -> AbstractContextManager[Any]:
 
 def too_few_are_enough() -> AbstractContextManager[Any]:
     """Messages are accepted with too few members in sync."""
-    refuse = send.SendPath.refuse
-
-    def take_all(self: send.SendPath, reason: str, *rest: Any) -> None:
-        if reason != access.TOO_FEW:
-            refuse(self, reason, *rest)
-
-    return patched(send.SendPath, "refuse", take_all)
+    return patched(registry_role.RegistryRole, "_too_few", lambda self: None)
 
 
 def refusal_never_forgotten() -> AbstractContextManager[Any]:
@@ -334,11 +336,14 @@ def slave_delivers_new_messages() -> AbstractContextManager[Any]:
 def stale_slave_helps() -> AbstractContextManager[Any]:
     """A slave delivers old messages although it is not in sync, or while another one serves reads."""
 
-    def helps(self: group_slaves.GroupSlaves) -> bool:
-        state = self._member.view.state
-        return state is not None and state.master != self._member.id
+    original = old_reads.old_reads
 
-    return patched(group_slaves.GroupSlaves, "helps", helps)
+    def anyone(member: Any, replication: Any) -> OldReads:
+        state = member.view.state
+        is_slave = state is not None and state.master != member.id
+        return original(member, replication)._replace(helps=is_slave)
+
+    return patched(registry_role, "old_reads", anyone)
 
 
 GROUP_MUTATIONS: dict[str, Mutation] = {

@@ -4,9 +4,9 @@
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tandemq.broker.failover import registry_role
-from tandemq.broker.failover.offset_barrier import GATED
 from tandemq.broker.pull.answer_view import PullAnswer
+from tandemq.broker.roles import registry_role
+from tandemq.broker.roles.offset_barrier import GATED
 from tandemq.broker.state import queue_mappings as mappings
 from tandemq.broker.static_topics import processor, pull_views
 from tandemq.model.codes import RequestCode as Code

@@ -11,6 +11,7 @@ from tandemq.model.message import MessageQueue
 from tandemq.run.local import LocalBroker, LocalCluster
 from tandemq.run.request import try_request
 from tandemq.spark.sources.cluster.resolve import pull_request
+from tests.serving import let
 from tests.spark.messages import make_topic, numbered, send
 from tests.spark.streams import Stream
 from tests.spec import spec
@@ -71,7 +72,7 @@ def test_slave_returns_confirmed_messages_and_refuses_consumers(tandemq_pair: Lo
     assert wrong.code == ResponseCode.SYSTEM_ERROR
     # Unconfirmed messages are not returned: here all from the fourth one on.
     at = slave.node.store.queues["Orders", 0].entry(3).log_offset
-    slave.node.pull.replica_limit = lambda: at
+    let(slave.node, replica_end=at)
     given = pull(slave, RequestCode.TANDEM_REPLICA_PULL)
     assert (given.fields["maxOffset"], given.fields["nextBeginOffset"]) == ("3", "3")
     assert pull(slave, RequestCode.TANDEM_REPLICA_PULL, offset=3).code == ResponseCode.PULL_NOT_FOUND
@@ -119,7 +120,7 @@ def test_lagging_slave_skips_nothing(spark: SparkSession, tandemq_pair: LocalClu
     slave = tandemq_pair.broker(broker_id=1)
     # Its queue ends at 40, as if it had not copied the rest yet.
     at = slave.node.store.queues["Orders", 0].entry(40).log_offset
-    slave.node.pull.log_limit = at
+    let(slave.node, visible_end=at)
     given = slave.node.pull.counters.messages
     assert read(spark, tandemq_pair) == list(range(100))
     assert slave.node.pull.counters.messages - given == 40
@@ -138,15 +139,12 @@ def test_start_after_the_end_of_a_lagging_slave_is_no_loss(
     fill(tandemq_pair, 100, queues=1)
     tandemq_pair.wait_in_sync()
     slave = tandemq_pair.broker(broker_id=1)
-    limit, slave.node.pull.log_limit = (
-        slave.node.pull.log_limit,
-        slave.node.store.queues["Orders", 0].entry(40).log_offset,
-    )
+    let(slave.node, visible_end=slave.node.store.queues["Orders", 0].entry(40).log_offset)
     start = {"startingOffsets": '{"Orders": {"broker-a": {"epoch": 1, "0": 80}}}'}
     assert read(spark, tandemq_pair, readFrom="slave", **start) == []
     assert read(spark, tandemq_pair, **start) == list(range(80, 100))
     assert stream.drain(readFrom="slave", **start) == []
-    slave.node.pull.log_limit = limit
+    let(slave.node, visible_end=1 << 62)
     tandemq_pair.master().kill()
     assert stream.drain(readFrom="slave", **start) == list(range(80, 100))
     assert stream.offsets()["Orders"] == {"broker-a": {"epoch": 1, "0": 100}}

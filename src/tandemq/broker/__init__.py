@@ -1,14 +1,14 @@
 """One broker as a plain object: connections and requests in, one commit per turn, responses out.
 
     node            runs a turn over the parts; parts builds them
-    role            the broker's role: fixed by settings (ha/) or by a registry (failover/)
+    kernel/         what a broker may do in a turn, the settings in force, the output of the turn
+    roles/          who decides what it may do: settings, or the registry of its group
     send/, pull/    the two hot paths; delayed messages, messages sent back, held pulls
     processors/     all other requests, by family of request codes
     state/          topics, groups, offsets, online clients, damaged ranges, and how they are saved
     connections/    clients' connections and their limits, requests to clients and to other brokers
     maintenance/    registration at name servers, retention, syncs, statistics, silent clients
     ha/             replication sessions, tied to connections and store
-    failover/       the broker's part in a group with a registry
     integrity/      scrubbing and repair
 
 A turn handles events, then received bytes, then due tasks; then it commits (`store.commit()`), acknowledges, and

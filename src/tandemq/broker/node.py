@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from tandemq.boundary import Closed, Event, HandshakeFailed, JobDone, LinkKind, Now, Opened, Turn
 from tandemq.broker.connections.connection import pack_host
 from tandemq.broker.connections.farewell import Farewell
-from tandemq.broker.failover.registry_role import RegistryRole
 from tandemq.broker.parts import BrokerParts
+from tandemq.broker.roles.registry_role import RegistryRole
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import StoreError
 
@@ -33,23 +33,22 @@ class Broker(BrokerParts):
     @property
     def is_master(self) -> bool:
         """Whether this broker's log is the one that is replicated."""
-        return self.role.is_master
+        return self.current_turn.serving.is_master
 
     @property
     def is_elect(self) -> bool:
         """Whether masters of the group are elected, so that messages wait for every member in sync."""
-        return self.role.is_elect
+        return self.current_turn.serving.is_elect
 
     @property
     def failover(self) -> RegistryRole | None:
         """The role, for observers, if a registry decides it."""
-        return self.role.role if isinstance(self.role.role, RegistryRole) else None
+        return self.role if isinstance(self.role, RegistryRole) else None
 
     def listening(self, address: str, ha_address: str, now: Now) -> None:
         """Record the advertised addresses, "ip:port", once the ports are bound."""
-        self.registration.address = address
-        self.registration.ha_address = ha_address
-        self.role.role.listening(address, ha_address, now)
+        self.registration.listening(address, ha_address)
+        self.role.listening(address, ha_address, now)
         self.send.set_store_host(pack_host(address))
         self.schedule.every(
             lambda: self.config.register_ms,
@@ -66,11 +65,11 @@ class Broker(BrokerParts):
         if self._farewell is not None:
             self._turn_away(self._farewell, received, events)
             return turn
-        self.role.role.begin_turn(turn, now)
+        self._serve(turn, now)
         for event in events:
             if not isinstance(event, Closed):
                 self._on_event(event, turn, now)
-        self.role.role.tick(turn, now)
+        self._decide(turn, now)
         self.pull.begin_turn(turn)
         self.housekeeping.begin_turn(now)
         self._receive(received, turn, now)
@@ -80,13 +79,14 @@ class Broker(BrokerParts):
             if isinstance(event, Closed):
                 self._on_closed(event, turn, now)
         self._run_due(turn, now)
-        self.role.role.tick(turn, now)
+        self._decide(turn, now)
         self._commit(now)
+        self.role.before_copy(now)
         self.replication.after_commit(turn, now)
-        self.role.role.after_commit(turn, now)
+        self.role.after_commit(turn, now)
+        self._serve(turn, now)
         self.acknowledgements.release(turn, now)
-        woken, self.store.woken = self.store.woken, []
-        self.role.role.wake(woken)
+        self.pull.show(self.store.take_woken())
         self.pull.answer_woken(turn)
         if self.registration.is_due:
             self.registration.register_changes(turn, now)
@@ -107,7 +107,7 @@ class Broker(BrokerParts):
             self.acknowledgements.waiters.deadline_ms(),
             self.replication.deadline_ms(),
             self.client_calls.deadline_ms(),
-            self.role.role.deadline_ms(),
+            self.role.deadline_ms(),
         )
         return min([time for time in times if time is not None], default=None)
 
@@ -119,15 +119,34 @@ class Broker(BrokerParts):
         """See `telemetry.collection.MonitoredNode`."""
         return self.readiness.reasons(now)
 
+    # What this broker may do.
+
+    def _decide(self, turn: Turn, now: Now) -> None:
+        """Have the role decide by the events and reports so far."""
+        self.role = self.role.tick(turn, now)
+        self._serve(turn, now)
+
+    def _serve(self, turn: Turn, now: Now) -> None:
+        """Take the verdict of the role as of now, and have the parts follow it."""
+        before, serving = self.current_turn.serving, self.role.serving(now)
+        if serving is before:
+            return
+        self.current_turn.serving = serving
+        if not serving.is_same_service(before):
+            for part in self.followers:
+                part.on_serving_change(before, serving, turn, now)
+
+    # What arrives.
+
     def _receive(self, received: Sequence[tuple[int, bytes]], turn: Turn, now: Now) -> None:
         """Take what other nodes sent, then the requests of clients for as long as the turn may take."""
         links = self.links
-        from_clients = []
-        for piece in received:
-            if piece[0] in links:
-                from_clients.append(piece)
-            else:
-                self._take(*piece, turn, now)
+        from_clients = [piece for piece in received if piece[0] in links]
+        if len(from_clients) < len(received):
+            for piece in received:
+                if piece[0] not in links:
+                    self._take(*piece, turn, now)
+            self._serve(turn, now)
         turn.unread = self.budget.serve(from_clients, lambda number, data: self._take(number, data, turn, now))
 
     def _take(self, number: int, data: bytes, turn: Turn, now: Now) -> bytes:
@@ -140,7 +159,7 @@ class Broker(BrokerParts):
         except Exception:  # the outermost loop of a connection: an error there ends that connection only
             log.exception("link: %d closed, an error of ours", number)
             self.faults += 1
-            self.send.acks = [ack for ack in self.send.acks if ack[0] != number]
+            self.send.drop_link(number)
             turn.closes.append((number, "an error of ours"))
             if link is not None:
                 link.is_closed = True
@@ -152,8 +171,8 @@ class Broker(BrokerParts):
             self.replication.received(number, data, turn, now)
         elif self.peers.owns(number):
             self.peers.received(number, data, turn, now)
-        elif self.role.role.owns(number):
-            self.role.role.received(number, data, turn, now)
+        elif self.role.owns(number):
+            self.role.received(number, data, turn, now)
 
     def _run_due(self, turn: Turn, now: Now) -> None:
         self.schedule.run_due(now)
@@ -170,9 +189,10 @@ class Broker(BrokerParts):
         needed = self.topics.needed_change(self.store.touched)
         self.transactions.before_commit(now)
         self.timers.before_commit(now)
-        acks, self.send.acks = self.send.acks, []
+        acks = self.send.take_acks()
         try:
             written = self.store.commit()
+            self._serve(turn, now)
             self.delay.committed()
             self.transactions.committed(now)
             self.timers.committed(now)
@@ -181,7 +201,7 @@ class Broker(BrokerParts):
             self.transactions.failed()
             self.timers.failed()
             self.upkeep.write_failures.note(error, now)
-            self.store.woken.clear()
+            self.store.take_woken()
             self.acknowledgements.failed(acks, error, turn)
             return
         if written and self.upkeep.write_failures.count:
@@ -194,7 +214,7 @@ class Broker(BrokerParts):
     # Events.
 
     def _on_event(self, event: Event, turn: Turn, now: Now) -> None:
-        if self.role.role.on_event(event, turn, now):
+        if self.role.on_event(event, turn, now):
             return
         if isinstance(event, Opened):
             if self.peers.owns(event.link):
@@ -210,6 +230,7 @@ class Broker(BrokerParts):
 
     def _on_job_done(self, event: JobDone, turn: Turn, now: Now) -> None:
         if self.saver.job_done(event.job, event.error):
+            self.role.tables_saved(self.saver.settled, event.error, now)
             self.acknowledgements.saved(event.error, turn, now)
         elif not (
             self.flush.job_done(event, turn, now)
@@ -220,7 +241,7 @@ class Broker(BrokerParts):
             self.upkeep.job_done(event.job, event.error)
 
     def _on_closed(self, event: Closed, turn: Turn, now: Now) -> None:
-        if self.role.role.on_event(event, turn, now):
+        if self.role.on_event(event, turn, now):
             return
         if self.peers.owns(event.link):
             self.registration.closed(self.peers.closed(event.link, now), now)
@@ -230,7 +251,7 @@ class Broker(BrokerParts):
             self.housekeeping.partial_frames.drop(event.link)
             self.pull.drop_link(event.link)
             self.client_calls.link_closed(event.link, now)
-            self.role.role.drop_link(event.link)
+            self.role.drop_link(event.link)
             self.membership.notify(self.clients.link_closed(event.link), turn, now)
 
     # Stopping.
@@ -242,7 +263,7 @@ class Broker(BrokerParts):
         """
         turn = self.current_turn.out = Turn()
         self.registration.unregister(turn)
-        self.role.role.close(turn, now)
+        self.role.close(turn, now)
         self._farewell = Farewell(self.links, self.pull.held, turn)
         return turn
 

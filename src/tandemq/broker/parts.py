@@ -7,21 +7,12 @@ from functools import partial
 from itertools import count
 from random import Random
 
-from tandemq.boundary import Disk, Now, Outbox
+from tandemq.boundary import Disk, Now, Outbox, Turn
 from tandemq.broker.connections.client_requests import ClientCalls, MembershipNotifier
 from tandemq.broker.connections.connection import Handler, Link, pack_host
 from tandemq.broker.connections.member_requests import MemberRequests
 from tandemq.broker.connections.outbound import Peers
 from tandemq.broker.connections.refused_peers import RefusedPeers
-from tandemq.broker.context import CurrentConfig, CurrentTurn, Machine
-from tandemq.broker.failover.access import ClientAccess
-from tandemq.broker.failover.journal import FailoverJournal
-from tandemq.broker.failover.metadata_stream import MetadataStream
-from tandemq.broker.failover.offset_barrier import OffsetBarrier
-from tandemq.broker.failover.offset_handover import OffsetHandover
-from tandemq.broker.failover.processor import FailoverProcessor
-from tandemq.broker.failover.registry_client import BrokerRegistry
-from tandemq.broker.failover.registry_role import RegistryRole
 from tandemq.broker.filter.consumer_filters import CLEAN_MS, ConsumerFilters
 from tandemq.broker.ha.admission import SlaveAdmission
 from tandemq.broker.ha.digest import DigestProcessor
@@ -33,12 +24,15 @@ from tandemq.broker.ha.offsets_ahead import OffsetsAhead
 from tandemq.broker.ha.replica_progress import SlaveOffsets
 from tandemq.broker.ha.service import Replication
 from tandemq.broker.ha.slave import SlaveSide
-from tandemq.broker.ha.static_role import StaticRole
 from tandemq.broker.ha.truncation import correct_progress
+from tandemq.broker.ha.upstream import Upstream, UpstreamByRecord, UpstreamBySettings, Upstreams
 from tandemq.broker.integrity.repair import Repairs, Replica
 from tandemq.broker.integrity.replica_requests import ReplicaRequests
 from tandemq.broker.integrity.scrubber import Scrubber
 from tandemq.broker.integrity.verify_job import Entries
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn, Machine
+from tandemq.broker.kernel.role import BrokerRole, Report
+from tandemq.broker.kernel.serving import NOTHING
 from tandemq.broker.maintenance.housekeeping import Housekeeping
 from tandemq.broker.maintenance.log_flush import LogFlush
 from tandemq.broker.maintenance.registration import Registration
@@ -66,7 +60,14 @@ from tandemq.broker.processors.runtime_info import RuntimeInfoProcessor
 from tandemq.broker.processors.send_back import SendBackProcessor
 from tandemq.broker.processors.sliced_responses import SlicedResponses
 from tandemq.broker.pull.processor import PullPath
-from tandemq.broker.role import CurrentRole
+from tandemq.broker.roles.journal import FailoverJournal
+from tandemq.broker.roles.metadata_stream import MetadataStream
+from tandemq.broker.roles.offset_barrier import OffsetBarrier
+from tandemq.broker.roles.offset_handover import OffsetHandover
+from tandemq.broker.roles.processor import FailoverProcessor
+from tandemq.broker.roles.registry_client import BrokerRegistry
+from tandemq.broker.roles.registry_role import RegistryRole
+from tandemq.broker.roles.static_role import StaticRole
 from tandemq.broker.send.acknowledgements import Acknowledgements
 from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.send.processor import SendPath
@@ -92,6 +93,7 @@ from tandemq.broker.transactions.processor import TransactionProcessor
 from tandemq.broker.transactions.service import Transactions
 from tandemq.config.monitoring import labels_of
 from tandemq.config.settings import BrokerConfig
+from tandemq.model.command import Command
 from tandemq.registry import parse_address
 from tandemq.replication.authentication import Keyring
 from tandemq.storage.recovery import Recovered, open_store
@@ -138,7 +140,6 @@ class BrokerParts:
         self.current = CurrentConfig(self.changes.laid_over(config))
         self.current_turn = CurrentTurn()
         self.turn_times = TurnTimes()
-        self.role = CurrentRole()
         self.disk = disk
         self.outbox = outbox
         self.budget = TurnBudget(outbox)
@@ -162,7 +163,6 @@ class BrokerParts:
             self.transactions,
             self.timers,
             self.schedule,
-            self.role,
             self.current,
             self.current_turn,
             self.replication.masters.needed,
@@ -180,17 +180,35 @@ class BrokerParts:
             self.client_calls,
             self.acknowledgements,
             self.saver,
-            self.role,
+            self._holds,
+            self.current_turn,
             self.turn_times,
         )
         self._build_metrics()
+        self.followers = (self.consumer_manage, self.pull, self.barrier, self.send, self.registration)
+        """What acts when the verdict of the role changes, in the order in which it does."""
+        self.current_turn.serving = serving = self.role.serving(now)
+        for part in self.followers:
+            part.on_serving_change(NOTHING, serving, Turn(), now)
+
+    def _copies_tables(self) -> bool:
+        return self.current_turn.serving.copies_tables
+
+    def _report(self, report: Report, now: Now) -> int:
+        return self.role.report(report, now)
+
+    def _holds(self, link: int, request: Command, answer: Command) -> bool:
+        return self.role.holds(link, request, answer)
+
+    def _registry_role(self) -> RegistryRole | None:
+        return self.role if isinstance(self.role, RegistryRole) else None
 
     def _build_tables(self, now: Now) -> None:
         """What the broker knows of topics, groups, offsets and clients."""
         config = self.current.config
         self.topics = Topics(self.saver, self.store, config, now.wall_ms)
         self.groups = Groups(self.saver, config, now.wall_ms)
-        self.offsets = ConsumerOffsets(self.saver, now.wall_ms, self.role.copies_tables, has_log=self.store.has_records)
+        self.offsets = ConsumerOffsets(self.saver, now.wall_ms, self._copies_tables, has_log=self.store.has_records)
         self.clients = Clients()
         self.filters = ConsumerFilters(self.saver, now.wall_ms)
         self.client_calls = ClientCalls()
@@ -226,6 +244,7 @@ class BrokerParts:
             self.machine.memory_bytes,
             self.outbox,
             self.damages,
+            self.current_turn,
         )
         self.housekeeping = Housekeeping(
             self.links,
@@ -241,29 +260,30 @@ class BrokerParts:
         self.registration = Registration(
             config, self.topics, self.peers, schedule, self.current_turn, self._master_found
         )
-        self.acknowledgements = Acknowledgements(store, self.send, self.saver, schedule, self.role, self.current)
+        self.acknowledgements = Acknowledgements(
+            store, self.send, self.saver, schedule, self._holds, self.current, self.current_turn
+        )
         self.stats = Stats(
             store,
             self.send,
             self.pull,
             self.acknowledgements,
             schedule,
-            self.role,
+            self.current_turn,
             self.current,
             self._transferred,
             self.machine.utc_offset_s,
             now,
         )
         self.flush = LogFlush(
-            store, self.send, self.acknowledgements, schedule, self.role, self.current, self.current_turn, now
+            store, self.send, self.acknowledgements, schedule, self._report, self.current, self.current_turn, now
         )
 
     def _transferred(self) -> dict[int, int]:
         return self.replication.transferred()
 
     def _master_found(self, master: str, ha: str, now: Now) -> None:
-        if self.replication.slave is not None:
-            self.replication.slave.master_found(master, ha, now)
+        self.replication.master_found(master, ha, now)
 
     def _build_integrity(self, now: Now) -> None:
         """Verification of the log, its repair, and delayed messages, which wait for both."""
@@ -284,7 +304,7 @@ class BrokerParts:
                 self._save_scrubber,
                 self._settled,
                 self.schedule,
-                self.role,
+                self._report,
                 self.current,
                 self.current_turn,
             ),
@@ -304,7 +324,7 @@ class BrokerParts:
             self.damages,
             self.scrubber,
             self.schedule,
-            self.role,
+            self.current_turn,
             self.current,
             now,
         )
@@ -318,7 +338,6 @@ class BrokerParts:
             TransactionMetrics(self.saver, self.schedule, self.current, now),
             self.outbox,
             self.schedule,
-            self.role,
             self.current,
             self.current_turn,
             now,
@@ -331,7 +350,6 @@ class BrokerParts:
             DamagedTimers(self.store, self.damages, self.scrubber),
             TimerMetrics(self.saver, now),
             self.schedule,
-            self.role,
             self.current,
             self.current_turn,
             now,
@@ -346,7 +364,7 @@ class BrokerParts:
     def _replicas(self) -> list[Replica]:
         """Return the other members that may have good bytes of the log."""
         replication = self.replication
-        if not self.role.is_master:
+        if not self.current_turn.serving.is_master:
             return [Replica("master", replication.slave.asked_at() if replication.slave is not None else "")]
         slaves = replication.masters.addresses()
         return [Replica(f"slave {number}", address) for number, address in sorted(slaves.items())]
@@ -358,7 +376,6 @@ class BrokerParts:
             self.store,
             self.disk,
             self.send,
-            self.pull,
             self.generations,
             correct,
             self._end_sessions,
@@ -370,14 +387,17 @@ class BrokerParts:
             self.outbox,
             self.generations,
             lost_tail,
-            SlaveAdmission(self.store, self.generations, lost_tail, self.registration, self.role, self.current),
+            SlaveAdmission(self.store, self.generations, lost_tail, self.registration, self.current, self.current_turn),
             SlaveOffsets(self.saver),
             self.refused_peers,
             self.housekeeping,
-            self.role,
+            self._report,
             self.current,
             self.current_turn,
             self.keyring,
+        )
+        self.stream = MetadataStream(
+            self.store, self.topics, self.groups, self.offsets, self.delay, masters, self.outbox
         )
         self.replication = Replication(
             self.store,
@@ -385,10 +405,10 @@ class BrokerParts:
             masters,
             lost_tail,
             self._slave_side,
+            Upstreams(self._upstream_by_settings, UpstreamByRecord(self.stream, self.current)),
             self.generations,
             correct,
             self.schedule,
-            self.role,
             now,
             accept_loss=accept_loss,
         )
@@ -396,7 +416,7 @@ class BrokerParts:
     def _end_sessions(self, reason: str) -> None:
         self.replication.masters.end_sessions(reason)
 
-    def _slave_side(self, now: Now) -> SlaveSide:
+    def _upstream_by_settings(self, now: Now) -> UpstreamBySettings:
         metadata = MetadataSync(
             self.topics,
             self.groups,
@@ -408,37 +428,48 @@ class BrokerParts:
             lambda: self.replication.slave,
             OffsetsAhead(self.offsets, self.members, self.peers, self.current, self.current_turn),
         )
+        return UpstreamBySettings(
+            metadata,
+            self.peers,
+            self.registration,
+            self.schedule,
+            self.current,
+            now,
+            is_authenticated=self.keyring is not None,
+        )
+
+    def _slave_side(self, upstream: Upstream) -> SlaveSide:
         return SlaveSide(
             self.store,
             self.outbox,
-            self.peers,
+            upstream,
             self.members,
-            metadata,
             self.generations,
             self.registration,
+            self.topics,
+            self.offsets,
             self.saver,
-            self.send,
-            self.schedule,
-            self.role,
+            self._report,
             self.current,
             self.current_turn,
             self.keyring,
             self.next_link,
             self.random.getrandbits(48),
-            now,
         )
 
     def _build_role(self, now: Now) -> None:
         """The role by the settings, or by the registry of the group."""
-        static = StaticRole(self.replication.masters, self.pull, self.current)
+        static = StaticRole(self.replication, self.current)
+        self.barrier = OffsetBarrier()
+        self.role: BrokerRole = static
+        """Decides what this broker may do."""
         if self.current.config.registry_address:
-            self.role.role = self._registry_role(static)
+            self.role = self._role_by_registry(static)
         else:
-            self.role.role = static
-            self.replication.begin_by_settings(now, is_slave=not static.is_master)
+            static.begin(now)
 
-    def _registry_role(self, static: StaticRole) -> RegistryRole:
-        config, barrier = self.current.config, OffsetBarrier()
+    def _role_by_registry(self, static: StaticRole) -> RegistryRole:
+        config = self.current.config
         client = f"{config.cluster}/{config.broker_name}/{config.broker_id}-{self.random.getrandbits(48):012x}"
         address = parse_address(config.registry_address)
         return RegistryRole(
@@ -451,25 +482,13 @@ class BrokerParts:
                 has_messages=self.store.log.written_end > 0,
                 may_have_lost=self.recovered.may_have_lost or self.replication.awaits_tail,
             ),
-            ClientAccess(self.send, self.pull, barrier, self.clients, self.current),
-            MetadataStream(
-                self.store,
-                self.topics,
-                self.groups,
-                self.offsets,
-                self.delay,
-                self.replication.masters,
-                self.outbox,
-            ),
-            barrier,
+            self.stream,
+            self.barrier,
             OffsetHandover(self.offsets, self.delay, self.saver, self.members),
-            self.pull,
             self.clients,
-            self.registration,
             self.links,
             self.acknowledgements.drop,
             static,
-            self.role,
             self.current,
         )
 
@@ -478,36 +497,36 @@ class BrokerParts:
         store, topics, groups, offsets, clients = self.store, self.topics, self.groups, self.offsets, self.clients
         pull, send, stats, registration = self.pull, self.send, self.stats, self.registration
         counts = self.timers.metrics, self.transactions.metrics
-        role, current, turn = self.role, self.current, self.current_turn
+        current, turn = self.current, self.current_turn
+        self.consumer_manage = ConsumerManageProcessor(
+            store,
+            topics,
+            groups,
+            offsets,
+            clients,
+            self.filters,
+            self.locks,
+            pull,
+            self.membership,
+            self.machine.memory_bytes,
+            current,
+            turn,
+        )
         processors = (
-            ConsumerManageProcessor(
-                store,
-                topics,
-                groups,
-                offsets,
-                clients,
-                self.filters,
-                self.locks,
-                pull,
-                self.membership,
-                self.machine.memory_bytes,
-                role,
-                current,
-                turn,
-            ),
-            SendBackProcessor(store, topics, groups, send, stats, registration, self.random, role, current),
+            self.consumer_manage,
+            SendBackProcessor(store, topics, groups, send, stats, registration, self.random, turn, current),
             ReplyMessageProcessor(send, clients, self.client_calls, self.links, self.outbox, current, turn),
-            TransactionProcessor(store, send, self.transactions, role, current),
-            TimerProcessor(store, topics, send, self.timers, role, current),
+            TransactionProcessor(store, send, self.transactions, turn, current),
+            TimerProcessor(store, topics, send, self.timers, turn, current),
             QueryMessageProcessor(store, current),
-            MetadataTablesProcessor(store, topics, groups, offsets, self.delay, send, role, current),
-            AdminProcessor(store, topics, groups, offsets, pull, send, stats, counts, self.upkeep, role, current, turn),
+            MetadataTablesProcessor(store, topics, groups, offsets, self.delay, send, current, turn),
+            AdminProcessor(store, topics, groups, offsets, pull, send, stats, counts, self.upkeep, current, turn),
             ConnectionsProcessor(offsets, clients, registration),
             QueueInfoProcessor(
                 store, topics, groups, offsets, clients, pull, stats, registration, current, self.sliced_responses
             ),
             Broker2ClientProcessor(store, topics, groups, clients, self.client_calls, self.links, current, turn),
-            ResetOffsetProcessor(store, topics, groups, offsets, clients, pull, role, current, turn),
+            ResetOffsetProcessor(store, topics, groups, offsets, clients, pull, current, turn),
             RuntimeInfoProcessor(
                 store,
                 self.disk,
@@ -519,13 +538,13 @@ class BrokerParts:
                 self.scrubber,
                 self.damages,
                 self.replication,
-                role,
+                turn,
                 current,
                 self.started_ms,
             ),
             ConfigProcessor(current, self.changes, self.reconfigure),
             DigestProcessor(store),
-            FailoverProcessor(role, current, offsets, topics),
+            FailoverProcessor(self._registry_role, current, turn, offsets, topics),
             self.replica_requests,
             self.scrubber,
             self.members,
@@ -540,27 +559,28 @@ class BrokerParts:
         topics, turn = self.topics, self.current_turn
         forwarding = Forwarding(self.peers, self.current, turn)
         static = StaticTopics(topics, self.send, self.pull, forwarding, self.handlers, self.links, self.outbox, turn)
-        cleaning = StaticTopicCleaning(self.store, topics, forwarding, self.schedule, self.role, now)
-        update = StaticTopicProcessor(self.store, topics, self.pull, cleaning, self.role, self.current, turn)
+        cleaning = StaticTopicCleaning(self.store, topics, forwarding, self.schedule, turn, now)
+        update = StaticTopicProcessor(self.store, topics, self.pull, cleaning, self.current, turn)
         self.handlers |= {int(code): handler for code, handler in update.handlers().items()}
         return static
 
     def _build_metrics(self) -> None:
         """Collect the sources of metrics; every part that has some brings its own (`broker/metrics`)."""
-        config, store, role, current = self.current.config, self.store, self.role, self.current
+        config, store, role, current = self.current.config, self.store, self._registry_role, self.current
+        turn = self.current_turn
         group = {"cluster": config.cluster, "broker": config.broker_name, "broker_id": str(config.broker_id)}
         java = {"cluster": config.cluster, "node_type": "broker", "node_id": config.broker_name}
         self.metrics = Metrics({"rocketmq": java, "tandemq": group}, labels_of(config.metrics_label))
-        self.readiness = Readiness(store, self.send, self.replication, role, current)
+        self.readiness = Readiness(store, self.send, self.replication, role, turn)
         self.request_metrics = RequestMetrics(
             self.turn_times, self.send, self.pull, self.stats, self.links, self.housekeeping, self.schedule
         )
         counters = self.pull.counters
         for source in (
             TopicMetrics(store, self.topics, self.groups, counters, self.stats),
-            ConsumerMetrics(store, self.offsets, counters, self.clients, role),
+            ConsumerMetrics(store, self.offsets, counters, self.clients, turn),
             StoreMetrics(store, self.disk, self.send, self.upkeep, self.scrubber, self.damages, current),
-            ReplicationMetrics(store, self.replication, role, current),
+            ReplicationMetrics(store, self.replication, role, current, turn),
             TimedMessageMetrics(self.timers),
             TransactionFamilies(self.transactions),
             self.request_metrics,

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from tandemq.boundary import LinkKind
-from tandemq.broker.context import Machine
+from tandemq.broker.kernel.context import Machine
 from tandemq.broker.node import Broker
 from tandemq.config.settings import BrokerConfig, parse_delay_levels
 from tandemq.errors import ConfigError

@@ -117,7 +117,7 @@ class Store:
         self._staged_keys = bytearray()
         """Keys of the appended records, packed (`engine.KEY_ROW`)."""
         self._staged_ms = 0
-        self.woken: list[ConsumeQueue] = []
+        self._woken: list[ConsumeQueue] = []
         """Queues with held pulls that got messages; the long polling service empties the list."""
         self._deleted_until = 0
         """Log offset behind the last record of a deletion; 0 once it is on the device, as the marks say."""
@@ -275,6 +275,11 @@ class Store:
             return found
         return None if name in self.without_queues or self._is_unfit(name, queue_id) else self.queue(name, queue_id)
 
+    def take_woken(self) -> list[ConsumeQueue]:
+        """Return the queues with held pulls that got messages since the last call."""
+        woken, self._woken = self._woken, []
+        return woken
+
     def commit(self) -> int:
         """Write the appended messages, then dispatch them to queues and index; return the number of bytes written.
 
@@ -290,7 +295,7 @@ class Store:
             self._staged_keys.clear()
             raise
         if self.touched:
-            commit_staged(self.touched, self.woken)
+            commit_staged(self.touched, self._woken)
             self.dirty_queues.update(dict.fromkeys(self.touched))
             self.touched.clear()
             self.last_store_ms = self._staged_ms
@@ -339,7 +344,7 @@ class Store:
         """Like `dispatch_found`, for contiguous valid records without a blank."""
         found = stage_records(data, self._found_queue, self.entry_code, self._deleted_in_walk)
         queues = self._present(found.queues)
-        commit_staged(queues, self.woken)
+        commit_staged(queues, self._woken)
         self.dirty_queues.update(dict.fromkeys(queues))
         self.last_store_ms = found.store_ms
         if self.index is not None:

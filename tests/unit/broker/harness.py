@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from tandemq.boundary import Closed, Connect, Disk, Event, Job, JobDone, LinkKind, Now, Opened, Turn
-from tandemq.broker.context import Machine
+from tandemq.broker.kernel.context import Machine
 from tandemq.broker.node import Broker
 from tandemq.codec.record.record import decode_messages
 from tandemq.codec.remoting.fastjson import dumps, loads

@@ -138,7 +138,7 @@ def test_zero_ahead_does_not_change_the_files() -> None:
     for ahead in (False, True):
         disk = SimDisk(new_disk().random)
         store = start(disk)
-        store.log.zero_ahead = ahead
+        store.log.keep_zeroed_ahead(is_wanted=ahead)
         fill(store, 100, size=100)
         store.close()
         images.append({path: disk.read(path) for path in disk.paths() if path.startswith(("commitlog", "consume"))})

@@ -22,7 +22,7 @@ from tandemq.boundary import Now, Turn
 from tandemq.broker.connections.connection import Handler, Link
 from tandemq.broker.connections.outbound import OnAnswer, Peers
 from tandemq.broker.connections.refused_peers import RefusedPeers
-from tandemq.broker.context import CurrentTurn
+from tandemq.broker.kernel.context import CurrentTurn
 from tandemq.codec import proofs
 from tandemq.codec.proofs import NONCE_BYTES, Keyring, Roles
 from tandemq.model.codes import RequestCode as Code

@@ -9,10 +9,9 @@ import logging
 
 from isal.isal_zlib import crc32
 
-from tandemq.broker.context import CurrentConfig
 from tandemq.broker.ha.lost_tail import LostTail
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.maintenance.registration import Registration
-from tandemq.broker.role import CurrentRole
 from tandemq.broker.state.generations import Generations
 from tandemq.codec.ha import TAIL_CHECK_BYTES, TAIL_PAGE_BYTES, MasterHello, SlaveHello, page_crcs
 from tandemq.errors import StoreError
@@ -33,16 +32,16 @@ class SlaveAdmission:
         generations: Generations,
         lost_tail: LostTail,
         registration: Registration,
-        role: CurrentRole,
         current: CurrentConfig,
+        turn: CurrentTurn,
     ) -> None:
         """Take the collaborators."""
         self._store = store
         self._generations = generations
         self._lost_tail = lost_tail
         self._registration = registration
-        self._role = role
         self._current = current
+        self._turn = turn
 
     def decide(self, hello: SlaveHello) -> MasterHello:
         """Return the answer to a slave's introduction; the slave is known from then on."""
@@ -52,7 +51,7 @@ class SlaveAdmission:
             log_start=store_log.start,
             log_end=store_log.written_end,
             generations=list(self._generations.pairs),
-            epoch=self._role.role.epoch,
+            epoch=self._turn.serving.epoch,
             address=self._registration.address,
         )
         mine.refused = self._refusal(hello)
@@ -110,15 +109,15 @@ class SlaveAdmission:
         return mine
 
     def _refusal(self, hello: SlaveHello) -> str | None:
-        config = self._current.config
-        if not self._role.is_master:
+        config, serving = self._current.config, self._turn.serving
+        if not serving.is_master:
             return "this broker is a slave itself"
         if (hello.cluster, hello.broker_name) != (config.cluster, config.broker_name):
             return f"it belongs to {hello.cluster}/{hello.broker_name}, not to {config.cluster}/{config.broker_name}"
         if hello.broker_id < 0 or hello.broker_id == config.broker_id:
             return f"a slave's brokerId must be another one than its master's, its is {hello.broker_id}"
-        if hello.epoch != self._role.role.epoch:
-            return f"it acts by epoch {hello.epoch} of the group, we by {self._role.role.epoch}"
+        if hello.epoch != serving.epoch:
+            return f"it acts by epoch {hello.epoch} of the group, we by {serving.epoch}"
         if hello.segment_bytes != config.segment_bytes:
             return f"its mappedFileSizeCommitLog is {hello.segment_bytes}, ours is {config.segment_bytes}"
         return None

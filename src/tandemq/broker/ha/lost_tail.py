@@ -12,8 +12,7 @@ import logging
 from collections.abc import Callable, Collection
 
 from tandemq.boundary import Disk, Now
-from tandemq.broker.context import CurrentConfig
-from tandemq.broker.pull.processor import PullPath
+from tandemq.broker.kernel.context import CurrentConfig
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.generations import Generations
 from tandemq.errors import StoreError
@@ -35,7 +34,6 @@ class LostTail:
         store: Store,
         disk: Disk,
         send: SendPath,
-        pull: PullPath,
         generations: Generations,
         correct_progress: Callable[[], None],
         end_sessions: Callable[[str], None],
@@ -49,7 +47,6 @@ class LostTail:
             store: the log.
             disk: where the known slaves are saved.
             send: refuses messages while slaves are awaited.
-            pull: answers no pulls beyond the log end while slaves are awaited.
             generations: the history of the log.
             correct_progress: sets offsets that point beyond the end of their queue to that end.
             end_sessions: ends the sessions of slaves, with a reason: they have to connect again.
@@ -59,7 +56,6 @@ class LostTail:
         self._store = store
         self._disk = disk
         self._send = send
-        self._pull = pull
         self._generations = generations
         self._correct_progress = correct_progress
         self._end_sessions = end_sessions
@@ -72,6 +68,8 @@ class LostTail:
         """Slaves that may hold what was lost here. Saved, so that a restart while they are awaited forgets none."""
         self.waits_for_absent = True
         """Whether slaves that are not connected may still come back."""
+        self.is_awaiting = False
+        """Whether slaves are awaited, so that the log may lack its end."""
         self.accept_at_ms: int | None = None
         """When the loss is accepted, monotonic ms."""
         self._accepted_because = ""
@@ -97,7 +95,7 @@ class LostTail:
         if self._may_have_lost:
             self.awaited = self.known.union(holders)
             self._save()
-        self._pull.is_tail_awaited = True
+        self.is_awaiting = True
         self._send.refuse(
             LOST_TAIL,
             f"the machine went down; waiting for slave {sorted(self.awaited)}, which may hold what was lost here",
@@ -153,7 +151,7 @@ class LostTail:
             self.awaited.clear()
             self._note_answers()
         self.accept_at_ms = None
-        self._pull.is_tail_awaited = False
+        self.is_awaiting = False
         self._send.admit(LOST_TAIL)
 
     def answered(self, broker_id: int) -> None:

@@ -7,12 +7,19 @@ import logging
 
 from tandemq.boundary import Now, Opened, Outbox, Turn
 from tandemq.broker.connections.refused_peers import RefusedPeers, host_of
-from tandemq.broker.context import CurrentConfig, CurrentTurn
 from tandemq.broker.ha.admission import SlaveAdmission
 from tandemq.broker.ha.lost_tail import LostTail
 from tandemq.broker.ha.replica_progress import SlaveOffsets
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.role import (
+    HeartbeatReceived,
+    LogEndReported,
+    MemberHeard,
+    MemberLinked,
+    Reporter,
+    TablesSaved,
+)
 from tandemq.broker.maintenance.housekeeping import Housekeeping
-from tandemq.broker.role import CurrentRole
 from tandemq.broker.state.generations import Generations
 from tandemq.codec.ha import Heartbeat
 from tandemq.errors import StoreError
@@ -38,7 +45,7 @@ class MasterSide:
         offsets: SlaveOffsets,
         refused: RefusedPeers,
         housekeeping: Housekeeping,
-        role: CurrentRole,
+        report: Reporter,
         current: CurrentConfig,
         turn: CurrentTurn,
         keyring: Keyring | None,
@@ -52,7 +59,7 @@ class MasterSide:
         self._offsets = offsets
         self.refusals = refused
         self._housekeeping = housekeeping
-        self._role = role
+        self._report = report
         self._current = current
         self._turn = turn
         self._keyring = keyring
@@ -109,19 +116,19 @@ class MasterSide:
         session.receive_data(data, now.mono_ms)
         self._housekeeping.keep_partial(link, session.unread_bytes)
         if session.hello is not None:
-            self._role.role.peer_seen(session.hello.broker_id, now)
+            self._report(MemberHeard(session.hello.broker_id), now)
         self._events(link, session, turn, now)
 
     def _linked(self, link: int, session: master.MasterSession, now: Now) -> None:
         """A slave shares our history and copies."""
         if session.hello is not None and session.state is master.MasterSessionState.TRANSFER:
             self.links[session.hello.broker_id] = link
-            self._role.role.linked(session.hello.broker_id, now, is_up=True)
+            self._report(MemberLinked(session.hello.broker_id, is_up=True), now)
 
     def _unlinked(self, link: int, session: master.MasterSession, now: Now) -> None:
         if session.hello is not None and self.links.get(session.hello.broker_id) == link:
             del self.links[session.hello.broker_id]
-            self._role.role.linked(session.hello.broker_id, now, is_up=False)
+            self._report(MemberLinked(session.hello.broker_id, is_up=False), now)
 
     def tick(self, turn: Turn, now: Now) -> None:
         """Close connections of silent slaves; accept the loss of a tail that no slave returned in time."""
@@ -146,7 +153,7 @@ class MasterSide:
             elif isinstance(event, master.SlavePromise):
                 self._reported(link, session, event.log_offset, event.number, now)
             elif isinstance(event, master.SlaveSaved):
-                self._role.role.metadata_saved(link, event.number)
+                self._report(TablesSaved(link, event.number), now)
             elif isinstance(event, master.SlaveHeartbeat):
                 self._heartbeat_received(link, session, event.heartbeat, now)
             elif isinstance(event, master.TailReceived):
@@ -180,13 +187,13 @@ class MasterSide:
         """Report a slave's log end. `number`: of the heartbeat it promises by; 0: none. Only its newest link counts."""
         hello = session.hello
         if hello is not None and self.links.get(hello.broker_id) == link:
-            self._role.role.report_received(hello.broker_id, acked, number, now)
+            self._report(LogEndReported(hello.broker_id, acked, number), now)
 
     def _heartbeat_received(self, link: int, session: master.MasterSession, heartbeat: Heartbeat, now: Now) -> None:
         """Answer the heartbeat of a slave that serves reads."""
         hello = session.hello
         if hello is not None and self.links.get(hello.broker_id) == link:
-            number = self._role.role.heartbeat_received(hello.broker_id, heartbeat, now)
+            number = self._report(HeartbeatReceived(hello.broker_id, heartbeat), now)
             if number:
                 session.send_promise(self._store.log.written_end, number, now.mono_ms)
 
@@ -220,12 +227,13 @@ class MasterSide:
         return [session.acked_offset for session in found if self._is_member(session)]
 
     def _is_member(self, session: master.MasterSession) -> bool:
-        return session.hello is None or self._role.role.is_member(session.hello.broker_id)
+        members = self._turn.serving.members
+        return session.hello is None or members is None or session.hello.broker_id in members
 
-    def replica_verdict(self) -> ResponseCode | None:
-        """Return the outcome of replicating a message stored now, by the settings; None if it has to be waited for."""
+    def replica_code(self) -> ResponseCode | None:
+        """Return the outcome of replicating a message that is stored now and waits for replicas; None: wait for it."""
         config = self._current.config
-        if not self._role.waits_for_replicas or config.in_sync_replicas <= 1:
+        if config.in_sync_replicas <= 1:
             return ResponseCode.SUCCESS
         needed, log_end = config.in_sync_replicas - 1, self._store.log.written_end
         if enough_in_reach(self.acked_offsets(), needed, log_end, config.ha_lag_bytes_max):
@@ -251,7 +259,7 @@ class MasterSide:
 
     def needed(self) -> dict[str, int]:
         """Return the log offset from which each slave still needs the log, connected or not."""
-        if not self._role.is_master:
+        if not self._turn.serving.is_master:
             return {}
         needed = self._reported_offsets()
         for who in sorted(self._expected() - needed.keys()):
@@ -266,8 +274,8 @@ class MasterSide:
 
     def _expected(self) -> set[str]:
         """Slaves that may return: the group's other members, or all known; Java ones while they are admitted."""
-        members = self._role.role.other_members()
-        ids = self._lost_tail.known if members is None else members
+        members = self._turn.serving.members
+        ids = self._lost_tail.known if members is None else members - {self._current.config.broker_id}
         classic = {_name_of(address) for address in self._current.config.ha_classic_peers}
         return {_name_of(number) for number in ids} | (self._offsets.noted() & classic)
 

@@ -1,7 +1,7 @@
 """A slave's copy of its master's metadata: topics, groups, consumer offsets, delay progress, counts of timed messages.
 
 Each table is requested by itself; one that fails does not stop the others. In groups with a registry the master
-publishes them instead (`failover.metadata_stream`).
+publishes them instead (`roles.metadata_stream`).
 
 Offsets are merged, because a consumer may have committed here while the master was down; the master gets them back
 (`offsets_ahead`). Offsets of a topic are removed
@@ -20,8 +20,8 @@ from typing import Protocol
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.outbound import Peers
-from tandemq.broker.context import CurrentTurn
 from tandemq.broker.ha.offsets_ahead import OffsetsAhead
+from tandemq.broker.kernel.context import CurrentTurn
 from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.state.consumer_offsets import SEPARATOR, ConsumerOffsets, parse_offsets_body
 from tandemq.broker.state.groups import Groups
@@ -155,10 +155,6 @@ class MetadataSync:
         log_copy = self._log_copy()
         if log_copy is not None and log_copy.is_copying:  # before, an offset may be of messages that the master lost
             self._ahead.send(master, now)
-
-    def log_truncated(self) -> None:
-        """Forget commits of messages that were truncated with the log, since the master does not have them."""
-        self._offset_table.forget_beyond(self._topic_table.end_of)
 
     def _forget_topics(self, master: str, table: dict[str, dict[int, int]]) -> None:
         """Remove offsets of topics that the master has deleted: in neither its topics nor its offsets."""

@@ -11,8 +11,8 @@ import msgspec
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Handler, Link
-from tandemq.broker.context import CurrentConfig
-from tandemq.broker.role import CurrentRole
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.serving import Serving
 from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
@@ -42,8 +42,8 @@ class MetadataTablesProcessor:
         offsets: ConsumerOffsets,
         delay: DelayedMessages,
         send: SendPath,
-        role: CurrentRole,
         current: CurrentConfig,
+        turn: CurrentTurn,
     ) -> None:
         """Take the collaborators; nothing is read yet."""
         self._store = store
@@ -52,8 +52,8 @@ class MetadataTablesProcessor:
         self._offsets = offsets
         self._delay = delay
         self._send = send
-        self._role = role
         self._current = current
+        self._turn = turn
 
     def handlers(self) -> dict[Code, Handler]:
         """Return the handlers by request code."""
@@ -90,7 +90,7 @@ class MetadataTablesProcessor:
             fields={
                 "brokerName": config.broker_name,
                 "brokerId": str(config.broker_id),
-                "role": role_name(self._role),
+                "role": role_name(self._turn.serving),
                 "logStart": str(self._store.log.start),
                 "logEnd": str(self._store.log.written_end),
                 "refusing": "" if self._send.refusal is None else self._send.refusal[1],
@@ -105,11 +105,11 @@ def _answer(command: Command, body: bytes) -> Command:
     return command.answer(ResponseCode.SUCCESS, body=body)
 
 
-def role_name(role: CurrentRole) -> str:
+def role_name(serving: Serving) -> str:
     """Return the role at this moment, in the words of the setting `brokerRole`."""
-    if not role.is_master:
+    if not serving.is_master:
         return "SLAVE"
-    return "SYNC_MASTER" if role.waits_for_replicas else "ASYNC_MASTER"
+    return "SYNC_MASTER" if serving.waits_for_replicas else "ASYNC_MASTER"
 
 
 def _plain(table: dict[str, Any], entries: str, command: Command) -> dict[str, Any]:

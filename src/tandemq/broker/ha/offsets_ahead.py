@@ -5,7 +5,7 @@
                     slave ── UPDATE_CONSUMER_OFFSET ──► Java master, queue by queue
 
 Sent after each copy of the master's table, until the master has taken them. Without a registry only: other groups hand
-offsets over with the permission to serve reads (`failover.offset_handover`).
+offsets over with the permission to serve reads (`roles.offset_handover`).
 Source: docs/internals/ha.md, "configuration"; requirement M09.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from tandemq.boundary import Now
 from tandemq.broker.connections.member_requests import MemberRequests
 from tandemq.broker.connections.outbound import Peers
-from tandemq.broker.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.state.consumer_offsets import SEPARATOR, ConsumerOffsets
 from tandemq.codec.remoting.fastjson import dumps_java
 from tandemq.model.codes import RequestCode as Code

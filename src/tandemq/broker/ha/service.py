@@ -10,7 +10,7 @@ from tandemq.boundary import Disk, HandshakeFailed, LinkKind, Now, Opened, Turn
 from tandemq.broker.ha.lost_tail import LostTail
 from tandemq.broker.ha.master import MasterSide
 from tandemq.broker.ha.slave import SlaveSide
-from tandemq.broker.role import CurrentRole
+from tandemq.broker.ha.upstream import Upstream, UpstreamBySettings, Upstreams
 from tandemq.broker.state.generations import Generations
 from tandemq.broker.state.schedule import Schedule
 from tandemq.codec.ha import Heartbeat
@@ -34,11 +34,11 @@ class Replication:
         disk: Disk,
         masters: MasterSide,
         lost_tail: LostTail,
-        make_slave: Callable[[Now], SlaveSide],
+        make_slave: Callable[[Upstream], SlaveSide],
+        upstreams: Upstreams,
         generations: Generations,
         correct_progress: Callable[[], None],
         schedule: Schedule,
-        role: CurrentRole,
         now: Now,
         *,
         accept_loss: bool,
@@ -47,6 +47,7 @@ class Replication:
 
         Args:
             make_slave: makes the slave's side when it is needed.
+            upstreams: how it finds its master.
             correct_progress: sets offsets that point beyond the end of their queue to that end.
             accept_loss: whether the operator accepts what a crash of the machine took from the log.
         """
@@ -55,30 +56,38 @@ class Replication:
         self.masters = masters
         self._lost_tail = lost_tail
         self._make_slave = make_slave
+        self._upstreams = upstreams
         self._generations = generations
         self._correct_progress = correct_progress
-        self._role = role
         self._accept_loss = accept_loss
         self.slave: SlaveSide | None = None
+        self.by_settings: UpstreamBySettings | None = None
+        """How the slave's side finds its master, without a registry."""
         if accept_loss:
             masters.give_up_absent()
         schedule.every(OFFSETS_SAVED_MS, lambda _: masters.save_offsets(), first_ms=now.mono_ms + OFFSETS_SAVED_MS)
 
-    def begin_by_settings(self, now: Now, *, is_slave: bool) -> None:
-        """Begin as the settings say.
+    def begin_by_settings(self, now: Now, *, is_slave: bool, may_give_up: bool) -> None:
+        """Begin as the settings say. `may_give_up`: see `lead`.
 
         Raises:
             StoreError: something could not be saved.
         """
         if is_slave:
-            self.slave = self._make_slave(now)
+            self.by_settings = self._upstreams.by_settings(now)
+            self.slave = self._make_slave(self.by_settings)
         else:
-            self._await_tail(now)
+            self._await_tail(now, may_give_up=may_give_up)
         clear_loss_flag(self._disk)
+
+    def master_found(self, address: str, ha_address: str, now: Now) -> None:
+        """Take the master's addresses from a name server; "" if it knows none."""
+        if self.by_settings is not None:
+            self.by_settings.found(address, ha_address, now)
 
     # In a group with a registry.
 
-    def lead(self, now: Now, *, epoch: int, is_whole: bool, holders: Collection[int]) -> None:
+    def lead(self, now: Now, *, epoch: int, is_whole: bool, holders: Collection[int], may_give_up: bool) -> None:
         """Become the master, and begin the epoch at our log's end if it is a new one.
 
         Args:
@@ -86,12 +95,13 @@ class Replication:
             epoch: of the group's record.
             is_whole: whether the log has all that the group's can have; else slaves may return what was lost here.
             holders: members in sync, which may do that.
+            may_give_up: whether the loss is accepted when no slave has answered for a time.
 
         Raises:
             StoreError: that could not be saved.
         """
         if not is_whole:
-            self._await_tail(now, holders)
+            self._await_tail(now, holders, may_give_up=may_give_up)
             clear_loss_flag(self._disk)
             return
         end = self._store.log.written_end
@@ -101,16 +111,16 @@ class Replication:
         self._lost_tail.settle()
         clear_loss_flag(self._disk)
 
-    def _await_tail(self, now: Now, holders: Collection[int] = ()) -> None:
-        may_give_up = not self._role.waits_for_replicas
+    def _await_tail(self, now: Now, holders: Collection[int] = (), *, may_give_up: bool) -> None:
         self._lost_tail.begin(now, accept_loss=self._accept_loss, may_give_up=may_give_up, holders=holders)
 
     def follow(self, master: int, epoch: int, address: str, ha_address: str, turn: Turn, now: Now) -> None:
         """Copy the log of this member as long as the epoch lasts. Addresses: "ip:port", "" while unknown."""
         self._lost_tail.suspend()
         if self.slave is None:
-            self.slave = self._make_slave(now)
-        self.slave.follow(master, epoch, address, ha_address, turn, now)
+            self.slave = self._make_slave(self._upstreams.by_record)
+        self.slave.follow(master, epoch, turn)
+        self._upstreams.by_record.found(address, ha_address, now)
 
     def keep_awaiting(self, members: Collection[int]) -> None:
         """Await the lost end of the log only from these slaves."""
@@ -121,16 +131,23 @@ class Replication:
         """Whether slaves may still return the lost end of the log."""
         return bool(self._lost_tail.awaited)
 
+    @property
+    def is_tail_awaited(self) -> bool:
+        """Whether the log may lack its end until a slave returns it."""
+        return self._lost_tail.is_awaiting
+
     def close_connections(self, turn: Turn, reason: str) -> None:
         """Close the connections of an epoch that is over."""
         self.masters.close_connections(reason)
         if self.slave is not None:
             self.slave.close_connections(turn, reason)
+            self._upstreams.by_record.forget()
 
     def copy_again(self, turn: Turn, now: Now, reason: str) -> None:
         """Connect to the master again, which then sends all metadata."""
         if self.slave is not None:
             self.slave.connect_again(turn, now, reason)
+            self._upstreams.by_record.connect_again(now)
 
     def send_heartbeat(self, heartbeat: Heartbeat, turn: Turn, now: Now) -> None:
         """Send a heartbeat on every connection, behind what is in flight there."""
@@ -199,7 +216,6 @@ class Replication:
 
     def after_commit(self, turn: Turn, now: Now) -> None:
         """Send slaves what was written; acknowledge to the master what was copied."""
-        self._role.role.before_copy(now)
         self.masters.pump(turn, now)
         if self.slave is not None:
             self.slave.report(turn, now)

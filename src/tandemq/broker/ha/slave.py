@@ -1,4 +1,7 @@
-"""The slave's side of replication: finding the master, the session to it, storing and acknowledging what it sends."""
+"""The slave's side of replication: the session to the master, storing and acknowledging what it sends.
+
+`ha.upstream` says which broker is the master.
+"""
 
 import logging
 from collections import deque
@@ -9,15 +12,21 @@ from isal.isal_zlib import crc32
 
 from tandemq.boundary import Connect, LinkKind, Now, Opened, Outbox, Turn
 from tandemq.broker.connections.member_requests import MemberRequests
-from tandemq.broker.connections.outbound import Peers
-from tandemq.broker.context import CurrentConfig, CurrentTurn
-from tandemq.broker.ha.metadata_sync import MetadataSync
+from tandemq.broker.ha.upstream import Upstream
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.role import (
+    HeartbeatReceived,
+    LogChanged,
+    LogEndReported,
+    MemberHeard,
+    MemberLinked,
+    Reporter,
+)
 from tandemq.broker.maintenance.registration import Registration
-from tandemq.broker.role import CurrentRole
-from tandemq.broker.send.processor import SendPath
+from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.generations import Generations
 from tandemq.broker.state.persistence import Saver
-from tandemq.broker.state.schedule import Schedule
+from tandemq.broker.state.topics import Topics
 from tandemq.codec.ha import TAIL_CHECK_BYTES, Heartbeat, MasterHello, SlaveHello, page_crcs
 from tandemq.errors import OffsetGone, StoreDamaged, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -31,15 +40,12 @@ from tandemq.storage.quarantine import quarantine_tail
 from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
-REQUEST_TIMEOUT_MS = 3_000
 SUSPECT_AFTER = 3
 """Times that the same record has to arrive damaged before the master's copy is suspect."""
 SUSPECT_TIMEOUT_MS = 10_000
 NEEDED_CHANGES_MAX = 1_024
 UNSAVED_BEATS_MAX = 1_024
 """Heartbeats remembered while metadata is not saved."""
-RECONNECT_MS = 200
-"""In a group with a registry, whose members connect as soon as they agree on the epoch."""
 
 
 class _UnsavedBeat(NamedTuple):
@@ -62,32 +68,31 @@ class SlaveSide:
         self,
         store: Store,
         outbox: Outbox,
-        peers: Peers,
+        upstream: Upstream,
         members: MemberRequests,
-        metadata: MetadataSync,
         generations: Generations,
         registration: Registration,
+        topics: Topics,
+        offsets: ConsumerOffsets,
         saver: Saver,
-        send: SendPath,
-        schedule: Schedule,
-        role: CurrentRole,
+        report: Reporter,
         current: CurrentConfig,
         turn: CurrentTurn,
         keyring: Keyring | None,
         next_link: Callable[[], int],
         run_id: int,
-        now: Now,
     ) -> None:
         """Take the collaborators. `run_id`: a random number of this process' life."""
-        self._store, self._topics = store, send.topics
+        self._store = store
         self._outbox = outbox
-        self._peers = peers
+        self._upstream = upstream
         self._members = members
-        self.metadata = metadata
         self._generations = generations
         self._registration = registration
+        self._topics = topics
+        self._offsets = offsets
         self._saver = saver
-        self._role = role
+        self._report = report
         self._current = current
         self._turn = turn
         self._keyring = keyring
@@ -95,13 +100,8 @@ class SlaveSide:
         self._run_id = run_id
         self.link = 0
         self.session: slave.SlaveSession | None = None
-        self.master_address = ""
-        self._told_address = ""
+        self._introduced_at = ""
         """Where the master takes requests, from its answer to our introduction."""
-        self.ha_address = current.config.ha_master_address
-        self.protocol = current.config.ha_protocol
-        self._probing = False
-        self._connect_at_ms = now.mono_ms
         self._give_up_ms = 0
         self._bad: tuple[int, int] = (-1, 0)
         """Log offset of the record that arrived damaged last, and how many times in a row."""
@@ -113,8 +113,6 @@ class SlaveSide:
         """Broker id of the master, in a group with a registry; None: there is none to copy from."""
         self.is_linked = False
         """Whether the log is that of the master as far as it goes, and more of it arrives as it grows."""
-        self._classic_at = ""
-        """The master that was logged as speaking the classic protocol: each new connection asks again."""
         self._failed = ""
         """Why the connection closed last; the same reason is not logged twice."""
         self._unsaved_beats: deque[_UnsavedBeat] = deque(maxlen=UNSAVED_BEATS_MAX)
@@ -123,32 +121,23 @@ class SlaveSide:
         """Metadata that messages need and that is not saved yet, by log offset."""
         self._dropped: set[int] = set()
         """Connections given up that are not closed yet."""
-        if role.role.uses_registry:  # metadata follows the log (`failover.metadata_stream`)
-            self.protocol, self.ha_address = "tandemq", ""
-            return
-        send.refuse("slave", "this broker is a slave: messages go to its master")
-        period_ms = current.config.metadata_sync_ms
-        schedule.every(period_ms, self.sync_metadata, first_ms=now.mono_ms + min(3_000, period_ms))
 
     # In a group with a registry.
 
-    def follow(self, master: int, epoch: int, address: str, ha_address: str, turn: Turn, now: Now) -> None:
-        """Copy from this member as long as the epoch lasts. Called again when its addresses become known."""
+    def follow(self, master: int, epoch: int, turn: Turn) -> None:
+        """Copy from this member as long as the epoch lasts."""
         if (master, epoch) != (self.master, self.epoch):
             self.close_connections(turn, f"broker {master} is the master of epoch {epoch}")
             self.master, self.epoch = master, epoch
-        self.master_address, self.ha_address = address, ha_address
-        self._connect_at_ms = now.mono_ms
 
     def connect_again(self, turn: Turn, now: Now, reason: str) -> None:
-        """Replace the connection to the master."""
+        """Close the connection to the master, to be replaced."""
         self._unlinked(now)
         self._close(turn, reason)
-        self._connect_at_ms = now.mono_ms
 
     def close_connections(self, turn: Turn, reason: str) -> None:
         """Stop copying."""
-        self.master, self.master_address, self.ha_address = None, "", ""
+        self.master = None
         self._close(turn, reason)
 
     def _close(self, turn: Turn, reason: str) -> None:
@@ -169,47 +158,27 @@ class SlaveSide:
             return
         if not self.is_linked and session.state is slave.SlaveSessionState.TRANSFER:
             self.is_linked = True
-            self._role.role.linked(self.master, now, is_up=True)
-        self._role.role.peer_seen(self.master, now)
+            self._report(MemberLinked(self.master, is_up=True), now)
+        self._report(MemberHeard(self.master), now)
 
     def _unlinked(self, now: Now) -> None:
         if self.is_linked and self.master is not None:
             self.is_linked = False
-            self._role.role.linked(self.master, now, is_up=False)
+            self._report(MemberLinked(self.master, is_up=False), now)
 
     def _heartbeat_received(self, heartbeat: Heartbeat, now: Now) -> None:
         session = self.session
         if session is not None and self.master is not None and self.is_linked:
-            number = self._role.role.heartbeat_received(self.master, heartbeat, now)
+            number = self._report(HeartbeatReceived(self.master, heartbeat), now)
             self._unsaved_beats.append(_UnsavedBeat(heartbeat.number, self._saver.asked))
             self._saved(session, now)
             self._stored(session, now)
             if number:
                 session.send_promise(number, now.mono_ms)
 
-    def sync_metadata(self, now: Now) -> None:
-        """Ask the master for its tables."""
-        if self.master_address not in ("", self._registration.address):
-            self.metadata.sync(self.master_address, now)
-
-    def master_found(self, address: str, ha_address: str, now: Now) -> None:
-        """Take the master's addresses from a name server; "" if it knows none."""
-        if self._role.role.uses_registry:
-            return
-        is_news = bool(address) and address != self.master_address
-        self.master_address = address
-        if ha_address and not self._current.config.ha_master_address:
-            if ha_address != self.ha_address:
-                self._connect_at_ms = now.mono_ms
-            self.ha_address = ha_address
-        if is_news:
-            if self.protocol != self._current.config.ha_protocol:
-                self.protocol = self._current.config.ha_protocol
-            self.sync_metadata(now)
-
     def asked_at(self) -> str:
         """Return where the master takes requests; "" while that is unknown."""
-        return self.master_address or self._told_address
+        return self._upstream.address or self._introduced_at
 
     # The connection.
 
@@ -219,13 +188,13 @@ class SlaveSide:
             return self.session.deadline_ms()
         if self.link:
             return self._give_up_ms
-        return self._connect_at_ms if self._may_connect() else None
+        return self._connect_at_ms()
 
-    def _may_connect(self) -> bool:
-        """Whether a master is known, and our log is as safe as we will report it."""
+    def _connect_at_ms(self) -> int | None:
+        """When to connect, monotonic ms; None while no master is known, or our log is less safe than we report."""
         store_log = self._store.log
         is_safe = self._current.config.flush_type != "SYNC_FLUSH" or store_log.flushed_offset >= store_log.written_end
-        return bool(self.ha_address) and not self._probing and is_safe
+        return self._upstream.connect_at_ms() if is_safe else None
 
     def tick(self, turn: Turn, now: Now) -> None:
         """Connect, send a heartbeat, or give up a connection that is not answered."""
@@ -236,50 +205,15 @@ class SlaveSide:
             if now.mono_ms >= self._give_up_ms:
                 self._give_up_ms = now.mono_ms + self._current.config.ha_housekeeping_ms
                 turn.closes.append((self.link, "the master does not answer"))
-        elif self._may_connect() and now.mono_ms >= self._connect_at_ms:
+        elif (connect_at_ms := self._connect_at_ms()) is not None and now.mono_ms >= connect_at_ms:
             self._connect(turn, now)
 
     def _connect(self, turn: Turn, now: Now) -> None:
-        if self.protocol == "auto" and self._keyring is not None:
-            # The answer to the question whether the master is Java's would not be authenticated.
-            self.protocol = "tandemq"
-        if self.protocol == "auto":
-            if self.master_address:
-                self._probing = True
-                self._peers.call(
-                    self.master_address,
-                    Command(RequestCode.TANDEM_PEER_INFO),
-                    REQUEST_TIMEOUT_MS,
-                    self._probed,
-                    turn,
-                    now,
-                )
-                return
-            log.warning(
-                "replication: the master's broker address is unknown, so it is taken for a TandemQ broker; "
-                "set haProtocol = classic if it is Java's"
-            )
-            self.protocol = "tandemq"
+        if not self._upstream.is_prepared(turn, now):
+            return
         self.link = self._next_link()
         self._give_up_ms = now.mono_ms + self._current.config.ha_housekeeping_ms
         turn.connects.append(Connect(self.link, LinkKind.HA_SLAVE, self.ha_address))
-
-    def _probed(self, answer: Command | None, now: Now) -> None:
-        self._probing = False
-        if answer is None:
-            self._connect_at_ms = now.mono_ms + self._current.config.ha_reconnect_ms
-            return
-        self.protocol = "tandemq" if answer.code == ResponseCode.SUCCESS else "classic"
-        if self.protocol == "classic" and self._classic_at != self.master_address:
-            log.warning(
-                "replication: master=%s says that it is no TandemQ broker: goes on with the classic protocol, "
-                "which proves nothing; if it is not Java's, set haProtocol = tandemq",
-                self.master_address,
-            )
-        else:
-            log.info("replication: master=%s speaks %s", self.master_address, self.protocol)
-        self._classic_at = self.master_address if self.protocol == "classic" else ""
-        self._connect_at_ms = now.mono_ms
 
     def opened(self, event: Opened, now: Now) -> None:
         """The connection to the master is open."""
@@ -288,7 +222,7 @@ class SlaveSide:
         self.is_refused = False
         self._unsaved_beats.clear()
         config, keyring = self._current.config, self._keyring
-        is_classic = self.protocol == "classic"
+        is_classic = self._upstream.is_classic
         try:
             hello = None if is_classic else self._hello()
         except StoreError as error:
@@ -307,7 +241,8 @@ class SlaveSide:
             else SlaveProver(keyring, config.cluster, config.broker_name, config.broker_id),
         )
         self.session.tls = event.tls
-        log.info("replication: connected to master=%s log_end=%d", self.ha_address, self._store.log.written_end)
+        end = self._store.log.written_end
+        log.info("replication: connected to master=%s log_end=%d", self.ha_address, end)
 
     def _hello(self) -> SlaveHello:
         config, store_log = self._current.config, self._store.log
@@ -343,12 +278,7 @@ class SlaveSide:
         self._say_closed(reason, now)
         self.link = 0
         self.session = None
-        wait = self._current.config.ha_reconnect_ms
-        if self._role.role.uses_registry:
-            wait = min(wait, RECONNECT_MS)
-        self._connect_at_ms = now.mono_ms + (min(wait, 100) if was_copying else wait)
-        if self._current.config.ha_protocol == "auto" and not self._role.role.uses_registry:
-            self.protocol = "auto"
+        self._upstream.closed(now, was_copying=was_copying)
 
     def _say_closed(self, reason: str, now: Now) -> None:
         """Log the end of a connection: a refusal, which every attempt repeats, once a minute; other reasons once."""
@@ -384,7 +314,7 @@ class SlaveSide:
                 if not self._append(event.pieces, turn):
                     return
             elif isinstance(event, slave.MasterHelloReceived):
-                if not self._welcomed(event.hello, turn):
+                if not self._welcomed(event.hello, turn, now):
                     return
                 session.proceed(event.hello, self._safe_end())
                 self._peer_seen(now)
@@ -393,7 +323,7 @@ class SlaveSide:
             elif isinstance(event, slave.MasterHeartbeat):
                 self._heartbeat_received(event.heartbeat, now)
             elif isinstance(event, slave.MetadataReceived):
-                self._metadata_received(event)
+                self._upstream.take_table(event.kind, event.payload)
             elif isinstance(event, slave.MasterPromise):
                 self._promised(event, now)
             elif isinstance(event, slave.CorruptRecordReceived):
@@ -404,9 +334,6 @@ class SlaveSide:
         out = session.data_to_send()
         if out:
             turn.send(self.link, *out)
-
-    def _metadata_received(self, event: slave.MetadataReceived) -> None:
-        self._role.role.metadata_received(event.kind, event.payload)
 
     def _forget_cut(self, to: int) -> None:
         self._needed_changes = deque(one for one in self._needed_changes if one.log_end < to)
@@ -421,7 +348,7 @@ class SlaveSide:
 
     def _promised(self, event: slave.MasterPromise, now: Now) -> None:
         if self.master is not None and self.is_linked:
-            self._role.role.report_received(self.master, event.log_end, event.number, now)
+            self._report(LogEndReported(self.master, event.log_end, event.number), now)
 
     def _append(self, pieces: list[Piece], turn: Turn) -> bool:
         store = self._store
@@ -442,7 +369,7 @@ class SlaveSide:
             self._bad = (-1, 0)
         return True
 
-    def _welcomed(self, hello: MasterHello, turn: Turn) -> bool:
+    def _welcomed(self, hello: MasterHello, turn: Turn, now: Now) -> bool:
         store_log = self._store.log
         to = hello.truncate_to
         if hello.epoch != self.epoch:
@@ -458,10 +385,10 @@ class SlaveSide:
             if to is not None:
                 quarantine_tail(self._store, to)
                 self._forget_cut(to)
-                self.metadata.log_truncated()
-                self._role.role.log_changed()
+                self._offsets.forget_beyond(self._topics.end_of)  # the master does not have those messages
+                self._report(LogChanged(), now)
             self._generations.set(hello.generations)
-            self._told_address = hello.address
+            self._introduced_at = hello.address
         except StoreError as error:
             log.error("replication: cannot do what the master asks for: %s", error)
             turn.closes.append((self.link, f"cannot do what the master asks for: {error}"))
@@ -513,7 +440,7 @@ class SlaveSide:
     def _saved(self, session: slave.SlaveSession, now: Now) -> None:
         """Report the last heartbeat before which all metadata is saved: as the next master we must not lack it."""
         beats, number = self._unsaved_beats, 0
-        if not self._role.role.has_followed:
+        if not self._upstream.has_followed:
             return
         while beats and beats[0].asked <= self._saver.saved:
             number = beats.popleft().number
@@ -521,10 +448,14 @@ class SlaveSide:
             session.send_saved(number, now.mono_ms)
 
     @property
+    def ha_address(self) -> str:
+        """Where the master takes replication connections; "" while that is unknown."""
+        return self._upstream.ha_address
+
+    @property
     def has_tables(self) -> bool:
         """Whether every table of the master was received once."""
-        role = self._role.role
-        return role.has_tables if role.uses_registry else self.metadata.is_complete()
+        return self._upstream.has_tables
 
     @property
     def is_copying(self) -> bool:

@@ -22,9 +22,9 @@ import msgspec
 
 from tandemq.boundary import Job, JobDone, Now, Turn
 from tandemq.broker.connections.member_requests import MemberRequests
-from tandemq.broker.context import CurrentConfig, CurrentTurn
 from tandemq.broker.integrity.verify_job import CONTEXT_BYTES, Context, Entries, SettleWork, Wanted, Weighed, WeighWork
-from tandemq.broker.role import CurrentRole
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.role import LogDoubted, Reporter
 from tandemq.broker.state.damage_table import Damage, Damages
 from tandemq.broker.state.generations import Generations
 from tandemq.broker.state.schedule import Schedule
@@ -91,7 +91,7 @@ class Repairs:
         changed: Callable[[], None],
         settled: Callable[[list[Entries]], None],
         schedule: Schedule,
-        role: CurrentRole,
+        report: Reporter,
         current: CurrentConfig,
         turn: CurrentTurn,
     ) -> None:
@@ -107,7 +107,7 @@ class Repairs:
             changed: called when the damage table has to be saved.
             settled: called with the queue entries of records that are good again.
             schedule: calls back at a time.
-            role: the role of the broker.
+            report: takes that the log lacks messages.
             current: the settings in force.
             turn: the output of the current turn.
         """
@@ -118,7 +118,7 @@ class Repairs:
         self._replicas = replicas
         self._disk_failed = disk_failed
         self._schedule = schedule
-        self._role = role
+        self._report = report
         self._current = current
         self._turn = turn
         self._changed = changed
@@ -213,9 +213,8 @@ class Repairs:
             self._changed()
             log.error("repair: damage in log=[%d,%d) stays: %s", damage.start, damage.end, trouble)
         if damage.is_lost and not was_lost:
-            self._role.role.doubt_log(
-                f"log=[{damage.start},{damage.end}) is damaged and cannot be repaired: {trouble}", now
-            )
+            why = f"log=[{damage.start},{damage.end}) is damaged and cannot be repaired: {trouble}"
+            self._report(LogDoubted(why), now)
         self.plan(now.mono_ms)
 
     # The response of a replica.

@@ -20,10 +20,10 @@ import msgspec
 
 from tandemq.boundary import Job, JobDone, Now, Turn
 from tandemq.broker.connections.connection import Handler, Link
-from tandemq.broker.context import CurrentConfig, CurrentTurn
 from tandemq.broker.integrity.entry_repair import EntryRepairs
 from tandemq.broker.integrity.repair import Repairs
 from tandemq.broker.integrity.verify_job import Checked, CheckWork, Entries, SyncWork
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.pull.message_reader import Mismatch
 from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.state.damage_table import Damages
@@ -128,7 +128,7 @@ class Scrubber:
         """Start of the step of a pass whose rewritten queue entries are not on the device yet."""
         self._due_ms: int | None = None
         self._load(now)
-        pull.suspects = self._suspected
+        pull.report_suspects(self._suspected)
         self._plan(now.mono_ms + min(FIRST_MS, current.config.scrub_interval_ms), now)
         for queue, queue_offset in store.suspect_entries:
             self.suspect_entry(queue, queue_offset, "recovery found it so")

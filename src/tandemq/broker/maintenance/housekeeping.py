@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from tandemq.boundary import Now, Opened, Turn
 from tandemq.broker.connections.connection import Link
-from tandemq.broker.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.send.dead_letters import DeadLetters
 from tandemq.broker.state.clients import Clients, QueueLocks
 from tandemq.broker.state.schedule import Schedule

@@ -3,8 +3,8 @@
 import logging
 
 from tandemq.boundary import Job, JobDone, Now, Turn
-from tandemq.broker.context import CurrentConfig, CurrentTurn
-from tandemq.broker.role import CurrentRole
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.role import LogDoubted, Reporter
 from tandemq.broker.send.acknowledgements import Acknowledgements
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.schedule import Schedule
@@ -23,7 +23,7 @@ class LogFlush:
         send: SendPath,
         acknowledgements: Acknowledgements,
         schedule: Schedule,
-        role: CurrentRole,
+        report: Reporter,
         current: CurrentConfig,
         turn: CurrentTurn,
         now: Now,
@@ -32,7 +32,7 @@ class LogFlush:
         self._store = store
         self._send = send
         self._acknowledgements = acknowledgements
-        self._role = role
+        self._report = report
         self._turn = turn
         self._job: Job | None = None
         self.adopt_config(current.config)
@@ -44,7 +44,8 @@ class LogFlush:
 
     def adopt_config(self, config: BrokerConfig) -> None:
         """Apply the flush type, at the start and when it changes."""
-        self.is_sync = self._store.log.zero_ahead = config.flush_type == "SYNC_FLUSH"
+        self.is_sync = config.flush_type == "SYNC_FLUSH"
+        self._store.log.keep_zeroed_ahead(is_wanted=self.is_sync)
 
     def begin(self, _now: Now) -> None:
         """Start a sync unless one is in progress."""
@@ -72,4 +73,4 @@ class LogFlush:
         self._store.flush_failed(error)
         self._send.refuse("disk failed", f"the disk failed: {error}")
         self._acknowledgements.drop(error, turn)
-        self._role.role.doubt_log(f"the disk failed: {error}", now, is_final=True)
+        self._report(LogDoubted(f"the disk failed: {error}", is_final=True), now)

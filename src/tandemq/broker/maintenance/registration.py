@@ -24,7 +24,8 @@ import msgspec
 
 from tandemq.boundary import Now, Turn
 from tandemq.broker.connections.outbound import OnAnswer, Peers
-from tandemq.broker.context import CurrentTurn
+from tandemq.broker.kernel.context import CurrentTurn
+from tandemq.broker.kernel.serving import Registered, Serving
 from tandemq.broker.state.schedule import Schedule
 from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.fastjson import dumps
@@ -99,14 +100,7 @@ class Registration:
         self._master_found = master_found
         self.address = ""
         self.ha_address = ""
-        self.broker_id: int | None = config.broker_id
-        """Broker id to register, 0 for the master; None: not registered at present."""
-        self.weight: int | None = None
-        """Weight of the broker group from the registry; None: the one of the settings."""
-        self.mode = ""
-        """Failover mode of the broker group; "": static."""
-        self.epoch = 0
-        """Of two addresses with one broker id, a name server accepts the one with the higher epoch."""
+        self._as = Registered(None)
         self.registered: set[str] = set()
         """Name servers that accepted the last registration."""
         self._is_due = False
@@ -226,7 +220,7 @@ class Registration:
             self.register(self._turn.out, now)
 
     def _fields(self, body: bytes) -> dict[str, str]:
-        return self._identity() | {
+        return self._identity(self.broker_id) | {
             "haServerAddr": self.ha_address,
             "compressed": "false",
             "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
@@ -265,20 +259,20 @@ class Registration:
         mapping = self._topics.mappings.table.get(name)
         return self._topics.table[name].bytes_in_table + (0 if mapping is None else 400 + 20 * mapping.total_queues)
 
-    def _identity(self) -> dict[str, str]:
+    def _identity(self, broker_id: int | None) -> dict[str, str]:
         return {
             "brokerName": self._config.broker_name,
             "brokerAddr": self.address,
             "clusterName": self._config.cluster,
-            "brokerId": str(self.broker_id),
+            "brokerId": str(broker_id),
         }
 
     def _selection_fields(self) -> dict[str, str]:
         """Return the fields by which producers choose broker groups; RocketMQ name servers pass on only the zone."""
-        weight = self._config.weight if self.weight is None else self.weight
+        weight = self._config.weight if self._as.weight is None else self._as.weight
         fields = {
             "brokerWeight": str(weight) if weight != WEIGHT_DEFAULT else "",
-            "failoverMode": self.mode,
+            "failoverMode": self._as.mode,
             "__ZONE_NAME": self._config.zone,
         }
         return {name: value for name, value in fields.items() if value}
@@ -364,22 +358,39 @@ class Registration:
                     self.address,
                 )
 
-    def move(
-        self, broker_id: int | None, epoch: int, turn: Turn, now: Now, *, weight: int | None = None, mode: str = ""
-    ) -> None:
-        """Take a changed role in the broker group: register again with it, or unregister if `broker_id` is None."""
-        if (broker_id, epoch, weight, mode) == (self.broker_id, self.epoch, self.weight, self.mode):
+    @property
+    def broker_id(self) -> int | None:
+        """The registered broker id, 0 for the master; None: not registered at present."""
+        return self._as.broker_id
+
+    @property
+    def epoch(self) -> int:
+        """The registered epoch."""
+        return self._as.epoch
+
+    def listening(self, address: str, ha_address: str) -> None:
+        """Record the advertised addresses, "ip:port", once the ports are bound."""
+        self.address, self.ha_address = address, ha_address
+
+    def on_serving_change(self, _before: Serving, serving: Serving, turn: Turn, now: Now) -> None:
+        """Register again after a change of the role in the broker group, or unregister."""
+        before, self._as = self._as, serving.registered
+        if before == self._as or not self.address:
             return
-        self.weight, self.mode = weight, mode
-        if broker_id != self.broker_id and self.broker_id is not None:
-            self.unregister(turn)
-        self.broker_id, self.epoch = broker_id, epoch
+        if self.broker_id != before.broker_id and before.broker_id is not None:
+            self._unregister(before.broker_id, turn)
         self.register(turn, now, is_urgent=True)
 
     def unregister(self, turn: Turn) -> None:
         """Unregister at every name server."""
+        if self.broker_id is not None:
+            self._unregister(self.broker_id, turn)
+
+    def _unregister(self, broker_id: int, turn: Turn) -> None:
         for server in sorted(self.registered):
-            self._peers.send_oneway(server, Command(RequestCode.UNREGISTER_BROKER, fields=self._identity()), turn)
+            self._peers.send_oneway(
+                server, Command(RequestCode.UNREGISTER_BROKER, fields=self._identity(broker_id)), turn
+            )
 
 
 def _failure(answer: Command | None) -> str:

@@ -19,9 +19,8 @@ from functools import partial
 from typing import NamedTuple
 
 from tandemq.boundary import Now
-from tandemq.broker.context import CurrentConfig
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.pull.processor import PullPath
-from tandemq.broker.role import CurrentRole
 from tandemq.broker.send.acknowledgements import Acknowledgements
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.schedule import Schedule
@@ -90,7 +89,7 @@ class Stats:
         pull: PullPath,
         acknowledgements: Acknowledgements,
         schedule: Schedule,
-        role: CurrentRole,
+        turn: CurrentTurn,
         current: CurrentConfig,
         replicated: Callable[[], dict[int, int]],
         utc_offset_s: int,
@@ -104,7 +103,7 @@ class Stats:
         self._send = send
         self._pull = pull
         self._acknowledgements = acknowledgements
-        self._role = role
+        self._turn = turn
         self._current = current
         self._replicated = replicated
         self._utc_offset_s = utc_offset_s
@@ -187,7 +186,7 @@ class Stats:
 
         So a new master does not count what it had copied, and one that becomes a slave does not lose what it stored.
         """
-        is_master = self._role.is_master
+        is_master = self._turn.serving.is_master
         if is_master != self._was_master:
             self._count_puts()
             self._was_master = is_master

@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from tandemq.boundary import Disk, Job, Now
-from tandemq.broker.context import CurrentConfig, CurrentTurn
-from tandemq.broker.role import CurrentRole
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.failure_log import Failures
@@ -62,7 +61,6 @@ class Upkeep:
         transactions: Transactions,
         timers: TimedMessages,
         schedule: Schedule,
-        role: CurrentRole,
         current: CurrentConfig,
         turn: CurrentTurn,
         replicas_need: Callable[[], dict[str, int]],
@@ -77,7 +75,6 @@ class Upkeep:
         self._transactions = transactions
         self._timers = timers
         self._schedule = schedule
-        self._role = role
         self._current = current
         self._turn = turn
         self._replicas_need = replicas_need
@@ -207,7 +204,7 @@ class Upkeep:
     def _needed(self) -> dict[str, int]:
         needed = self._replicas_need()
         delayed = self._delay.needed_from()
-        if delayed is not None and self._role.is_master:
+        if delayed is not None and self._turn.serving.is_master:
             needed["delayed messages"] = delayed
         half = self._transactions.needed_from()
         if half is not None:

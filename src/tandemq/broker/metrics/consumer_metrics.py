@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tandemq.boundary import Now
+from tandemq.broker.kernel.context import CurrentTurn
 from tandemq.broker.metrics.topic_metrics import is_retry_topic, is_system_topic, truth
 from tandemq.broker.pull.counters import PullCounters
-from tandemq.broker.role import CurrentRole
 from tandemq.broker.state.clients import Clients, Member
 from tandemq.broker.state.consumer_offsets import SEPARATOR, ConsumerOffsets
 from tandemq.errors import StoreError
@@ -105,10 +105,10 @@ class ConsumerMetrics:
     """The source of the families above."""
 
     def __init__(
-        self, store: Store, offsets: ConsumerOffsets, counters: PullCounters, clients: Clients, role: CurrentRole
+        self, store: Store, offsets: ConsumerOffsets, counters: PullCounters, clients: Clients, turn: CurrentTurn
     ) -> None:
         """Take the collaborators."""
-        self._role = role
+        self._turn = turn
         self._store = store
         self._offsets = offsets
         self._counters = counters
@@ -119,7 +119,7 @@ class ConsumerMetrics:
 
     def collect(self, now: Now) -> Iterator[Batch | None]:
         """Yield the batches."""
-        if self._role.role.keeps_offsets(now):
+        if self._turn.serving.keeps_offsets:
             yield from self._collect_lags(now)
         yield from self._collect_clients()
 

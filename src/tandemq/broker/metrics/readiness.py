@@ -7,10 +7,9 @@ Source: docs/guides/monitoring.md.
 from collections.abc import Iterator
 
 from tandemq.boundary import Now
-from tandemq.broker.context import CurrentConfig
-from tandemq.broker.failover.registry_role import RegistryRole
 from tandemq.broker.ha.service import Replication
-from tandemq.broker.role import CurrentRole
+from tandemq.broker.kernel.context import CurrentTurn
+from tandemq.broker.roles.registry_role import RegistryRole, RegistryRoleOf
 from tandemq.broker.send.processor import SendPath
 from tandemq.coordination.member.orders import MemberStage
 from tandemq.replication.slave import SlaveSessionState
@@ -21,21 +20,26 @@ class Readiness:
     """Answers whether a broker can serve clients."""
 
     def __init__(
-        self, store: Store, send: SendPath, replication: Replication, role: CurrentRole, current: CurrentConfig
+        self,
+        store: Store,
+        send: SendPath,
+        replication: Replication,
+        role: RegistryRoleOf,
+        turn: CurrentTurn,
     ) -> None:
         """Take the collaborators."""
         self._store = store
         self._send = send
         self._replication = replication
         self._role = role
-        self._current = current
+        self._turn = turn
 
     def reasons(self, now: Now) -> list[str]:
         """Return why the broker cannot serve; empty if it can."""
-        role = self._role.role
-        if isinstance(role, RegistryRole):
+        role = self._role()
+        if role is not None:
             return list(self._of_member(role, now))
-        if not self._role.is_master:
+        if not self._turn.serving.is_master:
             return list(self._of_slave())
         return [] if self._send.refusal is None else [self._send.refusal[1]]
 

@@ -8,10 +8,9 @@ Source: docs/guides/monitoring.md; docs/internals/failover.md.
 from collections.abc import Iterator
 
 from tandemq.boundary import Now
-from tandemq.broker.context import CurrentConfig
-from tandemq.broker.failover.registry_role import RegistryRole
 from tandemq.broker.ha.service import Replication
-from tandemq.broker.role import CurrentRole
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.roles.registry_role import RegistryRole, RegistryRoleOf
 from tandemq.replication.master import MasterSessionState
 from tandemq.replication.slave import SlaveSessionState
 from tandemq.storage.store import Store
@@ -50,17 +49,20 @@ REFUSED = counter("tandemq_replication_refused_total", "Replication connections 
 class ReplicationMetrics:
     """The source of the families above."""
 
-    def __init__(self, store: Store, replication: Replication, role: CurrentRole, current: CurrentConfig) -> None:
+    def __init__(
+        self, store: Store, replication: Replication, role: RegistryRoleOf, current: CurrentConfig, turn: CurrentTurn
+    ) -> None:
         """Take the collaborators."""
         self._store = store
         self._replication = replication
         self._role = role
+        self._turn = turn
         self._current = current
 
     def collect(self, now: Now) -> Iterator[Batch | None]:
         """Yield the batches."""
-        role = self._role.role
-        if isinstance(role, RegistryRole):
+        role = self._role()
+        if role is not None:
             yield from self._collect_registry(role, now)
         else:
             yield from self._collect_static()
@@ -69,7 +71,7 @@ class ReplicationMetrics:
         yield from self._collect_own(now)
 
     def _collect_static(self) -> Iterator[Batch]:
-        is_master = self._role.is_master
+        is_master = self._turn.serving.is_master
         yield single(MASTER, is_master)
         yield Batch(ROLE, {("master" if is_master else "slave",): 1})
         yield single(EPOCH, self._replication.log_epoch)
@@ -77,7 +79,7 @@ class ReplicationMetrics:
             config, masters = self._current.config, self._replication.masters
             nearest = self._store.log.written_end - config.ha_lag_bytes_max
             yield single(IN_SYNC, 1 + sum(acked > nearest for acked in masters.acked_offsets()))
-            yield single(IN_SYNC_MIN, config.in_sync_replicas if self._role.waits_for_replicas else 1)
+            yield single(IN_SYNC_MIN, config.in_sync_replicas if self._turn.serving.waits_for_replicas else 1)
 
     def _collect_registry(self, role: RegistryRole, now: Now) -> Iterator[Batch]:
         member = role.member
@@ -128,7 +130,7 @@ class ReplicationMetrics:
             read[peer,] = (now.mono_ms - session.last_read_ms) / 1000
             sent[peer,] = session.transferred_bytes
         slave = self._replication.slave
-        if slave is not None and not self._role.is_master:
+        if slave is not None and not self._turn.serving.is_master:
             session_to_master = slave.session
             copies = session_to_master is not None and session_to_master.state is SlaveSessionState.TRANSFER
             connected["master",] = int(copies)

@@ -6,8 +6,8 @@ Source: docs/guides/monitoring.md; RocketMQ DefaultStoreMetricsManager.
 from collections.abc import Iterator
 
 from tandemq.boundary import Disk, Now
-from tandemq.broker.context import CurrentConfig
 from tandemq.broker.integrity.scrubber import Scrubber
+from tandemq.broker.kernel.context import CurrentConfig
 from tandemq.broker.maintenance.upkeep import Upkeep
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.damage_table import Damages

@@ -16,11 +16,10 @@ import msgspec
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Handler, Link
-from tandemq.broker.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.maintenance.stats import Stats
 from tandemq.broker.maintenance.upkeep import DISK_FULL, Upkeep
 from tandemq.broker.pull.processor import PullPath
-from tandemq.broker.role import CurrentRole
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.groups import Groups
@@ -79,7 +78,6 @@ class AdminProcessor:
         stats: Stats,
         counts: Sequence[TopicCounts],
         upkeep: Upkeep,
-        role: CurrentRole,
         current: CurrentConfig,
         turn: CurrentTurn,
     ) -> None:
@@ -93,7 +91,6 @@ class AdminProcessor:
         self._stats = stats
         self._counts = counts
         self._upkeep = upkeep
-        self._role = role
         self._current = current
         self._turn = turn
 
@@ -116,7 +113,7 @@ class AdminProcessor:
         }
 
     def _slave_refusal(self, command: Command) -> Command | None:
-        if self._role.is_master:
+        if self._turn.serving.is_master:
             return None
         return command.answer(ResponseCode.SYSTEM_ERROR, remark=SLAVE_REMARK)
 
@@ -319,7 +316,7 @@ class AdminProcessor:
 
     def _on_clean_topics(self, link: Link, command: Command, now: Now) -> Command | None:
         """Delete the queues of topics that no longer exist."""
-        if not self._role.is_master:
+        if not self._turn.serving.is_master:
             # A slave's log may contain topics that are not in its table yet, which is copied less often.
             return command.answer(
                 ResponseCode.SYSTEM_ERROR, remark="a slave's queues follow its log; send this to its master"

@@ -11,7 +11,7 @@ from typing import Any
 from tandemq.boundary import Now
 from tandemq.broker.connections.client_requests import ClientCalls, Missing
 from tandemq.broker.connections.connection import Handler, Link
-from tandemq.broker.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.state.clients import Clients
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.topics import Topics

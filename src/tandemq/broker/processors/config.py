@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Handler, Link
-from tandemq.broker.context import CurrentConfig
+from tandemq.broker.kernel.context import CurrentConfig
 from tandemq.broker.state.config_overrides import ChangedSettings
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.config.files import as_properties, as_texts, changed

@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
-from tandemq.boundary import Now
+from tandemq.boundary import Now, Turn
 from tandemq.broker.connections.client_requests import MembershipNotifier
 from tandemq.broker.connections.connection import Handler, Link
-from tandemq.broker.context import CurrentConfig, CurrentTurn
 from tandemq.broker.filter.consumer_filters import ConsumerFilters
 from tandemq.broker.filter.tokens import FilterInvalid
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.serving import Serving
 from tandemq.broker.pull.checks import unsupported_kind
 from tandemq.broker.pull.processor import PullPath
-from tandemq.broker.role import CurrentRole
 from tandemq.broker.state.clients import CLIENT_ID_CHARACTERS_MAX, Clients, Member, QueueLocks
 from tandemq.broker.state.consumer_offsets import OFFSET_BYTES_MAX, ConsumerOffsets
 from tandemq.broker.state.groups import Groups
@@ -43,6 +43,9 @@ from tandemq.model.topic import group_name_error, retry_topic
 from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.store import Store
 
+OWN_LANGUAGE = "PYTHON"
+"""Language in the heartbeats of TandemQ's client."""
+
 
 class ConsumerManageProcessor:
     """Handle the requests of consumers other than pulls."""
@@ -59,7 +62,6 @@ class ConsumerManageProcessor:
         pull: PullPath,
         membership: MembershipNotifier,
         memory_bytes: int,
-        role: CurrentRole,
         current: CurrentConfig,
         turn: CurrentTurn,
     ) -> None:
@@ -74,9 +76,24 @@ class ConsumerManageProcessor:
         self._pull = pull
         self._membership = membership
         self._memory_bytes = memory_bytes
-        self._role = role
         self._current = current
         self._turn = turn
+
+    def on_serving_change(self, before: Serving, serving: Serving, turn: Turn, _now: Now) -> None:
+        """Close the connections of consumers, after their answers, when this slave stops to serve reads.
+
+        TandemQ's client changes the broker by itself.
+        """
+        if before.commit is not None or serving.commit is None or serving.is_master or serving.consumers is None:
+            return
+        links = {
+            member.link
+            for group in self._clients.consumers.values()
+            for member in group.members.values()
+            if member.language != OWN_LANGUAGE
+        }
+        reason = serving.commit
+        turn.closes += [(link, reason) for link in sorted(links)]
 
     def handlers(self) -> dict[Code, Handler]:
         """Return the handlers by request code."""
@@ -107,13 +124,13 @@ class ConsumerManageProcessor:
             subscriptions = self._clients.consumers[consumer.group_name].subscriptions
             self._filters.follow(consumer.group_name, subscriptions, now.wall_ms)
             group = self._groups.find(consumer.group_name, now.wall_ms)
-            if group is not None and self._role.is_master:
+            if group is not None and self._turn.serving.is_master:
                 self._topics.create_internal(
                     retry_topic(consumer.group_name), max(1, group.retry_queue_nums), now.wall_ms
                 )
         self._membership.notify(changed, self._turn.out, now)
         # The consumer stays registered: it may be served here after a takeover, before its next heartbeat.
-        refusal = self._role.role.consumer_refusal() if beat.consumers else None
+        refusal = self._turn.serving.consumers if beat.consumers else None
         if refusal is not None:
             return command.answer(ResponseCode.NO_PERMISSION, remark=refusal)
         return command.answer(ResponseCode.SUCCESS)

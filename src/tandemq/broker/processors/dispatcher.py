@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from tandemq.boundary import LinkKind, Now, Turn
 from tandemq.broker.connections.client_requests import ClientCalls
 from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.kernel.context import CurrentTurn
+from tandemq.broker.kernel.role import Holder
 from tandemq.broker.maintenance.housekeeping import Housekeeping
 from tandemq.broker.pull.processor import PULLS, PullPath
-from tandemq.broker.role import CurrentRole
 from tandemq.broker.send.acknowledgements import RECORDED, Acknowledgements
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.persistence import SAVED_FIRST, Saver
@@ -39,10 +40,11 @@ class Dispatcher:
         client_calls: ClientCalls,
         acknowledgements: Acknowledgements,
         saver: Saver,
-        role: CurrentRole,
+        holds: Holder,
+        current_turn: CurrentTurn,
         times: TurnTimes,
     ) -> None:
-        """Take the collaborators. `handlers`: by request code, for all but sends and pulls."""
+        """Begin. `handlers`: by request code, for all but sends and pulls. `holds`: see `BrokerRole`."""
         self._send = send
         self._pull = pull
         self._static_topics = static_topics
@@ -51,7 +53,8 @@ class Dispatcher:
         self._client_calls = client_calls
         self._acknowledgements = acknowledgements
         self._saver = saver
-        self._role = role
+        self._holds = holds
+        self._turn = current_turn
         self._times = times
 
     def receive(self, link: Link, data: bytes, turn: Turn, now: Now, is_over: Callable[[], bool]) -> bytes:
@@ -102,12 +105,12 @@ class Dispatcher:
             is_saved_first = self._saver.asked > asked or (self._saver.is_behind and command.code in SAVED_FIRST)
             if is_saved_first or (command.code in RECORDED and answer.code == ResponseCode.SUCCESS):
                 self._acknowledgements.hold_until_saved(link.number, command, answer, now)
-            elif not self._role.role.holds(link.number, command, answer):
+            elif not self._holds(link.number, command, answer):
                 turn.send(link.number, data)
         return True
 
     def _answer(self, link: Link, command: Command, turn: Turn, now: Now) -> Command | None:
-        refusal = self._role.role.refusal(command.code)
+        refusal = self._turn.serving.refusal(command.code)
         if refusal is not None:
             return command.answer(ResponseCode.NO_PERMISSION, remark=refusal)
         is_send = command.code in SENDS

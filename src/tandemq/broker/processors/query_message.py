@@ -5,7 +5,7 @@ Source: docs/reference/requests.md, "all codes"; RocketMQ QueryMessageProcessor.
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Handler, Link
-from tandemq.broker.context import CurrentConfig
+from tandemq.broker.kernel.context import CurrentConfig
 from tandemq.codec.remoting.requests import QueryMessageFields, ViewMessageFields, read_fields
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode

@@ -7,7 +7,7 @@ import msgspec
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Handler, Link
-from tandemq.broker.context import CurrentConfig
+from tandemq.broker.kernel.context import CurrentConfig
 from tandemq.broker.maintenance.registration import Registration
 from tandemq.broker.maintenance.stats import Stats
 from tandemq.broker.processors.sliced_responses import SlicedResponses, Slices

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from tandemq.boundary import Now, Outbox
 from tandemq.broker.connections.client_requests import WAITING_MAX, ClientCalls, Missing
 from tandemq.broker.connections.connection import Handler, Link
-from tandemq.broker.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.send.decoded_path import SendPlace, read_send_fields
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.send.refused import SendRefused
@@ -247,8 +247,7 @@ class ReplyMessageProcessor:
             store_host=send.store_host,
             reconsume_times=fields.reconsume_times,
         )
-        send.count += 1
-        send.bytes += len(reply.command.body)
+        send.count_message(len(reply.command.body))
         ids["msgId"] = message_id(send.store_host, log_offset)
         shown = queue_offset if segment is None else segment.logical(queue_offset)
         ids["queueId"], ids["queueOffset"] = str(reply.queue_id), str(shown)

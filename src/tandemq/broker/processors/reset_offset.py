@@ -14,10 +14,9 @@ import logging
 from tandemq.boundary import Now
 from tandemq.broker.connections.client_requests import notify
 from tandemq.broker.connections.connection import Handler, Link
-from tandemq.broker.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.processors.queue_info import queue_key
 from tandemq.broker.pull.processor import PullPath
-from tandemq.broker.role import CurrentRole
 from tandemq.broker.state.clients import Clients, ConsumerGroup
 from tandemq.broker.state.consumer_offsets import OFFSET_BYTES_MAX, ConsumerOffsets
 from tandemq.broker.state.groups import Groups
@@ -49,7 +48,6 @@ class ResetOffsetProcessor:
         offsets: ConsumerOffsets,
         clients: Clients,
         pull: PullPath,
-        role: CurrentRole,
         current: CurrentConfig,
         turn: CurrentTurn,
     ) -> None:
@@ -60,7 +58,6 @@ class ResetOffsetProcessor:
         self._offsets = offsets
         self._clients = clients
         self._pull = pull
-        self._role = role
         self._current = current
         self._turn = turn
         self._noticed: dict[tuple[int, str], int] = {}
@@ -76,7 +73,7 @@ class ResetOffsetProcessor:
 
     def _on_reset(self, link: Link, command: Command, now: Now) -> Command | None:
         fields = read_fields(ResetOffsetFields, command.fields)
-        if not self._role.is_master:
+        if not self._turn.serving.is_master:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark="Can not reset offset in slave broker")
         topic = self._topics.get(fields.topic)
         if topic is None:
@@ -217,7 +214,7 @@ class ResetOffsetProcessor:
         """Copy the offsets of one group to another."""
         fields = read_fields(CloneOffsetFields, command.fields)
         problem = group_name_error(fields.dest_group)
-        if problem is None and not self._role.is_master:
+        if problem is None and not self._turn.serving.is_master:
             problem = "Can not clone offsets in slave broker"
         if problem is None and not self._groups.may_be(fields.dest_group):
             problem = f"subscription group not exist, {fields.dest_group[:64]}"

@@ -8,11 +8,10 @@ from operator import add
 
 from tandemq.boundary import Disk, DiskUsage, Now
 from tandemq.broker.connections.connection import Handler, Link
-from tandemq.broker.context import CurrentConfig
 from tandemq.broker.ha.service import Replication
 from tandemq.broker.integrity.scrubber import Scrubber
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.maintenance.stats import Rates, Stats
-from tandemq.broker.role import CurrentRole
 from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.send.delay_progress import NOTHING
 from tandemq.broker.send.processor import SendPath
@@ -66,7 +65,7 @@ class RuntimeInfoProcessor:
         scrubber: Scrubber,
         damages: Damages,
         replication: Replication,
-        role: CurrentRole,
+        turn: CurrentTurn,
         current: CurrentConfig,
         started_ms: int,
     ) -> None:
@@ -81,7 +80,7 @@ class RuntimeInfoProcessor:
         self._scrubber = scrubber
         self._damages = damages
         self._replication = replication
-        self._role = role
+        self._turn = turn
         self._current = current
         self._started_ms = started_ms
 
@@ -131,7 +130,7 @@ class RuntimeInfoProcessor:
         return {
             "bootTimestamp": str(self._started_ms),
             "runtime": runtime_text(now.wall_ms - self._started_ms),
-            "brokerActive": str(self._role.is_master).lower(),
+            "brokerActive": str(self._turn.serving.is_master).lower(),
             "brokerVersion": str(VERSION_SPOKEN),
             "brokerVersionDesc": VERSION_NAME,
             "startAcceptSendRequestTimeStamp": "0",
@@ -238,7 +237,7 @@ class RuntimeInfoProcessor:
     # Replication.
 
     def _on_replication(self, _link: Link, command: Command, now: Now) -> Command | None:
-        is_master = self._role.is_master
+        is_master = self._turn.serving.is_master
         slaves = self._slaves(now) if is_master else []
         body = {
             "master": is_master,

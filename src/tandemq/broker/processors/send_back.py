@@ -10,10 +10,9 @@ from random import Random
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Handler, Link, pack_host
-from tandemq.broker.context import CurrentConfig
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.maintenance.registration import Registration
 from tandemq.broker.maintenance.stats import Stats
-from tandemq.broker.role import CurrentRole
 from tandemq.broker.send.decoded_path import VERSION_3_4_9
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.groups import Groups
@@ -44,7 +43,7 @@ class SendBackProcessor:
         stats: Stats,
         registration: Registration,
         random: Random,
-        role: CurrentRole,
+        turn: CurrentTurn,
         current: CurrentConfig,
     ) -> None:
         """Take the collaborators; nothing is read yet."""
@@ -55,7 +54,7 @@ class SendBackProcessor:
         self._stats = stats
         self._registration = registration
         self._random = random
-        self._role = role
+        self._turn = turn
         self._current = current
 
     def handlers(self) -> dict[Code, Handler]:
@@ -146,5 +145,5 @@ class SendBackProcessor:
             reconsume_times=min(message.reconsume_times + 1, INT32_MAX),  # a producer may have set any
         )
         answer = None if command.is_oneway else encode_command(command.answer(ResponseCode.SUCCESS))
-        self._send.acks.append((link.number, answer, offset + size, self._role.is_elect, 1))
+        self._send.acks.append((link.number, answer, offset + size, self._turn.serving.is_elect, 1))
         return offset

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Link
-from tandemq.broker.context import CurrentTurn
+from tandemq.broker.kernel.context import CurrentTurn
 from tandemq.broker.state.schedule import Schedule
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.errors import StoreError

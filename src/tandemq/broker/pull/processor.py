@@ -17,6 +17,8 @@ import msgspec
 from tandemq.boundary import Buffer, Now, Outbox, Turn
 from tandemq.broker.filter.consumer_filters import ConsumerFilters
 from tandemq.broker.filter.selector import MessageSelector
+from tandemq.broker.kernel.context import CurrentTurn
+from tandemq.broker.kernel.serving import Serving
 from tandemq.broker.pull.answer_view import AnswerView, PullAnswer
 from tandemq.broker.pull.checks import SUBSCRIPTION, PullChecks, PullRefused
 from tandemq.broker.pull.counters import PullCounters
@@ -62,8 +64,6 @@ RELEASED_PER_TURN_MAX = 64
 """Maximum number of held pulls answered within one turn, so that a queue with many of them delays nothing else."""
 KEPT_MEMORY_PART = 64
 """Blocks of the log that are cached while many consumers catch up take one part in this many of the memory."""
-NO_LIMIT = 1 << 62
-"""A log offset behind every message."""
 _NO_GROUP = SubscriptionGroupConfig("")
 _HEADER = (
     b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"}'
@@ -93,6 +93,7 @@ class PullPath:
     def __init__(
         self, config: BrokerConfig, store: Store, topics: Topics, groups: Groups, clients: Clients,
         filters: ConsumerFilters, offsets: ConsumerOffsets, memory_bytes: int, outbox: Outbox, damages: Damages,
+        current_turn: CurrentTurn,
     ) -> None:  # fmt: skip
         """Take the collaborators.
 
@@ -107,17 +108,19 @@ class PullPath:
             memory_bytes: memory of the machine; a consumer further behind than a part of it is sent to a slave.
             outbox: bytes not yet sent, by connection.
             damages: damaged ranges of the log, whose messages are not sent.
+            current_turn: what this broker may do.
         """
+        self._turn = current_turn
         self._store = store
         self.checks = PullChecks(config, store, topics, groups, clients, filters)
         self._static: Container[str] = topics.mappings.table
         """Static topics, whose pulls are taken by `static_topics`."""
         self._offsets = offsets
-        self.slave_reads = SlaveReads(config, store, memory_bytes)
+        self._slave_reads = SlaveReads(config, store, memory_bytes, current_turn)
         self._outbox = outbox
         self._reader = MessageReader(store.log, damages)
         store.log.reader.limit_memory(memory_bytes // KEPT_MEMORY_PART)
-        self.suspects: Callable[[ConsumeQueue, Mismatch], bool] | None = None
+        self._suspected: Callable[[ConsumeQueue, Mismatch], bool] | None = None
         """Report a queue entry without its record; returns whether the message may still be found."""
         self._spent = 0
         """Bytes of answers built in this turn."""
@@ -132,26 +135,20 @@ class PullPath:
         self._shared: dict[_Range, Messages] | None = None
         """What was read for woken pulls of one queue, for others at the same offset; None while none are answered."""
         self.adopt_config(config)
-        self.refusal: str | None = None
-        """Why consumers may read nothing here at present."""
-        self.takes_commits = config.broker_id == 0
-        """Whether offsets that come with pulls are committed."""
-        self.log_limit = NO_LIMIT
-        """Log offset up to which messages are shown; what follows may still be truncated."""
-        self.replica_limit: Callable[[], int] = lambda: NO_LIMIT
-        """The same for reads from members that do not serve consumers: replica reads, and pulls of old messages."""
-        self.is_tail_awaited = False
-        """Whether the log may lack its end until a slave returns it; an offset behind the end may then be valid."""
         self.held = HeldPulls()
-        self.unseen: dict[ConsumeQueue, None] = {}
+        self._unseen: dict[ConsumeQueue, None] = {}
         """Queues with held pulls and with messages that may not be shown yet."""
         self.counters = PullCounters()
 
     def adopt_config(self, config: BrokerConfig) -> None:
         """Take the settings, at the start and when they change."""
         self._config = config
-        self.slave_reads.adopt_config(config)
+        self._slave_reads.adopt_config(config)
         self.checks.adopt_config(config)
+
+    def report_suspects(self, to: Callable[[ConsumeQueue, Mismatch], bool]) -> None:
+        """Report queue entries without their records; `to` returns whether the message may still be found."""
+        self._suspected = to
 
     # Room.
 
@@ -161,7 +158,7 @@ class PullPath:
         self._releases_left = RELEASED_PER_TURN_MAX
         self._sent.clear()
         self.held.begin_turn()
-        if self.refusal is not None:
+        if self._turn.serving.read is not None:
             self._refuse_held(turn)
         for link in list(self._waiting):
             if self._spent >= TURN_BYTES_MAX:
@@ -191,9 +188,10 @@ class PullPath:
 
     def waiting_ms(self) -> int | None:
         """Return 0 if waiting pulls can be answered now; None if a turn is not needed before some connection drains."""
-        if self.refusal is not None and self.held.size:
+        is_refused = self._turn.serving.read is not None
+        if is_refused and self.held.size:
             return 0
-        if (self._woken and self.refusal is None) or not self.held.is_tidy:
+        if (self._woken and not is_refused) or not self.held.is_tidy:
             return 0
         waiting = self._waiting
         return 0 if waiting and any(self._outbox.backlog(link) < LINK_BYTES_MAX for link in waiting) else None
@@ -241,10 +239,11 @@ class PullPath:
         self, link: int, opaque: int, fields: PullFields, turn: Turn, now: Now, *, binary: bool,
         view: AnswerView | None = None,
     ) -> None:  # fmt: skip
-        if self.refusal is not None and view is not None:
-            raise PullRefused(ResponseCode.NO_PERMISSION, self.refusal)
-        if self.refusal is not None:
-            self._take_old(link, opaque, fields, turn, now, self.refusal, binary=binary)
+        serving = self._turn.serving
+        if serving.read is not None and view is not None:
+            raise PullRefused(ResponseCode.NO_PERMISSION, serving.read)
+        if serving.read is not None:
+            self._take_old(link, opaque, fields, turn, now, serving.read, binary=binary)
             return
         pull = self._checked(link, opaque, fields, now, binary=binary)
         pull.view = view
@@ -253,7 +252,7 @@ class PullPath:
         if moved is not None:
             self.move(pull, moved, turn)
             return
-        if fields.sys_flag & COMMIT_OFFSET and self.takes_commits and self._takes_commit(fields):
+        if fields.sys_flag & COMMIT_OFFSET and serving.takes_pulled_commits and self._takes_commit(fields):
             self._offsets.commit_of_member(*place, fields.commit_offset, now.mono_ms)
         if not self.answer(pull, turn, is_last=not fields.sys_flag & SUSPEND):
             self._hold(pull, now)
@@ -271,17 +270,17 @@ class PullPath:
         self, link: int, opaque: int, fields: PullFields, turn: Turn, now: Now, refusal: str, *, binary: bool
     ) -> None:
         """Answer a pull of old messages on a slave that does not serve reads; send others back, or refuse them."""
-        if self.slave_reads.helps:
+        if self._slave_reads.helps:
             pull = self._checked(link, opaque, fields, now, binary=binary)
             pull.is_replica = pull.is_helped = True
             try:
                 end = self.visible_end(pull.queue, self._limit(pull))
-                if fields.queue_offset < end and self.slave_reads.may_answer(pull):
+                if fields.queue_offset < end and self._slave_reads.may_answer(pull):
                     self._answer_found(pull, turn, end, is_last=True)
                     return
             except StoreError as error:
                 log.error("pull: topic=%s queue=%d cannot be read: %s", fields.topic, fields.queue_id, error)
-        if self.slave_reads.sends_back(link, fields.consumer_group, fields.topic, fields.queue_id, now):
+        if self._slave_reads.sends_back(link, fields.consumer_group, fields.topic, fields.queue_id, now):
             raise PullRefused(ResponseCode.PULL_RETRY_IMMEDIATELY, refusal, fields=self._sent_back(fields))
         raise PullRefused(ResponseCode.NO_PERMISSION, refusal)
 
@@ -301,8 +300,8 @@ class PullPath:
             raise PullRefused(
                 ResponseCode.SYSTEM_BUSY, "too many pulls are held on this connection, or in all; pull again later"
             )
-        if fields.queue_offset < queue.max_offset and self.log_limit < self._store.log.written_end:
-            self.unseen[queue] = None
+        if fields.queue_offset < queue.max_offset and self._turn.serving.visible_end < self._store.log.written_end:
+            self._unseen[queue] = None
 
     def _takes_commit(self, fields: PullFields) -> bool:
         return fields.commit_offset >= 0 and self._offsets.has_room(
@@ -351,7 +350,7 @@ class PullPath:
             status, code, next_offset = "OFFSET_TOO_SMALL", _MOVED, start
         else:
             status, code, next_offset = "OFFSET_OVERFLOW_BADLY", _MOVED, end
-        is_end_final = self._config.broker_id == 0 and not self.is_tail_awaited
+        is_end_final = self._config.broker_id == 0 and not self._turn.serving.awaits_tail
         if code == _MOVED and offset > end and (not is_end_final or offset <= queue.max_offset):
             if not is_last:
                 return False
@@ -375,7 +374,7 @@ class PullPath:
             self._cannot_read(pull, turn, error)
             return True
         self._spent += cost * EVALUATION_BYTES
-        is_lost = mismatch is not None and self.suspects is not None and not self.suspects(pull.queue, mismatch)
+        is_lost = mismatch is not None and self._suspected is not None and not self._suspected(pull.queue, mismatch)
         next_offset += is_lost
         if not count and (mismatch is not None or waits_at is not None):
             why = mismatch.reason if mismatch is not None else f"the message at {waits_at} waits for its repair"
@@ -428,7 +427,7 @@ class PullPath:
         """Send an answer. `end`: queue offset behind the last message that may be shown."""
         pull.is_answered = True
         queue = pull.queue
-        suggested = self.slave_reads.suggested_id(pull, next_offset)
+        suggested = self._slave_reads.suggested_id(pull, next_offset)
         if code == _FAILED and pull.is_helped:
             code, suggested = _AGAIN, MASTER_ID  # which may be able to read it
         if pull.view is not None:
@@ -449,7 +448,8 @@ class PullPath:
         turn.send(pull.link, prefix + header, *buffers)
 
     def _limit(self, pull: PullRequest) -> int:
-        return min(self.log_limit, self.replica_limit()) if pull.is_replica else self.log_limit
+        serving = self._turn.serving
+        return min(serving.visible_end, serving.replica_end) if pull.is_replica else serving.visible_end
 
     def visible_end(self, queue: ConsumeQueue, log_limit: int | None = None) -> int:
         """Return the queue offset behind the last message that may be shown; `log_limit`: None for that of consumers.
@@ -457,7 +457,7 @@ class PullPath:
         Raises:
             StoreError: the entries of the queue cannot be read.
         """
-        limit = self.log_limit if log_limit is None else log_limit
+        limit = self._turn.serving.visible_end if log_limit is None else log_limit
         start, end = queue.min_offset, queue.max_offset
         if limit >= self._store.log.written_end or start >= end:
             return end
@@ -465,7 +465,7 @@ class PullPath:
             return end
         return bisect_left(range(end), limit, start, end, key=lambda at: queue.entry(at).log_offset)
 
-    def shows_all(self, queue: ConsumeQueue) -> bool:
+    def _shows_all(self, queue: ConsumeQueue) -> bool:
         """Return whether all messages of a queue may be shown; False also while its entries cannot be read.
 
         The error is logged, and sent to the consumer, by the next pull of the queue.
@@ -477,9 +477,14 @@ class PullPath:
 
     # Waking.
 
-    def refuse(self, why: str, turn: Turn) -> None:
-        """Refuse consumers from now on, and answer their waiting and held pulls with the reason."""
-        self.refusal = why
+    def on_serving_change(self, before: Serving, serving: Serving, turn: Turn, _now: Now) -> None:
+        """Refuse waiting and held pulls once this broker may not be read any more."""
+        if before.read is None and serving.read is not None:
+            self._refuse(serving.read, turn)
+        if not serving.is_master and (before.is_master or before.epoch != serving.epoch):
+            self._unseen.clear()
+
+    def _refuse(self, why: str, turn: Turn) -> None:
         for link, pulls in list(self._waiting.items()):
             for pull in [pull for pull in pulls if not pull.is_replica]:
                 pulls.remove(pull)
@@ -493,7 +498,7 @@ class PullPath:
         """Refuse held pulls, up to RELEASED_PER_TURN_MAX in a turn."""
         for pull in self.held.release_some(self._releases_left):
             self._releases_left -= 1
-            self._send_refusal(pull, self.refusal or "", turn)
+            self._send_refusal(pull, self._turn.serving.read or "", turn)
 
     def _send_refusal(self, pull: PullRequest, why: str, turn: Turn) -> None:
         pull.is_answered = True
@@ -509,13 +514,26 @@ class PullPath:
                 self.held.release(pull)
                 self._send_refusal(pull, refused.remark, turn)
 
+    def show(self, woken: list[ConsumeQueue]) -> None:
+        """Have the pulls held on queues that got messages tried, as far as the messages may be seen by now."""
+        if not self._unseen and self._turn.serving.visible_end >= self._store.log.written_end:
+            for queue in woken:
+                self.wake(queue)
+            return
+        self._unseen.update(dict.fromkeys(woken))
+        for queue in list(self._unseen):
+            if queue.held is not None:
+                self.wake(queue)
+            if self._shows_all(queue):
+                del self._unseen[queue]
+
     def wake(self, queue: ConsumeQueue, *, is_last: bool = False) -> None:
         """Have `answer_woken` try the pulls held on a queue that got messages, or that is deleted (`is_last`)."""
         self._woken[queue] = self.held.count(queue), is_last
 
     def answer_woken(self, turn: Turn) -> None:
         """Answer held pulls of woken queues, up to RELEASED_PER_TURN_MAX in a turn; hold the others again."""
-        while self._woken and self._releases_left > 0 and self.refusal is None:
+        while self._woken and self._releases_left > 0 and self._turn.serving.read is None:
             queue, (count, is_last) = next(iter(self._woken.items()))
             limit = min(count, self._releases_left)
             self._shared = {}

@@ -44,7 +44,7 @@ class PullRequest:
             queue: queue to read.
             group: settings of the consumer group.
             binary: whether the header came in RocketMQ's binary form.
-            is_replica: a replica read, limited by `PullPath.replica_limit`.
+            is_replica: a replica read, limited by `Serving.replica_end`.
         """
         self.link = link
         self.opaque = opaque

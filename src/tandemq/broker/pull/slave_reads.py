@@ -7,9 +7,8 @@ pulls of messages that are as far behind the end of its own log, and that no fai
 Source: RocketMQ DefaultMessageStore.checkInDiskByCommitOffset; docs/guides/failover.md, "Consumers far behind".
 """
 
-from typing import Protocol
-
 from tandemq.boundary import Now
+from tandemq.broker.kernel.context import CurrentTurn
 from tandemq.broker.pull.pull_request import PullRequest
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import StoreError
@@ -24,28 +23,14 @@ _SLAVE_RATIO = 10
 """A slave's share of the memory is smaller by so many percent than a master's."""
 
 
-class SlaveChoice(Protocol):
-    """What a group with a registry allows."""
-
-    def reading_slave(self, wanted: int) -> int:
-        """Return the broker id of a slave that consumers may be sent to, `wanted` if possible; 0 if there is none."""
-
-    def helps(self) -> bool:
-        """Return whether this member, which does not serve reads, may answer pulls of old messages."""
-
-    def sends_back(self) -> bool:
-        """Return whether consumers that pull here should pull from the master."""
-
-
 class SlaveReads:
     """Which broker a consumer should pull from next, and which pulls a slave answers that does not serve reads."""
 
-    def __init__(self, config: BrokerConfig, store: Store, memory_bytes: int) -> None:
-        """Decide by the settings, until there is a `choice`. `memory_bytes`: memory of the machine."""
+    def __init__(self, config: BrokerConfig, store: Store, memory_bytes: int, turn: CurrentTurn) -> None:
+        """Decide by the settings, and by what the group allows. `memory_bytes`: memory of the machine."""
         self._store = store
+        self._turn = turn
         self._memory_bytes = memory_bytes
-        self.choice: SlaveChoice | None = None
-        """The group with a registry; None: the settings alone decide."""
         self._sent_back: set[tuple[int, str, str, int]] = set()
         """Connection, group, topic and queue of the pulls that were sent back since `_sent_back_ms`."""
         self._sent_back_ms = 0
@@ -66,18 +51,21 @@ class SlaveReads:
         """Return the broker id to pull from next, if the consumer has read the queue up to `next_offset`."""
         if not self._is_enabled:
             return MASTER_ID
-        choice, usual, wanted = self.choice, pull.group.broker_id, pull.group.which_broker_when_consume_slowly
+        allowed, usual = self._turn.serving.old_reads, pull.group.broker_id
+        wanted = pull.group.which_broker_when_consume_slowly
         try:
-            if choice is None:
+            if allowed is None:
                 far_bytes = self._slave_bytes if self._is_slave else self._master_bytes
                 return wanted if self._is_far(pull, next_offset - 1, far_bytes) else usual
-            if choice.helps():
+            if allowed.helps:
                 is_far = self._is_far(pull, next_offset, self._slave_bytes)
             else:
                 is_far = self._is_far(pull, next_offset - 1, self._master_bytes)
         except StoreError:
             return usual
-        return choice.reading_slave(wanted) if is_far else MASTER_ID
+        if not is_far:
+            return MASTER_ID
+        return wanted if wanted in allowed.slaves else min(allowed.slaves, default=MASTER_ID)
 
     def may_answer(self, pull: PullRequest) -> bool:
         """Return whether a slave that does not serve reads may answer: the next message is far behind the end.
@@ -90,7 +78,8 @@ class SlaveReads:
     @property
     def helps(self) -> bool:
         """Whether this member, which does not serve reads, may answer pulls of old messages."""
-        return self._is_enabled and self.choice is not None and self.choice.helps()
+        allowed = self._turn.serving.old_reads
+        return self._is_enabled and allowed is not None and allowed.helps
 
     def sends_back(self, link: int, group: str, topic: str, queue_id: int, now: Now) -> bool:
         """Return whether a pull that may not be answered is sent to the master instead of being refused.
@@ -98,7 +87,8 @@ class SlaveReads:
         Java clients return to the broker that was suggested last until another one is suggested, even if it refuses.
         So pulls are sent back also after `slaveReadEnable` was turned off.
         """
-        if not self._was_enabled or self.choice is None or not self.choice.sends_back():
+        allowed = self._turn.serving.old_reads
+        if not self._was_enabled or allowed is None or not allowed.sends_back:
             return False
         if now.mono_ms >= self._sent_back_ms + SENT_BACK_MS:
             self._sent_back.clear()

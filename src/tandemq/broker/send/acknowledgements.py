@@ -14,8 +14,8 @@ import logging
 from typing import NamedTuple
 
 from tandemq.boundary import Now, Turn
-from tandemq.broker.context import CurrentConfig
-from tandemq.broker.role import CurrentRole
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.role import Holder
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.send.response import recode, send_unknown_outcomes, unknown_outcome, with_status
 from tandemq.broker.state.persistence import Saver
@@ -86,16 +86,18 @@ class Acknowledgements:
         send: SendPath,
         saver: Saver,
         schedule: Schedule,
-        role: CurrentRole,
+        holds: Holder,
         current: CurrentConfig,
+        turn: CurrentTurn,
     ) -> None:
-        """Take the collaborators; no response waits."""
+        """No response waits. `holds`: see `BrokerRole`."""
         self._store = store
         self._send = send
         self._saver = saver
         self._schedule = schedule
-        self._role = role
+        self._holds = holds
         self._current = current
+        self._turn = turn
         self.waiters = Waiters()
         self._unsaved_acks: list[_UnsavedAcks] = []
         self._unsaved: list[_UnsavedResponse] = []
@@ -127,11 +129,11 @@ class Acknowledgements:
 
     def _acknowledge(self, acks: list[Ack], turn: Turn, now: Now) -> None:
         taken, self._puts_seen = self._send.count - self._puts_seen, self._send.count
-        config, is_elect = self._current.config, self._role.is_elect
-        if is_elect and not self._role.is_master:
+        config, serving = self._current.config, self._turn.serving
+        if serving.is_elect and not serving.is_master:
             send_unknown_outcomes(acks, StoreError("another member of the group is the master now"), turn)
             return
-        if config.flush_type == "SYNC_FLUSH" or self._role.waits_for_replicas:
+        if config.flush_type == "SYNC_FLUSH" or serving.waits_for_replicas:
             self._wait(acks, turn, now)
             return
         for link, answers, _, _, _ in acks:
@@ -140,7 +142,7 @@ class Acknowledgements:
         self.put_times.add(0, taken)
 
     def _wait(self, acks: list[Ack], turn: Turn, now: Now) -> None:
-        replica_code = self._role.role.replica_verdict()
+        replica_code = self._turn.serving.replica_code
         flush_due_ms = now.mono_ms + self._current.config.sync_flush_timeout_ms
         replica_due_ms = now.mono_ms + self._current.config.slave_timeout_ms
         for link, answers, end, waits, count in joined(acks):
@@ -160,7 +162,7 @@ class Acknowledgements:
         config = self._current.config
         flushed = self._store.log.flushed_offset if config.flush_type == "SYNC_FLUSH" else NEVER
         sends = turn.sends
-        for link, answer, code in self.waiters.release(flushed, self._role.role.copied_offset(), now.mono_ms):
+        for link, answer, code in self.waiters.release(flushed, self._turn.serving.copied_to, now.mono_ms):
             if code is not ResponseCode.SUCCESS:
                 answer = with_status(answer, code)
             if link in sends:
@@ -206,7 +208,6 @@ class Acknowledgements:
     def saved(self, error: Exception | None, turn: Turn, now: Now) -> None:
         """Send the responses whose tables are saved, or could not be."""
         settled = self._saver.settled
-        self._role.role.saved(settled, error, now)
         for waiting in self._unsaved:
             if waiting.change <= settled:
                 if error is None and waiting.log_end:
@@ -233,10 +234,8 @@ class Acknowledgements:
 
     def _release_recorded(self, turn: Turn, now: Now) -> None:
         """Send the responses whose records are on the device and the replicas, or whose time is over."""
-        role = self._role.role
-        copied = NEVER
-        if role.waits_for_replicas and role.replica_verdict() is None:
-            copied = role.copied_offset()
+        serving = self._turn.serving
+        copied = serving.copied_to if serving.replica_code is None else NEVER
         safe_end = min(self._store.log.flushed_offset, copied)
         left: list[_UnsavedResponse] = []
         for waiting in self._recorded:
@@ -250,13 +249,12 @@ class Acknowledgements:
 
     def _send_held(self, waiting: _UnsavedResponse, fault: str | None, turn: Turn) -> None:
         """Send a response that waited, unless the role takes it over. `fault`: why the change may be undone."""
-        role, answer = self._role.role, waiting.answer
-        refusal = role.refusal(waiting.request.code)
+        answer, refusal = waiting.answer, self._turn.serving.refusal(waiting.request.code)
         if refusal is not None:  # it may not be known to the member that serves now
             answer = waiting.request.answer(ResponseCode.NO_PERMISSION, remark=refusal)
         data = encode_command(answer)
         if fault is not None:
             data = recode(data, ResponseCode.SYSTEM_ERROR, remark=f"in effect, but {fault}")
-        elif refusal is None and role.holds(waiting.link, waiting.request, answer):
+        elif refusal is None and self._holds(waiting.link, waiting.request, answer):
             return
         turn.send(waiting.link, data)

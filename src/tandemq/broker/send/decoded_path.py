@@ -355,8 +355,7 @@ class DecodedPath:
                 raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, problem)
 
     def _count(self, body: bytes) -> None:
-        self._state.count += 1
-        self._state.bytes += len(body)
+        self._state.count_message(len(body))
 
     def _ack(
         self, command: Command, ids: str, queue_id: int, queue_offset: int, unique: str, end: int,

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import pack_host
-from tandemq.broker.context import CurrentConfig
 from tandemq.broker.integrity.scrubber import A_DELAY, Scrubber
-from tandemq.broker.role import CurrentRole
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.send.delay_progress import (
     NOTHING,
     WAITING_MAX,
@@ -88,7 +87,7 @@ class DelayedMessages:
         damages: Damages,
         scrubber: Scrubber,
         schedule: Schedule,
-        role: CurrentRole,
+        turn: CurrentTurn,
         current: CurrentConfig,
         now: Now,
     ) -> None:
@@ -99,7 +98,7 @@ class DelayedMessages:
         self._send = send
         self._damages = damages
         self._scrubber = scrubber
-        self._role = role
+        self._turn = turn
         self.version = DataVersion(now.wall_ms)
         self.progress: dict[int, LevelProgress] = {}
         """By level."""
@@ -246,7 +245,7 @@ class DelayedMessages:
     def deliver(self, now: Now) -> None:
         """Deliver what is due, up to `BATCH_MESSAGES`; called within a turn, before its commit."""
         self._is_behind = False
-        if not self._role.is_master:
+        if not self._turn.serving.is_master:
             self._forget_doubts()
             return
         if self._send.refusal is not None:

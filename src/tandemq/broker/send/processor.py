@@ -107,8 +107,8 @@ class SendPath(SendState):
                 self.store.append(RecordBatch(sends.log_offset, sends.data, sends.queues, sends.keys, sends.store_ms))
             self.acks += sends.acks
             if sends.timed:
-                self.timed += sends.timed
-            self.halves += map(StoredHalf._make, sends.halves)
+                self._timed += sends.timed
+            self._halves += map(StoredHalf._make, sends.halves)
             if sends.ends and self.open_halves is not None:
                 self.open_halves.ended_by_engine(sends.ends, sends.store_ms)
             self.count += sends.messages

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from random import Random
 from typing import NamedTuple, Protocol
 
-from tandemq.boundary import Now
+from tandemq.boundary import Now, Turn
+from tandemq.broker.kernel.serving import Serving
 from tandemq.broker.send.dead_letters import DeadLetters
 from tandemq.broker.state.topics import Topic, Topics, internal_topic
 from tandemq.config.settings import BrokerConfig
@@ -23,6 +24,8 @@ from tandemq.storage.store import Store
 log = logging.getLogger(__name__)
 _WRITE = int(Permission.WRITE)
 _NO_LIMIT = 1 << 40
+ROLE = "role"
+"""The reason to refuse messages that `Serving.sends` gives."""
 
 
 def trace_fields(config: BrokerConfig) -> dict[str, str]:
@@ -70,7 +73,7 @@ class SendState:
         self.topics = topics
         self.store_host = store_host
         self.acks: list[Ack] = []
-        """Responses to this turn's sends, in the order of the log; the owner sends them and clears the list."""
+        """Responses to this turn's sends, in the order of the log; see `take_acks`."""
         self._refusals: dict[str, tuple[ResponseCode, str]] = {}
         self.refusal: tuple[ResponseCode, str] | None = None
         """Code and remark with which all sends are refused at present, the oldest of several; None: accepted."""
@@ -81,15 +84,15 @@ class SendState:
         self.dead_letters = DeadLetters()
         self._without_topic = Refusals()
         """Messages delivered later whose topics do not exist, by topic."""
-        self.halves: list[StoredHalf] = []
+        self._halves: list[StoredHalf] = []
         """Half messages of this turn; the owner takes them with the commit."""
         self.half_refusal: str | None = None
         """Why half messages are refused at present; None: accepted."""
         self.open_halves: OpenHalves | None = None
         """The open transactions; None: not known."""
-        self.timed: list[TimedSend] = []
+        self._timed: list[TimedSend] = []
         """Timed messages of this turn; the owner takes them with the commit."""
-        self.pending_timed: PendingAtTime | None = None
+        self._pending_timed: PendingAtTime | None = None
         """The timed messages that wait; None: not known."""
         self.config = config
         self.stores_region = False
@@ -117,19 +120,51 @@ class SendState:
             )
         return Topic(internal_topic(name, 1))
 
+    def take_acks(self) -> list[Ack]:
+        """Return the responses to this turn's sends so far, and forget them."""
+        acks, self.acks = self.acks, []
+        return acks
+
+    def drop_link(self, link: int) -> None:
+        """Forget the responses for a connection that is closed because of an error."""
+        self.acks = [ack for ack in self.acks if ack[0] != link]
+
+    def take_halves(self) -> list[StoredHalf]:
+        """Return the half messages of this turn, and forget them."""
+        halves, self._halves = self._halves, []
+        return halves
+
+    def take_timed(self) -> list[TimedSend]:
+        """Return the timed messages of this turn, and forget them."""
+        timed, self._timed = self._timed, []
+        return timed
+
+    def refuse_halves(self, why: str | None) -> None:
+        """Refuse half messages from now on; None: accept them."""
+        self.half_refusal = why
+
+    def know_timers(self, pending: PendingAtTime | None) -> None:
+        """Set the timed messages that wait; None: they are not known."""
+        self._pending_timed = pending
+
+    def count_message(self, body_bytes: int) -> None:
+        """Count an accepted message."""
+        self.count += 1
+        self.bytes += body_bytes
+
     def note_half(self, stored: AppendMessageResult, topic: str) -> None:
         """Note a half message that was appended, for a message to a topic."""
-        self.halves.append(StoredHalf(stored.queue_offset, stored.log_offset, topic, stored.size))
+        self._halves.append(StoredHalf(stored.queue_offset, stored.log_offset, topic, stored.size))
 
     def note_timed(self, stored: AppendMessageResult, properties: Mapping[str, str], out_ms: int) -> None:
         """Note a timed message that was appended."""
         is_delete = TIMER_DELETE in properties
-        self.timed.append((stored.queue_offset, out_ms, properties[REAL_TOPIC], is_delete))
+        self._timed.append((stored.queue_offset, out_ms, properties[REAL_TOPIC], is_delete))
 
     def timers_room(self) -> int:
         """Return how many more timed messages `timersMax` allows."""
-        pending = self.pending_timed
-        return _NO_LIMIT if pending is None else self.config.timers_max - len(pending) - len(self.timed)
+        pending = self._pending_timed
+        return _NO_LIMIT if pending is None else self.config.timers_max - len(pending) - len(self._timed)
 
     def timed_refusal(self, out_ms: int, random: Random) -> str | None:
         """Return why a timed message is refused at present; None if it is accepted.
@@ -138,10 +173,10 @@ class SendState:
 
         Source: RocketMQ TimerMessageStore.isReject.
         """
-        pending = self.pending_timed
+        pending = self._pending_timed
         if pending is None:
             return None
-        if len(pending) + len(self.timed) >= self.config.timers_max:
+        if len(pending) + len(self._timed) >= self.config.timers_max:
             return f"timer message is under flow control, {len(pending)} wait, timersMax allows no more"
         limit = self.config.timer_congest_max
         count = pending.at(out_ms)
@@ -168,6 +203,13 @@ class SendState:
         """Withdraw a reason to refuse; no effect if it was not given."""
         self._refusals.pop(reason, None)
         self.refusal = next(iter(self._refusals.values()), None)
+
+    def on_serving_change(self, _before: Serving, serving: Serving, _turn: Turn, _now: Now) -> None:
+        """Refuse or accept messages as the role says."""
+        if serving.sends is None:
+            self.admit(ROLE)
+        else:
+            self.refuse(ROLE, serving.sends.remark, serving.sends.code)
 
     def refusal_but_for(self, reason: str) -> tuple[ResponseCode, str] | None:
         """Return why sends are refused, if there is another reason than this one."""

@@ -82,7 +82,7 @@ class ConsumerOffsets:
         self._is_copy = is_copy
         self._committed_here: dict[str, dict[int, int]] = {}
         """Resets of a queue when a consumer committed its offset to this copy."""
-        self.changed: dict[str, set[int]] | None = None
+        self._changed: dict[str, set[int]] | None = None
         """Queue ids by "topic@group" that changed since `changes` was called; None: changes are not recorded."""
         self.recent: dict[tuple[str, int], None] | None = None
         """("topic@group", queue id) of what was committed, the last one last; None: this is not recorded."""
@@ -131,8 +131,8 @@ class ConsumerOffsets:
             self._grow(_OFFSET_BYTES)
         queues[queue_id] = offset
         self._dirty = True
-        if self.changed is not None:
-            self.changed.setdefault(key, set()).add(queue_id)
+        if self._changed is not None:
+            self._changed.setdefault(key, set()).add(queue_id)
         if self.recent is not None:
             self.recent.pop((key, queue_id), None)
             self.recent[key, queue_id] = None
@@ -204,8 +204,8 @@ class ConsumerOffsets:
             self.pending.drop(topic, group, queue_id)
         self.resets.pop(key, None)
         self._committed_here.pop(key, None)
-        if self.changed is not None:
-            self.changed[key] = set()
+        if self._changed is not None:
+            self._changed[key] = set()
         self._dirty = True
 
     def _resets_of(self, key: str, queue_id: int) -> int:
@@ -304,9 +304,18 @@ class ConsumerOffsets:
                     if count:
                         self.resets.setdefault(key, {})[queue_id] = count
 
+    def collect_changes(self, *, is_wanted: bool) -> None:
+        """Begin or end to collect what changes."""
+        self._changed = {} if is_wanted else None
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether collected changes were not taken yet."""
+        return bool(self._changed)
+
     def changes(self) -> dict[str, Any]:
         """Return the changes since the last call, as `follow` takes them; an entry without queues was removed."""
-        changed, self.changed = self.changed or {}, {}
+        changed, self._changed = self._changed or {}, {}
         found = {
             key: {queue_id: offset for queue_id, offset in self.table.get(key, {}).items() if queue_id in queue_ids}
             for key, queue_ids in changed.items()
@@ -316,6 +325,10 @@ class ConsumerOffsets:
     def record_commits(self, *, of_all: bool) -> None:
         """Record which offsets are committed from now on, in `recent`; `of_all`: all that there are count as well."""
         self.recent = {(key, queue_id): None for key, queues in self.table.items() for queue_id in queues if of_all}
+
+    def forget_commits(self) -> None:
+        """Stop recording which offsets are committed."""
+        self.recent = None
 
     def of_places(self, places: Iterable[tuple[str, int]]) -> dict[str, Any]:
         """Return the offsets of these queues of "topic@group", as `merge_positions` takes them."""

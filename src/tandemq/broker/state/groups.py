@@ -43,7 +43,7 @@ class Groups:
         self.version = DataVersion(wall_ms)
         self.table: dict[str, SubscriptionGroupConfig] = {}
         self.forbidden = ForbiddenTopics()
-        self.news: dict[str, None] | None = None
+        self._changed_names: dict[str, None] | None = None
         """Names of groups that changed since the table was last published; None: changes are not recorded."""
         raw = load_table(saver.disk, FILE, _check)
         if raw:
@@ -117,8 +117,8 @@ class Groups:
         self._touch(config.group_name, wall_ms)
 
     def _touch(self, name: str, wall_ms: int) -> None:
-        if self.news is not None:
-            self.news[name] = None
+        if self._changed_names is not None:
+            self._changed_names[name] = None
         self.version.next(wall_ms)
         self._saver.change(FILE, (name,))
 
@@ -170,6 +170,15 @@ class Groups:
         self.table.update(changed)
         self.version = version
         self._saver.change(FILE, names)
+
+    def collect_changes(self, *, is_wanted: bool) -> None:
+        """Begin or end to collect the names of what changes."""
+        self._changed_names = {} if is_wanted else None
+
+    def take_changed_names(self) -> dict[str, None]:
+        """Return the names of what changed since the last call."""
+        names, self._changed_names = self._changed_names or {}, {}
+        return names
 
     def as_json(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """Return the table, or the entries with these names, in the form of the file and of the replication protocol.

@@ -117,7 +117,7 @@ class Topics:
         self.changed = False
         """Set on every change; cleared by `take_unregistered`."""
         self._unregistered = UnregisteredTopics({}, is_whole=False)
-        self.news: dict[str, None] | None = None
+        self._changed_names: dict[str, None] | None = None
         """Names of topics that changed since the table was last published; None: changes are not recorded."""
         self._unsaved: dict[str, int] = {}
         """Topics to their last change, as `Saver.asked` counts, in this order; those at the front may be saved."""
@@ -282,8 +282,8 @@ class Topics:
 
     def _changed(self, name: str, wall_ms: int) -> None:
         self.version.next(wall_ms)
-        if self.news is not None:
-            self.news[name] = None
+        if self._changed_names is not None:
+            self._changed_names[name] = None
         self._note((name,))
 
     def _note(self, names: Sequence[str]) -> None:
@@ -390,6 +390,15 @@ class Topics:
         self.version.next(wall_ms)
         self._note(())
         self._unregistered = self._unregistered._replace(is_whole=True)
+
+    def collect_changes(self, *, is_wanted: bool) -> None:
+        """Begin or end to collect the names of what changes."""
+        self._changed_names = {} if is_wanted else None
+
+    def take_changed_names(self) -> dict[str, None]:
+        """Return the names of what changed since the last call."""
+        names, self._changed_names = self._changed_names or {}, {}
+        return names
 
     def as_json(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """Return the table, or the entries with these names, in the form of the file and of the replication protocol.

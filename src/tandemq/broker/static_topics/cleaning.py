@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from tandemq.boundary import Now
-from tandemq.broker.role import CurrentRole
+from tandemq.broker.kernel.context import CurrentTurn
 from tandemq.broker.state.queue_mappings import parse_mapping
 from tandemq.broker.state.schedule import Schedule
 from tandemq.broker.state.topics import Topics
@@ -42,7 +42,7 @@ class StaticTopicCleaning:
         topics: Topics,
         forwarding: Forwarding,
         schedule: Schedule,
-        role: CurrentRole,
+        turn: CurrentTurn,
         now: Now,
     ) -> None:
         """Take the collaborators, and examine the mappings from time to time."""
@@ -50,7 +50,7 @@ class StaticTopicCleaning:
         self._topics = topics
         self._forwarding = forwarding
         self._schedule = schedule
-        self._role = role
+        self._turn = turn
         self._is_scheduled = False
         schedule.every(PERIOD_MS, self._clean, first_ms=now.mono_ms + PERIOD_MS)
 
@@ -62,7 +62,7 @@ class StaticTopicCleaning:
 
     def _clean(self, now: Now) -> None:
         self._is_scheduled = False
-        if not self._role.is_master:
+        if not self._turn.serving.is_master:
             return
         for mapping in list(self._topics.mappings.table.values()):
             self._remove_empty(mapping, now)
@@ -117,7 +117,7 @@ class StaticTopicCleaning:
 
     def _replace(self, mapping: QueueMapping, after: QueueMapping, now: Now) -> None:
         topic = self._topics.get(mapping.topic)
-        if after != mapping and topic is not None and self._role.is_master:
+        if after != mapping and topic is not None and self._turn.serving.is_master:
             self._topics.put_static(topic.config, after, now.wall_ms)
 
     # Queues that moved on.

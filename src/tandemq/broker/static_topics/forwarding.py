@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.outbound import OnAnswer, Peers
-from tandemq.broker.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import ProtocolError
 from tandemq.model.codes import RequestCode as Code

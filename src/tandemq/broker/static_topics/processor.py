@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from tandemq.boundary import Now, Outbox
 from tandemq.broker.connections.connection import Handler, Link
-from tandemq.broker.context import CurrentTurn
+from tandemq.broker.kernel.context import CurrentTurn
 from tandemq.broker.pull.answer_view import PullAnswer
 from tandemq.broker.pull.checks import PullRefused
 from tandemq.broker.pull.processor import LINK_BYTES_MAX, PULLS, PullPath
@@ -202,14 +202,14 @@ class StaticTopics:
 
     def _take_pull(self, request: _Request, now: Now) -> Command | None:
         command, queue = request.command, request.queue
-        if self._pull.refusal is not None:
-            raise _Refused(ResponseCode.NO_PERMISSION, self._pull.refusal)
+        if self._turn.serving.read is not None:
+            raise _Refused(ResponseCode.NO_PERMISSION, self._turn.serving.read)
         self._pull.checks.check_readable()
         fields = read_fields(PullFields, command.fields)
         segment = queue.at(fields.queue_offset)
         if segment is None:
             raise _Refused(ResponseCode.PULL_NOT_FOUND, "the offsets of this queue are not known yet")
-        if fields.sys_flag & _COMMIT and fields.commit_offset >= 0 and self._pull.takes_commits:
+        if fields.sys_flag & _COMMIT and fields.commit_offset >= 0 and self._turn.serving.takes_pulled_commits:
             self._commit_with_pull(request, fields, now)
         view, start, last = SegmentView(queue, segment), segment.physical(fields.queue_offset), queue.end_of(segment)
         if last is not None and start >= last:

@@ -10,9 +10,8 @@ import logging
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Handler, Link
-from tandemq.broker.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.pull.processor import PullPath
-from tandemq.broker.role import CurrentRole
 from tandemq.broker.state.queue_mappings import parse_mapping
 from tandemq.broker.state.topic_checks import QUEUES_MAX, SLAVE_REMARK, reserved_name_problem, topic_config_problem
 from tandemq.broker.state.topics import Topics
@@ -40,7 +39,6 @@ class StaticTopicProcessor:
         topics: Topics,
         pull: PullPath,
         cleaning: StaticTopicCleaning,
-        role: CurrentRole,
         current: CurrentConfig,
         turn: CurrentTurn,
     ) -> None:
@@ -49,7 +47,6 @@ class StaticTopicProcessor:
         self._topics = topics
         self._pull = pull
         self._cleaning = cleaning
-        self._role = role
         self._current = current
         self._turn = turn
 
@@ -58,7 +55,7 @@ class StaticTopicProcessor:
         return {Code.UPDATE_AND_CREATE_STATIC_TOPIC: self._on_update}
 
     def _on_update(self, link: Link, command: Command, now: Now) -> Command | None:
-        if not self._role.is_master:
+        if not self._turn.serving.is_master:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark=SLAVE_REMARK)
         fields = read_fields(StaticTopicFields, command.fields)
         problem = self._name_problem(fields.topic)

@@ -19,7 +19,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from tandemq.boundary import Disk, File, Job
-from tandemq.broker.context import CurrentTurn
+from tandemq.broker.kernel.context import CurrentTurn
 from tandemq.broker.send.timed_message import rounded_down
 from tandemq.broker.timers.pending import PendingTimers, roll_time
 from tandemq.broker.timers.timer_check import PATH, TimerCheck

@@ -50,6 +50,10 @@ class TimerMetrics(TopicCounts):
         self.deleted_total = 0
         """Messages not delivered since the start, because a delete request named them."""
 
+    def note_deleted(self) -> None:
+        """Count a timed message that was recalled or deleted before its time."""
+        self.deleted_total += 1
+
     def adopt_body(self, body: bytes, now: Now) -> None:
         """Take the counts of the master (the response to GET_TIMER_METRICS), as long as this broker is a slave.
 

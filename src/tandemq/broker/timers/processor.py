@@ -8,8 +8,7 @@ Source: docs/reference/timers.md; RocketMQ RecallMessageProcessor, AdminBrokerPr
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Handler, Link
-from tandemq.broker.context import CurrentConfig
-from tandemq.broker.role import CurrentRole
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.send.refused import SendRefused
 from tandemq.broker.send.timed_message import requested_time
@@ -49,7 +48,7 @@ class TimerProcessor:
         topics: Topics,
         send: SendPath,
         timers: TimedMessages,
-        role: CurrentRole,
+        turn: CurrentTurn,
         current: CurrentConfig,
     ) -> None:
         """Take the collaborators."""
@@ -57,7 +56,7 @@ class TimerProcessor:
         self._topics = topics
         self._send = send
         self._timers = timers
-        self._role = role
+        self._turn = turn
         self._current = current
 
     def handlers(self) -> dict[Code, Handler]:
@@ -95,7 +94,7 @@ class TimerProcessor:
         config = self._current.config
         if not config.recall_enable:
             raise SendRefused(ResponseCode.NO_PERMISSION, "recall failed, recallMessageEnable is false on this broker")
-        if not self._role.is_master:
+        if not self._turn.serving.is_master:
             raise SendRefused(ResponseCode.SLAVE_NOT_AVAILABLE, "recall failed, a slave recalls no messages")
         if self._send.refusal is not None:
             raise SendRefused(*self._send.refusal)

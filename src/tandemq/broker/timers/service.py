@@ -15,8 +15,8 @@ import logging
 from typing import NamedTuple
 
 from tandemq.boundary import Job, Now
-from tandemq.broker.context import CurrentConfig, CurrentTurn
-from tandemq.broker.role import CurrentRole, Mastership
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.mastership import Mastership
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.send.timed_message import precision_ms, rounded_down
 from tandemq.broker.state.schedule import Schedule
@@ -93,7 +93,6 @@ class TimedMessages:
         damaged: DamagedTimers,
         metrics: TimerMetrics,
         schedule: Schedule,
-        role: CurrentRole,
         current: CurrentConfig,
         turn: CurrentTurn,
         now: Now,
@@ -104,13 +103,13 @@ class TimedMessages:
         self._send = send
         self.damaged = damaged
         self.metrics = metrics
-        self._role = role
+        self._current_turn = turn
         self._current = current
         self.precision_ms = precision_ms(current.config)
         self.table: PendingTimers | None = None
         """None: not a master, or not read yet."""
         self._loader: TimerLoader | None = None
-        self._mastership = Mastership(role, store)
+        self._mastership = Mastership(turn, store)
         """That for which the table holds."""
         self._done = DoneWriter(store, topics, send)
         self._copied: set[int] = set()
@@ -131,7 +130,7 @@ class TimedMessages:
     def _run(self, now: Now) -> None:
         self._is_behind = False
         self._last = Now(now.mono_ms, now.wall_ms)
-        if not self._role.is_master:
+        if not self._current_turn.serving.is_master:
             self._forget()
             return
         if self._mastership.is_renewed():
@@ -149,7 +148,7 @@ class TimedMessages:
         self._done.forget()
         self._turn = _Turn()
         self.damaged.clear()
-        self._send.pending_timed = None  # what this turn has appended is added to the new table when it is committed
+        self._send.know_timers(None)  # what this turn has appended is added to the new table when it is committed
 
     def _load(self, now: Now) -> None:
         if self._loader is None:
@@ -159,7 +158,8 @@ class TimedMessages:
         if not self._loader.is_done:
             return
         loader, self._loader = self._loader, None
-        table = self.table = self._send.pending_timed = loader.table
+        table = self.table = loader.table
+        self._send.know_timers(table)
         self._done.adopt(loader)
         for queue_offset in loader.unread:
             self.damaged.hold(queue_offset, now)
@@ -279,7 +279,7 @@ class TimedMessages:
         turn.bytes += copy.size
         head = copy.head
         if targets.has(head):
-            self.metrics.deleted_total += 1
+            self.metrics.note_deleted()
             turn.note_over(queue_offset, out_ms)
             turn.topics.append(head.topic)
             return
@@ -384,7 +384,7 @@ class TimedMessages:
 
     def committed(self, now: Now) -> None:
         """Apply what this turn appended: it is in the log."""
-        timed, self._send.timed = self._send.timed, []
+        timed = self._send.take_timed()
         if timed:
             self.metrics.enqueued(timed, now)
         table, turn = self.table, self._turn
@@ -424,7 +424,7 @@ class TimedMessages:
 
     def failed(self) -> None:
         """Forget what this turn appended: it is not in the log."""
-        self._send.timed.clear()
+        self._send.take_timed()
         for task, _ in self._turn.rolled:
             if self.table is not None:
                 self.table.roll_later(task, 0)
@@ -447,7 +447,7 @@ class TimedMessages:
             done = self._store.queues.get((TIMER_DONE_TOPIC, 0))
             found = last_done(self._store, done) if done is not None else None
             lowest = found[0].lowest if found is not None else None
-            if found is None and self._role.is_master:
+            if found is None and self._current_turn.serving.is_master:
                 lowest = 0
         if lowest is None or lowest >= timers.max_offset:
             return None
@@ -456,7 +456,7 @@ class TimedMessages:
     def unread(self) -> int:
         """Return the number of messages in the wheel topic that were not read yet."""
         timers = self._store.queues.get((TIMER_TOPIC, 0))
-        if timers is None or not self._role.is_master:
+        if timers is None or not self._current_turn.serving.is_master:
             return 0
         seen = self.table.seen if self.table is not None else timers.min_offset
         return max(0, timers.max_offset - max(seen, timers.min_offset))

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 from tandemq.boundary import Now
-from tandemq.broker.context import CurrentConfig
+from tandemq.broker.kernel.context import CurrentConfig
 from tandemq.broker.state.persistence import Saver
 from tandemq.broker.state.schedule import Schedule
 from tandemq.broker.state.topic_counts import TopicCounts

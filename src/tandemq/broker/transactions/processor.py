@@ -10,8 +10,7 @@ import logging
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.connection import Handler, Link
-from tandemq.broker.context import CurrentConfig
-from tandemq.broker.role import CurrentRole
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.send.half_message import CHECK_TIMES, FIRST_OFFSET, HalfMessage, decode_half
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.transactions.service import Transactions
@@ -38,13 +37,13 @@ class TransactionProcessor:
     """End transactions, and resume the checks of one that was given up."""
 
     def __init__(
-        self, store: Store, send: SendPath, transactions: Transactions, role: CurrentRole, current: CurrentConfig
+        self, store: Store, send: SendPath, transactions: Transactions, turn: CurrentTurn, current: CurrentConfig
     ) -> None:
         """Take the collaborators."""
         self._store = store
         self._send = send
         self._transactions = transactions
-        self._role = role
+        self._turn = turn
         self._current = current
         self._refused = 0
         """Number of ends refused since the last log line about one."""
@@ -56,7 +55,7 @@ class TransactionProcessor:
 
     def _unready(self, command: Command, now: Now) -> Command | None:
         """Return the refusal of any request now; None if it is accepted."""
-        if not self._role.is_master:
+        if not self._turn.serving.is_master:
             return command.answer(ResponseCode.SLAVE_NOT_AVAILABLE, remark="a slave ends no transactions")
         if self._send.refusal is not None:
             return command.answer(self._send.refusal[0], remark=self._send.refusal[1])

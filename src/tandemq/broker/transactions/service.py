@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from tandemq.boundary import Now, Outbox
 from tandemq.broker.connections.client_requests import notify
-from tandemq.broker.context import CurrentConfig, CurrentTurn
-from tandemq.broker.role import CurrentRole, Mastership
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.mastership import Mastership
 from tandemq.broker.send.half_message import CHECK_TIMES, FIRST_OFFSET, HalfMessage, read_half
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.clients import Clients, Member
@@ -83,7 +83,6 @@ class Transactions:
         metrics: TransactionMetrics,
         outbox: Outbox,
         schedule: Schedule,
-        role: CurrentRole,
         current: CurrentConfig,
         turn: CurrentTurn,
         now: Now,
@@ -96,13 +95,12 @@ class Transactions:
         self._send = send
         self.metrics = metrics
         self._outbox = outbox
-        self._role = role
         self._current = current
         self._turn = turn
         self.table: OpenTransactions | None = None
         """None: not a master, or not read yet."""
         self._loader: TransactionLoader | None = None
-        self._mastership = Mastership(role, store)
+        self._mastership = Mastership(turn, store)
         """That for which the table holds."""
         self._ended: dict[int, bool] = {}
         """Ends of this turn: queue offset of the newest copy, and whether the transaction was given up."""
@@ -139,7 +137,7 @@ class Transactions:
 
     def _run(self, now: Now) -> None:
         self._is_behind = False
-        if not self._role.is_master or (self._send.refusal is not None and self.table is None):
+        if not self._turn.serving.is_master or (self._send.refusal is not None and self.table is None):
             self._forget()
             return
         if self._mastership.is_renewed():
@@ -155,7 +153,7 @@ class Transactions:
         if self.table is not None and not self._mastership.is_current():
             self._forget()
         for _ in range(HURRY_SLICES):
-            if self.table is not None or not self._role.is_master or self._send.refusal is not None:
+            if self.table is not None or not self._turn.serving.is_master or self._send.refusal is not None:
                 return
             self._run(now)
 
@@ -170,7 +168,7 @@ class Transactions:
         self._ops.clear()
         self._due.clear()
         self._unflushed = None
-        self._send.half_refusal = None
+        self._send.refuse_halves(None)
         self._send.know_transactions(None)
 
     def _load(self, now: Now) -> None:
@@ -197,7 +195,7 @@ class Transactions:
 
     def before_commit(self, now: Now) -> None:
         """Append the op records of this turn's ends, behind their messages."""
-        if not (self._role.is_master and self._mastership.is_current()):
+        if not (self._turn.serving.is_master and self._mastership.is_current()):
             self._committed.clear()  # a failed write left them; the next reading finds them again
             self._replaced.clear()
         ended = self._committed + self._unnoted
@@ -210,7 +208,7 @@ class Transactions:
 
     def committed(self, now: Now) -> None:
         """Apply what this turn appended: it is in the log."""
-        halves, self._send.halves = self._send.halves, []
+        halves = self._send.take_halves()
         self.metrics.count_ended()
         table = self.table
         if table is None:
@@ -237,7 +235,7 @@ class Transactions:
 
     def failed(self) -> None:
         """Forget what this turn appended: it is not in the log."""
-        self._send.halves.clear()
+        self._send.take_halves()
         self.metrics.forget_ended()
         self._clear_turn()
 
@@ -251,7 +249,8 @@ class Transactions:
     def _limit(self, table: OpenTransactions) -> None:
         limit = self._current.config.transactions_max
         is_full = len(table) >= limit
-        self._send.half_refusal = f"{limit} transactions are open, transactionsMax allows no more" if is_full else None
+        why = f"{limit} transactions are open, transactionsMax allows no more"
+        self._send.refuse_halves(why if is_full else None)
 
     # Ends.
 
@@ -293,13 +292,7 @@ class Transactions:
 
     def may_end(self) -> bool:
         """Whether the table holds, and this broker ends transactions now."""
-        role = self._role
-        return (
-            bool(self.table)
-            and role.is_master
-            and self._mastership.is_current()
-            and role.role.refusal(RequestCode.END_TRANSACTION) is None
-        )
+        return bool(self.table) and self._turn.serving.is_master and self._mastership.is_current()
 
     def ended_by_engine(self, ends: list[EndedHalf], wall_ms: int) -> None:
         """Take the ends of transactions whose messages the engine has appended; `_ended` has them."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from tandemq.broker.node import Broker
-from tandemq.broker.failover.copied_offsets import decode
+from tandemq.broker.roles.copied_offsets import decode
 from tandemq.broker.state.consumer_offsets import FILE as OFFSETS_FILE
 from tandemq.broker.state.consumer_offsets import RESETS, parse_offsets
 from tandemq.codec.record.record import parse_record, property_value

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 
 from tandemq.boundary import LinkKind
-from tandemq.broker.context import Machine as MachineFacts
+from tandemq.broker.kernel.context import Machine as MachineFacts
 from tandemq.broker.node import Broker
 from tandemq.codec.proofs import Keyring
 from tandemq.config.settings import BrokerConfig, parse_delay_levels

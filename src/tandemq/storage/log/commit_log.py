@@ -75,7 +75,7 @@ class CommitLog:
         self._pending: list[Buffer] = []
         self._rolls: list[int] = []
         self._segment_end = 0
-        self.zero_ahead = False
+        self._zero_ahead = False
         """Write zeroes ahead of the log's end: syncs then change no block map, which makes them a third cheaper."""
         self._zeroed_end = 0
         self.reader = RangeReader(self)
@@ -202,9 +202,13 @@ class CommitLog:
             raise
         self.written_end = self.end
         self.recent.add(data)
-        if self.zero_ahead and self.end > self._zeroed_end:
+        if self._zero_ahead and self.end > self._zeroed_end:
             self._write_zeroes()
         return len(data)
+
+    def keep_zeroed_ahead(self, *, is_wanted: bool) -> None:
+        """Write zeroes ahead of the log's end from now on, or no more."""
+        self._zero_ahead = is_wanted
 
     def _write_zeroes(self) -> None:
         """Zero a few MiB of the current file. Errors are ignored; the write that needs the space reports them."""

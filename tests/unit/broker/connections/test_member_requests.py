@@ -17,8 +17,8 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.replication.authentication import Keyring
 from tests.spec import spec
-from tests.unit.broker.failover.registry_group import RegistryGroup
 from tests.unit.broker.harness import Harness
+from tests.unit.broker.roles.registry_group import RegistryGroup
 
 SECRET, OTHER = b"the secret of this group", b"the secret of another one"
 OK, NO_PERMISSION = ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION

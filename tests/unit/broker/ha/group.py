@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from tandemq.boundary import Closed, Disk, Drained, LinkKind, Now, Turn
-from tandemq.broker.context import Machine
+from tandemq.broker.kernel.context import Machine
 from tandemq.config.samples import tiny
 from tandemq.model.codes import RequestCode
 from tandemq.replication.authentication import Keyring
@@ -221,9 +221,8 @@ class Group:
 
     def tell_master(self, slave: Member, host: str = "127.0.0.1") -> None:
         """Send a slave the address of its master, as a name server."""
-        side = slave.node.replication.slave
-        assert side is not None
-        slave.node.schedule.at(self.now.mono_ms, lambda now: side.master_found(f"{host}:10911", f"{host}:10912", now))
+        found = slave.node.replication.master_found
+        slave.node.schedule.at(self.now.mono_ms, lambda now: found(f"{host}:10911", f"{host}:10912", now))
         slave.turn()
         self.settle()
 

@@ -339,8 +339,8 @@ def test_slave_that_falls_back_to_the_classic_protocol_without_a_proof_warns_onc
     group = Group(tmp_path, slave_changes={"ha_master_address": "", "ha_protocol": "auto"})
     group.tell_master(group.slave)
     group.pass_time(1_000)
-    assert group.slave.node.replication.slave is not None
-    assert (group.slave.node.replication.slave.protocol, warnings()) == ("tandemq", [])
+    assert group.slave.node.replication.by_settings is not None
+    assert (group.slave.node.replication.by_settings.is_classic, warnings()) == (False, [])
     del group.master.node.handlers[RequestCode.TANDEM_PEER_INFO]  # as a Java master, which does not know the request
     group.cut()
     group.pass_time(20_000)

@@ -132,9 +132,9 @@ def test_offsets_of_a_topic_newer_than_the_list_of_topics_stay(tmp_path: Path) -
     publish_master(group)
     group.pass_time(10_000)
     group.pass_time(9_000)
-    sync = group.slave.node.replication.slave
-    assert sync is not None
-    metadata = sync.metadata
+    upstream = group.slave.node.replication.by_settings
+    assert upstream is not None
+    metadata = upstream.metadata
     metadata._told = ("127.0.0.1:10911", frozenset({"TBW102"}))
     metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{"Young@group":{"0":3}}}', group.now)
     assert group.slave.node.offsets.get("Young", "group", 0) == 3
@@ -243,12 +243,12 @@ def test_messages_arrive_while_the_configuration_link_is_stalled(tmp_path: Path)
 )
 def test_invalid_tables_of_a_master_are_ignored(tmp_path: Path, body: bytes) -> None:
     group = Group(tmp_path)
-    side = group.slave.node.replication.slave
-    assert side is not None
+    upstream = group.slave.node.replication.by_settings
+    assert upstream is not None
     answer = group.master.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     answer.body = body
-    for take in side.metadata._takers.values():
-        side.metadata._on_answer("m", RequestCode.GET_ALL_TOPIC_CONFIG, take)(answer, group.now)
-    side.metadata._on_timer_counts("m", answer, group.now)
+    for take in upstream.metadata._takers.values():
+        upstream.metadata._on_answer("m", RequestCode.GET_ALL_TOPIC_CONFIG, take)(answer, group.now)
+    upstream.metadata._on_timer_counts("m", answer, group.now)
     assert group.slave.node.timers.metrics.by_topic() == {}
     assert group.send_and_settle() == OK

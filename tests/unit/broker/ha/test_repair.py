@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from tandemq.boundary import Now
 from tandemq.broker.integrity.scrubber import FIRST_MS
+from tandemq.broker.kernel.role import LogDoubted, Report
 from tandemq.codec.record.record import RECORD_BYTES_MIN
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -231,7 +233,12 @@ def test_record_that_no_replica_has_is_logged_and_skipped(
 ) -> None:
     group = filled(tmp_path)
     doubts: list[str] = []
-    monkeypatch.setattr(group.master.node.role.role, "doubt_log", lambda why, _now, **_: doubts.append(why))
+
+    def note(report: Report, _now: Now) -> int:
+        doubts.extend([report.why] if isinstance(report, LogDoubted) else [])
+        return 0
+
+    monkeypatch.setattr(group.master.node.role, "report", note)
     at, size = places(group.master)[9]
     for path in paths(group).values():
         flip(path, at + 300)

@@ -10,8 +10,8 @@ from tandemq.boundary import DiskUsage, Now
 from tandemq.broker.ha.replica_progress import FILE
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import StoreDamaged
-from tests.unit.broker.failover.registry_group import RegistryGroup
 from tests.unit.broker.ha.group import Group, Member
+from tests.unit.broker.roles.registry_group import RegistryGroup
 
 HOUR_MS = 3_600_000
 CALM: dict[str, Any] = {"delete_when": "23"}

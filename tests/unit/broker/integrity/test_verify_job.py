@@ -148,7 +148,7 @@ def test_a_replica_reports_that_its_own_bytes_are_damaged_or_of_another_history(
 def test_repair_that_cannot_be_synced_ends_as_any_failed_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = filled()
     reasons: list[str] = []
-    monkeypatch.setattr(broker.node.role.role, "doubt_log", lambda why, _now, **_: reasons.append(why))
+    monkeypatch.setattr(broker.node.role, "report", lambda report, _now: reasons.append(report.why))
     repairs = broker.node.scrubber.repairs
     at, size = places(broker)[20]
     data = broker.node.store.log.read_raw(at, size)
@@ -172,7 +172,7 @@ def test_no_message_is_acknowledged_after_a_failed_sync_and_the_group_is_notifie
 ) -> None:
     broker = filled(flush_type="SYNC_FLUSH")
     reasons: list[str] = []
-    monkeypatch.setattr(broker.node.role.role, "doubt_log", lambda why, _now, **_: reasons.append(why))
+    monkeypatch.setattr(broker.node.role, "report", lambda report, _now: reasons.append(report.why))
     assert isinstance(broker.disk, SimDisk)
     broker.disk.fail("datasync", prefix="commitlog/")
     assert broker.send("TopicA").code == ResponseCode.SERVICE_NOT_AVAILABLE

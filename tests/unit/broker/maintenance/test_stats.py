@@ -1,7 +1,6 @@
 """Counters by name and key: sums, rates, and averages per step."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from tandemq.broker.maintenance import stats
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
+from tests.serving import let
 from tests.spec import spec
 from tests.unit.broker.harness import Harness, messages_in, send_fields
 
@@ -136,8 +136,6 @@ def test_slave_does_not_count_replicated_messages(tmp_path: Path) -> None:
 def test_role_change_neither_loses_what_a_master_stored_nor_counts_what_a_slave_copied(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     counters = broker.node.stats
-    role = SimpleNamespace(is_master=True)
-    counters._role = role  # type: ignore[assignment]
 
     def counted() -> int:
         return counters.total("TOPIC_PUT_NUMS", "TopicA") + counters.uncounted(queues)["TopicA"]
@@ -146,11 +144,11 @@ def test_role_change_neither_loses_what_a_master_stored_nor_counts_what_a_slave_
     broker.send("TopicA")
     queues = [broker.node.store.queues["TopicA", 0]]
     assert counted() == 2
-    role.is_master = False
+    let(broker.node, is_master=False, sends=None)
     broker.send("TopicA")  # for the counters, a copy of the master's
     broker.send("TopicA")
     assert counted() == 2, "before the next sample, too"
-    role.is_master = True
+    let(broker.node, is_master=True)
     broker.send("TopicA")
     assert counted() == 3
     broker.pass_time(10_000)

@@ -12,9 +12,9 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.telemetry.collection import Collection
 from tandemq.telemetry.exposition import TextRenderer
 from tests.spec import spec
-from tests.unit.broker.failover.registry_group import RegistryGroup
 from tests.unit.broker.ha.group import Group
 from tests.unit.broker.harness import Harness
+from tests.unit.broker.roles.registry_group import RegistryGroup
 from tests.unit.telemetry.pages import samples_in, text_of, value
 
 LAG_NAME = "rocketmq_consumer_lag_messages"
@@ -144,7 +144,7 @@ def test_lag_that_is_kept_is_the_lag_counted_anew(tmp_path: Path) -> None:
 def collaborators(broker: Harness) -> tuple[Any, ...]:
     """Return what the lag of a broker is counted from."""
     node = broker.node
-    return node.store, node.offsets, node.pull.counters, node.clients, node.role
+    return node.store, node.offsets, node.pull.counters, node.clients, node.current_turn
 
 
 def lag_in(metrics: ConsumerMetrics, broker: Harness) -> dict[str, dict[tuple[str, ...], float]]:

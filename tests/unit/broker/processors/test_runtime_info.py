@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import DiskUsage, LinkKind, Now
-from tandemq.broker.context import Machine
+from tandemq.broker.kernel.context import Machine
 from tandemq.broker.processors.runtime_info import bytes_text, capacity_text, distribution, runtime_text
 from tandemq.codec.ha import REPORT
 from tandemq.codec.remoting.fastjson import loads

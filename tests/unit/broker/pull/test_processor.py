@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tandemq.boundary import Drained, LinkKind, Turn
-from tandemq.broker.context import Machine
+from tandemq.broker.kernel.context import Machine
 from tandemq.broker.pull import counters, processor
 from tandemq.broker.pull.hold_service import HELD_PER_LINK_MAX
 from tandemq.broker.pull.message_reader import MessageReader, Messages
@@ -448,8 +449,9 @@ def test_connection_with_a_full_backlog_gets_no_responses_until_it_drains(narrow
 def test_waiting_replica_reads_are_answered_after_reading_is_refused_to_consumers(narrow: Harness) -> None:
     narrow.outbox.waiting[CLIENT] = 3_000
     assert pull_in_one_turn(narrow, 1) + pull_in_one_turn(narrow, 1, code=RequestCode.TANDEM_REPLICA_PULL) == []
-    turn = Turn()
-    narrow.node.pull.refuse("another member serves", turn)
+    turn, serving = Turn(), narrow.node.current_turn.serving
+    refused_to_all = structs.replace(serving, read="another member serves")
+    narrow.node.pull.on_serving_change(serving, refused_to_all, turn, narrow.now)
     (refused,) = FrameDecoder().feed(b"".join(turn.sends[CLIENT]))
     assert decode_command(refused).code == ResponseCode.NO_PERMISSION
     narrow.outbox.waiting[CLIENT] = 0

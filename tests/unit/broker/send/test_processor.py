@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from tandemq.boundary import Now
-from tandemq.broker.context import Machine
+from tandemq.broker.kernel.context import Machine
 from tandemq.codec.record.record import BatchPart, encode_batch
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.config.settings import DELAY_LEVELS, parse_delay_levels

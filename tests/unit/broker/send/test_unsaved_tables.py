@@ -11,8 +11,8 @@ from tandemq.boundary import Job
 from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.request_fields import topic_fields
-from tests.unit.broker.failover.registry_group import Broker, RegistryGroup
 from tests.unit.broker.harness import Harness, run_job, send_fields
+from tests.unit.broker.roles.registry_group import Broker, RegistryGroup
 
 
 def create(broker: Harness, topic: str) -> None:

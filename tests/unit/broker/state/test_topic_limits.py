@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import Closed, LinkKind, Opened
+from tandemq.broker.kernel import serving
 from tandemq.broker.maintenance import registration
 from tandemq.broker.state import topics
 from tandemq.codec.remoting.fastjson import dumps, loads
@@ -24,6 +25,7 @@ from tandemq.nameserver import NameServer
 from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.json_tables import DataVersion
 from tests.request_fields import topic_fields
+from tests.serving import let
 from tests.unit.broker.harness import ADDRESS, Harness
 from tests.unit.nameserver.driver import answers_in
 
@@ -432,7 +434,6 @@ def test_refused_piece_is_logged_with_its_reason(in_pieces: Harness, caplog: pyt
 def test_new_role_is_registered_at_once_although_pieces_are_in_flight(in_pieces: Harness) -> None:
     pieces(in_pieces)
     node = in_pieces.node
-    turn = node.turn([], [], in_pieces.now)
-    node.registration.move(1, 5, turn, in_pieces.now)
-    in_pieces._take(turn)
+    let(node, registered=serving.Registered(1, 5))
+    in_pieces.turn()
     assert [piece["dataVersion"]["stateVersion"] for piece in pieces(in_pieces)] == [5, 5, 5]

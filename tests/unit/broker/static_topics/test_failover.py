@@ -8,9 +8,9 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.sim.workload.static_topic_requests import segment, update_request
 from tests.spec import spec
-from tests.unit.broker.failover.registry_group import Broker, RegistryGroup
 from tests.unit.broker.ha.group import Group
 from tests.unit.broker.harness import Harness, messages_in, run_job, send_fields
+from tests.unit.broker.roles.registry_group import Broker, RegistryGroup
 from tests.unit.broker.static_topics.wired import mapping_of
 
 TOPIC = "Static"

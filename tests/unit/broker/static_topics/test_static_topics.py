@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tandemq.broker.pull.processor import LINK_BYTES_MAX
 from tandemq.broker.static_topics.cleaning import leaders_in
@@ -13,6 +14,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.queue_mapping import LogicalQueue, QueueMapping, QueueSegment
 from tandemq.model.topic import TopicConfig
 from tandemq.sim.workload.static_topic_requests import segment
+from tests.serving import let
 from tests.spec import spec
 from tests.unit.broker.harness import CLIENT, SUSPEND, Harness, messages_in, send_fields
 from tests.unit.broker.static_topics.wired import EPOCH, WiredBrokers, gens, mapping_of
@@ -181,11 +183,11 @@ def test_message_that_may_not_be_shown_yet_holds_consumers_in_its_segment(broker
     end = brokers["a"].node.store.log.written_end
     brokers.send("a", TOPIC, 0, b"not replicated yet")
     move(brokers, 0, [segment(0, "a", 1, 0), segment(1, "b", 2, BLOCK)], epoch=EPOCH + 1)
-    brokers["a"].node.pull.log_limit = end
+    let(brokers["a"].node, visible_end=end)
 
     answer = brokers.pull("b", TOPIC, 0, 1)
     assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "1")
-    brokers["a"].node.pull.log_limit = 1 << 62
+    let(brokers["a"].node, visible_end=1 << 62)
     assert brokers.consume("b", TOPIC, 0) == {0: b"shown", 1: b"not replicated yet"}
 
 
@@ -202,7 +204,7 @@ def test_pull_at_the_end_of_an_older_segment_does_not_wait(brokers: WiredBrokers
     assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, str(BLOCK))
     answer = brokers.pull("a", TOPIC, 0, BLOCK, flags=SUSPEND)
     assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, str(2 * BLOCK))
-    brokers["a"].node.pull.log_limit = end
+    let(brokers["a"].node, visible_end=end)
     answer = brokers.pull("a", TOPIC, 0, 1, flags=SUSPEND)
     assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "1")
 
@@ -486,9 +488,9 @@ def test_broker_that_may_not_be_read_forwards_no_pull(brokers: WiredBrokers) -> 
     move(brokers, 0, [segment(0, "a", 1, 0), segment(1, "b", 2, BLOCK)], epoch=EPOCH + 1)
     leader = brokers["b"].node
 
-    leader.pull.refusal = "another member serves"
+    let(leader, read="another member serves")
     assert brokers.pull("b", TOPIC, 0, 0).code == ResponseCode.NO_PERMISSION
-    leader.pull.refusal = None
+    let(leader, read=None)
     leader.pull.checks.permission = 2
     refused = brokers.pull("b", TOPIC, 0, 0)
     assert (refused.code, refused.fields["forbiddenType"]) == (ResponseCode.NO_PERMISSION, "1")
@@ -501,11 +503,13 @@ def test_broker_that_may_not_be_read_is_not_busy_after_a_change_of_a_mapping(bro
     pull = brokers["a"].node.pull
     brokers.create("S", {0: [segment(0, "a", 0, 0)]})
     brokers.send("a", "S", 0, b"first")
-    pull.refusal = "it takes over"
+    let(brokers["a"].node, read="it takes over")
     brokers.create("S", {0: [segment(0, "a", 0, 0)]}, epoch=EPOCH + 1)
     assert pull.waiting_ms() is None
 
-    pull.refusal = None
+    let(brokers["a"].node, read=None)
+    turn = brokers["a"].node.current_turn
+    turn.serving = structs.replace(turn.serving, read=None)
     assert pull.waiting_ms() == 0
     brokers["a"].turn()
     assert pull.waiting_ms() is None

@@ -11,7 +11,7 @@ from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.topic import TIMER_TOPIC
 from tests.spec import spec
-from tests.unit.broker.failover.registry_group import Broker, RegistryGroup
+from tests.unit.broker.roles.registry_group import Broker, RegistryGroup
 from tests.unit.broker.timers.test_timed_messages import bodies, delivered, timed, waiting
 
 OK = ResponseCode.SUCCESS

@@ -5,7 +5,7 @@ from random import Random
 from struct import Struct
 
 from tandemq.boundary import Job
-from tandemq.broker.context import CurrentTurn
+from tandemq.broker.kernel.context import CurrentTurn
 from tandemq.broker.timers.java_files import JavaFiles
 from tandemq.broker.timers.timer_check import FILE_BYTES, PATH, TimerCheck, check_of_java, decode_check
 from tandemq.errors import DiskFull

@@ -1,0 +1,47 @@
+"""What the parts of a broker share: the settings in force, the current turn.
+
+A part gets these and its own collaborators in its constructor; `parts.py` says who gets what.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tandemq.boundary import Now, Turn
+from tandemq.broker.kernel.serving import NOTHING
+from tandemq.config.settings import BrokerConfig
+from tandemq.storage.json_tables import DataVersion
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Facts about the machine that the broker runs on."""
+
+    boot_id: str
+    memory_bytes: int
+    utc_offset_s: int = 0
+
+
+class CurrentConfig:
+    """The settings in force; operators change some of them while the broker runs."""
+
+    __slots__ = ("config", "version")
+
+    def __init__(self, config: BrokerConfig) -> None:
+        """Begin with the settings of the start."""
+        self.config = config
+        self.version = DataVersion()
+        """Grows with each change since the start."""
+
+
+class CurrentTurn:
+    """The turn that is being built. Only the node sets its attributes."""
+
+    __slots__ = ("commit", "out", "serving")
+
+    def __init__(self) -> None:
+        """Nothing is to be done yet."""
+        self.out = Turn()
+        self.serving = NOTHING
+        """What this broker may do."""
+        self.commit: Callable[[Now], None] = lambda _: None
+        """Writes the messages of the turn so far, before its end."""

@@ -1,0 +1,152 @@
+"""What a broker may do in a turn, as one value.
+
+The role computes it from the settings, or from the group's record, leases and reports; the node keeps it for the turn
+(`CurrentTurn.serving`). Everything else only reads it. Source: docs/internals/failover.md, "A broker and its member".
+"""
+
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+
+NO_LIMIT = 1 << 62
+"""A log offset behind every message."""
+
+
+class Right(Enum):
+    """What a request needs in order to be answered."""
+
+    READ = "read"
+    WRITE = "write"
+    COMMIT = "commit"
+
+
+_CODES = {
+    Right.READ: (
+        Code.QUERY_CONSUMER_OFFSET,
+        Code.GET_MAX_OFFSET,
+        Code.GET_MIN_OFFSET,
+        Code.SEARCH_OFFSET_BY_TIMESTAMP,
+        Code.GET_EARLIEST_MSG_STORETIME,
+        Code.LOCK_BATCH_MQ,
+    ),
+    Right.COMMIT: (Code.UPDATE_CONSUMER_OFFSET, Code.INVOKE_BROKER_TO_RESET_OFFSET, Code.CLONE_GROUP_OFFSET),
+    Right.WRITE: (
+        Code.CONSUMER_SEND_MSG_BACK,
+        Code.UPDATE_AND_CREATE_TOPIC,
+        Code.UPDATE_AND_CREATE_TOPIC_LIST,
+        Code.DELETE_TOPIC_IN_BROKER,
+        Code.UPDATE_AND_CREATE_STATIC_TOPIC,
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        Code.DELETE_SUBSCRIPTIONGROUP,
+    ),
+}
+RIGHTS = {int(code): right for right, codes in _CODES.items() for code in codes}
+"""Rights that requests need, by code. Sends and pulls are refused by their own paths."""
+
+
+class SendRefusal(NamedTuple):
+    """Why messages are refused."""
+
+    code: ResponseCode
+    remark: str
+
+
+class OldReads(NamedTuple):
+    """Reads of old messages from slaves of a group with a registry (`slaveReadEnable`)."""
+
+    helps: bool
+    """Whether this member, which does not serve reads, may answer pulls of old messages."""
+    sends_back: bool
+    """Whether consumers that pull here should pull from the master."""
+    slaves: tuple[int, ...]
+    """Broker ids under which slaves are registered that consumers may be sent to."""
+
+
+class Registered(NamedTuple):
+    """How this broker is registered at name servers."""
+
+    broker_id: int | None
+    """0 for the master; None: not at present."""
+    epoch: int = 0
+    """Of two addresses with one broker id, a name server accepts the one with the higher epoch."""
+    weight: int | None = None
+    """Weight of the broker group from the registry; None: the one of the settings."""
+    mode: str = ""
+    """Failover mode of the broker group; "": static."""
+
+
+class Serving(msgspec.Struct, frozen=True):
+    """What this broker may do, and why not more."""
+
+    is_master: bool
+    """Whether its log is the one that is replicated."""
+    epoch: int = 0
+    """Epoch of the mastership in effect; 0: none."""
+    is_elect: bool = False
+    """Whether masters are elected, so that messages wait for every member in sync."""
+    read: str | None = None
+    """Why pulls and queries of offsets are refused; None: they are not."""
+    write: str | None = None
+    """The same for sends and changes of topics and groups."""
+    commit: str | None = None
+    """The same for commits of offsets."""
+    sends: SendRefusal | None = None
+    """Why messages are refused; None: they are not, as far as the role is concerned."""
+    consumers: str | None = None
+    """Why consumers may not connect; None: they may."""
+    takes_pulled_commits: bool = True
+    """Whether offsets that come with pulls are committed."""
+    keeps_offsets: bool = True
+    """Whether the group's consumers commit their offsets here, so that this broker knows their lag."""
+    copies_tables: bool = False
+    """Whether this broker asks a master for its tables from time to time: a slave without a registry."""
+    waits_for_replicas: bool = False
+    """Whether a message is acknowledged only when enough replicas have it."""
+    replica_code: ResponseCode | None = ResponseCode.SUCCESS
+    """Outcome of replicating a message that is stored now; None if that has to be waited for."""
+    copied_to: int = NO_LIMIT
+    """Log offset that enough replicas hold."""
+    visible_end: int = NO_LIMIT
+    """Log offset below which consumers may see messages; what follows may still be truncated."""
+    replica_end: int = NO_LIMIT
+    """The same for reads from members that do not serve consumers: replica reads, and pulls of old messages."""
+    awaits_tail: bool = False
+    """Whether the log may lack its end until a slave returns it; an offset behind the end may then be valid."""
+    registered: Registered = Registered(None)
+    """How it is registered."""
+    members: frozenset[int] | None = None
+    """Broker ids of the configured members of the group; None: every slave counts."""
+    old_reads: OldReads | None = None
+    """Reads of old messages from slaves; None: the settings alone decide."""
+
+    def refusal(self, code: int) -> str | None:
+        """Return why a request with this code may not be answered now; None if it may."""
+        right = RIGHTS.get(code)
+        return None if right is None else self.refused(right)
+
+    def refused(self, right: Right) -> str | None:
+        """Return why a right is refused; None if it is not."""
+        if right is Right.READ:
+            return self.read
+        return self.write if right is Right.WRITE else self.commit
+
+    def is_same_service(self, other: "Serving") -> bool:
+        """Whether another one differs at most in log offsets and counts of replicas."""
+        return (
+            self.is_master is other.is_master
+            and self.epoch == other.epoch
+            and self.read == other.read
+            and self.write == other.write
+            and self.commit == other.commit
+            and self.sends == other.sends
+            and self.registered == other.registered
+        )
+
+
+NOTHING = Serving(is_master=False)
+"""Before the role is known."""
