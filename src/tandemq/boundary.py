@@ -188,13 +188,21 @@ Event = Opened | HandshakeFailed | Closed | Drained | JobDone | RegistryEvent
 """Registry events come from the registry client of the shell (ZooKeeper), in the order in which they happened."""
 
 
+Done = Callable[[JobDone, "Turn", Now], None]
+"""Takes the result of a job, in the turn that gets it."""
+
+
+def _ignore(_done: JobDone, _turn: "Turn", _now: Now) -> None:
+    """Nobody waits for the result."""
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """Blocking work. `run` is called on a worker thread and must not touch state of the node that it was not given."""
 
     name: str
     run: Callable[[], object]
-    token: object = None
+    done: Done = _ignore
     syncs: Sequence[File] = ()
     """Set if `run` only syncs these files: a shell may then submit the syncs to the kernel instead."""
 

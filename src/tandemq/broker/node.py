@@ -90,7 +90,7 @@ class Broker(BrokerParts):
         self.pull.answer_woken(turn)
         if self.registration.is_due:
             self.registration.register_changes(turn, now)
-        saving = self.saver.begin()
+        saving = self.saver.begin(self._tables_saved)
         if saving is not None:
             turn.jobs.append(saving)
         return turn
@@ -224,21 +224,14 @@ class Broker(BrokerParts):
             elif event.kind in (LinkKind.REMOTING, LinkKind.FAST):
                 self.links[event.link] = self.housekeeping.opened(event, now)
         elif isinstance(event, JobDone):
-            self._on_job_done(event, turn, now)
+            event.job.done(event, turn, now)
         elif isinstance(event, HandshakeFailed):
             self.replication.handshake_failed(event, now)
 
-    def _on_job_done(self, event: JobDone, turn: Turn, now: Now) -> None:
-        if self.saver.job_done(event.job, event.error):
-            self.role.tables_saved(self.saver.settled, event.error, now)
-            self.acknowledgements.saved(event.error, turn, now)
-        elif not (
-            self.flush.job_done(event, turn, now)
-            or self.scrubber.job_done(event, turn, now)
-            or self.timers.job_done(event.job, event.error)
-            or self.replica_requests.job_done(event, turn)
-        ):
-            self.upkeep.job_done(event.job, event.error)
+    def _tables_saved(self, event: JobDone, turn: Turn, now: Now) -> None:
+        self.saver.job_done(event.error)
+        self.role.tables_saved(self.saver.settled, event.error, now)
+        self.acknowledgements.saved(event.error, turn, now)
 
     def _on_closed(self, event: Closed, turn: Turn, now: Now) -> None:
         if self.role.on_event(event, turn, now):

@@ -158,8 +158,8 @@ class NameServer:
                 self._open(event, turn, now)
             elif isinstance(event, Closed):
                 closed[event.link] = event.reason
-            elif isinstance(event, JobDone) and self.registry is not None:
-                self.registry.job_done(event)
+            elif isinstance(event, JobDone):
+                event.job.done(event, turn, now)
         return closed
 
     def turn_took(self, duration_ns: int) -> None:

@@ -108,7 +108,7 @@ class RegistryHost:
         """The number of the batch that the next changes belong to."""
         self._safe = 0
         """The last durable batch."""
-        self._syncing: Job | None = None
+        self._is_syncing = False
         self._retry_ms: int | None = None
         self.failed: str | None = None
         """Why requests are no longer answered; None while they are."""
@@ -249,7 +249,7 @@ class RegistryHost:
             self._end(session)
         self._answer_events()
         self._unwritten += self._tree.take_changes()
-        if self._unwritten and self._syncing is None and (self._retry_ms is None or now.mono_ms >= self._retry_ms):
+        if self._unwritten and not self._is_syncing and (self._retry_ms is None or now.mono_ms >= self._retry_ms):
             self._write(turn, now)
 
     def _end(self, session: int) -> None:
@@ -278,14 +278,11 @@ class RegistryHost:
         self._retry_ms = None
         self._unwritten.clear()
         self._batch += 1
-        self._syncing = Job("registry fdatasync", file.datasync, syncs=[file])
-        turn.jobs.append(self._syncing)
+        self._is_syncing = True
+        turn.jobs.append(Job("registry fdatasync", file.datasync, self._synced, [file]))
 
-    def job_done(self, done: JobDone) -> None:
-        """A job ended; only the fdatasync matters here."""
-        if done.job is not self._syncing:
-            return
-        self._syncing = None
+    def _synced(self, done: JobDone, _turn: Turn, _now: Now) -> None:
+        self._is_syncing = False
         if done.error is None:
             self._safe = self._batch - 1
         else:

@@ -16,6 +16,7 @@ Source: docs/internals/storage.md, "scrubbing"; docs/internals/ha.md, "repair".
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -124,7 +125,6 @@ class Repairs:
         self._changed = changed
         self._settled = settled
         self._attempt: _Attempt | None = None
-        self._job: Job | None = None
         self._weighed: Weighed | None = None
         self._tried: dict[int, int] = {}
         """When a range was tried last, by its start."""
@@ -247,7 +247,7 @@ class Repairs:
         work = WeighWork(
             store.disk, store.config.segment_bytes, wanted, answer.body, before, behind, store.log.truncations
         )
-        self._start(Job("weigh repair", work.run, work))
+        self._start("weigh repair", work)
 
     def _foreign(self, wanted: Wanted, header: _RecordsHeader, generations: EpochTable) -> str:
         """Return why the bytes of a replica do not belong to our history, "" if they do."""
@@ -260,23 +260,16 @@ class Repairs:
             return "its history has nothing in common with ours"
         return f"our histories part at {common}" if wanted.end > common else ""
 
-    def _start(self, job: Job) -> None:
-        self._job = job
-        self._turn.out.jobs.append(job)
+    def _start(self, name: str, work: WeighWork | SettleWork) -> None:
+        self._turn.out.jobs.append(Job(name, work.run, done=partial(self._done, work)))
 
     # Jobs.
 
-    def job_done(self, event: JobDone, turn: Turn, now: Now) -> bool:
-        """Take the result of a job; False if it is not one of ours."""
-        if event.job is not self._job:
-            return False
-        self._job = None
-        work = event.job.token
+    def _done(self, work: WeighWork | SettleWork, event: JobDone, turn: Turn, now: Now) -> None:
         if isinstance(work, WeighWork):
             self._weighed_out(work, event, now)
         else:
             self._written(event, turn, now)
-        return True
 
     def _weighed_out(self, work: WeighWork, event: JobDone, now: Now) -> None:
         attempt, store_log = self._attempt, self._store.log
@@ -310,7 +303,7 @@ class Repairs:
             return
         self._weighed = weighed
         work = SettleWork(self._store.disk, self._store.config.segment_bytes, weighed.offset, weighed.data, file)
-        self._start(Job("sync repair", work.run, work))
+        self._start("sync repair", work)
 
     def _written(self, event: JobDone, turn: Turn, now: Now) -> None:
         attempt, weighed = self._attempt, self._weighed

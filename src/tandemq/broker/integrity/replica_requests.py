@@ -1,7 +1,8 @@
 """What other members of the group ask about this broker's log: records for a repair, and checks of suspect ones."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
@@ -69,7 +70,7 @@ class ReplicaRequests:
         self._links = links
         self._current = current
         self._turn = turn
-        self._serving: dict[int, tuple[Job, Link, Callable[[Served], Command]]] = {}
+        self._serving = 0
         """By id of the job: who asked, and how the result becomes a response."""
         self._reports = Refusals()
         """Reports of damaged records, by host."""
@@ -87,7 +88,7 @@ class ReplicaRequests:
         if not store_log.start <= start < end <= store_log.written_end:
             held = f"[{store_log.start}, {store_log.written_end})"
             return self._answer(command, Served(b"", Context(0, 0), Context(0, 0), f"held here are {held} only"))
-        if len(self._serving) >= SERVING_MAX:
+        if self._serving >= SERVING_MAX:
             return command.answer(ResponseCode.SYSTEM_BUSY, remark="other replicas are being served; ask again")
         work = ServeWork(
             self._store.disk,
@@ -98,23 +99,18 @@ class ReplicaRequests:
             PIECE_BYTES,
             self._current.config.frame_bytes_max - HEAD_BYTES,
         )
-        job = Job("serve records", work.run, work)
-        self._serving[id(job)] = job, link, lambda served: self._members.sealed(command, self._answer(command, served))
-        self._turn.out.jobs.append(job)
+        self._serving += 1
+        self._turn.out.jobs.append(Job("serve records", work.run, done=partial(self._served, link, command)))
         return None
 
-    def job_done(self, event: JobDone, turn: Turn) -> bool:
-        """Send the result of a job; False if it is not one of ours."""
-        found = self._serving.pop(id(event.job), None)
-        if found is None:
-            return False
-        _, link, respond = found
+    def _served(self, link: Link, command: Command, event: JobDone, turn: Turn, _now: Now) -> None:
+        self._serving -= 1
         served = event.result
         if not isinstance(served, Served):
             served = Served(b"", Context(0, 0), Context(0, 0), f"it cannot be read here: {event.error}")
         if link.number in self._links:
-            turn.send(link.number, encode_command(respond(served)))
-        return True
+            answer = self._members.sealed(command, self._answer(command, served))
+            turn.send(link.number, encode_command(answer))
 
     def _answer(self, command: Command, served: Served) -> Command:
         config, store_log = self._current.config, self._store.log

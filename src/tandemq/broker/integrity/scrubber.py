@@ -13,6 +13,7 @@ Source: docs/internals/storage.md, "scrubbing".
 """
 
 import logging
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -121,7 +122,7 @@ class Scrubber:
         self._suspects: list[int] = []
         self._is_boundary = False
         """Whether a record is known to begin at `position`; after a restart or a truncation that is checked first."""
-        self._job: Job | None = None
+        self._is_busy = False
         self._asked_rate = 0
         self._saved_ms = now.mono_ms
         self._unsynced_from: int | None = None
@@ -216,7 +217,7 @@ class Scrubber:
             return
         self._due_ms = None
         self._plan(now.mono_ms + min(IDLE_MS, self._current.config.scrub_interval_ms), now)
-        if self._job is None:
+        if not self._is_busy:
             self._next(now)
 
     def begin(self, now: Now, bytes_per_second: int = 0) -> None:
@@ -299,8 +300,9 @@ class Scrubber:
         self._start(CheckWork(disk, segment, position, limit, size, self._store.log.truncations, near, searches))
 
     def _start(self, work: CheckWork | SyncWork) -> None:
-        self._job = Job("scrub" if isinstance(work, CheckWork) else "sync queue entries", work.run, work)
-        self._turn.out.jobs.append(self._job)
+        name = "scrub" if isinstance(work, CheckWork) else "sync queue entries"
+        self._is_busy = True
+        self._turn.out.jobs.append(Job(name, work.run, done=partial(self._done, work)))
 
     def _end_pass(self, now: Now) -> None:
         self.this.ended_ms = now.wall_ms
@@ -317,16 +319,11 @@ class Scrubber:
 
     # What was found.
 
-    def job_done(self, event: JobDone, turn: Turn, now: Now) -> bool:
-        """Take the result of a job; False if it is not one of ours."""
-        if event.job is not self._job:
-            return self.repairs.job_done(event, turn, now)
-        self._job = None
-        work = event.job.token
+    def _done(self, work: CheckWork | SyncWork, event: JobDone, _turn: Turn, now: Now) -> None:
+        self._is_busy = False
         if isinstance(work, SyncWork):
             self._synced(event, now)
-            return True
-        assert isinstance(work, CheckWork), "our job carries our work"
+            return
         if isinstance(event.result, Checked) and work.truncations == self._store.log.truncations:
             self._take(work, event.result, now)
         elif event.error is not None:
@@ -346,7 +343,6 @@ class Scrubber:
         if now.mono_ms - self._saved_ms >= SAVE_MS:
             self._saved_ms = now.mono_ms
             self.save()
-        return True
 
     def _synced(self, event: JobDone, now: Now) -> None:
         if event.error is not None:

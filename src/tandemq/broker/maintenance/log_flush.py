@@ -1,6 +1,7 @@
 """Syncs of the commit log: one at a time; what is written meanwhile shares the next (group commit)."""
 
 import logging
+from functools import partial
 
 from tandemq.boundary import Job, JobDone, Now, Turn
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
@@ -34,7 +35,7 @@ class LogFlush:
         self._acknowledgements = acknowledgements
         self._report = report
         self._turn = turn
-        self._job: Job | None = None
+        self._is_syncing = False
         self.adopt_config(current.config)
         schedule.every(
             lambda: current.config.flush_interval_ms,
@@ -49,23 +50,18 @@ class LogFlush:
 
     def begin(self, _now: Now) -> None:
         """Start a sync unless one is in progress."""
-        if self._job is None:
+        if not self._is_syncing:
             work = self._store.begin_flush()
             if work is not None:
-                self._job = Job("flush", work.run, work, work.files)
-                self._turn.out.jobs.append(self._job)
+                self._is_syncing = True
+                self._turn.out.jobs.append(Job("flush", work.run, partial(self._synced, work), work.files))
 
-    def job_done(self, event: JobDone, turn: Turn, now: Now) -> bool:
-        """Take the result of a job; False if it is not one of ours."""
-        if event.job is not self._job:
-            return False
-        self._job = None
+    def _synced(self, work: FlushJob, event: JobDone, turn: Turn, now: Now) -> None:
+        self._is_syncing = False
         if event.error is not None:
             self.failed(event.error, turn, now)
         else:
-            assert isinstance(event.job.token, FlushJob)
-            self._store.end_flush(event.job.token)
-        return True
+            self._store.end_flush(work)
 
     def failed(self, error: Exception, turn: Turn, now: Now) -> None:
         """Stop writing after a failed sync or overwrite: the kernel may have dropped dirty pages."""

@@ -6,9 +6,10 @@ Source: docs/internals/storage.md, "flush" and "retention".
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
 
-from tandemq.boundary import Disk, Job, Now
+from tandemq.boundary import Disk, Job, JobDone, Now, Turn
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.send.processor import SendPath
@@ -81,7 +82,7 @@ class Upkeep:
         self._utc_offset_s = utc_offset_s
         config = current.config
         self.adopt_config(config)
-        self._syncing: Job | None = None
+        self._is_syncing = False
         self._expired_end = 0
         """End of a log file to be deleted once the entries of its queues are on the device; 0: none."""
         self._kept_for = ""
@@ -130,33 +131,28 @@ class Upkeep:
     def _begin_sync(self, _now: Now) -> None:
         store = self._store
         store.log.reader.forget_if_idle()
-        if self._syncing is not None or store.marks.written <= store.marks.synced or store.log.refused is not None:
+        if self._is_syncing or store.marks.written <= store.marks.synced or store.log.refused is not None:
             return
         end = min(store.marks.written, store.log.flushed_offset)
         checkpoint = store.checkpoint(store.queued_ms) if end == store.marks.written else None
         work = _SyncWork(self._disk, store.paths_to_sync(), end, checkpoint, store.log.truncations)
-        self._syncing = Job("sync queues", work.run, work)
-        self._turn.out.jobs.append(self._syncing)
+        self._is_syncing = True
+        job = Job("sync queues", work.run, done=partial(self._synced, work))
+        self._turn.out.jobs.append(job)
 
-    def job_done(self, job: Job, error: Exception | None) -> bool:
-        """Note the end of a job; return False if it is not a sync of this object."""
-        if job is not self._syncing:
-            return False
-        self._syncing = None
-        work = job.token
-        assert isinstance(work, _SyncWork), "the job carries its work"
-        if error is not None:
-            log.warning("store: queue files could not be synced: %s", error)
-            return True
+    def _synced(self, work: _SyncWork, event: JobDone, _turn: Turn, _now: Now) -> None:
+        self._is_syncing = False
+        if event.error is not None:
+            log.warning("store: queue files could not be synced: %s", event.error)
+            return
         if work.truncations != self._store.log.truncations:
-            return True
+            return
         try:
             self._store.synced_up_to(work.end)
         except StoreError as error_of_marks:
             log.warning("store: the synced offset of the log could not be saved: %s", error_of_marks)
         if 0 < self._expired_end <= self._store.marks.synced:
             self._schedule.at(0, self.clean)
-        return True
 
     # Retention.
 

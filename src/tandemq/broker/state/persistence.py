@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tandemq.boundary import Disk, File, Job
+from tandemq.boundary import Disk, Done, File, Job
 from tandemq.broker.state.table_journal import JOURNAL_BYTES_MAX, Changes, TableJournal
 from tandemq.errors import StoreError
 from tandemq.model.codes import RequestCode
@@ -71,7 +71,7 @@ class Saver:
         self._journaled: dict[str, _JournaledTable] = {}
         self._syncing: list[str] = []
         """Tables whose journals the job syncs."""
-        self._job: Job | None = None
+        self._is_writing = False
         self._job_asked = 0
         self._is_job_whole = True
         """Whether the job writes everything that is not written, so that nothing failed before it."""
@@ -132,9 +132,12 @@ class Saver:
             if journal.size and name not in self._writing:
                 self._due.setdefault(name, table)
 
-    def begin(self) -> Job | None:
-        """Return a job that writes what is due; None if nothing is, or a job is running."""
-        if self._job is not None:
+    def begin(self, done: Done) -> Job | None:
+        """Return a job that writes what is due; None if nothing is, or a job is running.
+
+        `done` is called at its end; it has to call `job_done`.
+        """
+        if self._is_writing:
             return None
         self._write_changes()
         self._syncing = [
@@ -148,9 +151,9 @@ class Saver:
         contents = [(name, self._content(name, table)) for name, table in self._writing.items()]
         files = [self._begin_sync(name) for name in self._syncing]
         run = _SaveWork(self.disk, contents, files).run
-        self._job, self._job_asked = Job("save tables", run, syncs=() if contents else files), self.asked
+        self._is_writing, self._job_asked = True, self.asked
         self._is_job_whole = not self._failed
-        return self._job
+        return Job("save tables", run, syncs=() if contents else files, done=done)
 
     def _write_changes(self) -> None:
         """Write a line for the changes of each table that is not going to be written itself."""
@@ -182,10 +185,8 @@ class Saver:
         assert journal.file is not None, "it has lines"
         return journal.file
 
-    def job_done(self, job: Job, error: Exception | None) -> bool:
-        """Note the end of a job; return False if it is not the one of `begin`."""
-        if job is not self._job:
-            return False
+    def job_done(self, error: Exception | None) -> None:
+        """Note the end of the job of `begin`."""
         if error is not None:
             self._failed |= self._writing
             for name in {*self._writing, *self._syncing} & self._journaled.keys():
@@ -196,9 +197,8 @@ class Saver:
             self._notify_saved(self._writing)
             if self._is_job_whole:
                 self.saved = self._job_asked
-        self._job, self._writing, self._syncing = None, {}, []
+        self._is_writing, self._writing, self._syncing = False, {}, []
         self.settled = self._job_asked
-        return True
 
     def _notify_saved(self, tables: dict[str, Table]) -> None:
         for name in tables:
@@ -227,5 +227,5 @@ class Saver:
         self._notify_saved(tables)
         for _, journal in self._journaled.values():
             journal.close()
-        self._due, self._writing, self._failed, self._job, self._syncing = {}, {}, {}, None, []
+        self._due, self._writing, self._failed, self._is_writing, self._syncing = {}, {}, {}, False, []
         self.settled = self.saved = self.asked

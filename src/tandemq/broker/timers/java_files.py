@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from tandemq.boundary import Disk, File, Job
+from tandemq.boundary import Disk, File, Job, JobDone, Now, Turn
 from tandemq.broker.kernel.context import CurrentTurn
 from tandemq.broker.send.timed_message import rounded_down
 from tandemq.broker.timers.pending import PendingTimers, roll_time
@@ -103,7 +103,7 @@ class JavaFiles:
         """`disk`: the store directory."""
         self._disk = disk
         self._turn = turn
-        self._saving: Job | None = None
+        self._is_saving = False
         self._saved: TimerCheck | None = None
         """As in the file, or being written; None: unknown."""
 
@@ -114,22 +114,19 @@ class JavaFiles:
 
     def save_check(self, check: TimerCheck) -> None:
         """Write the check file in a job, if it has changed and none is being written."""
-        if self._saving is not None or (self._saved is not None and check[:4] == self._saved[:4]):
+        if self._is_saving or (self._saved is not None and check[:4] == self._saved[:4]):
             return
         data = check.as_file()
         self._saved = check
-        self._saving = Job("save timercheck", lambda: self._disk.replace(PATH, data))
-        self._turn.out.jobs.append(self._saving)
+        self._is_saving = True
+        job = Job("save timercheck", lambda: self._disk.replace(PATH, data), self._saved_check)
+        self._turn.out.jobs.append(job)
 
-    def job_done(self, job: Job, error: Exception | None) -> bool:
-        """Note the end of a job; return False if it is not one of this object."""
-        if job is not self._saving:
-            return False
-        self._saving = None
-        if error is not None:
-            log.warning("timers: %s could not be written: %s", PATH, error)
+    def _saved_check(self, event: JobDone, _turn: Turn, _now: Now) -> None:
+        self._is_saving = False
+        if event.error is not None:
+            log.warning("timers: %s could not be written: %s", PATH, event.error)
             self._saved = None
-        return True
 
     def write_all(
         self, table: PendingTimers, timers: ConsumeQueue, check: TimerCheck, window_ms: int, precision_ms: int

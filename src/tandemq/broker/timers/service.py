@@ -14,7 +14,7 @@ Source: docs/reference/timers.md; RocketMQ TimerMessageStore.
 import logging
 from typing import NamedTuple
 
-from tandemq.boundary import Job, Now
+from tandemq.boundary import Now
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.kernel.mastership import Mastership
 from tandemq.broker.send.processor import SendPath
@@ -497,10 +497,6 @@ class TimedMessages:
         if table is not None and check is not None and self._done.is_flushed and (TIMER_TOPIC, 0) in self._store.queues:
             oldest = table.none_below()
             self._java_files.save_check(check._replace(queue_offset=oldest, master_queue_offset=oldest))
-
-    def job_done(self, job: Job, error: Exception | None) -> bool:
-        """Note the end of a job; return False if it is not one of this object."""
-        return self._java_files.job_done(job, error)
 
     def close(self) -> None:
         """Write all files that a Java broker needs to go on; blocking."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tandemq.boundary import Job
 from tandemq.broker.integrity import entry_repair
 from tandemq.broker.integrity.scrubber import SEARCH_STEP_BYTES
 from tandemq.broker.integrity.verify_job import CheckWork, SyncWork
@@ -26,6 +27,11 @@ COUNT = 120
 WRONG = 70
 FILE_BYTES = 20 * 50
 Damage = Callable[[Harness, Entry], Entry]
+
+
+def work_of(job: Job) -> object:
+    """Return whose method a job runs."""
+    return getattr(job.run, "__self__", None)
 
 
 def filled(count: int = COUNT, **changes: Any) -> Harness:
@@ -255,7 +261,8 @@ def steps_of(broker: Harness) -> list[CheckWork]:
         while broker.jobs:
             done.append(broker.jobs.pop(0))
             broker.turn([], [run_job(done[-1])])
-    return [job.token for job in done if isinstance(job.token, CheckWork) and job.token.searches]
+    works = [work_of(job) for job in done]
+    return [work for work in works if isinstance(work, CheckWork) and work.searches]
 
 
 def test_a_far_search_reads_the_log_between_the_neighbours_in_bounded_steps() -> None:
@@ -362,9 +369,10 @@ def test_retention_during_a_search_restarts_it() -> None:
     broker.pass_time(0)
     broker.turn()
     [job] = broker.jobs
-    assert isinstance(job.token, CheckWork)
+    work = work_of(job)
+    assert isinstance(work, CheckWork)
     broker.node.store.log.drop_first_segment()
-    assert job.token.position < broker.node.store.log.start
+    assert work.position < broker.node.store.log.start
     steps_of(broker)
     assert queue.entry(399) == Entry(*QUEUE_ENTRY.unpack(right[-20:]))
 
@@ -439,7 +447,7 @@ def test_the_position_of_a_pass_is_saved_only_behind_entries_on_the_device() -> 
     broker.run_jobs = False
     broker.ask(RequestCode.TANDEM_SCRUB, {"begin": "true"})
     scrubber = broker.node.scrubber
-    while not any(isinstance(job.token, SyncWork) for job in broker.jobs):
+    while not any(isinstance(work_of(job), SyncWork) for job in broker.jobs):
         jobs, broker.jobs = broker.jobs, []
         for job in jobs:
             broker.turn([], [run_job(job)])

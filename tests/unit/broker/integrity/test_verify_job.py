@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.boundary import Job, JobDone
+from tandemq.boundary import JobDone
 from tandemq.broker.integrity.verify_job import CheckWork, Context, LogReader, ServeWork, SettleWork, Wanted, WeighWork
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -156,8 +156,9 @@ def test_repair_that_cannot_be_synced_ends_as_any_failed_sync(monkeypatch: pytes
     assert isinstance(broker.disk, SimDisk)
     broker.disk.fail("datasync", prefix="commitlog/", times=-1)
     work = SettleWork(broker.disk, SEGMENT, at, data, file)
-    repairs._start(job := Job("sync repair", work.run, work))
-    done = run_job(job)
+    jobs = broker.node.current_turn.out.jobs
+    repairs._start("sync repair", work)
+    done = run_job(jobs.pop())
     assert isinstance(done, JobDone)
     assert isinstance(done.error, DiskFailed)
     repairs._attempt, repairs._weighed = object(), object()  # type: ignore[assignment]

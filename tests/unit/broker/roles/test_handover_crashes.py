@@ -228,7 +228,7 @@ def test_checker_detects_offsets_that_were_not_merged(tmp_path: Path, monkeypatc
 def test_checker_detects_offsets_that_count_before_they_are_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Saver, "begin", lambda _: None)
+    monkeypatch.setattr(Saver, "begin", lambda *_: None)
     monkeypatch.setattr(MemberMachine, "may_take_offsets", take_at_once)
     traffic, begin = handover(tmp_path, seed=1)
     with pytest.raises(AssertionError, match="a committed offset went back"):

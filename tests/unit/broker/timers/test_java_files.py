@@ -4,7 +4,7 @@ from pathlib import Path
 from random import Random
 from struct import Struct
 
-from tandemq.boundary import Job
+from tandemq.boundary import Job, JobDone, Now
 from tandemq.broker.kernel.context import CurrentTurn
 from tandemq.broker.timers.java_files import JavaFiles
 from tandemq.broker.timers.timer_check import FILE_BYTES, PATH, TimerCheck, check_of_java, decode_check
@@ -118,12 +118,11 @@ def test_check_file_is_written_when_it_has_changed_or_its_job_has_failed() -> No
     first = job()
     assert first is not None
     assert job() is None  # the first one has not ended
-    assert files.job_done(first, DiskFull("full"))
-    assert not files.job_done(first, None)  # it is known no more
+    first.done(JobDone(first, error=DiskFull("full")), turn.out, Now(0, 0))
 
     again = job()
     assert again is not None
     again.run()
-    assert files.job_done(again, None)
+    again.done(JobDone(again), turn.out, Now(0, 0))
     assert decode_check(disk.read(PATH) or b"") == check
     assert job() is None
