@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tandemq.broker.connections.connection import pack_host
+from tandemq.broker.kernel.connection import pack_host
 from tandemq.broker.filter.parser import compile_filter
 from tandemq.broker.timers.records import TimedCopy, TimedMessage, TimerHead, head_of
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Sequence
 
 from tandemq.boundary import Closed, Event, HandshakeFailed, JobDone, LinkKind, Now, Opened, Turn
-from tandemq.broker.connections.connection import pack_host
 from tandemq.broker.connections.farewell import Farewell
+from tandemq.broker.kernel.connection import pack_host
 from tandemq.broker.parts import BrokerParts
 from tandemq.broker.roles.registry_role import RegistryRole
 from tandemq.config.settings import BrokerConfig
@@ -70,8 +70,8 @@ class Broker(BrokerParts):
             if not isinstance(event, Closed):
                 self._on_event(event, turn, now)
         self._decide(turn, now)
-        self.pull.begin_turn(turn)
-        self.housekeeping.begin_turn(now)
+        for begin in self.features.begin_turn:
+            begin(turn, now)
         self._receive(received, turn, now)
         self.housekeeping.make_room(turn, now)
         self.send.store_waiting()
@@ -102,12 +102,9 @@ class Broker(BrokerParts):
         times = (
             self.schedule.next_ms(),
             self.peers.deadline_ms(),
-            self.pull.held.next_ms(),
-            self.pull.waiting_ms(),
             self.acknowledgements.waiters.deadline_ms(),
-            self.replication.deadline_ms(),
-            self.client_calls.deadline_ms(),
             self.role.deadline_ms(),
+            *self.features.deadlines_ms(),
         )
         return min([time for time in times if time is not None], default=None)
 
@@ -133,8 +130,8 @@ class Broker(BrokerParts):
             return
         self.current_turn.serving = serving
         if not serving.is_same_service(before):
-            for part in self.followers:
-                part.on_serving_change(before, serving, turn, now)
+            for follow in self.features.on_serving_change:
+                follow(before, serving, turn, now)
 
     # What arrives.
 
@@ -177,29 +174,24 @@ class Broker(BrokerParts):
     def _run_due(self, turn: Turn, now: Now) -> None:
         self.schedule.run_due(now)
         self.peers.expire(turn, now)
-        if len(self.client_calls):
-            self.client_calls.expire(now)
-        self.pull.answer_due(turn, now)
-        self.replication.tick(turn, now)
+        for run_due in self.features.run_due:
+            run_due(turn, now)
 
     def _commit(self, now: Now) -> None:
         """Write the messages of this turn to the log, and begin what their responses wait for."""
         turn = self.current_turn.out
-        self.stats.note_role()
         needed = self.topics.needed_change(self.store.touched)
-        self.transactions.before_commit(now)
-        self.timers.before_commit(now)
+        for before_commit in self.features.before_commit:
+            before_commit(now)
         acks = self.send.take_acks()
         try:
             written = self.store.commit()
             self._serve(turn, now)
-            self.delay.committed()
-            self.transactions.committed(now)
-            self.timers.committed(now)
+            for committed in self.features.committed:
+                committed(now)
         except StoreError as error:
-            self.delay.failed()
-            self.transactions.failed()
-            self.timers.failed()
+            for failed in self.features.failed:
+                failed()
             self.upkeep.write_failures.note(error, now)
             self.store.take_woken()
             self.acknowledgements.failed(acks, error, turn)
@@ -241,11 +233,9 @@ class Broker(BrokerParts):
         elif self.replication.owns(event.link):
             self.replication.closed(event.link, event.reason, now)
         elif self.links.pop(event.link, None) is not None:
-            self.housekeeping.partial_frames.drop(event.link)
-            self.pull.drop_link(event.link)
-            self.client_calls.link_closed(event.link, now)
             self.role.drop_link(event.link)
-            self.membership.notify(self.clients.link_closed(event.link), turn, now)
+            for link_closed in self.features.link_closed:
+                link_closed(event.link, turn, now)
 
     # Stopping.
 
@@ -280,15 +270,12 @@ class Broker(BrokerParts):
         """
         if self._farewell is not None:
             log.info("broker: clients sent away, %d requests answered GO_AWAY", self._farewell.answers)
-        self.transactions.close()
+        for save in self.features.save_tables:
+            save()
         self.offsets.save()
         self.topics.save()
         self.groups.save()
-        self.scrubber.save()
-        self.transactions.metrics.save()
-        self.timers.metrics.save()
-        self.replication.masters.save_offsets()
         self.saver.finish()
-        self.delay.close()
-        self.timers.close()
+        for close in self.features.close:
+            close()
         self.store.close()

@@ -9,7 +9,6 @@ from random import Random
 
 from tandemq.boundary import Disk, Now, Outbox, Turn
 from tandemq.broker.connections.client_requests import ClientCalls, MembershipNotifier
-from tandemq.broker.connections.connection import Handler, Link, pack_host
 from tandemq.broker.connections.member_requests import MemberRequests
 from tandemq.broker.connections.outbound import Peers
 from tandemq.broker.connections.refused_peers import RefusedPeers
@@ -30,7 +29,9 @@ from tandemq.broker.integrity.repair import Repairs, Replica
 from tandemq.broker.integrity.replica_requests import ReplicaRequests
 from tandemq.broker.integrity.scrubber import Scrubber
 from tandemq.broker.integrity.verify_job import Entries
+from tandemq.broker.kernel.connection import Handler, Link, pack_host
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn, Machine
+from tandemq.broker.kernel.feature import Feature, Features
 from tandemq.broker.kernel.role import BrokerRole, Report
 from tandemq.broker.kernel.serving import NOTHING
 from tandemq.broker.maintenance.housekeeping import Housekeeping
@@ -159,22 +160,24 @@ class BrokerParts:
             self.store,
             disk,
             self.send,
-            self.delay,
-            self.transactions,
-            self.timers,
             self.schedule,
             self.current,
             self.current_turn,
             self.replication.masters.needed,
+            self._features_need,
             machine.utc_offset_s,
             now,
         )
         self.handlers: dict[int, Handler] = {}
-        self._install_handlers()
+        static_topics = self._static_topics(now)
+        self.features = self._all_features()
+        """In the order in which they see a turn."""
+        for code, handler in self.features.handlers().items():
+            self.handlers[code] = self.members.guarded(code, handler)
         self.dispatcher = Dispatcher(
             self.send,
             self.pull,
-            self._static_topics(now),
+            static_topics,
             self.handlers,
             self.housekeeping,
             self.client_calls,
@@ -184,12 +187,21 @@ class BrokerParts:
             self.current_turn,
             self.turn_times,
         )
-        self._build_metrics()
-        self.followers = (self.consumer_manage, self.pull, self.barrier, self.send, self.registration)
-        """What acts when the verdict of the role changes, in the order in which it does."""
+        for source in self.features.sources():
+            self.metrics.add(source)
         self.current_turn.serving = serving = self.role.serving(now)
-        for part in self.followers:
-            part.on_serving_change(NOTHING, serving, Turn(), now)
+        for follow in self.features.on_serving_change:
+            follow(NOTHING, serving, Turn(), now)
+
+    def _features_need(self) -> dict[str, int]:
+        return self.features.needs_log_from()
+
+    def _figures(self, now: Now) -> dict[str, str]:
+        return self.features.figures(now)
+
+    def _topic_removed(self, topic: str, now: Now) -> None:
+        for forget in self.features.topic_removed:
+            forget(topic, now)
 
     def _copies_tables(self) -> bool:
         return self.current_turn.serving.copies_tables
@@ -300,7 +312,7 @@ class BrokerParts:
                 self.generations,
                 self.members,
                 self._replicas,
-                self.flush.failed,
+                self.flush.disk_failed,
                 self._save_scrubber,
                 self._settled,
                 self.schedule,
@@ -492,11 +504,32 @@ class BrokerParts:
             self.current,
         )
 
-    def _install_handlers(self) -> None:
-        """Fill the table of handlers by request code; every processor brings its own."""
+    def _all_features(self) -> Features:
+        return Features(
+            (
+                self.client_calls,
+                self.pull,
+                self.barrier,
+                *self._processors(),
+                self.send,
+                self.registration,
+                self.housekeeping,
+                self.flush,
+                self.stats,
+                self.delay,
+                self.transactions,
+                self.timers,
+                self.scrubber,
+                self.upkeep,
+                self.replication,
+                *self._metrics(),
+            )
+        )
+
+    def _processors(self) -> tuple[Feature, ...]:
+        """Build what answers requests and has no other work."""
         store, topics, groups, offsets, clients = self.store, self.topics, self.groups, self.offsets, self.clients
         pull, send, stats, registration = self.pull, self.send, self.stats, self.registration
-        counts = self.timers.metrics, self.transactions.metrics
         current, turn = self.current, self.current_turn
         self.consumer_manage = ConsumerManageProcessor(
             store,
@@ -512,7 +545,7 @@ class BrokerParts:
             current,
             turn,
         )
-        processors = (
+        return (
             self.consumer_manage,
             SendBackProcessor(store, topics, groups, send, stats, registration, self.random, turn, current),
             ReplyMessageProcessor(send, clients, self.client_calls, self.links, self.outbox, current, turn),
@@ -520,7 +553,9 @@ class BrokerParts:
             TimerProcessor(store, topics, send, self.timers, turn, current),
             QueryMessageProcessor(store, current),
             MetadataTablesProcessor(store, topics, groups, offsets, self.delay, send, current, turn),
-            AdminProcessor(store, topics, groups, offsets, pull, send, stats, counts, self.upkeep, current, turn),
+            AdminProcessor(
+                store, topics, groups, offsets, pull, send, stats, self._topic_removed, self.upkeep, current, turn
+            ),
             ConnectionsProcessor(offsets, clients, registration),
             QueueInfoProcessor(
                 store, topics, groups, offsets, clients, pull, stats, registration, current, self.sliced_responses
@@ -531,13 +566,10 @@ class BrokerParts:
                 store,
                 self.disk,
                 send,
-                self.delay,
-                self.timers,
                 stats,
                 self.schedule,
-                self.scrubber,
-                self.damages,
                 self.replication,
+                self._figures,
                 turn,
                 current,
                 self.started_ms,
@@ -546,26 +578,21 @@ class BrokerParts:
             DigestProcessor(store),
             FailoverProcessor(self._registry_role, current, turn, offsets, topics),
             self.replica_requests,
-            self.scrubber,
             self.members,
+            self.static_topic_updates,
         )
-        for processor in processors:
-            for code, handler in processor.handlers().items():
-                assert code not in self.handlers, f"two handlers for {code}"
-                self.handlers[int(code)] = self.members.guarded(code, handler)
 
     def _static_topics(self, now: Now) -> StaticTopics:
-        """Build what static topics need, and install the handler of their creation."""
+        """Build what static topics need."""
         topics, turn = self.topics, self.current_turn
         forwarding = Forwarding(self.peers, self.current, turn)
         static = StaticTopics(topics, self.send, self.pull, forwarding, self.handlers, self.links, self.outbox, turn)
         cleaning = StaticTopicCleaning(self.store, topics, forwarding, self.schedule, turn, now)
-        update = StaticTopicProcessor(self.store, topics, self.pull, cleaning, self.current, turn)
-        self.handlers |= {int(code): handler for code, handler in update.handlers().items()}
+        self.static_topic_updates = StaticTopicProcessor(self.store, topics, self.pull, cleaning, self.current, turn)
         return static
 
-    def _build_metrics(self) -> None:
-        """Collect the sources of metrics; every part that has some brings its own (`broker/metrics`)."""
+    def _metrics(self) -> tuple[Feature, ...]:
+        """Build the sources of metrics (`broker/metrics`)."""
         config, store, role, current = self.current.config, self.store, self._registry_role, self.current
         turn = self.current_turn
         group = {"cluster": config.cluster, "broker": config.broker_name, "broker_id": str(config.broker_id)}
@@ -576,7 +603,7 @@ class BrokerParts:
             self.turn_times, self.send, self.pull, self.stats, self.links, self.housekeeping, self.schedule
         )
         counters = self.pull.counters
-        for source in (
+        return (
             TopicMetrics(store, self.topics, self.groups, counters, self.stats),
             ConsumerMetrics(store, self.offsets, counters, self.clients, turn),
             StoreMetrics(store, self.disk, self.send, self.upkeep, self.scrubber, self.damages, current),
@@ -584,22 +611,16 @@ class BrokerParts:
             TimedMessageMetrics(self.timers),
             TransactionFamilies(self.transactions),
             self.request_metrics,
-        ):
-            self.metrics.add(source.collect)
+        )
 
     def reconfigure(self, config: BrokerConfig, now: Now) -> None:
         """Apply new settings while running; a period holds from its next run."""
         before, self.current.config = self.current.config, config
         self.current.version.next(now.wall_ms)
-        self.flush.adopt_config(config)
         self.topics.adopt_config(config, now.wall_ms)
         self.groups.adopt_config(config)
-        self.send.adopt_config(config)
-        self.pull.adopt_config(config)
-        self.registration.adopt_config(config)
-        self.upkeep.adopt_config(config)
-        self.replication.adopt_config(config)
-        self.scrubber.adopt_config(now)
+        for adopt in self.features.adopt_config:
+            adopt(config)
         if (config.permission, config.weight) != (before.permission, before.weight):
             self.topics.touch(now.wall_ms)
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tandemq.boundary import Now, Turn
 from tandemq.broker.filter.consumer_filters import ConsumerFilters
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.state.clients import Clients
 from tandemq.broker.state.groups import Groups
 from tandemq.codec.remoting.frame import encode_command
@@ -70,7 +71,7 @@ class _WaitingCall(NamedTuple):
     timeout_ms: int
 
 
-class ClientCalls:
+class ClientCalls(Feature):
     """Requests that wait for the response of a client.
 
     Cost: that of the request at hand, however many wait.
@@ -115,12 +116,12 @@ class ClientCalls:
             del self._due[call.timeout_ms]
         return call
 
-    def link_closed(self, link: int, now: Now) -> None:
+    def link_closed(self, link: int, _turn: Turn, now: Now) -> None:
         """End the requests that wait on a closed connection."""
         for opaque in list(self._waiting.get(link, ())):
             self._take(link, opaque).on_answer(Missing.GONE, now)
 
-    def expire(self, now: Now) -> None:
+    def run_due(self, _turn: Turn, now: Now) -> None:
         """End requests whose timeout has passed; the connection stays open, since the client may only be busy."""
         for due in list(self._due.values()):
             while due:

@@ -8,7 +8,7 @@ Source: docs/reference/compatibility.md, "Further differences"; RocketMQ NettyRe
 """
 
 from tandemq.boundary import Turn
-from tandemq.broker.connections.connection import Link
+from tandemq.broker.kernel.connection import Link
 from tandemq.broker.pull.hold_service import HeldPulls
 from tandemq.codec.remoting.frame import decode_command, encode_command
 from tandemq.errors import ProtocolError

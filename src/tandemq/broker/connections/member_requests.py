@@ -19,10 +19,11 @@ from functools import partial
 from typing import NamedTuple
 
 from tandemq.boundary import Now, Turn
-from tandemq.broker.connections.connection import Handler, Link
 from tandemq.broker.connections.outbound import OnAnswer, Peers
 from tandemq.broker.connections.refused_peers import RefusedPeers
+from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.codec import proofs
 from tandemq.codec.proofs import NONCE_BYTES, Keyring, Roles
 from tandemq.model.codes import RequestCode as Code
@@ -43,7 +44,7 @@ _secret_of = partial(proofs.secret_of, _ROLES)
 _is_of, _text, _bytes = proofs.carries, proofs.to_text, proofs.from_text
 
 
-class MemberRequests:
+class MemberRequests(Feature):
     """Both sides: calls to other members, and the check of theirs."""
 
     def __init__(self, peers: Peers, keyring: Keyring | None, refused: RefusedPeers, turn: CurrentTurn) -> None:

@@ -12,7 +12,8 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.kernel.connection import Handler, Link
+from tandemq.broker.kernel.feature import Feature
 from tandemq.codec.remoting.requests import read_fields
 from tandemq.errors import OffsetGone
 from tandemq.model.codes import RequestCode as Code
@@ -30,7 +31,7 @@ class DigestFields(msgspec.Struct):
     size: int
 
 
-class DigestProcessor:
+class DigestProcessor(Feature):
     """Answer checksums of ranges of the commit log."""
 
     def __init__(self, store: Store) -> None:

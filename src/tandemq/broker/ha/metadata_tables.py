@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.serving import Serving
 from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.send.processor import SendPath
@@ -31,7 +32,7 @@ HEADER_BYTES = 64 * 1024
 """Part of a frame that is kept for its header."""
 
 
-class MetadataTablesProcessor:
+class MetadataTablesProcessor(Feature):
     """Serve the tables that slaves copy, and the facts by which peers recognise this broker."""
 
     def __init__(

@@ -11,6 +11,7 @@ from tandemq.broker.ha.lost_tail import LostTail
 from tandemq.broker.ha.master import MasterSide
 from tandemq.broker.ha.slave import SlaveSide
 from tandemq.broker.ha.upstream import Upstream, UpstreamBySettings, Upstreams
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.state.generations import Generations
 from tandemq.broker.state.schedule import Schedule
 from tandemq.codec.ha import Heartbeat
@@ -22,7 +23,7 @@ from tandemq.storage.store import Store
 OFFSETS_SAVED_MS = 60_000
 
 
-class Replication:
+class Replication(Feature):
     """Both sides. The role of the broker decides which one is in use.
 
     In a group with a registry a new epoch of the group begins a generation of the same number.
@@ -208,7 +209,11 @@ class Replication:
         elif self.slave is not None:
             self.slave.received(link, data, turn, now)
 
-    def tick(self, turn: Turn, now: Now) -> None:
+    def save_tables(self) -> None:
+        """See `Feature`."""
+        self.masters.save_offsets()
+
+    def run_due(self, turn: Turn, now: Now) -> None:
         """Connect, send heartbeats, close silent connections."""
         self.masters.tick(turn, now)
         if self.slave is not None:

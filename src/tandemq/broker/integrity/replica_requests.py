@@ -7,13 +7,14 @@ from functools import partial
 import msgspec
 
 from tandemq.boundary import Job, JobDone, Now, Turn
-from tandemq.broker.connections.connection import Handler, Link
 from tandemq.broker.connections.member_requests import MemberRequests
 from tandemq.broker.connections.refused_peers import host_of
 from tandemq.broker.integrity.repair import PIECE_BYTES, context_size, generations_text
 from tandemq.broker.integrity.scrubber import Scrubber
 from tandemq.broker.integrity.verify_job import Context, Served, ServeWork, Wanted
+from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.state.generations import Generations
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.requests import read_fields
@@ -49,7 +50,7 @@ class SuspectFields(msgspec.Struct, rename="camel"):
     reason: str = ""
 
 
-class ReplicaRequests:
+class ReplicaRequests(Feature):
     """Serves the requests of other members."""
 
     def __init__(

@@ -20,11 +20,12 @@ from typing import Annotated, Any
 import msgspec
 
 from tandemq.boundary import Job, JobDone, Now, Turn
-from tandemq.broker.connections.connection import Handler, Link
 from tandemq.broker.integrity.entry_repair import EntryRepairs
 from tandemq.broker.integrity.repair import Repairs
 from tandemq.broker.integrity.verify_job import Checked, CheckWork, Entries, SyncWork
+from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.pull.message_reader import Mismatch
 from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.state.damage_table import Damages
@@ -32,6 +33,7 @@ from tandemq.broker.state.persistence import Saver
 from tandemq.broker.state.schedule import Schedule
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.codec.remoting.requests import is_true, read_fields
+from tandemq.config.settings import BrokerConfig
 from tandemq.errors import StoreDamaged
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
@@ -59,6 +61,8 @@ SUSPECTS_MAX = 16
 SEARCH_STEP_BYTES = 128 << 10
 SEARCH_BYTES_PER_SECOND = 16 << 20
 """Minimum rate of the search for the record of a damaged queue entry: consumers wait for it."""
+
+SHOWN_RANGES_MAX = 20
 
 
 class ScrubFields(msgspec.Struct, rename="camel"):
@@ -89,7 +93,7 @@ class Suspicion(msgspec.Struct, rename="camel"):
     found: str = ""
 
 
-class Scrubber:
+class Scrubber(Feature):
     """The scrubber of one broker."""
 
     def __init__(
@@ -252,9 +256,27 @@ class Scrubber:
             self._schedule.at(0, lambda now: self.look_at(found.log_offset, A_PULL, found.reason, now))
         return self.suspect_entry(queue, found.queue_offset, f"{A_PULL} found {found.reason}")
 
-    def adopt_config(self, now: Now) -> None:
+    def figures(self, _now: Now) -> dict[str, str]:
+        """Return the results of verifying the commit log; these keys are TandemQ's own."""
+        ranges = self.damages.ranges
+        return {
+            "scrubLastPassTimestamp": str(self.last.ended_ms),
+            "scrubLastPassBytes": str(self.last.bytes),
+            "scrubPosition": str(self.position),
+            "logDamagedRanges": ";".join(f"{one.start}-{one.end}" for one in ranges[:SHOWN_RANGES_MAX]),
+            "logDamagedRangesTotal": str(len(ranges)),
+            "logRepairedRangesTotal": str(self.damages.repaired_total),
+            "queueEntriesRebuiltTotal": str(self.entries.rebuilt),
+        }
+
+    def save_tables(self) -> None:
+        """See `Feature`."""
+        self.save()
+
+    def adopt_config(self, config: BrokerConfig) -> None:
         """Apply changed settings: the rate, and when a pass is due."""
-        self._plan(now.mono_ms + min(IDLE_MS, self._current.config.scrub_interval_ms), now)
+        wait_ms = min(IDLE_MS, config.scrub_interval_ms)
+        self._schedule.at(0, lambda now: self._plan(now.mono_ms + wait_ms, now))
 
     def _begin_pass(self, now: Now) -> None:
         self.this = Pass(self._store.log.written_end, now.wall_ms)

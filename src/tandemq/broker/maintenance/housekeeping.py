@@ -10,8 +10,9 @@ import logging
 from collections.abc import Callable, Mapping
 
 from tandemq.boundary import Now, Opened, Turn
-from tandemq.broker.connections.connection import Link
+from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.send.dead_letters import DeadLetters
 from tandemq.broker.state.clients import Clients, QueueLocks
 from tandemq.broker.state.schedule import Schedule
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 SCAN_MS = 10_000
 
 
-class Housekeeping:
+class Housekeeping(Feature):
     """Closes client connections that exceed a limit."""
 
     def __init__(
@@ -52,7 +53,11 @@ class Housekeeping:
         self._closings = Refusals()
         schedule.every(SCAN_MS, self._scan, first_ms=now.mono_ms + SCAN_MS)
 
-    def begin_turn(self, now: Now) -> None:
+    def link_closed(self, link: int, _turn: Turn, _now: Now) -> None:
+        """See `Feature`."""
+        self.partial_frames.drop(link)
+
+    def begin_turn(self, _turn: Turn, now: Now) -> None:
         """Begin a turn, before anything is received."""
         self.partial_frames.now_ms = now.mono_ms
         self.responses.begin_turn()
@@ -87,12 +92,12 @@ class Housekeeping:
         self._dead_letters.report(now.mono_ms)
         for link in self._links.values():
             if now.mono_ms - link.seen_ms > idle_ms or link.number in expired:
-                self.close(link, "idle for too long", turn, now)
+                self.close_link(link, "idle for too long", turn, now)
                 self.partial_frames.drop(link.number)
         for frame in self.partial_frames.overdue(idle_ms):
             self._close(frame, f"incomplete after {idle_ms} ms", turn, now)
 
-    def close(self, link: Link, reason: str, turn: Turn, now: Now) -> None:
+    def close_link(self, link: Link, reason: str, turn: Turn, now: Now) -> None:
         """Close a client connection; logged at most once a minute per address."""
         link.is_closed = True
         times = self._closings.note(link.peer.rpartition(":")[0], now.mono_ms)

@@ -5,6 +5,7 @@ from functools import partial
 
 from tandemq.boundary import Job, JobDone, Now, Turn
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.role import LogDoubted, Reporter
 from tandemq.broker.send.acknowledgements import Acknowledgements
 from tandemq.broker.send.processor import SendPath
@@ -15,7 +16,7 @@ from tandemq.storage.store import FlushJob, Store
 log = logging.getLogger(__name__)
 
 
-class LogFlush:
+class LogFlush(Feature):
     """Begins syncs, and handles their failure."""
 
     def __init__(
@@ -59,11 +60,11 @@ class LogFlush:
     def _synced(self, work: FlushJob, event: JobDone, turn: Turn, now: Now) -> None:
         self._is_syncing = False
         if event.error is not None:
-            self.failed(event.error, turn, now)
+            self.disk_failed(event.error, turn, now)
         else:
             self._store.end_flush(work)
 
-    def failed(self, error: Exception, turn: Turn, now: Now) -> None:
+    def disk_failed(self, error: Exception, turn: Turn, now: Now) -> None:
         """Stop writing after a failed sync or overwrite: the kernel may have dropped dirty pages."""
         log.critical("store: a sync failed; nothing more is written or acknowledged until a restart: %s", error)
         self._store.flush_failed(error)

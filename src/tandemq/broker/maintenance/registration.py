@@ -25,6 +25,7 @@ import msgspec
 from tandemq.boundary import Now, Turn
 from tandemq.broker.connections.outbound import OnAnswer, Peers
 from tandemq.broker.kernel.context import CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.serving import Registered, Serving
 from tandemq.broker.state.schedule import Schedule
 from tandemq.broker.state.topics import Topics
@@ -79,7 +80,7 @@ class _NameServer:
     """Whether a change was not accepted since `last`: it may know its data version, and not the topics."""
 
 
-class Registration:
+class Registration(Feature):
     """Registers at every name server: at the start, periodically, and when a topic changes."""
 
     def __init__(

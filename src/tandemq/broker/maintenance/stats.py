@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from tandemq.boundary import Now
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.send.acknowledgements import Acknowledgements
 from tandemq.broker.send.processor import SendPath
@@ -79,7 +80,7 @@ class Day(NamedTuple):
     gets_today: int = 0
 
 
-class Stats:
+class Stats(Feature):
     """Statistics of one broker."""
 
     def __init__(
@@ -167,7 +168,7 @@ class Stats:
             found[queue.topic] = found.get(queue.topic, 0) + max(0, grown)
         return found
 
-    def topic_removed(self, topic: str) -> None:
+    def topic_removed(self, topic: str, _now: Now) -> None:
         """Remove the counters of a topic."""
         self._forget(lambda key: key.split("@")[0] == topic)
         self._seen = {key: seen for key, seen in self._seen.items() if key[0] != topic}
@@ -181,8 +182,8 @@ class Stats:
         for name, key in [found for found in self._series if is_gone(found[1])]:
             del self._series[name, key]
 
-    def note_role(self) -> None:
-        """Count what was stored in another role, if the role has changed; call it before each commit of messages.
+    def before_commit(self, _now: Now) -> None:
+        """Count what was stored in another role, if the role has changed.
 
         So a new master does not count what it had copied, and one that becomes a slave does not lose what it stored.
         """

@@ -11,12 +11,10 @@ from typing import NamedTuple
 
 from tandemq.boundary import Disk, Job, JobDone, Now, Turn
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
-from tandemq.broker.send.delay import DelayedMessages
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.failure_log import Failures
 from tandemq.broker.state.schedule import Schedule
-from tandemq.broker.timers.service import TimedMessages
-from tandemq.broker.transactions.service import Transactions
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import StoreError
 from tandemq.storage.checkpoint import Checkpoint, write_checkpoint
@@ -50,7 +48,7 @@ class _SyncWork(NamedTuple):
             write_checkpoint(self.disk, self.checkpoint)
 
 
-class Upkeep:
+class Upkeep(Feature):
     """The periodic work of one broker."""
 
     def __init__(
@@ -58,27 +56,27 @@ class Upkeep:
         store: Store,
         disk: Disk,
         send: SendPath,
-        delay: DelayedMessages,
-        transactions: Transactions,
-        timers: TimedMessages,
         schedule: Schedule,
         current: CurrentConfig,
         turn: CurrentTurn,
         replicas_need: Callable[[], dict[str, int]],
+        features_need: Callable[[], dict[str, int]],
         utc_offset_s: int,
         now: Now,
     ) -> None:
-        """Schedule the periodic work. `replicas_need` returns the first log offset that each replica lacks, by name."""
+        """Schedule the periodic work.
+
+        `replicas_need` returns the first log offset that each replica lacks, by name; `features_need` the one from
+        which on each feature needs the log, by what for.
+        """
         self._store = store
         self._disk = disk
         self._send = send
-        self._delay = delay
-        self._transactions = transactions
-        self._timers = timers
         self._schedule = schedule
         self._current = current
         self._turn = turn
         self._replicas_need = replicas_need
+        self._features_need = features_need
         self._utc_offset_s = utc_offset_s
         config = current.config
         self.adopt_config(config)
@@ -198,17 +196,7 @@ class Upkeep:
         self._set_full(decision.is_full, usage.ratio)
 
     def _needed(self) -> dict[str, int]:
-        needed = self._replicas_need()
-        delayed = self._delay.needed_from()
-        if delayed is not None and self._turn.serving.is_master:
-            needed["delayed messages"] = delayed
-        half = self._transactions.needed_from()
-        if half is not None:
-            needed["open transactions"] = half
-        timed = self._timers.needed_from()
-        if timed is not None:
-            needed["timed messages"] = timed
-        return needed
+        return self._replicas_need() | self._features_need()
 
     def _log_deleted(self, segment: LogSegment, forced: str) -> None:
         if forced:

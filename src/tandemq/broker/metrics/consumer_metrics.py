@@ -9,11 +9,12 @@ consumers commit to exports lag: the others have copies of the offsets, and a su
 Source: docs/guides/monitoring.md; RocketMQ ConsumerLagCalculator.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tandemq.boundary import Now
 from tandemq.broker.kernel.context import CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.metrics.topic_metrics import is_retry_topic, is_system_topic, truth
 from tandemq.broker.pull.counters import PullCounters
 from tandemq.broker.state.clients import Clients, Member
@@ -21,7 +22,7 @@ from tandemq.broker.state.consumer_offsets import SEPARATOR, ConsumerOffsets
 from tandemq.errors import StoreError
 from tandemq.model.topic import is_system_group
 from tandemq.storage.store import Store
-from tandemq.telemetry.families import PAUSE_EVERY, Batch, Family, Labels, Values, gauge
+from tandemq.telemetry.families import PAUSE_EVERY, Batch, Family, Labels, Source, Values, gauge
 
 READS_PER_SLICE = 16
 VERSION_MAX = 999
@@ -101,7 +102,7 @@ class _GroupLag:
 _NO_OFFSETS: dict[int, int] = {}
 
 
-class ConsumerMetrics:
+class ConsumerMetrics(Feature):
     """The source of the families above."""
 
     def __init__(
@@ -116,6 +117,10 @@ class ConsumerMetrics:
         self._lags: dict[str, _GroupLag] = {}
         """By topic and group, of the last collection."""
         self._reads = 0
+
+    def sources(self) -> Sequence[Source]:
+        """See `Feature`."""
+        return (self.collect,)
 
     def collect(self, now: Now) -> Iterator[Batch | None]:
         """Yield the batches."""

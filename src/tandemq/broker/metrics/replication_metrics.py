@@ -5,16 +5,17 @@ grows with each election, and `tandemq_registry_up` says whether a member reache
 Source: docs/guides/monitoring.md; docs/internals/failover.md.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tandemq.boundary import Now
 from tandemq.broker.ha.service import Replication
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.roles.registry_role import RegistryRole, RegistryRoleOf
 from tandemq.replication.master import MasterSessionState
 from tandemq.replication.slave import SlaveSessionState
 from tandemq.storage.store import Store
-from tandemq.telemetry.families import Batch, Values, counter, gauge, single
+from tandemq.telemetry.families import Batch, Source, Values, counter, gauge, single
 
 MASTER = gauge("tandemq_broker_master", "1 on the active master of the group, 0 on its other members.")
 ROLE = gauge("tandemq_broker_role", "1 for the present role or stage.", "role")
@@ -46,7 +47,7 @@ RECEIVED = gauge("tandemq_replication_received_bytes", "Log bytes received on th
 REFUSED = counter("tandemq_replication_refused_total", "Replication connections refused here or by the master.")
 
 
-class ReplicationMetrics:
+class ReplicationMetrics(Feature):
     """The source of the families above."""
 
     def __init__(
@@ -58,6 +59,10 @@ class ReplicationMetrics:
         self._role = role
         self._turn = turn
         self._current = current
+
+    def sources(self) -> Sequence[Source]:
+        """See `Feature`."""
+        return (self.collect,)
 
     def collect(self, now: Now) -> Iterator[Batch | None]:
         """Yield the batches."""

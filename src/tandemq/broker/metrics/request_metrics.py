@@ -10,7 +10,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from tandemq.boundary import LinkKind, Now
-from tandemq.broker.connections.connection import Link
+from tandemq.broker.kernel.connection import Link
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.maintenance.housekeeping import Housekeeping
 from tandemq.broker.maintenance.stats import Stats
 from tandemq.broker.pull.processor import PullPath
@@ -18,7 +19,7 @@ from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.schedule import Schedule
 from tandemq.metrics import Histogram
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.telemetry.families import Batch, Distribution, Labels, Values, counter, gauge, histogram, single
+from tandemq.telemetry.families import Batch, Distribution, Labels, Source, Values, counter, gauge, histogram, single
 from tandemq.telemetry.turn_times import AnswerKind, TurnTimes
 
 RPC_BOUNDS_MS = (1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000)
@@ -61,7 +62,7 @@ HELD = gauge("tandemq_held_pulls", "Pulls that wait for messages.")
 LATE = gauge("tandemq_loop_late_seconds", "Largest delay of a periodic task in this minute and the one before.")
 
 
-class RequestMetrics:
+class RequestMetrics(Feature):
     """The source of the families above."""
 
     def __init__(
@@ -95,6 +96,10 @@ class RequestMetrics:
             self._misses = counters.misses
             self._times.answered(_MISSED, missed)
         self._times.turn_took(duration_ns)
+
+    def sources(self) -> Sequence[Source]:
+        """See `Feature`."""
+        return (self.collect,)
 
     def collect(self, now: Now) -> Iterator[Batch | None]:
         """Yield the batches."""

@@ -3,17 +3,18 @@
 Source: docs/guides/monitoring.md; RocketMQ DefaultStoreMetricsManager.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tandemq.boundary import Disk, Now
 from tandemq.broker.integrity.scrubber import Scrubber
 from tandemq.broker.kernel.context import CurrentConfig
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.maintenance.upkeep import Upkeep
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.damage_table import Damages
 from tandemq.errors import StoreError
 from tandemq.storage.store import Store
-from tandemq.telemetry.families import Batch, counter, gauge, single
+from tandemq.telemetry.families import Batch, Source, counter, gauge, single
 
 LOCAL_LABELS = ("storage_type", "storage_medium")
 LOCAL_DISK = ("local", "disk")
@@ -43,7 +44,7 @@ DAMAGED = gauge("tandemq_damaged_ranges", "Damaged ranges of the commit log.", "
 REPAIRED = counter("tandemq_repaired_ranges_total", "Damaged ranges that were repaired.")
 
 
-class StoreMetrics:
+class StoreMetrics(Feature):
     """The source of the families above."""
 
     def __init__(
@@ -66,6 +67,10 @@ class StoreMetrics:
         self._current = current
         self._oldest = (-1, 0)
         """Log offset and store time of the oldest record, when it was read last."""
+
+    def sources(self) -> Sequence[Source]:
+        """See `Feature`."""
+        return (self.collect,)
 
     def collect(self, now: Now) -> Iterator[Batch | None]:
         """Yield the batches."""

@@ -4,13 +4,14 @@ Source: docs/reference/timers.md; RocketMQ DefaultStoreMetricsConstant, TimerMet
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tandemq.boundary import Now
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.metrics.store_metrics import LOCAL_DISK, LOCAL_LABELS
 from tandemq.broker.timers.metrics import DELAY_BOUNDS_S
 from tandemq.broker.timers.service import TimedMessages
-from tandemq.telemetry.families import PAUSE_EVERY, Batch, Distribution, counter, gauge, histogram, single
+from tandemq.telemetry.families import PAUSE_EVERY, Batch, Distribution, Source, counter, gauge, histogram, single
 
 BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
 WAITING = gauge(
@@ -52,12 +53,16 @@ DELETED = counter("tandemq_timers_deleted_total", "Timed messages that were reca
 DAMAGED = gauge("tandemq_timers_damaged", "Timed messages that wait for the repair of their record.")
 
 
-class TimedMessageMetrics:
+class TimedMessageMetrics(Feature):
     """The source of the families above."""
 
     def __init__(self, timers: TimedMessages) -> None:
         """Take the timed messages."""
         self._timers = timers
+
+    def sources(self) -> Sequence[Source]:
+        """See `Feature`."""
+        return (self.collect,)
 
     def collect(self, now: Now) -> Iterator[Batch | None]:
         """Yield the batches; none of what waits on a slave, which does not know."""

@@ -5,9 +5,10 @@ A delayed message counts in its own topic when it is delivered there.
 Source: docs/guides/monitoring.md; RocketMQ BrokerMetricsManager.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tandemq.boundary import Now
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.maintenance.stats import SIZE_BOUNDS, Stats
 from tandemq.broker.pull.counters import PullCounters
 from tandemq.broker.state.groups import Groups
@@ -19,6 +20,7 @@ from tandemq.telemetry.families import (
     Batch,
     Distribution,
     Labels,
+    Source,
     Values,
     counter,
     gauge,
@@ -62,7 +64,7 @@ def is_retry_topic(topic: str) -> bool:
     return topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
-class TopicMetrics:
+class TopicMetrics(Feature):
     """The source of the families above."""
 
     def __init__(self, store: Store, topics: Topics, groups: Groups, counters: PullCounters, stats: Stats) -> None:
@@ -72,6 +74,10 @@ class TopicMetrics:
         self._groups = groups
         self._counters = counters
         self._stats = stats
+
+    def sources(self) -> Sequence[Source]:
+        """See `Feature`."""
+        return (self.collect,)
 
     def collect(self, _now: Now) -> Iterator[Batch | None]:
         """Yield the batches."""

@@ -5,12 +5,13 @@ dashboards expect it so.
 Source: docs/reference/transactions.md; RocketMQ BrokerMetricsManager, EndTransactionProcessor.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tandemq.boundary import Now
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.transactions.metrics import AGE_BOUNDS_S
 from tandemq.broker.transactions.service import Transactions
-from tandemq.telemetry.families import Batch, Distribution, counter, gauge, histogram, single
+from tandemq.telemetry.families import Batch, Distribution, Source, counter, gauge, histogram, single
 
 HALF = gauge("rocketmq_half_messages", "Open transactions.", "topic")
 COMMITS = counter("rocketmq_commit_messages_total", "Transactions that a producer committed.", "topic")
@@ -25,12 +26,16 @@ CHECKS = counter("tandemq_transaction_checks_total", "Checks of open transaction
 GIVEN_UP = counter("tandemq_transactions_given_up_total", "Transactions given up after too many checks.")
 
 
-class TransactionFamilies:
+class TransactionFamilies(Feature):
     """The source of the families above."""
 
     def __init__(self, transactions: Transactions) -> None:
         """Take the transactions."""
         self._transactions = transactions
+
+    def sources(self) -> Sequence[Source]:
+        """See `Feature`."""
+        return (self.collect,)
 
     def collect(self, _now: Now) -> Iterator[Batch | None]:
         """Yield the batches; none of what is open on a slave, which does not know."""

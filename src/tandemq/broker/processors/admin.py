@@ -9,14 +9,15 @@ Source: docs/reference/requests.md, "administration"; RocketMQ AdminBrokerProces
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.maintenance.stats import Stats
 from tandemq.broker.maintenance.upkeep import DISK_FULL, Upkeep
 from tandemq.broker.pull.processor import PullPath
@@ -30,7 +31,6 @@ from tandemq.broker.state.topic_checks import (
     system_topics,
     topic_config_problem,
 )
-from tandemq.broker.state.topic_counts import TopicCounts
 from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.admin_requests import (
     CreateTopicFields,
@@ -64,7 +64,7 @@ _MIXED_REMARK = (
 )
 
 
-class AdminProcessor:
+class AdminProcessor(Feature):
     """Handle requests of operators to change and read topics and groups."""
 
     def __init__(
@@ -76,12 +76,12 @@ class AdminProcessor:
         pull: PullPath,
         send: SendPath,
         stats: Stats,
-        counts: Sequence[TopicCounts],
+        topic_removed: Callable[[str, Now], None],
         upkeep: Upkeep,
         current: CurrentConfig,
         turn: CurrentTurn,
     ) -> None:
-        """Take the collaborators; nothing is read yet."""
+        """Take the collaborators. `topic_removed` has all features forget a deleted topic."""
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -89,7 +89,7 @@ class AdminProcessor:
         self._pull = pull
         self._send = send
         self._stats = stats
-        self._counts = counts
+        self._topic_removed = topic_removed
         self._upkeep = upkeep
         self._current = current
         self._turn = turn
@@ -206,9 +206,7 @@ class AdminProcessor:
         if self._topics.remove(name, now.wall_ms):
             log.info("admin: topic=%s deleted by %s", name, link.peer)
         self._offsets.remove_topic(name)
-        self._stats.topic_removed(name)
-        for counts in self._counts:
-            counts.topic_removed(name, now.wall_ms)
+        self._topic_removed(name, now)
         return command.answer(ResponseCode.SUCCESS)
 
     def _answer_held_pulls(self, topic: str) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.client_requests import ClientCalls, Missing
-from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.state.clients import Clients
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.topics import Topics
@@ -43,7 +44,7 @@ class _StatusAnswer:
     """Bytes that may still be reported."""
 
 
-class Broker2ClientProcessor:
+class Broker2ClientProcessor(Feature):
     """Relay requests of operators to clients, and their responses back."""
 
     def __init__(

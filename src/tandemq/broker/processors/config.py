@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentConfig
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.state.config_overrides import ChangedSettings
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.config.files import as_properties, as_texts, changed
@@ -29,7 +30,7 @@ READ_BY_TOOLS = {
 """Settings of RocketMQ, with their defaults, without which mqadmin's exportConfigs of 4.9 ends with an exception."""
 
 
-class ConfigProcessor:
+class ConfigProcessor(Feature):
     """Show the settings in force, and change some of them while the broker runs."""
 
     def __init__(

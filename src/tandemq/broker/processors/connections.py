@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import msgspec
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.kernel.connection import Handler, Link
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.maintenance.registration import Registration
 from tandemq.broker.state.clients import Clients, Member
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
@@ -20,7 +21,7 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 
 
-class ConnectionsProcessor:
+class ConnectionsProcessor(Feature):
     """Handle requests of operators about connected clients."""
 
     def __init__(self, offsets: ConsumerOffsets, clients: Clients, registration: Registration) -> None:

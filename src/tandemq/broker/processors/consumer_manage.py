@@ -9,10 +9,11 @@ import msgspec
 
 from tandemq.boundary import Now, Turn
 from tandemq.broker.connections.client_requests import MembershipNotifier
-from tandemq.broker.connections.connection import Handler, Link
 from tandemq.broker.filter.consumer_filters import ConsumerFilters
 from tandemq.broker.filter.tokens import FilterInvalid
+from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.serving import Serving
 from tandemq.broker.pull.checks import unsupported_kind
 from tandemq.broker.pull.processor import PullPath
@@ -47,7 +48,7 @@ OWN_LANGUAGE = "PYTHON"
 """Language in the heartbeats of TandemQ's client."""
 
 
-class ConsumerManageProcessor:
+class ConsumerManageProcessor(Feature):
     """Handle the requests of consumers other than pulls."""
 
     def __init__(
@@ -78,6 +79,10 @@ class ConsumerManageProcessor:
         self._memory_bytes = memory_bytes
         self._current = current
         self._turn = turn
+
+    def link_closed(self, link: int, turn: Turn, now: Now) -> None:
+        """See `Feature`: the other members of its groups are notified."""
+        self._membership.notify(self._clients.link_closed(link), turn, now)
 
     def on_serving_change(self, before: Serving, serving: Serving, turn: Turn, _now: Now) -> None:
         """Close the connections of consumers, after their answers, when this slave stops to serve reads.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from tandemq.boundary import LinkKind, Now, Turn
 from tandemq.broker.connections.client_requests import ClientCalls
-from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentTurn
 from tandemq.broker.kernel.role import Holder
 from tandemq.broker.maintenance.housekeeping import Housekeeping
@@ -78,7 +78,7 @@ class Dispatcher:
                     return data[at:]
                 at = self._send.take_ordinary(link, data, at, now)
         if link.decoder.error is not None:
-            self._housekeeping.close(link, str(link.decoder.error), turn, now)
+            self._housekeeping.close_link(link, str(link.decoder.error), turn, now)
         return b""
 
     def _handle(self, link: Link, frame: RawFrame, turn: Turn, now: Now) -> bool:
@@ -87,7 +87,7 @@ class Dispatcher:
         try:
             command = decode_command(frame)
         except ProtocolError as error:
-            self._housekeeping.close(link, str(error), turn, now)
+            self._housekeeping.close_link(link, str(error), turn, now)
             return False
         if command.code == RequestCode.HEART_BEAT:
             link.takes_go_away = command.takes_go_away

@@ -4,8 +4,9 @@ Source: docs/reference/requests.md, "all codes"; RocketMQ QueryMessageProcessor.
 """
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentConfig
+from tandemq.broker.kernel.feature import Feature
 from tandemq.codec.remoting.requests import QueryMessageFields, ViewMessageFields, read_fields
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
@@ -15,7 +16,7 @@ from tandemq.storage.store import Store
 ANSWER_BYTES_MAX = 8 << 20
 
 
-class QueryMessageProcessor:
+class QueryMessageProcessor(Feature):
     """Handle queries of messages by key and by offset."""
 
     def __init__(self, store: Store, current: CurrentConfig) -> None:

@@ -6,8 +6,9 @@ Source: docs/reference/requests.md, "administration"; RocketMQ AdminBrokerProces
 import msgspec
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentConfig
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.maintenance.registration import Registration
 from tandemq.broker.maintenance.stats import Stats
 from tandemq.broker.processors.sliced_responses import SlicedResponses, Slices
@@ -45,7 +46,7 @@ def queue_key(topic: str, broker_name: str, queue_id: int) -> Raw:
     return Raw(key_text({"brokerName": broker_name, "queueId": queue_id, "topic": topic}))
 
 
-class QueueInfoProcessor:
+class QueueInfoProcessor(Feature):
     """Handle requests of operators about queues and the progress of groups."""
 
     def __init__(

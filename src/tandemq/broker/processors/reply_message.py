@@ -24,8 +24,9 @@ from msgspec.structs import replace
 
 from tandemq.boundary import Now, Outbox
 from tandemq.broker.connections.client_requests import WAITING_MAX, ClientCalls, Missing
-from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.send.decoded_path import SendPlace, read_send_fields
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.send.refused import SendRefused
@@ -82,7 +83,7 @@ class _Pending(msgspec.Struct):
         self.size += size
 
 
-class ReplyMessageProcessor:
+class ReplyMessageProcessor(Feature):
     """Take replies and pass them on."""
 
     def __init__(

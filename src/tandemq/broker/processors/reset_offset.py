@@ -13,8 +13,9 @@ import logging
 
 from tandemq.boundary import Now
 from tandemq.broker.connections.client_requests import notify
-from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.processors.queue_info import queue_key
 from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.state.clients import Clients, ConsumerGroup
@@ -37,7 +38,7 @@ CPP = "CPP"
 NOTICE_GAP_MS = 10_000
 
 
-class ResetOffsetProcessor:
+class ResetOffsetProcessor(Feature):
     """Handle requests of operators to set the offsets of groups."""
 
     def __init__(

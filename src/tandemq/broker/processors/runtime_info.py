@@ -4,33 +4,28 @@ Tools split the texts, so their form is part of the protocol; keys that tools re
 Source: docs/reference/requests.md, "runtime figures"; RocketMQ StoreStatsService, AdminBrokerProcessor, HARuntimeInfo.
 """
 
+from collections.abc import Callable
 from operator import add
 
 from tandemq.boundary import Disk, DiskUsage, Now
-from tandemq.broker.connections.connection import Handler, Link
 from tandemq.broker.ha.service import Replication
-from tandemq.broker.integrity.scrubber import Scrubber
+from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.maintenance.stats import Rates, Stats
-from tandemq.broker.send.delay import DelayedMessages
-from tandemq.broker.send.delay_progress import NOTHING
 from tandemq.broker.send.processor import SendPath
-from tandemq.broker.state.damage_table import Damages
 from tandemq.broker.state.schedule import Schedule
-from tandemq.broker.timers.service import TimedMessages
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.metrics import LARGEST_MS, Histogram
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import VERSION_SPOKEN, Command
-from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.replication.master import MasterSessionState
 from tandemq.replication.slave import SlaveSessionState
 from tandemq.storage.store import Store
 
 VERSION_NAME = "V4_9_8"
 NO_LIMIT = (1 << 31) - 1
-SHOWN_RANGES_MAX = 20
 _BUCKETS = (
     ("[<=0ms]", 0, 1),
     ("[0~10ms]", 1, 10),
@@ -50,7 +45,7 @@ _POOLS = ("send", "pull", "litePull", "query", "ack")
 """RocketMQ's thread pools, whose queues are always empty here: requests are handled in the turn they arrive in."""
 
 
-class RuntimeInfoProcessor:
+class RuntimeInfoProcessor(Feature):
     """Handle requests for runtime statistics and the state of replication."""
 
     def __init__(
@@ -58,28 +53,22 @@ class RuntimeInfoProcessor:
         store: Store,
         disk: Disk,
         send: SendPath,
-        delay: DelayedMessages,
-        timers: TimedMessages,
         stats: Stats,
         schedule: Schedule,
-        scrubber: Scrubber,
-        damages: Damages,
         replication: Replication,
+        figures: Callable[[Now], dict[str, str]],
         turn: CurrentTurn,
         current: CurrentConfig,
         started_ms: int,
     ) -> None:
-        """Take the collaborators; `started_ms`: calendar time of the start."""
+        """Take the collaborators. `figures` returns those of all features; `started_ms`: calendar time of the start."""
         self._store = store
         self._disk = disk
         self._send = send
-        self._delay = delay
-        self._timers = timers
         self._stats = stats
         self._schedule = schedule
-        self._scrubber = scrubber
-        self._damages = damages
         self._replication = replication
+        self._figures = figures
         self._turn = turn
         self._current = current
         self._started_ms = started_ms
@@ -94,20 +83,8 @@ class RuntimeInfoProcessor:
 
     def _on_figures(self, _link: Link, command: Command, now: Now) -> Command | None:
         table = self._identity(now) | self._puts() | self._rates() | self._days() | self._log(now)
-        table |= self._timed(now) | _idle()
+        table |= _idle() | self._figures(now)
         return command.answer(ResponseCode.SUCCESS, body=dumps({"table": table}))
-
-    def _timed(self, now: Now) -> dict[str, str]:
-        """Return the progress of timed messages; the rates are averages since the start."""
-        timers, elapsed_s = self._timers, max(1.0, (now.wall_ms - self._started_ms) / 1000)
-        metrics = timers.metrics
-        return {
-            "timerReadBehind": str(timers.behind_ms(now) // 1000),
-            "timerOffsetBehind": str(timers.unread()),
-            "timerCongestNum": str(len(timers.table) if timers.table is not None else 0),
-            "timerEnqueueTps": f"{sum(metrics.enqueued_total.values()) / elapsed_s:.1f}",
-            "timerDequeueTps": f"{sum(metrics.dequeued_total.values()) / elapsed_s:.1f}",
-        }
 
     def _on_generations(self, _link: Link, command: Command, _now: Now) -> Command | None:
         """Return the generations of the log under RocketMQ's names; one ends where the next begins."""
@@ -182,40 +159,22 @@ class RuntimeInfoProcessor:
     def _log(self, now: Now) -> dict[str, str]:
         store_log, usage = self._store.log, self._disk.usage()
         ratio = f"{usage.ratio:.4f}"
-        return (
-            {
-                "commitLogMinOffset": str(store_log.start),
-                "commitLogMaxOffset": str(store_log.written_end),
-                "commitLogDiskRatio": ratio,
-                f"commitLogDiskRatio_{self._current.config.store_path}/commitlog": ratio,
-                "consumeQueueDiskRatio": ratio,
-                "commitLogDirCapacity": capacity_text(usage),
-                "remainHowManyDataToFlush": bytes_text(store_log.written_end - store_log.flushed_offset),
-                "remainHowManyDataToCommit": bytes_text(0),
-                "remainTransientStoreBufferNumbs": str(NO_LIMIT),
-                "earliestMessageTimeStamp": str(self._earliest_ms(now)),
-                "dispatchBehindBytes": "0",
-                "dispatchMaxBuffer": "0",
-                "pageCacheLockTimeMills": "0",
-                "haRefusedTimes": str(self._refused_times()),
-                "loopLagMax": str(self._schedule.lag_ms_max(now)),
-            }
-            | self._delays()
-            | self._integrity()
-        )
-
-    def _integrity(self) -> dict[str, str]:
-        """Return the results of verifying the commit log; these keys are TandemQ's own."""
-        scrubber = self._scrubber
-        ranges = self._damages.ranges
         return {
-            "scrubLastPassTimestamp": str(scrubber.last.ended_ms),
-            "scrubLastPassBytes": str(scrubber.last.bytes),
-            "scrubPosition": str(scrubber.position),
-            "logDamagedRanges": ";".join(f"{one.start}-{one.end}" for one in ranges[:SHOWN_RANGES_MAX]),
-            "logDamagedRangesTotal": str(len(ranges)),
-            "logRepairedRangesTotal": str(self._damages.repaired_total),
-            "queueEntriesRebuiltTotal": str(scrubber.entries.rebuilt),
+            "commitLogMinOffset": str(store_log.start),
+            "commitLogMaxOffset": str(store_log.written_end),
+            "commitLogDiskRatio": ratio,
+            f"commitLogDiskRatio_{self._current.config.store_path}/commitlog": ratio,
+            "consumeQueueDiskRatio": ratio,
+            "commitLogDirCapacity": capacity_text(usage),
+            "remainHowManyDataToFlush": bytes_text(store_log.written_end - store_log.flushed_offset),
+            "remainHowManyDataToCommit": bytes_text(0),
+            "remainTransientStoreBufferNumbs": str(NO_LIMIT),
+            "earliestMessageTimeStamp": str(self._earliest_ms(now)),
+            "dispatchBehindBytes": "0",
+            "dispatchMaxBuffer": "0",
+            "pageCacheLockTimeMills": "0",
+            "haRefusedTimes": str(self._refused_times()),
+            "loopLagMax": str(self._schedule.lag_ms_max(now)),
         }
 
     def _earliest_ms(self, now: Now) -> int:
@@ -224,15 +183,6 @@ class RuntimeInfoProcessor:
         if start >= self._store.log.written_end:
             return -1
         return min(now.wall_ms, self._store.store_time(start, 0) or -1)
-
-    def _delays(self) -> dict[str, str]:
-        found = {}
-        for level in range(1, len(self._store.config.delays_ms) + 1):
-            queue = self._store.queues.get((SCHEDULE_TOPIC, level - 1))
-            if queue is not None:
-                offset = self._delay.progress.get(level, NOTHING).offset
-                found[f"scheduleMessageOffset_{level}"] = f"{offset},{queue.max_offset}"
-        return found
 
     # Replication.
 

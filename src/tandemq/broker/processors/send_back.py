@@ -9,8 +9,9 @@ Source: docs/reference/requests.md, "retry"; RocketMQ SendMessageProcessor.
 from random import Random
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Handler, Link, pack_host
+from tandemq.broker.kernel.connection import Handler, Link, pack_host
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.maintenance.registration import Registration
 from tandemq.broker.maintenance.stats import Stats
 from tandemq.broker.send.decoded_path import VERSION_3_4_9
@@ -31,7 +32,7 @@ from tandemq.storage.store import Store
 FIRST_RETRY_LEVEL = 3
 
 
-class SendBackProcessor:
+class SendBackProcessor(Feature):
     """Store messages that consumers send back in the retry or dead letter topic of their group."""
 
     def __init__(

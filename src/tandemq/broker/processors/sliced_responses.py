@@ -10,7 +10,7 @@ from collections.abc import Container, Generator
 from typing import NamedTuple
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Link
+from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.context import CurrentTurn
 from tandemq.broker.state.schedule import Schedule
 from tandemq.codec.remoting.frame import encode_command

@@ -18,6 +18,7 @@ from tandemq.boundary import Buffer, Now, Outbox, Turn
 from tandemq.broker.filter.consumer_filters import ConsumerFilters
 from tandemq.broker.filter.selector import MessageSelector
 from tandemq.broker.kernel.context import CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.serving import Serving
 from tandemq.broker.pull.answer_view import AnswerView, PullAnswer
 from tandemq.broker.pull.checks import SUBSCRIPTION, PullChecks, PullRefused
@@ -87,7 +88,7 @@ class _Range(NamedTuple):
     bytes_max: int
 
 
-class PullPath:
+class PullPath(Feature):
     """All pulls of one broker."""
 
     def __init__(
@@ -152,7 +153,7 @@ class PullPath:
 
     # Room.
 
-    def begin_turn(self, turn: Turn) -> None:
+    def begin_turn(self, turn: Turn, _now: Now) -> None:
         """Renew the budgets of a turn, and answer the pulls that waited for room first."""
         self._spent = 0
         self._releases_left = RELEASED_PER_TURN_MAX
@@ -186,6 +187,11 @@ class PullPath:
         pulls.append(pull)
         self._waiting_count += 1
 
+    def deadline_ms(self) -> int | None:
+        """Return when a held or waiting pull is to be answered, monotonic ms."""
+        times = self.held.next_ms(), self.waiting_ms()
+        return min([at for at in times if at is not None], default=None)
+
     def waiting_ms(self) -> int | None:
         """Return 0 if waiting pulls can be answered now; None if a turn is not needed before some connection drains."""
         is_refused = self._turn.serving.read is not None
@@ -196,7 +202,7 @@ class PullPath:
         waiting = self._waiting
         return 0 if waiting and any(self._outbox.backlog(link) < LINK_BYTES_MAX for link in waiting) else None
 
-    def drop_link(self, link: int) -> None:
+    def link_closed(self, link: int, _turn: Turn, _now: Now) -> None:
         """Drop the pulls of a connection that closed."""
         self.held.drop_link(link)
         waiting = self._waiting.pop(link, ())
@@ -549,7 +555,7 @@ class PullPath:
             else:
                 del self._woken[queue]
 
-    def answer_due(self, turn: Turn, now: Now) -> None:
+    def run_due(self, turn: Turn, now: Now) -> None:
         """Answer held pulls whose deadline has passed, up to RELEASED_PER_TURN_MAX in a turn."""
         pulls = self.held.due(now.mono_ms, self._releases_left)
         self._releases_left -= len(pulls)

@@ -17,6 +17,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from tandemq.boundary import Now, Turn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.serving import Serving
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.coordination.liveness import TableProgress
@@ -45,7 +46,7 @@ class _Waiting(NamedTuple):
     answer: Command
 
 
-class OffsetBarrier:
+class OffsetBarrier(Feature):
     """The version of offsets and mappings that each slave has, and the responses that wait.
 
     Versions count published changes.

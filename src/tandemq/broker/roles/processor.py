@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.roles.registry_role import RegistryRole, RegistryRoleOf
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.topics import Topics
@@ -50,7 +51,7 @@ class HandFields(msgspec.Struct, rename={"giver": "from"}):
     token: int
 
 
-class FailoverProcessor:
+class FailoverProcessor(Feature):
     """Status, commands and handed offsets."""
 
     def __init__(

@@ -15,8 +15,8 @@ from typing import Any, assert_never
 from msgspec import structs
 
 from tandemq.boundary import Event, Now, Turn
-from tandemq.broker.connections.connection import Link
 from tandemq.broker.ha.service import Replication
+from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.context import CurrentConfig
 from tandemq.broker.kernel.role import (
     BrokerRole,

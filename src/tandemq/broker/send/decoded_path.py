@@ -9,7 +9,7 @@ from random import Random
 from typing import NamedTuple
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Link
+from tandemq.broker.kernel.connection import Link
 from tandemq.broker.send.half_message import as_half, is_half
 from tandemq.broker.send.refused import SendRefused
 from tandemq.broker.send.send_state import SendState, trace_fields

@@ -19,9 +19,10 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import pack_host
 from tandemq.broker.integrity.scrubber import A_DELAY, Scrubber
+from tandemq.broker.kernel.connection import pack_host
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.send.delay_progress import (
     NOTHING,
     WAITING_MAX,
@@ -75,7 +76,7 @@ class CorrectedLevel(NamedTuple):
     now: int
 
 
-class DelayedMessages:
+class DelayedMessages(Feature):
     """The delay levels of one broker; delivers only on a master."""
 
     def __init__(
@@ -130,6 +131,16 @@ class DelayedMessages:
             lambda _: self.save(),
             first_ms=now.mono_ms + current.config.delay_persist_ms,
         )
+
+    def figures(self, _now: Now) -> dict[str, str]:
+        """Return the progress of each level, and the end of its queue."""
+        found = {}
+        for level in range(1, len(self._store.config.delays_ms) + 1):
+            queue = self._store.queues.get((SCHEDULE_TOPIC, level - 1))
+            if queue is not None:
+                offset = self.progress.get(level, NOTHING).offset
+                found[f"scheduleMessageOffset_{level}"] = f"{offset},{queue.max_offset}"
+        return found
 
     def adopt(self, raw: dict[str, Any]) -> None:
         """Replace the progress by that of a table, or of a master.
@@ -219,8 +230,12 @@ class DelayedMessages:
         while self._unflushed and self._unflushed[0][0] <= self._store.log.flushed_offset:
             self._unflushed.popleft()
 
-    def needed_from(self) -> int | None:
-        """Return the log offset of the oldest message still waiting, which retention must keep; None if none waits."""
+    needs_log_for = "delayed messages"
+
+    def keeps_log_from(self) -> int | None:
+        """Return the log offset of the oldest message still waiting; None if none waits, or another broker delivers."""
+        if not self._turn.serving.is_master:
+            return None
         oldest: int | None = None
         for level in range(1, len(self._store.config.delays_ms) + 1):
             queue = self._store.queues.get((SCHEDULE_TOPIC, level - 1))
@@ -396,7 +411,7 @@ class DelayedMessages:
             self._clock_went_back[level] = (noticed_ms, max_offset)
         return now.mono_ms - noticed_ms >= delay_ms
 
-    def committed(self) -> None:
+    def committed(self, _now: Now) -> None:
         """Count the deliveries of this turn: they are in the log."""
         if self._pending:
             self._move(self.progress | self._pending)

@@ -8,7 +8,7 @@ Source: docs/reference/transactions.md; RocketMQ TransactionalMessageBridge, End
 
 from typing import NamedTuple
 
-from tandemq.broker.connections.connection import pack_host
+from tandemq.broker.kernel.connection import pack_host
 from tandemq.codec.record.record import decode_message, parse_record
 from tandemq.errors import ProtocolError
 from tandemq.model.java_types import INT32_MAX

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from random import Random
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Link
+from tandemq.broker.kernel.connection import Link
 from tandemq.broker.send.decoded_path import DecodedPath
 from tandemq.broker.send.send_state import OpenHalves, SendState, StoredHalf, trace_fields
 from tandemq.broker.send.timed_message import precision_ms

@@ -9,6 +9,7 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from tandemq.boundary import Now, Turn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.serving import Serving
 from tandemq.broker.send.dead_letters import DeadLetters
 from tandemq.broker.state.topics import Topic, Topics, internal_topic
@@ -64,7 +65,7 @@ class PendingAtTime(Protocol):
         """Return the number of those of one time."""
 
 
-class SendState:
+class SendState(Feature):
     """State shared by both ways of sends."""
 
     def __init__(self, config: BrokerConfig, store: Store, topics: Topics, store_host: bytes) -> None:

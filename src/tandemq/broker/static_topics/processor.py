@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tandemq.boundary import Now, Outbox
-from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentTurn
 from tandemq.broker.pull.answer_view import PullAnswer
 from tandemq.broker.pull.checks import PullRefused

@@ -9,8 +9,9 @@ Source: docs/reference/requests.md, "static topics"; RocketMQ AdminBrokerProcess
 import logging
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.state.queue_mappings import parse_mapping
 from tandemq.broker.state.topic_checks import QUEUES_MAX, SLAVE_REMARK, reserved_name_problem, topic_config_problem
@@ -30,7 +31,7 @@ from tandemq.storage.store import Store
 log = logging.getLogger(__name__)
 
 
-class StaticTopicProcessor:
+class StaticTopicProcessor(Feature):
     """Handle the request that creates or changes a static topic."""
 
     def __init__(

@@ -7,8 +7,9 @@ Source: docs/reference/timers.md; RocketMQ RecallMessageProcessor, AdminBrokerPr
 """
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.send.refused import SendRefused
 from tandemq.broker.send.timed_message import requested_time
@@ -39,7 +40,7 @@ RECALL_TAG = "_RECALL_TAG_"
 RECALL_BODY = b"0"
 
 
-class TimerProcessor:
+class TimerProcessor(Feature):
     """Recall timed messages, and report the progress to slaves."""
 
     def __init__(

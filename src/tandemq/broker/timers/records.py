@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from tandemq.broker.connections.connection import pack_host
+from tandemq.broker.kernel.connection import pack_host
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import Record, decode_message, unpack_head
 from tandemq.engine import timer_copies, timer_heads

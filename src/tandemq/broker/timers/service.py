@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from tandemq.boundary import Now
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.mastership import Mastership
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.send.timed_message import precision_ms, rounded_down
@@ -82,7 +83,7 @@ class _Turn:
         self.until_ms = max(self.until_ms, out_ms)
 
 
-class TimedMessages:
+class TimedMessages(Feature):
     """The timed messages of one broker; active on a master only."""
 
     def __init__(
@@ -120,10 +121,32 @@ class TimedMessages:
         self._java_files = JavaFiles(store.disk, turn)
         self._last = Now(now.mono_ms, now.wall_ms)
         """Time of the last run."""
+        self._began_ms = now.wall_ms
         schedule.every(lambda: 1 if self._is_behind else SCAN_MS, self._run, first_ms=now.mono_ms + SCAN_MS)
         schedule.every(
             lambda: current.config.timer_flush_ms, self._save, first_ms=now.mono_ms + current.config.timer_flush_ms
         )
+
+    # A feature.
+
+    def figures(self, now: Now) -> dict[str, str]:
+        """Return the progress; the rates are averages since the start."""
+        metrics, elapsed_s = self.metrics, max(1.0, (now.wall_ms - self._began_ms) / 1000)
+        return {
+            "timerReadBehind": str(self.behind_ms(now) // 1000),
+            "timerOffsetBehind": str(self.unread()),
+            "timerCongestNum": str(len(self.table) if self.table is not None else 0),
+            "timerEnqueueTps": f"{sum(metrics.enqueued_total.values()) / elapsed_s:.1f}",
+            "timerDequeueTps": f"{sum(metrics.dequeued_total.values()) / elapsed_s:.1f}",
+        }
+
+    def topic_removed(self, topic: str, now: Now) -> None:
+        """See `Feature`."""
+        self.metrics.topic_removed(topic, now.wall_ms)
+
+    def save_tables(self) -> None:
+        """See `Feature`."""
+        self.metrics.save()
 
     # Role.
 
@@ -436,7 +459,9 @@ class TimedMessages:
 
     # What others ask.
 
-    def needed_from(self) -> int | None:
+    needs_log_for = "timed messages"
+
+    def keeps_log_from(self) -> int | None:
         """Return the log offset of the oldest waiting message, which retention must keep; None if none waits."""
         timers = self._store.queues.get((TIMER_TOPIC, 0))
         if timers is None or timers.max_offset <= timers.min_offset:

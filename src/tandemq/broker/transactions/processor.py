@@ -9,8 +9,9 @@ Source: docs/reference/transactions.md; RocketMQ EndTransactionProcessor, AdminB
 import logging
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.connection import Handler, Link
+from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.send.half_message import CHECK_TIMES, FIRST_OFFSET, HalfMessage, decode_half
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.transactions.service import Transactions
@@ -33,7 +34,7 @@ _HOST_CHARACTERS = 16
 """Length of an IPv4 store host in an offset id."""
 
 
-class TransactionProcessor:
+class TransactionProcessor(Feature):
     """End transactions, and resume the checks of one that was given up."""
 
     def __init__(

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from tandemq.boundary import Now, Outbox
 from tandemq.broker.connections.client_requests import notify
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.mastership import Mastership
 from tandemq.broker.send.half_message import CHECK_TIMES, FIRST_OFFSET, HalfMessage, read_half
 from tandemq.broker.send.processor import SendPath
@@ -70,7 +71,7 @@ class _Copy(NamedTuple):
     """Whether the producer group is asked once the copy is stored."""
 
 
-class Transactions:
+class Transactions(Feature):
     """The transactions of one broker; active on a master only."""
 
     def __init__(
@@ -190,6 +191,12 @@ class Transactions:
             log.info("transactions: %d are open, %d more were committed", len(self.table), len(loader.committed))
         self._committed, self._replaced = list(dict.fromkeys(loader.committed)), loader.replaced
         self.metrics.adopt(self.table.counts)
+
+    # A feature.
+
+    def topic_removed(self, topic: str, now: Now) -> None:
+        """See `Feature`."""
+        self.metrics.topic_removed(topic, now.wall_ms)
 
     # A turn.
 
@@ -507,7 +514,9 @@ class Transactions:
 
     # Progress.
 
-    def needed_from(self) -> int | None:
+    needs_log_for = "open transactions"
+
+    def keeps_log_from(self) -> int | None:
         """Return the log offset of the oldest open half message, which retention must keep; None if none is open."""
         if not self.table:
             return None
@@ -522,12 +531,13 @@ class Transactions:
             self._progress_due_ms = now.mono_ms + PROGRESS_MS
             self._unflushed = (self._store.log.written_end, self._progress_now())
 
-    def close(self) -> None:
+    def save_tables(self) -> None:
         """Update the offset table, by which a Java broker goes on: it would check again what has ended since; blocking.
 
         Raises:
             DiskFailed: the log could not be synced.
         """
+        self.metrics.save()
         if self.table is None or not self._mastership.is_current() or (HALF_TOPIC, 0) not in self._store.queues:
             return
         self._store.flush()

@@ -123,10 +123,10 @@ def test_retention_keeps_the_log_of_a_message_that_waits_apart(tmp_path: Path) -
     flip(paths(group)["master"], at + 300)
     read_from_disk(group.master)
     group.pass_time(10_000)
-    assert group.master.node.delay.needed_from() == at
+    assert group.master.node.delay.keeps_log_from() == at
     group.refuses = False
     group.pass_time(30_000)
-    assert group.master.node.delay.needed_from() is None
+    assert group.master.node.delay.keeps_log_from() is None
 
 
 def test_level_with_too_many_damaged_messages_waits_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -502,8 +502,8 @@ def test_retention_keeps_the_log_of_delayed_messages_with_damaged_entries(damage
         broker.send("Late", bytes([number]) * 100, DELAY="9")
     broker.pass_time(2_000)
     queue = queue_of(broker, SCHEDULE_TOPIC, 8)
-    needed = broker.node.delay.needed_from()
+    needed = broker.node.delay.keeps_log_from()
     overwrite(queue, 0, QUEUE_ENTRY.pack(*damage(broker, queue.entry(0))))
-    found = broker.node.delay.needed_from()
+    found = broker.node.delay.keeps_log_from()
     assert found is not None and needed is not None
     assert found <= needed

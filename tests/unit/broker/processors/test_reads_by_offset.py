@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.broker.connections.connection import pack_host
+from tandemq.broker.kernel.connection import pack_host
 from tandemq.codec.record.record import HEAD_V4, encode_record, message_id
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode

@@ -503,11 +503,11 @@ def test_retention_keeps_the_log_from_the_oldest_waiting_message_on(tmp_path: Pa
     broker.send("TopicB", b"x" * 4_000)
     timed(broker, TIMER_DELAY_SEC="60")
     offset = delivered(broker, TIMER_TOPIC, 0)[0].log_offset
-    assert broker.node.timers.needed_from() == offset
+    assert broker.node.timers.keeps_log_from() == offset
     again = broker.restart(clean=False)
-    assert again.node.timers.needed_from() == offset  # also before it has read them
+    assert again.node.timers.keeps_log_from() == offset  # also before it has read them
     again.pass_time(70_000)
-    assert again.node.timers.needed_from() is None
+    assert again.node.timers.keeps_log_from() is None
 
 
 def test_message_that_became_due_before_it_was_stored_again_comes_once(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_damaged_message_waits_for_its_repair_alone(tmp_path: Path, caplog: pyte
         broker.pass_time(9_000)
     assert bodies(broker) == [b"1", b"2", b"3"]
     assert caplog.text.count(f"log offset {first.log_offset} waits for its repair") == 1
-    assert broker.node.timers.needed_from() == first.log_offset
+    assert broker.node.timers.keeps_log_from() == first.log_offset
     broker.node.damages.shrink(damage, end, "slave 1", broker.now.wall_ms)
     broker.pass_time(200)
     assert bodies(broker) == [b"1", b"2", b"3", b"0"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.broker.connections.connection import pack_host
+from tandemq.broker.kernel.connection import pack_host
 from tandemq.broker.state.topics import Topic, internal_topic
 from tandemq.codec.record.record import decode_messages
 from tandemq.codec.remoting.frame import encode_command
@@ -92,7 +92,7 @@ def test_open_transaction_is_checked_with_a_copy_and_given_up(tmp_path: Path) ->
         assert (asked.topic, asked.queue_id, asked.body, asked.unique_key) == ("TopicA", 1, b"one", "K1")
         assert check.fields["msgId"] == check.fields["transactionId"] == "K1"
     assert bodies(broker, CHECK_MAX_TIME_TOPIC) == [b"one"]
-    assert broker.node.transactions.needed_from() is None
+    assert broker.node.transactions.keeps_log_from() is None
 
 
 @pytest.mark.parametrize("named", [0, 1, 2])
