@@ -20,7 +20,7 @@ WHERE   ?= tests
 OF_SPARK := tests/spark tests/unit/cli/test_spark_options.py tests/unit/console/test_pipeline.py \
 	tests/unit/console/test_query_files.py
 # Tests of the packages that import the engine.
-OF_ENGINE := $(addprefix tests/unit/,$(addprefix broker/,filter integrity pull send state timers transactions) \
+OF_ENGINE := $(addprefix tests/unit/,$(addprefix broker/,filter integrity pull send state features) \
 	client/core engine replication storage cli/test_log.py cli/test_log_format.py)
 ELSEWHERE := $(OF_SPARK) tests/mutations tests/interop tests/browser tests/clusters tests/test_tidy.py tests/test_docs.py
 CHOSEN   = $(if $(k),-k "$(k)")

@@ -18,7 +18,7 @@ from chaos.static_topics import StaticTopicClients
 from chaos.transactions import TransactionClient
 from chaos.world import Broker, World
 from tandemq import ConsumeFrom
-from tandemq.broker.transactions.loading import GROUP as TRANSACTION_GROUP
+from tandemq.broker.features.transactions.loading import GROUP as TRANSACTION_GROUP
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.coordination.registry.records import Mode

@@ -481,6 +481,23 @@ def test_no_part_of_a_broker_knows_the_broker() -> None:
     assert holders == {"tandemq.broker.node"}
 
 
+def test_kernel_of_a_broker_knows_no_part_of_it() -> None:
+    assert rooms_of(source_graph(), "tandemq.broker")["kernel"] <= {"state"}
+
+
+def test_features_of_a_broker_know_its_kernel_and_not_each_other() -> None:
+    below = ("tandemq.broker.kernel", "tandemq.broker.state", "tandemq.broker.connections")
+    inside = "tandemq.broker.features."
+    for module, following in source_graph().items():
+        if not module.startswith(inside) or module == "tandemq.broker.features.built":
+            continue
+        own = f"{inside}{module.removeprefix(inside).split('.')[0]}."
+        above = [
+            name for name in following if name.startswith("tandemq.broker.") and not name.startswith((own, *below))
+        ]
+        assert not above, f"{module} imports {above}"
+
+
 def test_imports_run_in_no_circles() -> None:
     assert not circles_in(source_graph())
 

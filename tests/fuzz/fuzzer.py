@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tandemq.broker.kernel.connection import pack_host
+from tandemq.broker.features.timers.records import TimedCopy, TimedMessage, TimerHead, head_of
 from tandemq.broker.filter.parser import compile_filter
-from tandemq.broker.timers.records import TimedCopy, TimedMessage, TimerHead, head_of
+from tandemq.broker.kernel.connection import pack_host
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import decode_message, parse_record, record_fault, unpack_head
 from tandemq.engine import KEY_ROW, python

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from tandemq.boundary import Buffer, Turn
 from tandemq.broker import parts
+from tandemq.broker.features.delay import service as delay
 from tandemq.broker.filter import parser as filters
 from tandemq.broker.ha import admission
 from tandemq.broker.ha import master as masterside
@@ -23,7 +24,7 @@ from tandemq.broker.processors import reply_message as replies
 from tandemq.broker.processors import send_back as retry
 from tandemq.broker.pull import hold_service as longpoll
 from tandemq.broker.pull import message_reader
-from tandemq.broker.send import acknowledgements, decoded_path, delay
+from tandemq.broker.send import acknowledgements, decoded_path
 from tandemq.broker.send import processor as send
 from tandemq.broker.send.response import recode
 from tandemq.broker.state import consumer_offsets as offsets

@@ -4,12 +4,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from tandemq.boundary import Now
-from tandemq.broker.timers import damaged as timer_damage
-from tandemq.broker.timers import done_writer as timer_done
-from tandemq.broker.timers import loading as timer_loading
-from tandemq.broker.timers import processor as timer_processor
-from tandemq.broker.timers import service as timers
-from tandemq.broker.timers.done_records import TimerProgress, done_properties
+from tandemq.broker.features.timers import damaged as timer_damage
+from tandemq.broker.features.timers import done_writer as timer_done
+from tandemq.broker.features.timers import loading as timer_loading
+from tandemq.broker.features.timers import processor as timer_processor
+from tandemq.broker.features.timers import service as timers
+from tandemq.broker.features.timers.done_records import TimerProgress, done_properties
 from tests.mutations.patch import Mutation, both, patched
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tandemq.broker.transactions import loading, op_records, processor, service
+from tandemq.broker.features.transactions import loading, op_records, processor, service
 from tandemq.client.producer import transactions as client
 from tandemq.model.transactions import TransactionState
 from tandemq.sim.world.plan import has_transactions

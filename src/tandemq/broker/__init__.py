@@ -3,7 +3,8 @@
     node            runs a turn over the parts; parts builds them
     kernel/         what a broker may do in a turn, the settings in force, the output of the turn
     roles/          who decides what it may do: settings, or the registry of its group
-    send/, pull/    the two hot paths; delayed messages, messages sent back, held pulls
+    send/, pull/    the two hot paths; held pulls, acknowledgements
+    features/       delayed messages, timed messages, transactions
     processors/     all other requests, by family of request codes
     state/          topics, groups, offsets, online clients, damaged ranges, and how they are saved
     connections/    clients' connections and their limits, requests to clients and to other brokers

@@ -12,6 +12,10 @@ from tandemq.broker.connections.client_requests import ClientCalls, MembershipNo
 from tandemq.broker.connections.member_requests import MemberRequests
 from tandemq.broker.connections.outbound import Peers
 from tandemq.broker.connections.refused_peers import RefusedPeers
+from tandemq.broker.features.built import FEATURES
+from tandemq.broker.features.delay.service import DelayedMessages
+from tandemq.broker.features.timers.service import TimedMessages
+from tandemq.broker.features.transactions.service import Transactions
 from tandemq.broker.filter.consumer_filters import CLEAN_MS, ConsumerFilters
 from tandemq.broker.ha.admission import SlaveAdmission
 from tandemq.broker.ha.digest import DigestProcessor
@@ -31,7 +35,8 @@ from tandemq.broker.integrity.scrubber import Scrubber
 from tandemq.broker.integrity.verify_job import Entries
 from tandemq.broker.kernel.connection import Handler, Link, pack_host
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn, Machine
-from tandemq.broker.kernel.feature import Feature, Features
+from tandemq.broker.kernel.feature import Feature, Features, one_of
+from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.role import BrokerRole, Report
 from tandemq.broker.kernel.serving import NOTHING
 from tandemq.broker.maintenance.housekeeping import Housekeeping
@@ -44,9 +49,7 @@ from tandemq.broker.metrics.readiness import Readiness
 from tandemq.broker.metrics.replication_metrics import ReplicationMetrics
 from tandemq.broker.metrics.request_metrics import RequestMetrics
 from tandemq.broker.metrics.store_metrics import StoreMetrics
-from tandemq.broker.metrics.timer_metrics import TimedMessageMetrics
 from tandemq.broker.metrics.topic_metrics import TopicMetrics
-from tandemq.broker.metrics.transaction_metrics import TransactionFamilies
 from tandemq.broker.processors.admin import AdminProcessor
 from tandemq.broker.processors.broker_to_client import Broker2ClientProcessor
 from tandemq.broker.processors.config import ConfigProcessor
@@ -70,7 +73,6 @@ from tandemq.broker.roles.registry_client import BrokerRegistry
 from tandemq.broker.roles.registry_role import RegistryRole
 from tandemq.broker.roles.static_role import StaticRole
 from tandemq.broker.send.acknowledgements import Acknowledgements
-from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.clients import Clients, QueueLocks
 from tandemq.broker.state.config_overrides import ChangedSettings
@@ -85,13 +87,6 @@ from tandemq.broker.static_topics.cleaning import StaticTopicCleaning
 from tandemq.broker.static_topics.forwarding import Forwarding
 from tandemq.broker.static_topics.processor import StaticTopics
 from tandemq.broker.static_topics.update import StaticTopicProcessor
-from tandemq.broker.timers.damaged import DamagedTimers
-from tandemq.broker.timers.metrics import TimerMetrics
-from tandemq.broker.timers.processor import TimerProcessor
-from tandemq.broker.timers.service import TimedMessages
-from tandemq.broker.transactions.metrics import TransactionMetrics
-from tandemq.broker.transactions.processor import TransactionProcessor
-from tandemq.broker.transactions.service import Transactions
 from tandemq.config.monitoring import labels_of
 from tandemq.config.settings import BrokerConfig
 from tandemq.model.command import Command
@@ -328,44 +323,29 @@ class BrokerParts:
         self.replica_requests = ReplicaRequests(
             self.store, self.generations, self.scrubber, self.members, self.links, self.current, self.current_turn
         )
-        self.delay = DelayedMessages(
+        kernel = Kernel(
+            self.disk,
             self.store,
-            self.topics,
             self.saver,
-            self.send,
-            self.damages,
-            self.scrubber,
-            self.schedule,
-            self.current_turn,
-            self.current,
-            now,
-        )
-
-        self.transactions = Transactions(
-            self.store,
             self.topics,
+            self.groups,
             self.offsets,
             self.clients,
+            self.damages,
+            self.scrubber,
             self.send,
-            TransactionMetrics(self.saver, self.schedule, self.current, now),
+            self.schedule,
+            self.current,
+            self.current_turn,
             self.outbox,
-            self.schedule,
-            self.current,
-            self.current_turn,
+            self.random,
+            self.machine,
             now,
         )
-
-        self.timers = TimedMessages(
-            self.store,
-            self.topics,
-            self.send,
-            DamagedTimers(self.store, self.damages, self.scrubber),
-            TimerMetrics(self.saver, now),
-            self.schedule,
-            self.current,
-            self.current_turn,
-            now,
-        )
+        self.built = [feature for build in FEATURES for feature in build(kernel)]
+        self.delay = one_of(self.built, DelayedMessages)
+        self.timers = one_of(self.built, TimedMessages)
+        self.transactions = one_of(self.built, Transactions)
 
     def _save_scrubber(self) -> None:
         self.scrubber.save()
@@ -516,9 +496,7 @@ class BrokerParts:
                 self.housekeeping,
                 self.flush,
                 self.stats,
-                self.delay,
-                self.transactions,
-                self.timers,
+                *self.built,
                 self.scrubber,
                 self.upkeep,
                 self.replication,
@@ -549,8 +527,6 @@ class BrokerParts:
             self.consumer_manage,
             SendBackProcessor(store, topics, groups, send, stats, registration, self.random, turn, current),
             ReplyMessageProcessor(send, clients, self.client_calls, self.links, self.outbox, current, turn),
-            TransactionProcessor(store, send, self.transactions, turn, current),
-            TimerProcessor(store, topics, send, self.timers, turn, current),
             QueryMessageProcessor(store, current),
             MetadataTablesProcessor(store, topics, groups, offsets, self.delay, send, current, turn),
             AdminProcessor(
@@ -608,8 +584,6 @@ class BrokerParts:
             ConsumerMetrics(store, self.offsets, counters, self.clients, turn),
             StoreMetrics(store, self.disk, self.send, self.upkeep, self.scrubber, self.damages, current),
             ReplicationMetrics(store, self.replication, role, current, turn),
-            TimedMessageMetrics(self.timers),
-            TransactionFamilies(self.transactions),
             self.request_metrics,
         )
 

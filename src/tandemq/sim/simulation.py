@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
 
-from tandemq.broker.send import delay
+from tandemq.broker.features.delay import service as delay
 from tandemq.client.core import connections
 from tandemq.sim.checkers.always import ContinuousChecks
 from tandemq.sim.checkers.deliveries import REJECTING_GROUP

@@ -22,7 +22,7 @@ from tandemq.boundary import Now
 from tandemq.broker.connections.outbound import Peers
 from tandemq.broker.ha.offsets_ahead import OffsetsAhead
 from tandemq.broker.kernel.context import CurrentTurn
-from tandemq.broker.send.delay import DelayedMessages
+from tandemq.broker.kernel.progress_table import ProgressTable
 from tandemq.broker.state.consumer_offsets import SEPARATOR, ConsumerOffsets, parse_offsets_body
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.topics import Topics, parse_topics
@@ -60,7 +60,7 @@ class MetadataSync:
         topics: Topics,
         groups: Groups,
         offsets: ConsumerOffsets,
-        delay: DelayedMessages,
+        delay: ProgressTable,
         take_timer_counts: Callable[[bytes, Now], None],
         peers: Peers,
         turn: CurrentTurn,

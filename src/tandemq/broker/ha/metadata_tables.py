@@ -13,8 +13,8 @@ from tandemq.boundary import Now
 from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.kernel.feature import Feature
+from tandemq.broker.kernel.progress_table import ProgressTable
 from tandemq.broker.kernel.serving import Serving
-from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.groups import Groups
@@ -41,7 +41,7 @@ class MetadataTablesProcessor(Feature):
         topics: Topics,
         groups: Groups,
         offsets: ConsumerOffsets,
-        delay: DelayedMessages,
+        delay: ProgressTable,
         send: SendPath,
         current: CurrentConfig,
         turn: CurrentTurn,

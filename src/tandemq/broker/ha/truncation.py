@@ -10,7 +10,7 @@ ScheduleMessageService.correctDelayOffset.
 
 import logging
 
-from tandemq.broker.send.delay import DelayedMessages
+from tandemq.broker.kernel.progress_table import ProgressTable
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.storage.store import Store
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 LOGGED_MAX = 20
 
 
-def correct_progress(store: Store, offsets: ConsumerOffsets, delay: DelayedMessages) -> None:
+def correct_progress(store: Store, offsets: ConsumerOffsets, delay: ProgressTable) -> None:
     """Set consumer offsets and delay progress that lie beyond the end of their queue to that end."""
     ends = {key: queue.max_offset for key, queue in store.queues.items()}
     corrected, levels = offsets.correct(ends), delay.correct()

@@ -26,6 +26,7 @@ from tandemq.broker.integrity.verify_job import Checked, CheckWork, Entries, Syn
 from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.kernel.feature import Feature
+from tandemq.broker.kernel.verification import A_DELAY, A_PULL, A_TIMER
 from tandemq.broker.pull.message_reader import Mismatch
 from tandemq.broker.pull.processor import PullPath
 from tandemq.broker.state.damage_table import Damages
@@ -54,9 +55,6 @@ STEPS_PER_SECOND = 64
 STEP_BYTES = (64 << 10, 4 << 20)
 """Minimum and maximum size of one step."""
 SAVE_MS = 30_000
-A_PULL = "a pull"
-A_DELAY = "delivery after a delay"
-A_TIMER = "delivery at a time"
 SUSPECTS_MAX = 16
 SEARCH_STEP_BYTES = 128 << 10
 SEARCH_BYTES_PER_SECOND = 16 << 20
@@ -237,6 +235,10 @@ class Scrubber(Feature):
         if log_offset not in self._suspects and len(self._suspects) < SUSPECTS_MAX:
             self._suspects.append(log_offset)
         self._plan(now.mono_ms, now)
+
+    def is_right(self, queue: ConsumeQueue, queue_offset: int) -> bool:
+        """Whether an entry names its record, with the record's tags code; also if the entry no longer exists."""
+        return self.entries.is_right(queue, queue_offset)
 
     def suspect_entry(self, queue: ConsumeQueue, queue_offset: int, reason: str) -> bool:
         """Search the log for the record of a queue entry that cannot be right, and rebuild the entry, before all else.

@@ -8,7 +8,8 @@ of the list; a feature overrides the methods that it needs.
 """
 
 # ruff: noqa: ARG002  # a feature leaves out what it does not need
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from tandemq.boundary import Now, Turn
 from tandemq.broker.kernel.connection import Handler
@@ -139,3 +140,11 @@ class Features:
         """Return the log offsets from which on features need the log, by what for."""
         found = {one.needs_log_for: one.keeps_log_from() for one in self._keeping}
         return {name: offset for name, offset in found.items() if offset is not None}
+
+
+FeatureT = TypeVar("FeatureT", bound=Feature)
+
+
+def one_of(features: Iterable[Feature], kind: type[FeatureT]) -> FeatureT:
+    """Return the feature of a kind."""
+    return next(feature for feature in features if isinstance(feature, kind))

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from tandemq.boundary import Now, Opened, Turn
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.dead_letters import DeadLetters
 from tandemq.broker.kernel.feature import Feature
-from tandemq.broker.send.dead_letters import DeadLetters
 from tandemq.broker.state.clients import Clients, QueueLocks
 from tandemq.broker.state.schedule import Schedule
 from tandemq.codec.remoting.partial_frames import EvictedFrame, PartialFrames

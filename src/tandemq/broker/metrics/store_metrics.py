@@ -9,6 +9,7 @@ from tandemq.boundary import Disk, Now
 from tandemq.broker.integrity.scrubber import Scrubber
 from tandemq.broker.kernel.context import CurrentConfig
 from tandemq.broker.kernel.feature import Feature
+from tandemq.broker.kernel.labels import LOCAL_DISK, LOCAL_LABELS
 from tandemq.broker.maintenance.upkeep import Upkeep
 from tandemq.broker.send.processor import SendPath
 from tandemq.broker.state.damage_table import Damages
@@ -16,9 +17,6 @@ from tandemq.errors import StoreError
 from tandemq.storage.store import Store
 from tandemq.telemetry.families import Batch, Source, counter, gauge, single
 
-LOCAL_LABELS = ("storage_type", "storage_medium")
-LOCAL_DISK = ("local", "disk")
-"""Values of these labels for the store's own files."""
 SIZE = gauge("rocketmq_storage_size_bytes", "Bytes of the commit log.", *LOCAL_LABELS)
 FLUSH_BEHIND = gauge("rocketmq_storage_flush_behind_bytes", "Bytes of the log written and not synced.", *LOCAL_LABELS)
 DISPATCH_BEHIND = gauge(

@@ -27,10 +27,10 @@ from tandemq.broker.connections.client_requests import WAITING_MAX, ClientCalls,
 from tandemq.broker.kernel.connection import Handler, Link
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.kernel.feature import Feature
+from tandemq.broker.kernel.messages.refused import SendRefused
+from tandemq.broker.kernel.puts import trace_fields
 from tandemq.broker.send.decoded_path import SendPlace, read_send_fields
 from tandemq.broker.send.processor import SendPath
-from tandemq.broker.send.refused import SendRefused
-from tandemq.broker.send.send_state import trace_fields
 from tandemq.broker.state.clients import Clients
 from tandemq.codec.record.record import decode_host, message_id
 from tandemq.codec.remoting.frame import encode_command

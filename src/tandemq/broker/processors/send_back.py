@@ -130,7 +130,7 @@ class SendBackProcessor(Feature):
         properties["WAIT"] = "false"
         if level:
             properties["DELAY"] = str(level)
-        target, target_id = self._send.decoded.redirect_delayed(topic, queue_id, properties)
+        target, target_id = self._send.redirect_delayed(topic, queue_id, properties)
         record = parse_record(data, 0, len(data))
         assert not isinstance(record, str), "the store returned a whole record"
         _, offset, size = self._log_store.put(

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tandemq.boundary import Now, Outbox, Turn
 from tandemq.broker.ha.master import MasterSide
-from tandemq.broker.send.delay import DelayedMessages
+from tandemq.broker.kernel.progress_table import ProgressTable
 from tandemq.broker.state.consumer_offsets import WHOLE, ConsumerOffsets
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.table_journal import REMOVED, removed_names
@@ -56,7 +56,7 @@ class MetadataStream:
         topics: Topics,
         groups: Groups,
         offsets: ConsumerOffsets,
-        delay: DelayedMessages,
+        delay: ProgressTable,
         masters: MasterSide,
         outbox: Outbox,
     ) -> None:

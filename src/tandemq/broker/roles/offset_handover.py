@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from tandemq.boundary import Now, Turn
 from tandemq.broker.connections.member_requests import MemberRequests
+from tandemq.broker.kernel.progress_table import ProgressTable
 from tandemq.broker.roles.copied_offsets import ReaderOffsets, decode
-from tandemq.broker.send.delay import DelayedMessages
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.persistence import Saver
 from tandemq.codec.remoting.fastjson import dumps_java
@@ -45,7 +45,7 @@ class MergedOffsets(NamedTuple):
 class OffsetHandover:
     """Both sides of a handover."""
 
-    def __init__(self, offsets: ConsumerOffsets, delay: DelayedMessages, saver: Saver, members: MemberRequests) -> None:
+    def __init__(self, offsets: ConsumerOffsets, delay: ProgressTable, saver: Saver, members: MemberRequests) -> None:
         """Take the collaborators."""
         self._offsets = offsets
         self._delay = delay

@@ -5,16 +5,21 @@ Retry topics and everything else that the engine does not take come this way; se
 Source: docs/reference/requests.md, "sending"; RocketMQ SendMessageProcessor.
 """
 
-from random import Random
 from typing import NamedTuple
 
 from tandemq.boundary import Now
 from tandemq.broker.kernel.connection import Link
-from tandemq.broker.send.half_message import as_half, is_half
-from tandemq.broker.send.refused import SendRefused
-from tandemq.broker.send.send_state import SendState, trace_fields
-from tandemq.broker.send.system_properties import delay_level, immunity_problem, may_ask, part_problem, property_problem
-from tandemq.broker.send.timed_message import add_timer_properties, requested_time
+from tandemq.broker.kernel.messages.half_message import as_half, is_half
+from tandemq.broker.kernel.messages.refused import SendRefused, check_room
+from tandemq.broker.kernel.messages.system_properties import (
+    delay_level,
+    immunity_problem,
+    may_ask,
+    part_problem,
+    property_problem,
+)
+from tandemq.broker.kernel.messages.timed_message import requested_time
+from tandemq.broker.kernel.puts import Puts, trace_fields
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.message_type import type_problem
 from tandemq.broker.state.topics import Topic, internal_topic
@@ -22,7 +27,7 @@ from tandemq.codec.record.record import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.recall_handle import encode_handle
 from tandemq.codec.remoting.requests import SendFields, SendFieldsV1, is_true, read_fields
-from tandemq.engine import CHECKED_BYTES_MAX, TIMED_BYTES_MAX
+from tandemq.engine import CHECKED_BYTES_MAX
 from tandemq.errors import ProtocolError, RecordTooLarge
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -40,8 +45,6 @@ from tandemq.model.topic import (
     FORBIDDEN_FOR_SENDING,
     HALF_TOPIC,
     RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
     Permission,
     dead_letter_topic,
     topic_name_error,
@@ -68,11 +71,10 @@ class SendPlace(NamedTuple):
 class DecodedPath:
     """Check and store sends whose headers are decoded."""
 
-    def __init__(self, state: SendState, groups: Groups, random: Random) -> None:
+    def __init__(self, state: Puts, groups: Groups) -> None:
         """Take the collaborators; responses go to `state.acks`."""
         self._state = state
         self._groups = groups
-        self._random = random
 
     def take(self, link: Link, command: Command, now: Now) -> None:
         """Store any send, and add its response or refusal to the acks."""
@@ -113,7 +115,7 @@ class DecodedPath:
                 ResponseCode.SYSTEM_ERROR, f"queue id {queue_id} is illegal: {fields.topic} has {nums} queues"
             )
         if queue_id < 0 and nums > 0:
-            queue_id = self._random.randrange(nums)
+            queue_id = self._state.random.randrange(nums)
         if queue_id < 0:
             raise SendRefused(ResponseCode.NO_PERMISSION, f"topic[{fields.topic}] has no queue to write to")
         if len(body) > self._state.config.message_bytes_max:
@@ -135,7 +137,7 @@ class DecodedPath:
         if unserved is not None:
             raise SendRefused(ResponseCode.NO_PERMISSION, unserved)
         if topic is None and name.startswith(RETRY_PREFIX):
-            topic = self._own_topic(name, wall_ms)
+            topic = self._state.own_topic(name, wall_ms)
         if topic is None:
             topic = self._state.topics.create_on_send(
                 name, fields.default_topic, fields.default_topic_queue_nums, wall_ms
@@ -156,18 +158,6 @@ class DecodedPath:
             raise SendRefused(
                 ResponseCode.NO_PERMISSION, f"topic[{name}] accepts no messages: its permission lacks WRITE"
             )
-        return topic
-
-    def _own_topic(self, name: str, wall_ms: int) -> Topic:
-        """Return a retry or dead letter topic, created if it does not exist.
-
-        Raises:
-            SendRefused: the limit of topics is reached.
-        """
-        topic = self._state.topics.create_internal(name, 1, wall_ms)
-        if topic is None:
-            full = self._state.topics.full([internal_topic(name, 1)], is_own=True)
-            raise SendRefused(ResponseCode.SYSTEM_ERROR, f"topic[{name}] cannot be created: {full}")
         return topic
 
     def _store_one(
@@ -192,9 +182,9 @@ class DecodedPath:
         if half:
             topic, queue_id = self._as_half(topic, queue_id, properties, now.wall_ms)
         elif delay_level(properties):
-            topic, queue_id = self.redirect_delayed(topic, queue_id, properties)
+            topic, queue_id = self._state.redirect_delayed(topic, queue_id, properties)
         elif (out_ms := requested_time(properties, state.config, now.wall_ms)) is not None:
-            topic, queue_id = self.as_timed(topic, queue_id, properties, out_ms, now.wall_ms)
+            topic, queue_id = self._state.as_timed(topic, queue_id, properties, out_ms, now.wall_ms)
         properties |= state.common_properties
         unique = properties.get("UNIQ_KEY", "")
         stored = state.store.put(
@@ -237,7 +227,7 @@ class DecodedPath:
         if fields.reconsume_times < retries_max:
             return topic, queue_id
         properties.pop("DELAY", None)
-        return self._own_topic(dead_letter_topic(group_name), wall_ms), 0
+        return self._state.own_topic(dead_letter_topic(group_name), wall_ms), 0
 
     def _as_half(self, topic: Topic, queue_id: int, properties: dict[str, str], wall_ms: int) -> tuple[Topic, int]:
         """Return where a half message is stored; its properties get the topic and queue of the message."""
@@ -254,41 +244,8 @@ class DecodedPath:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, "a transactional message may not be delayed")
         _check(immunity_problem(properties))
         as_half(properties, topic.config.topic_name, queue_id)
-        _check_room(properties | state.common_properties, CHECKED_BYTES_MAX, "a half message")
-        return self._own_topic(HALF_TOPIC, wall_ms), 0
-
-    def as_timed(
-        self, topic: Topic, queue_id: int, properties: dict[str, str], out_ms: int, wall_ms: int
-    ) -> tuple[Topic, int]:
-        """Return where a timed message is stored; its properties get its time, and the topic and queue of the message.
-
-        Raises:
-            SendRefused: too many messages wait, or its properties leave no room for those that its delivery adds.
-        """
-        state, name = self._state, topic.config.topic_name
-        refused = state.timed_refusal(out_ms, self._random)
-        if refused is not None:
-            raise SendRefused(ResponseCode.SYSTEM_ERROR, refused)
-        add_timer_properties(properties, out_ms, name, queue_id)
-        _check_room(properties, TIMED_BYTES_MAX, "a timed message")
-        return self._own_topic(TIMER_TOPIC, wall_ms), 0
-
-    def redirect_delayed(self, topic: Topic, queue_id: int, properties: dict[str, str]) -> tuple[Topic, int]:
-        """Return where a message is stored first: its own queue, or the queue of its delay level.
-
-        In the second case the properties get the topic and queue that the message is delivered to later.
-        """
-        level = delay_level(properties)
-        delay_topic = self._state.topics.get(SCHEDULE_TOPIC)
-        if not level or delay_topic is None or not self._state.store.config.delays_ms:
-            return topic, queue_id
-        for timer in TIMER_NAMES:
-            properties.pop(timer, None)
-        level = min(level, len(self._state.store.config.delays_ms))
-        properties["DELAY"] = str(level)
-        properties["REAL_TOPIC"] = topic.config.topic_name
-        properties["REAL_QID"] = str(queue_id)
-        return delay_topic, level - 1
+        check_room(properties | state.common_properties, CHECKED_BYTES_MAX, "a half message")
+        return self._state.own_topic(HALF_TOPIC, wall_ms), 0
 
     def _store_batch(
         self, link: Link, command: Command, fields: SendFields, topic: Topic, queue_id: int, now: Now
@@ -309,7 +266,7 @@ class DecodedPath:
         out_ms = requested_time(common, state.config, now.wall_ms)
         requested_id = queue_id
         if out_ms is not None:
-            topic, queue_id = self.as_timed(topic, queue_id, common, out_ms, now.wall_ms)
+            topic, queue_id = self._state.as_timed(topic, queue_id, common, out_ms, now.wall_ms)
         set_here = state.common_properties
         kept = {key: value for key, value in common.items() if key != "UNIQ_KEY" and key not in set_here}
         shared = encode_properties(kept | set_here).encode()
@@ -390,13 +347,3 @@ def _check(problem: str | None) -> None:
     """Refuse a message with a problem, if there is one."""
     if problem is not None:
         raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, problem)
-
-
-def _check_room(properties: dict[str, str], added_bytes: int, kind: str) -> None:
-    """Refuse a message whose properties leave no room for those that a broker adds to such ones later."""
-    size = len(encode_properties(properties).encode()) + CRC_PROPERTY_BYTES + added_bytes
-    if size > PROPERTIES_BYTES_MAX:
-        raise SendRefused(
-            ResponseCode.MESSAGE_ILLEGAL,
-            f"the properties take {size} bytes with those of {kind}, at most {PROPERTIES_BYTES_MAX} fit",
-        )

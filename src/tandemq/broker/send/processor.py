@@ -19,9 +19,9 @@ from random import Random
 
 from tandemq.boundary import Now
 from tandemq.broker.kernel.connection import Link
+from tandemq.broker.kernel.messages.timed_message import precision_ms
+from tandemq.broker.kernel.puts import OpenHalves, Puts, StoredHalf, trace_fields
 from tandemq.broker.send.decoded_path import DecodedPath
-from tandemq.broker.send.send_state import OpenHalves, SendState, StoredHalf, trace_fields
-from tandemq.broker.send.timed_message import precision_ms
 from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.topics import Topics
 from tandemq.config.settings import BrokerConfig
@@ -29,22 +29,20 @@ from tandemq.engine import SendEngine
 from tandemq.errors import StoreError
 from tandemq.model.command import Command
 from tandemq.model.message import CLUSTER, TRACE_ON, encode_properties
-from tandemq.storage.consume_queue import ConsumeQueue
-from tandemq.storage.log.commit_log import AppendMessageResult
 from tandemq.storage.store import RecordBatch, Store
 
 
-class SendPath(SendState):
+class SendPath(Puts):
     """All sends of one broker. Appends to the store; the owner commits and releases `acks`."""
 
     def __init__(
         self, config: BrokerConfig, store: Store, topics: Topics, groups: Groups, random: Random, store_host: bytes
     ) -> None:
         """Take the collaborators; `store_host` is this broker's advertised address in the form of records."""
-        super().__init__(config, store, topics, store_host)
+        super().__init__(config, store, topics, random, store_host)
         self._engine = SendEngine(topics.table)
         self._configure_engine()
-        self.decoded = DecodedPath(self, groups, random)
+        self.decoded = DecodedPath(self, groups)
 
     def set_store_host(self, store_host: bytes) -> None:
         """Set this broker's advertised address, in the form of records, once it is known."""
@@ -121,7 +119,7 @@ class SendPath(SendState):
         ended: dict[int, bool] | None = None,
     ) -> None:
         """Set the open transactions that the engine may commit, and those that ended in this turn; None: it may not."""
-        self.open_halves = owner
+        super().know_transactions(owner)
         self._engine.know_transactions(open_halves, ended, self._read_log)
 
     def _read_log(self, log_offset: int, size: int) -> bytes:
@@ -129,21 +127,6 @@ class SendPath(SendState):
             return self.store.log.read(log_offset, size)
         except StoreError:  # the decoded path reads it again, and answers with the reason
             return b""
-
-    def put_internal(self, queue: ConsumeQueue, body: bytes, properties: bytes, now: Now) -> AppendMessageResult:
-        """Append a record that the broker makes for itself and its replicas: born here, now."""
-        return self.store.put(
-            queue,
-            body=body,
-            properties=properties,
-            flag=0,
-            sys_flag=0,
-            born_ms=now.wall_ms,
-            born_host=self.store_host,
-            store_ms=now.wall_ms,
-            store_host=self.store_host,
-            reconsume_times=0,
-        )
 
     def take(self, link: Link, command: Command, now: Now) -> None:
         """Store any send, and add its response or refusal to the acks."""

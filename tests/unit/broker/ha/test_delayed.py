@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tandemq.broker.send import delay
-from tandemq.broker.send.delay import APART_MS, DOUBT_MS
-from tandemq.broker.send.delay_progress import LevelProgress
+from tandemq.broker.features.delay import service as delay
+from tandemq.broker.features.delay.progress import LevelProgress
+from tandemq.broker.features.delay.service import APART_MS, DOUBT_MS
 from tandemq.codec.remoting.fastjson import dumps_java
 from tandemq.model.codes import RequestCode
 from tandemq.model.topic import SCHEDULE_TOPIC

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.boundary import LinkKind
-from tandemq.broker.send.delay_progress import LevelProgress
+from tandemq.broker.features.delay.progress import LevelProgress
 from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tests.spec import spec

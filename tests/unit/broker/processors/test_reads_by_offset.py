@@ -9,9 +9,9 @@ from tandemq.codec.record.record import HEAD_V4, encode_record, message_id
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from tests.unit.broker.features.transactions.producer import COMMIT, end, half
 from tests.unit.broker.ha.group import Group
 from tests.unit.broker.harness import Harness, messages_in, send_fields
-from tests.unit.broker.transactions.producer import COMMIT, end, half
 
 CONSUMER = 7
 HOST = pack_host("127.0.0.1:10911")

@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from tandemq.boundary import JobDone, LinkKind
+from tandemq.broker.features.delay.progress import NOTHING, LevelProgress
 from tandemq.broker.kernel.role import LogDoubted
 from tandemq.broker.roles import offset_barrier
-from tandemq.broker.send.delay_progress import NOTHING, LevelProgress
 from tandemq.broker.state import generations
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import DiskFailed, DiskFull, StoreDamaged

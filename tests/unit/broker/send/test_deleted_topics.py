@@ -9,8 +9,8 @@ from tandemq.codec.record.record import decode_messages
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.topic import dead_letter_topic, retry_topic
+from tests.unit.broker.features.transactions.producer import COMMIT, ROLLBACK, end, half
 from tests.unit.broker.harness import Harness
-from tests.unit.broker.transactions.producer import COMMIT, ROLLBACK, end, half
 
 OK = ResponseCode.SUCCESS
 TOPIC = "Orders"

@@ -295,7 +295,7 @@ def test_batch_of_half_messages_is_refused(tmp_path: Path) -> None:
     assert stored(broker, "TopicA") == [b"zero"]
 
 
-# Timed messages (5.x); see tests/unit/broker/timers.
+# Timed messages (5.x); see tests/unit/broker/features/timers.
 
 
 def test_delay_level_takes_precedence_over_a_time_and_an_elapsed_time_is_ignored(tmp_path: Path) -> None:

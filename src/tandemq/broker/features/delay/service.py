@@ -1,0 +1,452 @@
+"""Delayed messages: 18 levels, each a queue of the delay topic, read in order of their deliver time.
+
+A message with property DELAY waits in `SCHEDULE_TOPIC_XXXX`, queue level - 1; the tags code of its queue entry is the
+deliver time. At that time the message is stored again, in the topic and queue it was sent to. The progress, what
+is delivered of each level, is kept in delayOffset.json. The file never counts a delivery that is not on the device:
+otherwise a power loss would lose the message.
+
+A message that does not verify is not skipped: it waits for its repair from a replica until every replica has answered
+that it lacks the message too; the scrubber checks it. Its level waits `APART_MS` for the repair, which keeps the order,
+and then goes on: the message waits apart (`delay_progress`) and is tried again every `RETRY_MS`.
+
+Source: docs/internals/storage.md, "delayOffset.json"; docs/decisions/0011; RocketMQ ScheduleMessageService;
+requirements G13, I12.
+"""
+
+import logging
+from collections import deque
+from enum import Enum
+from typing import Any
+
+from tandemq.boundary import Now
+from tandemq.broker.features.delay.progress import (
+    NOTHING,
+    WAITING_MAX,
+    LevelProgress,
+    check_progress,
+    delivered_by_both,
+    delivered_by_either,
+    progress_as_json,
+    progress_in,
+)
+from tandemq.broker.kernel.connection import pack_host
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
+from tandemq.broker.kernel.progress_table import CorrectedLevel
+from tandemq.broker.kernel.puts import Puts
+from tandemq.broker.kernel.verification import A_DELAY, Verification
+from tandemq.broker.state.damage_table import LOST, WAITS, Damages
+from tandemq.broker.state.persistence import Saver
+from tandemq.broker.state.schedule import Schedule
+from tandemq.broker.state.topics import Topics
+from tandemq.codec.record.record import Record, decode_message
+from tandemq.codec.remoting.fastjson import loads
+from tandemq.errors import DiskFailed, DiskFull, ProtocolError, StoreError
+from tandemq.model.message import StoredMessage, encode_properties
+from tandemq.model.topic import SCHEDULE_TOPIC
+from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, Entry
+from tandemq.storage.json_tables import DataVersion, load_table
+from tandemq.storage.store import Store
+
+log = logging.getLogger(__name__)
+FILE = "delayOffset.json"
+SCAN_MS = 100
+BATCH_MESSAGES = 256
+"""Maximum number of messages delivered in one turn; the rest follow in the next."""
+DOUBT_MS = 60_000
+"""Time for the scrubber to find damage around a message that does not verify, before it is skipped."""
+APART_MS = 2_000
+"""Time that a level waits for the repair of a damaged message, before the message waits apart."""
+RETRY_MS = 1_000
+SAY_MS = 60_000
+
+
+class Outcome(Enum):
+    """What became of a due message."""
+
+    DONE = "delivered, or skipped for good"
+    DAMAGED = "to be tried again; other messages of its level may go on"
+    REFUSED = "the disk takes nothing, so the level stops"
+
+
+class DelayedMessages(Feature):
+    """The delay levels of one broker; delivers only on a master."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        saver: Saver,
+        send: Puts,
+        damages: Damages,
+        verification: Verification,
+        schedule: Schedule,
+        turn: CurrentTurn,
+        current: CurrentConfig,
+        now: Now,
+    ) -> None:
+        """Load the progress, and look for due messages every `SCAN_MS`, beginning one second after the start."""
+        self._store = store
+        self._topics = topics
+        self._saver = saver
+        self._send = send
+        self._damages = damages
+        self._verification = verification
+        self._turn = turn
+        self.version = DataVersion(now.wall_ms)
+        self.progress: dict[int, LevelProgress] = {}
+        """By level."""
+        self._pending: dict[int, LevelProgress] = {}
+        """Progress by the deliveries of this turn, which are not in the log yet."""
+        self._unflushed: deque[tuple[int, dict[int, LevelProgress]]] = deque()
+        """The log end behind delivered messages that may not be on the device, and the progress before them."""
+        self._clock_went_back: dict[int, tuple[int, int]] = {}
+        """By level: when that was noticed (monotonic ms), and the queue offset below which messages are concerned."""
+        self._doubted: dict[tuple[int, int], int] = {}
+        """By level and queue offset: since when (monotonic ms) a message does not verify."""
+        self._held: dict[int, tuple[int, int]] = {}
+        """By level: queue offset of the damaged message that it waits for, and since when (monotonic ms)."""
+        self._retry_ms = 0
+        """When (monotonic ms) messages that wait apart are tried next."""
+        self._said: dict[int, int] = {}
+        """By level: when (monotonic ms) a message that waits was logged last."""
+        self.delivered = 0
+        self._is_behind = False
+        """Whether more may be due than was delivered in the last scan."""
+        self._dirty = False
+        raw = load_table(saver.disk, FILE, check_progress)
+        if raw:
+            self.version = DataVersion.from_json(raw.get("dataVersion"))
+            self.progress = progress_in(raw)
+        schedule.every(lambda: 1 if self._is_behind else SCAN_MS, self.deliver, first_ms=now.mono_ms + 10 * SCAN_MS)
+        schedule.every(
+            lambda: current.config.delay_persist_ms,
+            lambda _: self.save(),
+            first_ms=now.mono_ms + current.config.delay_persist_ms,
+        )
+
+    def figures(self, _now: Now) -> dict[str, str]:
+        """Return the progress of each level, and the end of its queue."""
+        found = {}
+        for level in range(1, len(self._store.config.delays_ms) + 1):
+            queue = self._store.queues.get((SCHEDULE_TOPIC, level - 1))
+            if queue is not None:
+                offset = self.progress.get(level, NOTHING).offset
+                found[f"scheduleMessageOffset_{level}"] = f"{offset},{queue.max_offset}"
+        return found
+
+    def adopt(self, raw: dict[str, Any]) -> None:
+        """Replace the progress by that of a table, or of a master.
+
+        Raises:
+            StoreDamaged: it is not a table of progress.
+        """
+        self._move(progress_in(raw))
+
+    def advance(self, raw: dict[str, Any]) -> None:
+        """Count what another member has delivered as delivered; it is saved even if nothing changes.
+
+        Raises:
+            StoreDamaged: it is not a table of progress.
+        """
+        told = {
+            level: delivered_by_either(theirs, self.progress.get(level, NOTHING))
+            for level, theirs in progress_in(raw).items()
+        }
+        self._move(self.progress | told)
+
+    def _move(self, progress: dict[int, LevelProgress]) -> None:
+        """Set the progress. The deliveries it counts are in the log as it is now, though perhaps not on the device."""
+        before = {level: self.progress.get(level, NOTHING) for level in progress}
+        self._forget_flushed()
+        self._unflushed.append((self._store.log.written_end, before))
+        self.progress = progress
+        self._dirty = True
+
+    def adopt_body(self, body: bytes) -> None:
+        """Replace the progress by that in a master's response.
+
+        Raises:
+            ProtocolError: it cannot be read.
+        """
+        raw = loads(body, is_trusted=True)
+        if not isinstance(raw, dict):
+            raise ProtocolError("delay offsets: an object is expected")
+        self.adopt(raw)
+
+    def correct(self) -> list[CorrectedLevel]:
+        """Set progress beyond the end of a level's queue to that end. Returns what was changed."""
+        corrected = []
+        self._forget_doubts()
+        for level, progress in self.progress.items():
+            queue = self._store.queues.get((SCHEDULE_TOPIC, level - 1))
+            end = queue.max_offset if queue is not None else 0
+            if progress.offset > end:
+                corrected.append(CorrectedLevel(level, progress.offset, end))
+                self.progress[level] = progress.cut(end)
+        if corrected:
+            self.version.counter += 1
+            self._dirty = True
+        return corrected
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the table as peers and the file have it."""
+        return {"dataVersion": self.version.as_json()} | progress_as_json(self.progress)
+
+    def save(self, *, is_awaited: bool = False) -> None:
+        """Write the file if something changed."""
+        if self._dirty:
+            self._saver.later(FILE, self._safe_json, is_awaited=is_awaited)
+            self._dirty = False
+
+    def close(self) -> None:
+        """Sync the log, then save the progress; blocking.
+
+        Raises:
+            DiskFull, DiskFailed: something could not be written.
+        """
+        self._store.flush()
+        self.save()
+        self._saver.finish()
+
+    def _safe_json(self) -> dict[str, Any]:
+        """Return the table without deliveries that are not on the device; it is saved again later."""
+        self._forget_flushed()
+        self._dirty = self._dirty or bool(self._unflushed)
+        progress = dict(self.progress)
+        for _, before in self._unflushed:
+            for level, then in before.items():
+                progress[level] = delivered_by_both(then, progress.get(level, NOTHING))
+        return {"dataVersion": self.version.as_json()} | progress_as_json(progress)
+
+    def _forget_flushed(self) -> None:
+        while self._unflushed and self._unflushed[0][0] <= self._store.log.flushed_offset:
+            self._unflushed.popleft()
+
+    needs_log_for = "delayed messages"
+
+    def keeps_log_from(self) -> int | None:
+        """Return the log offset of the oldest message still waiting; None if none waits, or another broker delivers."""
+        if not self._turn.serving.is_master:
+            return None
+        oldest: int | None = None
+        for level in range(1, len(self._store.config.delays_ms) + 1):
+            queue = self._store.queues.get((SCHEDULE_TOPIC, level - 1))
+            if queue is None:
+                continue
+            progress = self.progress.get(level, NOTHING)
+            at = next((one for one in progress.waiting if one >= queue.min_offset), None)
+            if at is None:
+                at = max(progress.offset, queue.min_offset)
+            if at < queue.max_offset:
+                found = self._store.record_of(queue, at)  # of a damaged entry: it lies behind the one before it
+                log_offset = found[0].log_offset if found is not None else queue.log_end_before(at)
+                oldest = log_offset if oldest is None else min(oldest, log_offset)
+        return oldest
+
+    def is_drained(self, level: int) -> bool:
+        """Return whether all messages of a level are delivered."""
+        queue = self._store.queues.get((SCHEDULE_TOPIC, level - 1))
+        progress = self.progress.get(level, NOTHING)
+        return queue is None or (not progress.waiting and max(progress.offset, queue.min_offset) >= queue.max_offset)
+
+    def deliver(self, now: Now) -> None:
+        """Deliver what is due, up to `BATCH_MESSAGES`; called within a turn, before its commit."""
+        self._is_behind = False
+        if not self._turn.serving.is_master:
+            self._forget_doubts()
+            return
+        if self._send.refusal is not None:
+            return
+        room = BATCH_MESSAGES
+        retries = now.mono_ms >= self._retry_ms
+        if retries:
+            self._retry_ms = now.mono_ms + RETRY_MS
+        for level, delay_ms in enumerate(self._store.config.delays_ms, start=1):
+            queue = self._store.queues.get((SCHEDULE_TOPIC, level - 1))
+            if queue is None:
+                continue
+            if retries and self.progress.get(level, NOTHING).waiting:
+                room -= self._retry_level(level, queue, max(0, room), now)
+            if room > 0:
+                room -= self._deliver_level(level, delay_ms, queue, room, now)
+        self._is_behind = self._is_behind or room <= 0
+
+    def _retry_level(self, level: int, queue: ConsumeQueue, room: int, now: Now) -> int:
+        """Try the messages that wait apart; return their number."""
+        progress = self.progress[level]
+        tried = progress.waiting[:room]
+        for at in tried:
+            if at < queue.min_offset:
+                log.error("delay: level %d: the log with message %d, which waited in damage, is deleted", level, at)
+            else:
+                outcome = self._deliver_one(queue, at, queue.entry(at), now)
+                if outcome is Outcome.REFUSED:
+                    break
+                if outcome is Outcome.DAMAGED:
+                    continue
+            progress = progress.settled(at)
+        if progress != self.progress[level]:
+            self._pending[level] = progress
+        return len(tried)
+
+    def _deliver_level(self, level: int, delay_ms: int, queue: ConsumeQueue, room: int, now: Now) -> int:
+        progress = self._pending.get(level, self.progress.get(level, NOTHING))
+        start = at = max(progress.offset, queue.min_offset)
+        if start >= queue.max_offset:
+            return 0
+        for log_offset, size, due_ms in self._store.entries(queue, start, min(room, queue.max_offset - start)):
+            if size != PREFILL_SIZE and not self._is_due(level, delay_ms, at, due_ms, queue.max_offset, now):
+                break
+            outcome = self._deliver_one(queue, at, Entry(log_offset, size, due_ms), now)
+            if outcome is Outcome.DAMAGED and self._waits_apart(level, at, progress, now):
+                progress = progress.put_apart(at)
+            elif outcome is not Outcome.DONE:
+                break
+            at += 1
+        else:  # the room ends here
+            self._is_behind = self._is_behind or start < at < queue.max_offset
+        if at > start:
+            self._pending[level] = progress.advanced(at)
+        return at - start
+
+    def _waits_apart(self, level: int, queue_offset: int, progress: LevelProgress, now: Now) -> bool:
+        """Whether a level goes on without a damaged message: at once if others wait already, else after `APART_MS`."""
+        held, since_ms = self._held.get(level, (-1, 0))
+        if held != queue_offset:
+            self._held[level] = (queue_offset, now.mono_ms)
+            since_ms = now.mono_ms
+        is_late = bool(progress.waiting) or now.mono_ms - since_ms >= APART_MS
+        return is_late and len(progress.waiting) < WAITING_MAX
+
+    def _deliver_one(self, queue: ConsumeQueue, queue_offset: int, entry: Entry, now: Now) -> Outcome:
+        """Deliver a message, or skip it, or return why it has to wait."""
+        damages, level, log_offset, size = self._damages, queue.queue_id + 1, entry.log_offset, entry.size
+        fate = (
+            damages.fate_of(log_offset, size)
+            if damages.ranges and queue.plausible_offset(queue_offset) is not None
+            else ""
+        )
+        if fate == WAITS:
+            self._say_waits(level, log_offset, "it is damaged, and waits for its repair", now)
+            return Outcome.DAMAGED
+        if fate == LOST:
+            log.error("delay: the message at log offset %d is lost in damage, and not delivered", log_offset)
+        if fate == LOST or size == PREFILL_SIZE:
+            self._doubted.pop((level, queue_offset), None)
+            return Outcome.DONE
+        try:
+            message, record, data = self._read(queue, queue_offset, entry.tags_code)
+        except DiskFailed as error:
+            self._say_waits(level, log_offset, str(error), now)
+            return Outcome.DAMAGED
+        except (ProtocolError, StoreError) as error:
+            is_over = self._is_given_up(queue, queue_offset, log_offset, str(error), now)
+            return Outcome.DONE if is_over else Outcome.DAMAGED
+        self._doubted.pop((level, queue_offset), None)
+        try:
+            self._put(message, data[record.body_start : record.body_end], now)
+        except (DiskFailed, DiskFull) as error:
+            self._say_waits(level, log_offset, str(error), now)
+            return Outcome.REFUSED
+        except (ProtocolError, StoreError) as error:
+            log.error("delay: the message at log offset %d is not delivered: %s", log_offset, error)
+        return Outcome.DONE
+
+    def _is_given_up(self, queue: ConsumeQueue, queue_offset: int, log_offset: int, reason: str, now: Now) -> bool:
+        """Whether a message that does not verify is skipped: only if the scrubber, asked to check it, finds no damage.
+
+        Damage that it finds is waited for from then on. A wrong queue entry is rebuilt, however long the search for its
+        record takes.
+        """
+        level, verification = queue.queue_id + 1, self._verification
+        searches = not verification.is_right(queue, queue_offset) and verification.suspect_entry(
+            queue, queue_offset, f"{A_DELAY} found {reason}"
+        )
+        since_ms = self._doubted.get((level, queue_offset))
+        if since_ms is None:
+            self._doubted[level, queue_offset] = now.mono_ms
+            self._say_waits(level, log_offset, reason, now)
+            verification.look_at(log_offset, A_DELAY, reason, now)
+            return False
+        if now.mono_ms - since_ms < DOUBT_MS or searches:
+            return False
+        log.error("delay: the message at log offset %d is not delivered: %s", log_offset, reason)
+        del self._doubted[level, queue_offset]
+        return True
+
+    def _forget_doubts(self) -> None:
+        """Forget since when messages do not verify: their queue offsets may get other messages."""
+        self._doubted.clear()
+        self._held.clear()
+
+    def _say_waits(self, level: int, log_offset: int, why: str, now: Now) -> None:
+        if now.mono_ms - self._said.get(level, -SAY_MS) >= SAY_MS:
+            self._said[level] = now.mono_ms
+            apart = len(self.progress.get(level, NOTHING).waiting)
+            log.error(
+                "delay: level %d has messages that wait, %d apart; at log offset %d: %s", level, apart, log_offset, why
+            )
+
+    def _is_due(self, level: int, delay_ms: int, queue_offset: int, due_ms: int, max_offset: int, now: Now) -> bool:
+        """Whether a message is due.
+
+        One due later than its delay from now was stored before the wall clock went back: it waits its delay by the
+        monotonic clock from when that was noticed, so it may be late but is never early.
+        """
+        if due_ms <= now.wall_ms:
+            return True
+        if due_ms <= now.wall_ms + delay_ms:
+            return False
+        noticed_ms, below = self._clock_went_back.get(level, (0, 0))
+        if queue_offset >= below:
+            noticed_ms = now.mono_ms
+            self._clock_went_back[level] = (noticed_ms, max_offset)
+        return now.mono_ms - noticed_ms >= delay_ms
+
+    def committed(self, _now: Now) -> None:
+        """Count the deliveries of this turn: they are in the log."""
+        if self._pending:
+            self._move(self.progress | self._pending)
+            self._pending.clear()
+            self.version.counter += 1
+
+    def failed(self) -> None:
+        """Take back the deliveries of this turn: they are not in the log, and are tried again."""
+        self._pending.clear()
+        self._is_behind = False
+
+    def _read(self, queue: ConsumeQueue, queue_offset: int, due_ms: int) -> tuple[StoredMessage, Record, bytes]:
+        """Return a message as it was stored.
+
+        Raises:
+            ProtocolError: it does not verify.
+            StoreError: it cannot be read.
+        """
+        found = self._store.record_of(queue, queue_offset)
+        if found is None:
+            raise ProtocolError(f"no record of queue offset {queue_offset} where its entry says")
+        record, data = found
+        if due_ms < record.store_ms:
+            raise ProtocolError(f"a delivery at {due_ms} of a message stored at {record.store_ms}")
+        return decode_message(data, 0, len(data), inflates=False), record, data
+
+    def _put(self, message: StoredMessage, body: bytes, now: Now) -> None:
+        properties = {key: value for key, value in message.properties.items() if key not in ("DELAY", "__CRC32#")}
+        queue_id = properties.get("REAL_QID", "0")
+        if not queue_id.isdecimal():
+            raise ProtocolError(f"REAL_QID={queue_id:.32} is no number of a queue")
+        topic = self._send.later_topic(properties.get("REAL_TOPIC", ""), "delay", now)
+        self._store.put(
+            self._topics.queue(topic, int(queue_id)),
+            body=body,
+            properties=encode_properties(properties).encode(),
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~0x30,
+            born_ms=message.born_ms,
+            born_host=pack_host(message.born_host),
+            store_ms=now.wall_ms,
+            store_host=pack_host(message.store_host),
+            reconsume_times=message.reconsume_times,
+        )
+        self.delivered += 1

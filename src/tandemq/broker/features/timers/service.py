@@ -1,0 +1,534 @@
+"""The timed messages of a master: their delivery once their time is over, deletion, and storing them again.
+
+    rmq_sys_wheel_timer ──► time is over ──► message in its topic, and a done record behind it in the same write
+                             │  a delete request of the same time names it ──► over, not delivered
+                             └► `timerRollWindowSlot` units away: stored again there ──► waits on
+                             damaged: waits for its repair; the others are delivered meanwhile
+
+Everything is in the log: another master reads the waiting messages from it (`loading`). What a turn appends counts from
+its commit on.
+
+Source: docs/reference/timers.md; RocketMQ TimerMessageStore.
+"""
+
+import logging
+from typing import NamedTuple
+
+from tandemq.boundary import Now
+from tandemq.broker.features.timers.damaged import DamagedTimers
+from tandemq.broker.features.timers.done_writer import DoneWriter
+from tandemq.broker.features.timers.java_files import JavaFiles
+from tandemq.broker.features.timers.loading import TimerLoader, last_done
+from tandemq.broker.features.timers.metrics import TimerMetrics
+from tandemq.broker.features.timers.pending import PendingTimers, RollTask, Slot, roll_time
+from tandemq.broker.features.timers.records import TimedCopy, TimedMessage, read_timed
+from tandemq.broker.features.timers.targets import RecallTargets
+from tandemq.broker.features.timers.timer_check import TimerCheck, check_of_java
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
+from tandemq.broker.kernel.mastership import Mastership
+from tandemq.broker.kernel.messages.timed_message import precision_ms, rounded_down
+from tandemq.broker.kernel.puts import Puts
+from tandemq.broker.state.schedule import Schedule
+from tandemq.broker.state.topics import Topics
+from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
+from tandemq.model.message import TIMER_DELETE, TIMER_DEQUEUED, TIMER_ENQUEUED, TIMER_ROLLS, SysFlag
+from tandemq.model.topic import TIMER_DONE_TOPIC, TIMER_TOPIC
+from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.storage.log.commit_log import AppendMessageResult
+from tandemq.storage.store import Store
+
+log = logging.getLogger(__name__)
+SCAN_MS = 100
+BATCH_MESSAGES = 256
+"""Maximum number of messages delivered, dropped or read in one turn; the rest follow in the next."""
+BATCH_BYTES = 4 << 20
+"""Maximum size of their records, but for the last one."""
+_END_MS = 1 << 62
+_ENQUEUED, _DEQUEUED = TIMER_ENQUEUED.encode(), TIMER_DEQUEUED.encode()
+_V6_MASK = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+
+
+class _TakenSlot(NamedTuple):
+    """What this turn handled of a slot."""
+
+    out_ms: int
+    messages: int
+    is_whole: bool
+    """Whether nothing is left in it, delete requests neither."""
+
+
+class _Turn:
+    """What this turn has appended; it counts from the commit on."""
+
+    def __init__(self) -> None:
+        self.slots: list[_TakenSlot] = []
+        self.over: list[int] = []
+        """Queue offsets of messages that are over."""
+        self.topics: list[str] = []
+        """Topics of those that were counted."""
+        self.until_ms = 0
+        """Latest time of messages that are over."""
+        self.rolled: list[tuple[RollTask, str]] = []
+        """Messages stored again, and their topics."""
+        self.room = BATCH_MESSAGES
+        self.bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.room <= 0 or self.bytes >= BATCH_BYTES
+
+    def note_over(self, queue_offset: int, out_ms: int) -> None:
+        self.over.append(queue_offset)
+        self.until_ms = max(self.until_ms, out_ms)
+
+
+class TimedMessages(Feature):
+    """The timed messages of one broker; active on a master only."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        send: Puts,
+        damaged: DamagedTimers,
+        metrics: TimerMetrics,
+        schedule: Schedule,
+        current: CurrentConfig,
+        turn: CurrentTurn,
+        now: Now,
+    ) -> None:
+        """Take the collaborators; the waiting messages are read once the broker is master and accepts messages."""
+        self._store = store
+        self._topics = topics
+        self._send = send
+        self.damaged = damaged
+        self.metrics = metrics
+        self._current_turn = turn
+        self._current = current
+        self.precision_ms = precision_ms(current.config)
+        self.table: PendingTimers | None = None
+        """None: not a master, or not read yet."""
+        self._loader: TimerLoader | None = None
+        self._mastership = Mastership(turn, store)
+        """That for which the table holds."""
+        self._done = DoneWriter(store, topics, send)
+        self._copied: set[int] = set()
+        """Log offsets of messages that are over, of which the queue entry was damaged."""
+        self._targets: RecallTargets | None = None
+        self._turn = _Turn()
+        self._is_behind = False
+        self._java_files = JavaFiles(store.disk, turn)
+        self._last = Now(now.mono_ms, now.wall_ms)
+        """Time of the last run."""
+        self._began_ms = now.wall_ms
+        schedule.every(lambda: 1 if self._is_behind else SCAN_MS, self._run, first_ms=now.mono_ms + SCAN_MS)
+        schedule.every(
+            lambda: current.config.timer_flush_ms, self._save, first_ms=now.mono_ms + current.config.timer_flush_ms
+        )
+
+    # A feature.
+
+    def figures(self, now: Now) -> dict[str, str]:
+        """Return the progress; the rates are averages since the start."""
+        metrics, elapsed_s = self.metrics, max(1.0, (now.wall_ms - self._began_ms) / 1000)
+        return {
+            "timerReadBehind": str(self.behind_ms(now) // 1000),
+            "timerOffsetBehind": str(self.unread()),
+            "timerCongestNum": str(len(self.table) if self.table is not None else 0),
+            "timerEnqueueTps": f"{sum(metrics.enqueued_total.values()) / elapsed_s:.1f}",
+            "timerDequeueTps": f"{sum(metrics.dequeued_total.values()) / elapsed_s:.1f}",
+        }
+
+    def topic_removed(self, topic: str, now: Now) -> None:
+        """See `Feature`."""
+        self.metrics.topic_removed(topic, now.wall_ms)
+
+    def save_tables(self) -> None:
+        """See `Feature`."""
+        self.metrics.save()
+
+    # Role.
+
+    def _run(self, now: Now) -> None:
+        self._is_behind = False
+        self._last = Now(now.mono_ms, now.wall_ms)
+        if not self._current_turn.serving.is_master:
+            self._forget()
+            return
+        if self._mastership.is_renewed():
+            self._forget()
+        if self._send.refusal is not None:
+            return
+        if self.table is None:
+            self._load(now)
+        else:
+            self._deliver(self.table, now)
+
+    def _forget(self) -> None:
+        self.table = self._loader = self._targets = None
+        self._copied = set()
+        self._done.forget()
+        self._turn = _Turn()
+        self.damaged.clear()
+        self._send.know_timers(None)  # what this turn has appended is added to the new table when it is committed
+
+    def _load(self, now: Now) -> None:
+        if self._loader is None:
+            self._loader = TimerLoader(self._store, check_of_java(self._store.disk))
+        self._loader.advance()
+        self._is_behind = True
+        if not self._loader.is_done:
+            return
+        loader, self._loader = self._loader, None
+        table = self.table = loader.table
+        self._send.know_timers(table)
+        self._done.adopt(loader)
+        for queue_offset in loader.unread:
+            self.damaged.hold(queue_offset, now)
+        self._plan_rolls(table, now)
+        if len(table) or loader.over:
+            log.info("timers: %d messages wait, %d more were delivered already", len(table), len(loader.over))
+        self._copied = loader.copied
+        self._java_files.remove()
+        self.metrics.adopt(table.counts)
+
+    def _plan_rolls(self, table: PendingTimers, now: Now) -> None:
+        write_ms, window_ms = self._write_ms(now), self._window_ms
+        for out_ms, slot in table.slots.items():
+            if out_ms >= write_ms + window_ms:
+                roll_ms = roll_time(out_ms, write_ms, window_ms)
+                for queue_offset in slot.messages:
+                    table.roll_later(RollTask(queue_offset, out_ms), roll_ms)
+
+    @property
+    def _window_ms(self) -> int:
+        """How far away the time of a message may be that is not stored again before."""
+        return self._current.config.timer_roll_window * self.precision_ms
+
+    def _write_ms(self, now: Now) -> int:
+        return rounded_down(now.wall_ms, self.precision_ms)
+
+    # Delivery.
+
+    def _deliver(self, table: PendingTimers, now: Now) -> None:
+        timers = self._store.queues.get((TIMER_TOPIC, 0))
+        if timers is None:
+            return
+        end_ms = self._write_ms(now)
+        try:
+            self._restore_repaired(timers, now)
+            self._roll(table, timers, end_ms, now)
+            if self.damaged.may_have_requests(now):
+                return
+            for out_ms in table.until(end_ms):
+                if not self._deliver_slot(table, timers, out_ms, now):
+                    break
+        except StoreError as error:  # what was appended before stays in this turn
+            log.error("timers: deliveries wait: %s", error)
+            self._is_behind = False
+
+    def _deliver_slot(self, table: PendingTimers, timers: ConsumeQueue, out_ms: int, now: Now) -> bool:
+        """Deliver the messages of a time, as many as this turn has room for; return whether it has room for more.
+
+        All of them wait while one of their delete requests waits for its repair; the requests stay while one of the
+        messages does.
+        """
+        slot = table.slots[out_ms]
+        if not slot.messages and self.damaged.may_have_message(out_ms):
+            return True
+        if self.damaged.awaits_request(timers, slot.deletes, now):
+            return True
+        turn = self._turn
+        targets = self._targets_of(timers, out_ms, slot, now)
+        if targets is None:
+            self._is_behind = turn.is_full
+            return not turn.is_full
+        done = 0
+        try:
+            for copy in self.damaged.copies(timers, slot.messages):
+                if turn.is_full:
+                    self._is_behind = True
+                    break
+                topic = table.topics[slot.message_topics[done]]
+                self._deliver_one(timers, slot.messages[done], out_ms, topic, copy, targets, now)
+                done += 1
+        finally:
+            is_whole = done == len(slot.messages) and not (slot.deletes and self.damaged.may_have_message(out_ms))
+            if is_whole:
+                for queue_offset in slot.deletes:
+                    turn.note_over(queue_offset, out_ms)
+            if done or is_whole:
+                turn.slots.append(_TakenSlot(out_ms, done, is_whole))
+        return not turn.is_full
+
+    def _targets_of(self, timers: ConsumeQueue, out_ms: int, slot: Slot, now: Now) -> RecallTargets | None:
+        """Return what the delete requests of a time name; None if this turn cannot read them all."""
+        found = self._targets
+        if found is None or found.out_ms != out_ms or found.read > len(slot.deletes):
+            found = self._targets = RecallTargets(out_ms)
+        while found.read < len(slot.deletes):
+            if self._turn.is_full:
+                return None
+            self._turn.room -= 1
+            timed, waits = self.damaged.request(timers, slot.deletes[found.read], now)
+            if waits:
+                return None
+            found.read += 1
+            if timed is not None:
+                found.add(timed.head.topic, timed.message.properties.get(TIMER_DELETE, ""))
+        return found
+
+    def _deliver_one(
+        self,
+        timers: ConsumeQueue,
+        queue_offset: int,
+        out_ms: int,
+        topic: str,
+        copy: TimedCopy | None,
+        targets: RecallTargets,
+        now: Now,
+    ) -> None:
+        turn = self._turn
+        turn.room -= 1
+        if copy is None:
+            read = self.damaged.read(timers, queue_offset, now, out_ms=out_ms, topic=topic)
+            if read.timed is None:
+                if not read.waits:
+                    turn.note_over(queue_offset, out_ms)
+                    turn.topics.append(topic)
+                return
+            copy = read.timed.copy()
+        turn.bytes += copy.size
+        head = copy.head
+        if targets.has(head):
+            self.metrics.note_deleted()
+            turn.note_over(queue_offset, out_ms)
+            turn.topics.append(head.topic)
+            return
+        self._put_delivered(copy, queue_offset, now)
+
+    def _put_delivered(self, copy: TimedCopy, queue_offset: int, now: Now) -> None:
+        """Append a message to its topic.
+
+        Raises:
+            StoreError: the log takes no more now.
+        """
+        turn, head = self._turn, copy.head
+        enqueued_ms = rounded_down(head.store_ms, self.precision_ms)
+        properties = copy.properties + b"%b\x01%d\x02%b\x01%d\x02" % (_ENQUEUED, enqueued_ms, _DEQUEUED, now.wall_ms)
+        topic = self._send.later_topic(head.topic, "timers", now)
+        try:
+            self._put(self._topics.queue(topic, copy.queue_id), copy, properties, now)
+        except RecordTooLarge as error:
+            log.error("timers: the message at log offset %d cannot be delivered: %s", copy.log_offset, error)
+        turn.note_over(queue_offset, head.out_ms)
+        turn.topics.append(head.topic)
+        if self._topics.get(head.topic) is not None:
+            self.metrics.dequeued(head)
+
+    def _put(self, queue: ConsumeQueue, copy: TimedCopy, properties: bytes, now: Now) -> AppendMessageResult:
+        return self._store.put(
+            queue,
+            body=copy.body,
+            properties=properties,
+            flag=copy.flag,
+            sys_flag=copy.sys_flag & ~_V6_MASK,
+            born_ms=copy.born_ms,
+            born_host=copy.born_host,
+            store_ms=now.wall_ms,
+            store_host=copy.store_host,
+            reconsume_times=copy.reconsume_times,
+            prepared_offset=copy.log_offset + 1,
+        )
+
+    def _restore_repaired(self, timers: ConsumeQueue, now: Now) -> None:
+        """Enter messages and requests that were damaged and can be read now in their slots."""
+        for queue_offset in self.damaged.to_try():
+            if self._turn.is_full:
+                break
+            self._turn.room -= 1
+            timed, waits = self.damaged.read(timers, queue_offset, now)
+            if waits:
+                continue
+            self._is_behind = True
+            if timed is None or self._was_over(queue_offset, timed):
+                self._turn.note_over(queue_offset, 0 if timed is None else timed.head.out_ms)
+                topic = self.damaged.resolved(queue_offset)
+                if topic:
+                    self._turn.topics.append(topic)
+            else:
+                self.damaged.restore(queue_offset, timed.head)
+
+    def _was_over(self, queue_offset: int, timed: TimedMessage) -> bool:
+        progress = self._done.progress
+        is_past = queue_offset < progress.below and timed.head.out_ms < progress.before_ms
+        return is_past or timed.log_offset in self._copied
+
+    # Far times.
+
+    def _roll(self, table: PendingTimers, timers: ConsumeQueue, end_ms: int, now: Now) -> None:
+        """Store messages again whose time is far away."""
+        for task in table.rolls_before(end_ms, self._turn.room):
+            if task.out_ms < end_ms or not table.is_waiting(task.queue_offset, task.out_ms):
+                continue  # it is delivered in this turn or one of the next, or was already
+            self._turn.room -= 1
+            try:
+                timed = read_timed(self._store, timers, task.queue_offset)
+            except ProtocolError:
+                continue  # it is handled at its time
+            rolls = timed.message.properties.get(TIMER_ROLLS, "0")
+            number = int(rolls) + 1 if rolls.isdecimal() and len(rolls) < 9 else 1
+            copy = timed.copy(**{TIMER_ROLLS: str(number), TIMER_DEQUEUED: str(now.wall_ms)})
+            try:
+                stored = self._put(timers, copy, copy.properties, now)
+            except RecordTooLarge:
+                continue
+            self._turn.bytes += stored.size
+            self._send.note_timed(stored, timed.message.properties, timed.head.out_ms)
+            self._turn.rolled.append((task, timed.head.topic))
+
+    # A turn.
+
+    def before_commit(self, now: Now) -> None:
+        """Append the done record of this turn, behind its messages."""
+        table = self.table
+        if table is None:
+            return
+        turn = self._turn
+        if self._done.is_due(table, turn.over):
+            self._done.append(table, turn.over, self._over_before_ms(table, now), turn.until_ms, now)
+
+    def _over_before_ms(self, table: PendingTimers, now: Now) -> int:
+        """Return a time before which all is over with what this turn has appended so far."""
+        whole = {slot.out_ms for slot in self._turn.slots if slot.is_whole}
+        first = next((out_ms for out_ms in table.until(_END_MS) if out_ms not in whole), _END_MS)
+        return min(first, self.damaged.first_ms(), self._write_ms(now))
+
+    def committed(self, now: Now) -> None:
+        """Apply what this turn appended: it is in the log."""
+        timed = self._send.take_timed()
+        if timed:
+            self.metrics.enqueued(timed, now)
+        table, turn = self.table, self._turn
+        if table is None:
+            if self._loader is not None:
+                self._loader.arrived.add_all(timed)
+            return
+        self._turn = _Turn()
+        if turn.slots or turn.over or turn.rolled or self.damaged.has_changes:
+            self._apply(table, turn)
+            for topic in {topic for topic in turn.topics if self._topics.get(topic) is None}:
+                self.metrics.topic_removed(topic, now.wall_ms)
+            self.metrics.changed(now.wall_ms)
+        self._done.committed()
+        if timed:
+            table.add_all(timed)
+            write_ms, window_ms = self._write_ms(now), self._window_ms
+            far_ms = write_ms + window_ms
+            for queue_offset, out_ms, _, is_delete in timed:
+                if out_ms >= far_ms and not is_delete:
+                    table.roll_later(RollTask(queue_offset, out_ms), roll_time(out_ms, write_ms, window_ms))
+            self.metrics.changed(now.wall_ms)
+
+    def _apply(self, table: PendingTimers, turn: _Turn) -> None:
+        for slot in turn.slots:
+            table.take(slot.out_ms, slot.messages, with_deletes=slot.is_whole)
+        if self._targets is not None and (self.damaged.has_restored or self._targets.out_ms not in table.slots):
+            self._targets = None
+        for queue_offset in turn.over:
+            table.release(queue_offset)
+        for topic in turn.topics:
+            table.count(topic, -1)
+        for task, topic in turn.rolled:
+            if table.discard(task.queue_offset, task.out_ms):
+                table.count(topic, -1)
+        self.damaged.committed(table)
+
+    def failed(self) -> None:
+        """Forget what this turn appended: it is not in the log."""
+        self._send.take_timed()
+        for task, _ in self._turn.rolled:
+            if self.table is not None:
+                self.table.roll_later(task, 0)
+        self._turn = _Turn()
+        self._targets = None
+        self._is_behind = False
+        self._done.failed()
+        self.damaged.failed()
+
+    # What others ask.
+
+    needs_log_for = "timed messages"
+
+    def keeps_log_from(self) -> int | None:
+        """Return the log offset of the oldest waiting message, which retention must keep; None if none waits."""
+        timers = self._store.queues.get((TIMER_TOPIC, 0))
+        if timers is None or timers.max_offset <= timers.min_offset:
+            return None
+        if self.table is not None:
+            lowest = self.table.lowest()
+        else:
+            done = self._store.queues.get((TIMER_DONE_TOPIC, 0))
+            found = last_done(self._store, done) if done is not None else None
+            lowest = found[0].lowest if found is not None else None
+            if found is None and self._current_turn.serving.is_master:
+                lowest = 0
+        if lowest is None or lowest >= timers.max_offset:
+            return None
+        return timers.entry(max(lowest, timers.min_offset)).log_offset
+
+    def unread(self) -> int:
+        """Return the number of messages in the wheel topic that were not read yet."""
+        timers = self._store.queues.get((TIMER_TOPIC, 0))
+        if timers is None or not self._current_turn.serving.is_master:
+            return 0
+        seen = self.table.seen if self.table is not None else timers.min_offset
+        return max(0, timers.max_offset - max(seen, timers.min_offset))
+
+    def unread_ms(self, now: Now) -> int:
+        """Return the age of the oldest message in the wheel topic that was not read yet; 0 if there is none."""
+        if not self.unread():
+            return 0
+        timers = self._store.queues[TIMER_TOPIC, 0]
+        seen = self.table.seen if self.table is not None else 0
+        try:
+            stored_ms = self._store.stored_ms(timers, max(seen, timers.min_offset))
+        except StoreError:
+            return 0
+        return max(0, now.wall_ms - stored_ms) if stored_ms else 0
+
+    def behind_ms(self, now: Now) -> int:
+        """Return for how long the oldest message that is due has been so; 0 if none is."""
+        first = self.table.first() if self.table is not None else None
+        return 0 if first is None else max(0, now.wall_ms - first - self.precision_ms)
+
+    def check(self, now: Now) -> TimerCheck | None:
+        """Return the progress in the form of Java brokers; None if this is no master that has read its messages."""
+        if self.table is None:
+            return None
+        first = self.table.first()
+        end_ms = self._write_ms(now)
+        read_ms = end_ms if first is None else min(first, end_ms)
+        version = self.metrics.version
+        return TimerCheck(read_ms, 0, self.table.seen, self.table.seen, 0, now.wall_ms, version.counter)
+
+    # Files of Java brokers.
+
+    def _save(self, now: Now) -> None:
+        """Write what changes of the files while the broker runs."""
+        self.metrics.save()
+        check, table = self.check(now), self.table
+        if table is not None and check is not None and self._done.is_flushed and (TIMER_TOPIC, 0) in self._store.queues:
+            oldest = table.none_below()
+            self._java_files.save_check(check._replace(queue_offset=oldest, master_queue_offset=oldest))
+
+    def close(self) -> None:
+        """Write all files that a Java broker needs to go on; blocking."""
+        timers = self._store.queues.get((TIMER_TOPIC, 0))
+        check = self.check(self._last)
+        if timers is None or self.table is None or check is None:
+            return
+        if len(self.damaged):
+            log.warning("timers: a Java broker would not deliver %d messages in damage", len(self.damaged))
+        self._java_files.write_all(self.table, timers, check, self._window_ms, self.precision_ms)

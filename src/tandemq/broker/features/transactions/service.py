@@ -1,0 +1,554 @@
+"""The transactions of a master: commits and rollbacks, checks of half messages that stay open, giving up.
+
+    half message ──► open ──► END_TRANSACTION: message and op record in one write, or op record alone ──► over
+                      │  older than `transactionTimeOut`: copied, and its producer group asked, once per
+                      │  `transactionCheckInterval` ──► END_TRANSACTION
+                      └► asked `transactionCheckMax` times: stored in TRANS_CHECK_MAX_TIME_TOPIC ──► over
+
+Everything is in the log: another master reads the open transactions from it (`loading`). What a turn appends counts
+from its commit on.
+
+Source: docs/reference/transactions.md; RocketMQ TransactionalMessageServiceImpl, TransactionalMessageBridge.
+"""
+
+import logging
+from collections import deque
+from itertools import chain
+from typing import NamedTuple
+
+from tandemq.boundary import Now, Outbox
+from tandemq.broker.connections.client_requests import notify
+from tandemq.broker.features.transactions.loading import GROUP, TransactionLoader
+from tandemq.broker.features.transactions.metrics import TransactionMetrics
+from tandemq.broker.features.transactions.op_records import Progress, op_body, op_properties
+from tandemq.broker.features.transactions.open_transactions import HalfEntry, OpenTransactions
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.feature import Feature
+from tandemq.broker.kernel.mastership import Mastership
+from tandemq.broker.kernel.messages.half_message import CHECK_TIMES, FIRST_OFFSET, HalfMessage, read_half
+from tandemq.broker.kernel.puts import Puts
+from tandemq.broker.state.clients import Clients, Member
+from tandemq.broker.state.consumer_offsets import ConsumerOffsets
+from tandemq.broker.state.schedule import Schedule
+from tandemq.broker.state.topics import Topic, Topics, internal_topic
+from tandemq.codec.record.record import encode_record, message_id
+from tandemq.engine import EndedHalf
+from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
+from tandemq.model.codes import RequestCode
+from tandemq.model.message import TRANSACTION_MASK, SysFlag, encode_properties
+from tandemq.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from tandemq.storage.log.commit_log import AppendMessageResult
+from tandemq.storage.store import Store
+
+log = logging.getLogger(__name__)
+SCAN_MS = 100
+HURRY_SLICES = 16
+"""Maximum number of slices of the queues that are read at once because a request needs them."""
+BATCH_MESSAGES = 128
+"""Maximum number of half messages checked in one turn; the rest follow in the next."""
+OP_OFFSETS_MAX = 512
+"""Maximum number of half messages in one op record."""
+OPS_MAX = 10_000
+"""Number of op records whose range is kept in memory; beyond it, pairs of them are joined."""
+PROGRESS_MS = 5_000
+"""Interval between updates of the offset table."""
+COPY_AFTER_MS = 300_000
+"""Age at which a half message that may not be checked yet is copied, so that the progress moves on."""
+BACKLOG_BYTES_MAX = 1 << 20
+"""A producer whose connection has a larger backlog is not asked if there is another one."""
+HOUR_MS = 3_600_000
+_V6_MASK = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+
+
+class _Copy(NamedTuple):
+    """A copy appended in this turn."""
+
+    queue_offset: int
+    """Of the half message that it replaces."""
+    stored: AppendMessageResult
+    half: HalfMessage
+    is_checked: bool
+    """Whether the producer group is asked once the copy is stored."""
+
+
+class Transactions(Feature):
+    """The transactions of one broker; active on a master only."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        offsets: ConsumerOffsets,
+        clients: Clients,
+        send: Puts,
+        metrics: TransactionMetrics,
+        outbox: Outbox,
+        schedule: Schedule,
+        current: CurrentConfig,
+        turn: CurrentTurn,
+        now: Now,
+    ) -> None:
+        """Take the collaborators; the open transactions are read once the broker is master and accepts messages."""
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._clients = clients
+        self._send = send
+        self.metrics = metrics
+        self._outbox = outbox
+        self._current = current
+        self._turn = turn
+        self.table: OpenTransactions | None = None
+        """None: not a master, or not read yet."""
+        self._loader: TransactionLoader | None = None
+        self._mastership = Mastership(turn, store)
+        """That for which the table holds."""
+        self._ended: dict[int, bool] = {}
+        """Ends of this turn: queue offset of the newest copy, and whether the transaction was given up."""
+        self._unnoted: list[int] = []
+        """Those without op record yet."""
+        self._of_no_topic: set[str] = set()
+        """Topics of ends of this turn that do not exist."""
+        self._copies: list[_Copy] = []
+        self._committed: list[int] = []
+        """Half messages whose messages were found in the log, and without op record: a crash took it."""
+        self._replaced: list[int] = []
+        """Half messages whose copies were read, and without op record: a crash took it, or another broker made them."""
+        self._ops: deque[Progress] = deque()
+        """Op records that name half messages at or behind the oldest open one: the greatest, and their own offset."""
+        self._written_ops: list[Progress] = []
+        """Op records of this turn."""
+        self._due: deque[int] = deque()
+        """Half messages that this run has to look at."""
+        self._next_run_ms = 0
+        self._progress_due_ms = 0
+        self._unflushed: tuple[int, Progress] | None = None
+        """Progress that holds once the log below an offset is on the device."""
+        self._asked: dict[str, int] = {}
+        """Number of checks sent, by producer group; they alternate between its connections."""
+        self._absent: set[str] = set()
+        """Producer groups without a connected producer, logged in this run."""
+        self._is_behind = False
+        self.checks = 0
+        """Checks sent to producers."""
+        self.given_up = 0
+        schedule.every(lambda: 1 if self._is_behind else SCAN_MS, self._run, first_ms=now.mono_ms + SCAN_MS)
+
+    # Role.
+
+    def _run(self, now: Now) -> None:
+        self._is_behind = False
+        if not self._turn.serving.is_master or (self._send.refusal is not None and self.table is None):
+            self._forget()
+            return
+        if self._mastership.is_renewed():
+            self._forget()
+        if self.table is None:
+            self._load(now)
+        elif self._send.refusal is None:
+            self._check(now)
+            self._save_progress(now)
+
+    def hurry(self, now: Now) -> None:
+        """Read the open transactions now, if they are few: an end that is refused has to be asked for again."""
+        if self.table is not None and not self._mastership.is_current():
+            self._forget()
+        for _ in range(HURRY_SLICES):
+            if self.table is not None or not self._turn.serving.is_master or self._send.refusal is not None:
+                return
+            self._run(now)
+
+    def _forget(self) -> None:
+        self.table = self._loader = None
+        self._ended.clear()
+        self._unnoted.clear()
+        self._copies.clear()
+        self._committed.clear()
+        self._replaced.clear()
+        self._written_ops.clear()
+        self._ops.clear()
+        self._due.clear()
+        self._unflushed = None
+        self._send.refuse_halves(None)
+        self._send.know_transactions(None)
+
+    def _load(self, now: Now) -> None:
+        if self._loader is None:
+            self._loader = TransactionLoader(self._store, self._offsets)
+        self._loader.advance()
+        self._is_behind = not self._loader.done
+        if not self._loader.done:
+            return
+        loader, self._loader = self._loader, None
+        self.table = loader.table
+        for queue_offset in loader.committed:
+            self.table.end(queue_offset)
+        self._send.know_transactions(self, self.table.entries, self._ended)
+        self._ops.extend(loader.ops)
+        self._next_run_ms = now.mono_ms + self._current.config.transaction_check_interval_ms
+        self._progress_due_ms = now.mono_ms + PROGRESS_MS
+        if len(self.table) or loader.committed:
+            log.info("transactions: %d are open, %d more were committed", len(self.table), len(loader.committed))
+        self._committed, self._replaced = list(dict.fromkeys(loader.committed)), loader.replaced
+        self.metrics.adopt(self.table.counts)
+
+    # A feature.
+
+    def topic_removed(self, topic: str, now: Now) -> None:
+        """See `Feature`."""
+        self.metrics.topic_removed(topic, now.wall_ms)
+
+    # A turn.
+
+    def before_commit(self, now: Now) -> None:
+        """Append the op records of this turn's ends, behind their messages."""
+        if not (self._turn.serving.is_master and self._mastership.is_current()):
+            self._committed.clear()  # a failed write left them; the next reading finds them again
+            self._replaced.clear()
+        ended = self._committed + self._unnoted
+        for start in range(0, len(ended), OP_OFFSETS_MAX):
+            self._write_op(ended[start : start + OP_OFFSETS_MAX], now, is_copied=False)
+        self._unnoted.clear()
+        copied = self._replaced + [copy.queue_offset for copy in self._copies]
+        for start in range(0, len(copied), OP_OFFSETS_MAX):
+            self._write_op(copied[start : start + OP_OFFSETS_MAX], now, is_copied=True)
+
+    def committed(self, now: Now) -> None:
+        """Apply what this turn appended: it is in the log."""
+        halves = self._send.take_halves()
+        self.metrics.count_ended()
+        table = self.table
+        if table is None:
+            return
+        for half in halves:
+            table.add(half.queue_offset, HalfEntry(half.log_offset, half.topic, half.size))
+        for copy in self._copies:
+            queue_offset, log_offset, size = copy.stored
+            table.copied(copy.queue_offset, queue_offset, HalfEntry(log_offset, copy.half.topic, size))
+            if copy.is_checked:
+                self._ask(copy)
+        for queue_offset, is_given_up in self._ended.items():
+            table.end(queue_offset, is_given_up=is_given_up)
+        for topic in self._of_no_topic:
+            self.metrics.topic_removed(topic, now.wall_ms)
+        if halves or self._ended:
+            self.metrics.changed(now.wall_ms)
+            self._limit(table)
+        if self._written_ops:
+            self._take_ops(table)
+        self._committed.clear()
+        self._replaced.clear()
+        self._clear_turn()
+
+    def failed(self) -> None:
+        """Forget what this turn appended: it is not in the log."""
+        self._send.take_halves()
+        self.metrics.forget_ended()
+        self._clear_turn()
+
+    def _clear_turn(self) -> None:
+        self._copies.clear()
+        self._ended.clear()
+        self._of_no_topic.clear()
+        self._unnoted.clear()
+        self._written_ops.clear()
+
+    def _limit(self, table: OpenTransactions) -> None:
+        limit = self._current.config.transactions_max
+        is_full = len(table) >= limit
+        why = f"{limit} transactions are open, transactionsMax allows no more"
+        self._send.refuse_halves(why if is_full else None)
+
+    # Ends.
+
+    def is_over(self, queue_offset: int) -> bool:
+        """Whether a transaction was ended before, in this turn too."""
+        assert self.table is not None, "asked when the table is loaded"
+        if self.table.is_over(queue_offset):
+            return True
+        return queue_offset in self._ended or self.current(queue_offset) in self._ended
+
+    def current(self, queue_offset: int) -> int | None:
+        """Return the queue offset of the newest copy of a transaction that can be ended; None if it cannot."""
+        assert self.table is not None, "asked when the table is loaded"
+        given_up = self.table.given_up(queue_offset)
+        return self.table.current(queue_offset) if given_up is None else given_up
+
+    def resumed(self, half: HalfMessage) -> None:
+        """Forget that a transaction was given up, whose half message is appended again: it ends as that one."""
+        if self.table is not None and half.first_offset is not None:
+            self.table.forget_given_up(half.first_offset)
+
+    def is_open(self, queue_offset: int) -> bool:
+        """Whether a transaction is open."""
+        return self.table is not None and self.table.current(queue_offset) is not None
+
+    def note_end(self, queue_offset: int, *, is_given_up: bool = False) -> None:
+        """Note the end of a transaction, whose message is appended already; its op record follows in this turn."""
+        self._ended[queue_offset] = is_given_up
+        self._unnoted.append(queue_offset)
+
+    def count_end(self, topic: str, born_ms: int, wall_ms: int, *, is_commit: bool) -> None:
+        """Count an end by a producer in the metrics of the message's topic, unless that was deleted."""
+        if self._topics.get(topic) is None:
+            self._of_no_topic.add(topic)
+        elif is_commit:
+            self.metrics.note_commit(topic, born_ms, wall_ms)
+        else:
+            self.metrics.note_rollback(topic)
+
+    def may_end(self) -> bool:
+        """Whether the table holds, and this broker ends transactions now."""
+        return bool(self.table) and self._turn.serving.is_master and self._mastership.is_current()
+
+    def ended_by_engine(self, ends: list[EndedHalf], wall_ms: int) -> None:
+        """Take the ends of transactions whose messages the engine has appended; `_ended` has them."""
+        for queue_offset, topic, born_ms, is_commit in ends:
+            self._unnoted.append(queue_offset)
+            self.count_end(topic, born_ms, wall_ms, is_commit=is_commit)
+
+    def commit(self, half: HalfMessage, current: int, now: Now) -> AppendMessageResult:
+        """Append the message of a half message to its topic; it names the newest copy, at queue offset `current`.
+
+        Raises:
+            RecordTooLarge: it does not fit into a record.
+        """
+        assert self.table is not None, "asked when the table is loaded"
+        message, newest = half.message, self.table.entries.get(current)
+        properties = half.properties
+        topic, queue_id = self._send.later_topic(half.topic, "transactions", now), half.queue_id
+        topic, queue_id = self._send.redirect_delayed(topic, queue_id, properties)
+        sys_flag = message.sys_flag & ~(_V6_MASK | TRANSACTION_MASK) | SysFlag.TRANSACTION_COMMIT
+        return self._store.put(
+            self._topics.queue(topic, queue_id),
+            body=half.body,
+            properties=encode_properties(properties).encode(),
+            flag=message.flag,
+            sys_flag=int(sys_flag),
+            born_ms=message.born_ms,
+            born_host=half.born_host,
+            store_ms=now.wall_ms,
+            store_host=half.store_host,
+            reconsume_times=message.reconsume_times,
+            prepared_offset=newest.log_offset if newest is not None else message.log_offset,
+        )
+
+    def _topic(self, name: str, now: Now) -> Topic:
+        """Return one of the broker's own topics, created if it does not exist; without room it is not entered."""
+        return self._topics.create_internal(name, 1, now.wall_ms) or Topic(internal_topic(name, 1))
+
+    def _write_op(self, offsets: list[int], now: Now, *, is_copied: bool) -> None:
+        queue = self._topics.queue(self._topic(OP_HALF_TOPIC, now), 0)
+        properties = op_properties(self._progress(queue.next_offset), is_copied=is_copied)
+        stored = self._send.put_internal(queue, op_body(offsets), properties, now)
+        self._written_ops.append(Progress(max(offsets), stored.queue_offset))
+
+    def _progress(self, next_op: int) -> Progress:
+        """Return from where a reader needs the queues, with what this turn has appended so far."""
+        assert self.table is not None, "only a master with a table writes op records"
+        copied = {copy.queue_offset for copy in self._copies}
+        left = (at for at in self.table.entries if at not in self._ended and at not in copied)
+        half = next(left, self._halves_end())
+        ops = (one.op for one in chain(self._ops, self._written_ops) if one.half >= half)
+        return Progress(half, next(ops, next_op))
+
+    def _halves_end(self) -> int:
+        halves = self._store.queues.get((HALF_TOPIC, 0))
+        return halves.max_offset if halves is not None else 0
+
+    def _take_ops(self, table: OpenTransactions) -> None:
+        """Keep the op records of this turn, and drop those that no reader needs any more."""
+        ops = self._ops
+        ops.extend(self._written_ops)
+        half = table.first(self._halves_end())
+        while ops and ops[0].half < half:
+            ops.popleft()
+        if len(ops) > OPS_MAX:
+            self._join_ops()
+
+    def _join_ops(self) -> None:
+        pairs = list(self._ops)
+        if len(pairs) % 2:
+            pairs.append(pairs[-1])
+        self._ops = deque(
+            Progress(max(one.half, two.half), one.op) for one, two in zip(pairs[::2], pairs[1::2], strict=True)
+        )
+
+    # Checks.
+
+    def _check(self, now: Now) -> None:
+        assert self.table is not None, "checked when the table is loaded"
+        if not self._due:
+            if now.mono_ms < self._next_run_ms:
+                return
+            self._next_run_ms = now.mono_ms + self._current.config.transaction_check_interval_ms
+            self._due.extend(self.table.entries)
+            self._absent.clear()
+        halves = self._store.queues.get((HALF_TOPIC, 0))
+        for _ in range(min(BATCH_MESSAGES, len(self._due))):
+            queue_offset = self._due.popleft()
+            if halves is None or queue_offset not in self.table.entries or queue_offset in self._ended:
+                continue
+            if queue_offset < halves.min_offset:
+                topic = self.table.entries[queue_offset].topic
+                log.warning("transactions: half message %d of topic=%s was deleted with its log", queue_offset, topic)
+                self.note_end(queue_offset)
+                continue
+            try:
+                half = read_half(self._store, halves, queue_offset)
+            except (ProtocolError, StoreError) as error:
+                log.error("transactions: half message %d cannot be checked: %s", queue_offset, error)
+                continue
+            try:
+                if half is not None and not self._check_one(queue_offset, half, now):
+                    self._due.clear()
+                    break
+            except RecordTooLarge as error:  # of another broker, which left no room for what checks add
+                log.error("transactions: half message %d cannot be checked: %s", queue_offset, error)
+        self._is_behind = bool(self._due)
+
+    def _check_one(self, queue_offset: int, half: HalfMessage, now: Now) -> bool:
+        """Check a half message if that is due; False if those behind it are not due either."""
+        config, message = self._current.config, half.message
+        age_ms, timeout_ms = now.wall_ms - message.born_ms, config.transaction_timeout_ms
+        if half.check_times >= config.transaction_checks_max or age_ms > config.reserved_hours * HOUR_MS:
+            self._give_up(queue_offset, half, now)
+            return True
+        if 0 <= now.wall_ms - message.store_ms < timeout_ms and not half.check_times and half.immunity_ms is None:
+            return False
+        if 0 <= age_ms <= (timeout_ms if half.immunity_ms is None else half.immunity_ms):
+            if now.wall_ms - message.store_ms > COPY_AFTER_MS:
+                self._copy(queue_offset, half, now, is_checked=False)
+            return True
+        self._copy(queue_offset, half, now, is_checked=True)
+        return True
+
+    def _copy(self, queue_offset: int, half: HalfMessage, now: Now, *, is_checked: bool) -> None:
+        properties = half.properties
+        properties[CHECK_TIMES] = str(half.check_times + is_checked)
+        properties.setdefault(FIRST_OFFSET, str(queue_offset))
+        stored = self.put_half(half, properties, now)
+        message = half.message
+        message.properties.update(properties)
+        self._copies.append(_Copy(queue_offset, stored, half, is_checked))
+
+    def put_half(self, half: HalfMessage, properties: dict[str, str], now: Now) -> AppendMessageResult:
+        """Append a half message again, with other properties."""
+        return self._put_parked(HALF_TOPIC, half, properties, now)
+
+    def _give_up(self, queue_offset: int, half: HalfMessage, now: Now) -> None:
+        self._put_parked(CHECK_MAX_TIME_TOPIC, half, half.properties, now)
+        self.note_end(queue_offset, is_given_up=True)
+        self.given_up += 1
+        log.warning(
+            "transactions: half message %d of group=%.255s topic=%s is given up after %d checks; it is in %s",
+            queue_offset,
+            half.group,
+            half.topic,
+            half.check_times,
+            CHECK_MAX_TIME_TOPIC,
+        )
+
+    def _put_parked(self, name: str, half: HalfMessage, properties: dict[str, str], now: Now) -> AppendMessageResult:
+        message = half.message
+        return self._store.put(
+            self._topics.queue(self._topic(name, now), 0),
+            body=half.body,
+            properties=encode_properties(properties).encode(),
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~_V6_MASK,
+            born_ms=message.born_ms,
+            born_host=half.born_host,
+            store_ms=now.wall_ms,
+            store_host=half.store_host,
+            reconsume_times=message.reconsume_times,
+        )
+
+    def _ask(self, copy: _Copy) -> None:
+        """Ask a producer of the group for the outcome."""
+        half, stored = copy.half, copy.stored
+        member = self._producer(half.group)
+        if member is None:
+            if half.group not in self._absent:
+                self._absent.add(half.group)
+                log.warning("transactions: no producer of group=%.255s is connected, to be asked", half.group)
+            return
+        message, key = half.message, half.unique_key
+        host = half.store_host
+        fields = {
+            "tranStateTableOffset": str(stored.queue_offset),
+            "commitLogOffset": str(stored.log_offset),
+            "msgId": key,
+            "transactionId": key,
+            "offsetMsgId": message_id(host, stored.log_offset),
+            "topic": HALF_TOPIC,
+            "bname": self._current.config.broker_name,
+        }
+        record = encode_record(
+            topic=half.topic.encode(),
+            queue_id=half.queue_id,
+            queue_offset=stored.queue_offset,
+            log_offset=stored.log_offset,
+            body=half.body,
+            properties=encode_properties(half.properties).encode(),
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~_V6_MASK,
+            born_ms=message.born_ms,
+            born_host=half.born_host,
+            store_ms=message.store_ms,
+            store_host=host,
+            reconsume_times=message.reconsume_times,
+        )
+        notify(member.link, RequestCode.CHECK_TRANSACTION_STATE, fields, self._turn.out, record)
+        self.checks += 1
+
+    def _producer(self, group: str) -> Member | None:
+        """Return a connected producer of a group; the group's producers take turns."""
+        members = list(self._clients.producers.get(group, {}).values())
+        if not members:
+            self._asked.pop(group, None)
+            return None
+        at = self._asked[group] = (self._asked.get(group, -1) + 1) % len(members)
+        turns = members[at:] + members[:at]
+        return next((one for one in turns if self._outbox.backlog(one.link) <= BACKLOG_BYTES_MAX), turns[0])
+
+    # Progress.
+
+    needs_log_for = "open transactions"
+
+    def keeps_log_from(self) -> int | None:
+        """Return the log offset of the oldest open half message, which retention must keep; None if none is open."""
+        if not self.table:
+            return None
+        return next(iter(self.table.entries.values())).log_offset
+
+    def _save_progress(self, now: Now) -> None:
+        """Update the offset table; it never counts an end that is not on the device."""
+        if self._unflushed is not None and self._unflushed[0] <= self._store.log.flushed_offset:
+            progress, self._unflushed = self._unflushed[1], None
+            self._set_offsets(progress)
+        if now.mono_ms >= self._progress_due_ms and self._unflushed is None and (HALF_TOPIC, 0) in self._store.queues:
+            self._progress_due_ms = now.mono_ms + PROGRESS_MS
+            self._unflushed = (self._store.log.written_end, self._progress_now())
+
+    def save_tables(self) -> None:
+        """Update the offset table, by which a Java broker goes on: it would check again what has ended since; blocking.
+
+        Raises:
+            DiskFailed: the log could not be synced.
+        """
+        self.metrics.save()
+        if self.table is None or not self._mastership.is_current() or (HALF_TOPIC, 0) not in self._store.queues:
+            return
+        self._store.flush()
+        if self._store.log.flushed_offset >= self._store.log.written_end:
+            self._set_offsets(self._progress_now())
+
+    def _progress_now(self) -> Progress:
+        ops = self._store.queues.get((OP_HALF_TOPIC, 0))
+        return self._progress(ops.max_offset if ops is not None else 0)
+
+    def _set_offsets(self, progress: Progress) -> None:
+        for topic, offset in ((HALF_TOPIC, progress.half), (OP_HALF_TOPIC, progress.op)):
+            if self._offsets.get(topic, GROUP, 0) != offset:
+                self._offsets.commit(topic, GROUP, 0, offset)

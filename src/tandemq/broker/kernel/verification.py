@@ -1,0 +1,23 @@
+"""What the verification of the log offers to parts that meet records or queue entries that may be damaged."""
+
+from typing import Protocol
+
+from tandemq.boundary import Now
+from tandemq.storage.consume_queue import ConsumeQueue
+
+A_PULL = "a pull"
+A_DELAY = "delivery after a delay"
+A_TIMER = "delivery at a time"
+
+
+class Verification(Protocol):
+    """Implemented by `integrity.scrubber`."""
+
+    def look_at(self, log_offset: int, source: str, reason: str, now: Now) -> None:
+        """Verify a place that was reported as damaged, before all else. `source`: `A_PULL`, …"""
+
+    def is_right(self, queue: ConsumeQueue, queue_offset: int) -> bool:
+        """Whether a queue entry was found to be right."""
+
+    def suspect_entry(self, queue: ConsumeQueue, queue_offset: int, reason: str) -> bool:
+        """Search the log for the record of a queue entry that cannot be right; whether it may still be found."""
