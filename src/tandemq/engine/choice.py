@@ -43,6 +43,7 @@ gather_messages = chosen.gather_messages
 key_hash = chosen.key_hash
 key_rows = chosen.key_rows
 link_keys = chosen.link_keys
+move_records = chosen.move_records
 parse_records = chosen.parse_records
 property_spans = chosen.property_spans
 record_entries = chosen.record_entries

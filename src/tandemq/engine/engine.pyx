@@ -21,6 +21,7 @@ from tandemq.engine.python import (
     TIMED_BYTES_MAX,
     Gathered,
     LinkedKeys,
+    MovedRecords,
     ParsedRecords,
     RecordEntry,
     RecordProperties,
@@ -146,3 +147,4 @@ include "send_header.pxi"
 include "send_properties.pxi"
 include "send_engine.pxi"
 include "timers.pxi"
+include "moves.pxi"

@@ -8,6 +8,7 @@
     filters.py       SQL92 filters
     send_engine.py   sends, of which the header is in `send_header.pxi` and the properties are in `send_properties.pxi`
     timers.py        records of timed messages
+    moves.py         records stored again in other queues
 
 The compiled engine has the same parts in files of the same name, `.pxi`.
 """
@@ -15,6 +16,7 @@ The compiled engine has the same parts in files of the same name, `.pxi`.
 from tandemq.engine.python.filters import FilterProgram, Selected, evaluation_cost, select_messages
 from tandemq.engine.python.keys import KEY_ROW, KEY_ROW_BYTES, LinkedKeys, key_hash, key_rows, link_keys
 from tandemq.engine.python.messages import RecordProperties, StoredMessages, record_properties, stored_messages
+from tandemq.engine.python.moves import MovedRecords, move_records
 from tandemq.engine.python.pulls import Gathered, LogSources, gather_messages
 from tandemq.engine.python.queue_tail import QueueTail, commit_staged
 from tandemq.engine.python.records import (
@@ -57,6 +59,7 @@ __all__ = [
     "Gathered",
     "LinkedKeys",
     "LogSources",
+    "MovedRecords",
     "ParsedRecords",
     "QueueTail",
     "RecordEntry",
@@ -78,6 +81,7 @@ __all__ = [
     "key_hash",
     "key_rows",
     "link_keys",
+    "move_records",
     "parse_records",
     "property_spans",
     "record_entries",

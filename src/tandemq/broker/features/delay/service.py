@@ -32,6 +32,7 @@ from tandemq.broker.features.delay.progress import (
 from tandemq.broker.kernel.connection import pack_host
 from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.kernel.feature import Feature
+from tandemq.broker.kernel.moves import Moves
 from tandemq.broker.kernel.progress_table import CorrectedLevel
 from tandemq.broker.kernel.puts import Puts
 from tandemq.broker.kernel.verification import A_DELAY, Verification
@@ -39,6 +40,7 @@ from tandemq.broker.state.damage_table import LOST, WAITS, Damages
 from tandemq.broker.state.persistence import Saver
 from tandemq.broker.state.schedule import Schedule
 from tandemq.broker.state.topics import Topics
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import Record, decode_message
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.errors import DiskFailed, DiskFull, ProtocolError, StoreError
@@ -93,6 +95,7 @@ class DelayedMessages(Feature):
         self._damages = damages
         self._verification = verification
         self._turn = turn
+        self._moves = Moves(store, topics)
         self.version = DataVersion(now.wall_ms)
         self.progress: dict[int, LevelProgress] = {}
         """By level."""
@@ -295,7 +298,9 @@ class DelayedMessages(Feature):
         start = at = max(progress.offset, queue.min_offset)
         if start >= queue.max_offset:
             return 0
-        for log_offset, size, due_ms in self._store.entries(queue, start, min(room, queue.max_offset - start)):
+        packed = queue.read(start, min(room, queue.max_offset - start))
+        at = start + self._move_due(level, delay_ms, queue, start, packed, now)
+        for log_offset, size, due_ms in QUEUE_ENTRY.iter_unpack(packed[(at - start) * QUEUE_ENTRY_BYTES :]):
             if size != PREFILL_SIZE and not self._is_due(level, delay_ms, at, due_ms, queue.max_offset, now):
                 break
             outcome = self._deliver_one(queue, at, Entry(log_offset, size, due_ms), now)
@@ -309,6 +314,25 @@ class DelayedMessages(Feature):
         if at > start:
             self._pending[level] = progress.advanced(at)
         return at - start
+
+    def _move_due(self, level: int, delay_ms: int, queue: ConsumeQueue, start: int, packed: bytes, now: Now) -> int:
+        """Deliver by the engine what is due and as a broker writes it; return the number of messages."""
+        if self._damages.ranges or self._doubted:
+            return 0
+        due = 0
+        for _, size, due_ms in QUEUE_ENTRY.iter_unpack(packed):
+            if size == PREFILL_SIZE or not self._is_due(level, delay_ms, start + due, due_ms, queue.max_offset, now):
+                break
+            due += 1
+        done = 0
+        while done < due:
+            entries = packed[done * QUEUE_ENTRY_BYTES : due * QUEUE_ENTRY_BYTES]
+            moved = self._moves.move(queue, start + done, entries, b"DELAY", now.wall_ms)
+            if not moved:
+                break
+            done += moved
+        self.delivered += done
+        return done
 
     def _waits_apart(self, level: int, queue_offset: int, progress: LevelProgress, now: Now) -> bool:
         """Whether a level goes on without a damaged message: at once if others wait already, else after `APART_MS`."""

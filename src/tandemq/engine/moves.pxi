@@ -1,0 +1,188 @@
+# Records stored again in other queues: delivered after a delay, with another topic and without some properties.
+
+cdef struct Moved:
+    Text topic
+    Text queue_id
+    Named named
+    Py_ssize_t kept
+    int names
+
+
+cdef bint read_moved(Text properties, Text dropped, Moved *moved, unsigned char *to) noexcept:
+    """Copy the properties but the one that is dropped to `to`; False if they are not as a broker writes them."""
+    cdef Bytes at = properties.data
+    cdef Bytes end = properties.data + properties.size
+    cdef Bytes stop, split
+    cdef Text[64] names
+    cdef Text name, value
+    cdef int seen
+    memset(moved, 0, sizeof(Moved))
+    while at < end:
+        stop = <Bytes>memchr(at, 2, end - at)
+        if stop == NULL or moved.names == 64:
+            return False
+        split = <Bytes>memchr(at, 1, stop - at)
+        if split == NULL or split == at or split + 1 == stop:
+            return False
+        name.data = at
+        name.size = split - at
+        value.data = split + 1
+        value.size = stop - split - 1
+        for seen in range(moved.names):
+            if is_same(names[seen], name):
+                return False
+        names[moved.names] = name
+        moved.names += 1
+        if is_named(at, name.size, b"__CRC32#", 8):
+            return False
+        if not is_same(name, dropped):
+            memcpy(to + moved.kept, at, stop + 1 - at)
+            moved.kept += stop + 1 - at
+            if is_named(at, name.size, b"REAL_TOPIC", 10):
+                moved.topic = value
+            elif is_named(at, name.size, b"REAL_QID", 8):
+                moved.queue_id = value
+            elif is_named(at, name.size, b"UNIQ_KEY", 8):
+                moved.named.unique = value
+            elif is_named(at, name.size, b"KEYS", 4):
+                moved.named.keys = value
+            elif is_named(at, name.size, b"TAGS", 4):
+                moved.named.tags = value
+        at = stop + 1
+    return True
+
+
+cdef bint read_queue_id(Text text, int64_t *number) noexcept:
+    cdef Py_ssize_t at
+    number[0] = 0
+    if not 0 < text.size < 10:
+        return False
+    for at in range(text.size):
+        if not 48 <= text.data[at] <= 57:
+            return False
+        number[0] = 10 * number[0] + text.data[at] - 48
+    return True
+
+
+cdef bint is_text(Bytes data, Py_ssize_t size):
+    """Whether bytes are UTF-8."""
+    cdef unsigned char all_bits = 0
+    cdef Py_ssize_t at
+    for at in range(size):
+        all_bits |= data[at]
+    if not all_bits & 0x80:
+        return True
+    try:
+        PyUnicode_DecodeUTF8(<char *>data, size, "strict")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def move_records(
+    bytes data, int64_t base, bytes entries, int64_t queue_offset, bytes topic, int32_t queue_id, bytes drop,
+    int64_t log_offset, Py_ssize_t room, int64_t store_ms, queue_for,
+):
+    cdef Bytes raw = <Bytes>PyBytes_AS_STRING(data)
+    cdef Bytes entry = <Bytes>PyBytes_AS_STRING(entries)
+    cdef Py_ssize_t length = PyBytes_GET_SIZE(data), size, head, count = 0
+    cdef Py_ssize_t rows = PyBytes_GET_SIZE(entries) // ENTRY_BYTES
+    cdef Record record
+    cdef Moved moved
+    cdef Text dropped, properties
+    cdef int64_t at, target_id, end = log_offset
+    cdef Buffer records, keys, kept
+    cdef QueueTail queue
+    cdef object found
+    cdef dict known = {}
+    cdef list queues = []
+    cdef tuple place
+    cdef unsigned char *start
+    cdef unsigned char *to
+    dropped.data = <Bytes>PyBytes_AS_STRING(drop)
+    dropped.size = PyBytes_GET_SIZE(drop)
+    records.data = keys.data = kept.data = NULL
+    records.size = records.room = keys.size = keys.room = kept.size = kept.room = 0
+    try:
+        reserve(&kept, PROPERTIES_BYTES_MAX)
+        for count in range(rows + 1):
+            if count == rows:
+                break
+            at = <int64_t>big_64(entry) - base
+            size = <int32_t>big_32(entry + 8)
+            if at < 0 or size < RECORD_BYTES_MIN or at + size > length:
+                break
+            if not read_record(raw + at, size, &record) or record.size != size:
+                break
+            if (
+                record.log_offset != base + at
+                or record.queue_id != queue_id
+                or record.queue_offset != queue_offset + count
+                or not is_named(record.topic.data, record.topic.size, PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic))
+                or <int64_t>big_64(entry + 12) < record.store_ms
+                or big_32(raw + at + 4) != MAGIC_V1
+                or record.sys_flag & (BORN_V6 | STORE_V6)
+                or record.sys_flag & TRANSACTION_BITS in (PREPARED, ROLLBACK)
+                or not is_sound(raw + at, &record)
+            ):
+                break
+            properties = record.properties
+            if properties.size < CRC_PROPERTY_BYTES or memcmp(
+                properties.data + properties.size - CRC_PROPERTY_BYTES, CRC_NAME, 9
+            ):
+                break
+            properties.size -= CRC_PROPERTY_BYTES
+            if not read_moved(properties, dropped, &moved, kept.data):
+                break
+            if not 0 < moved.topic.size <= 127 or not read_queue_id(moved.queue_id, &target_id):
+                break
+            if is_schedule(moved.topic) or not is_text(properties.data, properties.size):
+                break
+            place = (moved.topic.data[:moved.topic.size], target_id)
+            found = known.get(place)
+            if found is None:
+                found = queue_for(place[0], target_id)
+                if found is None:
+                    break
+                known[place] = found
+            queue = <QueueTail?>found
+            head = record.body - (raw + at)
+            size = head + record.body_size + 1 + moved.topic.size + 2 + moved.kept + CRC_PROPERTY_BYTES
+            if records.size + size > room:
+                break
+            reserve(&records, size)
+            start = to = records.data + records.size
+            memcpy(to, raw + at, head + record.body_size)
+            put_32(to, <uint32_t>size)
+            put_32(to + 12, <uint32_t>target_id)
+            put_64(to + 20, <uint64_t>queue.next_offset)
+            put_64(to + 28, <uint64_t>end)
+            put_64(to + 56, <uint64_t>store_ms)
+            put_64(to + 76, 0)  # prepared offset
+            to += head + record.body_size
+            to[0] = <unsigned char>moved.topic.size
+            memcpy(to + 1, moved.topic.data, moved.topic.size)
+            to += 1 + moved.topic.size
+            put_16(to, <uint32_t>(moved.kept + CRC_PROPERTY_BYTES))
+            memcpy(to + 2, kept.data, moved.kept)
+            to += 2 + moved.kept
+            put_crc_property(to, crc32_of(start, to - start) & CRC_MASK)
+            if queue.next_offset == queue.max_offset:
+                queues.append(queue)
+            queue.stage_one(end, <int32_t>size, tags_code(moved.named.tags))
+            append_keys(
+                &keys,
+                hash_more(hash_more(0, moved.topic.data, moved.topic.size), b"#", 1),
+                moved.named.unique,
+                moved.named.keys,
+                end,
+                store_ms,
+            )
+            records.size += size
+            end += size
+            entry += ENTRY_BYTES
+        return MovedRecords(count, taken(&records, 0), queues, taken(&keys, 0))
+    finally:
+        PyMem_Free(records.data)
+        PyMem_Free(keys.data)
+        PyMem_Free(kept.data)
