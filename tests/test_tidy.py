@@ -7,8 +7,10 @@ file) before it is believed when it is silent (the first half). Source: CONTRIBU
 import ast
 import inspect
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
@@ -112,15 +114,30 @@ OUTERMOST = frozenset(
 Complaints = Iterator[str]
 
 
+def is_ignored(path: Path) -> bool:
+    """Whether a file is hidden, or .gitignore names it or a directory that it is in."""
+    text = (ROOT / ".gitignore").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    anywhere = [line.rstrip("/") for line in lines if not line.startswith("/")]
+    named = [line.strip("/") for line in lines if line.startswith("/")]
+    return any(
+        place.name.startswith(".")
+        or place.as_posix() in named
+        or any(fnmatch(place.name, pattern) for pattern in anywhere)
+        for place in [path, *path.parents][:-1]
+    )
+
+
 @cache
 def tracked() -> tuple[Path, ...]:
-    """Files of the repository as git sees them, new ones included; without git, all outside hidden directories."""
+    """Files of the repository as git sees them, new ones included; without git, all that are not hidden or ignored."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
-    if listed.returncode == 0:
+    git = shutil.which("git")
+    listed = subprocess.run(command, executable=git, cwd=ROOT, capture_output=True, check=False) if git else None
+    if listed is not None and listed.returncode == 0:
         paths = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
     else:
-        paths = [p for p in ROOT.rglob("*") if not any(part.startswith(".") for part in p.relative_to(ROOT).parts)]
+        paths = [path for path in ROOT.rglob("*") if not is_ignored(path.relative_to(ROOT))]
     return tuple(sorted(path for path in paths if path.is_file()))
 
 
