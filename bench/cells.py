@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from bench.matrix import FLUSHES, PAIRS, PULL_LOADS, SENDS, layout_text, size_text
+from bench.matrix import DELIVERIES, FLUSHES, PAIRS, PULL_LOADS, SENDS, layout_text, size_text
 
 OURS = "ours"
 JAVA = ("4.9.7", "5.3.3")
@@ -22,12 +22,12 @@ NATS_CELLS = frozenset(f"send/json/varied/4q/{shape}" for shape in ("1x1", "64x1
 """The cells that NATS JetStream is measured on, with bodies of the same lengths. It is no part of any target."""
 
 Session = Literal[
-    "send", "read", "live", "flush", "pair", "java", "rest", "store", "failover", "client", "topics", "metrics",
-    "beside", "sim"
+    "send", "deliver", "read", "live", "flush", "pair", "java", "rest", "store", "failover", "client", "topics",
+    "metrics", "beside", "sim"
 ]  # fmt: skip
 SESSIONS: tuple[Session, ...] = (
-    "send", "read", "live", "flush", "pair", "java", "rest", "store", "failover", "client", "topics", "metrics",
-    "beside", "sim"
+    "send", "deliver", "read", "live", "flush", "pair", "java", "rest", "store", "failover", "client", "topics",
+    "metrics", "beside", "sim"
 )  # fmt: skip
 """Groups of cells that are measured on one start of the server, in this order."""
 _Quantity = Literal["rate", "time"]
@@ -50,6 +50,8 @@ class Cell:
         """Return whether the cell makes sense on this server."""
         if server == NATS:
             return self.name in NATS_CELLS
+        if server == "4.9.7" and self.name.startswith("deliver/timed/"):
+            return False  # it knows no timed messages
         return server == OURS or not self.ours_only
 
     @property
@@ -70,6 +72,8 @@ _DEFAULT_RATIOS: dict[str, float | None] = {
     "send/json/varied/300t/16x32": 3.5,
     "send/delay/varied/4q/16x32": 2.0,
     "send/timed/varied/4q/16x32": 1.5,
+    "deliver/delay/varied/4q/16x32": 1.5,
+    "deliver/timed/varied/4q/16x32": 1.5,
     "send/json/128/4q/16x32": 3.8,
     "send/json/1k/4q/16x32": 2.6,
     "send/batch/varied/4q/4x8": 1.5,
@@ -127,6 +131,9 @@ def _rate(name: str, title: str, session: Session, unit: str = "msg/s") -> Cell:
 def _load_cells() -> Iterable[Cell]:
     for name, load in SENDS.items():
         yield _rate(name, f"send {load.title}", "send")
+    for name, deliveries in DELIVERIES.items():
+        what = "delayed by 1 s" if deliveries.form == "delay" else f"timed, {deliveries.delay_s} s"
+        yield _rate(name, f"deliveries while sending, {what}, 16x32", "deliver")
     for name, load in FLUSHES.items():
         yield _rate(name, f"sync flush, {load.title}", "flush")
     for name, load in PAIRS.items():

@@ -85,6 +85,28 @@ class SendLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class DeliverLoad:
+    """Load of a cell that counts deliveries: messages that are due after seconds, as fast as the broker takes them."""
+
+    form: str
+    """"delay": of the first level; "timed"."""
+    delay_s: int
+    sends: SendLoad
+
+    @property
+    def topic(self) -> str:
+        """Return the topic, which has nothing but what was delivered."""
+        return f"bench-deliver-{self.form}"
+
+    @property
+    def options(self) -> _Options:
+        """Return the options of the generator."""
+        when: _Options = {"delay": 1} if self.form == "delay" else {"delay_s": self.delay_s}
+        plain = {name: value for name, value in self.sends.options.items() if name != "form"}
+        return plain | {"topic": self.topic} | when
+
+
+@dataclass(frozen=True, slots=True)
 class PullLoad:
     """Load of a cell that reads a store to its end, repeatedly."""
 
@@ -159,3 +181,8 @@ PULL_LOADS = {
         for (name, kind), layout, connections in product((("filter", "tag"), ("sql", "sql")), LAYOUTS, (1, 4))
     },
 }
+DELIVERIES = {
+    f"deliver/{form}/varied/4q/16x32": DeliverLoad(form, delay_s, SendLoad("json", "varied", "4q", "16x32"))
+    for form, delay_s in (("delay", 1), ("timed", 2))
+}
+"""Deliveries that are counted while sends run: of the level of 1 s, and of timed messages 2 s later."""

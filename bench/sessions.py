@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import clients, live, nats, processes, reading, scraping, sending
+from bench import clients, deliveries, live, nats, processes, reading, scraping, sending
 from bench.cells import NATS, Session
 from bench.setting import Bench, Figure
 
 _SESSIONS: dict[Session, Callable[[Bench], Iterator[Figure]]] = {
     "send": sending.send,
+    "deliver": deliveries.deliver,
     "read": reading.read,
     "live": live.live,
     "flush": sending.flush,

@@ -153,7 +153,7 @@ def delay_early() -> AbstractContextManager[Any]:
 def delay_twice() -> AbstractContextManager[Any]:
     """The progress of delay levels is dropped in some turns."""
 
-    def committed(self: delay.DelayedMessages) -> None:
+    def committed(self: delay.DelayedMessages, _now: Any) -> None:
         if self._pending and self.delivered % 3:
             self.progress.update(self._pending)
         self._pending.clear()

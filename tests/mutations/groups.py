@@ -189,7 +189,7 @@ def held_pulls_kept() -> AbstractContextManager[Any]:
 
     return both(
         patched(pull.PullPath, "_refuse", lambda self, why, turn: None),
-        *(blind(name) for name in ("begin_turn", "waiting_ms", "answer_woken", "answer_due")),
+        *(blind(name) for name in ("begin_turn", "waiting_ms", "answer_woken", "run_due")),
     )
 
 

@@ -1,4 +1,8 @@
-# Records stored again in other queues: delivered after a delay, with another topic and without some properties.
+# Records stored again in other queues: delivered after a delay or at a time, with another topic and other properties.
+
+cdef enum:
+    ADDED_BYTES_MAX = 96
+
 
 cdef struct Moved:
     Text topic
@@ -6,10 +10,14 @@ cdef struct Moved:
     Named named
     Py_ssize_t kept
     int names
+    bint has_pair
 
 
-cdef bint read_moved(Text properties, Text dropped, Moved *moved, unsigned char *to) noexcept:
-    """Copy the properties but the one that is dropped to `to`; False if they are not as a broker writes them."""
+cdef bint read_moved(Text properties, Text dropped, Text pair, Moved *moved, unsigned char *to) noexcept:
+    """Copy the properties but the one that is dropped to `to`; False if they are not as a broker writes them.
+
+    Notes whether `pair` is one of them.
+    """
     cdef Bytes at = properties.data
     cdef Bytes end = properties.data + properties.size
     cdef Bytes stop, split
@@ -33,8 +41,13 @@ cdef bint read_moved(Text properties, Text dropped, Moved *moved, unsigned char 
                 return False
         names[moved.names] = name
         moved.names += 1
-        if is_named(at, name.size, b"__CRC32#", 8):
+        if (
+            is_named(at, name.size, b"__CRC32#", 8)
+            or is_named(at, name.size, b"TIMER_ENQUEUE_MS", 16)
+            or is_named(at, name.size, b"TIMER_DEQUEUE_MS", 16)
+        ):
             return False
+        moved.has_pair = moved.has_pair or is_named(at, stop + 1 - at, <const char *>pair.data, pair.size)
         if not is_same(name, dropped):
             memcpy(to + moved.kept, at, stop + 1 - at)
             moved.kept += stop + 1 - at
@@ -80,7 +93,7 @@ cdef bint is_text(Bytes data, Py_ssize_t size):
 
 
 def move_records(
-    bytes data, int64_t base, bytes entries, int64_t queue_offset, bytes topic, int32_t queue_id, bytes drop,
+    bytes data, int64_t base, bytes entries, int64_t queue_offset, bytes topic, int32_t queue_id, rule,
     int64_t log_offset, Py_ssize_t room, int64_t store_ms, queue_for,
 ):
     cdef Bytes raw = <Bytes>PyBytes_AS_STRING(data)
@@ -89,7 +102,10 @@ def move_records(
     cdef Py_ssize_t rows = PyBytes_GET_SIZE(entries) // ENTRY_BYTES
     cdef Record record
     cdef Moved moved
-    cdef Text dropped, properties
+    cdef Text dropped, pair, properties
+    cdef bytes drop = rule[0], wanted = rule[1]
+    cdef int64_t precision_ms = rule[2], when_ms
+    cdef bint is_timed = precision_ms > 0
     cdef int64_t at, target_id, end = log_offset
     cdef Buffer records, keys, kept
     cdef QueueTail queue
@@ -101,10 +117,12 @@ def move_records(
     cdef unsigned char *to
     dropped.data = <Bytes>PyBytes_AS_STRING(drop)
     dropped.size = PyBytes_GET_SIZE(drop)
+    pair.data = <Bytes>PyBytes_AS_STRING(wanted)
+    pair.size = PyBytes_GET_SIZE(wanted)
     records.data = keys.data = kept.data = NULL
     records.size = records.room = keys.size = keys.room = kept.size = kept.room = 0
     try:
-        reserve(&kept, PROPERTIES_BYTES_MAX)
+        reserve(&kept, PROPERTIES_BYTES_MAX + ADDED_BYTES_MAX)
         for count in range(rows + 1):
             if count == rows:
                 break
@@ -119,10 +137,11 @@ def move_records(
                 or record.queue_id != queue_id
                 or record.queue_offset != queue_offset + count
                 or not is_named(record.topic.data, record.topic.size, PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic))
-                or <int64_t>big_64(entry + 12) < record.store_ms
+                or (not is_timed and <int64_t>big_64(entry + 12) < record.store_ms)
                 or big_32(raw + at + 4) != MAGIC_V1
                 or record.sys_flag & (BORN_V6 | STORE_V6)
                 or record.sys_flag & TRANSACTION_BITS in (PREPARED, ROLLBACK)
+                or (is_timed and record.sys_flag & TRANSACTION_BITS)
                 or not is_sound(raw + at, &record)
             ):
                 break
@@ -132,12 +151,23 @@ def move_records(
             ):
                 break
             properties.size -= CRC_PROPERTY_BYTES
-            if not read_moved(properties, dropped, &moved, kept.data):
+            if not read_moved(properties, dropped, pair, &moved, kept.data) or (is_timed and not moved.has_pair):
                 break
             if not 0 < moved.topic.size <= 127 or not read_queue_id(moved.queue_id, &target_id):
                 break
             if is_schedule(moved.topic) or not is_text(properties.data, properties.size):
                 break
+            if is_timed:
+                when_ms = record.store_ms - record.store_ms % precision_ms
+                kept.size = moved.kept
+                append(&kept, b"TIMER_ENQUEUE_MS\x01", 17)
+                append_number(&kept, when_ms)
+                append(&kept, b"\x02TIMER_DEQUEUE_MS\x01", 18)
+                append_number(&kept, store_ms)
+                append(&kept, b"\x02", 1)
+                moved.kept = kept.size
+                if moved.kept + CRC_PROPERTY_BYTES > PROPERTIES_BYTES_MAX:
+                    break
             place = (moved.topic.data[:moved.topic.size], target_id)
             found = known.get(place)
             if found is None:
@@ -158,7 +188,7 @@ def move_records(
             put_64(to + 20, <uint64_t>queue.next_offset)
             put_64(to + 28, <uint64_t>end)
             put_64(to + 56, <uint64_t>store_ms)
-            put_64(to + 76, 0)  # prepared offset
+            put_64(to + 76, <uint64_t>(record.log_offset + 1 if is_timed else 0))  # prepared offset
             to += head + record.body_size
             to[0] = <unsigned char>moved.topic.size
             memcpy(to + 1, moved.topic.data, moved.topic.size)

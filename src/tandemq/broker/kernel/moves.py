@@ -6,7 +6,7 @@ wrong.
 
 from tandemq.broker.state.topics import Topics
 from tandemq.codec.record.entries import QUEUE_ENTRY
-from tandemq.engine import move_records
+from tandemq.engine import MoveRule, move_records
 from tandemq.errors import StoreError
 from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.store import RecordBatch, Store
@@ -23,7 +23,7 @@ class Moves:
         self._store = store
         self._topics = topics
 
-    def move(self, queue: ConsumeQueue, queue_offset: int, entries: bytes, drop: bytes, store_ms: int) -> int:
+    def move(self, queue: ConsumeQueue, queue_offset: int, entries: bytes, rule: MoveRule, store_ms: int) -> int:
         """Append the messages of consecutive queue entries to the queues that their properties name.
 
         Call again while messages are left and the last call moved some: it reads the log in pieces.
@@ -32,7 +32,7 @@ class Moves:
             queue: where they are.
             queue_offset: of the first.
             entries: packed; whether they are due is the caller's to know.
-            drop: name of the property that the copies lack.
+            rule: how the copies differ.
             store_ms: calendar time of the copies.
 
         Returns:
@@ -56,7 +56,7 @@ class Moves:
             queue_offset,
             queue.topic.encode(),
             queue.queue_id,
-            drop,
+            rule,
             store.log.end,
             store.log.room,
             store_ms,

@@ -16,7 +16,7 @@ The compiled engine has the same parts in files of the same name, `.pxi`.
 from tandemq.engine.python.filters import FilterProgram, Selected, evaluation_cost, select_messages
 from tandemq.engine.python.keys import KEY_ROW, KEY_ROW_BYTES, LinkedKeys, key_hash, key_rows, link_keys
 from tandemq.engine.python.messages import RecordProperties, StoredMessages, record_properties, stored_messages
-from tandemq.engine.python.moves import MovedRecords, move_records
+from tandemq.engine.python.moves import MovedRecords, MoveRule, move_records
 from tandemq.engine.python.pulls import Gathered, LogSources, gather_messages
 from tandemq.engine.python.queue_tail import QueueTail, commit_staged
 from tandemq.engine.python.records import (
@@ -59,6 +59,7 @@ __all__ = [
     "Gathered",
     "LinkedKeys",
     "LogSources",
+    "MoveRule",
     "MovedRecords",
     "ParsedRecords",
     "QueueTail",

@@ -6,6 +6,18 @@ from typing import Any, NamedTuple
 from tandemq.engine.python.queue_tail import QueueTail
 
 
+class MoveRule(NamedTuple):
+    """How a moved record differs from the one that it is a copy of, besides its topic and queue."""
+
+    drop: bytes = b""
+    """Name of a property that it lacks."""
+    pair: bytes = b""
+    """Encoded property without which a timed message is left to the caller: the time that it is due at."""
+    precision_ms: int = 0
+    """Of timed messages, which get properties that say when they were taken, rounded down, and delivered, and name the
+    record that they are a copy of; 0: none are."""
+
+
 class MovedRecords(NamedTuple):
     """Records for the log, whose entries are staged in their queues."""
 
@@ -25,7 +37,7 @@ def move_records(
     queue_offset: int,
     topic: bytes,
     queue_id: int,
-    drop: bytes,
+    rule: MoveRule,
     log_offset: int,
     room: int,
     store_ms: int,
@@ -43,7 +55,7 @@ def move_records(
         queue_offset: of the first.
         topic: of the queue that they are in.
         queue_id: of the same.
-        drop: name of the property that the copies lack.
+        rule: how the copies differ.
         log_offset: of the first copy.
         room: bytes for the copies.
         store_ms: calendar time of the copies.

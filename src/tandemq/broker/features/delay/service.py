@@ -43,6 +43,7 @@ from tandemq.broker.state.topics import Topics
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import Record, decode_message
 from tandemq.codec.remoting.fastjson import loads
+from tandemq.engine import MoveRule
 from tandemq.errors import DiskFailed, DiskFull, ProtocolError, StoreError
 from tandemq.model.message import StoredMessage, encode_properties
 from tandemq.model.topic import SCHEDULE_TOPIC
@@ -54,6 +55,7 @@ log = logging.getLogger(__name__)
 FILE = "delayOffset.json"
 SCAN_MS = 100
 BATCH_MESSAGES = 256
+RULE = MoveRule(drop=b"DELAY")
 """Maximum number of messages delivered in one turn; the rest follow in the next."""
 DOUBT_MS = 60_000
 """Time for the scrubber to find damage around a message that does not verify, before it is skipped."""
@@ -327,7 +329,7 @@ class DelayedMessages(Feature):
         done = 0
         while done < due:
             entries = packed[done * QUEUE_ENTRY_BYTES : due * QUEUE_ENTRY_BYTES]
-            moved = self._moves.move(queue, start + done, entries, b"DELAY", now.wall_ms)
+            moved = self._moves.move(queue, start + done, entries, RULE, now.wall_ms)
             if not moved:
                 break
             done += moved

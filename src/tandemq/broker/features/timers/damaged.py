@@ -93,6 +93,11 @@ class DamagedTimers:
         return len(self._held)
 
     @property
+    def has_no_ranges(self) -> bool:
+        """Whether no range of the log is known to be damaged."""
+        return not self._damages.ranges
+
+    @property
     def has_changes(self) -> bool:
         """Whether this turn changes anything."""
         return bool(self._found or self._resolved)

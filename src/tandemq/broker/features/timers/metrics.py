@@ -82,6 +82,11 @@ class TimerMetrics(TopicCounts):
                 delays = self.delays[topic] = Delays()
             delays.add(max(0, out_ms - now.wall_ms) // _SECOND_MS, count)
 
+    def dequeued_all(self, topics: list[str]) -> None:
+        """Count messages that were delivered."""
+        for topic, count in Counter(topics).items():
+            self.dequeued_total[topic] = self.dequeued_total.get(topic, 0) + count
+
     def dequeued(self, head: TimerHead) -> None:
         """Count a message that was delivered."""
         self.dequeued_total[head.topic] = self.dequeued_total.get(head.topic, 0) + 1

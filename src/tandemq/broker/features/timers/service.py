@@ -12,6 +12,7 @@ Source: docs/reference/timers.md; RocketMQ TimerMessageStore.
 """
 
 import logging
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tandemq.boundary import Now
@@ -28,13 +29,16 @@ from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.mastership import Mastership
 from tandemq.broker.kernel.messages.timed_message import precision_ms, rounded_down
+from tandemq.broker.kernel.moves import Moves
 from tandemq.broker.kernel.puts import Puts
 from tandemq.broker.state.schedule import Schedule
 from tandemq.broker.state.topics import Topics
+from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from tandemq.engine import MoveRule
 from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
-from tandemq.model.message import TIMER_DELETE, TIMER_DEQUEUED, TIMER_ENQUEUED, TIMER_ROLLS, SysFlag
+from tandemq.model.message import TIMER_DELETE, TIMER_DEQUEUED, TIMER_ENQUEUED, TIMER_OUT, TIMER_ROLLS, SysFlag
 from tandemq.model.topic import TIMER_DONE_TOPIC, TIMER_TOPIC
-from tandemq.storage.consume_queue import ConsumeQueue
+from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
 from tandemq.storage.log.commit_log import AppendMessageResult
 from tandemq.storage.store import Store
 
@@ -45,7 +49,7 @@ BATCH_MESSAGES = 256
 BATCH_BYTES = 4 << 20
 """Maximum size of their records, but for the last one."""
 _END_MS = 1 << 62
-_ENQUEUED, _DEQUEUED = TIMER_ENQUEUED.encode(), TIMER_DEQUEUED.encode()
+_ENQUEUED, _DEQUEUED, _OUT = TIMER_ENQUEUED.encode(), TIMER_DEQUEUED.encode(), TIMER_OUT.encode()
 _V6_MASK = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 
 
@@ -78,6 +82,13 @@ class _Turn:
     def is_full(self) -> bool:
         return self.room <= 0 or self.bytes >= BATCH_BYTES
 
+    def note_delivered(self, messages: Sequence[int], out_ms: int, topics: list[str], size: int) -> None:
+        self.room -= len(messages)
+        self.bytes += size
+        self.over += messages
+        self.topics += topics
+        self.until_ms = max(self.until_ms, out_ms)
+
     def note_over(self, queue_offset: int, out_ms: int) -> None:
         self.over.append(queue_offset)
         self.until_ms = max(self.until_ms, out_ms)
@@ -105,6 +116,7 @@ class TimedMessages(Feature):
         self.damaged = damaged
         self.metrics = metrics
         self._current_turn = turn
+        self._moves = Moves(store, topics)
         self._current = current
         self.precision_ms = precision_ms(current.config)
         self.table: PendingTimers | None = None
@@ -244,9 +256,9 @@ class TimedMessages(Feature):
         if targets is None:
             self._is_behind = turn.is_full
             return not turn.is_full
-        done = 0
+        done = self._move_slot(table, timers, out_ms, targets, now)
         try:
-            for copy in self.damaged.copies(timers, slot.messages):
+            for copy in self.damaged.copies(timers, slot.messages[done:]):
                 if turn.is_full:
                     self._is_behind = True
                     break
@@ -261,6 +273,43 @@ class TimedMessages(Feature):
             if done or is_whole:
                 turn.slots.append(_TakenSlot(out_ms, done, is_whole))
         return not turn.is_full
+
+    def _move_slot(
+        self, table: PendingTimers, timers: ConsumeQueue, out_ms: int, targets: RecallTargets, now: Now
+    ) -> int:
+        """Deliver messages of a time by the engine, from the first one on; return their number."""
+        slot, turn = table.slots[out_ms], self._turn
+        if targets.names_any or not self.damaged.has_no_ranges:
+            return 0
+        rule = MoveRule(b"", b"%b\x01%d\x02" % (_OUT, out_ms), self.precision_ms)
+        messages, done = slot.messages, 0
+        while done < len(messages) and not turn.is_full:
+            first, stop = messages[done], min(len(messages), done + turn.room)
+            run = 1
+            while done + run < stop and messages[done + run] == first + run:
+                run += 1
+            try:
+                entries, sizes = self._within_bytes(timers.read(first, run))
+            except StoreError:  # each message is read by itself then, and its fault logged
+                break
+            moved = self._moves.move(timers, first, entries, rule, now.wall_ms) if entries else 0
+            if not moved:
+                break
+            names = [table.topics[number] for number in slot.message_topics[done : done + moved]]
+            turn.note_delivered(messages[done : done + moved], out_ms, names, sum(sizes[:moved]))
+            self.metrics.dequeued_all(names)
+            done += moved
+        return done
+
+    def _within_bytes(self, entries: bytes) -> tuple[bytes, list[int]]:
+        """Return entries up to the one that fills the turn, and the sizes of their records."""
+        left, sizes = BATCH_BYTES - self._turn.bytes, list[int]()
+        for _, size, _ in QUEUE_ENTRY.iter_unpack(entries):
+            if left <= 0 or size == PREFILL_SIZE:
+                break
+            sizes.append(size)
+            left -= size
+        return entries[: len(sizes) * QUEUE_ENTRY_BYTES], sizes
 
     def _targets_of(self, timers: ConsumeQueue, out_ms: int, slot: Slot, now: Now) -> RecallTargets | None:
         """Return what the delete requests of a time name; None if this turn cannot read them all."""

@@ -18,6 +18,11 @@ class RecallTargets:
         """Add a request for messages of a topic."""
         self._named.add((topic, name))
 
+    @property
+    def names_any(self) -> bool:
+        """Whether there are any."""
+        return bool(self._named)
+
     def has(self, head: TimerHead) -> bool:
         """Whether one of them names a message."""
         if not self._named or not head.key:

@@ -7,6 +7,8 @@ import pytest
 
 from tandemq.broker.features.timers import damaged, loading, records
 from tandemq.broker.features.timers.damaged import DOUBT_MS
+from tandemq.broker.kernel import moves
+from tandemq.engine import python
 from tandemq.engine.python import TimerRow
 from tandemq.errors import DiskFailed
 from tandemq.storage.consume_queue import ConsumeQueue
@@ -40,6 +42,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> set[int]:
         for at, copy in enumerate(records.read_copies(store, queue_offset, entries), queue_offset):
             yield None if at in found else copy
 
+    monkeypatch.setattr(moves, "move_records", python.move_records)  # which leaves all to the functions above
     monkeypatch.setattr(damaged, "read_timed", read_timed)
     monkeypatch.setattr(damaged, "read_copies", read_copies)
     monkeypatch.setattr(loading, "read_head", read_head)

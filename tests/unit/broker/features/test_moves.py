@@ -1,4 +1,4 @@
-"""Delayed messages that the engine delivers have the bytes of those that Python delivers."""
+"""Delayed and timed messages that the engine delivers have the bytes of those that Python delivers."""
 
 from random import Random
 from typing import Any
@@ -19,8 +19,11 @@ FILES = ("commitlog/", "consumequeue/", "index/")
 def properties_of(random: Random, number: int) -> dict[str, str]:
     """Return properties of which the engine knows most, some with a level."""
     found = {"UNIQ_KEY": f"{number:032X}", "KEYS": f"k{number} k{number % 7}", "TAGS": random.choice(("A", "B", "ünï"))}
-    if random.random() < 0.8:
+    when = random.random()
+    if when < 0.4:
         found["DELAY"] = str(random.randrange(1, 4))
+    elif when < 0.8:
+        found["TIMER_DELAY_SEC"] = str(random.randrange(1, 6))
     for name in random.sample(("a", "b", "c", "very-long" * 5), random.randrange(4)):
         found[name] = random.choice(("v", "ü" * 9, "x" * 200, "1\x01 2"))
     return found
@@ -42,8 +45,10 @@ def delivered(seed: int, **changes: Any) -> tuple[dict[str, bytes | None], int]:
             broker.pass_time(random.randrange(3_000))
     broker.pass_time(30_000)
     assert all(broker.node.delay.is_drained(level) for level in range(1, 4))
+    assert not broker.node.timers.table
+    count = broker.node.delay.delivered + sum(broker.node.timers.metrics.dequeued_total.values())
     broker.node.close()
-    return {path: disk.read(path) for path in disk.paths() if path.startswith(FILES)}, broker.node.delay.delivered
+    return {path: disk.read(path) for path in disk.paths() if path.startswith(FILES)}, count
 
 
 @pytest.mark.parametrize("seed", range(4))
