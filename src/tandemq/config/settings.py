@@ -417,7 +417,8 @@ class BrokerConfig(MonitoringConfig):
     """Whether a master sends consumers that are far behind to its slave. In a group with a registry set it on all
     members: each answers only for itself."""
     memory_ratio_max: int = _setting("accessMessageInMemoryMaxRatio", 40, "percent", live=True)
-    """Share of the machine's memory beyond which a consumer is far behind; 10 less on a slave."""
+    """A consumer is far behind once more of the log lies between its next message and the end than this share of the
+    machine's memory; on a slave, 10 percentage points less."""
     transfer_bytes_max: int = _setting("maxTransferBytesOnMessageInMemory", 256 * 1024, "bytes", live=True)
     """Maximum size of the messages that one pull returns."""
     transfer_messages_max: int = _setting("maxTransferCountOnMessageInMemory", 32, live=True)

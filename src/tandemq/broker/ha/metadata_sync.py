@@ -89,7 +89,7 @@ class MetadataSync:
             Code.GET_ALL_DELAY_OFFSET: self._delays,
             Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._groups,
         }
-        self._told: tuple[str, frozenset[str]] = ("", frozenset())
+        self._listed: tuple[str, frozenset[str]] = ("", frozenset())
         """The master that sent its topics since the last offsets, and their names."""
         self.synced_ms: dict[Code, int] = {}
         """When each table was last applied, calendar ms."""
@@ -133,7 +133,7 @@ class MetadataSync:
     def _topics(self, master: str, body: bytes, _now: Now) -> None:
         raw = loads(body, is_trusted=True)
         version, configs = DataVersion.from_json(raw.get("dataVersion")), parse_topics(raw)
-        self._told = (master, frozenset(config.topic_name for config in configs))
+        self._listed = (master, frozenset(config.topic_name for config in configs))
         if version != self._topic_table.version:
             self._topic_table.replace(configs, version)
             log.info("metadata: took over %d topics", len(self._topic_table.table))
@@ -158,7 +158,7 @@ class MetadataSync:
 
     def _forget_topics(self, master: str, table: dict[str, dict[int, int]]) -> None:
         """Remove offsets of topics that the master has deleted: in neither its topics nor its offsets."""
-        (asked, names), self._told = self._told, ("", frozenset())
+        (asked, names), self._listed = self._listed, ("", frozenset())
         log_copy = self._log_copy()
         if log_copy is None or not log_copy.is_accepted or asked != master:
             return

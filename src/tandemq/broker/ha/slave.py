@@ -103,7 +103,7 @@ class SlaveSide:
         self._introduced_at = ""
         """Where the master takes requests, from its answer to our introduction."""
         self._give_up_ms = 0
-        self._bad: tuple[int, int] = (-1, 0)
+        self._corrupt: tuple[int, int] = (-1, 0)
         """Log offset of the record that arrived damaged last, and how many times in a row."""
         self.refusals = Refusals()
         self.is_refused = False
@@ -274,7 +274,7 @@ class SlaveSide:
             self._dropped.discard(link)
             return
         self._unlinked(now)
-        was_copying = self.session is not None and self.session.received_bytes > 0 and self._bad[1] < SUSPECT_AFTER
+        was_copying = self.session is not None and self.session.received_bytes > 0 and self._corrupt[1] < SUSPECT_AFTER
         self._say_closed(reason, now)
         self.link = 0
         self.session = None
@@ -283,9 +283,9 @@ class SlaveSide:
     def _say_closed(self, reason: str, now: Now) -> None:
         """Log the end of a connection: a refusal, which every attempt repeats, once a minute; other reasons once."""
         if not self.is_refused:
-            is_news = self.session is not None or reason != self._failed
+            is_new_reason = self.session is not None or reason != self._failed
             log.log(
-                logging.INFO if is_news else logging.DEBUG,
+                logging.INFO if is_new_reason else logging.DEBUG,
                 "replication: link to master=%s closed reason=%r",
                 self.ha_address,
                 reason,
@@ -365,8 +365,8 @@ class SlaveSide:
             return False
         if needed > self._saver.saved:
             self._hold_back(_NeededChange(needed, begin))
-        if store.log.written_end > self._bad[0]:
-            self._bad = (-1, 0)
+        if store.log.written_end > self._corrupt[0]:
+            self._corrupt = (-1, 0)
         return True
 
     def _welcomed(self, hello: MasterHello, turn: Turn, now: Now) -> bool:
@@ -397,19 +397,19 @@ class SlaveSide:
         return True
 
     def _damaged(self, event: slave.CorruptRecordReceived, turn: Turn, now: Now) -> None:
-        offset, times = self._bad
-        self._bad = (event.log_offset, times + 1 if offset == event.log_offset else 1)
-        level = logging.CRITICAL if self._bad[1] >= SUSPECT_AFTER else logging.ERROR
+        offset, times = self._corrupt
+        self._corrupt = (event.log_offset, times + 1 if offset == event.log_offset else 1)
+        level = logging.CRITICAL if self._corrupt[1] >= SUSPECT_AFTER else logging.ERROR
         log.log(
             level,
             "replication: damaged record from master=%s log_offset=%d times=%d reason=%r%s",
             self.ha_address,
             event.log_offset,
-            self._bad[1],
+            self._corrupt[1],
             event.reason,
-            "; the master's copy is suspect" if self._bad[1] >= SUSPECT_AFTER else "",
+            "; the master's copy is suspect" if self._corrupt[1] >= SUSPECT_AFTER else "",
         )
-        if self._bad[1] >= SUSPECT_AFTER:
+        if self._corrupt[1] >= SUSPECT_AFTER:
             self._report_suspect(event, turn, now)
 
     def _report_suspect(self, record: slave.CorruptRecordReceived, turn: Turn, now: Now) -> None:

@@ -207,9 +207,9 @@ class Repairs:
         """Note that no replica could help this time."""
         damage, self._attempt = attempt.damage, None
         trouble = "; ".join(attempt.failures) or "no replica is known that may have the good bytes"
-        is_news, was_lost = trouble != damage.trouble, damage.is_lost
+        is_new_trouble, was_lost = trouble != damage.trouble, damage.is_lost
         damage.trouble, damage.is_lost = trouble, attempt.is_final and not damage.is_unread
-        if is_news or damage.is_lost != was_lost:
+        if is_new_trouble or damage.is_lost != was_lost:
             self._changed()
             log.error("repair: damage in log=[%d,%d) stays: %s", damage.start, damage.end, trouble)
         if damage.is_lost and not was_lost:

@@ -115,8 +115,8 @@ class Scrubber(Feature):
         self.damages = damages
         self.repairs = repairs
         self.position = 0
-        self.this = Pass()
-        self.last = Pass()
+        self.current_pass = Pass()
+        self.last_pass = Pass()
         self.entries = EntryRepairs(store, damages)
         self.suspicion: Suspicion | None = None
         self._unfounded = Refusals()
@@ -164,7 +164,8 @@ class Scrubber(Feature):
         except msgspec.ValidationError as error:
             log.warning("scrub: the saved state is dropped: config/%s: %s", FILE, error)
             kept = _Kept()
-        self.position, self.this, self.last, self.entries.rebuilt = kept.position, kept.this, kept.last, kept.corrected
+        self.position, self.current_pass, self.last_pass = kept.position, kept.this, kept.last
+        self.entries.rebuilt = kept.corrected
         if self.damages.ranges:
             log.warning("scrub: %d damaged ranges of the log are known from before", len(self.damages.ranges))
             self.repairs.plan(now.mono_ms)
@@ -177,7 +178,7 @@ class Scrubber(Feature):
     def as_json(self) -> dict[str, Any]:
         """Return the state as the file has it."""
         position = self.position if self._unsynced_from is None else min(self.position, self._unsynced_from)
-        kept = _Kept(position, self.this, self.last, self.entries.rebuilt)
+        kept = _Kept(position, self.current_pass, self.last_pass, self.entries.rebuilt)
         return msgspec.to_builtins(kept) | self.damages.as_json()  # type: ignore[no-any-return]
 
     def save(self) -> None:
@@ -187,7 +188,7 @@ class Scrubber(Feature):
     def state(self, now: Now) -> dict[str, Any]:
         """Return the state for operators."""
         store_log, rate = self._store.log, self._rate()
-        due = self.this.began_ms + self._current.config.scrub_interval_ms
+        due = self.current_pass.began_ms + self._current.config.scrub_interval_ms
         return self.as_json() | {
             "state": "running" if self._runs else "waiting" if rate else "off",
             "bytesPerSecond": rate,
@@ -202,7 +203,7 @@ class Scrubber(Feature):
 
     @property
     def _runs(self) -> bool:
-        return self.this.began_ms > 0 and not self.this.ended_ms
+        return self.current_pass.began_ms > 0 and not self.current_pass.ended_ms
 
     def _rate(self) -> int:
         return self._asked_rate or self._current.config.scrub_bytes_per_second
@@ -262,8 +263,8 @@ class Scrubber(Feature):
         """Return the results of verifying the commit log; these keys are TandemQ's own."""
         ranges = self.damages.ranges
         return {
-            "scrubLastPassTimestamp": str(self.last.ended_ms),
-            "scrubLastPassBytes": str(self.last.bytes),
+            "scrubLastPassTimestamp": str(self.last_pass.ended_ms),
+            "scrubLastPassBytes": str(self.last_pass.bytes),
             "scrubPosition": str(self.position),
             "logDamagedRanges": ";".join(f"{one.start}-{one.end}" for one in ranges[:SHOWN_RANGES_MAX]),
             "logDamagedRangesTotal": str(len(ranges)),
@@ -281,7 +282,7 @@ class Scrubber(Feature):
         self._schedule.at(0, lambda now: self._plan(now.mono_ms + wait_ms, now))
 
     def _begin_pass(self, now: Now) -> None:
-        self.this = Pass(self._store.log.written_end, now.wall_ms)
+        self.current_pass = Pass(self._store.log.written_end, now.wall_ms)
         self.position, self._is_boundary = self._store.log.start, True
 
     def _next(self, now: Now) -> None:
@@ -308,13 +309,13 @@ class Scrubber(Feature):
             return
         if self.position < store_log.start:
             self.position, self._is_boundary = store_log.start, True
-        if self.position >= min(self.this.until, store_log.written_end):
+        if self.position >= min(self.current_pass.until, store_log.written_end):
             self._end_pass(now)
             return
         self._check(self.position, store_log.written_end)
 
     def _is_due(self, now: Now) -> bool:
-        since = now.wall_ms - self.this.began_ms
+        since = now.wall_ms - self.current_pass.began_ms
         return not 0 <= since < self._current.config.scrub_interval_ms
 
     def _check(self, position: int, limit: int, *, near: bool = False, searches: bool = False) -> None:
@@ -329,16 +330,16 @@ class Scrubber(Feature):
         self._turn.out.jobs.append(Job(name, work.run, done=partial(self._done, work)))
 
     def _end_pass(self, now: Now) -> None:
-        self.this.ended_ms = now.wall_ms
-        self.last = msgspec.structs.replace(self.this)
+        self.current_pass.ended_ms = now.wall_ms
+        self.last_pass = msgspec.structs.replace(self.current_pass)
         self._asked_rate = 0
         self.save()
         log.info(
             "scrub: pass over the log done bytes=%d records=%d seconds=%d damaged=%d",
-            self.last.bytes,
-            self.last.records,
-            (self.last.ended_ms - self.last.began_ms) // 1000,
-            self.last.damaged,
+            self.last_pass.bytes,
+            self.last_pass.records,
+            (self.last_pass.ended_ms - self.last_pass.began_ms) // 1000,
+            self.last_pass.damaged,
         )
 
     # What was found.
@@ -412,9 +413,9 @@ class Scrubber(Feature):
         self.position = position
         if self.entries.has_files and self._unsynced_from is None:
             self._unsynced_from = found.start
-        self.this.bytes += self.position - found.start
-        self.this.records += found.records
-        self.this.damaged += bool(found.fault)
+        self.current_pass.bytes += self.position - found.start
+        self.current_pass.records += found.records
+        self.current_pass.damaged += bool(found.fault)
 
     def _sound(self, start: int, end: int, now: Now) -> bool:
         """Remove damage in a range whose records verify, because the device can read them again. Returns if any was."""

@@ -147,7 +147,10 @@ class Puts(Feature):
         _open_halves: Mapping[int, tuple[int, str, int]] | None = None,
         _ended: dict[int, bool] | None = None,
     ) -> None:
-        """Set the open transactions that the engine may commit, and those that ended in this turn; None: it may not."""
+        """Set the open transactions that the engine may commit, and those that ended in this turn.
+
+        `owner` None: they are not known, and the engine commits none.
+        """
         self.open_halves = owner
 
     def take_acks(self) -> list[Ack]:

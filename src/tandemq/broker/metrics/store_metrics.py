@@ -107,11 +107,11 @@ class StoreMetrics(Feature):
 
     def _collect_integrity(self) -> Iterator[Batch]:
         scrubber, log = self._scrubber, self._store.log
-        until, start = scrubber.this.until, log.start
+        until, start = scrubber.current_pass.until, log.start
         whole = max(1, until - start)
         yield single(SCRUB_RATIO, min(1.0, max(0, scrubber.position - start) / whole) if until else 0.0)
-        yield single(SCRUB_PASS, scrubber.last.ended_ms / 1000)
-        yield single(SCRUB_BYTES, scrubber.this.bytes)
+        yield single(SCRUB_PASS, scrubber.last_pass.ended_ms / 1000)
+        yield single(SCRUB_BYTES, scrubber.current_pass.bytes)
         ranges = self._damages.ranges
         lost, unread = sum(one.is_lost for one in ranges), sum(one.is_unread and not one.is_lost for one in ranges)
         waits = len(ranges) - lost - unread

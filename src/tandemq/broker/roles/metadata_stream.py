@@ -84,9 +84,10 @@ class MetadataStream:
         """Versions of topics and groups whose changes were collected last."""
         self._received: set[int] = set()
         """Kinds of which a whole table was received."""
-        self._counts = self._has_ignored = False
-        """Whether our own tables were the ones that count when the record was read last, and whether the master, which
-        learns first that its tables count, sent some meanwhile."""
+        self._is_source = False
+        """Whether the record names this member as the one whose tables the others copy."""
+        self._has_ignored = False
+        """Whether a master sent tables while this member was the source by the record that it had read."""
 
     @property
     def is_whole(self) -> bool:
@@ -238,7 +239,7 @@ class MetadataStream:
 
     def count_own(self, *, counts: bool) -> bool:
         """Set whether our own tables count; return whether the master has to send its own again: some came before."""
-        self._counts = counts
+        self._is_source = counts
         has_missed = self._has_ignored and not counts
         self._has_ignored &= counts
         return has_missed
@@ -246,14 +247,14 @@ class MetadataStream:
     @property
     def has_followed(self) -> bool:
         """Whether all that the master sent is applied, and the journal of offsets has it."""
-        return not (self._counts or self._has_ignored or self._offsets.is_unnoted)
+        return not (self._is_source or self._has_ignored or self._offsets.is_unnoted)
 
     def take(self, kind: int, payload: bytes) -> None:
         """Apply what the master sent, unless our own tables count.
 
         What cannot be read is logged and ignored: the next whole table replaces it.
         """
-        if self._counts:
+        if self._is_source:
             self._has_ignored = True
             return
         try:

@@ -118,7 +118,10 @@ class SendPath(Puts):
         open_halves: Mapping[int, tuple[int, str, int]] | None = None,
         ended: dict[int, bool] | None = None,
     ) -> None:
-        """Set the open transactions that the engine may commit, and those that ended in this turn; None: it may not."""
+        """Set the open transactions that the engine may commit, and those that ended in this turn.
+
+        `owner` None: they are not known, and the engine commits none.
+        """
         super().know_transactions(owner)
         self._engine.know_transactions(open_halves, ended, self._read_log)
 

@@ -135,15 +135,15 @@ def test_offsets_of_a_topic_newer_than_the_list_of_topics_stay(tmp_path: Path) -
     upstream = group.slave.node.replication.by_settings
     assert upstream is not None
     metadata = upstream.metadata
-    metadata._told = ("127.0.0.1:10911", frozenset({"TBW102"}))
+    metadata._listed = ("127.0.0.1:10911", frozenset({"TBW102"}))
     metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{"Young@group":{"0":3}}}', group.now)
     assert group.slave.node.offsets.get("Young", "group", 0) == 3
     metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{}}', group.now)
     assert group.slave.node.offsets.get("Young", "group", 0) == 3, "no topics were published since"
-    metadata._told = ("127.0.0.1:10911", frozenset({"Young"}))
+    metadata._listed = ("127.0.0.1:10911", frozenset({"Young"}))
     metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{}}', group.now)
     assert group.slave.node.offsets.get("Young", "group", 0) == 3
-    metadata._told = ("127.0.0.1:10911", frozenset({"TBW102"}))
+    metadata._listed = ("127.0.0.1:10911", frozenset({"TBW102"}))
     metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{}}', group.now)
     assert group.slave.node.offsets.get("Young", "group", 0) is None
 

@@ -62,7 +62,7 @@ DOUBT_MS = 60_000
 APART_MS = 2_000
 """Time that a level waits for the repair of a damaged message, before the message waits apart."""
 RETRY_MS = 1_000
-SAY_MS = 60_000
+LOG_MS = 60_000
 
 
 class Outcome(Enum):
@@ -113,7 +113,7 @@ class DelayedMessages(Feature):
         """By level: queue offset of the damaged message that it waits for, and since when (monotonic ms)."""
         self._retry_ms = 0
         """When (monotonic ms) messages that wait apart are tried next."""
-        self._said: dict[int, int] = {}
+        self._logged_ms: dict[int, int] = {}
         """By level: when (monotonic ms) a message that waits was logged last."""
         self.delivered = 0
         self._is_behind = False
@@ -354,7 +354,7 @@ class DelayedMessages(Feature):
             else ""
         )
         if fate == WAITS:
-            self._say_waits(level, log_offset, "it is damaged, and waits for its repair", now)
+            self._log_waiting(level, log_offset, "it is damaged, and waits for its repair", now)
             return Outcome.DAMAGED
         if fate == LOST:
             log.error("delay: the message at log offset %d is lost in damage, and not delivered", log_offset)
@@ -364,7 +364,7 @@ class DelayedMessages(Feature):
         try:
             message, record, data = self._read(queue, queue_offset, entry.tags_code)
         except DiskFailed as error:
-            self._say_waits(level, log_offset, str(error), now)
+            self._log_waiting(level, log_offset, str(error), now)
             return Outcome.DAMAGED
         except (ProtocolError, StoreError) as error:
             is_over = self._is_given_up(queue, queue_offset, log_offset, str(error), now)
@@ -373,7 +373,7 @@ class DelayedMessages(Feature):
         try:
             self._put(message, data[record.body_start : record.body_end], now)
         except (DiskFailed, DiskFull) as error:
-            self._say_waits(level, log_offset, str(error), now)
+            self._log_waiting(level, log_offset, str(error), now)
             return Outcome.REFUSED
         except (ProtocolError, StoreError) as error:
             log.error("delay: the message at log offset %d is not delivered: %s", log_offset, error)
@@ -392,7 +392,7 @@ class DelayedMessages(Feature):
         since_ms = self._doubted.get((level, queue_offset))
         if since_ms is None:
             self._doubted[level, queue_offset] = now.mono_ms
-            self._say_waits(level, log_offset, reason, now)
+            self._log_waiting(level, log_offset, reason, now)
             verification.look_at(log_offset, A_DELAY, reason, now)
             return False
         if now.mono_ms - since_ms < DOUBT_MS or searches:
@@ -406,9 +406,9 @@ class DelayedMessages(Feature):
         self._doubted.clear()
         self._held.clear()
 
-    def _say_waits(self, level: int, log_offset: int, why: str, now: Now) -> None:
-        if now.mono_ms - self._said.get(level, -SAY_MS) >= SAY_MS:
-            self._said[level] = now.mono_ms
+    def _log_waiting(self, level: int, log_offset: int, why: str, now: Now) -> None:
+        if now.mono_ms - self._logged_ms.get(level, -LOG_MS) >= LOG_MS:
+            self._logged_ms[level] = now.mono_ms
             apart = len(self.progress.get(level, NOTHING).waiting)
             log.error(
                 "delay: level %d has messages that wait, %d apart; at log offset %d: %s", level, apart, log_offset, why

@@ -65,7 +65,7 @@ class TimedMessageMetrics(Feature):
         return (self.collect,)
 
     def collect(self, now: Now) -> Iterator[Batch | None]:
-        """Yield the batches; none of what waits on a slave, which does not know."""
+        """Yield the batches; a slave, which does not read them, has none of what waits."""
         timers, metrics = self._timers, self._timers.metrics
         yield Batch(ENQUEUED, {(topic, *LOCAL_DISK): count for topic, count in metrics.enqueued_total.items()})
         yield Batch(DEQUEUED, {(topic, *LOCAL_DISK): count for topic, count in metrics.dequeued_total.items()})
