@@ -70,7 +70,7 @@ def flush_covers_later_writes() -> AbstractContextManager[Any]:
 
 def ack_without_replica() -> AbstractContextManager[Any]:
     """SYNC_MASTER acknowledges without replication."""
-    return patched(masterside.MasterSide, "copied_offset", lambda self: 1 << 62)
+    return patched(masterside.MasterSide, "copied_offset", lambda self, acked: 1 << 62)
 
 
 def slave_counts_twice() -> AbstractContextManager[Any]:

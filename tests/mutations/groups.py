@@ -102,14 +102,18 @@ def unsafe_is_shown() -> AbstractContextManager[Any]:
 
 def ack_alone() -> AbstractContextManager[Any]:
     """A message is acknowledged when only the master has it."""
-    return patched(registry_role.RegistryRole, "_copied_to", lambda self: NO_LIMIT)
+    return _serving(lambda serving: {"copied_to": NO_LIMIT})
 
 
 def ack_when_copies_leave() -> AbstractContextManager[Any]:
     """A waiting send is acknowledged when the members it waited for have left."""
-    return patched(
-        registry_role.RegistryRole, "_copied_to", lambda self: 0 if self._member is None else self.confirm_offset
-    )
+    copies = registry_role.RegistryRole._copies
+
+    def ends(self: registry_role.RegistryRole) -> Any:
+        code, copied_to = copies(self)
+        return code, self.confirm_offset if self.is_elect else copied_to
+
+    return patched(registry_role.RegistryRole, "_copies", ends)
 
 
 def sent_counts_as_copied() -> AbstractContextManager[Any]:

@@ -230,19 +230,22 @@ class MasterSide:
         members = self._turn.serving.members
         return session.hello is None or members is None or session.hello.broker_id in members
 
-    def replica_code(self) -> ResponseCode | None:
-        """Return the outcome of replicating a message that is stored now and waits for replicas; None: wait for it."""
+    def replica_code(self, acked: list[int]) -> ResponseCode | None:
+        """Return the outcome of replicating a message that is stored now and waits for replicas; None: wait for it.
+
+        `acked`: see `acked_offsets`.
+        """
         config = self._current.config
         if config.in_sync_replicas <= 1:
             return ResponseCode.SUCCESS
         needed, log_end = config.in_sync_replicas - 1, self._store.log.written_end
-        if enough_in_reach(self.acked_offsets(), needed, log_end, config.ha_lag_bytes_max):
+        if enough_in_reach(acked, needed, log_end, config.ha_lag_bytes_max):
             return None
         return ResponseCode.SLAVE_NOT_AVAILABLE
 
-    def copied_offset(self) -> int:
-        """Return the log offset up to which `inSyncReplicas` hold the log."""
-        return copied_offset(self.acked_offsets(), self._current.config.in_sync_replicas - 1)
+    def copied_offset(self, acked: list[int]) -> int:
+        """Return the log offset up to which `inSyncReplicas` hold the log. `acked`: see `acked_offsets`."""
+        return copied_offset(acked, self._current.config.in_sync_replicas - 1)
 
     def addresses(self) -> dict[int, str]:
         """Return where each known slave takes requests, by id; "" if it has not connected since the start."""

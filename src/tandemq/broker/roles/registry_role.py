@@ -125,6 +125,8 @@ class RegistryRole:
             replica_end=0,
         )
         """What clients may do by the last decision, and the same with log offsets as of now."""
+        self._facts: tuple[Any, ...] = ()
+        """What the second was made from."""
         self._log_end = -1
         self._generations: EpochTable | None = None
         """Log end and epochs as the member knows them."""
@@ -226,17 +228,27 @@ class RegistryRole:
         granted, replication = self._granted, self._replication
         self._has_old_reads = self._has_old_reads or self._current.config.slave_read_enable
         replica_end = self.confirm_offset if granted.is_elect else NO_LIMIT
-        serving = structs.replace(
+        replica_code, copied_to = self._copies()
+        facts = (
             granted,
-            replica_code=self._replica_code(),
-            copied_to=self._copied_to(),
-            visible_end=self._visible_end,
-            replica_end=replica_end if granted.members is not None else 0,
-            awaits_tail=replication.is_tail_awaited,
-            old_reads=None if self._member is None or not self._has_old_reads else old_reads(self._member, replication),
+            replica_code,
+            copied_to,
+            self._visible_end,
+            replica_end if granted.members is not None else 0,
+            replication.is_tail_awaited,
+            None if self._member is None or not self._has_old_reads else old_reads(self._member, replication),
         )
-        if serving != self._serving:
-            self._serving = serving
+        if facts != self._facts:
+            self._facts = facts
+            self._serving = structs.replace(
+                granted,
+                replica_code=replica_code,
+                copied_to=copied_to,
+                visible_end=facts[3],
+                replica_end=facts[4],
+                awaits_tail=facts[5],
+                old_reads=facts[6],
+            )
         return self._serving
 
     def on_event(self, event: Event, turn: Turn, now: Now) -> bool:
@@ -403,7 +415,7 @@ class RegistryRole:
                 self._barrier.heartbeat_sent(heartbeat.number, self._stream.version, self._stream.published_to)
                 self._last_beat_ms, self._beat_ms = now.mono_ms, now.mono_ms + self.member.heartbeat_ms
         self._show()
-        if self.is_elect and self._replica_code() is None:
+        if self.is_elect and self._elect_code() is None:
             self._copied = max(self._copied, self.confirm_offset)
 
     def _followers(self) -> list[int | None]:
@@ -433,19 +445,20 @@ class RegistryRole:
         """Log offset below which a message of an `elect` group is safe."""
         return self.member.confirm_offset
 
-    def _copied_to(self) -> int:
-        """Return the log offset up to which enough replicas hold the log.
+    def _copies(self) -> tuple[ResponseCode | None, int]:
+        """Return the outcome of replicating a message stored now, and the log offset that enough replicas hold.
 
-        In `elect` it does not grow while too few members are in sync, also for messages that waited before one left.
+        The outcome is None if it has to be waited for. In `elect` the offset does not grow while too few members are in
+        sync, also for messages that waited before one left.
         """
-        return self._copied if self.is_elect else self._replication.masters.copied_offset()
+        if self.is_elect:
+            return self._elect_code(), self._copied
+        masters = self._replication.masters
+        acked = masters.acked_offsets()
+        code = masters.replica_code(acked) if self.waits_for_replicas else ResponseCode.SUCCESS
+        return code, masters.copied_offset(acked)
 
-    def _replica_code(self) -> ResponseCode | None:
-        """Return the outcome of replicating a message stored now; None if that has to be waited for."""
-        if not self.waits_for_replicas:
-            return ResponseCode.SUCCESS
-        if not self.is_elect:
-            return self._replication.masters.replica_code()
+    def _elect_code(self) -> ResponseCode | None:
         config = self.member.view.config
         wanted = min(self._current.config.in_sync_replicas, len(config.members) if config is not None else 1)
         return None if self.member.in_sync_count >= wanted else ResponseCode.SLAVE_NOT_AVAILABLE

@@ -39,7 +39,8 @@ class StaticRole:
         waits, code, copied_to = config.static_role == "SYNC_MASTER", ResponseCode.SUCCESS, NO_LIMIT
         verdict: ResponseCode | None = code
         if waits:
-            verdict, copied_to = replication.masters.replica_code(), replication.masters.copied_offset()
+            acked = replication.masters.acked_offsets()
+            verdict, copied_to = replication.masters.replica_code(acked), replication.masters.copied_offset(acked)
         facts = config, verdict, copied_to, replication.is_tail_awaited
         if facts != self._facts:
             self._facts = facts
