@@ -54,9 +54,12 @@ from tandemq.storage.store import Store
 log = logging.getLogger(__name__)
 FILE = "delayOffset.json"
 SCAN_MS = 100
+"""Maximum interval of looks for due messages."""
+NEAR_MS = 10
+"""Minimum interval of looks while messages become due one after the other: about the time by which they are late."""
 BATCH_MESSAGES = 256
-RULE = MoveRule(drop=b"DELAY")
 """Maximum number of messages delivered in one turn; the rest follow in the next."""
+RULE = MoveRule(drop=b"DELAY")
 DOUBT_MS = 60_000
 """Time for the scrubber to find damage around a message that does not verify, before it is skipped."""
 APART_MS = 2_000
@@ -89,7 +92,7 @@ class DelayedMessages(Feature):
         current: CurrentConfig,
         now: Now,
     ) -> None:
-        """Load the progress, and look for due messages every `SCAN_MS`, beginning one second after the start."""
+        """Load the progress, and look for due messages when the next one is due, from one second after the start on."""
         self._store = store
         self._topics = topics
         self._saver = saver
@@ -123,7 +126,11 @@ class DelayedMessages(Feature):
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             self.progress = progress_in(raw)
-        schedule.every(lambda: 1 if self._is_behind else SCAN_MS, self.deliver, first_ms=now.mono_ms + 10 * SCAN_MS)
+        self._wait_ms = SCAN_MS
+        """Time until the next look, unless more may be due."""
+        schedule.every(
+            lambda: 1 if self._is_behind else self._wait_ms, self.deliver, first_ms=now.mono_ms + 10 * SCAN_MS
+        )
         schedule.every(
             lambda: current.config.delay_persist_ms,
             lambda _: self.save(),
@@ -257,7 +264,7 @@ class DelayedMessages(Feature):
 
     def deliver(self, now: Now) -> None:
         """Deliver what is due, up to `BATCH_MESSAGES`; called within a turn, before its commit."""
-        self._is_behind = False
+        self._is_behind, self._wait_ms = False, SCAN_MS
         if not self._turn.serving.is_master:
             self._forget_doubts()
             return
@@ -304,6 +311,7 @@ class DelayedMessages(Feature):
         at = start + self._move_due(level, delay_ms, queue, start, packed, now)
         for log_offset, size, due_ms in QUEUE_ENTRY.iter_unpack(packed[(at - start) * QUEUE_ENTRY_BYTES :]):
             if size != PREFILL_SIZE and not self._is_due(level, delay_ms, at, due_ms, queue.max_offset, now):
+                self._wait_ms = min(self._wait_ms, max(NEAR_MS, due_ms - now.wall_ms))
                 break
             outcome = self._deliver_one(queue, at, Entry(log_offset, size, due_ms), now)
             if outcome is Outcome.DAMAGED and self._waits_apart(level, at, progress, now):
