@@ -1,7 +1,7 @@
 """Cells: quantities, units and targets.
 
 A target is either a ratio to the better of the two Java brokers of the same run, or an absolute bound. Without `--only`
-the cells of `DEFAULT` are measured, within 45 minutes (bench/estimate.py).
+the cells of `DEFAULT` are measured, within 50 minutes (bench/estimate.py).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def deliver(bench: Bench) -> Iterator[Figure]:
         for cell in bench.cells:
             load = DELIVERIES[cell.name]
             bench.say(f"warm-up, {cell.title}")
-            run_load("produce", group.master.address, **load.options, seconds=bench.warmup_s, warmup=0)
+            run_load("produce", group.master.address, **load.options, seconds=bench.warmup_s / 2, warmup=0)
             _drain(group, load)
             bench.say(cell.title)
             value, detail = _measure(bench, group, load)
@@ -41,7 +41,7 @@ def deliver(bench: Bench) -> Iterator[Figure]:
 
 def _measure(bench: Bench, group: BrokerGroup, load: DeliverLoad) -> tuple[float, dict[str, Any]]:
     lead_s = _BEGIN_S + load.delay_s + bench.pace.settle_s
-    measure_s = 2 * bench.pace.measure_s
+    measure_s = bench.pace.measure_s
     sent: dict[str, Any] = {}
     failure: list[LoadFailed] = []
 

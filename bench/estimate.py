@@ -1,4 +1,4 @@
-"""How long a run takes: for `--list`, and so that the default cells stay within three quarters of an hour.
+"""How long a run takes: for `--list`, and so that the default cells stay within 50 minutes.
 
 Durations of loads are known; those of starts, fills and ends are rounded up from runs on two cores.
 """
@@ -28,7 +28,7 @@ _FILL_SERIES_S = 3.0
 _PAIRS_OF_WINDOWS_S = 50.0
 _START_AND_SEND_S = 3.0
 _REST_S = 12.0
-_DELIVER_S = 12.0  # The lead of a cell, and what is delivered after it.
+_DELIVER_S = 9.0  # The lead of a cell, and what is delivered after it.
 
 
 def seconds(cells: Iterable[Cell], servers: Sequence[str], pace: Pace) -> float:
@@ -57,7 +57,7 @@ def _session(session: Session, server: str, cells: list[Cell], pace: Pace) -> fl
             starts = start * 2 if session == "pair" else start
             return starts + warm_up + len(cells) * (pace.load_s + _LOAD_START_S)
         case "deliver":
-            return start + len(cells) * (warm_up + 2 * pace.measure_s + _DELIVER_S)
+            return start + len(cells) * (warm_up / 2 + pace.measure_s + _DELIVER_S)
         case "read":
             return start + warm_up + _reads(server, names, pace)
         case "live":

@@ -1,6 +1,6 @@
 """`make bench`: measure the chosen cells on the chosen servers, print the table, write results and plot.
 
-    python -m bench.run                              the default cells, within 45 minutes
+    python -m bench.run                              the default cells, within 50 minutes
     python -m bench.run --only live --only pair      sessions, cells, or patterns of cells
     python -m bench.run --only 'send/*/varied/1024q/16x32'
     python -m bench.run --list                       the names of all cells, and how long the default ones take

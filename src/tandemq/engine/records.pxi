@@ -256,7 +256,11 @@ def stage_records(data, queue_for, entry_code, topic_deleted):
                 else:
                     code = tags_code(named.tags)
                 is_first = queue.next_offset == queue.max_offset
-                if record.queue_offset == queue.next_offset and record.queue_offset:
+                if (
+                    record.queue_offset == queue.next_offset
+                    and record.queue_offset
+                    and record.log_offset >= queue.end_of_newest()
+                ):
                     queue.stage_one(record.log_offset, <int32_t>record.size, code)
                 elif not found.stage(record.queue_offset, record.log_offset, record.size, code):
                     is_first = False
