@@ -106,6 +106,13 @@ def serial(port: int, authority: Authority) -> str:
         return str(found["serialNumber"])
 
 
+def shakes_hands(port: int, authority: Authority) -> bool:
+    try:
+        return bool(serial(port, authority))
+    except (ssl.SSLEOFError, ConnectionError):
+        return False
+
+
 def test_changed_certificate_is_used_for_new_connections_and_unusable_ones_never(
     start: Start, authority: Authority
 ) -> None:
@@ -269,7 +276,8 @@ def test_handshakes_that_never_finish_are_bounded_in_number_time_and_memory(star
             for _ in range(100):
                 assert caller.send(b"x") == OK  # clients without TLS are served meanwhile
         assert broker.memory_kib() - before_kib < 192 << 10
-        assert serial(broker.port, authority)  # a client that finishes is served meanwhile
+        # A handshake gives way to a new one after HANDSHAKE_MS_MIN; until then the client is refused, and tries again.
+        wait_until(lambda: shakes_hands(broker.port, authority), "a client that finishes is served meanwhile")
         wait_until(lambda: broker.descriptors() < 200, "all are closed", seconds=200)
     log = broker.log_text()
     assert log.count("closed times=") <= 4, log
