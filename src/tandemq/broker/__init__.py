@@ -2,7 +2,7 @@
 
     node            runs a turn over the parts; parts builds them
     kernel/         what a broker may do in a turn, the settings in force, the output of the turn
-    roles/          who decides what it may do: settings, or the registry of its group
+    roles/          the role of the broker: from its settings, or from the registry of its group
     send/, pull/    the two hot paths; held pulls, acknowledgements
     features/       delayed messages, timed messages, transactions
     processors/     all other requests, by family of request codes

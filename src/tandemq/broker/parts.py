@@ -328,7 +328,6 @@ class BrokerParts:
             self.store,
             self.saver,
             self.topics,
-            self.groups,
             self.offsets,
             self.clients,
             self.damages,
@@ -338,8 +337,6 @@ class BrokerParts:
             self.current,
             self.current_turn,
             self.outbox,
-            self.random,
-            self.machine,
             now,
         )
         self.built = [feature for build in FEATURES for feature in build(kernel)]

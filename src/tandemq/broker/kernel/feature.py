@@ -45,7 +45,7 @@ class Feature:
         """Take changed settings."""
 
     def on_serving_change(self, before: Serving, serving: Serving, turn: Turn, now: Now) -> None:
-        """Act when the broker may do more or less than before."""
+        """Act when mastership, rights or registration changed; see `Serving.is_same_service`."""
 
     def topic_removed(self, topic: str, now: Now) -> None:
         """Forget a topic that was deleted."""

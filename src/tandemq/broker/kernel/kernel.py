@@ -1,16 +1,14 @@
 """What features are built from."""
 
 from dataclasses import dataclass
-from random import Random
 
 from tandemq.boundary import Disk, Now, Outbox
-from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn, Machine
+from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.kernel.puts import Puts
 from tandemq.broker.kernel.verification import Verification
 from tandemq.broker.state.clients import Clients
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.broker.state.damage_table import Damages
-from tandemq.broker.state.groups import Groups
 from tandemq.broker.state.persistence import Saver
 from tandemq.broker.state.schedule import Schedule
 from tandemq.broker.state.topics import Topics
@@ -28,7 +26,6 @@ class Kernel:
     saver: Saver
     """Tables below `config/`."""
     topics: Topics
-    groups: Groups
     offsets: ConsumerOffsets
     clients: Clients
     """Producers and consumers that are connected."""
@@ -42,7 +39,5 @@ class Kernel:
     turn: CurrentTurn
     outbox: Outbox
     """Bytes that wait to leave on a connection."""
-    random: Random
-    machine: Machine
     began: Now
     """When the broker was started."""

@@ -136,7 +136,7 @@ class Serving(msgspec.Struct, frozen=True):
         return self.write if right is Right.WRITE else self.commit
 
     def is_same_service(self, other: "Serving") -> bool:
-        """Whether another one differs at most in log offsets and counts of replicas."""
+        """Whether mastership, rights and registration are the same: features are notified of changes in these."""
         return (
             self.is_master is other.is_master
             and self.epoch == other.epoch

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tandemq.codec.record.entries import QUEUE_ENTRY_BYTES
 
 TimerRow = tuple[int, str, str, bool, bool, int, int]
-"""The fields of `broker.timers.records.TimerHead`. A plain tuple, since one is made per message."""
+"""The fields of `broker.features.timers.records.TimerHead`. A plain tuple, since one is made per message."""
 
 
 def timer_heads(data: bytes, base: int, entries: bytes, queue_offset: int, topic: bytes) -> Sequence[TimerRow | None]:
@@ -20,7 +20,7 @@ def timer_heads(data: bytes, base: int, entries: bytes, queue_offset: int, topic
 
 
 CopyRow = tuple[TimerRow, int, int, int, int, int, int, bytes, bytes, int, bytes, bytes]
-"""The fields of `broker.timers.records.TimedCopy`."""
+"""The fields of `broker.features.timers.records.TimedCopy`."""
 
 
 def timer_copies(data: bytes, base: int, entries: bytes, queue_offset: int, topic: bytes) -> Sequence[CopyRow | None]:
