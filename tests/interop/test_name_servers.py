@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.broker.maintenance.registration import PIECE_TOPICS
+from tandemq.broker.ha.registration import PIECE_TOPICS
 from tandemq.model.codes import RequestCode
 from tests.interop.checks import all_sent_ok, exactly, fail_one, lose_one, prove, repeat_one
 from tests.interop.driver import JavaDriver

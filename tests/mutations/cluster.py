@@ -11,22 +11,21 @@ from typing import Any
 from msgspec import structs
 
 from tandemq.boundary import Buffer, Turn
-from tandemq.broker import parts
 from tandemq.broker.features.delay import service as delay
+from tandemq.broker.features.pulls import hold_service as longpoll
+from tandemq.broker.features.pulls import message_reader
+from tandemq.broker.features.replies import reply_message as replies
+from tandemq.broker.features.retries import send_back as retry
+from tandemq.broker.features.scrub import repair
+from tandemq.broker.features.scrub import verify_job as scrubwork
+from tandemq.broker.features.sends import decoded_path
+from tandemq.broker.features.sends import processor as send
 from tandemq.broker.filter import parser as filters
 from tandemq.broker.ha import admission
 from tandemq.broker.ha import master as masterside
 from tandemq.broker.ha import slave as slaveside
-from tandemq.broker.integrity import repair
-from tandemq.broker.integrity import verify_job as scrubwork
-from tandemq.broker.processors import dispatcher
-from tandemq.broker.processors import reply_message as replies
-from tandemq.broker.processors import send_back as retry
-from tandemq.broker.pull import hold_service as longpoll
-from tandemq.broker.pull import message_reader
-from tandemq.broker.send import acknowledgements, decoded_path
-from tandemq.broker.send import processor as send
-from tandemq.broker.send.response import recode
+from tandemq.broker.kernel import acknowledgements, dispatcher, kernel
+from tandemq.broker.kernel.response import recode
 from tandemq.broker.state import consumer_offsets as offsets
 from tandemq.client.consumer import deduplication
 from tandemq.client.consumer import push_machine as consuming
@@ -186,7 +185,7 @@ def queue_offset_reused() -> AbstractContextManager[Any]:
             queue.next_offset = max(queue.next_offset - 1, 0)
         return opened, found
 
-    return patched(parts, "open_store", reopened)
+    return patched(kernel, "open_store", reopened)
 
 
 def delayed_share_offsets() -> AbstractContextManager[Any]:
@@ -274,7 +273,7 @@ def _engine_off() -> AbstractContextManager[Any]:
 
 def refused_and_stored() -> AbstractContextManager[Any]:
     """Some stored messages are answered with an error."""
-    acknowledge = acknowledgements.Acknowledgements._acknowledge
+    acknowledge = acknowledgements.Acknowledgements._answer
 
     def refuse(self: acknowledgements.Acknowledgements, acks: Any, turn: Turn, now: Any) -> None:
         for at, (link, answers, end, *rest) in enumerate(acks):
@@ -282,7 +281,7 @@ def refused_and_stored() -> AbstractContextManager[Any]:
                 acks[at] = (link, recode(answers, ResponseCode.SYSTEM_ERROR), end, *rest)
         acknowledge(self, acks, turn, now)
 
-    return patched(acknowledgements.Acknowledgements, "_acknowledge", refuse)
+    return patched(acknowledgements.Acknowledgements, "_answer", refuse)
 
 
 def rejected_lost() -> AbstractContextManager[Any]:

@@ -12,16 +12,17 @@ from typing import Any
 from msgspec import structs
 
 from tandemq.boundary import Turn
+from tandemq.broker.features.pulls import processor as pull
+from tandemq.broker.features.pulls import slave_reads
 from tandemq.broker.ha import master as masterside
+from tandemq.broker.ha import metadata_stream
 from tandemq.broker.ha import service as replicate
 from tandemq.broker.ha import slave as slaveside
+from tandemq.broker.kernel import acknowledgements
 from tandemq.broker.kernel.role import HeartbeatReceived
 from tandemq.broker.kernel.serving import NO_LIMIT, OldReads, Serving
-from tandemq.broker.pull import processor as pull
-from tandemq.broker.pull import slave_reads
-from tandemq.broker.roles import metadata_stream, old_reads, registry_role
+from tandemq.broker.roles import old_reads, registry_role
 from tandemq.broker.roles.offset_handover import OffsetHandover
-from tandemq.broker.send import acknowledgements
 from tandemq.broker.state import consumer_offsets as offsets
 from tandemq.client.core import availability, routes
 from tandemq.client.producer import fault_strategy as targets

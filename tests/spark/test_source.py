@@ -302,7 +302,7 @@ def test_rows_have_their_epoch_and_an_offset_of_a_rewritten_log_is_detected(
     node = tandemq_broker.broker().node
     tenth = node.store.queues["Orders", 0].entry(10).log_offset
     # As after a failover to a broker whose log diverged at the tenth message.
-    node.generations.set([(1, 0), (2, tenth)])
+    node.kernel.generations.set([(1, 0), (2, tenth)])
     rows = read(tandemq_broker, details="true").orderBy("queueOffset").collect()
     assert [row.epoch for row in rows] == [1] * 10 + [2] * 10
 

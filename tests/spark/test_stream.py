@@ -231,7 +231,7 @@ def test_rewritten_history_is_detected(tandemq_broker: LocalCluster, stream: Str
     assert tenth is not None
     assert stream.offsets()["Orders"]["broker-a"] == {"epoch": 1, "0": 20}
     # As after a failover to a broker whose log diverged at the tenth message.
-    tandemq_broker.broker().node.generations.set([(1, 0), (2, tenth.log_offset)])
+    tandemq_broker.broker().node.kernel.generations.set([(1, 0), (2, tenth.log_offset)])
     send(names, numbered("Orders", 20, 25))
     with pytest.raises(Exception, match="before offset 20 were read in epoch 1 and have been rewritten since"):
         stream.drain()

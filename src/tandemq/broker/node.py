@@ -5,40 +5,147 @@ Source: docs/reference/requests.md; RocketMQ BrokerController.
 
 import logging
 from collections.abc import Sequence
+from random import Random
 
-from tandemq.boundary import Closed, Event, HandshakeFailed, JobDone, LinkKind, Now, Opened, Turn
-from tandemq.broker.connections.farewell import Farewell
-from tandemq.broker.kernel.connection import pack_host
-from tandemq.broker.parts import BrokerParts
+from tandemq.boundary import (
+    Closed,
+    Disk,
+    Event,
+    HandshakeFailed,
+    JobDone,
+    LinkKind,
+    Now,
+    Opened,
+    Outbox,
+    Turn,
+)
+from tandemq.broker.features.built import FEATURES
+from tandemq.broker.features.delay.service import DelayedMessages
+from tandemq.broker.features.pulls.processor import PullPath
+from tandemq.broker.features.scrub.scrubber import Scrubber
+from tandemq.broker.features.sends.processor import SendPath
+from tandemq.broker.features.statistics.request_metrics import RequestMetrics
+from tandemq.broker.features.timers.service import TimedMessages
+from tandemq.broker.features.transactions.service import Transactions
+from tandemq.broker.ha import feature as replication
+from tandemq.broker.ha.registration import Registration
+from tandemq.broker.ha.service import Replication
+from tandemq.broker.kernel.acknowledgements import Acknowledgements
+from tandemq.broker.kernel.context import Machine
+from tandemq.broker.kernel.dispatcher import Dispatcher
+from tandemq.broker.kernel.farewell import Farewell
+from tandemq.broker.kernel.housekeeping import Housekeeping
+from tandemq.broker.kernel.kernel import Kernel
+from tandemq.broker.kernel.log_flush import LogFlush
+from tandemq.broker.kernel.role import Report
+from tandemq.broker.kernel.serving import NOTHING
+from tandemq.broker.kernel.upkeep import Upkeep
+from tandemq.broker.roles import feature as roles
+from tandemq.broker.roles.readiness import Readiness
 from tandemq.broker.roles.registry_role import RegistryRole
+from tandemq.config.monitoring import labels_of
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import StoreError
+from tandemq.model.command import Command
+from tandemq.replication.authentication import Keyring
+from tandemq.telemetry.families import Metrics
+from tandemq.turn_budget import TurnBudget
 
 log = logging.getLogger(__name__)
 
 
-class Broker(BrokerParts):
+class Broker:
     """The broker as a plain object; see `boundary.Node`."""
 
-    faults = 0
-    """Connections closed because of errors of our own."""
-    _farewell: Farewell | None = None
-    """Set by `stop`: from then on requests of clients are only refused, with GO_AWAY."""
+    def __init__(
+        self,
+        config: BrokerConfig,
+        disk: Disk,
+        outbox: Outbox,
+        random: Random,
+        machine: Machine,
+        now: Now,
+        delays_ms: tuple[int, ...],
+        *,
+        accept_loss: bool = False,
+        keyring: Keyring | None = None,
+    ) -> None:
+        """Open the store and load the tables; no port is bound yet.
+
+        Args:
+            config: the settings of the start; those that operators changed since are laid over them.
+            disk: the store directory.
+            outbox: bytes that wait to leave on a connection, and the time of the turn.
+            random: source of random numbers.
+            machine: facts about the machine.
+            now: the current time.
+            delays_ms: delay of each level.
+            accept_loss: accept what a crash of the machine took from the log, without waiting for slaves.
+            keyring: secret of replication; with one, members of the group authenticate each other.
+
+        Raises:
+            StoreDamaged, DiskFailed, StoreError: the store directory cannot be used.
+        """
+        self.kernel = kernel = Kernel(config, disk, outbox, random, machine, now, delays_ms, keyring)
+        self.features = features = kernel.features
+        self.acknowledgements = Acknowledgements(kernel)
+        self.housekeeping = Housekeeping(kernel)
+        features.add(self.acknowledgements, self.housekeeping)
+        self.flush = LogFlush(kernel)
+        self.upkeep = Upkeep(kernel)
+        features.add(self.flush, self.upkeep, *replication.build(kernel, accept_loss=accept_loss))
+        for build in FEATURES:
+            features.add(*build(kernel))
+        features.add(*roles.build(kernel, lambda: self.failover))
+        features.bind()
+
+        self.store, self.topics, self.groups, self.offsets = kernel.store, kernel.topics, kernel.groups, kernel.offsets
+        self.clients, self.links, self._turn = kernel.clients, kernel.links, kernel.turn
+        self.replication = features.one(Replication)
+        self.registration = features.one(Registration)
+        self.send, self.pull, self.puts = features.one(SendPath), features.one(PullPath), kernel.puts
+        self.delay, self.timers = features.one(DelayedMessages), features.one(TimedMessages)
+        self.transactions, self.scrubber = features.one(Transactions), features.one(Scrubber)
+        self._peers, self._saver, self._schedule = kernel.peers, kernel.saver, kernel.schedule
+        self._budget = TurnBudget(outbox)
+        self._dispatcher = Dispatcher(kernel, self.send, self.pull)
+        self._request_metrics = features.one(RequestMetrics)
+        self._readiness = features.one(Readiness)
+        self.metrics = _metrics(kernel)
+        self.faults = 0
+        """Connections closed because of errors of our own."""
+        self._farewell: Farewell | None = None
+        """Set by `stop`: from then on requests of clients are only refused, with GO_AWAY."""
+
+        self._turn.commit = self._commit
+        self._turn.report = self._report
+        self._turn.holds = self._holds
+        self.role = roles.first_role(kernel, now)
+        """Decides what this broker may do."""
+        self._turn.serving = serving = self.role.serving(now)
+        for follow in features.on_serving_change:
+            follow(NOTHING, serving, Turn(), now)
+
+    def _report(self, report: Report, now: Now) -> int:
+        return self.role.report(report, now)
+
+    def _holds(self, link: int, request: Command, answer: Command) -> bool:
+        return self.role.holds(link, request, answer)
 
     @property
     def config(self) -> BrokerConfig:
         """The settings in force."""
-        return self.current.config
+        return self.kernel.current.config
 
     @property
     def is_master(self) -> bool:
         """Whether this broker's log is the one that is replicated."""
-        return self.current_turn.serving.is_master
+        return self._turn.serving.is_master
 
     @property
     def is_elect(self) -> bool:
         """Whether masters of the group are elected, so that messages wait for every member in sync."""
-        return self.current_turn.serving.is_elect
+        return self._turn.serving.is_elect
 
     @property
     def failover(self) -> RegistryRole | None:
@@ -47,21 +154,16 @@ class Broker(BrokerParts):
 
     def listening(self, address: str, ha_address: str, now: Now) -> None:
         """Record the advertised addresses, "ip:port", once the ports are bound."""
-        self.registration.listening(address, ha_address)
+        self.kernel.own.address, self.kernel.own.ha_address = address, ha_address
+        for listening in self.features.listening:
+            listening(address, ha_address, now)
         self.role.listening(address, ha_address, now)
-        self.send.set_store_host(pack_host(address))
-        self.schedule.every(
-            lambda: self.config.register_ms,
-            lambda at: self.registration.register(self.current_turn.out, at),
-            first_ms=now.mono_ms,
-        )
 
     # A turn.
 
     def turn(self, received: Sequence[tuple[int, bytes]], events: Sequence[Event], now: Now) -> Turn:
         """See `boundary.Node`."""
-        turn = self.current_turn.out = Turn()
-        self.current_turn.commit = self._commit
+        turn = self._turn.out = Turn()
         if self._farewell is not None:
             self._turn_away(self._farewell, received, events)
             return turn
@@ -90,7 +192,7 @@ class Broker(BrokerParts):
         self.pull.answer_woken(turn)
         if self.registration.is_due:
             self.registration.register_changes(turn, now)
-        saving = self.saver.begin(self._tables_saved)
+        saving = self._saver.begin(self._tables_saved)
         if saving is not None:
             turn.jobs.append(saving)
         return turn
@@ -100,8 +202,8 @@ class Broker(BrokerParts):
         if self._farewell is not None:
             return None
         times = (
-            self.schedule.next_ms(),
-            self.peers.deadline_ms(),
+            self._schedule.next_ms(),
+            self._peers.deadline_ms(),
             self.acknowledgements.waiters.deadline_ms(),
             self.role.deadline_ms(),
             *self.features.deadlines_ms(),
@@ -110,11 +212,11 @@ class Broker(BrokerParts):
 
     def turn_took(self, duration_ns: int) -> None:
         """See `telemetry.collection.MonitoredNode`."""
-        self.request_metrics.turn_took(duration_ns)
+        self._request_metrics.turn_took(duration_ns)
 
     def not_ready(self, now: Now) -> list[str]:
         """See `telemetry.collection.MonitoredNode`."""
-        return self.readiness.reasons(now)
+        return self._readiness.reasons(now)
 
     # What this broker may do.
 
@@ -125,10 +227,10 @@ class Broker(BrokerParts):
 
     def _serve(self, turn: Turn, now: Now) -> None:
         """Take the verdict of the role as of now, and have the parts follow it."""
-        before, serving = self.current_turn.serving, self.role.serving(now)
+        before, serving = self._turn.serving, self.role.serving(now)
         if serving is before:
             return
-        self.current_turn.serving = serving
+        self._turn.serving = serving
         if not serving.is_same_service(before):
             for follow in self.features.on_serving_change:
                 follow(before, serving, turn, now)
@@ -144,19 +246,19 @@ class Broker(BrokerParts):
                 if piece[0] not in links:
                     self._take(*piece, turn, now)
             self._serve(turn, now)
-        turn.unread = self.budget.serve(from_clients, lambda number, data: self._take(number, data, turn, now))
+        turn.unread = self._budget.serve(from_clients, lambda number, data: self._take(number, data, turn, now))
 
     def _take(self, number: int, data: bytes, turn: Turn, now: Now) -> bytes:
         """Take bytes of any connection; return those that are left for the next turn."""
         link = self.links.get(number)
         try:
             if link is not None:
-                return self.dispatcher.receive(link, data, turn, now, self.budget.is_over)
+                return self._dispatcher.receive(link, data, turn, now, self._budget.is_over)
             self._take_from_node(number, data, turn, now)
         except Exception:  # the outermost loop of a connection: an error there ends that connection only
             log.exception("link: %d closed, an error of ours", number)
             self.faults += 1
-            self.send.drop_link(number)
+            self.puts.drop_link(number)
             turn.closes.append((number, "an error of ours"))
             if link is not None:
                 link.is_closed = True
@@ -166,24 +268,24 @@ class Broker(BrokerParts):
         self.send.store_waiting()
         if self.replication.owns(number):
             self.replication.received(number, data, turn, now)
-        elif self.peers.owns(number):
-            self.peers.received(number, data, turn, now)
+        elif self._peers.owns(number):
+            self._peers.received(number, data, turn, now)
         elif self.role.owns(number):
             self.role.received(number, data, turn, now)
 
     def _run_due(self, turn: Turn, now: Now) -> None:
-        self.schedule.run_due(now)
-        self.peers.expire(turn, now)
+        self._schedule.run_due(now)
+        self._peers.expire(turn, now)
         for run_due in self.features.run_due:
             run_due(turn, now)
 
     def _commit(self, now: Now) -> None:
         """Write the messages of this turn to the log, and begin what their responses wait for."""
-        turn = self.current_turn.out
+        turn = self._turn.out
         needed = self.topics.needed_change(self.store.touched)
         for before_commit in self.features.before_commit:
             before_commit(now)
-        acks = self.send.take_acks()
+        acks = self.puts.take_acks()
         try:
             written = self.store.commit()
             self._serve(turn, now)
@@ -192,16 +294,16 @@ class Broker(BrokerParts):
         except StoreError as error:
             for failed in self.features.failed:
                 failed()
-            self.upkeep.write_failures.note(error, now)
+            self.kernel.write_failures.note(error, now)
             self.store.take_woken()
-            self.acknowledgements.failed(acks, error, turn)
+            self.acknowledgements.refuse(acks, error, turn)
             return
-        if written and self.upkeep.write_failures.count:
-            self.upkeep.write_failures.over(now)
+        if written and self.kernel.write_failures.count:
+            self.kernel.write_failures.over(now)
         if self.flush.is_sync or self.acknowledgements.waits_for_records:
             self.flush.begin(now)
         if acks:
-            self.acknowledgements.committed(acks, needed, turn, now)
+            self.acknowledgements.acknowledge(acks, needed, turn, now)
 
     # Events.
 
@@ -209,8 +311,8 @@ class Broker(BrokerParts):
         if self.role.on_event(event, turn, now):
             return
         if isinstance(event, Opened):
-            if self.peers.owns(event.link):
-                self.peers.opened(event.link, event.local, turn)
+            if self._peers.owns(event.link):
+                self._peers.opened(event.link, event.local, turn)
             elif event.kind in (LinkKind.HA_MASTER, LinkKind.HA_SLAVE):
                 self.replication.opened(event, now)
             elif event.kind in (LinkKind.REMOTING, LinkKind.FAST):
@@ -221,15 +323,15 @@ class Broker(BrokerParts):
             self.replication.handshake_failed(event, now)
 
     def _tables_saved(self, event: JobDone, turn: Turn, now: Now) -> None:
-        self.saver.job_done(event.error)
-        self.role.tables_saved(self.saver.settled, event.error, now)
+        self._saver.job_done(event.error)
+        self.role.tables_saved(self._saver.settled, event.error, now)
         self.acknowledgements.saved(event.error, turn, now)
 
     def _on_closed(self, event: Closed, turn: Turn, now: Now) -> None:
         if self.role.on_event(event, turn, now):
             return
-        if self.peers.owns(event.link):
-            self.registration.closed(self.peers.closed(event.link, now), now)
+        if self._peers.owns(event.link):
+            self.registration.closed(self._peers.closed(event.link, now), now)
         elif self.replication.owns(event.link):
             self.replication.closed(event.link, event.reason, now)
         elif self.links.pop(event.link, None) is not None:
@@ -244,10 +346,10 @@ class Broker(BrokerParts):
 
         Until then turns answer clients with GO_AWAY, and do nothing else.
         """
-        turn = self.current_turn.out = Turn()
+        turn = self._turn.out = Turn()
         self.registration.unregister(turn)
         self.role.close(turn, now)
-        self._farewell = Farewell(self.links, self.pull.held, turn)
+        self._farewell = Farewell(self.links, self.pull.held.of_link, turn)
         return turn
 
     @property
@@ -257,7 +359,7 @@ class Broker(BrokerParts):
 
     def _turn_away(self, farewell: Farewell, received: Sequence[tuple[int, bytes]], events: Sequence[Event]) -> None:
         for number, data in received:
-            farewell.receive(number, data, self.current_turn.out)
+            farewell.receive(number, data, self._turn.out)
         for event in events:
             if isinstance(event, Closed):
                 farewell.closed(event.link)
@@ -270,12 +372,20 @@ class Broker(BrokerParts):
         """
         if self._farewell is not None:
             log.info("broker: clients sent away, %d requests answered GO_AWAY", self._farewell.answers)
-        for save in self.features.save_tables:
+        for save in reversed(self.features.save_tables):  # those built later may change tables of those before
             save()
-        self.offsets.save()
-        self.topics.save()
-        self.groups.save()
-        self.saver.finish()
+        self._saver.finish()
         for close in self.features.close:
             close()
         self.store.close()
+
+
+def _metrics(kernel: Kernel) -> Metrics:
+    """Return the metrics of all features."""
+    config = kernel.current.config
+    java = {"cluster": config.cluster, "node_type": "broker", "node_id": config.broker_name}
+    group = {"cluster": config.cluster, "broker": config.broker_name, "broker_id": str(config.broker_id)}
+    metrics = Metrics({"rocketmq": java, "tandemq": group}, labels_of(config.metrics_label))
+    for source in kernel.features.sources():
+        metrics.add(source)
+    return metrics

@@ -64,6 +64,8 @@ KIND_OFFSETS = 5
 KIND_DELAYS = 6
 KIND_GROUPS = 7
 KIND_SAVED = 8
+KIND_FEATURE_TABLES = 16
+"""Kinds from this one on are of tables that features declare."""
 CONTROL = -1
 """Log offset of a transfer whose body is a control frame, not log bytes."""
 PROMISE = Struct(">qq")

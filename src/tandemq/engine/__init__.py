@@ -43,6 +43,7 @@ from tandemq.engine.python import (
     Gathered,
     MoveRule,
     Selected,
+    TakenSends,
     TimedSend,
     evaluation_cost,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "QueueTail",
     "Selected",
     "SendEngine",
+    "TakenSends",
     "TimedSend",
     "TopicTarget",
     "commit_staged",

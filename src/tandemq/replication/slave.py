@@ -21,6 +21,7 @@ from tandemq.codec.ha import (
     HEARTBEAT,
     HELLO_MARK,
     KIND_DELAYS,
+    KIND_FEATURE_TABLES,
     KIND_GROUPS,
     KIND_HEARTBEAT,
     KIND_OFFSETS,
@@ -99,7 +100,7 @@ class MasterHeartbeat(NamedTuple):
 
 
 class MetadataReceived(NamedTuple):
-    """A table from the master: KIND_TOPICS, KIND_GROUPS, KIND_OFFSETS or KIND_DELAYS of `codec.ha`."""
+    """A table from the master: KIND_TOPICS, … of `codec.ha`, or that of a feature."""
 
     kind: int
     payload: bytes
@@ -436,7 +437,7 @@ class SlaveSession:
             self._events.append(MasterHeartbeat(Heartbeat(*HEARTBEAT.unpack(content))))
         elif kind == KIND_PROMISE and len(content) == PROMISE.size:
             self._events.append(MasterPromise(*PROMISE.unpack(content)))
-        elif kind in (KIND_TOPICS, KIND_GROUPS, KIND_OFFSETS, KIND_DELAYS):
+        elif kind in (KIND_TOPICS, KIND_GROUPS, KIND_OFFSETS, KIND_DELAYS) or kind >= KIND_FEATURE_TABLES:
             self._events.append(MetadataReceived(kind, content))
         else:
             raise ProtocolError(f"a control frame of kind {kind} and {len(body)} bytes is not expected")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import Closed, LinkKind, Turn
+from tandemq.broker.kernel.feature import Request
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
@@ -40,7 +41,7 @@ def _in_pull(broker: Harness) -> None:
 
 
 def _in_handler(broker: Harness) -> None:
-    broker.node.handlers[RequestCode.GET_MAX_OFFSET] = fail
+    broker.node.features.requests[RequestCode.GET_MAX_OFFSET] = Request(fail)
 
 
 STAGES: list[tuple[Callable[[Harness], None], Command]] = [

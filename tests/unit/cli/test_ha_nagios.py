@@ -57,9 +57,9 @@ def test_plugin_of_a_real_pair_is_ok_then_warning_then_critical_then_unknown(run
     assert values_of(line)["answering"] == "2;;;0"
     assert values_of(line)["broker-a_lag"] == "0B;;;0"
     master = pair.broker(broker_id=0).node
-    master.send.refuse("disk full", "the disk is full")
+    master.puts.refuse("disk full", "the disk is full")
     assert "master 0 takes no messages: the disk is full" in wait_for_state(run, pair, PluginState.CRITICAL)
-    master.send.admit("disk full")
+    master.puts.admit("disk full")
     wait_for_state(run, pair, PluginState.OK)
     pair.broker(broker_id=1).kill()
     assert "slave in sync" in wait_for_state(run, pair, PluginState.WARNING)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tandemq.broker.processors.consumer_manage import LockBody
+from tandemq.broker.features.groups.consumer_manage import LockBody
 from tandemq.broker.state.consumer_offsets import parse_offsets
 from tandemq.broker.state.groups import parse_groups
 from tandemq.broker.state.topics import parse_topics

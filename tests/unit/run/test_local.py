@@ -38,7 +38,7 @@ def test_same_directory_keeps_its_data(tmp_path: Path) -> None:
         end = cluster.broker().node.store.log.written_end
     with LocalCluster(tmp_path) as cluster:
         assert cluster.broker().node.store.log.written_end == end
-        assert cluster.broker().node.recovered.clean
+        assert cluster.broker().node.kernel.recovered.clean
 
 
 def test_killed_master_restarts_at_its_address_with_its_data(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_killed_master_restarts_at_its_address_with_its_data(tmp_path: Path) -> 
             _ = master.address
         master.start()
         assert (master.address, master.ha_address, master.node.store.log.written_end) == before
-        assert not master.node.recovered.clean
+        assert not master.node.kernel.recovered.clean
         cluster.wait_in_sync()
         assert send(cluster, b"y") == "SEND_OK"
 

@@ -23,3 +23,8 @@ class MessageSelector(NamedTuple):
 
 
 ALL_MESSAGES = MessageSelector()
+
+
+def unsupported_kind(kind: object) -> str:
+    """Return RocketMQ's remark for an expression of a type that the broker does not accept."""
+    return f"The broker does not support consumer to filter message by {str(kind)[:32]}"

@@ -10,14 +10,11 @@ import logging
 from isal.isal_zlib import crc32
 
 from tandemq.broker.ha.lost_tail import LostTail
-from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
-from tandemq.broker.maintenance.registration import Registration
-from tandemq.broker.state.generations import Generations
+from tandemq.broker.kernel.kernel import Kernel
 from tandemq.codec.ha import TAIL_CHECK_BYTES, TAIL_PAGE_BYTES, MasterHello, SlaveHello, page_crcs
 from tandemq.errors import StoreError
 from tandemq.storage.log.epochs import common_end
 from tandemq.storage.log.scan import LogFault, faults_within
-from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 STORE_LOST = "this master lost its store; start it on a copy of the slave's store"
@@ -26,22 +23,14 @@ STORE_LOST = "this master lost its store; start it on a copy of the slave's stor
 class SlaveAdmission:
     """Decides where slaves go on."""
 
-    def __init__(
-        self,
-        store: Store,
-        generations: Generations,
-        lost_tail: LostTail,
-        registration: Registration,
-        current: CurrentConfig,
-        turn: CurrentTurn,
-    ) -> None:
-        """Take the collaborators."""
-        self._store = store
-        self._generations = generations
+    def __init__(self, kernel: Kernel, lost_tail: LostTail) -> None:
+        """Begin."""
+        self._store = kernel.store
+        self._generations = kernel.generations
         self._lost_tail = lost_tail
-        self._registration = registration
-        self._current = current
-        self._turn = turn
+        self._own = kernel.own
+        self._current = kernel.current
+        self._turn = kernel.turn
 
     def decide(self, hello: SlaveHello) -> MasterHello:
         """Return the answer to a slave's introduction; the slave is known from then on."""
@@ -52,7 +41,7 @@ class SlaveAdmission:
             log_end=store_log.written_end,
             generations=list(self._generations.pairs),
             epoch=self._turn.serving.epoch,
-            address=self._registration.address,
+            address=self._own.address,
         )
         mine.refused = self._refusal(hello)
         if mine.refused is None:

@@ -12,14 +12,14 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from tandemq.boundary import Now
-from tandemq.broker.kernel.connection import Handler, Link
-from tandemq.broker.kernel.feature import Feature
+from tandemq.broker.kernel.connection import Link
+from tandemq.broker.kernel.feature import Feature, Request
+from tandemq.broker.kernel.kernel import Kernel
 from tandemq.codec.remoting.requests import read_fields
 from tandemq.errors import OffsetGone
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.storage.store import Store
 
 DIGEST_BYTES_MAX = 1 << 20
 
@@ -34,13 +34,13 @@ class DigestFields(msgspec.Struct):
 class DigestProcessor(Feature):
     """Answer checksums of ranges of the commit log."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         """Take the store whose log is compared."""
-        self._store = store
+        self._store = kernel.store
 
-    def handlers(self) -> dict[Code, Handler]:
-        """Return the handlers by request code."""
-        return {Code.TANDEM_LOG_DIGEST: self._on_digest}
+    def requests(self) -> dict[Code, Request]:
+        """See `Feature`."""
+        return {Code.TANDEM_LOG_DIGEST: Request(self._on_digest)}
 
     def _on_digest(self, _link: Link, command: Command, _now: Now) -> Command | None:
         wanted = read_fields(DigestFields, command.fields)

@@ -11,13 +11,10 @@ Source: docs/internals/ha.md, "after a stop that may have lost bytes".
 import logging
 from collections.abc import Callable, Collection
 
-from tandemq.boundary import Disk, Now
-from tandemq.broker.kernel.context import CurrentConfig
-from tandemq.broker.send.processor import SendPath
-from tandemq.broker.state.generations import Generations
+from tandemq.boundary import Now
+from tandemq.broker.kernel.kernel import Kernel
 from tandemq.errors import StoreError
 from tandemq.storage.json_tables import load_table, save_table
-from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 REPLICAS_FILE = "replicas.json"
@@ -29,39 +26,17 @@ LOST_TAIL = "lost tail"
 class LostTail:
     """Which slaves are known, and which of them a master waits for before it accepts messages."""
 
-    def __init__(
-        self,
-        store: Store,
-        disk: Disk,
-        send: SendPath,
-        generations: Generations,
-        correct_progress: Callable[[], None],
-        end_sessions: Callable[[str], None],
-        current: CurrentConfig,
-        *,
-        may_have_lost: bool,
-    ) -> None:
-        """Load the known slaves.
-
-        Args:
-            store: the log.
-            disk: where the known slaves are saved.
-            send: refuses messages while slaves are awaited.
-            generations: the history of the log.
-            correct_progress: sets offsets that point beyond the end of their queue to that end.
-            end_sessions: ends the sessions of slaves, with a reason: they have to connect again.
-            current: the settings in force.
-            may_have_lost: whether the last stop may have lost bytes of the log.
-        """
-        self._store = store
-        self._disk = disk
-        self._send = send
-        self._generations = generations
-        self._correct_progress = correct_progress
+    def __init__(self, kernel: Kernel, end_sessions: Callable[[str], None]) -> None:
+        """Load the known slaves. `end_sessions`: ends the sessions of slaves, with a reason: they connect again."""
+        self._store = kernel.store
+        self._disk = kernel.disk
+        self._puts = kernel.puts
+        self._generations = kernel.generations
+        self._tables = kernel.features.tables
         self._end_sessions = end_sessions
-        self._current = current
-        self._may_have_lost = may_have_lost
-        saved = load_table(disk, REPLICAS_FILE)
+        self._current = kernel.current
+        self._may_have_lost = kernel.recovered.may_have_lost
+        saved = load_table(kernel.disk, REPLICAS_FILE)
         self.known: set[int] = {int(number) for number in saved.get("brokerIds", [])}
         """Broker ids of slaves that have connected."""
         self.awaited: set[int] = {int(number) for number in saved.get("awaitedIds", [])}
@@ -87,7 +62,7 @@ class LostTail:
         if not self._generations.pairs:
             self._generations.set([(1, self._store.log.start)])
         if not self._may_have_lost and not self.awaited:
-            self._correct_progress()
+            self._correct_tables()
             return
         if accept_loss or not (self.known or holders):
             self._begin_generation("the loss is accepted" if accept_loss else "no slave is known")
@@ -96,7 +71,7 @@ class LostTail:
             self.awaited = self.known.union(holders)
             self._save()
         self.is_awaiting = True
-        self._send.refuse(
+        self._puts.refuse(
             LOST_TAIL,
             f"the machine went down; waiting for slave {sorted(self.awaited)}, which may hold what was lost here",
         )
@@ -146,13 +121,23 @@ class LostTail:
         log.warning("master: generation %d begins at log offset %d: %s", number, end, why)
 
     def _accept_messages(self) -> None:
-        self._correct_progress()
+        self._correct_tables()
         if self.awaited:
             self.awaited.clear()
             self._note_answers()
         self.accept_at_ms = None
         self.is_awaiting = False
-        self._send.admit(LOST_TAIL)
+        self._puts.admit(LOST_TAIL)
+
+    def _correct_tables(self) -> None:
+        """Set what points beyond the end of a queue to that end, in all tables.
+
+        An offset that is kept beyond the end skips every message stored there later. It is corrected, and saved, before
+        a message is acknowledged; not while a slave may give the tail back, and never on a slave, whose log may simply
+        be behind its offsets. Source: RocketMQ ScheduleMessageService.correctDelayOffset.
+        """
+        for table in self._tables:
+            table.correct()
 
     def answered(self, broker_id: int) -> None:
         """Note that a slave has returned its part of the tail, or has none of it."""

@@ -5,29 +5,25 @@
 
 import logging
 
-from tandemq.boundary import Now, Opened, Outbox, Turn
-from tandemq.broker.connections.refused_peers import RefusedPeers, host_of
+from tandemq.boundary import Now, Opened, Turn
 from tandemq.broker.ha.admission import SlaveAdmission
 from tandemq.broker.ha.lost_tail import LostTail
 from tandemq.broker.ha.replica_progress import SlaveOffsets
-from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.kernel import Kernel
+from tandemq.broker.kernel.refused_peers import host_of
 from tandemq.broker.kernel.role import (
     HeartbeatReceived,
     LogEndReported,
     MemberHeard,
     MemberLinked,
-    Reporter,
     TablesSaved,
 )
-from tandemq.broker.maintenance.housekeeping import Housekeeping
-from tandemq.broker.state.generations import Generations
 from tandemq.codec.ha import Heartbeat
 from tandemq.errors import StoreError
 from tandemq.model.codes import ResponseCode
 from tandemq.replication import master
 from tandemq.replication.acknowledged import copied_offset, enough_in_reach
-from tandemq.replication.authentication import Keyring, MasterProver
-from tandemq.storage.store import Store
+from tandemq.replication.authentication import MasterProver
 
 log = logging.getLogger(__name__)
 
@@ -35,38 +31,22 @@ log = logging.getLogger(__name__)
 class MasterSide:
     """The sessions of slaves. Idle on a slave, whose replication port refuses every connection."""
 
-    def __init__(
-        self,
-        store: Store,
-        outbox: Outbox,
-        generations: Generations,
-        lost_tail: LostTail,
-        admission: SlaveAdmission,
-        offsets: SlaveOffsets,
-        refused: RefusedPeers,
-        housekeeping: Housekeeping,
-        report: Reporter,
-        current: CurrentConfig,
-        turn: CurrentTurn,
-        keyring: Keyring | None,
-    ) -> None:
-        """Take the collaborators. `keyring`: what slaves have to prove they know; None: nothing."""
-        self._store = store
-        self._outbox = outbox
-        self._generations = generations
+    def __init__(self, kernel: Kernel, lost_tail: LostTail) -> None:
+        """Begin without sessions."""
+        self._store = kernel.store
+        self._outbox = kernel.outbox
+        self._generations = kernel.generations
         self._lost_tail = lost_tail
-        self._admission = admission
-        self._offsets = offsets
-        self.refusals = refused
-        self._housekeeping = housekeeping
-        self._report = report
-        self._current = current
-        self._turn = turn
-        self._keyring = keyring
+        self._admission = SlaveAdmission(kernel, lost_tail)
+        self._offsets = SlaveOffsets(kernel.saver)
+        self.refusals = kernel.refused_peers
+        self._partial_frames = kernel.partial_frames
+        self._current = kernel.current
+        self._turn = kernel.turn
+        self._keyring = kernel.keyring
         self.sessions: dict[int, master.MasterSession] = {}
         """By connection."""
-        self.peers: dict[int, str] = {}
-        """Address of the slave, "ip:port", by connection."""
+        self.peers = kernel.replica_links
         self.links: dict[int, int] = {}
         """Connection of each slave that copies, by broker id."""
         self._speakers: dict[str, int] = {}
@@ -102,7 +82,7 @@ class MasterSide:
         """It is gone, and its replica counts no more."""
         self.save_offsets()
         session = self.sessions.pop(link)
-        self._housekeeping.keep_partial(link, 0)
+        self._partial_frames.drop(link)
         self._unlinked(link, session, now)
         peer = self.peers.pop(link)
         for key in [key for key, number in self._speakers.items() if number == link]:
@@ -114,21 +94,21 @@ class MasterSide:
         """Reports, or a tail the master asked for."""
         session = self.sessions[link]
         session.receive_data(data, now.mono_ms)
-        self._housekeeping.keep_partial(link, session.unread_bytes)
+        self._partial_frames.keep(link, session.unread_bytes)
         if session.hello is not None:
-            self._report(MemberHeard(session.hello.broker_id), now)
+            self._turn.report(MemberHeard(session.hello.broker_id), now)
         self._events(link, session, turn, now)
 
     def _linked(self, link: int, session: master.MasterSession, now: Now) -> None:
         """A slave shares our history and copies."""
         if session.hello is not None and session.state is master.MasterSessionState.TRANSFER:
             self.links[session.hello.broker_id] = link
-            self._report(MemberLinked(session.hello.broker_id, is_up=True), now)
+            self._turn.report(MemberLinked(session.hello.broker_id, is_up=True), now)
 
     def _unlinked(self, link: int, session: master.MasterSession, now: Now) -> None:
         if session.hello is not None and self.links.get(session.hello.broker_id) == link:
             del self.links[session.hello.broker_id]
-            self._report(MemberLinked(session.hello.broker_id, is_up=False), now)
+            self._turn.report(MemberLinked(session.hello.broker_id, is_up=False), now)
 
     def tick(self, turn: Turn, now: Now) -> None:
         """Close connections of silent slaves; accept the loss of a tail that no slave returned in time."""
@@ -153,7 +133,7 @@ class MasterSide:
             elif isinstance(event, master.SlavePromise):
                 self._reported(link, session, event.log_offset, event.number, now)
             elif isinstance(event, master.SlaveSaved):
-                self._report(TablesSaved(link, event.number), now)
+                self._turn.report(TablesSaved(link, event.number), now)
             elif isinstance(event, master.SlaveHeartbeat):
                 self._heartbeat_received(link, session, event.heartbeat, now)
             elif isinstance(event, master.TailReceived):
@@ -187,13 +167,13 @@ class MasterSide:
         """Report a slave's log end. `number`: of the heartbeat it promises by; 0: none. Only its newest link counts."""
         hello = session.hello
         if hello is not None and self.links.get(hello.broker_id) == link:
-            self._report(LogEndReported(hello.broker_id, acked, number), now)
+            self._turn.report(LogEndReported(hello.broker_id, acked, number), now)
 
     def _heartbeat_received(self, link: int, session: master.MasterSession, heartbeat: Heartbeat, now: Now) -> None:
         """Answer the heartbeat of a slave that serves reads."""
         hello = session.hello
         if hello is not None and self.links.get(hello.broker_id) == link:
-            number = self._report(HeartbeatReceived(hello.broker_id, heartbeat), now)
+            number = self._turn.report(HeartbeatReceived(hello.broker_id, heartbeat), now)
             if number:
                 session.send_promise(self._store.log.written_end, number, now.mono_ms)
 

@@ -14,10 +14,8 @@ from functools import partial
 from typing import Any
 
 from tandemq.boundary import Now
-from tandemq.broker.connections.member_requests import MemberRequests
-from tandemq.broker.connections.outbound import Peers
-from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
-from tandemq.broker.state.consumer_offsets import SEPARATOR, ConsumerOffsets
+from tandemq.broker.kernel.kernel import Kernel
+from tandemq.broker.state.consumer_offsets import SEPARATOR
 from tandemq.codec.remoting.fastjson import dumps_java
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
@@ -33,20 +31,13 @@ JAVA_COMMITS_MAX = 500
 class OffsetsAhead:
     """A slave's side."""
 
-    def __init__(
-        self,
-        offsets: ConsumerOffsets,
-        members: MemberRequests,
-        peers: Peers,
-        current: CurrentConfig,
-        turn: CurrentTurn,
-    ) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         """Send nothing yet."""
-        self._offsets = offsets
-        self._members = members
-        self._peers = peers
-        self._current = current
-        self._turn = turn
+        self._offsets = kernel.offsets
+        self._members = kernel.members
+        self._peers = kernel.peers
+        self._current = kernel.current
+        self._turn = kernel.turn
 
     def send(self, master: str, now: Now) -> None:
         """Send what the master, "ip:port", lacks."""

@@ -4,21 +4,22 @@
 one to a master.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
-from tandemq.boundary import Disk, HandshakeFailed, LinkKind, Now, Opened, Turn
+from tandemq.boundary import HandshakeFailed, LinkKind, Now, Opened, Turn
 from tandemq.broker.ha.lost_tail import LostTail
 from tandemq.broker.ha.master import MasterSide
+from tandemq.broker.ha.metadata_stream import MetadataStream
+from tandemq.broker.ha.metadata_sync import MetadataSync
 from tandemq.broker.ha.slave import SlaveSide
-from tandemq.broker.ha.upstream import Upstream, UpstreamBySettings, Upstreams
+from tandemq.broker.ha.upstream import UpstreamByRecord, UpstreamBySettings
 from tandemq.broker.kernel.feature import Feature
-from tandemq.broker.state.generations import Generations
-from tandemq.broker.state.schedule import Schedule
+from tandemq.broker.kernel.kernel import Kernel
+from tandemq.broker.kernel.replicas import Replica
 from tandemq.codec.ha import Heartbeat
 from tandemq.config.settings import BrokerConfig
 from tandemq.storage.log.epochs import EpochTable
 from tandemq.storage.recovery import clear_loss_flag
-from tandemq.storage.store import Store
 
 OFFSETS_SAVED_MS = 60_000
 
@@ -29,44 +30,26 @@ class Replication(Feature):
     In a group with a registry a new epoch of the group begins a generation of the same number.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        disk: Disk,
-        masters: MasterSide,
-        lost_tail: LostTail,
-        make_slave: Callable[[Upstream], SlaveSide],
-        upstreams: Upstreams,
-        generations: Generations,
-        correct_progress: Callable[[], None],
-        schedule: Schedule,
-        now: Now,
-        *,
-        accept_loss: bool,
-    ) -> None:
-        """Take the collaborators; sessions begin once the role is known.
+    def __init__(self, kernel: Kernel, *, accept_loss: bool) -> None:
+        """Begin without sessions, until the role is known.
 
-        Args:
-            make_slave: makes the slave's side when it is needed.
-            upstreams: how it finds its master.
-            correct_progress: sets offsets that point beyond the end of their queue to that end.
-            accept_loss: whether the operator accepts what a crash of the machine took from the log.
+        `accept_loss`: whether the operator accepts what a crash of the machine took from the log.
         """
-        self._store = store
-        self._disk = disk
-        self.masters = masters
-        self._lost_tail = lost_tail
-        self._make_slave = make_slave
-        self._upstreams = upstreams
-        self._generations = generations
-        self._correct_progress = correct_progress
+        self._kernel = kernel
+        self._store = kernel.store
+        self._disk = kernel.disk
+        self._lost_tail = LostTail(kernel, self._end_sessions)
+        self.masters = MasterSide(kernel, self._lost_tail)
+        self.stream = MetadataStream(kernel, self.masters)
+        self._by_record = UpstreamByRecord(kernel, self.stream)
+        self._generations = kernel.generations
         self._accept_loss = accept_loss
         self.slave: SlaveSide | None = None
         self.by_settings: UpstreamBySettings | None = None
         """How the slave's side finds its master, without a registry."""
         if accept_loss:
-            masters.give_up_absent()
-        schedule.every(OFFSETS_SAVED_MS, lambda _: masters.save_offsets(), first_ms=now.mono_ms + OFFSETS_SAVED_MS)
+            self.masters.give_up_absent()
+        kernel.every(OFFSETS_SAVED_MS, lambda _: self.masters.save_offsets())
 
     def begin_by_settings(self, now: Now, *, is_slave: bool, may_give_up: bool) -> None:
         """Begin as the settings say. `may_give_up`: see `lead`.
@@ -75,11 +58,25 @@ class Replication(Feature):
             StoreError: something could not be saved.
         """
         if is_slave:
-            self.by_settings = self._upstreams.by_settings(now)
-            self.slave = self._make_slave(self.by_settings)
+            metadata = MetadataSync(self._kernel, lambda: self.slave)
+            self.by_settings = UpstreamBySettings(self._kernel, metadata, now)
+            self.slave = SlaveSide(self._kernel, self.by_settings)
         else:
             self._await_tail(now, may_give_up=may_give_up)
         clear_loss_flag(self._disk)
+
+    def _end_sessions(self, reason: str) -> None:
+        self.masters.end_sessions(reason)
+
+    def replicas(self) -> list[Replica]:
+        """See `Replicas`."""
+        if not self._kernel.turn.serving.is_master:
+            return [Replica("master", self.slave.asked_at() if self.slave is not None else "")]
+        return [Replica(f"slave {number}", address) for number, address in sorted(self.masters.addresses().items())]
+
+    def needs_log_from(self) -> dict[str, int]:
+        """See `Feature`: what slaves lack."""
+        return self.masters.needed()
 
     def master_found(self, address: str, ha_address: str, now: Now) -> None:
         """Take the master's addresses from a name server; "" if it knows none."""
@@ -119,9 +116,9 @@ class Replication(Feature):
         """Copy the log of this member as long as the epoch lasts. Addresses: "ip:port", "" while unknown."""
         self._lost_tail.suspend()
         if self.slave is None:
-            self.slave = self._make_slave(self._upstreams.by_record)
+            self.slave = SlaveSide(self._kernel, self._by_record)
         self.slave.follow(master, epoch, turn)
-        self._upstreams.by_record.found(address, ha_address, now)
+        self._by_record.found(address, ha_address, now)
 
     def keep_awaiting(self, members: Collection[int]) -> None:
         """Await the lost end of the log only from these slaves."""
@@ -142,13 +139,13 @@ class Replication(Feature):
         self.masters.close_connections(reason)
         if self.slave is not None:
             self.slave.close_connections(turn, reason)
-            self._upstreams.by_record.forget()
+            self._by_record.forget()
 
     def copy_again(self, turn: Turn, now: Now, reason: str) -> None:
         """Connect to the master again, which then sends all metadata."""
         if self.slave is not None:
             self.slave.connect_again(turn, now, reason)
-            self._upstreams.by_record.connect_again(now)
+            self._by_record.connect_again(now)
 
     def send_heartbeat(self, heartbeat: Heartbeat, turn: Turn, now: Now) -> None:
         """Send a heartbeat on every connection, behind what is in flight there."""

@@ -5,28 +5,20 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from typing import NamedTuple
 
 from isal.isal_zlib import crc32
 
-from tandemq.boundary import Connect, LinkKind, Now, Opened, Outbox, Turn
-from tandemq.broker.connections.member_requests import MemberRequests
+from tandemq.boundary import Connect, LinkKind, Now, Opened, Turn
 from tandemq.broker.ha.upstream import Upstream
-from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.role import (
     HeartbeatReceived,
     LogChanged,
     LogEndReported,
     MemberHeard,
     MemberLinked,
-    Reporter,
 )
-from tandemq.broker.maintenance.registration import Registration
-from tandemq.broker.state.consumer_offsets import ConsumerOffsets
-from tandemq.broker.state.generations import Generations
-from tandemq.broker.state.persistence import Saver
-from tandemq.broker.state.topics import Topics
 from tandemq.codec.ha import TAIL_CHECK_BYTES, Heartbeat, MasterHello, SlaveHello, page_crcs
 from tandemq.errors import OffsetGone, StoreDamaged, StoreError
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -34,10 +26,9 @@ from tandemq.model.command import Command
 from tandemq.model.text import brief
 from tandemq.refusals import Refusals
 from tandemq.replication import slave
-from tandemq.replication.authentication import Keyring, SlaveProver
+from tandemq.replication.authentication import SlaveProver
 from tandemq.replication.record_stream import Piece
 from tandemq.storage.quarantine import quarantine_tail
-from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 SUSPECT_AFTER = 3
@@ -64,40 +55,23 @@ class _NeededChange(NamedTuple):
 class SlaveSide:
     """The connection to the master, and what is known of it."""
 
-    def __init__(
-        self,
-        store: Store,
-        outbox: Outbox,
-        upstream: Upstream,
-        members: MemberRequests,
-        generations: Generations,
-        registration: Registration,
-        topics: Topics,
-        offsets: ConsumerOffsets,
-        saver: Saver,
-        report: Reporter,
-        current: CurrentConfig,
-        turn: CurrentTurn,
-        keyring: Keyring | None,
-        next_link: Callable[[], int],
-        run_id: int,
-    ) -> None:
-        """Take the collaborators. `run_id`: a random number of this process' life."""
-        self._store = store
-        self._outbox = outbox
+    def __init__(self, kernel: Kernel, upstream: Upstream) -> None:
+        """Begin without a connection."""
+        self._store = kernel.store
+        self._outbox = kernel.outbox
         self._upstream = upstream
-        self._members = members
-        self._generations = generations
-        self._registration = registration
-        self._topics = topics
-        self._offsets = offsets
-        self._saver = saver
-        self._report = report
-        self._current = current
-        self._turn = turn
-        self._keyring = keyring
-        self._next_link = next_link
-        self._run_id = run_id
+        self._members = kernel.members
+        self._generations = kernel.generations
+        self._own = kernel.own
+        self._topics = kernel.topics
+        self._offsets = kernel.offsets
+        self._saver = kernel.saver
+        self._current = kernel.current
+        self._turn = kernel.turn
+        self._keyring = kernel.keyring
+        self._next_link = kernel.next_link
+        self._run_id = kernel.random.getrandbits(48)
+        """A random number of this process' life."""
         self.link = 0
         self.session: slave.SlaveSession | None = None
         self._introduced_at = ""
@@ -158,18 +132,18 @@ class SlaveSide:
             return
         if not self.is_linked and session.state is slave.SlaveSessionState.TRANSFER:
             self.is_linked = True
-            self._report(MemberLinked(self.master, is_up=True), now)
-        self._report(MemberHeard(self.master), now)
+            self._turn.report(MemberLinked(self.master, is_up=True), now)
+        self._turn.report(MemberHeard(self.master), now)
 
     def _unlinked(self, now: Now) -> None:
         if self.is_linked and self.master is not None:
             self.is_linked = False
-            self._report(MemberLinked(self.master, is_up=False), now)
+            self._turn.report(MemberLinked(self.master, is_up=False), now)
 
     def _heartbeat_received(self, heartbeat: Heartbeat, now: Now) -> None:
         session = self.session
         if session is not None and self.master is not None and self.is_linked:
-            number = self._report(HeartbeatReceived(self.master, heartbeat), now)
+            number = self._turn.report(HeartbeatReceived(self.master, heartbeat), now)
             self._unsaved_beats.append(_UnsavedBeat(heartbeat.number, self._saver.asked))
             self._saved(session, now)
             self._stored(session, now)
@@ -265,7 +239,7 @@ class SlaveSide:
             crc32(tail),
             page_crcs(tail),
             self.epoch,
-            self._registration.address,
+            self._own.address,
         )
 
     def closed(self, link: int, reason: str, now: Now) -> None:
@@ -348,7 +322,7 @@ class SlaveSide:
 
     def _promised(self, event: slave.MasterPromise, now: Now) -> None:
         if self.master is not None and self.is_linked:
-            self._report(LogEndReported(self.master, event.log_end, event.number), now)
+            self._turn.report(LogEndReported(self.master, event.log_end, event.number), now)
 
     def _append(self, pieces: list[Piece], turn: Turn) -> bool:
         store = self._store
@@ -386,7 +360,7 @@ class SlaveSide:
                 quarantine_tail(self._store, to)
                 self._forget_cut(to)
                 self._offsets.forget_beyond(self._topics.end_of)  # the master does not have those messages
-                self._report(LogChanged(), now)
+                self._turn.report(LogChanged(), now)
             self._generations.set(hello.generations)
             self._introduced_at = hello.address
         except StoreError as error:

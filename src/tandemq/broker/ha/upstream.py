@@ -1,21 +1,17 @@
 """How a slave finds its master, and how it gets the tables that stand beside the log.
 
     settings, name servers    UpstreamBySettings    asks for the tables (`metadata_sync`); the master may be Java's
-    record of the group       UpstreamByRecord      tables come with the log (`roles.metadata_stream`)
+    record of the group       UpstreamByRecord      tables come with the log (`ha.metadata_stream`)
 
 Source: docs/internals/ha.md; requirements M01-M05.
 """
 
 import logging
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from tandemq.boundary import Now, Turn
-from tandemq.broker.connections.outbound import Peers
 from tandemq.broker.ha.metadata_sync import MetadataSync
-from tandemq.broker.kernel.context import CurrentConfig
-from tandemq.broker.maintenance.registration import Registration
-from tandemq.broker.state.schedule import Schedule
+from tandemq.broker.kernel.kernel import Kernel
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 
@@ -67,24 +63,15 @@ class Upstream(Protocol):
 class UpstreamBySettings:
     """The master that the settings or name servers name; an `Upstream`."""
 
-    def __init__(
-        self,
-        metadata: MetadataSync,
-        peers: Peers,
-        registration: Registration,
-        schedule: Schedule,
-        current: CurrentConfig,
-        now: Now,
-        *,
-        is_authenticated: bool,
-    ) -> None:
-        """Ask for the tables periodically. `is_authenticated`: whether the master has to prove itself."""
-        config = current.config
+    def __init__(self, kernel: Kernel, metadata: MetadataSync, now: Now) -> None:
+        """Ask for the tables periodically, from `now` on."""
+        config = kernel.current.config
         self.metadata = metadata
-        self._peers = peers
-        self._registration = registration
-        self._current = current
-        self._is_authenticated = is_authenticated
+        self._peers = kernel.peers
+        self._own = kernel.own
+        self._current = kernel.current
+        self._is_authenticated = kernel.keyring is not None
+        """Whether the master has to prove itself."""
         self.address = ""
         self.ha_address = config.ha_master_address
         self._protocol = config.ha_protocol
@@ -94,7 +81,7 @@ class UpstreamBySettings:
         self._classic_at = ""
         """The master that was logged as speaking the classic protocol: each new connection asks again."""
         period_ms = config.metadata_sync_ms
-        schedule.every(period_ms, self.sync_metadata, first_ms=now.mono_ms + min(FIRST_SYNC_MS, period_ms))
+        kernel.schedule.every(period_ms, self.sync_metadata, first_ms=now.mono_ms + min(FIRST_SYNC_MS, period_ms))
 
     @property
     def is_classic(self) -> bool:
@@ -113,7 +100,7 @@ class UpstreamBySettings:
 
     def sync_metadata(self, now: Now) -> None:
         """Ask the master for its tables."""
-        if self.address not in ("", self._registration.address):
+        if self.address not in ("", self._own.address):
             self.metadata.sync(self.address, now)
 
     def found(self, address: str, ha_address: str, now: Now) -> None:
@@ -202,10 +189,10 @@ class UpstreamByRecord:
 
     is_classic = False
 
-    def __init__(self, tables: StreamedTables, current: CurrentConfig) -> None:
+    def __init__(self, kernel: Kernel, tables: StreamedTables) -> None:
         """Begin without a master."""
         self._tables = tables
-        self._current = current
+        self._current = kernel.current
         self.address = self.ha_address = ""
         self._connect_at_ms = 0
 
@@ -248,11 +235,3 @@ class UpstreamByRecord:
     def take_table(self, kind: int, payload: bytes) -> None:
         """See `Upstream`."""
         self._tables.take(kind, payload)
-
-
-class Upstreams(NamedTuple):
-    """Both ways to find the master; the role decides which one is used."""
-
-    by_settings: Callable[[Now], UpstreamBySettings]
-    """Begins to look for it."""
-    by_record: UpstreamByRecord

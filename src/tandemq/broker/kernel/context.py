@@ -1,12 +1,13 @@
 """What the parts of a broker share: the settings in force, the current turn.
 
-A part gets these and its own collaborators in its constructor; `parts.py` says who gets what.
+A part gets these with the `Kernel`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tandemq.boundary import Now, Turn
+from tandemq.broker.kernel.role import Holder, Reporter
 from tandemq.broker.kernel.serving import NOTHING
 from tandemq.config.settings import BrokerConfig
 from tandemq.storage.json_tables import DataVersion
@@ -32,11 +33,29 @@ class CurrentConfig:
         self.version = DataVersion()
         """Grows with each change since the start."""
 
+    def change(self, config: BrokerConfig, now: Now) -> None:
+        """Take changed settings."""
+        self.config = config
+        self.version.next(now.wall_ms)
+
+
+class OwnAddress:
+    """Where this broker is reached, "ip:port"; "" before its ports are bound. Only the node sets its attributes."""
+
+    __slots__ = ("address", "ha_address")
+
+    def __init__(self) -> None:
+        """Begin without."""
+        self.address = ""
+        """For clients."""
+        self.ha_address = ""
+        """For replication."""
+
 
 class CurrentTurn:
     """The turn that is being built. Only the node sets its attributes."""
 
-    __slots__ = ("commit", "out", "serving")
+    __slots__ = ("commit", "holds", "out", "report", "serving")
 
     def __init__(self) -> None:
         """Nothing is to be done yet."""
@@ -45,3 +64,7 @@ class CurrentTurn:
         """What this broker may do."""
         self.commit: Callable[[Now], None] = lambda _: None
         """Writes the messages of the turn so far, before its end."""
+        self.report: Reporter = lambda _report, _now: 0
+        """Tells the role what replication observes."""
+        self.holds: Holder = lambda _link, _request, _answer: False
+        """Hands the role a response that has to wait."""

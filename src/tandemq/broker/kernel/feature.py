@@ -4,32 +4,56 @@ A feature is what the broker does beyond its log and the rule of what may be see
 keeps state, works at certain times, and reports. The node calls all features at the same points of a turn, in the order
 of the list; a feature overrides the methods that it needs.
 
-    begin_turn ─► handlers ─► run_due ─► before_commit ─► log written ─► committed, or failed
+    begin_turn ─► requests ─► run_due ─► before_commit ─► log written ─► committed, or failed
 """
 
 # ruff: noqa: ARG002  # a feature leaves out what it does not need
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from tandemq.boundary import Now, Turn
 from tandemq.broker.kernel.connection import Handler
-from tandemq.broker.kernel.serving import Serving
+from tandemq.broker.kernel.copied_tables import Table
+from tandemq.broker.kernel.serving import Right, Serving
 from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode
 from tandemq.telemetry.families import Source
 
 
+class Request(NamedTuple):
+    """What answers the requests with a code, and what such a request needs."""
+
+    handle: Handler
+    right: Right | None = None
+    """Without this right it is refused; None: it needs none."""
+    is_saved: bool = False
+    """Whether its response means that the tables are saved."""
+    is_recorded: bool = False
+    """Whether its effect is recorded in the log, so that its response waits for the record."""
+    is_copied: bool = False
+    """Whether its response waits, in a group with elections, until all members in sync have the tables."""
+    is_of_member: bool = False
+    """Whether only members of the group may ask, with a proof of the secret of replication."""
+    is_always_answered: bool = False
+    """Whether it is answered even if the responses of this turn have taken all the memory that they may."""
+
+
 class Feature:
     """One feature. The methods here do nothing."""
 
-    needs_log_for = ""
-    """What retention keeps log files for, for log lines; see `keeps_log_from`."""
-
     # What it adds to the broker.
 
-    def handlers(self) -> Mapping[RequestCode, Handler]:
-        """Return its handlers by request code."""
+    def requests(self) -> Mapping[RequestCode, Request]:
+        """Return the requests that it answers, by code."""
         return {}
+
+    def wrap(self, code: RequestCode, request: Request) -> Request:
+        """Return a request of whatever feature, with what is to be done before it is handled."""
+        return request
+
+    def tables(self) -> Sequence[Table]:
+        """Return its tables that slaves copy."""
+        return ()
 
     def sources(self) -> Sequence[Source]:
         """Return what yields its metrics."""
@@ -41,6 +65,9 @@ class Feature:
 
     # Changes from outside.
 
+    def listening(self, address: str, ha_address: str, now: Now) -> None:
+        """Take the advertised addresses, "ip:port", once the ports are bound."""
+
     def adopt_config(self, config: BrokerConfig) -> None:
         """Take changed settings."""
 
@@ -49,6 +76,9 @@ class Feature:
 
     def topic_removed(self, topic: str, now: Now) -> None:
         """Forget a topic that was deleted."""
+
+    def group_removed(self, group: str, now: Now) -> None:
+        """Forget a consumer group that was deleted."""
 
     def link_closed(self, link: int, turn: Turn, now: Now) -> None:
         """Forget a client's connection that was closed."""
@@ -76,9 +106,9 @@ class Feature:
 
     # The store.
 
-    def keeps_log_from(self) -> int | None:
-        """Return the log offset from which on it needs the log; None: it needs nothing."""
-        return None
+    def needs_log_from(self) -> Mapping[str, int]:
+        """Return the log offsets from which on retention has to keep the log, by what needs it."""
+        return {}
 
     def save_tables(self) -> None:
         """Save its tables, at a clean stop."""
@@ -87,38 +117,75 @@ class Feature:
         """Close its files, once all tables are saved; blocking."""
 
 
+FeatureT = TypeVar("FeatureT")
+_HOOKS = (
+    "listening",
+    "adopt_config",
+    "on_serving_change",
+    "topic_removed",
+    "group_removed",
+    "link_closed",
+    "begin_turn",
+    "run_due",
+    "before_commit",
+    "committed",
+    "failed",
+    "save_tables",
+    "close",
+)
+
+
 class Features:
     """All features of a broker. Only those that override a method are called."""
 
-    def __init__(self, features: Sequence[Feature]) -> None:
-        """Keep the order of the list."""
-        self.all = tuple(features)
-        self.begin_turn = [one.begin_turn for one in self._with("begin_turn")]
-        self.run_due = [one.run_due for one in self._with("run_due")]
-        self.before_commit = [one.before_commit for one in self._with("before_commit")]
-        self.committed = [one.committed for one in self._with("committed")]
-        self.failed = [one.failed for one in self._with("failed")]
-        self.link_closed = [one.link_closed for one in self._with("link_closed")]
-        self.on_serving_change = [one.on_serving_change for one in self._with("on_serving_change")]
-        self.adopt_config = [one.adopt_config for one in self._with("adopt_config")]
-        self.topic_removed = [one.topic_removed for one in self._with("topic_removed")]
-        self.save_tables = [one.save_tables for one in self._with("save_tables")]
-        self.close = [one.close for one in self._with("close")]
-        self._deadlines = [one.deadline_ms for one in self._with("deadline_ms")]
-        self._keeping = self._with("keeps_log_from")
+    def __init__(self) -> None:
+        """Begin without features; see `add`."""
+        self.all: list[Feature] = []
+        """In the order in which they see a turn."""
+        self.requests: dict[int, Request] = {}
+        """By code; see `bind`."""
+        self.tables: list[Table] = []
+        """That slaves copy, in the order in which they are published."""
+        self.listening: list[Callable[[str, str, Now], None]] = []
+        self.adopt_config: list[Callable[[BrokerConfig], None]] = []
+        self.on_serving_change: list[Callable[[Serving, Serving, Turn, Now], None]] = []
+        self.topic_removed: list[Callable[[str, Now], None]] = []
+        self.group_removed: list[Callable[[str, Now], None]] = []
+        self.link_closed: list[Callable[[int, Turn, Now], None]] = []
+        self.begin_turn: list[Callable[[Turn, Now], None]] = []
+        self.run_due: list[Callable[[Turn, Now], None]] = []
+        self.before_commit: list[Callable[[Now], None]] = []
+        self.committed: list[Callable[[Now], None]] = []
+        self.failed: list[Callable[[], None]] = []
+        self.save_tables: list[Callable[[], None]] = []
+        self.close: list[Callable[[], None]] = []
+        self._deadlines: list[Callable[[], int | None]] = []
 
-    def _with(self, name: str) -> list[Feature]:
-        """Return the features that override a method."""
-        return [one for one in self.all if getattr(type(one), name) is not getattr(Feature, name)]
+    def add(self, *features: Feature) -> None:
+        """Append features."""
+        for feature in features:
+            self.all.append(feature)
+            self.tables += feature.tables()
+            for name in _HOOKS:
+                if _overrides(feature, name):
+                    getattr(self, name).append(getattr(feature, name))
+            if _overrides(feature, "deadline_ms"):
+                self._deadlines.append(feature.deadline_ms)
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers of all by request code. Two for one code are a mistake of ours."""
-        found: dict[int, Handler] = {}
+    def bind(self) -> None:
+        """Collect the requests that features answer, once all are added. Two handlers for a code are our mistake."""
         for feature in self.all:
-            for code, handler in feature.handlers().items():
-                assert code not in found, f"two handlers for {code}"
-                found[int(code)] = handler
-        return found
+            for code, request in feature.requests().items():
+                assert code not in self.requests, f"two handlers for {code}"
+                self.requests[int(code)] = request
+        for feature in self.all:
+            if _overrides(feature, "wrap"):
+                for number, request in self.requests.items():
+                    self.requests[number] = feature.wrap(RequestCode(number), request)
+
+    def one(self, kind: type[FeatureT]) -> FeatureT:
+        """Return the feature that offers an interface, or is of a class; it has to be added before."""
+        return next(feature for feature in self.all if isinstance(feature, kind))
 
     def sources(self) -> Iterator[Source]:
         """Yield what yields metrics."""
@@ -137,14 +204,12 @@ class Features:
         return [at for deadline in self._deadlines if (at := deadline()) is not None]
 
     def needs_log_from(self) -> dict[str, int]:
-        """Return the log offsets from which on features need the log, by what for."""
-        found = {one.needs_log_for: one.keeps_log_from() for one in self._keeping}
-        return {name: offset for name, offset in found.items() if offset is not None}
+        """Return the log offsets from which on retention has to keep the log, by what needs it."""
+        found: dict[str, int] = {}
+        for feature in self.all:
+            found |= feature.needs_log_from()
+        return found
 
 
-FeatureT = TypeVar("FeatureT", bound=Feature)
-
-
-def one_of(features: Iterable[Feature], kind: type[FeatureT]) -> FeatureT:
-    """Return the feature of a kind."""
-    return next(feature for feature in features if isinstance(feature, kind))
+def _overrides(feature: Feature, name: str) -> bool:
+    return getattr(type(feature), name) is not getattr(Feature, name)

@@ -1,16 +1,15 @@
 """Whether state that was read from the log still holds."""
 
-from tandemq.broker.kernel.context import CurrentTurn
-from tandemq.storage.store import Store
+from tandemq.broker.kernel.kernel import Kernel
 
 
 class Mastership:
     """The mastership for which a part has read its state from the log: an epoch, in which the log was not truncated."""
 
-    def __init__(self, turn: CurrentTurn, store: Store) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         """Begin with none."""
-        self._turn = turn
-        self._log = store.log
+        self._turn = kernel.turn
+        self._log = kernel.store.log
         self._read_in = (-1, -1)
 
     def is_current(self) -> bool:

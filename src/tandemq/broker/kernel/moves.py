@@ -4,12 +4,12 @@ The engine copies them without decoding. A record that it leaves is for the call
 wrong.
 """
 
-from tandemq.broker.state.topics import Topics
+from tandemq.broker.kernel.kernel import Kernel
 from tandemq.codec.record.entries import QUEUE_ENTRY
 from tandemq.engine import MoveRule, move_records
 from tandemq.errors import StoreError
 from tandemq.storage.consume_queue import ConsumeQueue
-from tandemq.storage.store import RecordBatch, Store
+from tandemq.storage.store import RecordBatch
 
 READ_BYTES_MAX = 1 << 20
 """Maximum number of log bytes that are read at once, unless the first record is larger."""
@@ -18,10 +18,10 @@ READ_BYTES_MAX = 1 << 20
 class Moves:
     """Moves records by the engine."""
 
-    def __init__(self, store: Store, topics: Topics) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         """Take the log, and the topics that records go to."""
-        self._store = store
-        self._topics = topics
+        self._store = kernel.store
+        self._topics = kernel.topics
 
     def move(self, queue: ConsumeQueue, queue_offset: int, entries: bytes, rule: MoveRule, store_ms: int) -> int:
         """Append the messages of consecutive queue entries to the queues that their properties name.

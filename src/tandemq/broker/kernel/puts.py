@@ -9,6 +9,8 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from tandemq.boundary import Now, Turn
+from tandemq.broker.kernel.connection import pack_host
+from tandemq.broker.kernel.context import CurrentConfig
 from tandemq.broker.kernel.dead_letters import DeadLetters
 from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.messages.refused import SendRefused, check_room
@@ -17,9 +19,10 @@ from tandemq.broker.kernel.messages.timed_message import add_timer_properties
 from tandemq.broker.kernel.serving import Serving
 from tandemq.broker.state.topics import Topic, Topics, internal_topic
 from tandemq.config.settings import BrokerConfig
-from tandemq.engine import TIMED_BYTES_MAX, Ack, EndedHalf, TimedSend
+from tandemq.engine import TIMED_BYTES_MAX, Ack, TakenSends, TimedSend
+from tandemq.metrics import Histogram
 from tandemq.model.codes import ResponseCode
-from tandemq.model.message import CLUSTER, MSG_REGION, REAL_TOPIC, TIMER_DELETE, TIMER_NAMES, TRACE_ON
+from tandemq.model.message import MSG_REGION, REAL_TOPIC, TIMER_DELETE, TIMER_NAMES, TRACE_ON
 from tandemq.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, Permission
 from tandemq.refusals import Refusals
 from tandemq.storage.consume_queue import ConsumeQueue
@@ -49,16 +52,6 @@ class StoredHalf(NamedTuple):
     """Bytes of its record."""
 
 
-class OpenHalves(Protocol):
-    """The open transactions, for the engine."""
-
-    def may_end(self) -> bool:
-        """Whether transactions may be ended now."""
-
-    def ended_by_engine(self, ends: list[EndedHalf], wall_ms: int) -> None:
-        """Take the ends of transactions whose messages are appended."""
-
-
 class PendingAtTime(Protocol):
     """How many timed messages wait."""
 
@@ -70,10 +63,11 @@ class PendingAtTime(Protocol):
 
 
 class Puts(Feature):
-    """What features may ask of the path of sends."""
+    """The messages of a turn that are stored, and the reasons to refuse messages."""
 
-    def __init__(self, config: BrokerConfig, store: Store, topics: Topics, random: Random, store_host: bytes) -> None:
-        """Take the collaborators; `store_host` is this broker's advertised address in the form of records."""
+    def __init__(self, current: CurrentConfig, store: Store, topics: Topics, random: Random, store_host: bytes) -> None:
+        """Begin to accept messages. `store_host`: this broker's advertised address in the form of records."""
+        self._current = current
         self.store = store
         self.topics = topics
         self.random = random
@@ -94,17 +88,19 @@ class Puts(Feature):
         """Half messages of this turn; the owner takes them with the commit."""
         self.half_refusal: str | None = None
         """Why half messages are refused at present; None: accepted."""
-        self.open_halves: OpenHalves | None = None
-        """The open transactions; None: not known."""
         self._timed: list[TimedSend] = []
         """Timed messages of this turn; the owner takes them with the commit."""
         self._pending_timed: PendingAtTime | None = None
         """The timed messages that wait; None: not known."""
-        self.config = config
-        self.stores_region = False
-        """Whether messages are stored with the properties that clients need for their traces."""
-        self.common_properties = {CLUSTER: config.cluster}
-        """Properties that this broker sets in every message."""
+        self.put_times = Histogram()
+        """Send times since the last `take_put_times`, ms."""
+        self.failures = 0
+        """Messages that could not be written; none of them was acknowledged."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings in force."""
+        return self._current.config
 
     def later_topic(self, name: str, kind: str, now: Now) -> Topic:
         """Return the topic of a message that was accepted earlier: a delayed or timed one, or one of a transaction.
@@ -141,18 +137,6 @@ class Puts(Feature):
             reconsume_times=0,
         )
 
-    def know_transactions(
-        self,
-        owner: OpenHalves | None,
-        _open_halves: Mapping[int, tuple[int, str, int]] | None = None,
-        _ended: dict[int, bool] | None = None,
-    ) -> None:
-        """Set the open transactions that the engine may commit, and those that ended in this turn.
-
-        `owner` None: they are not known, and the engine commits none.
-        """
-        self.open_halves = owner
-
     def take_acks(self) -> list[Ack]:
         """Return the responses to this turn's sends so far, and forget them."""
         acks, self.acks = self.acks, []
@@ -184,6 +168,24 @@ class Puts(Feature):
         """Count an accepted message."""
         self.count += 1
         self.bytes += body_bytes
+
+    def note_batch(self, sends: TakenSends) -> None:
+        """Note the sends that the engine has taken, once their records are appended."""
+        self.acks += sends.acks
+        if sends.timed:
+            self._timed += sends.timed
+        self._halves += map(StoredHalf._make, sends.halves)
+        self.count += sends.messages
+        self.bytes += sends.body_bytes
+
+    def note_failed(self, messages: int) -> None:
+        """Count messages that could not be written."""
+        self.failures += messages
+
+    def take_put_times(self) -> Histogram:
+        """Return the send times since the last call, ms."""
+        taken, self.put_times = self.put_times, Histogram()
+        return taken
 
     def own_topic(self, name: str, wall_ms: int) -> Topic:
         """Return a retry or dead letter topic, created if it does not exist.
@@ -264,13 +266,9 @@ class Puts(Feature):
             )
         return None
 
-    def set_store_host(self, store_host: bytes) -> None:
-        """Set this broker's advertised address, in the form of records, once it is known."""
-        self.store_host = store_host
-
-    def adopt_config(self, config: BrokerConfig) -> None:
-        """Take the settings, at the start and when they change."""
-        self.config = config
+    def listening(self, address: str, _ha_address: str, _now: Now) -> None:
+        """See `Feature`."""
+        self.store_host = pack_host(address)
 
     def refuse(self, reason: str, remark: str, code: ResponseCode = ResponseCode.SERVICE_NOT_AVAILABLE) -> None:
         """Refuse all sends for a reason, such as "disk full", until `admit` withdraws that reason."""

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 
 NO_LIMIT = 1 << 62
@@ -22,31 +21,6 @@ class Right(Enum):
     READ = "read"
     WRITE = "write"
     COMMIT = "commit"
-
-
-_CODES = {
-    Right.READ: (
-        Code.QUERY_CONSUMER_OFFSET,
-        Code.GET_MAX_OFFSET,
-        Code.GET_MIN_OFFSET,
-        Code.SEARCH_OFFSET_BY_TIMESTAMP,
-        Code.GET_EARLIEST_MSG_STORETIME,
-        Code.LOCK_BATCH_MQ,
-    ),
-    Right.COMMIT: (Code.UPDATE_CONSUMER_OFFSET, Code.INVOKE_BROKER_TO_RESET_OFFSET, Code.CLONE_GROUP_OFFSET),
-    Right.WRITE: (
-        Code.CONSUMER_SEND_MSG_BACK,
-        Code.UPDATE_AND_CREATE_TOPIC,
-        Code.UPDATE_AND_CREATE_TOPIC_LIST,
-        Code.DELETE_TOPIC_IN_BROKER,
-        Code.UPDATE_AND_CREATE_STATIC_TOPIC,
-        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-        Code.DELETE_SUBSCRIPTIONGROUP,
-    ),
-}
-RIGHTS = {int(code): right for right, codes in _CODES.items() for code in codes}
-"""Rights that requests need, by code. Sends and pulls are refused by their own paths."""
 
 
 class SendRefusal(NamedTuple):
@@ -124,13 +98,10 @@ class Serving(msgspec.Struct, frozen=True):
     old_reads: OldReads | None = None
     """Reads of old messages from slaves; None: the settings alone decide."""
 
-    def refusal(self, code: int) -> str | None:
-        """Return why a request with this code may not be answered now; None if it may."""
-        right = RIGHTS.get(code)
-        return None if right is None else self.refused(right)
-
-    def refused(self, right: Right) -> str | None:
-        """Return why a right is refused; None if it is not."""
+    def refusal(self, right: Right | None) -> str | None:
+        """Return why a request that needs a right may not be answered now; None if it may."""
+        if right is None:
+            return None
         if right is Right.READ:
             return self.read
         return self.write if right is Right.WRITE else self.commit

@@ -1,6 +1,6 @@
 """What the verification of the log offers to parts that meet records or queue entries that may be damaged."""
 
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from tandemq.boundary import Now
 from tandemq.storage.consume_queue import ConsumeQueue
@@ -10,8 +10,17 @@ A_DELAY = "delivery after a delay"
 A_TIMER = "delivery at a time"
 
 
+class Mismatch(NamedTuple):
+    """A queue entry that does not match the record at its log offset: one of them is damaged."""
+
+    queue_offset: int
+    log_offset: int
+    reason: str
+
+
+@runtime_checkable
 class Verification(Protocol):
-    """Implemented by `integrity.scrubber`."""
+    """What `Features.one` offers of the scrubber."""
 
     def look_at(self, log_offset: int, source: str, reason: str, now: Now) -> None:
         """Verify a place that was reported as damaged, before all else. `source`: `A_PULL`, …"""
@@ -21,3 +30,6 @@ class Verification(Protocol):
 
     def suspect_entry(self, queue: ConsumeQueue, queue_offset: int, reason: str) -> bool:
         """Search the log for the record of a queue entry that cannot be right; whether it may still be found."""
+
+    def suspect_pulled(self, queue: ConsumeQueue, found: Mismatch) -> bool:
+        """Handle a mismatch that a pull met: verify the log there, or search the record; see `suspect_entry`."""

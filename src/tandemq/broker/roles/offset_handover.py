@@ -5,11 +5,9 @@ import logging
 from typing import Any, NamedTuple
 
 from tandemq.boundary import Now, Turn
-from tandemq.broker.connections.member_requests import MemberRequests
-from tandemq.broker.kernel.progress_table import ProgressTable
+from tandemq.broker.kernel.copied_tables import Table
+from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.roles.copied_offsets import ReaderOffsets, decode
-from tandemq.broker.state.consumer_offsets import ConsumerOffsets
-from tandemq.broker.state.persistence import Saver
 from tandemq.codec.remoting.fastjson import dumps_java
 from tandemq.coordination.member.machine import MemberMachine
 from tandemq.coordination.member.orders import HandOffsets
@@ -45,14 +43,17 @@ class MergedOffsets(NamedTuple):
 class OffsetHandover:
     """Both sides of a handover."""
 
-    def __init__(self, offsets: ConsumerOffsets, delay: ProgressTable, saver: Saver, members: MemberRequests) -> None:
-        """Take the collaborators."""
-        self._offsets = offsets
-        self._delay = delay
-        self._saver = saver
-        self._members = members
-        self.reader = ReaderOffsets(offsets)
+    def __init__(self, kernel: Kernel) -> None:
+        """Begin."""
+        self._offsets = kernel.offsets
+        self._features = kernel.features
+        self._saver = kernel.saver
+        self._members = kernel.members
+        self.reader = ReaderOffsets(kernel.offsets)
         self._unsaved: list[ReceivedOffsets | MergedOffsets] = []
+
+    def _tables(self) -> list[Table]:
+        return [table for table in self._features.tables if table.handed_as]
 
     def send(self, order: HandOffsets, member: MemberMachine, turn: Turn, now: Now) -> None:
         """Send our offsets to another member, and report to this one whether they were saved there."""
@@ -63,7 +64,7 @@ class OffsetHandover:
         command = Command(
             Code.TANDEM_HAND_OFFSETS,
             fields={"from": str(member.id), "token": str(order.token)},
-            body=dumps_java({"offsets": self._offsets.as_json(), "delays": self._delay.as_json()}),
+            body=dumps_java({table.handed_as: table.handed() for table in self._tables()}),
         )
 
         def on_answer(answer: Command | None, at: Now) -> None:
@@ -78,10 +79,8 @@ class OffsetHandover:
         Raises:
             StoreDamaged, ProtocolError: it is not a table of offsets.
         """
-        self._offsets.merge_positions(table.get("offsets") or {})
-        self._delay.advance(table.get("delays") or {})
-        self._offsets.save(is_awaited=True)
-        self._delay.save(is_awaited=True)
+        for own in self._tables():
+            own.take_handed(table.get(own.handed_as) or {})
         self._unsaved.append(ReceivedOffsets(self._saver.asked, giver, token))
 
     def merge(self, copied: CopiedOffsets, member: MemberMachine, now: Now) -> None:

@@ -15,12 +15,10 @@ from typing import Any
 import msgspec
 
 from tandemq.boundary import Now
-from tandemq.broker.kernel.connection import Handler, Link
-from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
-from tandemq.broker.kernel.feature import Feature
+from tandemq.broker.kernel.connection import Link
+from tandemq.broker.kernel.feature import Feature, Request
+from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.roles.registry_role import RegistryRole, RegistryRoleOf
-from tandemq.broker.state.consumer_offsets import ConsumerOffsets
-from tandemq.broker.state.topics import Topics
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.codec.remoting.requests import read_fields
 from tandemq.coordination.member.orders import CommandResult, Status
@@ -54,28 +52,21 @@ class HandFields(msgspec.Struct, rename={"giver": "from"}):
 class FailoverProcessor(Feature):
     """Status, commands and handed offsets."""
 
-    def __init__(
-        self,
-        role: RegistryRoleOf,
-        current: CurrentConfig,
-        turn: CurrentTurn,
-        offsets: ConsumerOffsets,
-        topics: Topics,
-    ) -> None:
-        """Take the collaborators."""
+    def __init__(self, kernel: Kernel, role: RegistryRoleOf) -> None:
+        """`role` returns the role, if a registry decides it."""
         self._role = role
-        self._turn = turn
-        self._current = current
-        self._offsets = offsets
-        self._topics = topics
+        self._turn = kernel.turn
+        self._current = kernel.current
+        self._offsets = kernel.offsets
+        self._topics = kernel.topics
 
-    def handlers(self) -> dict[Code, Handler]:
-        """Return the handlers by request code."""
+    def requests(self) -> dict[Code, Request]:
+        """See `Feature`."""
         return {
-            Code.TANDEM_FAILOVER_STATUS: self._on_status,
-            Code.TANDEM_SWITCH: self._on_switch,
-            Code.TANDEM_FORCE_MASTER: self._on_force_master,
-            Code.TANDEM_HAND_OFFSETS: self._on_offsets,
+            Code.TANDEM_FAILOVER_STATUS: Request(self._on_status),
+            Code.TANDEM_SWITCH: Request(self._on_switch),
+            Code.TANDEM_FORCE_MASTER: Request(self._on_force_master),
+            Code.TANDEM_HAND_OFFSETS: Request(self._on_offsets, is_of_member=True),
         }
 
     def _on_status(self, _link: Link, command: Command, now: Now) -> Command | None:

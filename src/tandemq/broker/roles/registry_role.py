@@ -9,15 +9,15 @@ Source: docs/internals/failover.md, "A broker and its member".
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, assert_never
 
 from msgspec import structs
 
 from tandemq.boundary import Event, Now, Turn
 from tandemq.broker.ha.service import Replication
-from tandemq.broker.kernel.connection import Link
-from tandemq.broker.kernel.context import CurrentConfig
+from tandemq.broker.kernel.acknowledgements import Acknowledgements
+from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.role import (
     BrokerRole,
     HeartbeatReceived,
@@ -31,7 +31,6 @@ from tandemq.broker.kernel.role import (
 )
 from tandemq.broker.kernel.serving import NO_LIMIT, Registered, SendRefusal, Serving
 from tandemq.broker.roles.journal import FailoverJournal
-from tandemq.broker.roles.metadata_stream import MetadataStream
 from tandemq.broker.roles.offset_barrier import GATED, OffsetBarrier
 from tandemq.broker.roles.offset_handover import OffsetHandover
 from tandemq.broker.roles.old_reads import old_reads
@@ -40,7 +39,6 @@ from tandemq.broker.roles.registered_id import registered_id
 from tandemq.broker.roles.registry_client import BrokerRegistry
 from tandemq.broker.roles.static_role import StaticRole
 from tandemq.broker.roles.texts import not_readable, permission_text, settings_warning
-from tandemq.broker.state.clients import Clients
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.coordination.member.machine import MemberMachine
 from tandemq.coordination.member.orders import (
@@ -61,7 +59,6 @@ from tandemq.errors import StoreError
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.storage.log.epochs import EpochTable
-from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 HEARTBEAT_GAP_MS = 10
@@ -74,37 +71,29 @@ UNKNOWN = "the group's configuration has not been read from the registry yet"
 class RegistryRole:
     """What the group has decided for this broker, and what it does for the group; a `BrokerRole`."""
 
-    def __init__(
-        self,
-        store: Store,
-        replication: Replication,
-        registry: BrokerRegistry,
-        journal: FailoverJournal,
-        stream: MetadataStream,
-        barrier: OffsetBarrier,
-        handover: OffsetHandover,
-        clients: Clients,
-        links: Mapping[int, Link],
-        drop_waiting: Callable[[Exception, Turn], None],
-        static: StaticRole,
-        current: CurrentConfig,
-    ) -> None:
-        """Take the collaborators. The session at the registry begins after `listening`.
+    def __init__(self, kernel: Kernel, registry: BrokerRegistry, journal: FailoverJournal, static: StaticRole) -> None:
+        """Begin without a decision. The session at the registry begins after `listening`.
 
-        `drop_waiting` gives waiting sends an unknown outcome; `static` is the role that mode `static` falls back to.
+        Args:
+            kernel: the broker's services; replication and the barrier are among the features.
+            registry: the session.
+            journal: what is known from the last run.
+            static: the role that mode `static` falls back to.
         """
-        self._store = store
-        self._replication = replication
+        self._store = kernel.store
+        self._replication = kernel.features.one(Replication)
         self.registry = registry
         self._journal = journal
-        self._stream = stream
-        self._barrier = barrier
-        self._handover = handover
-        self._clients = clients
-        self._links = links
-        self._drop_waiting_sends = drop_waiting
+        self._stream = self._replication.stream
+        self._barrier = kernel.features.one(OffsetBarrier)
+        self._handover = OffsetHandover(kernel)
+        self._clients = kernel.clients
+        self._links = kernel.links
+        self._requests = kernel.features.requests
+        self._drop_waiting_sends = kernel.features.one(Acknowledgements).drop
+        """Gives waiting sends an unknown outcome."""
         self._static = static
-        self._current = current
+        self._current = kernel.current
         self._member: MemberMachine | None = None
         self._is_master = False
         self.epoch = 0
@@ -143,8 +132,8 @@ class RegistryRole:
         self._delayed_order: BecomeMaster | None = None
         self._again_ms = 0
         """What could not begin because of the disk, and when it is tried again."""
-        self._problems = ProblemLog(registry, current)
-        stream.begin()
+        self._problems = ProblemLog(registry, kernel.current)
+        self._stream.begin()
 
     def listening(self, address: str, ha_address: str, now: Now) -> None:
         """Record the advertised addresses, "ip:port", once the ports are bound."""
@@ -430,7 +419,7 @@ class RegistryRole:
 
         A refusal reports nothing and is sent at once.
         """
-        if request.code not in GATED or self._granted.refusal(request.code) is not None:
+        if request.code not in GATED or self._granted.refusal(self._requests[request.code].right) is not None:
             return False
         if not (self.is_master or self.is_holder):
             return False

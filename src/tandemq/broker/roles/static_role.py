@@ -2,7 +2,7 @@
 
 from tandemq.boundary import Event, Now, Turn
 from tandemq.broker.ha.service import Replication
-from tandemq.broker.kernel.context import CurrentConfig
+from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.role import Report
 from tandemq.broker.kernel.serving import NO_LIMIT, Registered, SendRefusal, Serving
 from tandemq.config.settings import BrokerConfig
@@ -16,10 +16,10 @@ SLAVE = SendRefusal(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave:
 class StaticRole:
     """ASYNC_MASTER, SYNC_MASTER or SLAVE, as configured; a `BrokerRole`. There is no other member to agree with."""
 
-    def __init__(self, replication: Replication, current: CurrentConfig) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         """Replication begins by `begin`."""
-        self._replication = replication
-        self._current = current
+        self._replication = kernel.features.one(Replication)
+        self._current = kernel.current
         self._facts: tuple[object, ...] = ()
         """What the verdict was computed from."""
         self._serving = Serving(is_master=False)

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 from tandemq.boundary import Disk, Done, File, Job
 from tandemq.broker.state.table_journal import JOURNAL_BYTES_MAX, Changes, TableJournal
 from tandemq.errors import StoreError
-from tandemq.model.codes import RequestCode
 from tandemq.storage.json_tables import encode_table, write_table
 
 log = logging.getLogger(__name__)
@@ -27,18 +26,6 @@ FOLD_MS = 10_000
 """Maximum time for which a table on the disk lacks changes that its journal has."""
 Table = Callable[[], dict[str, Any]]
 """Returns the current content of a table."""
-SAVED_FIRST = frozenset(
-    {
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
-        RequestCode.DELETE_TOPIC_IN_BROKER,
-        RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-        RequestCode.DELETE_SUBSCRIPTIONGROUP,
-    }
-)
-"""Requests whose response means that tables are saved."""
 
 
 class _SaveWork(NamedTuple):

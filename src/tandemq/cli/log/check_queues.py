@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tandemq.broker.integrity.verify_job import entries_of
+from tandemq.broker.features.scrub.verify_job import entries_of
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import parse_record, tags_code
 from tandemq.model.topic import SCHEDULE_TOPIC

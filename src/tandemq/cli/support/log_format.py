@@ -1,6 +1,6 @@
 """Format of log lines: text for people, or one JSON object per line (`logFormat=json`).
 
-    {"time":"2026-11-25T12:00:00.123Z","level":"INFO","logger":"tandemq.broker.maintenance.registration",
+    {"time":"2026-11-25T12:00:00.123Z","level":"INFO","logger":"tandemq.broker.ha.registration",
      "message":"registration: name_server=127.0.0.1:9876 registered as broker-a id=0 at 127.0.0.1:10911",
      "fields":{"name_server":"127.0.0.1:9876","id":0},"broker":"broker-a","broker_id":0}
 

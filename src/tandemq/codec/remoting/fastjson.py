@@ -320,3 +320,8 @@ def _steps(path: str) -> list[str]:
         else:
             word += character
     return [*steps, word] if word else steps
+
+
+def queue_key(topic: str, broker_name: str, queue_id: int) -> Raw:
+    """Return a message queue as the key of a map, in the form that Java writes."""
+    return Raw(key_text({"brokerName": broker_name, "queueId": queue_id, "topic": topic}))

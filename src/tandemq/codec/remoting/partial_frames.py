@@ -45,7 +45,10 @@ class PartialFrames:
         """Oldest first."""
 
     def keep(self, link: int, size: int) -> None:
-        """Record the current size in bytes of a connection's partial frame."""
+        """Record the current size in bytes of a connection's partial frame; 0: it has none."""
+        if not size:
+            self.drop(link)
+            return
         frame = self._frames.get(link)
         if frame is None:
             self._frames[link] = _Frame(size, self.now_ms)

@@ -91,7 +91,7 @@ class ContinuousChecks:
         """Check the state that a turn left."""
         if not host.is_master or host.name not in self._recovering:
             return
-        if broker.send.refusal is None:
+        if broker.puts.refusal is None:
             self._forget(host, self._recovering.pop(host.name))
             self._judge_corrections(host)
         else:

@@ -119,7 +119,7 @@ class Configurations:
 
     def turned(self, host: Host, broker: Broker) -> None:
         """Check a broker after one of its turns."""
-        if broker.failover is None or mode_of(host.group) is Mode.STATIC or not broker.registration.address:
+        if broker.failover is None or mode_of(host.group) is Mode.STATIC or not broker.kernel.own.address:
             return
         seen, member = self._seen_by(host), broker.failover.member
         config, before = member.view.config, seen.configs[-1][1]
@@ -193,7 +193,7 @@ class Configurations:
     def _judge_shortness(self, host: Host, broker: Broker, seen: BrokerObservations) -> None:
         """Check that nothing is stored in a turn before and after which too few members are in sync."""
         assert broker.failover is not None, "masters are elected"
-        member, stored = broker.failover.member, broker.send.count
+        member, stored = broker.failover.member, broker.puts.count
         state = member.view.state
         count = 0 if state is None else sum(self.names(host, one) for one in state.in_sync)
         was_short, seen.is_short = seen.is_short, state is not None and count < broker.config.min_in_sync

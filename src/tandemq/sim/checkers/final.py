@@ -116,8 +116,8 @@ class FinalChecks:
         if what:
             return what
         end = master.broker.store.log.written_end
-        if master.broker.send.refusal is not None:
-            return f"{master.name} refuses: {master.broker.send.refusal[1]}"
+        if master.broker.puts.refusal is not None:
+            return f"{master.name} refuses: {master.broker.puts.refusal[1]}"
         if len(master.broker.acknowledgements.waiters):
             return f"{master.name}: answers wait"
         for slave in slaves:
@@ -154,7 +154,7 @@ class FinalChecks:
         assert host.broker is not None, "it runs"
         start, segment = self._start(host), host.config.segment_bytes
         data = read_log(host.machine.disk, start, host.broker.store.log.written_end, segment)
-        listed = [damage for damage in host.broker.damages.ranges if damage.end > start]
+        listed = [damage for damage in host.broker.kernel.damages.ranges if damage.end > start]
         if listed:
             return f"{host.name} lists damage: {listed}"
         if self._whole.get(host.name) == data:

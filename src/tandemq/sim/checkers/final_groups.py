@@ -43,11 +43,11 @@ class GroupFinalChecks(FinalChecks):
         if broker is None:
             return f"{host.name} is down"
         if broker.failover is None:
-            return f"{host.name} static, refuses: {broker.send.refusal}"
+            return f"{host.name} static, refuses: {broker.puts.refusal}"
         member = broker.failover.member
         return (
             f"{host.name} {member.stage.value} epoch {broker.failover.epoch} log {broker.store.log.written_end}"
-            f" whole {member.is_log_whole}: {member.why}; refuses {broker.send.refusal}; {state}"
+            f" whole {member.is_log_whole}: {member.why}; refuses {broker.puts.refusal}; {state}"
         )
 
     def _unsettled_group(self, group: GroupPlan) -> str:

@@ -252,7 +252,7 @@ class LogicalQueues:
             process = host.process
             if host.broker is None or process is None or process.paused_until_us >= self._world.now_us:
                 continue  # a paused one does not know yet that another member serves
-            if not (self._has_one_master or host.broker.send.refusal is None):
+            if not (self._has_one_master or host.broker.puts.refusal is None):
                 continue
             mapping = self.mapping_of(host)
             if mapping is None or mapping.epoch < confirmed:

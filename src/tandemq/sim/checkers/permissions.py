@@ -70,7 +70,7 @@ class Permissions:
     def _until_us(self, host: Host) -> tuple[int, int, int]:
         """Return when each permission of a broker ends, by its own clock; -1 for those it does not have now."""
         broker = host.broker
-        if broker is None or broker.failover is None or not broker.registration.address:
+        if broker is None or broker.failover is None or not broker.kernel.own.address:
             return NOTHING
         member, machine = broker.failover.member, host.machine
         now_ms = machine.now().mono_ms
@@ -126,7 +126,7 @@ class Permissions:
             self._judge_help(host)
         self._helped[host.name] = counters.helped
         self._records[host.name] = state_of(host)
-        done = (counters.messages - counters.helped, broker.send.count)
+        done = (counters.messages - counters.helped, broker.puts.count)
         before, self._done[host.name] = self._done.get(host.name, (0, 0)), done
         for what in (READ, WRITE):
             if done[what] > before[what] and not held[what].within(now_us, now_us):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.broker.connections import client_requests
-from tandemq.broker.processors import broker_to_client
+from tandemq.broker.features.groups import broker_to_client
+from tandemq.broker.kernel import client_requests
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
@@ -71,7 +71,7 @@ def test_request_fails_when_the_client_disconnects(broker: Harness) -> None:
     answer = broker.answer_to(asked)
     assert answer is not None
     assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert not len(broker.node.client_calls)
+    assert not len(broker.node.kernel.client_calls)
 
 
 def test_response_for_a_closed_connection_is_dropped(broker: Harness) -> None:
@@ -98,7 +98,7 @@ def test_waiting_requests_are_limited(broker: Harness, monkeypatch: pytest.Monke
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "wait already" in (answer.remark or "")
     broker.pass_time(10_000)
-    assert not len(broker.node.client_calls)
+    assert not len(broker.node.kernel.client_calls)
 
 
 # Consume a message directly.

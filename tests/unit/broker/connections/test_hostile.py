@@ -344,7 +344,7 @@ def test_partial_frames_of_many_connections_share_one_budget_and_others_are_serv
         for link in range(10, 60):
             broker.open(link)
             broker.turn([(link, begun)])
-            assert broker.node.housekeeping.partial_frames.total <= 1 << 20
+            assert broker.node.kernel.partial_frames.total <= 1 << 20
             for number in {number for number, _ in broker.closes} & broker.node.links.keys():
                 broker.close(number)
     assert [link for link, _ in broker.closes] == list(range(10, 10 + len(broker.closes))), "the oldest first"
@@ -353,7 +353,7 @@ def test_partial_frames_of_many_connections_share_one_budget_and_others_are_serv
     assert_serves(broker)
     for link in broker.node.links.copy():
         broker.close(link)
-    assert broker.node.housekeeping.partial_frames.total == 0
+    assert broker.node.kernel.partial_frames.total == 0
 
 
 def test_partial_hellos_on_the_replication_port_count_as_partial_frames(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_partial_hellos_on_the_replication_port_count_as_partial_frames(tmp_path
     assert_serves(broker)
     for link in list(broker.node.replication.masters.sessions):
         broker.close(link)
-    assert broker.node.housekeeping.partial_frames.total == 0
+    assert broker.node.kernel.partial_frames.total == 0
 
 
 def test_incomplete_frame_closes_its_connection_although_bytes_still_arrive(tmp_path: Path) -> None:

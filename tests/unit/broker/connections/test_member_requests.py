@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tandemq.broker.connections import member_requests
-from tandemq.broker.connections.member_requests import CHALLENGE, NONCE, NONCES_MAX, PROOF, PROVEN
+from tandemq.broker.kernel import member_requests
+from tandemq.broker.kernel.member_requests import CHALLENGE, NONCE, NONCES_MAX, PROOF
 from tandemq.codec.remoting.fastjson import dumps_java
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.coordination.registry.records import Mode
@@ -57,7 +57,7 @@ def ask(broker: Harness, command: Command, link: int = 1) -> Command:
 
 
 @spec("H24")
-@pytest.mark.parametrize("code", sorted(PROVEN))
+@pytest.mark.parametrize("code", sorted(REQUESTS))
 def test_request_of_members_without_a_proof_is_refused_counted_and_logged_once_a_minute(
     broker: Harness, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -187,14 +187,14 @@ def test_replayed_handover_moves_no_offset_back(
     slave = group.let_slave_read()
     slave.commit(5)
     recorded: list[Command] = []
-    call = slave.node.peers.call
+    call = slave.node.kernel.peers.call
 
     def record(address: str, command: Command, *rest: Any) -> None:
         if command.code == Code.TANDEM_HAND_OFFSETS:
             recorded.append(command)
         call(address, command, *rest)
 
-    monkeypatch.setattr(slave.node.peers, "call", record)
+    monkeypatch.setattr(slave.node.kernel.peers, "call", record)
     master = group.start(0)
     group.pass_time(3_000)
     assert (master.may, slave.may) == ("RW", "")
@@ -255,14 +255,14 @@ def test_response_without_a_proof_is_ignored(tmp_path: Path, caplog: pytest.LogC
 
     def begin() -> None:
         command = Command(Code.TANDEM_LOG_SUSPECT, fields=dict(REQUESTS[Code.TANDEM_LOG_SUSPECT]))
-        asking.node.schedule.at(
+        asking.node.kernel.schedule.at(
             asking.now.mono_ms,
-            lambda now: asking.node.members.call(
+            lambda now: asking.node.kernel.members.call(
                 "10.0.0.9:10911",
                 command,
                 3_000,
                 lambda answer, _: responses.append(answer),
-                asking.node.current_turn.out,
+                asking.node.kernel.turn.out,
                 now,
             ),
         )
@@ -291,6 +291,6 @@ def test_response_without_a_proof_is_ignored(tmp_path: Path, caplog: pytest.LogC
     assert responses == [None] * 4
     assert len([line for line in caplog.messages if "does not prove that it knows haSecretFile" in line]) == 1
     request = asked()
-    true = asking.node.members.sealed(request, request.answer(OK))
+    true = asking.node.kernel.members.sealed(request, request.answer(OK))
     asking.turn([(link, encode_command(true))])
     assert responses[-1] is not None

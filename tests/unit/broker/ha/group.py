@@ -198,7 +198,7 @@ class Group:
             seed=number,
             keyring=self._keyring(number),
         )
-        slave.node.registration.address = f"127.0.0.{number + 1}:10911"
+        slave.node.kernel.own.address = f"127.0.0.{number + 1}:10911"
         return slave
 
     def stop(self, member: Member, *, clean: bool = False) -> None:
@@ -222,7 +222,7 @@ class Group:
     def tell_master(self, slave: Member, host: str = "127.0.0.1") -> None:
         """Send a slave the address of its master, as a name server."""
         found = slave.node.replication.master_found
-        slave.node.schedule.at(self.now.mono_ms, lambda now: found(f"{host}:10911", f"{host}:10912", now))
+        slave.node.kernel.schedule.at(self.now.mono_ms, lambda now: found(f"{host}:10911", f"{host}:10912", now))
         slave.turn()
         self.settle()
 
@@ -244,7 +244,7 @@ class Group:
             connect = member.connects[member.seen_connects]
             member.seen_connects += 1
             kinds = {HA_ADDRESS: LinkKind.HA_MASTER, ADDRESS: LinkKind.REMOTING, FAST_ADDRESS: LinkKind.FAST}
-            asked = [slave for slave in self.slaves if slave.node.registration.address == connect.address]
+            asked = [slave for slave in self.slaves if slave.node.kernel.own.address == connect.address]
             if asked and not self.refuses:
                 self._join(member, connect.link, connect.kind, LinkKind.REMOTING, asked[0])
                 moved = True

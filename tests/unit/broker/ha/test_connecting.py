@@ -186,7 +186,9 @@ def test_connection_lost_in_the_middle_of_a_frame_loses_no_byte(tmp_path: Path) 
 @spec("R01")
 def test_two_processes_with_one_id_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     group = Group(tmp_path)
-    double = Member(tmp_path / "double", group.slave.config, machine=group.slave.node.machine, now=group.now, seed=99)
+    double = Member(
+        tmp_path / "double", group.slave.config, machine=group.slave.node.kernel.machine, now=group.now, seed=99
+    )
     group.slaves.append(double)
     with caplog.at_level(logging.ERROR):
         group.pass_time(1_000)
@@ -341,7 +343,8 @@ def test_slave_that_falls_back_to_the_classic_protocol_without_a_proof_warns_onc
     group.pass_time(1_000)
     assert group.slave.node.replication.by_settings is not None
     assert (group.slave.node.replication.by_settings.is_classic, warnings()) == (False, [])
-    del group.master.node.handlers[RequestCode.TANDEM_PEER_INFO]  # as a Java master, which does not know the request
+    # As a Java master, which does not know the request.
+    del group.master.node.features.requests[RequestCode.TANDEM_PEER_INFO]
     group.cut()
     group.pass_time(20_000)
     (said,) = warnings()

@@ -7,8 +7,10 @@ import pytest
 
 from tandemq.boundary import LinkKind
 from tandemq.broker.features.delay.progress import LevelProgress
+from tandemq.broker.kernel.shared_tables import OffsetsTable, TopicsTable
 from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
 from tests.spec import spec
 from tests.unit.broker.ha.group import Group, delete_files
 
@@ -134,17 +136,26 @@ def test_offsets_of_a_topic_newer_than_the_list_of_topics_stay(tmp_path: Path) -
     group.pass_time(9_000)
     upstream = group.slave.node.replication.by_settings
     assert upstream is not None
-    metadata = upstream.metadata
-    metadata._listed = ("127.0.0.1:10911", frozenset({"TBW102"}))
-    metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{"Young@group":{"0":3}}}', group.now)
+    master = "127.0.0.1:10911"
+    topics, offsets = (
+        next(table for table in group.slave.node.features.tables if isinstance(table, kind))
+        for kind in (TopicsTable, OffsetsTable)
+    )
+    assert isinstance(topics, TopicsTable)
+
+    def take(body: bytes) -> None:
+        upstream.metadata._on_answer(master, offsets, Command(ResponseCode.SUCCESS, body=body), group.now)
+
+    topics._listed = (master, frozenset({"TBW102"}))
+    take(b'{"offsetTable":{"Young@group":{"0":3}}}')
     assert group.slave.node.offsets.get("Young", "group", 0) == 3
-    metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{}}', group.now)
+    take(b'{"offsetTable":{}}')
     assert group.slave.node.offsets.get("Young", "group", 0) == 3, "no topics were published since"
-    metadata._listed = ("127.0.0.1:10911", frozenset({"Young"}))
-    metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{}}', group.now)
+    topics._listed = (master, frozenset({"Young"}))
+    take(b'{"offsetTable":{}}')
     assert group.slave.node.offsets.get("Young", "group", 0) == 3
-    metadata._listed = ("127.0.0.1:10911", frozenset({"TBW102"}))
-    metadata._offsets("127.0.0.1:10911", b'{"offsetTable":{}}', group.now)
+    topics._listed = (master, frozenset({"TBW102"}))
+    take(b'{"offsetTable":{}}')
     assert group.slave.node.offsets.get("Young", "group", 0) is None
 
 
@@ -247,8 +258,7 @@ def test_invalid_tables_of_a_master_are_ignored(tmp_path: Path, body: bytes) -> 
     assert upstream is not None
     answer = group.master.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     answer.body = body
-    for take in upstream.metadata._takers.values():
-        upstream.metadata._on_answer("m", RequestCode.GET_ALL_TOPIC_CONFIG, take)(answer, group.now)
-    upstream.metadata._on_timer_counts("m", answer, group.now)
+    for table in group.slave.node.features.tables:
+        upstream.metadata._on_answer("m", table, answer, group.now)
     assert group.slave.node.timers.metrics.by_topic() == {}
     assert group.send_and_settle() == OK

@@ -125,7 +125,7 @@ def test_java_master_gets_the_offsets_as_commits(tmp_path: Path) -> None:
     group.slave.commit(15)
     group.slave.commit(7, group="new")
     group.restart_master()
-    del group.master.node.handlers[RequestCode.TANDEM_HAND_OFFSETS]
+    del group.master.node.features.requests[RequestCode.TANDEM_HAND_OFFSETS]
     group.tell_master(group.slave)
     group.pass_time(10_000)
     assert _offset(group.master) == _offset(group.slave) == 15
@@ -142,7 +142,7 @@ def test_java_master_gets_a_bounded_number_of_commits_at_a_time(
     for number in range(5):
         group.slave.commit(1, group=f"g{number}")
     group.restart_master()
-    del group.master.node.handlers[RequestCode.TANDEM_HAND_OFFSETS]
+    del group.master.node.features.requests[RequestCode.TANDEM_HAND_OFFSETS]
     group.tell_master(group.slave)
     group.pass_time(40_000)
     assert [_offset(group.master, f"g{number}") for number in range(5)] == [1] * 5

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import Now
-from tandemq.broker.integrity.scrubber import FIRST_MS
+from tandemq.broker.features.scrub.scrubber import FIRST_MS
 from tandemq.broker.kernel.role import LogDoubted, Report
 from tandemq.codec.record.record import RECORD_BYTES_MIN
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
@@ -274,7 +274,7 @@ def test_damage_known_from_before_is_repaired_after_a_restart(tmp_path: Path, si
     member: Member = getattr(group, side)
     at, size = places(member)[70]
     flip(paths(group)[side], at + 300)
-    member.node.damages.add(at, at + size, "found by the run before", group.now.wall_ms)
+    member.node.kernel.damages.add(at, at + size, "found by the run before", group.now.wall_ms)
     member.node.scrubber.save()
     member.turn()
     restarted = group.restart_master() if side == "master" else group.restart_slave()
@@ -292,14 +292,14 @@ def test_temporarily_unreadable_messages_are_delivered_again(tmp_path: Path) -> 
     disk.fail("pread", times=-1, prefix="commitlog/")
     broker.ask(RequestCode.TANDEM_SCRUB, {"begin": "true"})
     broker.pass_time(10_000)
-    assert broker.node.damages.ranges
+    assert broker.node.kernel.damages.ranges
     disk.heal()
     answer = broker.pull("TopicA")
     assert answer is not None
     assert answer.code == ResponseCode.SYSTEM_ERROR
     broker.ask(RequestCode.TANDEM_SCRUB, {"begin": "true"})
     broker.pass_time(10_000)
-    assert broker.node.damages.ranges == []
+    assert broker.node.kernel.damages.ranges == []
     found = broker.pull("TopicA")
     assert found is not None
     assert messages_in(found)[0].body == bytes(700)

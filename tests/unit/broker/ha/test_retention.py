@@ -22,7 +22,9 @@ def clean(member: Member) -> None:
     changed_ms = member.disk.modified_ms(member.node.store.log.segment_path(member.node.store.log.start))
     for _ in range(2):
         member.node.upkeep.delete_expired()
-        member.node.schedule.at(0, lambda now: member.node.upkeep.clean(Now(now.mono_ms, changed_ms + 100 * HOUR_MS)))
+        member.node.kernel.schedule.at(
+            0, lambda now: member.node.upkeep.clean(Now(now.mono_ms, changed_ms + 100 * HOUR_MS))
+        )
         member.turn()
 
 
@@ -129,7 +131,7 @@ def test_offset_of_a_slave_in_a_truncated_tail_does_not_count(tmp_path: Path) ->
     masters = group.master.node.replication.masters
     cut = group.master.log_end - 100
     group.stop(group.slave)
-    group.master.node.generations.set([(1, 0), (2, cut)])
+    group.master.node.kernel.generations.set([(1, 0), (2, cut)])
     assert list(masters.needed().values()) == [cut]
 
 

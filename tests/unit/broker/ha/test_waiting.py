@@ -139,7 +139,9 @@ def test_slave_that_returns_empty_acknowledges_nothing_by_its_former_log(tmp_pat
 @spec("W09")
 def test_second_connection_of_the_same_slave_replaces_the_first(tmp_path: Path) -> None:
     group = Group(tmp_path, in_sync_replicas=3)
-    double = Member(tmp_path / "double", group.slave.config, machine=group.slave.node.machine, now=group.now, seed=99)
+    double = Member(
+        tmp_path / "double", group.slave.config, machine=group.slave.node.kernel.machine, now=group.now, seed=99
+    )
     group.slaves.append(double)
     group.settle()
     assert group.send_and_settle() == ResponseCode.SLAVE_NOT_AVAILABLE

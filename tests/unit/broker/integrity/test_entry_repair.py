@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import Job
-from tandemq.broker.integrity import entry_repair
-from tandemq.broker.integrity.scrubber import SEARCH_STEP_BYTES
-from tandemq.broker.integrity.verify_job import CheckWork, SyncWork
+from tandemq.broker.features.scrub import entry_repair
+from tandemq.broker.features.scrub.scrubber import SEARCH_STEP_BYTES
+from tandemq.broker.features.scrub.verify_job import CheckWork, SyncWork
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.topic import SCHEDULE_TOPIC
@@ -330,7 +330,7 @@ def test_an_entry_of_a_damaged_record_waits_for_its_repair(caplog: pytest.LogCap
     assert scrubber.suspect_entry(queue, WRONG, "a pull met it")
     broker.pass_time(1_000)
     assert queue.entry(WRONG) == (0, 0, 0)
-    assert [(one.start, one.end) for one in broker.node.damages.ranges] == [(right.log_offset, right.log_end)]
+    assert [(one.start, one.end) for one in broker.node.kernel.damages.ranges] == [(right.log_offset, right.log_end)]
     assert any("stays wrong: its record is damaged" in record.getMessage() for record in caplog.records)
     assert not scrubber.suspect_entry(queue, WRONG, "again"), "the log is not read again for it"
     broker.disk.flip(path, right.log_offset % 32_768 + 90)

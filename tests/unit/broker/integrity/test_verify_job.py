@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import JobDone
-from tandemq.broker.integrity.verify_job import CheckWork, Context, LogReader, ServeWork, SettleWork, Wanted, WeighWork
+from tandemq.broker.features.scrub.verify_job import (
+    CheckWork,
+    Context,
+    LogReader,
+    ServeWork,
+    SettleWork,
+    Wanted,
+    WeighWork,
+)
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.sim.world.disk import SimDisk
@@ -156,7 +164,7 @@ def test_repair_that_cannot_be_synced_ends_as_any_failed_sync(monkeypatch: pytes
     assert isinstance(broker.disk, SimDisk)
     broker.disk.fail("datasync", prefix="commitlog/", times=-1)
     work = SettleWork(broker.disk, SEGMENT, at, data, file)
-    jobs = broker.node.current_turn.out.jobs
+    jobs = broker.node.kernel.turn.out.jobs
     repairs._start("sync repair", work)
     done = run_job(jobs.pop())
     assert isinstance(done, JobDone)

@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from tandemq.boundary import LinkKind, Opened
-from tandemq.broker.maintenance.registration import CHANGES_MAX
+from tandemq.broker.ha.registration import CHANGES_MAX
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.config.samples import tiny_name_server

@@ -33,7 +33,7 @@ def clean(broker: Harness) -> None:
     changed_ms = broker.disk.modified_ms(broker.node.store.log.segment_path(broker.node.store.log.start))
     for _ in range(2):
         broker.node.upkeep.delete_expired()
-        broker.node.schedule.at(0, lambda now: broker.node.upkeep.clean(Now(now.mono_ms, changed_ms + LATER_MS)))
+        broker.node.kernel.schedule.at(0, lambda now: broker.node.upkeep.clean(Now(now.mono_ms, changed_ms + LATER_MS)))
         broker.turn()
 
 

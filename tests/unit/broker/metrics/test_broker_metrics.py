@@ -2,11 +2,10 @@
 
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
-from tandemq.broker.metrics.consumer_metrics import READS_PER_SLICE, ConsumerMetrics
+from tandemq.broker.features.statistics.consumer_metrics import READS_PER_SLICE, ConsumerMetrics
 from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.telemetry.collection import Collection
@@ -124,7 +123,7 @@ def test_master_without_its_lease_exports_no_lag_and_is_no_active_master(tmp_pat
 @spec("O02")
 def test_lag_that_is_kept_is_the_lag_counted_anew(tmp_path: Path) -> None:
     random, broker = Random(3), Harness(tmp_path)
-    kept = ConsumerMetrics(*collaborators(broker))
+    kept = ConsumerMetrics(broker.node.kernel)
     for topic in ("TopicA", "TopicB"):
         broker.create_topic(topic, queues=3)
     for number in range(80):
@@ -138,13 +137,7 @@ def test_lag_that_is_kept_is_the_lag_counted_anew(tmp_path: Path) -> None:
                 broker.pull(topic, random.randrange(4), queue_id=queue, most=1)
             case _:
                 broker.pass_time(1_000)
-        assert lag_in(kept, broker) == lag_in(ConsumerMetrics(*collaborators(broker)), broker), number
-
-
-def collaborators(broker: Harness) -> tuple[Any, ...]:
-    """Return what the lag of a broker is counted from."""
-    node = broker.node
-    return node.store, node.offsets, node.pull.counters, node.clients, node.current_turn
+        assert lag_in(kept, broker) == lag_in(ConsumerMetrics(broker.node.kernel), broker), number
 
 
 def lag_in(metrics: ConsumerMetrics, broker: Harness) -> dict[str, dict[tuple[str, ...], float]]:
@@ -256,7 +249,7 @@ def test_slave_is_ready_while_it_copies(tmp_path: Path) -> None:
 def test_master_that_refuses_messages_is_not_ready_and_says_why(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     assert broker.node.not_ready(broker.now) == []
-    broker.node.send.refuse("disk full", "the disk is full")
+    broker.node.puts.refuse("disk full", "the disk is full")
     assert broker.node.not_ready(broker.now) == ["the disk is full"]
     assert value(page_of(broker), "tandemq_store_refusing") == 1
 

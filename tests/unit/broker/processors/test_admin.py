@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import LinkKind, Opened
-from tandemq.broker.maintenance.upkeep import DISK_FULL
+from tandemq.broker.kernel.upkeep import DISK_FULL
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.errors import DiskFull
@@ -409,7 +409,7 @@ def test_expired_log_files_are_deleted_on_request_at_any_hour(tmp_path: Path) ->
 def test_no_deletion_is_recorded_while_messages_are_refused(broker: Harness, code: int) -> None:
     broker.send("TopicA")
     end = broker.node.store.log.end
-    broker.node.send.refuse("lost tail", "waits for slaves")
+    broker.node.puts.refuse("lost tail", "waits for slaves")
     answer = broker.ask(code, {"topic": "TopicA"})
     assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "waits for slaves")
     assert broker.node.store.log.end == end
@@ -418,6 +418,6 @@ def test_no_deletion_is_recorded_while_messages_are_refused(broker: Harness, cod
 
 def test_topic_is_deleted_although_the_disk_is_full(broker: Harness) -> None:
     broker.send("TopicA")
-    broker.node.send.refuse(DISK_FULL, "too full")
+    broker.node.puts.refuse(DISK_FULL, "too full")
     assert broker.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "TopicA"}).code == ResponseCode.SUCCESS
     assert "TopicA" not in broker.node.topics.table

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tandemq.broker.features.groups.consumer_manage import ConsumerManageProcessor
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -149,4 +150,4 @@ def test_locks_that_are_not_renewed_are_removed(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     lock(broker, "one")
     broker.pass_time(80_000)
-    assert broker.node.locks._held == {}
+    assert broker.node.features.one(ConsumerManageProcessor)._locks._held == {}

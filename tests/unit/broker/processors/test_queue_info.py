@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.broker.processors import queue_info
+from tandemq.broker.features.statistics import queue_info
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode

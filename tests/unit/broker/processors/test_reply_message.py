@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.broker.processors import reply_message
+from tandemq.broker.features.replies import reply_message
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
@@ -174,7 +174,7 @@ def test_reply_that_a_requester_does_not_take_is_refused_and_stored(broker: Harn
     found = answer(broker, opaque)
     assert (found.code, found.remark) == (1, "push reply message to client-7fail.")
     assert stored(broker) == [b"pong"]
-    assert not len(broker.node.client_calls)
+    assert not len(broker.node.kernel.client_calls)
 
 
 def test_reply_of_a_responder_that_left_is_still_stored(broker: Harness) -> None:
@@ -217,12 +217,12 @@ def test_reply_with_properties_that_cannot_be_stored_reaches_the_requester(broke
 
 
 def test_reply_is_pushed_while_the_broker_refuses_messages(broker: Harness) -> None:
-    broker.node.send.refuse("disk full", "no space")
+    broker.node.puts.refuse("disk full", "no space")
     opaque = reply(broker)
     [push] = pushed(broker)
     broker.reply(push, link=REQUESTER)
     assert answer(broker, opaque).fields["msgId"] == "0"
-    broker.node.send.admit("disk full")
+    broker.node.puts.admit("disk full")
     assert stored(broker) == []
 
 

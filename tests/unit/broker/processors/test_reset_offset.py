@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.broker.processors.reset_offset import NOTICE_GAP_MS
+from tandemq.broker.features.groups.reset_offset import NOTICE_GAP_MS
 from tandemq.broker.state.pending_resets import FOLLOW_MS, PENDING_MAX, PendingResets
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.model.codes import RequestCode as Code

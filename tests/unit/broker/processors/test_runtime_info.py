@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import DiskUsage, LinkKind, Now
+from tandemq.broker.features.statistics.runtime_info import bytes_text, capacity_text, distribution, runtime_text
 from tandemq.broker.kernel.context import Machine
-from tandemq.broker.processors.runtime_info import bytes_text, capacity_text, distribution, runtime_text
 from tandemq.codec.ha import REPORT
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.metrics import Histogram
@@ -59,10 +59,10 @@ def test_lag_of_the_loop_is_the_delay_of_periodic_work(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     broker.pass_time(60_000)
     assert figures(broker)["loopLagMax"] == "0"
-    due_ms = broker.node.schedule.next_ms()
+    due_ms = broker.node.kernel.schedule.next_ms()
     assert due_ms is not None
     broker.now = Now(due_ms + 250, broker.now.wall_ms)
-    broker.node.schedule.at(0, lambda _: None)  # a task that is due at once is not late
+    broker.node.kernel.schedule.at(0, lambda _: None)  # a task that is due at once is not late
     broker.turn()
     assert figures(broker)["loopLagMax"] == "250"
     broker.pass_time(60_000)
@@ -232,7 +232,7 @@ def test_slave_reports_its_connection_to_the_master(tmp_path: Path) -> None:
 def test_generations_of_the_log_are_reported_with_their_bounds(tmp_path: Path) -> None:
     broker = Harness(tmp_path)
     assert broker.json(Code.GET_BROKER_EPOCH_CACHE)["epochList"] == [{"epoch": 1, "startOffset": 0, "endOffset": 0}]
-    broker.node.generations.set([(1, 0), (3, 77)])
+    broker.node.kernel.generations.set([(1, 0), (3, 77)])
     broker.send("TopicA")
     answer = broker.json(Code.GET_BROKER_EPOCH_CACHE)
     assert answer["epochList"] == [

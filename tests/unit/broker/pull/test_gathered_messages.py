@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandemq.boundary import Disk
+from tandemq.broker.features.pulls.message_reader import MessageReader
 from tandemq.broker.filter.parser import SqlFilter, compile_filter
-from tandemq.broker.pull.message_reader import MessageReader
 from tandemq.broker.state.damage_table import Damages
 from tandemq.engine import NAME, FilterProgram, LogSources, select_messages
 from tandemq.errors import DiskFailed, OffsetGone

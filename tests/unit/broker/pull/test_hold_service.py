@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tandemq.boundary import Closed, LinkKind
-from tandemq.broker.pull import hold_service
-from tandemq.broker.pull.hold_service import HELD_PER_LINK_MAX, PART
-from tandemq.broker.pull.processor import RELEASED_PER_TURN_MAX
+from tandemq.broker.features.pulls import hold_service
+from tandemq.broker.features.pulls.hold_service import HELD_PER_LINK_MAX, PART
+from tandemq.broker.features.pulls.processor import RELEASED_PER_TURN_MAX
 from tandemq.broker.state.subscriptions import CODE_BYTES
 from tandemq.codec.remoting.frame import FrameDecoder, encode_command
 from tandemq.model.codes import RequestCode, ResponseCode

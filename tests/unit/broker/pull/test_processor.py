@@ -8,10 +8,11 @@ import pytest
 from msgspec import structs
 
 from tandemq.boundary import Drained, LinkKind, Turn
+from tandemq.broker.features.pulls import processor
+from tandemq.broker.features.pulls.hold_service import HELD_PER_LINK_MAX
+from tandemq.broker.features.pulls.message_reader import MessageReader, Messages
+from tandemq.broker.kernel import pull_counters
 from tandemq.broker.kernel.context import Machine
-from tandemq.broker.pull import counters, processor
-from tandemq.broker.pull.hold_service import HELD_PER_LINK_MAX
-from tandemq.broker.pull.message_reader import MessageReader, Messages
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.config.settings import BrokerConfig
 from tandemq.errors import DiskFailed
@@ -449,7 +450,7 @@ def test_connection_with_a_full_backlog_gets_no_responses_until_it_drains(narrow
 def test_waiting_replica_reads_are_answered_after_reading_is_refused_to_consumers(narrow: Harness) -> None:
     narrow.outbox.waiting[CLIENT] = 3_000
     assert pull_in_one_turn(narrow, 1) + pull_in_one_turn(narrow, 1, code=RequestCode.TANDEM_REPLICA_PULL) == []
-    turn, serving = Turn(), narrow.node.current_turn.serving
+    turn, serving = Turn(), narrow.node.kernel.turn.serving
     refused_to_all = structs.replace(serving, read="another member serves")
     narrow.node.pull.on_serving_change(serving, refused_to_all, turn, narrow.now)
     (refused,) = FrameDecoder().feed(b"".join(turn.sends[CLIENT]))
@@ -487,7 +488,7 @@ def test_number_of_waiting_pulls_over_all_connections_is_limited(
 def test_statistics_of_pulls_are_limited_by_pairs_and_by_queues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counters, "COUNTS_MAX", 3)
+    monkeypatch.setattr(pull_counters, "COUNTS_MAX", 3)
     broker = Harness(tmp_path)
     for queue_id in range(4):
         broker.send("TopicA", queue_id=queue_id)
@@ -495,7 +496,7 @@ def test_statistics_of_pulls_are_limited_by_pairs_and_by_queues(
         broker.pull("TopicA", group=f"g{number}")
     counts = broker.node.pull.counters.by_group
     assert list(counts) == [("TopicA", f"g{number}") for number in (2, 3, 4)]
-    monkeypatch.setattr(counters, "COUNTED_QUEUES_MAX", 5)
+    monkeypatch.setattr(pull_counters, "COUNTED_QUEUES_MAX", 5)
     for queue_id in range(4):
         broker.pull("TopicA", group="g4", queue_id=queue_id)
     assert sum(len(one.next_offsets) for one in counts.values()) == 5

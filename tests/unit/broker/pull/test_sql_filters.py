@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
+from tandemq.broker.features.pulls import message_reader, processor
+from tandemq.broker.features.pulls.message_reader import MessageReader
 from tandemq.broker.filter.parser import EXPRESSION_CHARACTERS_MAX, compile_filter
-from tandemq.broker.pull import message_reader, processor
-from tandemq.broker.pull.message_reader import MessageReader
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.engine import evaluation_cost, record_properties
 from tandemq.load.wire.frames import PullFrames
@@ -255,7 +255,7 @@ def test_consumers_ask_at_their_start_whether_their_filter_is_valid(
 
 
 def table(broker: Harness) -> dict[str, object]:
-    found = broker.node.filters.find("TopicA", "G")
+    found = broker.node.kernel.filters.find("TopicA", "G")
     return found.to_json() if found is not None else {}
 
 
@@ -281,9 +281,9 @@ def test_filters_are_kept_over_a_restart_and_for_a_day_without_consumers(broker:
     assert table(again)["dead"] is False
     again.close(CLIENT)
     assert table(again)["dead"] is True
-    again.node.filters.clean(again.now.wall_ms + 86_399_999)
+    again.node.kernel.filters.clean(again.now.wall_ms + 86_399_999)
     assert table(again)
-    again.node.filters.clean(again.now.wall_ms + 86_400_000)
+    again.node.kernel.filters.clean(again.now.wall_ms + 86_400_000)
     assert not table(again)
 
 
@@ -307,7 +307,7 @@ def test_memory_of_filters_is_limited(
     monkeypatch.setattr("tandemq.broker.filter.consumer_filters.MEMORY_BYTES_MAX", 20_000)
     for number in range(10):
         broker.heartbeat(f"G{number}", {"TopicA": "n > 1"}, kind="SQL92", client_id=f"c{number}")
-    kept = [number for number in range(10) if broker.node.filters.find("TopicA", f"G{number}")]
+    kept = [number for number in range(10) if broker.node.kernel.filters.find("TopicA", f"G{number}")]
     assert 3 <= len(kept) < 10
     assert "too much memory" in caplog.text
     assert broker.pull("TopicA", group="G0") is not None
@@ -332,7 +332,7 @@ def test_messages_are_examined_the_same_by_the_engine_and_one_by_one(
     ):
         monkeypatch.setattr(message_reader, name, random.choice(values))
     store = broker.node.store
-    reader, queue = MessageReader(store.log, broker.node.damages), store.queue("TopicA", 0)
+    reader, queue = MessageReader(store.log, broker.node.kernel.damages), store.queue("TopicA", 0)
     for _ in range(100):
         offset, most = random.randrange(queue.max_offset), random.choice((1, 3, 32))
         compiled = compile_filter(random.choice(("a > 1", "a = b", "c IS NULL", "a <> 'x' OR b = '\u4e2d'", "a > 5")))

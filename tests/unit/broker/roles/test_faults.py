@@ -156,7 +156,7 @@ def test_slave_whose_disk_failed_is_not_elected(pair: RegistryGroup) -> None:
     pair.send(pair.brokers[0])
     pair.pass_time(1_000)
     slave = pair.brokers[1]
-    slave.node.flush.disk_failed(DiskFailed("commitlog: input/output error"), slave.node.current_turn.out, pair.now)
+    slave.node.flush.disk_failed(DiskFailed("commitlog: input/output error"), slave.node.kernel.turn.out, pair.now)
     pair.pass_time(3_000)
     assert not slave.failover.member.is_log_whole
     pair.kill(0)

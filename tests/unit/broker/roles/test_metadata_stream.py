@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.boundary import LinkKind
-from tandemq.broker.roles import metadata_stream
+from tandemq.broker.ha import metadata_stream
 from tandemq.codec.ha import KIND_DELAYS, KIND_GROUPS, KIND_OFFSETS, KIND_TOPICS
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.coordination.registry.records import BrokerPermission, Mode
@@ -180,7 +180,7 @@ def test_tables_that_cannot_be_read_change_nothing(
     pair.pass_time(1_000)
     node = pair.brokers[1].node
     before = (node.topics.as_json(), node.groups.as_json(), node.offsets.as_json())
-    pair.brokers[1].node.stream.take(kind, payload)
+    pair.brokers[1].node.replication.stream.take(kind, payload)
     assert (node.topics.as_json(), node.groups.as_json(), node.offsets.as_json()) == before
     assert "metadata of the master cannot be used" in caplog.text
 
@@ -354,12 +354,12 @@ def test_reading_slave_keeps_its_offsets_while_the_record_is_lost(tmp_path: Path
     commit = {"consumerGroup": "group", "topic": "TopicA", "queueId": 0, "commitOffset": 1}
     assert slave.ask(Code.UPDATE_CONSUMER_OFFSET, commit).code == OK
     older = b'{"offsetTable": {}, "tandemWhole": true}'
-    slave.node.stream.take(KIND_OFFSETS, older)
+    slave.node.replication.stream.take(KIND_OFFSETS, older)
     group.cut_off.add(1)
     group.pass_time(5_000)
     group.lose_record()
     group.cut_off.clear()
     group.pass_time(1_000)
     assert slave.failover.member.view.state is None
-    slave.node.stream.take(KIND_OFFSETS, older)
+    slave.node.replication.stream.take(KIND_OFFSETS, older)
     assert slave.node.offsets.table["TopicA@group"] == {0: 1}

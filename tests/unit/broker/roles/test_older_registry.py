@@ -135,7 +135,7 @@ def test_master_that_cannot_save_a_changed_record_acknowledges_no_message_by_it(
         assert pulled is not None and len(messages_in(pulled)) > 1, "consumers are served"
     pair.pass_time(1_000)
     assert pair.send(master) == ResponseCode.SLAVE_NOT_AVAILABLE
-    assert load_table(master.node.disk, journal.FILE)["seen"]["inSync"] == [0]
+    assert load_table(master.node.kernel.disk, journal.FILE)["seen"]["inSync"] == [0]
 
 
 def test_malformed_record_in_the_store_is_reported(tmp_path: Path) -> None:

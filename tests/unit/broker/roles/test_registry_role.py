@@ -271,7 +271,7 @@ def test_full_disk_while_the_state_of_the_log_is_saved_does_not_stop_the_broker(
     pair.pass_time(1_000)
     assert pair.send(pair.brokers[1]) == ResponseCode.SUCCESS
     member = master.failover.member
-    saved = load_table(master.node.disk, journal.FILE)
+    saved = load_table(master.node.kernel.disk, journal.FILE)
     assert (saved["isLogWhole"], saved["held"]) == (member.is_log_whole, list(member.held))
     assert saved["seen"]["epoch"] == pair.record.epoch
 
@@ -515,7 +515,7 @@ def test_offsets_from_before_the_connection_are_sent_when_it_opens(pair: Registr
 def test_invalid_tables_are_logged_and_ignored_by_a_slave(
     pair: RegistryGroup, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stream = pair.brokers[1].node.stream
+    stream = pair.brokers[1].node.replication.stream
     for kind, payload in ((5, b"[1]"), (5, b"{"), (5, b'{"offsetTable":{"T@G":7}}'), (6, b'{"offsetTable":[1]}')):
         stream.take(kind, payload)
     assert caplog.text.count("metadata of the master cannot be used") == 4

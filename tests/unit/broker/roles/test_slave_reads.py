@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.broker.pull.message_reader import MessageReader
+from tandemq.broker.features.pulls.message_reader import MessageReader
 from tandemq.coordination.registry.records import BrokerPermission, Mode
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode as Code

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import LinkKind, Now, Turn
-from tandemq.broker.send.acknowledgements import joined
-from tandemq.broker.send.processor import SendPath
+from tandemq.broker.features.sends.processor import SendPath
+from tandemq.broker.kernel.acknowledgements import joined
 from tandemq.engine import Ack, python
 from tandemq.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TopicConfig
 from tandemq.sim.world.disk import SimDisk
@@ -43,13 +43,13 @@ class Recorder(Harness):
         self.disk_in_memory = disk
         super().__init__(disk, **changes)
         self.acks: list[Ack] = []
-        committed = self.node.acknowledgements.committed
+        committed = self.node.acknowledgements.acknowledge
 
         def record(acks: list[Ack], needed: int, turn: Turn, now: Now) -> None:
             self.acks += joined(acks)
             committed(acks, needed, turn, now)
 
-        self.node.acknowledgements.committed = record  # type: ignore[method-assign]
+        self.node.acknowledgements.acknowledge = record  # type: ignore[method-assign]
         for topic in TOPICS:
             self.node.topics.put(topic, self.now.wall_ms)
         if opens_queues:
@@ -152,8 +152,8 @@ _OBSERVED: dict[str, Callable[[Recorder], Any]] = {
     "acknowledgements": lambda broker: broker.acks,
     "closed connections": lambda broker: broker.closes,
     "errors of ours": lambda broker: broker.node.faults,
-    "messages": lambda broker: (broker.node.send.count, broker.node.send.bytes),
-    "failed messages": lambda broker: broker.node.acknowledgements.failed_puts,
+    "messages": lambda broker: (broker.node.puts.count, broker.node.puts.bytes),
+    "failed messages": lambda broker: broker.node.puts.failures,
     "log end": lambda broker: (broker.node.store.log.end, broker.node.store.log.written_end),
     "newest store time": lambda broker: broker.node.store.last_store_ms,
     "queues": lambda broker: {

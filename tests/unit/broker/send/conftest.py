@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tandemq.broker.send.processor import SendPath
+from tandemq.broker.features.sends.processor import SendPath
 from tests.unit.broker.send.messages import Count
 from tests.unit.engine.modules import compiled_engine
 

@@ -161,9 +161,9 @@ def test_broker_that_accepts_no_messages() -> None:
 
     def refusing(broker: Recorder) -> None:
         broker.receive([(CLIENT, stream(4))])
-        broker.node.send.refuse("test", "not now")
+        broker.node.puts.refuse("test", "not now")
         broker.receive([(CLIENT, stream(4, 50))])
-        broker.node.send.admit("test")
+        broker.node.puts.admit("test")
         broker.receive([(CLIENT, stream(4, 90))])
 
     broker = compare(refusing)
@@ -184,7 +184,7 @@ def test_failed_write_is_an_error_for_every_sender_and_nothing_is_stored(error: 
         for link in LINKS:
             assert codes(broker, link) == [ResponseCode.SERVICE_NOT_AVAILABLE] * 6
         assert broker.node.store.log.written_end == end
-        assert broker.node.acknowledgements.failed_puts == 3 * 14
+        assert broker.node.puts.failures == 3 * 14
         broker.disk_in_memory.heal()
         broker.receive(sent)
         assert (broker.node.store.log.written_end > end) is (error is DiskFull)
@@ -201,7 +201,7 @@ def test_one_way_sends_are_stored_and_not_answered(by_engine: Count) -> None:
     broker = compare_turns([[(CLIENT, sent), (2, stream(3) + sent + stream(3))]])
     assert not broker.inbox[CLIENT]
     assert codes(broker, 2) == [OK] * 6
-    assert broker.node.send.count == 2 * 48 + 6
+    assert broker.node.puts.count == 2 * 48 + 6
     by_engine.expect(2 * 48 + 6)
 
 

@@ -104,11 +104,11 @@ def test_checks_run_in_the_documented_order(tmp_path: Path) -> None:
         answer = broker.send(topic, body, queue_id=queue_id)
         assert (topic, answer.code) == (topic, code)
         assert answer.remark
-    node.send.refuse("disk full", "full")
-    node.send.refuse("slave", "slave")
-    node.send.admit("slave")
+    node.puts.refuse("disk full", "full")
+    node.puts.refuse("slave", "slave")
+    node.puts.admit("slave")
     assert broker.send("Unknown").code == ResponseCode.SERVICE_NOT_AVAILABLE
-    node.send.admit("disk full")
+    node.puts.admit("disk full")
     assert node.store.log.written_end == 0
     assert broker.send("Plain", b"", queue_id=1).code == OK
 

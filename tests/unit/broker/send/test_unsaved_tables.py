@@ -46,7 +46,7 @@ def test_send_waits_for_its_topic_only(tmp_path: Path) -> None:
     later = send(broker, "Second")
     assert [code_of(broker, one) for one in (sent, delayed, later)] == [None] * 3
     broker.turn([], [run_job(save_of(broker))])
-    assert broker.node.saver.has_unsaved
+    assert broker.node.kernel.saver.has_unsaved
     assert [code_of(broker, one) for one in (sent, delayed)] == [ResponseCode.SUCCESS] * 2
     assert code_of(broker, later) is None
     broker.turn([], [run_job(save_of(broker))])
@@ -62,7 +62,7 @@ def test_message_that_is_delivered_later_waits_for_all_topics(tmp_path: Path, ki
     create(broker, "First")
     sent = send(broker, "First", UNIQ_KEY="K1", **kind)
     assert code_of(broker, sent) is None
-    while broker.node.saver.has_unsaved:
+    while broker.node.kernel.saver.has_unsaved:
         broker.turn([], [run_job(save_of(broker))])
     assert code_of(broker, sent) == ResponseCode.SUCCESS
 
@@ -92,7 +92,7 @@ def test_slave_confirms_messages_whose_topic_it_has_saved(tmp_path: Path) -> Non
     group.pass_time(40)
     other = send(master)
     group.pass_time(40)
-    assert slave.node.saver.has_unsaved
+    assert slave.node.kernel.saver.has_unsaved
     assert code_of(master, other) == ResponseCode.SUCCESS, "its topic is saved"
     sent = send_to_new_topic(group, master, "First")
     assert slave.node.store.log.written_end == master.node.store.log.written_end

@@ -154,6 +154,6 @@ def test_master_whose_offsets_may_be_older_gets_those_of_its_slave(
 
 def test_new_store_is_not_may_lack_commits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     broker = Harness(tmp_path)
-    assert isinstance(broker.node.saver, Saver)
+    assert isinstance(broker.node.kernel.saver, Saver)
     assert not broker.node.offsets.may_lack_commits
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

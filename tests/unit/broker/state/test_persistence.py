@@ -123,7 +123,7 @@ def test_failed_save_is_reported_and_retried(tmp_path: Path, broker: Harness) ->
 
 def test_failed_save_does_not_count_as_saved_when_a_later_one_succeeds(broker: Harness) -> None:
     """A slave tells its master what it has saved; in seed 1003233 it told what was in memory only."""
-    saver = broker.node.saver
+    saver = broker.node.kernel.saver
     broker.send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
     broker.turn([], [JobDone(broker.jobs.pop(0), error=DiskFailed("no luck"))])
     group = dumps({"groupName": "group"})

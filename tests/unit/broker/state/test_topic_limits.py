@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import Closed, LinkKind, Opened
+from tandemq.broker.ha import registration
 from tandemq.broker.kernel import serving
-from tandemq.broker.maintenance import registration
 from tandemq.broker.state import topics
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.codec.remoting.frame import FRAME_BYTES_MAX, encode_command

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from tandemq.broker.pull.processor import LINK_BYTES_MAX
-from tandemq.broker.static_topics.cleaning import leaders_in
-from tandemq.broker.static_topics.forwarding import FORWARDED_MAX
+from tandemq.broker.features.static_topics.cleaning import leaders_in
+from tandemq.broker.features.static_topics.forwarding import FORWARDED_MAX
+from tandemq.broker.kernel.pulls import LINK_BYTES_MAX
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.queue_mapping import LogicalQueue, QueueMapping, QueueSegment
@@ -508,7 +508,7 @@ def test_broker_that_may_not_be_read_is_not_busy_after_a_change_of_a_mapping(bro
     assert pull.waiting_ms() is None
 
     let(brokers["a"].node, read=None)
-    turn = brokers["a"].node.current_turn
+    turn = brokers["a"].node.kernel.turn
     turn.serving = structs.replace(turn.serving, read=None)
     assert pull.waiting_ms() == 0
     brokers["a"].turn()

@@ -16,7 +16,7 @@ requirements G13, I12.
 import logging
 from collections import deque
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from tandemq.boundary import Now
 from tandemq.broker.features.delay.progress import (
@@ -30,16 +30,11 @@ from tandemq.broker.features.delay.progress import (
     progress_in,
 )
 from tandemq.broker.kernel.connection import pack_host
-from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
 from tandemq.broker.kernel.feature import Feature
+from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.moves import Moves
-from tandemq.broker.kernel.progress_table import CorrectedLevel
-from tandemq.broker.kernel.puts import Puts
 from tandemq.broker.kernel.verification import A_DELAY, Verification
-from tandemq.broker.state.damage_table import LOST, WAITS, Damages
-from tandemq.broker.state.persistence import Saver
-from tandemq.broker.state.schedule import Schedule
-from tandemq.broker.state.topics import Topics
+from tandemq.broker.state.damage_table import LOST, WAITS
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import Record, decode_message
 from tandemq.codec.remoting.fastjson import loads
@@ -49,7 +44,6 @@ from tandemq.model.message import StoredMessage, encode_properties
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, Entry
 from tandemq.storage.json_tables import DataVersion, load_table
-from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 FILE = "delayOffset.json"
@@ -68,6 +62,14 @@ RETRY_MS = 1_000
 LOG_MS = 60_000
 
 
+class CorrectedLevel(NamedTuple):
+    """Progress of a level that pointed beyond the end of its queue."""
+
+    level: int
+    before: int
+    now: int
+
+
 class Outcome(Enum):
     """What became of a due message."""
 
@@ -79,29 +81,17 @@ class Outcome(Enum):
 class DelayedMessages(Feature):
     """The delay levels of one broker; delivers only on a master."""
 
-    def __init__(
-        self,
-        store: Store,
-        topics: Topics,
-        saver: Saver,
-        send: Puts,
-        damages: Damages,
-        verification: Verification,
-        schedule: Schedule,
-        turn: CurrentTurn,
-        current: CurrentConfig,
-        now: Now,
-    ) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         """Load the progress, and look for due messages when the next one is due, from one second after the start on."""
-        self._store = store
-        self._topics = topics
-        self._saver = saver
-        self._send = send
-        self._damages = damages
-        self._verification = verification
-        self._turn = turn
-        self._moves = Moves(store, topics)
-        self.version = DataVersion(now.wall_ms)
+        self._store = kernel.store
+        self._topics = kernel.topics
+        self._saver = kernel.saver
+        self._puts = kernel.puts
+        self._damages = kernel.damages
+        self._verification = kernel.features.one(Verification)
+        self._turn = kernel.turn
+        self._moves = Moves(kernel)
+        self.version = DataVersion(kernel.began.wall_ms)
         self.progress: dict[int, LevelProgress] = {}
         """By level."""
         self._pending: dict[int, LevelProgress] = {}
@@ -122,20 +112,18 @@ class DelayedMessages(Feature):
         self._is_behind = False
         """Whether more may be due than was delivered in the last scan."""
         self._dirty = False
-        raw = load_table(saver.disk, FILE, check_progress)
+        raw = load_table(kernel.saver.disk, FILE, check_progress)
         if raw:
             self.version = DataVersion.from_json(raw.get("dataVersion"))
             self.progress = progress_in(raw)
         self._wait_ms = SCAN_MS
         """Time until the next look, unless more may be due."""
-        schedule.every(
-            lambda: 1 if self._is_behind else self._wait_ms, self.deliver, first_ms=now.mono_ms + 10 * SCAN_MS
+        kernel.schedule.every(
+            lambda: 1 if self._is_behind else self._wait_ms,
+            self.deliver,
+            first_ms=kernel.began.mono_ms + 10 * SCAN_MS,
         )
-        schedule.every(
-            lambda: current.config.delay_persist_ms,
-            lambda _: self.save(),
-            first_ms=now.mono_ms + current.config.delay_persist_ms,
-        )
+        kernel.every(lambda: kernel.current.config.delay_persist_ms, lambda _: self.save())
 
     def figures(self, _now: Now) -> dict[str, str]:
         """Return the progress of each level, and the end of its queue."""
@@ -235,7 +223,10 @@ class DelayedMessages(Feature):
         while self._unflushed and self._unflushed[0][0] <= self._store.log.flushed_offset:
             self._unflushed.popleft()
 
-    needs_log_for = "delayed messages"
+    def needs_log_from(self) -> dict[str, int]:
+        """See `Feature`."""
+        offset = self.keeps_log_from()
+        return {} if offset is None else {"delayed messages": offset}
 
     def keeps_log_from(self) -> int | None:
         """Return the log offset of the oldest message still waiting; None if none waits, or another broker delivers."""
@@ -268,7 +259,7 @@ class DelayedMessages(Feature):
         if not self._turn.serving.is_master:
             self._forget_doubts()
             return
-        if self._send.refusal is not None:
+        if self._puts.refusal is not None:
             return
         room = BATCH_MESSAGES
         retries = now.mono_ms >= self._retry_ms
@@ -470,7 +461,7 @@ class DelayedMessages(Feature):
         queue_id = properties.get("REAL_QID", "0")
         if not queue_id.isdecimal():
             raise ProtocolError(f"REAL_QID={queue_id:.32} is no number of a queue")
-        topic = self._send.later_topic(properties.get("REAL_TOPIC", ""), "delay", now)
+        topic = self._puts.later_topic(properties.get("REAL_TOPIC", ""), "delay", now)
         self._store.put(
             self._topics.queue(topic, int(queue_id)),
             body=body,

@@ -25,11 +25,11 @@ from tandemq.broker.features.timers.records import (
     read_copies,
     read_timed,
 )
+from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.verification import A_TIMER, Verification
-from tandemq.broker.state.damage_table import LOST, WAITS, Damages
+from tandemq.broker.state.damage_table import LOST, WAITS
 from tandemq.errors import DiskFailed, ProtocolError, StoreError
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
-from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 DOUBT_MS = 60_000
@@ -69,11 +69,11 @@ class _Held(NamedTuple):
 class DamagedTimers:
     """Timed messages that wait for their repair."""
 
-    def __init__(self, store: Store, damages: Damages, verification: Verification) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         """Begin without any."""
-        self._store = store
-        self._damages = damages
-        self._verification = verification
+        self._store = kernel.store
+        self._damages = kernel.damages
+        self._verification = kernel.features.one(Verification)
         self._held: dict[int, _Held] = {}
         """By queue offset."""
         self._times: Counter[int] = Counter()

@@ -7,10 +7,9 @@ from tandemq.boundary import Now
 from tandemq.broker.features.timers.done_records import NOTHING, OFFSETS_MAX, TimerProgress, done_body, done_properties
 from tandemq.broker.features.timers.loading import TimerLoader
 from tandemq.broker.features.timers.pending import PendingTimers
-from tandemq.broker.kernel.puts import Puts
-from tandemq.broker.state.topics import Topic, Topics, internal_topic
+from tandemq.broker.kernel.kernel import Kernel
+from tandemq.broker.state.topics import Topic, internal_topic
 from tandemq.model.topic import TIMER_DONE_TOPIC
-from tandemq.storage.store import Store
 
 PROGRESS_BYTES = 64 << 20
 """Growth of the log after which a done record is written although nothing was delivered: a new master reads the log
@@ -20,11 +19,11 @@ behind the last one."""
 class DoneWriter:
     """Writes the done records of one broker."""
 
-    def __init__(self, store: Store, topics: Topics, send: Puts) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         """Begin without a done record."""
-        self._store = store
-        self._topics = topics
-        self._send = send
+        self._store = kernel.store
+        self._topics = kernel.topics
+        self._puts = kernel.puts
         self.progress = NOTHING
         """Of the last done record."""
         self._log_end = 0
@@ -71,7 +70,7 @@ class DoneWriter:
         self._written = self._next_progress(table, queue.next_offset, before_ms, until_ms)
         properties, named = done_properties(self._written), over + self._unnamed
         for start in range(0, max(1, len(named)), OFFSETS_MAX):
-            self._send.put_internal(queue, done_body(named[start : start + OFFSETS_MAX]), properties, now)
+            self._puts.put_internal(queue, done_body(named[start : start + OFFSETS_MAX]), properties, now)
 
     def _next_progress(self, table: PendingTimers, next_done: int, before_ms: int, until_ms: int) -> TimerProgress:
         before, lowest = self.progress, table.none_below()

@@ -8,14 +8,11 @@ Source: docs/reference/timers.md; RocketMQ RecallMessageProcessor, AdminBrokerPr
 
 from tandemq.boundary import Now
 from tandemq.broker.features.timers.service import TimedMessages
-from tandemq.broker.kernel.connection import Handler, Link
-from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
-from tandemq.broker.kernel.feature import Feature
+from tandemq.broker.kernel.connection import Link
+from tandemq.broker.kernel.feature import Feature, Request
+from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.messages.refused import SendRefused
 from tandemq.broker.kernel.messages.timed_message import requested_time
-from tandemq.broker.kernel.puts import Puts
-from tandemq.broker.state.topics import Topics
-from tandemq.codec.remoting.fastjson import dumps
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.recall_handle import RecallHandle, decode_handle
 from tandemq.codec.remoting.requests import RecallFields, read_fields
@@ -34,7 +31,6 @@ from tandemq.model.message import (
     UNIQ_KEY,
     encode_properties,
 )
-from tandemq.storage.store import Store
 
 RECALL_TAG = "_RECALL_TAG_"
 RECALL_BODY = b"0"
@@ -43,29 +39,20 @@ RECALL_BODY = b"0"
 class TimerProcessor(Feature):
     """Recall timed messages, and report the progress to slaves."""
 
-    def __init__(
-        self,
-        store: Store,
-        topics: Topics,
-        send: Puts,
-        timers: TimedMessages,
-        turn: CurrentTurn,
-        current: CurrentConfig,
-    ) -> None:
-        """Take the collaborators."""
-        self._store = store
-        self._topics = topics
-        self._send = send
+    def __init__(self, kernel: Kernel, timers: TimedMessages) -> None:
+        """Begin."""
+        self._store = kernel.store
+        self._topics = kernel.topics
+        self._puts = kernel.puts
         self._timers = timers
-        self._turn = turn
-        self._current = current
+        self._turn = kernel.turn
+        self._current = kernel.current
 
-    def handlers(self) -> dict[Code, Handler]:
-        """Return the handlers by request code."""
+    def requests(self) -> dict[Code, Request]:
+        """See `Feature`."""
         return {
-            Code.RECALL_MESSAGE: self._on_recall,
-            Code.GET_TIMER_CHECK_POINT: self._on_check_point,
-            Code.GET_TIMER_METRICS: self._on_metrics,
+            Code.RECALL_MESSAGE: Request(self._on_recall),
+            Code.GET_TIMER_CHECK_POINT: Request(self._on_check_point),
         }
 
     # RECALL_MESSAGE.
@@ -83,7 +70,7 @@ class TimerProcessor(Feature):
         if not command.is_oneway:
             region = {"msgId": handle.unique_key, "MSG_REGION": self._current.config.region}
             answer = encode_command(command.answer(ResponseCode.SUCCESS, fields=region))
-        self._send.acks.append((link.number, answer, end, True, 1))
+        self._puts.acks.append((link.number, answer, end, True, 1))
         return None
 
     def _checked(self, fields: RecallFields, now: Now) -> RecallHandle:
@@ -97,8 +84,8 @@ class TimerProcessor(Feature):
             raise SendRefused(ResponseCode.NO_PERMISSION, "recall failed, recallMessageEnable is false on this broker")
         if not self._turn.serving.is_master:
             raise SendRefused(ResponseCode.SLAVE_NOT_AVAILABLE, "recall failed, a slave recalls no messages")
-        if self._send.refusal is not None:
-            raise SendRefused(*self._send.refusal)
+        if self._puts.refusal is not None:
+            raise SendRefused(*self._puts.refusal)
         if self._topics.get(fields.topic) is None:
             raise SendRefused(ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{fields.topic}] does not exist")
         try:
@@ -129,7 +116,7 @@ class TimerProcessor(Feature):
         topic = self._topics.get(handle.topic)
         out_ms = requested_time(properties, self._current.config, now.wall_ms)
         assert topic is not None and out_ms is not None, "checked before"
-        wheel, queue_id = self._send.as_timed(topic, 0, properties, out_ms, now.wall_ms)
+        wheel, queue_id = self._puts.as_timed(topic, 0, properties, out_ms, now.wall_ms)
         properties[CLUSTER] = self._current.config.cluster
         stored = self._store.put(
             self._topics.queue(wheel, queue_id),
@@ -140,10 +127,10 @@ class TimerProcessor(Feature):
             born_ms=now.wall_ms,
             born_host=link.born_host,
             store_ms=now.wall_ms,
-            store_host=self._send.store_host,
+            store_host=self._puts.store_host,
             reconsume_times=0,
         )
-        self._send.note_timed(stored, properties, out_ms)
+        self._puts.note_timed(stored, properties, out_ms)
         return stored.log_offset + stored.size
 
     # What slaves copy.
@@ -153,6 +140,3 @@ class TimerProcessor(Feature):
         if check is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, remark="no master, or the timed messages are being read")
         return command.answer(ResponseCode.SUCCESS, body=check.encode())
-
-    def _on_metrics(self, _link: Link, command: Command, _now: Now) -> Command | None:
-        return command.answer(ResponseCode.SUCCESS, body=dumps(self._timers.metrics.as_json()))

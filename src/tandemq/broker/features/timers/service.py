@@ -23,16 +23,15 @@ from tandemq.broker.features.timers.loading import TimerLoader, last_done
 from tandemq.broker.features.timers.metrics import TimerMetrics
 from tandemq.broker.features.timers.pending import PendingTimers, RollTask, Slot, roll_time
 from tandemq.broker.features.timers.records import TimedCopy, TimedMessage, read_timed
+from tandemq.broker.features.timers.table import TimerCountsTable
 from tandemq.broker.features.timers.targets import RecallTargets
 from tandemq.broker.features.timers.timer_check import TimerCheck, check_of_java
-from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.copied_tables import Table
 from tandemq.broker.kernel.feature import Feature
+from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.mastership import Mastership
 from tandemq.broker.kernel.messages.timed_message import precision_ms, rounded_down
 from tandemq.broker.kernel.moves import Moves
-from tandemq.broker.kernel.puts import Puts
-from tandemq.broker.state.schedule import Schedule
-from tandemq.broker.state.topics import Topics
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.engine import MoveRule
 from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
@@ -40,7 +39,6 @@ from tandemq.model.message import TIMER_DELETE, TIMER_DEQUEUED, TIMER_ENQUEUED, 
 from tandemq.model.topic import TIMER_DONE_TOPIC, TIMER_TOPIC
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
 from tandemq.storage.log.commit_log import AppendMessageResult
-from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 SCAN_MS = 100
@@ -97,47 +95,34 @@ class _Turn:
 class TimedMessages(Feature):
     """The timed messages of one broker; active on a master only."""
 
-    def __init__(
-        self,
-        store: Store,
-        topics: Topics,
-        send: Puts,
-        damaged: DamagedTimers,
-        metrics: TimerMetrics,
-        schedule: Schedule,
-        current: CurrentConfig,
-        turn: CurrentTurn,
-        now: Now,
-    ) -> None:
-        """Take the collaborators; the waiting messages are read once the broker is master and accepts messages."""
-        self._store = store
-        self._topics = topics
-        self._send = send
-        self.damaged = damaged
-        self.metrics = metrics
-        self._current_turn = turn
-        self._moves = Moves(store, topics)
-        self._current = current
-        self.precision_ms = precision_ms(current.config)
+    def __init__(self, kernel: Kernel) -> None:
+        """Begin; the waiting messages are read once the broker is master and accepts messages."""
+        self._store = kernel.store
+        self._topics = kernel.topics
+        self._puts = kernel.puts
+        self.damaged = DamagedTimers(kernel)
+        self.metrics = TimerMetrics(kernel.saver, kernel.began)
+        self._current_turn = kernel.turn
+        self._moves = Moves(kernel)
+        self._current = kernel.current
+        self.precision_ms = precision_ms(kernel.current.config)
         self.table: PendingTimers | None = None
         """None: not a master, or not read yet."""
         self._loader: TimerLoader | None = None
-        self._mastership = Mastership(turn, store)
+        self._mastership = Mastership(kernel)
         """That for which the table holds."""
-        self._done = DoneWriter(store, topics, send)
+        self._done = DoneWriter(kernel)
         self._copied: set[int] = set()
         """Log offsets of messages that are over, of which the queue entry was damaged."""
         self._targets: RecallTargets | None = None
         self._turn = _Turn()
         self._is_behind = False
-        self._java_files = JavaFiles(store.disk, turn)
-        self._last = Now(now.mono_ms, now.wall_ms)
+        self._java_files = JavaFiles(kernel.store.disk, kernel.turn)
+        self._last = Now(kernel.began.mono_ms, kernel.began.wall_ms)
         """Time of the last run."""
-        self._began_ms = now.wall_ms
-        schedule.every(lambda: 1 if self._is_behind else SCAN_MS, self._run, first_ms=now.mono_ms + SCAN_MS)
-        schedule.every(
-            lambda: current.config.timer_flush_ms, self._save, first_ms=now.mono_ms + current.config.timer_flush_ms
-        )
+        self._began_ms = kernel.began.wall_ms
+        kernel.every(lambda: 1 if self._is_behind else SCAN_MS, self._run)
+        kernel.every(lambda: kernel.current.config.timer_flush_ms, self._save)
 
     # A feature.
 
@@ -170,7 +155,7 @@ class TimedMessages(Feature):
             return
         if self._mastership.is_renewed():
             self._forget()
-        if self._send.refusal is not None:
+        if self._puts.refusal is not None:
             return
         if self.table is None:
             self._load(now)
@@ -183,7 +168,7 @@ class TimedMessages(Feature):
         self._done.forget()
         self._turn = _Turn()
         self.damaged.clear()
-        self._send.know_timers(None)  # what this turn has appended is added to the new table when it is committed
+        self._puts.know_timers(None)  # what this turn has appended is added to the new table when it is committed
 
     def _load(self, now: Now) -> None:
         if self._loader is None:
@@ -194,7 +179,7 @@ class TimedMessages(Feature):
             return
         loader, self._loader = self._loader, None
         table = self.table = loader.table
-        self._send.know_timers(table)
+        self._puts.know_timers(table)
         self._done.adopt(loader)
         for queue_offset in loader.unread:
             self.damaged.hold(queue_offset, now)
@@ -366,7 +351,7 @@ class TimedMessages(Feature):
         turn, head = self._turn, copy.head
         enqueued_ms = rounded_down(head.store_ms, self.precision_ms)
         properties = copy.properties + b"%b\x01%d\x02%b\x01%d\x02" % (_ENQUEUED, enqueued_ms, _DEQUEUED, now.wall_ms)
-        topic = self._send.later_topic(head.topic, "timers", now)
+        topic = self._puts.later_topic(head.topic, "timers", now)
         try:
             self._put(self._topics.queue(topic, copy.queue_id), copy, properties, now)
         except RecordTooLarge as error:
@@ -434,7 +419,7 @@ class TimedMessages(Feature):
             except RecordTooLarge:
                 continue
             self._turn.bytes += stored.size
-            self._send.note_timed(stored, timed.message.properties, timed.head.out_ms)
+            self._puts.note_timed(stored, timed.message.properties, timed.head.out_ms)
             self._turn.rolled.append((task, timed.head.topic))
 
     # A turn.
@@ -456,7 +441,7 @@ class TimedMessages(Feature):
 
     def committed(self, now: Now) -> None:
         """Apply what this turn appended: it is in the log."""
-        timed = self._send.take_timed()
+        timed = self._puts.take_timed()
         if timed:
             self.metrics.enqueued(timed, now)
         table, turn = self.table, self._turn
@@ -496,7 +481,7 @@ class TimedMessages(Feature):
 
     def failed(self) -> None:
         """Forget what this turn appended: it is not in the log."""
-        self._send.take_timed()
+        self._puts.take_timed()
         for task, _ in self._turn.rolled:
             if self.table is not None:
                 self.table.roll_later(task, 0)
@@ -508,7 +493,14 @@ class TimedMessages(Feature):
 
     # What others ask.
 
-    needs_log_for = "timed messages"
+    def tables(self) -> tuple[Table, ...]:
+        """See `Feature`."""
+        return (TimerCountsTable(self.metrics),)
+
+    def needs_log_from(self) -> dict[str, int]:
+        """See `Feature`."""
+        offset = self.keeps_log_from()
+        return {} if offset is None else {"timed messages": offset}
 
     def keeps_log_from(self) -> int | None:
         """Return the log offset of the oldest waiting message, which retention must keep; None if none waits."""

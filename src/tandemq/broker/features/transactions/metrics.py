@@ -6,10 +6,7 @@ Source: docs/reference/transactions.md; RocketMQ TransactionMetrics.
 from bisect import bisect_left
 from typing import NamedTuple
 
-from tandemq.boundary import Now
-from tandemq.broker.kernel.context import CurrentConfig
-from tandemq.broker.state.persistence import Saver
-from tandemq.broker.state.schedule import Schedule
+from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.state.topic_counts import TopicCounts
 
 FILE = "transactionMetrics"
@@ -42,19 +39,15 @@ class CommitAges:
 class TransactionMetrics(TopicCounts):
     """The counts, as operators and Java brokers read them."""
 
-    def __init__(self, saver: Saver, schedule: Schedule, current: CurrentConfig, now: Now) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         """Begin without transactions; the counts follow from the log."""
-        super().__init__(saver, FILE, "transactionCount", now)
+        super().__init__(kernel.saver, FILE, "transactionCount", kernel.began)
         self.commits: dict[str, CommitAges] = {}
         """Commits since the start, by topic."""
         self.rollbacks: dict[str, int] = {}
         """Rollbacks since the start, by topic."""
         self._ended: list[_Ended] = []
-        schedule.every(
-            lambda: current.config.transaction_metrics_ms,
-            lambda _: self.save(),
-            first_ms=now.mono_ms + current.config.transaction_metrics_ms,
-        )
+        kernel.every(lambda: kernel.current.config.transaction_metrics_ms, lambda _: self.save())
 
     def topic_removed(self, topic: str, wall_ms: int) -> None:
         """Forget a deleted topic."""

@@ -10,11 +10,10 @@ import logging
 
 from tandemq.boundary import Now
 from tandemq.broker.features.transactions.service import Transactions
-from tandemq.broker.kernel.connection import Handler, Link
-from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
-from tandemq.broker.kernel.feature import Feature
+from tandemq.broker.kernel.connection import Link
+from tandemq.broker.kernel.feature import Feature, Request
+from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.messages.half_message import CHECK_TIMES, FIRST_OFFSET, HalfMessage, decode_half
-from tandemq.broker.kernel.puts import Puts
 from tandemq.codec.record.record import message_id, parse_message_id
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.requests import EndTransactionFields, ResumeCheckFields, read_fields
@@ -24,7 +23,6 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import SysFlag
 from tandemq.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
-from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 _COMMIT = int(SysFlag.TRANSACTION_COMMIT)
@@ -37,29 +35,27 @@ _HOST_CHARACTERS = 16
 class TransactionProcessor(Feature):
     """End transactions, and resume the checks of one that was given up."""
 
-    def __init__(
-        self, store: Store, send: Puts, transactions: Transactions, turn: CurrentTurn, current: CurrentConfig
-    ) -> None:
-        """Take the collaborators."""
-        self._store = store
-        self._send = send
+    def __init__(self, kernel: Kernel, transactions: Transactions) -> None:
+        """Begin."""
+        self._store = kernel.store
+        self._puts = kernel.puts
         self._transactions = transactions
-        self._turn = turn
-        self._current = current
+        self._turn = kernel.turn
+        self._current = kernel.current
         self._refused = 0
         """Number of ends refused since the last log line about one."""
         self._refusal_logged_ms = -REFUSALS_LOGGED_MS
 
-    def handlers(self) -> dict[Code, Handler]:
-        """Return the handlers by request code."""
-        return {Code.END_TRANSACTION: self._on_end, Code.RESUME_CHECK_HALF_MESSAGE: self._on_resume}
+    def requests(self) -> dict[Code, Request]:
+        """See `Feature`."""
+        return {Code.END_TRANSACTION: Request(self._on_end), Code.RESUME_CHECK_HALF_MESSAGE: Request(self._on_resume)}
 
     def _unready(self, command: Command, now: Now) -> Command | None:
         """Return the refusal of any request now; None if it is accepted."""
         if not self._turn.serving.is_master:
             return command.answer(ResponseCode.SLAVE_NOT_AVAILABLE, remark="a slave ends no transactions")
-        if self._send.refusal is not None:
-            return command.answer(self._send.refusal[0], remark=self._send.refusal[1])
+        if self._puts.refusal is not None:
+            return command.answer(self._puts.refusal[0], remark=self._puts.refusal[1])
         self._transactions.hurry(now)
         if self._transactions.table is None:
             return command.answer(ResponseCode.SYSTEM_BUSY, remark="the open transactions are being read; try again")
@@ -127,7 +123,7 @@ class TransactionProcessor(Feature):
     def _acknowledge(self, link: Link, command: Command, end: int, *, remark: str | None = None) -> None:
         """Respond once the turn is written. `end`: log offset behind what the response waits for, 0: the turn's end."""
         answer = None if command.is_oneway else encode_command(command.answer(ResponseCode.SUCCESS, remark=remark))
-        self._send.acks.append((link.number, answer, end or self._store.log.end, True, 1))
+        self._puts.acks.append((link.number, answer, end or self._store.log.end, True, 1))
 
     def _answer_unknown(self, command: Command, fields: EndTransactionFields) -> Command:
         if fields.commit_or_rollback:
@@ -194,7 +190,7 @@ class TransactionProcessor(Feature):
         properties = half.properties | {CHECK_TIMES: "0"}
         properties.pop(FIRST_OFFSET, None)
         stored = self._transactions.put_half(half, properties, now)
-        self._send.note_half(stored, half.topic)
+        self._puts.note_half(stored, half.topic)
         self._transactions.resumed(half)
         self._acknowledge(link, command, stored.log_offset + stored.size)
         return None

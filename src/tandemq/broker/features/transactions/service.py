@@ -16,21 +16,19 @@ from collections import deque
 from itertools import chain
 from typing import NamedTuple
 
-from tandemq.boundary import Now, Outbox
-from tandemq.broker.connections.client_requests import notify
+from tandemq.boundary import Now
 from tandemq.broker.features.transactions.loading import GROUP, TransactionLoader
 from tandemq.broker.features.transactions.metrics import TransactionMetrics
 from tandemq.broker.features.transactions.op_records import Progress, op_body, op_properties
 from tandemq.broker.features.transactions.open_transactions import HalfEntry, OpenTransactions
-from tandemq.broker.kernel.context import CurrentConfig, CurrentTurn
+from tandemq.broker.kernel.client_requests import notify
 from tandemq.broker.kernel.feature import Feature
+from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.mastership import Mastership
 from tandemq.broker.kernel.messages.half_message import CHECK_TIMES, FIRST_OFFSET, HalfMessage, read_half
-from tandemq.broker.kernel.puts import Puts
-from tandemq.broker.state.clients import Clients, Member
-from tandemq.broker.state.consumer_offsets import ConsumerOffsets
-from tandemq.broker.state.schedule import Schedule
-from tandemq.broker.state.topics import Topic, Topics, internal_topic
+from tandemq.broker.kernel.sends import Sends
+from tandemq.broker.state.clients import Member
+from tandemq.broker.state.topics import Topic, internal_topic
 from tandemq.codec.record.record import encode_record, message_id
 from tandemq.engine import EndedHalf
 from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
@@ -38,7 +36,6 @@ from tandemq.model.codes import RequestCode
 from tandemq.model.message import TRANSACTION_MASK, SysFlag, encode_properties
 from tandemq.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from tandemq.storage.log.commit_log import AppendMessageResult
-from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
 SCAN_MS = 100
@@ -74,34 +71,22 @@ class _Copy(NamedTuple):
 class Transactions(Feature):
     """The transactions of one broker; active on a master only."""
 
-    def __init__(
-        self,
-        store: Store,
-        topics: Topics,
-        offsets: ConsumerOffsets,
-        clients: Clients,
-        send: Puts,
-        metrics: TransactionMetrics,
-        outbox: Outbox,
-        schedule: Schedule,
-        current: CurrentConfig,
-        turn: CurrentTurn,
-        now: Now,
-    ) -> None:
-        """Take the collaborators; the open transactions are read once the broker is master and accepts messages."""
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._clients = clients
-        self._send = send
-        self.metrics = metrics
-        self._outbox = outbox
-        self._current = current
-        self._turn = turn
+    def __init__(self, kernel: Kernel) -> None:
+        """Begin; the open transactions are read once the broker is master and accepts messages."""
+        self._store = kernel.store
+        self._topics = kernel.topics
+        self._offsets = kernel.offsets
+        self._clients = kernel.clients
+        self._puts = kernel.puts
+        self._sends = kernel.features.one(Sends)
+        self.metrics = TransactionMetrics(kernel)
+        self._outbox = kernel.outbox
+        self._current = kernel.current
+        self._turn = kernel.turn
         self.table: OpenTransactions | None = None
         """None: not a master, or not read yet."""
         self._loader: TransactionLoader | None = None
-        self._mastership = Mastership(turn, store)
+        self._mastership = Mastership(kernel)
         """That for which the table holds."""
         self._ended: dict[int, bool] = {}
         """Ends of this turn: queue offset of the newest copy, and whether the transaction was given up."""
@@ -132,20 +117,20 @@ class Transactions(Feature):
         self.checks = 0
         """Checks sent to producers."""
         self.given_up = 0
-        schedule.every(lambda: 1 if self._is_behind else SCAN_MS, self._run, first_ms=now.mono_ms + SCAN_MS)
+        kernel.every(lambda: 1 if self._is_behind else SCAN_MS, self._run)
 
     # Role.
 
     def _run(self, now: Now) -> None:
         self._is_behind = False
-        if not self._turn.serving.is_master or (self._send.refusal is not None and self.table is None):
+        if not self._turn.serving.is_master or (self._puts.refusal is not None and self.table is None):
             self._forget()
             return
         if self._mastership.is_renewed():
             self._forget()
         if self.table is None:
             self._load(now)
-        elif self._send.refusal is None:
+        elif self._puts.refusal is None:
             self._check(now)
             self._save_progress(now)
 
@@ -154,7 +139,7 @@ class Transactions(Feature):
         if self.table is not None and not self._mastership.is_current():
             self._forget()
         for _ in range(HURRY_SLICES):
-            if self.table is not None or not self._turn.serving.is_master or self._send.refusal is not None:
+            if self.table is not None or not self._turn.serving.is_master or self._puts.refusal is not None:
                 return
             self._run(now)
 
@@ -169,8 +154,8 @@ class Transactions(Feature):
         self._ops.clear()
         self._due.clear()
         self._unflushed = None
-        self._send.refuse_halves(None)
-        self._send.know_transactions(None)
+        self._puts.refuse_halves(None)
+        self._sends.know_transactions(None)
 
     def _load(self, now: Now) -> None:
         if self._loader is None:
@@ -183,7 +168,7 @@ class Transactions(Feature):
         self.table = loader.table
         for queue_offset in loader.committed:
             self.table.end(queue_offset)
-        self._send.know_transactions(self, self.table.entries, self._ended)
+        self._sends.know_transactions(self, self.table.entries, self._ended)
         self._ops.extend(loader.ops)
         self._next_run_ms = now.mono_ms + self._current.config.transaction_check_interval_ms
         self._progress_due_ms = now.mono_ms + PROGRESS_MS
@@ -215,7 +200,7 @@ class Transactions(Feature):
 
     def committed(self, now: Now) -> None:
         """Apply what this turn appended: it is in the log."""
-        halves = self._send.take_halves()
+        halves = self._puts.take_halves()
         self.metrics.count_ended()
         table = self.table
         if table is None:
@@ -242,7 +227,7 @@ class Transactions(Feature):
 
     def failed(self) -> None:
         """Forget what this turn appended: it is not in the log."""
-        self._send.take_halves()
+        self._puts.take_halves()
         self.metrics.forget_ended()
         self._clear_turn()
 
@@ -257,7 +242,7 @@ class Transactions(Feature):
         limit = self._current.config.transactions_max
         is_full = len(table) >= limit
         why = f"{limit} transactions are open, transactionsMax allows no more"
-        self._send.refuse_halves(why if is_full else None)
+        self._puts.refuse_halves(why if is_full else None)
 
     # Ends.
 
@@ -316,8 +301,8 @@ class Transactions(Feature):
         assert self.table is not None, "asked when the table is loaded"
         message, newest = half.message, self.table.entries.get(current)
         properties = half.properties
-        topic, queue_id = self._send.later_topic(half.topic, "transactions", now), half.queue_id
-        topic, queue_id = self._send.redirect_delayed(topic, queue_id, properties)
+        topic, queue_id = self._puts.later_topic(half.topic, "transactions", now), half.queue_id
+        topic, queue_id = self._puts.redirect_delayed(topic, queue_id, properties)
         sys_flag = message.sys_flag & ~(_V6_MASK | TRANSACTION_MASK) | SysFlag.TRANSACTION_COMMIT
         return self._store.put(
             self._topics.queue(topic, queue_id),
@@ -340,7 +325,7 @@ class Transactions(Feature):
     def _write_op(self, offsets: list[int], now: Now, *, is_copied: bool) -> None:
         queue = self._topics.queue(self._topic(OP_HALF_TOPIC, now), 0)
         properties = op_properties(self._progress(queue.next_offset), is_copied=is_copied)
-        stored = self._send.put_internal(queue, op_body(offsets), properties, now)
+        stored = self._puts.put_internal(queue, op_body(offsets), properties, now)
         self._written_ops.append(Progress(max(offsets), stored.queue_offset))
 
     def _progress(self, next_op: int) -> Progress:
@@ -514,7 +499,10 @@ class Transactions(Feature):
 
     # Progress.
 
-    needs_log_for = "open transactions"
+    def needs_log_from(self) -> dict[str, int]:
+        """See `Feature`."""
+        offset = self.keeps_log_from()
+        return {} if offset is None else {"open transactions": offset}
 
     def keeps_log_from(self) -> int | None:
         """Return the log offset of the oldest open half message, which retention must keep; None if none is open."""

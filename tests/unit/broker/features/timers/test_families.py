@@ -72,12 +72,12 @@ def test_recall_that_waits_survives_the_deletion_of_its_topic(tmp_path: Path) ->
 def test_messages_that_are_due_and_refused_by_the_disk_are_lag(tmp_path: Path) -> None:
     broker = ready(tmp_path)
     timed(broker, TIMER_DELAY_SEC="2")
-    broker.node.send.refuse("a test", "the disk is full")
+    broker.node.puts.refuse("a test", "the disk is full")
     broker.pass_time(9_000)
     found = values(broker)
     assert found["rocketmq_timer_dequeue_lag"] == {LOCAL_DISK: 1}
     assert found["rocketmq_timer_dequeue_latency_milliseconds"] == {LOCAL_DISK: 7_000}
-    broker.node.send.admit("a test")
+    broker.node.puts.admit("a test")
     broker.pass_time(200)
     assert values(broker)["rocketmq_timer_dequeue_lag"] == {LOCAL_DISK: 0}
 

@@ -145,14 +145,14 @@ def test_damaged_message_waits_for_its_repair_alone(tmp_path: Path, caplog: pyte
         timed(broker, b"%d" % number, TIMER_DELAY_SEC=str(5 + number // 2))
     first = delivered(broker, TIMER_TOPIC, 0)[0]
     end = first.log_offset + first.size
-    damage = broker.node.damages.add(first.log_offset, end, "a test", broker.now.wall_ms)
+    damage = broker.node.kernel.damages.add(first.log_offset, end, "a test", broker.now.wall_ms)
     assert damage is not None
     with caplog.at_level(logging.ERROR):
         broker.pass_time(9_000)
     assert bodies(broker) == [b"1", b"2", b"3"]
     assert caplog.text.count(f"log offset {first.log_offset} waits for its repair") == 1
     assert broker.node.timers.keeps_log_from() == first.log_offset
-    broker.node.damages.shrink(damage, end, "slave 1", broker.now.wall_ms)
+    broker.node.kernel.damages.shrink(damage, end, "slave 1", broker.now.wall_ms)
     broker.pass_time(200)
     assert bodies(broker) == [b"1", b"2", b"3", b"0"]
     broker = broker.restart(clean=False)

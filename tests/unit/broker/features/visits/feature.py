@@ -1,11 +1,15 @@
 """Counts who asks, forgets them after a time, and remembers them over a restart."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from tandemq.boundary import Now
-from tandemq.broker.kernel.connection import Handler, Link
-from tandemq.broker.kernel.feature import Feature
+from tandemq.broker.kernel.connection import Link
+from tandemq.broker.kernel.copied_tables import Polled, Table
+from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
+from tandemq.codec.ha import KIND_FEATURE_TABLES
+from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.storage.json_tables import load_table
@@ -23,12 +27,12 @@ class Visits(Feature):
     def __init__(self, kernel: Kernel) -> None:
         """Load the count."""
         self._kernel = kernel
-        self._count = int(load_table(kernel.disk, FILE).get("count", 0))
-        kernel.schedule.every(FORGET_MS, self._forget, first_ms=kernel.began.mono_ms + FORGET_MS)
+        self.count = int(load_table(kernel.disk, FILE).get("count", 0))
+        kernel.every(FORGET_MS, self._forget)
 
-    def handlers(self) -> dict[RequestCode, Handler]:
+    def requests(self) -> dict[RequestCode, Request]:
         """See `Feature`."""
-        return {CODE: self._on_visit}
+        return {CODE: Request(self._on_visit)}
 
     def sources(self) -> Sequence[Source]:
         """See `Feature`."""
@@ -36,18 +40,64 @@ class Visits(Feature):
 
     def figures(self, _now: Now) -> dict[str, str]:
         """See `Feature`."""
-        return {"visits": str(self._count)}
+        return {"visits": str(self.count)}
 
     def _on_visit(self, _link: Link, command: Command, _now: Now) -> Command | None:
-        self._count += 1
-        self._kernel.saver.later(FILE, lambda: {"count": self._count})
-        return command.answer(ResponseCode.SUCCESS, remark=str(self._count))
+        self.set(self.count + 1)
+        return command.answer(ResponseCode.SUCCESS, remark=str(self.count))
+
+    def tables(self) -> tuple[Table, ...]:
+        """See `Feature`."""
+        return (VisitsTable(self),)
+
+    def set(self, count: int) -> None:
+        """Set the number, and save it."""
+        self.count = count
+        self._kernel.saver.later(FILE, lambda: {"count": self.count})
 
     def _collect(self, _now: Now) -> Iterator[Batch | None]:
-        yield single(VISITS, self._count)
+        yield single(VISITS, self.count)
 
     def _forget(self, _now: Now) -> None:
-        self._count = 0
+        self.count = 0
+
+
+class VisitsTable(Table):
+    """The number of visits, as slaves copy it."""
+
+    code = RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST
+    kind = KIND_FEATURE_TABLES
+    is_optional = True
+    is_needed = False
+    is_waited_for = False
+
+    def __init__(self, visits: Visits) -> None:
+        """Begin to compare."""
+        self._visits = visits
+        self._published = -1
+
+    def polled(self, _command: Command) -> bytes:
+        """See `Table`."""
+        return self.whole()
+
+    def take_polled(self, polled: Polled) -> None:
+        """See `Table`."""
+        self.take(loads(polled.body), polled.body)
+
+    def take_changes(self) -> bytes | None:
+        """See `Table`."""
+        if self._visits.count == self._published:
+            return None
+        self._published = self._visits.count
+        return self.whole()
+
+    def whole(self) -> bytes:
+        """See `Table`."""
+        return dumps({"count": self._visits.count})
+
+    def take(self, table: dict[str, Any], _payload: bytes) -> None:
+        """See `Table`."""
+        self._visits.set(int(table["count"]))
 
 
 def build(kernel: Kernel) -> tuple[Feature, ...]:

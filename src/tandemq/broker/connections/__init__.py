@@ -1,1 +1,0 @@
-"""Client connections and their limits; requests of the broker to peers and to clients."""

@@ -1,0 +1,1 @@
+"""Topics, groups and settings, as operators change and read them."""

@@ -1,0 +1,28 @@
+"""Changes of the membership of consumer groups."""
+
+from tandemq.boundary import Now, Turn
+from tandemq.broker.kernel.client_requests import notify
+from tandemq.broker.kernel.kernel import Kernel
+from tandemq.model.codes import RequestCode
+
+
+class MembershipNotifier:
+    """Notifies the members of consumer groups whose membership changed, so that they rebalance."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        """Begin."""
+        self._clients = kernel.clients
+        self._groups = kernel.groups
+        self._filters = kernel.filters
+
+    def notify(self, names: list[str], turn: Turn, now: Now) -> None:
+        """Notify all members of these groups, unless a group's configuration forbids it."""
+        for name in names:
+            group = self._clients.consumers.get(name)
+            if group is None:
+                self._filters.follow(name, {}, now.wall_ms)
+            config = self._groups.table.get(name)
+            if group is None or (config is not None and not config.notify_consumer_ids_changed_enable):
+                continue
+            for link in group.members:
+                notify(link, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name}, turn)

@@ -1,0 +1,1 @@
+"""Messages that consumers send back, and dead letters."""

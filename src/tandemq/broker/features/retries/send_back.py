@@ -1,0 +1,137 @@
+"""Messages that a consumer sends back: stored in the retry topic of its group after a delay, finally as dead letters.
+
+The response does not wait for flush and replicas, as in RocketMQ. In `elect` it does: the next master truncates what
+not all members in sync have, and by then the consumer would have skipped the message.
+
+Source: docs/reference/requests.md, "retry"; RocketMQ SendMessageProcessor.
+"""
+
+from tandemq.boundary import Now
+from tandemq.broker.kernel.connection import Link, pack_host
+from tandemq.broker.kernel.feature import Feature, Request
+from tandemq.broker.kernel.kernel import Kernel
+from tandemq.broker.kernel.sends import VERSION_3_4_9
+from tandemq.broker.kernel.serving import Right
+from tandemq.broker.kernel.statistics import Statistics
+from tandemq.broker.state.topics import Topic
+from tandemq.codec.record.record import decode_message, parse_record
+from tandemq.codec.remoting.frame import encode_command
+from tandemq.codec.remoting.requests import SendBackFields, read_fields
+from tandemq.model.codes import RequestCode as Code
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.java_types import INT32_MAX
+from tandemq.model.message import StoredMessage, encode_properties
+from tandemq.model.topic import Permission, dead_letter_topic, retry_topic
+
+FIRST_RETRY_LEVEL = 3
+REPORT_MS = 10_000
+"""Interval at which dead letters that were not logged yet are."""
+
+
+class SendBackProcessor(Feature):
+    """Store messages that consumers send back in the retry or dead letter topic of their group."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        """Begin, and log dead letters from time to time."""
+        self._log_store = kernel.store
+        self._topics = kernel.topics
+        self._groups = kernel.groups
+        self._puts = kernel.puts
+        dead_letters = kernel.puts.dead_letters
+        kernel.every(REPORT_MS, lambda now: dead_letters.report(now.mono_ms))
+        self._statistics = kernel.features.one(Statistics)
+        self._random = kernel.random
+        self._turn = kernel.turn
+        self._current = kernel.current
+
+    def requests(self) -> dict[Code, Request]:
+        """See `Feature`."""
+        return {Code.CONSUMER_SEND_MSG_BACK: Request(self._on_send_back, Right.WRITE)}
+
+    def _on_send_back(self, link: Link, command: Command, now: Now) -> Command | None:
+        fields = read_fields(SendBackFields, command.fields)
+        group = self._groups.find(fields.group, now.wall_ms)
+        if group is None:
+            return command.answer(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=f"subscription group not exist, {fields.group}"
+            )
+        if self._puts.refusal is not None:
+            return command.answer(self._puts.refusal[0], remark=self._puts.refusal[1])
+        if not self._current.config.permission & Permission.WRITE:
+            return command.answer(ResponseCode.NO_PERMISSION, remark="the broker accepts no messages")
+        if group.retry_queue_nums <= 0:
+            return command.answer(ResponseCode.SUCCESS)
+        data = self._log_store.queued_record_at(fields.offset)
+        if data is None:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=f"look message by offset failed, {fields.offset}")
+        message = decode_message(data, 0, len(data), inflates=False)
+        retries_max = group.retry_max_times
+        if command.version >= VERSION_3_4_9 and fields.max_reconsume_times is not None:
+            retries_max = fields.max_reconsume_times if fields.max_reconsume_times >= 0 else retries_max
+        topic, queue_id, level = self._target(fields, group.retry_queue_nums, message, retries_max, now)
+        if topic is None:
+            return command.answer(
+                ResponseCode.SYSTEM_ERROR, remark="no room for the group's retry or dead letter topic"
+            )
+        if not topic.config.perm & Permission.WRITE:
+            return command.answer(
+                ResponseCode.NO_PERMISSION, remark=f"the topic[{topic.config.topic_name}] sending message is forbidden"
+            )
+        log_offset = self._store(link, command, data, message, topic, queue_id, level, now)
+        origin = message.properties.get("RETRY_TOPIC", "")
+        if self._topics.get(origin) is None:  # of a first delivery; or a producer has set another text
+            origin = message.topic
+        if topic.config.topic_name == dead_letter_topic(fields.group):
+            self._puts.dead_letters.note(
+                fields.group, origin, message.properties, message.reconsume_times, log_offset, now.mono_ms
+            )
+        self._statistics.add("SNDBCK_PUT_NUMS", f"{origin}@{fields.group}", 1, 1)
+        return None
+
+    def _target(
+        self, fields: SendBackFields, queue_nums: int, message: StoredMessage, retries_max: int, now: Now
+    ) -> tuple[Topic | None, int, int]:
+        topics = self._topics
+        if message.reconsume_times >= retries_max or fields.delay_level < 0:
+            return topics.create_internal(dead_letter_topic(fields.group), 1, now.wall_ms), 0, 0
+        topic = topics.create_internal(retry_topic(fields.group), queue_nums, now.wall_ms)
+        queue_id = self._random.randrange(queue_nums)
+        return topic, queue_id, fields.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
+
+    def _store(
+        self,
+        link: Link,
+        command: Command,
+        data: bytes,
+        message: StoredMessage,
+        topic: Topic,
+        queue_id: int,
+        level: int,
+        now: Now,
+    ) -> int:
+        """Store the message again; return its log offset."""
+        properties = {key: value for key, value in message.properties.items() if key not in ("__CRC32#", "DELAY")}
+        properties.setdefault("RETRY_TOPIC", message.topic)
+        properties.setdefault("ORIGIN_MESSAGE_ID", message.offset_message_id)
+        properties["WAIT"] = "false"
+        if level:
+            properties["DELAY"] = str(level)
+        target, target_id = self._puts.redirect_delayed(topic, queue_id, properties)
+        record = parse_record(data, 0, len(data))
+        assert not isinstance(record, str), "the store returned a whole record"
+        _, offset, size = self._log_store.put(
+            self._topics.queue(target, target_id),
+            body=data[record.body_start : record.body_end],
+            properties=encode_properties(properties).encode(),
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~0x30,
+            born_ms=message.born_ms,
+            born_host=pack_host(message.born_host),
+            store_ms=now.wall_ms,
+            store_host=self._puts.store_host,
+            reconsume_times=min(message.reconsume_times + 1, INT32_MAX),  # a producer may have set any
+        )
+        answer = None if command.is_oneway else encode_command(command.answer(ResponseCode.SUCCESS))
+        self._puts.acks.append((link.number, answer, offset + size, self._turn.serving.is_elect, 1))
+        return offset

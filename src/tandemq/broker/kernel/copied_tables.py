@@ -1,0 +1,103 @@
+"""Tables that a master keeps beside the log, and that its slaves copy.
+
+    a slave without a registry, or Java's    asks for a table by its code, from time to time    `ha.metadata_sync`
+    a member of a group with a registry      gets changes on the replication connection         `ha.metadata_stream`
+
+A feature declares its tables (`Feature.tables`); those of the kernel are in `shared_tables`.
+"""
+
+# a table leaves out what it does not need
+from typing import Any, NamedTuple
+
+from tandemq.boundary import Now
+from tandemq.model.codes import RequestCode
+from tandemq.model.command import Command
+
+
+class Polled(NamedTuple):
+    """A table as a master returned it."""
+
+    body: bytes
+    master: str
+    """Where the master takes requests, "ip:port"."""
+    is_log_accepted: bool
+    """Whether a TandemQ master has found that our log shares its history."""
+    now: Now
+
+
+class Table:
+    """A table that slaves copy. `take…` methods raise ProtocolError or StoreDamaged for what they cannot read."""
+
+    code: RequestCode
+    """Of the request by which a slave asks for it."""
+    is_optional = False
+    """Whether masters of older versions do not know the code."""
+    may_be_ahead = False
+    """Whether a slave may know more than its master: consumers commit where they read."""
+
+    def polled(self, command: Command) -> bytes:
+        """Return the body of the response to such a request."""
+        raise NotImplementedError
+
+    def take_polled(self, polled: Polled) -> None:
+        """Apply such a body."""
+        raise NotImplementedError
+
+    # With the log, in a group with a registry.
+
+    kind: int | None = None
+    """Of its frames on a replication connection; None: it is not published there."""
+    precedes_log = False
+    """Whether slaves get changes ahead of the log bytes of the same turn; if not, behind them."""
+    is_waited_for = True
+    """Whether responses wait, where they must, until slaves have its changes."""
+    is_needed = True
+    """Whether a slave has to receive it whole (`WHOLE`) before it can continue as the master."""
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether it changed since the last `take_changes`."""
+        return False
+
+    def collect_changes(self, *, is_wanted: bool) -> None:
+        """Begin or stop to remember what changes."""
+
+    def take_changes(self) -> bytes | None:
+        """Return what changed since the last call, as JSON; None: nothing."""
+        return None
+
+    def whole(self) -> bytes:
+        """Return the table, as JSON."""
+        raise NotImplementedError
+
+    def take(self, table: dict[str, Any], payload: bytes) -> None:
+        """Apply changes or a whole table of the master. `payload`: the same as it was received."""
+        raise NotImplementedError
+
+    # On the disk, for a table whose changes are written before slaves and clients get them.
+
+    @property
+    def is_unnoted(self) -> bool:
+        """Whether changes could not be written."""
+        return False
+
+    def note(self, changes: bytes) -> None:
+        """Write changes."""
+
+    def note_all(self) -> None:
+        """Write the whole table, since changes could not be written."""
+
+    # When the log ends earlier than before, and when mastership is handed over.
+
+    def correct(self) -> None:
+        """Set what points beyond the end of a queue to that end, and save it."""
+
+    handed_as = ""
+    """Key of the table in a handover of mastership; "": it is not handed over."""
+
+    def handed(self) -> dict[str, Any]:
+        """Return what the next master gets."""
+        return {}
+
+    def take_handed(self, raw: dict[str, Any]) -> None:
+        """Merge what another member had, and save it: responses wait for that."""

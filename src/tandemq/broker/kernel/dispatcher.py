@@ -1,0 +1,127 @@
+"""Requests of clients: from the bytes of a connection to a response.
+
+Ordinary sends and pulls skip the general decoder: `FastSends`, `FastPulls`.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from tandemq.boundary import LinkKind, Now, Turn
+from tandemq.broker.kernel.acknowledgements import Acknowledgements
+from tandemq.broker.kernel.connection import Link
+from tandemq.broker.kernel.feature import Request
+from tandemq.broker.kernel.housekeeping import Housekeeping
+from tandemq.broker.kernel.kernel import Kernel
+from tandemq.codec.remoting.frame import RawFrame, decode_command, encode_command
+from tandemq.codec.remoting.header import FORM_JSON
+from tandemq.errors import ProtocolError, StoreError
+from tandemq.model.codes import RequestCode, ResponseCode
+from tandemq.model.command import Command
+from tandemq.model.unsupported import unsupported_remark
+from tandemq.telemetry.turn_times import UNKNOWN_CODE, AnswerKind
+
+
+class FastSends(Protocol):
+    """Sends that are taken without decoding their headers in Python."""
+
+    def take_ordinary(self, link: Link, data: bytes, at: int, now: Now) -> int:
+        """Accept the ordinary sends from `data[at]` on; return the position of the first other or incomplete frame."""
+
+    def store_waiting(self) -> None:
+        """Store the messages accepted since the last time, before anything else is stored."""
+
+
+class FastPulls(Protocol):
+    """Pulls that are taken from their JSON header."""
+
+    def take_frame(self, link: int, header: bytes, turn: Turn, now: Now) -> bool:
+        """Answer or hold a pull from its JSON header; False if it must go through its handler."""
+
+
+class Dispatcher:
+    """Hands each request to its handler."""
+
+    def __init__(self, kernel: Kernel, sends: FastSends, pulls: FastPulls) -> None:
+        """Begin. All features have been added to the kernel."""
+        self._sends = sends
+        self._pulls = pulls
+        self._requests = kernel.features.requests
+        self._housekeeping = kernel.features.one(Housekeeping)
+        self._acknowledgements = kernel.features.one(Acknowledgements)
+        self._client_calls = kernel.client_calls
+        self._saver = kernel.saver
+        self._turn = kernel.turn
+        self._times = kernel.turn_times
+
+    def receive(self, link: Link, data: bytes, turn: Turn, now: Now, is_over: Callable[[], bool]) -> bytes:
+        """Handle the bytes that a client sent, at least one request; return what is left when the time is over."""
+        if link.is_closed:
+            return b""
+        link.seen_ms = now.mono_ms
+        decoder = link.decoder
+        data = decoder.join(data)
+        at = self._sends.take_ordinary(link, data, 0, now)
+        while at < len(data) and (frame := decoder.split(data, at)) is not None:
+            form, header, _ = frame
+            is_pull = form == FORM_JSON and b'"code":11,' in header and link.kind is LinkKind.REMOTING
+            if not (is_pull and self._pulls.take_frame(link.number, header, turn, now)) and not self._handle(
+                link, frame, turn, now
+            ):
+                break
+            at = decoder.position
+            if at < len(data):
+                if is_over():
+                    return data[at:]
+                at = self._sends.take_ordinary(link, data, at, now)
+        if link.decoder.error is not None:
+            self._housekeeping.close_link(link, str(link.decoder.error), turn, now)
+        return b""
+
+    def _handle(self, link: Link, frame: RawFrame, turn: Turn, now: Now) -> bool:
+        """Answer any request; False if the connection has to be closed."""
+        self._sends.store_waiting()
+        try:
+            command = decode_command(frame)
+        except ProtocolError as error:
+            self._housekeeping.close_link(link, str(error), turn, now)
+            return False
+        if command.code == RequestCode.HEART_BEAT:
+            link.takes_go_away = command.takes_go_away
+        if command.is_response:
+            self._client_calls.answered(link.number, command, now)
+            return True
+        asked = self._saver.asked
+        request = self._requests.get(command.code, _UNKNOWN)
+        answer = self._answer(request, link, command, now)
+        if answer is not None:
+            code = UNKNOWN_CODE if request is _UNKNOWN else command.code
+            self._times.answered(AnswerKind(code, answer.code))
+        if answer is not None and not command.is_oneway:
+            data = encode_command(answer)
+            self._housekeeping.responses.note(link.number, len(data))
+            is_saved_first = self._saver.asked > asked or (request.is_saved and self._saver.is_behind)
+            if is_saved_first or (request.is_recorded and answer.code == ResponseCode.SUCCESS):
+                self._acknowledgements.hold_until_saved(link.number, command, answer, now)
+            elif not self._turn.holds(link.number, command, answer):
+                turn.send(link.number, data)
+        return True
+
+    def _answer(self, request: Request, link: Link, command: Command, now: Now) -> Command | None:
+        refusal = self._turn.serving.refusal(request.right)
+        if refusal is not None:
+            return command.answer(ResponseCode.NO_PERMISSION, remark=refusal)
+        if not (command.is_oneway or request.is_always_answered):
+            busy = self._housekeeping.responses.refusal(link.number)
+            if busy is not None:
+                return command.answer(ResponseCode.SYSTEM_BUSY, remark=busy)
+        try:
+            return request.handle(link, command, now)
+        except (ProtocolError, StoreError) as error:
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
+
+
+def _refuse_unknown(_link: Link, command: Command, _now: Now) -> Command:
+    return command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=unsupported_remark(command.code))
+
+
+_UNKNOWN = Request(_refuse_unknown)

@@ -1,0 +1,89 @@
+"""What pulls offer to other features."""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from tandemq.boundary import Now, Turn
+from tandemq.broker.kernel.pull_counters import PullCounters
+from tandemq.codec.remoting.requests import PullFields
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
+from tandemq.storage.consume_queue import ConsumeQueue
+
+LINK_BYTES_MAX = 8 << 20
+"""Maximum of unsent bytes of a connection; its further pulls wait until the client has read some."""
+
+
+class PullRefused(Exception):
+    """A pull that gets no messages: code, remark and fields of the response."""
+
+    def __init__(
+        self, code: ResponseCode, remark: str, forbidden_type: int = 0, fields: dict[str, str] | None = None
+    ) -> None:
+        """Keep what the response has.
+
+        Args:
+            code: of the response.
+            remark: the reason.
+            forbidden_type: what forbids it, as clients of 5.x read it; or 0.
+            fields: of the response, if not that.
+        """
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+        self.fields = fields or ({"forbiddenType": str(forbidden_type)} if forbidden_type else {})
+
+
+class PullAnswer(NamedTuple):
+    """Code and offsets of an answer; `end` is the offset behind the last message."""
+
+    code: int
+    next_offset: int
+    min_offset: int
+    end: int
+    delta: int | None = None
+    """What the client adds to the queue offsets in the messages; None: nothing."""
+
+
+class AnswerView(Protocol):
+    """How the answer to a pull is shown to the client, where its offsets are not those of the queue that was read."""
+
+    def shown(self, answer: PullAnswer, written_end: int) -> PullAnswer:
+        """Return what the client is sent. `written_end`: queue offset behind messages that may not be shown yet."""
+
+
+@runtime_checkable
+class Pulls(Protocol):
+    """The pulls of one broker."""
+
+    counters: PullCounters
+
+    def take(self, link: int, command: Command, turn: Turn, now: Now, view: AnswerView | None = None) -> Command | None:
+        """Answer or hold any pull; returns a response only to refuse it. `view`: how the answer is shown."""
+
+    def check_readable(self) -> None:
+        """Refuse all pulls while the broker's own permission lacks READ.
+
+        Raises:
+            PullRefused: it lacks it.
+        """
+
+    def visible_end(self, queue: ConsumeQueue, log_limit: int | None = None) -> int:
+        """Return the queue offset behind the last message that may be shown; `log_limit`: None for that of consumers.
+
+        Raises:
+            StoreError: the entries of the queue cannot be read.
+        """
+
+    @property
+    def held_count(self) -> int:
+        """Number of pulls that wait for messages."""
+
+    def refuse_forbidden(self, queue: ConsumeQueue, turn: Turn) -> None:
+        """Refuse the pulls held on a queue that an operator has forbidden since they came."""
+
+    def move_held(self, link: int, offset_for: Callable[[PullFields], int | None], turn: Turn) -> None:
+        """Answer the held pulls of a connection whose offset an operator has set; None: it has not."""
+
+    def end_held(self, queue: ConsumeQueue, turn: Turn) -> None:
+        """Answer the pulls held on a queue that takes no more messages."""

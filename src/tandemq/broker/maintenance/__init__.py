@@ -1,1 +1,0 @@
-"""Periodic maintenance: registration at name servers, retention, disk space, syncs."""

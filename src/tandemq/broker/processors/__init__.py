@@ -1,1 +1,0 @@
-"""Request processors, one module per family of request codes."""
