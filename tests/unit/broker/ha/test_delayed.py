@@ -8,7 +8,8 @@ import pytest
 
 from tandemq.broker.features.delay import service as delay
 from tandemq.broker.features.delay.progress import LevelProgress
-from tandemq.broker.features.delay.service import APART_MS, DOUBT_MS
+from tandemq.broker.features.delay.service import APART_MS
+from tandemq.broker.kernel.log_queue import DOUBT_MS
 from tandemq.codec.remoting.fastjson import dumps_java
 from tandemq.model.codes import RequestCode
 from tandemq.model.topic import SCHEDULE_TOPIC

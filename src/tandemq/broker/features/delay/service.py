@@ -14,7 +14,6 @@ requirements G13, I12.
 """
 
 import logging
-from collections import deque
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -32,8 +31,9 @@ from tandemq.broker.features.delay.progress import (
 from tandemq.broker.kernel.connection import pack_host
 from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.kernel import Kernel
+from tandemq.broker.kernel.log_queue import DamagedEntries, DurableProgress
 from tandemq.broker.kernel.moves import Moves
-from tandemq.broker.kernel.verification import A_DELAY, Verification
+from tandemq.broker.kernel.verification import A_DELAY
 from tandemq.broker.state.damage_table import LOST, WAITS
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import Record, decode_message
@@ -54,8 +54,6 @@ NEAR_MS = 10
 BATCH_MESSAGES = 256
 """Maximum number of messages delivered in one turn; the rest follow in the next."""
 RULE = MoveRule(drop=b"DELAY")
-DOUBT_MS = 60_000
-"""Time for the scrubber to find damage around a message that does not verify, before it is skipped."""
 APART_MS = 2_000
 """Time that a level waits for the repair of a damaged message, before the message waits apart."""
 RETRY_MS = 1_000
@@ -87,8 +85,7 @@ class DelayedMessages(Feature):
         self._topics = kernel.topics
         self._saver = kernel.saver
         self._puts = kernel.puts
-        self._damages = kernel.damages
-        self._verification = kernel.features.one(Verification)
+        self._damaged = DamagedEntries(kernel, A_DELAY)
         self._turn = kernel.turn
         self._moves = Moves(kernel)
         self.version = DataVersion(kernel.began.wall_ms)
@@ -96,8 +93,8 @@ class DelayedMessages(Feature):
         """By level."""
         self._pending: dict[int, LevelProgress] = {}
         """Progress by the deliveries of this turn, which are not in the log yet."""
-        self._unflushed: deque[tuple[int, dict[int, LevelProgress]]] = deque()
-        """The log end behind delivered messages that may not be on the device, and the progress before them."""
+        self._undone = DurableProgress[dict[int, LevelProgress]](kernel.store)
+        """The progress before deliveries that may not be on the device."""
         self._clock_went_back: dict[int, tuple[int, int]] = {}
         """By level: when that was noticed (monotonic ms), and the queue offset below which messages are concerned."""
         self._doubted: dict[tuple[int, int], int] = {}
@@ -158,8 +155,8 @@ class DelayedMessages(Feature):
     def _move(self, progress: dict[int, LevelProgress]) -> None:
         """Set the progress. The deliveries it counts are in the log as it is now, though perhaps not on the device."""
         before = {level: self.progress.get(level, NOTHING) for level in progress}
-        self._forget_flushed()
-        self._unflushed.append((self._store.log.written_end, before))
+        self._undone.take_flushed()
+        self._undone.note(before)
         self.progress = progress
         self._dirty = True
 
@@ -211,17 +208,13 @@ class DelayedMessages(Feature):
 
     def _safe_json(self) -> dict[str, Any]:
         """Return the table without deliveries that are not on the device; it is saved again later."""
-        self._forget_flushed()
-        self._dirty = self._dirty or bool(self._unflushed)
+        self._undone.take_flushed()
+        self._dirty = self._dirty or bool(self._undone.waiting)
         progress = dict(self.progress)
-        for _, before in self._unflushed:
+        for before in self._undone.waiting:
             for level, then in before.items():
                 progress[level] = delivered_by_both(then, progress.get(level, NOTHING))
         return {"dataVersion": self.version.as_json()} | progress_as_json(progress)
-
-    def _forget_flushed(self) -> None:
-        while self._unflushed and self._unflushed[0][0] <= self._store.log.flushed_offset:
-            self._unflushed.popleft()
 
     def needs_log_from(self) -> dict[str, int]:
         """See `Feature`."""
@@ -318,7 +311,7 @@ class DelayedMessages(Feature):
 
     def _move_due(self, level: int, delay_ms: int, queue: ConsumeQueue, start: int, packed: bytes, now: Now) -> int:
         """Deliver by the engine what is due and as a broker writes it; return the number of messages."""
-        if self._damages.ranges or self._doubted:
+        if self._damaged.is_known or self._doubted:
             return 0
         due = 0
         for _, size, due_ms in QUEUE_ENTRY.iter_unpack(packed):
@@ -346,12 +339,8 @@ class DelayedMessages(Feature):
 
     def _deliver_one(self, queue: ConsumeQueue, queue_offset: int, entry: Entry, now: Now) -> Outcome:
         """Deliver a message, or skip it, or return why it has to wait."""
-        damages, level, log_offset, size = self._damages, queue.queue_id + 1, entry.log_offset, entry.size
-        fate = (
-            damages.fate_of(log_offset, size)
-            if damages.ranges and queue.plausible_offset(queue_offset) is not None
-            else ""
-        )
+        level, log_offset, size = queue.queue_id + 1, entry.log_offset, entry.size
+        fate = self._damaged.fate_of(queue, queue_offset, log_offset, size)
         if fate == WAITS:
             self._log_waiting(level, log_offset, "it is damaged, and waits for its repair", now)
             return Outcome.DAMAGED
@@ -379,26 +368,17 @@ class DelayedMessages(Feature):
         return Outcome.DONE
 
     def _is_given_up(self, queue: ConsumeQueue, queue_offset: int, log_offset: int, reason: str, now: Now) -> bool:
-        """Whether a message that does not verify is skipped: only if the scrubber, asked to check it, finds no damage.
-
-        Damage that it finds is waited for from then on. A wrong queue entry is rebuilt, however long the search for its
-        record takes.
-        """
-        level, verification = queue.queue_id + 1, self._verification
-        searches = not verification.is_right(queue, queue_offset) and verification.suspect_entry(
-            queue, queue_offset, f"{A_DELAY} found {reason}"
-        )
+        """Whether a message that does not verify is skipped; see `DamagedEntries`."""
+        level = queue.queue_id + 1
         since_ms = self._doubted.get((level, queue_offset))
+        if self._damaged.is_given_up(queue, queue_offset, log_offset, reason, since_ms, now):
+            log.error("delay: the message at log offset %d is not delivered: %s", log_offset, reason)
+            del self._doubted[level, queue_offset]
+            return True
         if since_ms is None:
             self._doubted[level, queue_offset] = now.mono_ms
             self._log_waiting(level, log_offset, reason, now)
-            verification.look_at(log_offset, A_DELAY, reason, now)
-            return False
-        if now.mono_ms - since_ms < DOUBT_MS or searches:
-            return False
-        log.error("delay: the message at log offset %d is not delivered: %s", log_offset, reason)
-        del self._doubted[level, queue_offset]
-        return True
+        return False
 
     def _forget_doubts(self) -> None:
         """Forget since when messages do not verify: their queue offsets may get other messages."""

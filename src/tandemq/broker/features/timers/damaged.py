@@ -26,15 +26,13 @@ from tandemq.broker.features.timers.records import (
     read_timed,
 )
 from tandemq.broker.kernel.kernel import Kernel
-from tandemq.broker.kernel.verification import A_TIMER, Verification
+from tandemq.broker.kernel.log_queue import DOUBT_MS, DamagedEntries
+from tandemq.broker.kernel.verification import A_TIMER
 from tandemq.broker.state.damage_table import LOST, WAITS
 from tandemq.errors import DiskFailed, ProtocolError, StoreError
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
 
 log = logging.getLogger(__name__)
-DOUBT_MS = 60_000
-"""Time for the scrubber to find damage around a message that does not verify, before it is dropped. Also the maximum
-delay of messages that an unreadable delete request may name."""
 RUN_MESSAGES = 64
 """Maximum number of consecutive messages that are read together."""
 TRIES = 16
@@ -72,8 +70,7 @@ class DamagedTimers:
     def __init__(self, kernel: Kernel) -> None:
         """Begin without any."""
         self._store = kernel.store
-        self._damages = kernel.damages
-        self._verification = kernel.features.one(Verification)
+        self._entries = DamagedEntries(kernel, A_TIMER)
         self._held: dict[int, _Held] = {}
         """By queue offset."""
         self._times: Counter[int] = Counter()
@@ -95,7 +92,7 @@ class DamagedTimers:
     @property
     def has_no_ranges(self) -> bool:
         """Whether no range of the log is known to be damaged."""
-        return not self._damages.ranges
+        return not self._entries.is_known
 
     @property
     def has_changes(self) -> bool:
@@ -201,7 +198,7 @@ class DamagedTimers:
             while stop < len(messages) and stop - at < RUN_MESSAGES and messages[stop] == first + stop - at:
                 stop += 1
             found: list[TimedCopy | None] = []
-            if not self._damages.ranges:
+            if not self._entries.is_known:
                 with suppress(StoreError):
                     found += read_copies(self._store, first, timers.read(first, stop - at))
             yield from found
@@ -215,9 +212,7 @@ class DamagedTimers:
         """
         found = _Held(out_ms, now.mono_ms, topic)
         log_offset, size, _ = timers.entry(queue_offset)
-        fate = ""
-        if self._damages.ranges and timers.plausible_offset(queue_offset) is not None:
-            fate = self._damages.fate_of(log_offset, size)
+        fate = self._entries.fate_of(timers, queue_offset, log_offset, size)
         if fate == WAITS:
             return self._hold(queue_offset, log_offset, found, "it is damaged")
         if fate == LOST or size == PREFILL_SIZE:
@@ -243,15 +238,9 @@ class DamagedTimers:
         self, timers: ConsumeQueue, queue_offset: int, log_offset: int, found: _Held, reason: str, now: Now
     ) -> ReadTimer:
         """Ask the scrubber about a message that does not verify; it is dropped if there is no damage."""
-        verification = self._verification
-        searches = not verification.is_right(timers, queue_offset) and verification.suspect_entry(
-            timers, queue_offset, f"{A_TIMER} found {reason}"
-        )
         held = self._held.get(queue_offset) or self._requests.get(queue_offset)
-        if held is None:
-            verification.look_at(log_offset, A_TIMER, reason, now)
-            return self._hold(queue_offset, log_offset, found, reason)
-        if searches or now.mono_ms - held.since_ms < DOUBT_MS:
-            return ReadTimer(None, waits=True)
-        log.error("timers: the message at log offset %d is not delivered: %s", log_offset, reason)
-        return ReadTimer(None)
+        since_ms = None if held is None else held.since_ms
+        if self._entries.is_given_up(timers, queue_offset, log_offset, reason, since_ms, now):
+            log.error("timers: the message at log offset %d is not delivered: %s", log_offset, reason)
+            return ReadTimer(None)
+        return ReadTimer(None, waits=True) if held else self._hold(queue_offset, log_offset, found, reason)

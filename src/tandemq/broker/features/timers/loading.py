@@ -20,13 +20,12 @@ from tandemq.broker.features.timers.done_records import NOTHING, DoneRecord, Tim
 from tandemq.broker.features.timers.pending import PendingTimers
 from tandemq.broker.features.timers.records import NoTimedMessage, TimerHead, head_of, read_head, read_rows
 from tandemq.broker.features.timers.timer_check import TimerCheck
-from tandemq.codec.record.record import Record, decode_message, unpack_head
+from tandemq.broker.kernel.log_queue import LogReading, read_message
+from tandemq.codec.record.record import Record, unpack_head
 from tandemq.engine.python import TimerRow
-from tandemq.errors import ProtocolError, StoreError
 from tandemq.model.message import TIMER_DEQUEUED, TRANSACTION_MASK, decode_properties
 from tandemq.model.topic import TIMER_DONE_TOPIC, TIMER_TOPIC
 from tandemq.storage.consume_queue import ConsumeQueue
-from tandemq.storage.log.scan import Walker, find_next_record
 from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -46,12 +45,12 @@ class _SlotKeys(NamedTuple):
     """Queue offset up to which they were read."""
 
 
-class TimerLoader:
-    """One reading of the queues, in slices; `is_done` when it is complete."""
+class TimerLoader(LogReading):
+    """One reading of the queues."""
 
     def __init__(self, store: Store, java: TimerCheck | None) -> None:
         """Begin; nothing is read yet. `java`: the file of a Java broker that had the store."""
-        self._store = store
+        super().__init__(store)
         self._java = java
         self.table = PendingTimers()
         self.arrived = PendingTimers()
@@ -70,7 +69,6 @@ class TimerLoader:
         """Queue offsets of messages that are over, though no done record says so."""
         self.over_until_ms = 0
         """Latest time of them."""
-        self.is_done = False
         self._copies_from = 0
         """Log offset behind which copies may lie that no done record names."""
         self._last_ms = 0
@@ -79,28 +77,11 @@ class TimerLoader:
         """Queue offsets that done records name."""
         self._keys: dict[int, _SlotKeys] = {}
         """Unique keys of the messages of a time, if a copy that a Java broker made names one of them."""
-        self._slices = self._load()
 
     @property
     def is_of_java(self) -> bool:
         """Whether a Java broker had the store."""
         return self._java is not None
-
-    def advance(self) -> None:
-        """Read one slice.
-
-        Raises:
-            StoreError: the store cannot be read; the reading restarts.
-        """
-        try:
-            if next(self._slices, "end") == "end":
-                self.is_done = True
-                self.table.add_later(self.arrived)
-                self._named.clear()
-                self._keys.clear()
-        except StoreError:
-            self._slices = self._load()
-            raise
 
     def _load(self) -> Iterator[None]:
         self.table, self.unread, self.copied, self.over = PendingTimers(), set(), set(), []
@@ -116,6 +97,9 @@ class TimerLoader:
         yield from self._read_timers(timers)
         if len(self.table):
             yield from self._find_copies(timers)
+        self.table.add_later(self.arrived)
+        self._named.clear()
+        self._keys.clear()
 
     # Done records.
 
@@ -241,27 +225,16 @@ class TimerLoader:
 
     def _find_copies(self, timers: ConsumeQueue) -> Iterator[None]:
         """Find messages delivered after the last done record, of the turn in which a broker died."""
-        store = self._store
         first = self.table.first()
         if not self.unread and (first is None or first > self._last_ms + MARGIN_MS):
             return
-        position, end = self._first_copy(timers), self._log_end
-        seen = 0
-        while position < end:
-            walker = Walker(
-                lambda offset, size: store.log.read_raw(offset, max(0, min(size, end - offset))),
-                store.config.segment_bytes,
-                position,
-                check_bodies=False,
-            )
-            for record, window, at in walker.records():
-                if record.topic != _TIMER_TOPIC and not record.sys_flag & TRANSACTION_MASK:
-                    self._meet(timers, record, unpack_head(window, at).prepared_offset - 1)
-                seen += 1
-                if seen % (4 * SLICE_RECORDS) == 0:
-                    yield
-            following = find_next_record(store.log.read_raw, walker.position + 1, end, store.config.segment_bytes)
-            position = end if following is None else following
+        for found in self._records(self._first_copy(timers), self._log_end, 4 * SLICE_RECORDS):
+            if found is None:
+                yield
+                continue
+            record, window, at = found
+            if record.topic != _TIMER_TOPIC and not record.sys_flag & TRANSACTION_MASK:
+                self._meet(timers, record, unpack_head(window, at).prepared_offset - 1)
 
     def _first_copy(self, timers: ConsumeQueue) -> int:
         """Return the log offset from which the log has to be read."""
@@ -308,12 +281,5 @@ def last_done(store: Store, done: ConsumeQueue) -> tuple[TimerProgress, int] | N
 
 
 def _done_at(store: Store, done: ConsumeQueue, at: int) -> DoneRecord | None:
-    try:
-        found = store.record_of(done, at)
-        if found is None:
-            raise ProtocolError("its record is damaged")
-        message = decode_message(found[1], 0, len(found[1]), inflates=False)
-    except ProtocolError as error:
-        log.error("timers: done record %d cannot be read: %s", at, error)
-        return None
-    return read_done(message.body, message.properties)
+    message = read_message(store, done, at, "timers: done record")
+    return None if message is None else read_done(message.body, message.properties)

@@ -27,9 +27,8 @@ from tandemq.broker.features.timers.table import TimerCountsTable
 from tandemq.broker.features.timers.targets import RecallTargets
 from tandemq.broker.features.timers.timer_check import TimerCheck, check_of_java
 from tandemq.broker.kernel.copied_tables import Table
-from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.kernel import Kernel
-from tandemq.broker.kernel.mastership import Mastership
+from tandemq.broker.kernel.log_queue import LogQueue
 from tandemq.broker.kernel.messages.timed_message import precision_ms, rounded_down
 from tandemq.broker.kernel.moves import Moves
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
@@ -41,7 +40,6 @@ from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue
 from tandemq.storage.log.commit_log import AppendMessageResult
 
 log = logging.getLogger(__name__)
-SCAN_MS = 100
 BATCH_MESSAGES = 256
 """Maximum number of messages delivered, dropped or read in one turn; the rest follow in the next."""
 BATCH_BYTES = 4 << 20
@@ -92,36 +90,29 @@ class _Turn:
         self.until_ms = max(self.until_ms, out_ms)
 
 
-class TimedMessages(Feature):
+class TimedMessages(LogQueue[TimerLoader]):
     """The timed messages of one broker; active on a master only."""
 
     def __init__(self, kernel: Kernel) -> None:
         """Begin; the waiting messages are read once the broker is master and accepts messages."""
-        self._store = kernel.store
+        super().__init__(kernel)
         self._topics = kernel.topics
-        self._puts = kernel.puts
         self.damaged = DamagedTimers(kernel)
         self.metrics = TimerMetrics(kernel.saver, kernel.began)
-        self._current_turn = kernel.turn
         self._moves = Moves(kernel)
         self._current = kernel.current
         self.precision_ms = precision_ms(kernel.current.config)
         self.table: PendingTimers | None = None
         """None: not a master, or not read yet."""
-        self._loader: TimerLoader | None = None
-        self._mastership = Mastership(kernel)
-        """That for which the table holds."""
         self._done = DoneWriter(kernel)
         self._copied: set[int] = set()
         """Log offsets of messages that are over, of which the queue entry was damaged."""
         self._targets: RecallTargets | None = None
         self._turn = _Turn()
-        self._is_behind = False
         self._java_files = JavaFiles(kernel.store.disk, kernel.turn)
         self._last = Now(kernel.began.mono_ms, kernel.began.wall_ms)
         """Time of the last run."""
         self._began_ms = kernel.began.wall_ms
-        kernel.every(lambda: 1 if self._is_behind else SCAN_MS, self._run)
         kernel.every(lambda: kernel.current.config.timer_flush_ms, self._save)
 
     # A feature.
@@ -147,48 +138,38 @@ class TimedMessages(Feature):
 
     # Role.
 
-    def _run(self, now: Now) -> None:
-        self._is_behind = False
-        self._last = Now(now.mono_ms, now.wall_ms)
-        if not self._current_turn.serving.is_master:
-            self._forget()
-            return
-        if self._mastership.is_renewed():
-            self._forget()
-        if self._puts.refusal is not None:
-            return
-        if self.table is None:
-            self._load(now)
-        else:
-            self._deliver(self.table, now)
+    @property
+    def _is_loaded(self) -> bool:
+        return self.table is not None
 
     def _forget(self) -> None:
-        self.table = self._loader = self._targets = None
+        self.table = self._reading = self._targets = None
         self._copied = set()
         self._done.forget()
         self._turn = _Turn()
         self.damaged.clear()
         self._puts.know_timers(None)  # what this turn has appended is added to the new table when it is committed
 
-    def _load(self, now: Now) -> None:
-        if self._loader is None:
-            self._loader = TimerLoader(self._store, check_of_java(self._store.disk))
-        self._loader.advance()
-        self._is_behind = True
-        if not self._loader.is_done:
-            return
-        loader, self._loader = self._loader, None
-        table = self.table = loader.table
+    def _begin_reading(self) -> TimerLoader:
+        return TimerLoader(self._store, check_of_java(self._store.disk))
+
+    def _adopt_reading(self, reading: TimerLoader, now: Now) -> None:
+        table = self.table = reading.table
         self._puts.know_timers(table)
-        self._done.adopt(loader)
-        for queue_offset in loader.unread:
+        self._done.adopt(reading)
+        for queue_offset in reading.unread:
             self.damaged.hold(queue_offset, now)
         self._plan_rolls(table, now)
-        if len(table) or loader.over:
-            log.info("timers: %d messages wait, %d more were delivered already", len(table), len(loader.over))
-        self._copied = loader.copied
+        if len(table) or reading.over:
+            log.info("timers: %d messages wait, %d more were delivered already", len(table), len(reading.over))
+        self._copied = reading.copied
         self._java_files.remove()
         self.metrics.adopt(table.counts)
+
+    def _act(self, now: Now) -> None:
+        self._last = Now(now.mono_ms, now.wall_ms)
+        assert self.table is not None, "loaded"
+        self._deliver(self.table, now)
 
     def _plan_rolls(self, table: PendingTimers, now: Now) -> None:
         write_ms, window_ms = self._write_ms(now), self._window_ms
@@ -446,8 +427,8 @@ class TimedMessages(Feature):
             self.metrics.enqueued(timed, now)
         table, turn = self.table, self._turn
         if table is None:
-            if self._loader is not None:
-                self._loader.arrived.add_all(timed)
+            if self._reading is not None:
+                self._reading.arrived.add_all(timed)
             return
         self._turn = _Turn()
         if turn.slots or turn.over or turn.rolled or self.damaged.has_changes:

@@ -13,14 +13,14 @@ from collections.abc import Iterator
 
 from tandemq.broker.features.transactions.op_records import OpRecord, Progress, read_op
 from tandemq.broker.features.transactions.open_transactions import HalfEntry, OpenTransactions
+from tandemq.broker.kernel.log_queue import LogReading, read_message
 from tandemq.broker.kernel.messages.half_message import FIRST_OFFSET, read_half
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
-from tandemq.codec.record.record import decode_message, unpack_head
-from tandemq.errors import ProtocolError, StoreError
+from tandemq.codec.record.record import unpack_head
+from tandemq.errors import ProtocolError
 from tandemq.model.message import TRANSACTION_MASK, SysFlag
 from tandemq.model.topic import HALF_TOPIC, OP_HALF_TOPIC
 from tandemq.storage.consume_queue import ConsumeQueue
-from tandemq.storage.log.scan import Walker, find_next_record
 from tandemq.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -35,12 +35,12 @@ OPS_BACK = 3
 """Number of op records of another broker before the last one behind which its commits may lack their op record."""
 
 
-class TransactionLoader:
-    """One reading of the queues, in slices; `done` when it is complete."""
+class TransactionLoader(LogReading):
+    """One reading of the queues."""
 
     def __init__(self, store: Store, offsets: ConsumerOffsets) -> None:
         """Begin; nothing is read yet."""
-        self._store = store
+        super().__init__(store)
         self._offsets = offsets
         self.table = OpenTransactions()
         self.ops: list[Progress] = []
@@ -49,26 +49,11 @@ class TransactionLoader:
         """Queue offsets of open half messages whose message is in the log already."""
         self.replaced: list[int] = []
         """Queue offsets of half messages whose copies were read, and that no op record names."""
-        self.done = False
         self._ended: set[int] = set()
         self._copied: set[int] = set()
         """Half messages replaced by a copy."""
         self._has_gaps = False
         """Whether an op record could not be read."""
-        self._slices = self._load()
-
-    def advance(self) -> None:
-        """Read one slice.
-
-        Raises:
-            StoreError: the store cannot be read; the reading restarts.
-        """
-        try:
-            if next(self._slices, "end") == "end":
-                self.done = True
-        except StoreError:
-            self._slices = self._load()
-            raise
 
     def _load(self) -> Iterator[None]:
         self.table, self.ops, self.committed, self.replaced = OpenTransactions(), [], [], []
@@ -137,15 +122,8 @@ class TransactionLoader:
             offsets[:] = founded
 
     def _op(self, ops: ConsumeQueue, queue_offset: int) -> OpRecord | None:
-        try:
-            found = self._store.record_of(ops, queue_offset)
-            if found is None:
-                raise ProtocolError("its record is damaged")
-            message = decode_message(found[1], 0, len(found[1]), inflates=False)
-        except ProtocolError as error:
-            log.error("transactions: op record %d cannot be read: %s", queue_offset, error)
-            return None
-        return read_op(message.body, message.properties)
+        message = read_message(self._store, ops, queue_offset, "transactions: op record")
+        return None if message is None else read_op(message.body, message.properties)
 
     def _read_halves(
         self, halves: ConsumeQueue, start: int, newest: dict[tuple[str, int], int], *, is_ours: bool
@@ -214,25 +192,14 @@ class TransactionLoader:
             if behind >= ops.min_offset:
                 position = max(position, ops.entry(behind).log_offset)
         by_log_offset = {entry.log_offset: at for at, entry in self.table.entries.items()}
-        end, seen = self._store.log.written_end, 0
-        while position < end:
-            walker = Walker(
-                lambda offset, size: self._store.log.read_raw(offset, max(0, min(size, end - offset))),
-                self._store.config.segment_bytes,
-                position,
-                check_bodies=False,
-            )
-            for record, window, at in walker.records():
-                if record.sys_flag & TRANSACTION_MASK == _COMMIT:
-                    head = unpack_head(window, at)
-                    found = by_log_offset.get(head.prepared_offset)
-                    # What a consumer sent back has the mark too, and 0 as its prepared offset.
-                    if found is not None and not (head.reconsume_times and not head.prepared_offset):
-                        self.committed.append(found)
-                seen += 1
-                if seen % SLICE_RECORDS == 0:
-                    yield
-            following = find_next_record(
-                self._store.log.read_raw, walker.position + 1, end, self._store.config.segment_bytes
-            )
-            position = end if following is None else following
+        for met in self._records(position, self._store.log.written_end, SLICE_RECORDS):
+            if met is None:
+                yield
+                continue
+            record, window, at = met
+            if record.sys_flag & TRANSACTION_MASK == _COMMIT:
+                head = unpack_head(window, at)
+                found = by_log_offset.get(head.prepared_offset)
+                # What a consumer sent back has the mark too, and 0 as its prepared offset.
+                if found is not None and not (head.reconsume_times and not head.prepared_offset):
+                    self.committed.append(found)

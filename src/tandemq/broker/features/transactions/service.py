@@ -22,9 +22,8 @@ from tandemq.broker.features.transactions.metrics import TransactionMetrics
 from tandemq.broker.features.transactions.op_records import Progress, op_body, op_properties
 from tandemq.broker.features.transactions.open_transactions import HalfEntry, OpenTransactions
 from tandemq.broker.kernel.client_requests import notify
-from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.kernel import Kernel
-from tandemq.broker.kernel.mastership import Mastership
+from tandemq.broker.kernel.log_queue import DurableProgress, LogQueue
 from tandemq.broker.kernel.messages.half_message import CHECK_TIMES, FIRST_OFFSET, HalfMessage, read_half
 from tandemq.broker.kernel.sends import Sends
 from tandemq.broker.state.clients import Member
@@ -38,7 +37,6 @@ from tandemq.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from tandemq.storage.log.commit_log import AppendMessageResult
 
 log = logging.getLogger(__name__)
-SCAN_MS = 100
 HURRY_SLICES = 16
 """Maximum number of slices of the queues that are read at once because a request needs them."""
 BATCH_MESSAGES = 128
@@ -68,26 +66,21 @@ class _Copy(NamedTuple):
     """Whether the producer group is asked once the copy is stored."""
 
 
-class Transactions(Feature):
+class Transactions(LogQueue[TransactionLoader]):
     """The transactions of one broker; active on a master only."""
 
     def __init__(self, kernel: Kernel) -> None:
         """Begin; the open transactions are read once the broker is master and accepts messages."""
-        self._store = kernel.store
+        super().__init__(kernel)
         self._topics = kernel.topics
         self._offsets = kernel.offsets
         self._clients = kernel.clients
-        self._puts = kernel.puts
         self._sends = kernel.features.one(Sends)
         self.metrics = TransactionMetrics(kernel)
         self._outbox = kernel.outbox
         self._current = kernel.current
-        self._turn = kernel.turn
         self.table: OpenTransactions | None = None
         """None: not a master, or not read yet."""
-        self._loader: TransactionLoader | None = None
-        self._mastership = Mastership(kernel)
-        """That for which the table holds."""
         self._ended: dict[int, bool] = {}
         """Ends of this turn: queue offset of the newest copy, and whether the transaction was given up."""
         self._unnoted: list[int] = []
@@ -107,44 +100,36 @@ class Transactions(Feature):
         """Half messages that this run has to look at."""
         self._next_run_ms = 0
         self._progress_due_ms = 0
-        self._unflushed: tuple[int, Progress] | None = None
-        """Progress that holds once the log below an offset is on the device."""
+        self._durable = DurableProgress[Progress](kernel.store)
         self._asked: dict[str, int] = {}
         """Number of checks sent, by producer group; they alternate between its connections."""
         self._absent: set[str] = set()
         """Producer groups without a connected producer, logged in this run."""
-        self._is_behind = False
         self.checks = 0
         """Checks sent to producers."""
         self.given_up = 0
-        kernel.every(lambda: 1 if self._is_behind else SCAN_MS, self._run)
 
     # Role.
 
-    def _run(self, now: Now) -> None:
-        self._is_behind = False
-        if not self._turn.serving.is_master or (self._puts.refusal is not None and self.table is None):
-            self._forget()
-            return
-        if self._mastership.is_renewed():
-            self._forget()
-        if self.table is None:
-            self._load(now)
-        elif self._puts.refusal is None:
-            self._check(now)
-            self._save_progress(now)
+    @property
+    def _is_loaded(self) -> bool:
+        return self.table is not None
+
+    def _act(self, now: Now) -> None:
+        self._check(now)
+        self._save_progress(now)
 
     def hurry(self, now: Now) -> None:
         """Read the open transactions now, if they are few: an end that is refused has to be asked for again."""
         if self.table is not None and not self._mastership.is_current():
-            self._forget()
+            self._drop()
         for _ in range(HURRY_SLICES):
-            if self.table is not None or not self._turn.serving.is_master or self._puts.refusal is not None:
+            if self.table is not None or not self._current_turn.serving.is_master or self._puts.refusal is not None:
                 return
             self._run(now)
 
     def _forget(self) -> None:
-        self.table = self._loader = None
+        self.table = None
         self._ended.clear()
         self._unnoted.clear()
         self._copies.clear()
@@ -153,28 +138,24 @@ class Transactions(Feature):
         self._written_ops.clear()
         self._ops.clear()
         self._due.clear()
-        self._unflushed = None
+        self._durable.clear()
         self._puts.refuse_halves(None)
         self._sends.know_transactions(None)
 
-    def _load(self, now: Now) -> None:
-        if self._loader is None:
-            self._loader = TransactionLoader(self._store, self._offsets)
-        self._loader.advance()
-        self._is_behind = not self._loader.done
-        if not self._loader.done:
-            return
-        loader, self._loader = self._loader, None
-        self.table = loader.table
-        for queue_offset in loader.committed:
+    def _begin_reading(self) -> TransactionLoader:
+        return TransactionLoader(self._store, self._offsets)
+
+    def _adopt_reading(self, reading: TransactionLoader, now: Now) -> None:
+        self.table = reading.table
+        for queue_offset in reading.committed:
             self.table.end(queue_offset)
         self._sends.know_transactions(self, self.table.entries, self._ended)
-        self._ops.extend(loader.ops)
+        self._ops.extend(reading.ops)
         self._next_run_ms = now.mono_ms + self._current.config.transaction_check_interval_ms
         self._progress_due_ms = now.mono_ms + PROGRESS_MS
-        if len(self.table) or loader.committed:
-            log.info("transactions: %d are open, %d more were committed", len(self.table), len(loader.committed))
-        self._committed, self._replaced = list(dict.fromkeys(loader.committed)), loader.replaced
+        if len(self.table) or reading.committed:
+            log.info("transactions: %d are open, %d more were committed", len(self.table), len(reading.committed))
+        self._committed, self._replaced = list(dict.fromkeys(reading.committed)), reading.replaced
         self.metrics.adopt(self.table.counts)
 
     # A feature.
@@ -187,7 +168,7 @@ class Transactions(Feature):
 
     def before_commit(self, now: Now) -> None:
         """Append the op records of this turn's ends, behind their messages."""
-        if not (self._turn.serving.is_master and self._mastership.is_current()):
+        if not (self._current_turn.serving.is_master and self._mastership.is_current()):
             self._committed.clear()  # a failed write left them; the next reading finds them again
             self._replaced.clear()
         ended = self._committed + self._unnoted
@@ -284,7 +265,7 @@ class Transactions(Feature):
 
     def may_end(self) -> bool:
         """Whether the table holds, and this broker ends transactions now."""
-        return bool(self.table) and self._turn.serving.is_master and self._mastership.is_current()
+        return bool(self.table) and self._current_turn.serving.is_master and self._mastership.is_current()
 
     def ended_by_engine(self, ends: list[EndedHalf], wall_ms: int) -> None:
         """Take the ends of transactions whose messages the engine has appended; `_ended` has them."""
@@ -484,7 +465,7 @@ class Transactions(Feature):
             store_host=host,
             reconsume_times=message.reconsume_times,
         )
-        notify(member.link, RequestCode.CHECK_TRANSACTION_STATE, fields, self._turn.out, record)
+        notify(member.link, RequestCode.CHECK_TRANSACTION_STATE, fields, self._current_turn.out, record)
         self.checks += 1
 
     def _producer(self, group: str) -> Member | None:
@@ -512,12 +493,12 @@ class Transactions(Feature):
 
     def _save_progress(self, now: Now) -> None:
         """Update the offset table; it never counts an end that is not on the device."""
-        if self._unflushed is not None and self._unflushed[0] <= self._store.log.flushed_offset:
-            progress, self._unflushed = self._unflushed[1], None
+        progress = self._durable.take_flushed()
+        if progress is not None:
             self._set_offsets(progress)
-        if now.mono_ms >= self._progress_due_ms and self._unflushed is None and (HALF_TOPIC, 0) in self._store.queues:
+        if now.mono_ms >= self._progress_due_ms and not self._durable.waiting and (HALF_TOPIC, 0) in self._store.queues:
             self._progress_due_ms = now.mono_ms + PROGRESS_MS
-            self._unflushed = (self._store.log.written_end, self._progress_now())
+            self._durable.note(self._progress_now())
 
     def save_tables(self) -> None:
         """Update the offset table, by which a Java broker goes on: it would check again what has ended since; blocking.

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tandemq.broker.features.timers import damaged, loading, records
-from tandemq.broker.features.timers.damaged import DOUBT_MS
 from tandemq.broker.kernel import moves
+from tandemq.broker.kernel.log_queue import DOUBT_MS
 from tandemq.engine import python
 from tandemq.engine.python import TimerRow
 from tandemq.errors import DiskFailed

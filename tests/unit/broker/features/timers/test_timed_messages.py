@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tandemq.boundary import Now
-from tandemq.broker.features.timers.service import SCAN_MS
+from tandemq.broker.kernel.log_queue import SCAN_MS
 from tandemq.codec.record.record import BatchPart, decode_messages, encode_batch
 from tandemq.codec.remoting.recall_handle import decode_handle, encode_handle
 from tandemq.errors import DiskFull
