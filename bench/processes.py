@@ -204,7 +204,7 @@ def sim(bench: Bench) -> Iterator[Figure]:
     bench.say("simulation")
     seeds = bench.pace.seeds
     started = time.perf_counter()
-    command = [sys.executable, "-m", "tandemq", "sim", "--seeds", str(seeds), "--jobs", "2"]
+    command = [sys.executable, "-m", "lab.sim", "--seeds", str(seeds), "--jobs", "2"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - started
     yield bench.figure("sim/seeds", round(seeds / seconds, 2), {"seeds": seeds, "seconds": round(seconds, 2)})

@@ -6,6 +6,7 @@ from struct import pack
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Closed, Job, JobDone, LinkKind, Now, Opened, Turn
 from tandemq.codec.proofs import Keyring
 from tandemq.codec.registry import encode_operation
@@ -17,7 +18,6 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.nameserver import NameServer
 from tandemq.nameserver import registry_service as module
-from tandemq.sim.world.disk import SimDisk
 from tests.unit.nameserver.driver import answers_in
 
 TIMEOUT_MS = 1_000

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import JobDone
 from tandemq.broker.integrity.verify_job import CheckWork, Context, LogReader, ServeWork, SettleWork, Wanted, WeighWork
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.sim.world.disk import SimDisk
 from tests.spec import spec
 from tests.unit.broker.harness import Harness, run_job
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import LinkKind, Opened
 from tandemq.broker.maintenance.registration import CHANGES_MAX
 from tandemq.codec.remoting.fastjson import loads
@@ -14,7 +15,6 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.topic import TopicConfig
 from tandemq.nameserver.node import NameServer
-from tandemq.sim.world.disk import SimDisk
 from tests.spec import spec
 from tests.unit.broker.harness import Harness
 
