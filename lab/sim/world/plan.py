@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeVar
 
-from tandemq.config.samples import tiny, tiny_name_server
+from lab.samples import tiny, tiny_name_server
 from tandemq.config.settings import BrokerConfig, NameServerConfig
 
 CLUSTER = "Sim"

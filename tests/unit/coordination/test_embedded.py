@@ -4,11 +4,11 @@ from random import Random
 
 import pytest
 
+from lab.samples import tiny_name_server
 from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Closed, Event, JobDone, LinkKind, Now, Opened, Turn
 from tandemq.codec.proofs import Keyring
 from tandemq.codec.remoting.frame import encode_command
-from tandemq.config.samples import tiny_name_server
 from tandemq.coordination.registry import embedded as module
 from tandemq.coordination.registry.embedded import EmbeddedRegistry, RegistrySessionState
 from tandemq.coordination.registry.interface import (

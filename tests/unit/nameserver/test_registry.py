@@ -6,12 +6,12 @@ from struct import pack
 
 import pytest
 
+from lab.samples import tiny_name_server
 from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Closed, Job, JobDone, LinkKind, Now, Opened, Turn
 from tandemq.codec.proofs import Keyring
 from tandemq.codec.registry import encode_operation
 from tandemq.codec.remoting.frame import encode_command
-from tandemq.config.samples import tiny_name_server
 from tandemq.coordination.registry.interface import Create, Operation, Read, Write
 from tandemq.errors import DiskFailed, DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode

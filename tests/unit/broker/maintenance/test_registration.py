@@ -4,12 +4,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from lab.samples import tiny_name_server
 from lab.sim.world.disk import SimDisk
 from tandemq.boundary import LinkKind, Opened
 from tandemq.broker.maintenance.registration import CHANGES_MAX
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
-from tandemq.config.samples import tiny_name_server
 from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

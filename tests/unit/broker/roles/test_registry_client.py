@@ -2,10 +2,10 @@
 
 from random import Random
 
+from lab.samples import tiny_name_server
 from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Closed, Drained, Event, JobDone, LinkKind, Now, Opened, Turn
 from tandemq.broker.roles.registry_client import BrokerRegistry
-from tandemq.config.samples import tiny_name_server
 from tandemq.coordination.registry.interface import (
     Confirmed,
     Create,
