@@ -26,7 +26,7 @@ ELSEWHERE := $(OF_SPARK) tests/mutations tests/interop tests/browser tests/clust
 CHOSEN   = $(if $(k),-k "$(k)")
 # How long each test of a run took, the longest first.
 TIMES    = --durations=15 --durations-to=build/durations/$@.txt
-TYPED   := src/tandemq tests chaos $(sort $(dir $(wildcard bench/*.py examples/*.py tools/*.py)))
+TYPED   := src/tandemq lab tests chaos $(sort $(dir $(wildcard bench/*.py examples/*.py tools/*.py)))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Images for containers often set it. Every process would then compile what it imports: `make test` would take half as long
@@ -126,7 +126,7 @@ console: $(READY)  ## a cluster with traffic and the console beside it; prints t
 	$(PY) -m tools.console_demo
 
 sim: $(READY)  ## the simulation: 300 seeds, seeds=2000 for more, seed=7 for one with its full log
-	$(TANDEMQ) sim $(if $(seed),--seed $(seed)) $(if $(seeds),--seeds $(seeds) --jobs 2)
+	$(PY) -m lab.sim $(if $(seed),--seed $(seed)) $(if $(seeds),--seeds $(seeds) --jobs 2)
 
 # The screenshots of a run are in build/screenshots; those of the documentation are written by `make screenshots` only.
 browser: needs-browser $(SPARK)  ## the console in a real browser; k=name selects
@@ -158,7 +158,7 @@ chaos: needs-chaos $(READY)  ## real brokers, real registries, real faults, 200 
 
 soak: needs-soak $(SPARK) $(S3) wheel  ## long searches and real-time waits, an hour or more, then seeds until stopped (seeds=10000: so many)
 	$(PYTEST) tests --ignore=tests/browser -m slow -o faulthandler_timeout=0
-	$(TANDEMQ) sim $(if $(seeds),--seeds $(seeds) --jobs 2,--forever)
+	$(PY) -m lab.sim $(if $(seeds),--seeds $(seeds) --jobs 2,--forever)
 
 fuzz-engine: needs-fuzz-engine $(READY)  ## the compiled engine under AddressSanitizer: a minute, seconds=600 or frames=50000000 for more
 	$(PY) -m tests.fuzz $(if $(seconds),--seconds $(seconds)) $(if $(frames),--frames $(frames)) $(if $(seed),--seed $(seed))
@@ -184,4 +184,4 @@ lock:  ## resolve the dependencies of pyproject.toml into the lock files
 
 clean:  ## remove the files of builds and tests, except the environment
 	rm -rf build dist htmlcov .coverage .mypy_cache .ruff_cache .hypothesis
-	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src lab tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

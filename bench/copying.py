@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Literal
 
 from bench.loads import LoadFailed
+from bench.probe import log_end
 from bench.servers import BrokerGroup, cpu_seconds
 from tandemq.load import LoadError
-from tandemq.load.wire.probe import log_end
 from tandemq.load.wire.sockets import ask, connect
 from tests.interop.java import wait_until
 

@@ -16,10 +16,10 @@ from bench.cells import GROUPS, LIVE_RATE, RATES
 from bench.clocks import Clocks
 from bench.copying import copy_log, forget_copy, slave_log_end
 from bench.loads import LoadFailed, background_load, run_load
+from bench.probe import log_end, runtime_info
 from bench.reading import fill
 from bench.servers import BrokerGroup, Conf
 from bench.setting import Bench, Figure
-from tandemq.load.wire.probe import log_end, runtime_info
 from tandemq.load.wire.sockets import connect
 
 _SENDERS = 8

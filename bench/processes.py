@@ -13,11 +13,12 @@ from bench.cells import OURS
 from bench.copying import copy_log, forget_copy, seed, verify
 from bench.failover import seconds_without_delivery
 from bench.loads import LoadFailed, idle_connections
+from bench.probe import first_acknowledgement, log_end, wait_for_port
 from bench.reading import fill
 from bench.servers import BrokerGroup, cpu_seconds, resident_mb
 from bench.setting import PROBE_TOPIC, Bench, Figure, start_pair, sync_master
 from tandemq.load import SendShape
-from tandemq.load.wire.probe import create_topic, first_acknowledgement, log_end, wait_for_port
+from tandemq.load.wire.probe import create_topic
 from tandemq.load.wire.sockets import ask, connect
 from tests.interop.java import wait_until
 
@@ -204,7 +205,7 @@ def sim(bench: Bench) -> Iterator[Figure]:
     bench.say("simulation")
     seeds = bench.pace.seeds
     started = time.perf_counter()
-    command = [sys.executable, "-m", "tandemq", "sim", "--seeds", str(seeds), "--jobs", "2"]
+    command = [sys.executable, "-m", "lab.sim", "--seeds", str(seeds), "--jobs", "2"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - started
     yield bench.figure("sim/seeds", round(seeds / seconds, 2), {"seeds": seeds, "seconds": round(seconds, 2)})

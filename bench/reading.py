@@ -10,10 +10,11 @@ from typing import Any
 from bench.clocks import Clocks
 from bench.loads import run_load
 from bench.matrix import LARGE, LAYOUTS, LENGTHS, PULL_LOADS, PullLoad, store_options, topic
+from bench.probe import first_record_end, log_end
 from bench.servers import BrokerGroup
 from bench.setting import Bench, Figure
 from tandemq.load import SendShape
-from tandemq.load.wire.probe import first_record_end, log_end, max_offset
+from tandemq.load.wire.probe import max_offset
 from tandemq.load.wire.sockets import connect
 from tests.interop.java import wait_until
 

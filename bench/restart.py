@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.inside import _MEMORY, _Driven
+from bench.probe import wait_for_port
 from bench.servers import cpu_seconds
 from tandemq.boundary import LinkKind
 from tandemq.load.wire.frames import SendFrames, SendShape
-from tandemq.load.wire.probe import create_topic_frame, wait_for_port
+from tandemq.load.wire.probe import create_topic_frame
 from tandemq.load.wire.responses import ResponseCounter
 from tandemq.load.wire.sockets import ask, connect
 from tandemq.real.disk import RealDisk

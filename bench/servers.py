@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from bench.cells import OURS
-from tandemq.load.wire.probe import wait_for_port
+from bench.probe import wait_for_port
 from tests.interop.java import LOOPBACK, JavaBroker, JavaNameServer
 from tests.interop.ours import OurBroker, OurNameServer
 

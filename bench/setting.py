@@ -11,9 +11,9 @@ from typing import Any
 from bench.cells import JAVA, Cell
 from bench.loads import run_load
 from bench.matrix import LARGE, SendLoad
+from bench.probe import first_acknowledgement
 from bench.servers import BrokerGroup, Conf
 from tandemq.load import SendShape
-from tandemq.load.wire.probe import first_acknowledgement
 
 PROBE_TOPIC = "probe"
 _PAIR_S = 60.0

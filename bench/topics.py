@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.cells import JAVA, OURS
+from bench.probe import first_acknowledgement
 from bench.servers import BrokerGroup, cpu_seconds
 from tandemq.client.aio.admin import Admin
 from tandemq.load.wire.frames import SendFrames, SendShape
-from tandemq.load.wire.probe import create_topic, first_acknowledgement
+from tandemq.load.wire.probe import create_topic
 from tandemq.load.wire.responses import LoadError
 from tandemq.load.wire.sockets import ask, connect, exchange
 

@@ -21,10 +21,7 @@ from random import Random
 
 from chaos.logical_history import LogicalHistory
 from chaos.requests import QUEUES, RETRY_S, TOPIC, Requests, wall_ms
-from tandemq.errors import LocalError
-from tandemq.model.codes import ResponseCode
-from tandemq.model.command import Command
-from tandemq.sim.workload.static_topic_requests import (
+from lab.sim.workload.static_topic_requests import (
     Segments,
     TopicPart,
     end_in,
@@ -36,6 +33,9 @@ from tandemq.sim.workload.static_topic_requests import (
     segment,
     update_request,
 )
+from tandemq.errors import LocalError
+from tandemq.model.codes import ResponseCode
+from tandemq.model.command import Command
 
 PATIENCE_S = 100.0
 """How long a master may take to carry out a request; less than the clients' threads get to end."""

@@ -79,27 +79,28 @@ def test_link_check_sees_missing_files_and_missing_headings(tmp_path: Path) -> N
 
 
 def missing_paths(text: str) -> list[str]:
-    """Return the paths below src/tandemq that a page names in backticks or in its tree and that do not exist."""
+    """Return the paths of src/tandemq and lab that a page names in backticks or in its tree and that do not exist."""
     source = ROOT / "src" / "tandemq"
     packages = "|".join(path.name for path in source.iterdir() if path.is_dir() and path.name != "__pycache__")
     named = re.findall(rf"`((?:{packages})/[\w/]+(?:\.py)?)`", text)
-    tree = text.partition("src/tandemq/\n")[2].partition("```")[0]
+    beside = re.findall(r"(?:^|`)(lab/[\w/]+(?:\.py)?)", text, re.MULTILINE)
+    tree = re.split(r"^lab/|```", text.partition("src/tandemq/\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
     above = ""
     for line in tree.splitlines():
         indent, names = re.match(r"( *)((?:[\w.]+/? )+)", f"{line} ").groups()  # type: ignore[union-attr]
         names = " ".join(re.findall(r"^(?:[\w.]+/|[\w]+\.py)(?: [\w.]+/)*", names))
         above = names.rstrip("/") if len(indent) == 2 else above
         named += [name.rstrip("/") if len(indent) == 2 else f"{above}/{name.rstrip('/')}" for name in names.split()]
-    return [name for name in named if not (source / name).exists() and not (source / f"{name}.py").exists()]
+    paths = [*((source, name) for name in named), *((ROOT, name) for name in beside)]
+    return [name for root, name in paths if not (root / name).exists() and not (root / f"{name}.py").exists()]
 
 
 def test_architecture_names_files_that_are_there() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     assert missing_paths(text) == []
-    assert missing_paths("`broker/nothing.py` src/tandemq/\n  broker/  one\n    gone/  two\n```") == [
-        "broker/nothing.py",
-        "broker/gone",
-    ]
+    tree = "src/tandemq/\n  broker/  one\n    gone/  two\nlab/past/  three\n```"
+    missing = missing_paths(f"`broker/nothing.py`, `lab/sim/nothing.py` {tree}")
+    assert missing == ["broker/nothing.py", "broker/gone", "lab/sim/nothing.py", "lab/past/"]
 
 
 def test_every_decision_is_in_the_list_of_decisions() -> None:
@@ -127,7 +128,7 @@ def wrong_citations(source: str) -> Iterator[str]:
 
 
 def test_pages_and_headings_cited_in_source_exist() -> None:
-    sources = [p for directory in ("src", "bench", "chaos") for p in (ROOT / directory).rglob("*.py")]
+    sources = [p for directory in ("src", "lab", "bench", "chaos") for p in (ROOT / directory).rglob("*.py")]
     assert sources
     assert not [f"{p.relative_to(ROOT)}: {it}" for p in sources for it in wrong_citations(p.read_text("utf-8"))]
 

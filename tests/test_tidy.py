@@ -20,6 +20,7 @@ from tests.retired_words import RETIRED_STEMS, RETIRED_WORDS, Retired
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "tandemq"
+LAB = ROOT / "lab"
 
 # Floors: a module may import from lower floors, and from its own package. "core" modules are deterministic.
 FLOORS: dict[str, tuple[int, str]] = {
@@ -46,12 +47,13 @@ FLOORS: dict[str, tuple[int, str]] = {
     "spark": (5, "shell"),
     "console": (6, "end"),
     "load": (6, "end"),
-    "sim": (6, "end"),
     "demo": (6, "end"),
     "pytest_plugin": (6, "end"),
     "cli": (7, "end"),
     "__main__": (8, "end"),
 }
+# Packages beside `tandemq`, which it does not import.
+BESIDE = {"lab": (6, "end")}
 FLOOR_ZERO_KNOWS = {
     "errors": set[str](),
     "model": {"errors"},
@@ -158,7 +160,12 @@ def python_files(*roots: str) -> list[Path]:
 
 
 def house_of(path: Path) -> str:
-    """Return the package (or the module) of tandemq that a source file belongs to; "" for tandemq/__init__.py."""
+    """Return the package (or the module) of tandemq that a source file belongs to; "" for tandemq/__init__.py.
+
+    A file of the lab belongs to "lab".
+    """
+    if path.is_relative_to(LAB):
+        return LAB.name
     first = path.relative_to(PACKAGE).parts[0]
     return "" if first == "__init__.py" else first.removesuffix(".py")
 
@@ -179,12 +186,16 @@ def imports_in(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
 
 def floor_complaints(house: str, tree: ast.AST) -> Complaints:
     """Imports go downwards: never up, never sideways between packages of one floor."""
-    if house not in FLOORS:
+    floors = FLOORS | BESIDE
+    if house not in floors:
         yield f"{house} stands on no floor; give it one in tests/test_tidy.py"
         return
-    floor, kind = FLOORS[house]
+    floor, kind = floors[house]
     for line, module, name in imports_in(tree):
-        if module.split(".")[0] != "tandemq":
+        first = module.split(".")[0]
+        if first in BESIDE and first != house:
+            yield f"line {line}: {first} is not in the wheel"
+        if first != "tandemq":
             continue
         parts = module.split(".")
         other = parts[1] if len(parts) > 1 else name
@@ -382,7 +393,7 @@ def gather(paths: list[Path], check: Callable[[Path], Complaints]) -> str:
 
 
 def test_source_imports_only_downwards() -> None:
-    files = [p for p in python_files("src/tandemq") if house_of(p)]
+    files = [p for p in python_files("src/tandemq", "lab") if house_of(p)]
     assert not gather(files, lambda p: floor_complaints(house_of(p), tree_of(p)))
 
 
@@ -397,15 +408,17 @@ def test_parts_of_a_broker_change_only_themselves() -> None:
 
 
 def test_functions_stay_below_the_limit() -> None:
-    assert not gather(python_files("src", "tests", "bench", "tools", "examples"), lambda p: size_complaints(tree_of(p)))
+    assert not gather(
+        python_files("src", "lab", "tests", "bench", "tools", "examples"), lambda p: size_complaints(tree_of(p))
+    )
 
 
 def test_source_says_what_it_is() -> None:
-    assert not gather(python_files("src", "bench", "tools"), lambda p: docstring_complaints(tree_of(p)))
+    assert not gather(python_files("src", "lab", "bench", "tools"), lambda p: docstring_complaints(tree_of(p)))
 
 
 def test_docstrings_end_with_a_sentence() -> None:
-    files = python_files("src", "tests", "bench", "chaos", "tools", "examples")
+    files = python_files("src", "lab", "tests", "bench", "chaos", "tools", "examples")
     assert not gather(files, lambda p: sentence_complaints(tree_of(p)))
 
 
@@ -414,7 +427,7 @@ def test_tests_do_not_sleep() -> None:
 
 
 def test_nothing_catches_everything_outside_the_outermost_loops() -> None:
-    files = [p for p in python_files("src", "tests", "bench", "tools") if name_of(p) not in OUTERMOST]
+    files = [p for p in python_files("src", "lab", "tests", "bench", "tools") if name_of(p) not in OUTERMOST]
     assert not gather(files, lambda p: blind_complaints(tree_of(p)))
 
 
@@ -430,11 +443,11 @@ def test_nothing_is_left_to_do_and_no_place_is_named() -> None:
 
 def test_file_names_are_nouns_of_the_field() -> None:
     pages = [p for p in tracked() if name_of(p).startswith("docs/")]
-    assert not gather([*python_files("src"), *pages], stem_complaints)
+    assert not gather([*python_files("src", "lab"), *pages], stem_complaints)
 
 
 def test_source_and_pages_use_the_words_of_the_field() -> None:
-    roots = ("src/", "docs/", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")
+    roots = ("src/", "lab/", "docs/", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")
     texts = [p for p in tracked() if p.suffix in {".py", ".md"} and name_of(p).startswith(roots)]
     assert not gather(texts, lambda p: word_complaints(p.read_text(encoding="utf-8")))
 
@@ -459,7 +472,8 @@ FORMAT_SKIPS_MAX = 35
 
 def module_of(path: Path) -> str:
     """Return the name under which a source file is imported."""
-    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    root = ROOT if path.is_relative_to(LAB) else PACKAGE.parent
+    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
 
 
 def import_graph(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
@@ -486,8 +500,8 @@ def circles_in(graph: dict[str, set[str]]) -> set[str]:
 
 @cache
 def source_graph() -> dict[str, set[str]]:
-    """Return the import graph of the package; `__init__` files only list names and do not count."""
-    files = [path for path in python_files("src/tandemq") if path.name != "__init__.py"]
+    """Return the import graph of the package and the lab; `__init__` files only list names and do not count."""
+    files = [path for path in python_files("src/tandemq", "lab") if path.name != "__init__.py"]
     return import_graph({module_of(path): tree_of(path) for path in files})
 
 
@@ -551,7 +565,7 @@ def test_circle_check_sees_imports_for_typing_and_in_functions() -> None:
 def test_no_two_public_classes_share_a_name() -> None:
     names = [
         node.name
-        for path in python_files("src/tandemq")
+        for path in python_files("src/tandemq", "lab")
         for node in tree_of(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
@@ -560,7 +574,7 @@ def test_no_two_public_classes_share_a_name() -> None:
 
 def test_the_formatter_formats() -> None:
     mark = "# fmt: " + "skip"
-    files = python_files("src", "tests", "bench", "chaos", "tools", "examples")
+    files = python_files("src", "lab", "tests", "bench", "chaos", "tools", "examples")
     assert sum(path.read_text(encoding="utf-8").count(mark) for path in files) <= FORMAT_SKIPS_MAX
 
 
@@ -579,6 +593,8 @@ def test_the_formatter_formats() -> None:
         ("real", "def late() -> None:\n    from tandemq.storage import store"),
         ("errors", "from tandemq.config.settings import BrokerConfig"),
         ("cellar", "import json"),
+        ("cli", "from lab.sim import runner"),
+        ("lab", "from tandemq.cli import main"),
     ],
 )
 def test_floor_check_sees_imports_upwards_and_sideways(house: str, source: str) -> None:
@@ -590,7 +606,8 @@ def test_floor_check_sees_imports_upwards_and_sideways(house: str, source: str) 
     [
         ("storage", "from tandemq.codec import record\nfrom tandemq.storage.segment import Segment"),
         ("broker", "from tandemq.storage import store\nfrom tandemq.replication import master"),
-        ("cli", "from tandemq.sim import cluster\nfrom tandemq.load import produce"),
+        ("cli", "from tandemq.demo import scene\nfrom tandemq.load import produce"),
+        ("lab", "from lab.sim import runner\nfrom tandemq.broker.node import Broker"),
         ("config", "from tandemq.errors import ConfigError"),
     ],
 )

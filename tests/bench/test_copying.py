@@ -9,8 +9,8 @@ import pytest
 from bench.cells import OURS
 from bench.copying import acknowledged_offset, copy_log, forget_copy, seed, slave_log_end, verify
 from bench.loads import LoadFailed, run_load
+from bench.probe import log_end
 from bench.servers import BrokerGroup
-from tandemq.load.wire.probe import log_end
 from tandemq.load.wire.sockets import connect
 
 

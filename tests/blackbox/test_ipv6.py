@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from lab.samples import tiny, tiny_name_server
 from tandemq import ConsumeFrom, Message
 from tandemq.client.blocking import BlockingConsumer, BlockingProducer
 from tandemq.codec.record.record import read_message
 from tandemq.codec.remoting.fastjson import loads
-from tandemq.config.samples import tiny, tiny_name_server
 from tandemq.config.settings import BrokerConfig
 from tandemq.console.server import ListenAddress, listen
 from tandemq.model.codes import RequestCode

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from lab.samples import tiny
 from tandemq.boundary import Closed, Connect, Event, Job, JobDone, LinkKind, Now, Turn
 from tandemq.broker.node import Broker
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.config import files
-from tandemq.config.samples import tiny
 from tandemq.config.settings import NameServerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.samples import tiny
 from tandemq.codec.ha import HELLO_MARK, SlaveHello, encode_hello
-from tandemq.config.samples import tiny
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.replication.master import BACKLOG_BYTES_MAX, CHUNK_BYTES
 from tandemq.run.broker import BrokerProcess

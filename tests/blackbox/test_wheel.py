@@ -61,7 +61,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def build_wheel(source: Path, target: Path) -> None:
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, source)
-    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns(*BUILT, "*.egg-info"))
+    for name in ("src", "lab"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns(*BUILT, "*.egg-info"))
     run(
         *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"),
         *("--wheel-dir", target, source),
@@ -110,6 +111,13 @@ def test_wheel_carries_every_module_types_and_licence_and_nothing_else(wheel: Pa
     found_by_spark = {p.name for p in source.glob("pyspark_*")}
     assert {n.split("/")[0] for n in names - package if ".dist-info/" not in n} == found_by_spark
     assert {n.rpartition("/")[2] for n in names} >= {"LICENSE", "NOTICE", "METADATA", "entry_points.txt"}
+
+
+def test_wheel_has_no_simulation(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        parts = {part for name in archive.namelist() for part in Path(name).parts}
+    assert "cli" in parts
+    assert not parts & {"lab", "sim", "sim.py"}
 
 
 def test_wheel_metadata_names_python_licence_and_dependencies(wheel: Path) -> None:

@@ -10,8 +10,8 @@ Exit code 0: a rule that may notice the mutation was violated. 1: no seed failed
 import argparse
 import sys
 
-from tandemq.sim.runner import run_one
-from tandemq.sim.simulation import GROUP_SEEDS, quiet
+from lab.sim.runner import run_one
+from lab.sim.simulation import GROUP_SEEDS, quiet
 from tests.mutations.cluster import MUTATIONS
 from tests.mutations.groups import GROUP_MUTATIONS
 

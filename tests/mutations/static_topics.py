@@ -4,6 +4,7 @@
 from contextlib import AbstractContextManager
 from typing import Any
 
+from lab.sim.world.plan import has_static_topic
 from tandemq.broker.features.static_topics import processor, pull_views
 from tandemq.broker.kernel.pulls import PullAnswer
 from tandemq.broker.roles import registry_role
@@ -11,7 +12,6 @@ from tandemq.broker.roles.offset_barrier import GATED
 from tandemq.broker.state import queue_mappings as mappings
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.queue_mapping import LogicalQueue, QueueMapping, QueueSegment
-from tandemq.sim.world.plan import has_static_topic
 from tests.mutations.patch import Mutation, patched
 
 PLACES, MAPPINGS = frozenset({"I23"}), frozenset({"I24"})

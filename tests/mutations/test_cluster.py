@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import tandemq.sim
-from tandemq.sim.runner import run_one
-from tandemq.sim.simulation import quiet
+import lab.sim
+from lab.sim.runner import run_one
+from lab.sim.simulation import quiet
 from tests.mutations.cluster import MUTATIONS
 from tests.mutations.groups import GROUP_MUTATIONS
 from tests.mutations.patch import Mutation
@@ -88,7 +88,7 @@ def test_mutation_is_caught(name: str) -> None:
 
 def test_every_rule_alone_notices_some_mutation() -> None:
     """Every rule is the only one that may notice some mutation: with several rules only the first to fail is proven."""
-    sources = [path.read_text(encoding="utf-8") for path in Path(tandemq.sim.__file__).parent.rglob("*.py")]
+    sources = [path.read_text(encoding="utf-8") for path in Path(lab.sim.__file__).parent.rglob("*.py")]
     raised = {rule for text in sources for rule in re.findall(r'Violation\(\s*"(\w+)"', text)}
     assert len(raised) > 15
     assert alone(MUTATIONS) == raised - OF_GROUPS

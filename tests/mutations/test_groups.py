@@ -2,8 +2,8 @@
 
 import pytest
 
-from tandemq.sim.runner import run_one
-from tandemq.sim.simulation import GROUP_SEEDS, quiet
+from lab.sim.runner import run_one
+from lab.sim.simulation import GROUP_SEEDS, quiet
 from tests.mutations.groups import GROUP_MUTATIONS
 from tests.mutations.transactions import TRANSACTION_GROUP_MUTATIONS, TRANSACTION_SEEDS
 from tests.samples import slow

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from lab.sim.world.plan import has_transactions
 from tandemq.broker.features.transactions import loading, op_records, processor, service
 from tandemq.client.producer import transactions as client
 from tandemq.model.transactions import TransactionState
-from tandemq.sim.world.plan import has_transactions
 from tests.mutations.patch import Mutation, both, patched
 
 ONLY = frozenset({"I11"})

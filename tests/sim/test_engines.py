@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.sim.simulation import GROUP_SEEDS
+from lab.sim.simulation import GROUP_SEEDS
 from tests.unit.engine.modules import compiled_engine
 
 pytestmark = pytest.mark.system
@@ -20,8 +20,8 @@ PROGRAM = """
 import json, sys
 from dataclasses import asdict
 from tandemq.engine import NAME
-from tandemq.sim.simulation import quiet, run_seed
-from tandemq.sim.world.process import Process
+from lab.sim.simulation import quiet, run_seed
+from lab.sim.world.process import Process
 assert NAME == sys.argv[1], NAME
 Process.elapsed_us = lambda _process: 0
 with quiet():

@@ -2,10 +2,10 @@
 
 import pytest
 
+from lab.sim.group_simulation import APPLICATIONS_GROUP, GroupSimulation
+from lab.sim.simulation import GROUP_SEEDS, quiet, run_seed
 from tandemq.nameserver import NameServer
 from tandemq.registry import NAME_SERVER
-from tandemq.sim.group_simulation import APPLICATIONS_GROUP, GroupSimulation
-from tandemq.sim.simulation import GROUP_SEEDS, quiet, run_seed
 from tests.samples import first
 
 WITH_APPLICATIONS = GROUP_SEEDS + 11
@@ -17,7 +17,7 @@ SEEDS = range(GROUP_SEEDS + 1, GROUP_SEEDS + 21)
 def test_seed_violates_nothing(seed: int) -> None:
     with quiet():
         result = run_seed(seed)
-    assert not result.rule, f"{result.rule} {result.text}; tandemq sim --seed {seed}"
+    assert not result.rule, f"{result.rule} {result.text}; python -m lab.sim --seed {seed}"
     assert result.sends
     assert result.given
 

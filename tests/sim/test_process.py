@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from lab.sim.world.disk import SimDisk
+from lab.sim.world.network import Network
+from lab.sim.world.process import Process, SimMachine
+from lab.sim.world.world import SECOND, World
 from tandemq.boundary import Closed, Event, Now, Turn
-from tandemq.sim.world.disk import SimDisk
-from tandemq.sim.world.network import Network
-from tandemq.sim.world.process import Process, SimMachine
-from tandemq.sim.world.world import SECOND, World
 
 
 class _Leaving:

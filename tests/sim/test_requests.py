@@ -4,14 +4,14 @@ from collections import Counter
 
 import pytest
 
+from lab.sim.group_simulation import GroupSimulation
+from lab.sim.simulation import GROUP_SEEDS, Simulation
+from lab.sim.world.network import SimConnection
+from lab.sim.world.plan import MALFORMED_PEER_IP, client_ip
 from tandemq.boundary import LinkKind
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import FLAG_RESPONSE, Command
-from tandemq.sim.group_simulation import GroupSimulation
-from tandemq.sim.simulation import GROUP_SEEDS, Simulation
-from tandemq.sim.world.network import SimConnection
-from tandemq.sim.world.plan import MALFORMED_PEER_IP, client_ip
 
 
 def counted(

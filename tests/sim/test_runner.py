@@ -5,14 +5,14 @@ from itertools import count
 
 import pytest
 
-from tandemq.sim.runner import run_many
+from lab.sim.runner import run_many
 
 pytestmark = pytest.mark.system
 
 
 @pytest.fixture(autouse=True)
 def _small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandemq.sim.runner.SEEDS_PER_TASK", 2)
+    monkeypatch.setattr("lab.sim.runner.SEEDS_PER_TASK", 2)
 
 
 def test_every_seed_runs_once_across_task_boundaries() -> None:

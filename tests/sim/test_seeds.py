@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.sim.result import Result
-from tandemq.sim.simulation import FAULTS_MIN, GROUP_SEEDS, GROUPS, RUN_US_MIN, SENDS_MIN, quiet, run_seed
-from tandemq.sim.world.world import SECOND
+from lab.sim.result import Result
+from lab.sim.simulation import FAULTS_MIN, GROUP_SEEDS, GROUPS, RUN_US_MIN, SENDS_MIN, quiet, run_seed
+from lab.sim.world.world import SECOND
 from tests.samples import first
 
 FAILED_ONCE = [
@@ -28,7 +28,7 @@ def run_quietly(seed: int) -> Result:
 @pytest.mark.parametrize("seed", first(6, SEEDS))
 def test_seed_violates_nothing(seed: int) -> None:
     result = run_quietly(seed)
-    assert not result.rule, f"{result.rule} {result.text}; tandemq sim --seed {seed}"
+    assert not result.rule, f"{result.rule} {result.text}; python -m lab.sim --seed {seed}"
     if seed >= GROUP_SEEDS:  # The limits below are of seeds with two groups of fixed roles.
         assert result.sends
         assert result.given
@@ -42,7 +42,7 @@ def test_seed_violates_nothing(seed: int) -> None:
 @pytest.mark.system
 def test_seed_gives_the_same_history_in_every_process() -> None:
     program = (
-        "import json, sys; from tandemq.sim.simulation import quiet, run_seed\n"
+        "import json, sys; from lab.sim.simulation import quiet, run_seed\n"
         "with quiet(): print(json.dumps([run_seed(seed).digest for seed in (2, 3)]))"
     )
     found = [

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
+from lab.sim.group_simulation import GroupSimulation
+from lab.sim.runner import run_one
+from lab.sim.simulation import GROUP_SEEDS, Simulation, quiet
+from lab.sim.workload.raw_client import Then
+from lab.sim.world.groups import mode_of
+from lab.sim.world.plan import has_static_topic
 from tandemq.boundary import Now
 from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.sim.group_simulation import GroupSimulation
-from tandemq.sim.runner import run_one
-from tandemq.sim.simulation import GROUP_SEEDS, Simulation, quiet
-from tandemq.sim.workload.raw_client import Then
-from tandemq.sim.world.groups import mode_of
-from tandemq.sim.world.plan import has_static_topic
 from tests.spec import spec
 
 SEED = 37

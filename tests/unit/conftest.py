@@ -1,4 +1,4 @@
-"""Files that are not synced: no test here loses power but on simulated disks (`tandemq.sim.world.disk`)."""
+"""Files that are not synced: no test here loses power but on simulated disks (`lab.sim.world.disk`)."""
 
 import os
 from collections.abc import Iterator

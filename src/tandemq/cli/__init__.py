@@ -1,7 +1,7 @@
 """The command line: a thin layer over the client, the server processes and the offline tools.
 
     main                 root command, errors and exit codes
-    serve up demo sim    commands that run brokers, name servers, whole clusters, simulations
+    serve up demo        commands that run brokers, name servers, whole clusters
     admin/               topic, group, message, offset and cluster: administer a running cluster
     ha/                  ha: replication and roles of broker groups
     log/                 log: offline tools for a store directory

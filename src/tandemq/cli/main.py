@@ -29,10 +29,6 @@ COMMANDS = {
     "message": ("tandemq.cli.admin.message:message", "Send, recall, follow and look up messages."),
     "namesrv": ("tandemq.cli.serve:namesrv", "Run one name server until SIGTERM or SIGINT."),
     "offset": ("tandemq.cli.admin.offset:offset", "Show and reset the offsets of a consumer group."),
-    "sim": (
-        "tandemq.cli.sim:sim",
-        "Run clusters on a simulated network, disk and clock, inject faults, and check invariants.",
-    ),
     "spark": ("tandemq.cli.spark.commands:spark", "Archive, check and measure logs with Spark."),
     "top": ("tandemq.cli.top:top", "Show brokers and consumer groups with lag and rates until Ctrl-C or q."),
     "topic": ("tandemq.cli.admin.topic:topic", "Create, delete, list and show topics."),
@@ -42,7 +38,6 @@ COMMANDS = {
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_FAULTS = 3
 EXIT_INTERRUPTED = 130
 
 

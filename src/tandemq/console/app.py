@@ -12,7 +12,6 @@
 Source: docs/guides/console.md, "Security".
 """
 
-import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -37,7 +36,6 @@ from tandemq.console.web.render import STATIC
 from tandemq.console.web.translation import LANGUAGES, Phrase, preferred, say, translate
 from tandemq.errors import ConfigError, LocalError, NetworkError, NoRoute, TandemError
 
-log = logging.getLogger(__name__)
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"

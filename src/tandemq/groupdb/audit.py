@@ -66,23 +66,18 @@ def complete(connection: sql.Connection, number: int, outcome: str) -> None:
     connection.execute(statement.values(outcome=_brief(outcome, TEXT_MAX)))
 
 
-def entries(
-    connection: sql.Connection, *, count: int, before: int | None = None, text: str = "", cluster: str = ""
-) -> list[AuditEntry]:
+def entries(connection: sql.Connection, *, count: int, before: int | None = None, text: str = "") -> list[AuditEntry]:
     """Return entries, newest first.
 
     Args:
         count: maximum number of entries.
         before: only entries with smaller numbers.
         text: only entries whose actor, action or target contains this text.
-        cluster: only entries of this cluster.
     """
     columns = schema.audit.c
     query = sql.select(schema.audit).order_by(columns.number.desc()).limit(count)
     if before is not None:
         query = query.where(columns.number < before)
-    if cluster:
-        query = query.where(columns.cluster == cluster)
     if text:
         found = [column.contains(text, autoescape=True) for column in (columns.who, columns.action, columns.target)]
         query = query.where(sql.or_(*found))

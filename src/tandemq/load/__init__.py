@@ -7,7 +7,7 @@ Each kind of run is one function from options to a result, both plain values:
     latency    producer at a fixed rate, long-poll pulls, end to end     latency.py
     replicate  a classic slave that drains the commit log and reports    replicate.py
     idle       many idle connections                                     idle.py
-    probe      single requests: first acknowledgement, runtime info      probe.py
+    probe      single requests: topics, the end of a queue               wire/probe.py
 
     options ─► frames (thousands of prepared requests) ─► wire (sockets, epoll) ─► broker
     result  ◄─ report ◄─ histogram ◄─ responses (lengths and codes only) ◄────────────┘

@@ -120,11 +120,11 @@ class RouteTable:
             self._drop_encoded(changed)
         return group.master_for(new.broker_id)
 
-    def unregister(self, broker_name: str, address: str, reason: str = "it unregistered") -> None:
+    def unregister(self, broker_name: str, address: str) -> None:
         """Remove a broker; nothing happens if it is not registered."""
         member = self._brokers.at(address)
         if member is not None and member.broker_name == broker_name:
-            self._remove(member, reason)
+            self._remove(member, "it unregistered")
 
     def link_closed(self, link: int, reason: str) -> None:
         """Remove the brokers that registered through a connection that was closed."""

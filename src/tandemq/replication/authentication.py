@@ -114,8 +114,6 @@ class SlaveProver:
         self._transcript = [self.opening]
         self._key = b""
         self._slave_hello = b""
-        self.master_id = -1
-        """The master's brokerId, once it has proven itself."""
 
     @property
     def is_proven(self) -> bool:
@@ -154,7 +152,6 @@ class SlaveProver:
             raise AuthenticationError(
                 "the master's proof is wrong: another haSecretFile, or not a master of this group"
             )
-        self.master_id = received.broker_id
         self._key = prove(self._secret, _KEY, *self._transcript, frame)
         return b""
 

@@ -64,7 +64,6 @@ def configure(
     names: Iterable[str],
     mode: Mode | None,
     members: int,
-    cluster: str = CLUSTER,
     secret_file: str | Path = "",
     database: "GroupDatabase | None" = None,
     tls: ClientTls | None = None,
@@ -76,7 +75,6 @@ def configure(
         names: names of the groups.
         mode: mode of all groups; None: their present mode, `elect` for new groups.
         members: number of brokers per group; further configured members stay configured.
-        cluster: cluster of the groups.
         secret_file: haSecretFile of the name server, "" if it has none.
         database: group configurations of `tandemq ha config`; None: only the registry.
         tls: TLS of the name server.
@@ -90,7 +88,7 @@ def configure(
     modes: dict[str, Mode] = {}
     with RegistryClient(parse_address(address), secret_file=secret_file, tls=tls) as registry:
         for name in names:
-            modes[name] = _configure_group(registry, cluster, name, mode, members, database)
+            modes[name] = _configure_group(registry, name, mode, members, database)
     if len(set(modes.values())) > 1:
         listed = ", ".join(f"{name}: {found.value}" for name, found in modes.items())
         raise ConfigError(f"the groups have different modes ({listed})", hint="give one mode for all of them")
@@ -99,24 +97,23 @@ def configure(
 
 def _configure_group(
     registry: RegistryClient,
-    cluster: str,
     name: str,
     mode: Mode | None,
     members: int,
     database: "GroupDatabase | None",
 ) -> Mode:
-    path = config_path(cluster, name)
+    path = config_path(CLUSTER, name)
     node = _read(registry, path)
     before = None if node is None else config_from_json(name, node.data)
-    stored = None if database is None else database.group(cluster, name)
+    stored = None if database is None else database.group(CLUSTER, name)
     # A registry that has lost its files gets the group from the database.
     origin = before or (stored.config if stored is not None else None)
     wanted = mode or (origin.mode if origin is not None else Mode.ELECT)
     after = _config(origin, wanted, members)
     if after != before:
-        _leave_mode(registry, state_path(cluster, name), name, before, after)
+        _leave_mode(registry, state_path(CLUSTER, name), name, before, after)
     if database is not None:
-        stored = _store(database, cluster, name, stored, _to_store(stored, after, mode, members))
+        stored = _store(database, name, stored, _to_store(stored, after, mode, members))
     if node is None:
         _do(registry, Create(path, config_to_json(after)), path)
     elif after != before:
@@ -134,7 +131,7 @@ def _to_store(stored: "StoredGroup | None", after: GroupConfig, mode: Mode | Non
 
 
 def _store(
-    database: "GroupDatabase", cluster: str, name: str, stored: "StoredGroup | None", config: GroupConfig | None
+    database: "GroupDatabase", name: str, stored: "StoredGroup | None", config: GroupConfig | None
 ) -> "StoredGroup | None":
     """Store a group's configuration as a new revision, if it differs from the stored one."""
     from tandemq.groupdb.audit import Actor  # noqa: PLC0415  # an extra
@@ -142,7 +139,7 @@ def _store(
     if config is None or (stored is not None and _is_same(stored.config, config)):
         return stored
     return database.change(
-        cluster,
+        CLUSTER,
         name,
         lambda _: config,
         wall_ms=time.time_ns() // 1_000_000,

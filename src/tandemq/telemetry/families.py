@@ -81,7 +81,6 @@ class Distribution:
 Labels = tuple[str, ...]
 """Label values, in the order of the family's label names."""
 Values = dict[Labels, float]
-Value = float | Distribution
 
 
 @dataclass(slots=True, eq=False)

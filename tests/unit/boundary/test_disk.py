@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.sim.world.disk import OPERATIONS, SimDisk
 from tandemq.boundary import Disk, DiskUsage
 from tandemq.errors import DiskFailed, DiskFull, StoreError
 from tandemq.real.disk import RealDisk
-from tandemq.sim.world.disk import OPERATIONS, SimDisk
 
 
 @pytest.fixture(params=["real", "sim"])

@@ -16,13 +16,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from lab.samples import tiny
 from tandemq.boundary import Closed, Connect, Disk, Event, Job, JobDone, LinkKind, Now, Opened, Turn
 from tandemq.broker.kernel.context import Machine
 from tandemq.broker.node import Broker
 from tandemq.codec.record.record import decode_messages
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
-from tandemq.config.samples import tiny
 from tandemq.config.settings import BrokerConfig, parse_delay_levels
 from tandemq.errors import StoreError
 from tandemq.model.codes import RequestCode, ResponseCode

@@ -67,7 +67,7 @@ def test_exit_code_page_lists_commands_that_exit_with_0_on_interrupt() -> None:
     page = (Path(__file__).parents[3] / "docs" / "guides" / "operations.md").read_text(encoding="utf-8")
     [row] = re.findall(r"^\| 130 \| (.*) \|$", page, re.MULTILINE)
     names = re.findall("`([^`]+)`", row)
-    assert names == ["up", "broker", "namesrv", "message tail", "sim --forever", "spark archive", "spark collect"]
+    assert names == ["up", "broker", "namesrv", "message tail", "spark archive", "spark collect"]
 
 
 def test_file_is_one_message_and_binary_bodies_are_printed_as_hex(run_json: RunJson, tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
 """A static topic on running brokers, as `mqadmin updateStaticTopic` creates it."""
 
+from lab.sim.workload.static_topic_requests import segment, update_request
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.run.local import LocalCluster
 from tandemq.run.request import connect, try_request
-from tandemq.sim.workload.static_topic_requests import segment, update_request
 from tests.unit.broker.static_topics.wired import mapping_of
 
 REFUSAL = "is static, this client has no logical queues"

@@ -6,7 +6,6 @@ from tandemq.codec.record.entries import (
     CHECKPOINT,
     INDEX_HEADER,
     INDEX_HEADER_BYTES,
-    PREFILL_ENTRY,
     QUEUE_ENTRY,
     QUEUE_ENTRY_BYTES,
 )
@@ -20,7 +19,6 @@ def test_entries_have_their_sizes() -> None:
 
 def test_queue_entry_is_offset_size_code() -> None:
     assert QUEUE_ENTRY.pack(1, 2, -3) == (1).to_bytes(8) + (2).to_bytes(4) + (-3).to_bytes(8, signed=True)
-    assert bytes(8) + bytes.fromhex("7FFFFFFF") + bytes(8) == PREFILL_ENTRY
 
 
 def test_blank_is_size_and_magic() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tandemq.config.samples import tiny, tiny_name_server
+from lab.samples import tiny, tiny_name_server
 from tandemq.config.settings import DELAY_LEVELS, BrokerConfig, NameServerConfig, key_of, parse_delay_levels
 from tandemq.config.validation import ROLES, problems, validate
 from tandemq.errors import ConfigError

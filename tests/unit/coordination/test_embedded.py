@@ -4,10 +4,11 @@ from random import Random
 
 import pytest
 
+from lab.samples import tiny_name_server
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Closed, Event, JobDone, LinkKind, Now, Opened, Turn
 from tandemq.codec.proofs import Keyring
 from tandemq.codec.remoting.frame import encode_command
-from tandemq.config.samples import tiny_name_server
 from tandemq.coordination.registry import embedded as module
 from tandemq.coordination.registry.embedded import EmbeddedRegistry, RegistrySessionState
 from tandemq.coordination.registry.interface import (
@@ -30,7 +31,6 @@ from tandemq.coordination.registry.interface import (
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import FLAG_RESPONSE, Command
 from tandemq.nameserver import NameServer
-from tandemq.sim.world.disk import SimDisk
 
 TIMEOUT_MS = 1_200
 STEP_MS = 10

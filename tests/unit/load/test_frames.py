@@ -33,7 +33,7 @@ def parse(data: bytes | memoryview) -> list[Command]:
     """Decode the frames; they must fill the data exactly."""
     decoder = FrameDecoder()
     commands = [decode_command(frame) for frame in decoder.feed(bytes(data))]
-    assert decoder.is_between_frames
+    assert (decoder.error, decoder._pieces) == (None, [])
     return commands
 
 

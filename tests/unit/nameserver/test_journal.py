@@ -4,12 +4,12 @@ from random import Random
 
 import pytest
 
+from lab.sim.world.disk import PowerLoss, SimDisk
 from tandemq.coordination.registry.interface import Create, Write
 from tandemq.coordination.registry.tree import Change, NodeCreated, Tree
 from tandemq.errors import DiskFailed, StoreDamaged
 from tandemq.nameserver import registry_journal as module
 from tandemq.nameserver.registry_journal import JOURNAL, SNAPSHOT, Journal
-from tandemq.sim.world.disk import PowerLoss, SimDisk
 
 
 def grow(journal: Journal, tree: Tree, batches: int) -> list[list[Change]]:

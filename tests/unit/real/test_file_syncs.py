@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Job, JobDone
 from tandemq.errors import DiskFailed, DiskFull
 from tandemq.real import file_syncs
 from tandemq.real.disk import RealDisk, RealFile
 from tandemq.real.file_syncs import FileSyncs
-from tandemq.sim.world.disk import SimDisk
 
 
 @pytest.fixture

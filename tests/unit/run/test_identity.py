@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tandemq.config.samples import tiny
+from lab.samples import tiny
 from tandemq.errors import ConfigError
 from tandemq.real.disk import RealDisk
 from tandemq.run.store_identity import FILE, claim

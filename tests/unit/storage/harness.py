@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from random import Random
 
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Disk
 from tandemq.codec.record.record import Record, encode_host, parse_record
 from tandemq.model.message import SysFlag
-from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.log.commit_log import AppendMessageResult
 from tandemq.storage.recovery import Recovered, open_store
 from tandemq.storage.store import Store, StoreConfig

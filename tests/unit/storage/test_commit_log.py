@@ -5,8 +5,8 @@ from hashlib import sha256
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.errors import RecordTooLarge
-from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.log.scan import Walker
 from tandemq.storage.store import Store
 from tests.spec import spec

@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.codec.record.record import Record
-from tandemq.sim.world.disk import SimDisk
 from tandemq.storage import consume_queue
 from tandemq.storage.consume_queue import (
     AHEAD_ENTRIES,

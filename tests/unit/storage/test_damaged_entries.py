@@ -2,8 +2,8 @@
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.sim.world.disk import SimDisk
 from tests.unit.storage.harness import CONFIG, OTHER_BOOT, fill, new_disk, put, queue_entries, reopen, start
 from tests.unit.storage.test_consume_queue import FILE_BYTES, SIZE, enter, make
 from tests.unit.storage.test_recovery import sync_all

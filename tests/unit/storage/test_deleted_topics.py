@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
+from lab.sim.world.disk import PowerLoss, SimDisk
 from tandemq.errors import DiskFailed
-from tandemq.sim.world.disk import PowerLoss, SimDisk
 from tandemq.storage import recovery
 from tandemq.storage.quarantine import quarantine_tail
 from tandemq.storage.store import Store

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.sim.world.disk import PowerLoss, SimDisk
 from tandemq.errors import StoreDamaged
-from tandemq.sim.world.disk import PowerLoss, SimDisk
 from tandemq.storage.log.epochs import (
     COPIES,
     FILE,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.sim.world.disk import SimDisk
 from tandemq.engine import KEY_ROW, key_hash
 from tandemq.errors import DiskFailed, DiskFull, StoreError
-from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.key_index import KeyIndex
 from tests.unit.storage.harness import NOW_MS
 

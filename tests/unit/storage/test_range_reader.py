@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Disk
 from tandemq.errors import OffsetGone
-from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.log.commit_log import CommitLog
 from tandemq.storage.log.range_reader import BLOCK_BYTES, CREDIT_MAX, KEPT_BYTES_MAX
 from tests.samples import every

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from lab.sim.world.disk import PowerLoss, SimDisk
 from tandemq.errors import DiskFailed, DiskFull, StoreDamaged, StoreError
-from tandemq.sim.world.disk import PowerLoss, SimDisk
 from tandemq.storage.checkpoint import read_marks, write_checkpoint
 from tandemq.storage.quarantine import quarantine_tail
 from tests.samples import every

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.engine import python
-from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.log import scan
 from tandemq.storage.log.scan import DamagedRange
 from tandemq.storage.recovery import Recovered

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from lab.sim.world.disk import PowerLoss, SimDisk
 from tandemq.errors import DiskFull
-from tandemq.sim.world.disk import PowerLoss, SimDisk
 from tandemq.storage.quarantine import quarantine_tail
 from tandemq.storage.recovery import open_store
 from tandemq.storage.store import Store

@@ -61,7 +61,7 @@ class LogReading:
         raise NotImplementedError
 
     def _records(self, position: int, end: int, per_slice: int) -> Iterator[tuple[Record, bytes, int] | None]:
-        """Yield the records of a part of the log, and None after each slice; damaged parts are passed over.
+        """Yield the records of a part of the log, and None after each slice; damaged parts are skipped.
 
         With each record come bytes that have it, and where it begins there.
         """

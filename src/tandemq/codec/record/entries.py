@@ -23,5 +23,3 @@ CHECKPOINT_BYTES = 4096
 BLANK = Struct(">iI")
 BLANK_BYTES_MIN = 8
 BLANK_MAGIC = 0xCBD43194
-PREFILL_ENTRY = QUEUE_ENTRY.pack(0, 0x7FFFFFFF, 0)
-"""Entry that fills a queue's first file before its first message, if the queue does not begin at 0."""

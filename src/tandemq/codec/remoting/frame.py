@@ -60,11 +60,6 @@ class FrameDecoder:
         self.position = 0
         """End of the frame that `split` returned last."""
 
-    @property
-    def is_between_frames(self) -> bool:
-        """Whether the next byte begins a frame."""
-        return not self._pieces and self.error is None
-
     def feed(self, data: bytes) -> list[RawFrame]:
         """Add received bytes and return the frames they complete.
 

@@ -33,7 +33,6 @@ EXAMPLES = {"orders": Path(__file__).parent / "orders"}
 """Example projects by name; each also has programs that run without a declarative pipeline."""
 DEDUPLICATION_WINDOW = "7 days"
 """Time for which silver recognizes a duplicate; bounds its state."""
-FORMATS = ("rocketmq", "rocketmq-log")
 END_S = 20.0
 """Time that the processes of a run have to end after a signal."""
 END_PAUSE_S = 0.1

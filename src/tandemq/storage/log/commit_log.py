@@ -53,13 +53,13 @@ class AppendMessageResult(NamedTuple):
 class CommitLog:
     """The commit log of one broker. One writer; reads see all written bytes."""
 
-    def __init__(self, disk: Disk, segment_bytes: int, *, directory: str = "commitlog") -> None:
+    def __init__(self, disk: Disk, segment_bytes: int) -> None:
         """Load the segment files. Recovery must then set `end`.
 
         Raises:
             StoreDamaged: see `SegmentLog`.
         """
-        self._segments = SegmentLog(disk, FileCache(disk, files_max=64), directory, segment_bytes)
+        self._segments = SegmentLog(disk, FileCache(disk, files_max=64), "commitlog", segment_bytes)
         self.segment_bytes = segment_bytes
         self.end = 0
         """End of the last appended record, written or not."""

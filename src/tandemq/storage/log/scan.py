@@ -52,17 +52,6 @@ class DamagedRange(NamedTuple):
     reason: str
 
 
-class ValidRun(NamedTuple):
-    """Contiguous valid records `window[start:end]`, without a blank."""
-
-    window: bytes
-    start: int
-    end: int
-    records: int
-    log_offset: int
-    """Of the first record."""
-
-
 class Walker:
     """Iterator over the log's records; `position` is the offset of the next one, a record boundary."""
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.broker.kernel import moves
 from tandemq.engine import NAME, move_records, python
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.sim.world.disk import SimDisk
 from tests.unit.broker.harness import Harness, send_fields
 
 MESSAGES = 400

@@ -14,9 +14,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from lab.samples import tiny
 from tandemq.boundary import Closed, Disk, Drained, LinkKind, Now, Turn
 from tandemq.broker.kernel.context import Machine
-from tandemq.config.samples import tiny
 from tandemq.model.codes import RequestCode
 from tandemq.replication.authentication import Keyring
 from tests.unit.broker.harness import ADDRESS, HA_ADDRESS, START_WALL_MS, Harness, send_fields

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.broker.features.delay import service as delay
 from tandemq.broker.features.delay.progress import LevelProgress
 from tandemq.broker.features.delay.service import APART_MS
@@ -13,7 +14,6 @@ from tandemq.broker.kernel.log_queue import DOUBT_MS
 from tandemq.codec.remoting.fastjson import dumps_java
 from tandemq.model.codes import RequestCode
 from tandemq.model.topic import SCHEDULE_TOPIC
-from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.json_tables import load_table
 from tests.spec import spec
 from tests.unit.broker.ha.group import Group

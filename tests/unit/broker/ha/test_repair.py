@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Now
 from tandemq.broker.features.scrub.scrubber import FIRST_MS
 from tandemq.broker.kernel.role import LogDoubted, Report
 from tandemq.codec.record.record import RECORD_BYTES_MIN
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.consume_queue import PREFILL_SIZE
 from tests.spec import spec
 from tests.unit.broker.ha.group import Group, Member

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Job
 from tandemq.broker.features.scrub import entry_repair
 from tandemq.broker.features.scrub.scrubber import SEARCH_STEP_BYTES
@@ -16,7 +17,6 @@ from tandemq.broker.features.scrub.verify_job import CheckWork, SyncWork
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.topic import SCHEDULE_TOPIC
-from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.consume_queue import ConsumeQueue, Entry
 from tests.samples import every
 from tests.spec import spec

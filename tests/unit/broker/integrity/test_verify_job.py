@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import JobDone
 from tandemq.broker.features.scrub.verify_job import (
     CheckWork,
@@ -17,7 +18,6 @@ from tandemq.broker.features.scrub.verify_job import (
 )
 from tandemq.errors import DiskFailed
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.sim.world.disk import SimDisk
 from tests.spec import spec
 from tests.unit.broker.harness import Harness, run_job
 

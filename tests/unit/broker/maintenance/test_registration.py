@@ -4,17 +4,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from lab.samples import tiny_name_server
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import LinkKind, Opened
 from tandemq.broker.ha.registration import CHANGES_MAX
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
-from tandemq.config.samples import tiny_name_server
 from tandemq.config.settings import BrokerConfig
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.topic import TopicConfig
 from tandemq.nameserver.node import NameServer
-from tandemq.sim.world.disk import SimDisk
 from tests.spec import spec
 from tests.unit.broker.harness import Harness
 

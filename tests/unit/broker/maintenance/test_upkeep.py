@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import DiskUsage, Now
 from tandemq.broker.state.failure_log import Failures
 from tandemq.errors import DiskFailed, DiskFull
 from tandemq.model.codes import ResponseCode
-from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.quarantine import quarantine_tail
 from tests.unit.broker.harness import Harness, run_job
 

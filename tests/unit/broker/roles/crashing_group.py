@@ -15,13 +15,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from lab.sim.world.disk import PowerLoss, SimDisk
 from tandemq.boundary import Turn
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.registry import Outcome, RegistryRequest
-from tandemq.sim.world.disk import PowerLoss, SimDisk
 from tests.unit.broker.harness import messages_in, send_fields
 from tests.unit.broker.roles.registry_group import STEP_MS, Broker, RegistryGroup
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from lab.samples import tiny
 from tandemq.boundary import Closed, Disk, LinkKind, Now, Turn
 from tandemq.broker.kernel.context import Machine
 from tandemq.broker.roles.registry_role import RegistryRole
-from tandemq.config.samples import tiny
 from tandemq.coordination.registry import records
 from tandemq.coordination.registry.records import BrokerPermission, GroupConfig, GroupState, Mode, Role
 from tandemq.coordination.registry.tree import Tree

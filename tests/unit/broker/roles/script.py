@@ -27,12 +27,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from lab.sim.world.disk import SimDisk
 from tandemq.coordination.member.orders import MemberStage
 from tandemq.coordination.registry.records import BrokerPermission, Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.sim.world.disk import SimDisk
 from tests.scripts.transcript import parse
 from tests.unit.broker.harness import messages_in, run_job, send_fields
 from tests.unit.broker.roles.registry_group import STEP_MS, Broker, RegistryGroup

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.coordination.registry.records import GroupMode, Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
-from tandemq.sim.world.disk import SimDisk
 from tests.spec import spec
 from tests.unit.broker.roles.registry_group import RegistryGroup
 

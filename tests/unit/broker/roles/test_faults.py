@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import JobDone, LinkKind
 from tandemq.broker.features.delay.progress import NOTHING, LevelProgress
 from tandemq.broker.kernel.role import LogDoubted
@@ -15,7 +16,6 @@ from tandemq.errors import DiskFailed, DiskFull, StoreDamaged
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.real.disk import RealDisk, RealFile
-from tandemq.sim.world.disk import SimDisk
 from tests.unit.broker.harness import messages_in, run_job, send_fields
 from tests.unit.broker.roles.registry_group import Broker, RegistryGroup
 

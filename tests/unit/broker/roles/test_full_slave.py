@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.coordination.registry.records import Mode
 from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.sim.world.disk import SimDisk
 from tests.spec import spec
 from tests.unit.broker.harness import send_fields
 from tests.unit.broker.roles.registry_group import RegistryGroup

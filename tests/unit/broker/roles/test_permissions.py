@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.coordination.registry.records import BrokerPermission, GroupMode, Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
-from tandemq.sim.world.disk import SimDisk
 from tests.spec import spec
 from tests.unit.broker.harness import send_fields
 from tests.unit.broker.roles.registry_group import CONFIRM_MS, SESSION_MS, STEP_MS, Broker, RegistryGroup

@@ -2,9 +2,10 @@
 
 from random import Random
 
+from lab.samples import tiny_name_server
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Closed, Drained, Event, JobDone, LinkKind, Now, Opened, Turn
 from tandemq.broker.roles.registry_client import BrokerRegistry
-from tandemq.config.samples import tiny_name_server
 from tandemq.coordination.registry.interface import (
     Confirmed,
     Create,
@@ -20,7 +21,6 @@ from tandemq.coordination.registry.interface import (
 )
 from tandemq.nameserver import NameServer
 from tandemq.registry import parse_address
-from tandemq.sim.world.disk import SimDisk
 
 
 def test_operations_for_zookeeper_leave_with_the_turn_and_events_come_with_it() -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import LinkKind, Now, Turn
 from tandemq.broker.features.sends.processor import SendPath
 from tandemq.broker.kernel.acknowledgements import joined
 from tandemq.engine import Ack, python
 from tandemq.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TopicConfig
-from tandemq.sim.world.disk import SimDisk
 from tandemq.storage import store
 from tandemq.storage.log import range_reader
 from tests.unit.broker.harness import CLIENT, Harness

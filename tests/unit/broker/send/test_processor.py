@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Now
 from tandemq.broker.kernel.context import Machine
 from tandemq.codec.record.record import BatchPart, encode_batch
@@ -14,7 +15,6 @@ from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.topic import TopicConfig
-from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.json_tables import load_table
 from tests.spec import spec
 from tests.unit.broker.harness import CLIENT, Harness, messages_in, send_fields

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.samples import tiny
 from tandemq.codec.record.record import BatchPart, encode_batch
-from tandemq.config.samples import tiny
 from tandemq.errors import ConfigError
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command

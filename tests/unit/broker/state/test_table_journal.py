@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from lab.sim.world.disk import PowerLoss, SimDisk
 from tandemq.boundary import JobDone
 from tandemq.broker.state import persistence, table_journal
 from tandemq.broker.state.persistence import FOLD_MS
 from tandemq.errors import DiskFailed, DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
-from tandemq.sim.world.disk import PowerLoss, SimDisk
 from tests.unit.broker.harness import Harness, run_job
 
 TABLE, BEFORE = "config/topics.json", "config/topics.json.bak"

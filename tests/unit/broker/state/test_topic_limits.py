@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Closed, LinkKind, Opened
 from tandemq.broker.ha import registration
 from tandemq.broker.kernel import serving
@@ -22,7 +23,6 @@ from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.topic import TopicConfig
 from tandemq.nameserver import NameServer
-from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.json_tables import DataVersion
 from tests.request_fields import topic_fields
 from tests.serving import let

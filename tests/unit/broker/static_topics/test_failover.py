@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from lab.sim.workload.static_topic_requests import segment, update_request
 from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.sim.workload.static_topic_requests import segment, update_request
 from tests.spec import spec
 from tests.unit.broker.ha.group import Group
 from tests.unit.broker.harness import Harness, messages_in, run_job, send_fields

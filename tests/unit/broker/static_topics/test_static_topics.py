@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from lab.sim.workload.static_topic_requests import segment
 from tandemq.broker.features.static_topics.cleaning import leaders_in
 from tandemq.broker.features.static_topics.forwarding import FORWARDED_MAX
 from tandemq.broker.kernel.pulls import LINK_BYTES_MAX
@@ -13,7 +14,6 @@ from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.queue_mapping import LogicalQueue, QueueMapping, QueueSegment
 from tandemq.model.topic import TopicConfig
-from tandemq.sim.workload.static_topic_requests import segment
 from tests.serving import let
 from tests.spec import spec
 from tests.unit.broker.harness import CLIENT, SUSPEND, Harness, messages_in, send_fields

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from lab.sim.workload.static_topic_requests import segment
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.model.codes import ResponseCode
-from tandemq.sim.workload.static_topic_requests import segment
 from tests.spec import spec
 from tests.unit.broker.static_topics.wired import EPOCH, WiredBrokers, mapping_of
 

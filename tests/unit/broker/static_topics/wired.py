@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lab.sim.workload.static_topic_requests import Segments, mapping_body, update_request
 from tandemq.boundary import Opened
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_RESPONSE, Command
 from tandemq.model.queue_mapping import LOGICAL_BROKER_PREFIX, QueueSegment
-from tandemq.sim.workload.static_topic_requests import Segments, mapping_body, update_request
 from tests.request_fields import pull_fields
 from tests.unit.broker.harness import CLIENT, SUBSCRIPTION, Harness, messages_in, send_fields
 

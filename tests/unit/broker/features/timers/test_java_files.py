@@ -4,6 +4,7 @@ from pathlib import Path
 from random import Random
 from struct import Struct
 
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Job, JobDone, Now
 from tandemq.broker.features.timers.java_files import JavaFiles
 from tandemq.broker.features.timers.timer_check import FILE_BYTES, PATH, TimerCheck, check_of_java, decode_check
@@ -12,7 +13,6 @@ from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode
 from tandemq.model.java_hash import java_hash
 from tandemq.model.topic import TIMER_TOPIC
-from tandemq.sim.world.disk import SimDisk
 from tests.unit.broker.features.timers.test_timed_messages import bodies, delivered, ready, timed
 from tests.unit.broker.harness import Harness
 

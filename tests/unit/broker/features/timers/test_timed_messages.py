@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Now
 from tandemq.broker.kernel.log_queue import SCAN_MS
 from tandemq.codec.record.record import BatchPart, decode_messages, encode_batch
@@ -15,7 +16,6 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import StoredMessage, encode_properties
 from tandemq.model.topic import TIMER_DONE_TOPIC, TIMER_TOPIC
-from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.json_tables import load_table
 from tests.spec import spec
 from tests.unit.broker.harness import START_WALL_MS, Harness, messages_in, send_fields

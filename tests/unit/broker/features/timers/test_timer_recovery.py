@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from lab.sim.world.disk import PowerLoss, SimDisk
 from tandemq.boundary import Now
 from tandemq.broker.features.timers import damaged, loading, records
 from tandemq.broker.features.timers.timer_check import PATH, TimerCheck, check_of_java
@@ -16,7 +17,6 @@ from tandemq.errors import DiskFailed
 from tandemq.model.codes import ResponseCode
 from tandemq.model.message import StoredMessage
 from tandemq.model.topic import TIMER_DONE_TOPIC, TIMER_TOPIC
-from tandemq.sim.world.disk import PowerLoss, SimDisk
 from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.store import Store
 from tests.spec import spec

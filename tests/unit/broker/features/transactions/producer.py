@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+from lab.sim.world.disk import SimDisk
 from tandemq.codec.record.record import decode_messages
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import StoredMessage
 from tandemq.model.topic import HALF_TOPIC
-from tandemq.sim.world.disk import SimDisk
 from tests.unit.broker.harness import Harness, messages_in, send_fields
 
 OK = ResponseCode.SUCCESS

@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Now
 from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.topic import HALF_TOPIC, OP_HALF_TOPIC
-from tandemq.sim.world.disk import SimDisk
 from tests.unit.broker.features.transactions.producer import (
     COMMIT,
     GROUP,

@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.broker.features.transactions.families import TransactionFamilies
 from tandemq.errors import DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.topic import HALF_TOPIC
-from tandemq.sim.world.disk import SimDisk
 from tandemq.telemetry.families import Batch
 from tests.spec import spec
 from tests.unit.broker.features.transactions.producer import COMMIT, ROLLBACK, at_offset, checking, end, half, ready

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lab.sim.world.disk import SimDisk
 from tandemq.broker.kernel.connection import pack_host
 from tandemq.broker.state.topics import Topic, internal_topic
 from tandemq.codec.record.record import decode_messages
@@ -15,7 +16,6 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.message import StoredMessage, encode_properties
 from tandemq.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from tandemq.sim.world.disk import SimDisk
 from tandemq.storage.json_tables import load_table
 from tests.spec import spec
 from tests.unit.broker.features.transactions.producer import (

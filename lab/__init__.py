@@ -1,0 +1,5 @@
+"""Programs that test the broker and are not in the wheel.
+
+samples    small configurations
+sim/       the simulation
+"""

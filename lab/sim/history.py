@@ -1,0 +1,189 @@
+"""The part that simulations of both kinds of groups share: world, expected state, waiting until all has settled.
+
+Does not know: clients, faults and checkers of a kind.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from random import Random
+
+from lab.sim.checkers.always import ContinuousChecks
+from lab.sim.checkers.final import FinalChecks
+from lab.sim.checkers.logical_queues import QUEUES, LogicalQueues
+from lab.sim.checkers.model import BrokerRef, ExpectedState
+from lab.sim.result import Result
+from lab.sim.workload.application import Application
+from lab.sim.workload.logical_clients import LogicalConsumer, LogicalProducer
+from lab.sim.workload.raw_client import RawClient
+from lab.sim.workload.static_topic_administrator import StaticTopicAdministrator
+from lab.sim.workload.transaction_applications import TransactingApplication
+from lab.sim.world.cluster import Cluster
+from lab.sim.world.network import Network, SimConnection
+from lab.sim.world.plan import MALFORMED_PEER_IP
+from lab.sim.world.world import MS, SECOND, Violation, World
+from tandemq.boundary import LinkKind
+from tandemq.codec.remoting.frame import FrameDecoder, decode_command
+
+LOOK_US = 500 * MS
+"""Interval of the checks whether the cluster has settled."""
+
+
+class History(ABC):
+    """The run of one seed."""
+
+    checks: ContinuousChecks
+    final_checks: FinalChecks
+
+    def __init__(self, seed: int) -> None:
+        """A world in which nothing has happened."""
+        self.world = World(seed)
+        self.network = Network(self.world)
+        self.network.tap = self._count_requests
+        self.expected = ExpectedState()
+        self.moving: StaticTopicAdministrator | None = None
+        self.logical: LogicalProducer | None = None
+        """The administrator of the static topic, and its producer, if there is one."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Run to the end.
+
+        Raises:
+            Violation: an invariant does not hold.
+        """
+
+    @abstractmethod
+    def levels(self) -> list[str]:
+        """Return the level of each group."""
+
+    def _count_requests(self, connection: SimConnection, end: int, data: bytes) -> None:
+        """Count requests, sent in whole frames by the end that opened a connection; malformed peers do not count."""
+        if end or connection.kind is LinkKind.HA_MASTER or connection.owners[0].ip == MALFORMED_PEER_IP:
+            return
+        for frame in FrameDecoder().feed(data):
+            command = decode_command(frame)
+            if not command.is_response:
+                self.world.requests[command.code] += 1
+
+    def _new_random(self) -> Random:
+        return Random(self.world.random.getrandbits(60))
+
+    def _await_settled(self, end_us: int, within_us: int, help_out: Callable[[], None] = lambda: None) -> None:
+        """Run until the cluster has settled.
+
+        `help_out`: actions of operators, called at each check that finds something unsettled.
+
+        Raises:
+            Violation: it has not settled `within_us` after the faults' end.
+        """
+        world = self.world
+        while (what := self.final_checks.unsettled()) is not None:
+            if world.now_us >= end_us + within_us:
+                raise Violation(what.rule, f"{within_us // SECOND} s after the last fault: {what.text}")
+            help_out()
+            world.run_until(world.now_us + LOOK_US)
+
+    def await_confirmed(
+        self,
+        transacting: TransactingApplication | None,
+        end_us: int,
+        within_us: int,
+        help_out: Callable[[], None] = lambda: None,
+        *,
+        can_be: bool = True,
+    ) -> None:
+        """Run until the end of a transaction is confirmed that was made after the faults, then stop making them.
+
+        Args:
+            transacting: the application that makes them, if there is one.
+            end_us: when the faults ended.
+            within_us: time limit after that.
+            help_out: actions of operators, called at each check.
+            can_be: whether the cluster is configured so that transactions can be confirmed.
+
+        Raises:
+            Violation: I11, none is confirmed `within_us` after the faults' end.
+        """
+        if transacting is None:
+            return
+        while can_be and transacting.confirmed_us < end_us:
+            if self.world.now_us >= end_us + within_us:
+                raise Violation(
+                    "I11", f"no transaction is confirmed {within_us // SECOND} s after the last fault, though it runs"
+                )
+            help_out()
+            self.world.run_until(self.world.now_us + LOOK_US)
+        transacting.is_stopped = transacting.is_hasty = True
+
+    def add_static_topic(
+        self,
+        nodes: list[RawClient | Application],
+        cluster: Cluster,
+        brokers: dict[str, BrokerRef],
+        *,
+        has_one_master: bool,
+    ) -> LogicalProducer:
+        """Add the clients of a static topic, and the administrator who moves its queues; return the producer.
+
+        A generator of their own keeps the histories of seeds without them as they are.
+        """
+        random, world, plan = Random(f"{self.world.seed}-static-topic-clients"), self.world, cluster.plan
+        groups = {group.name: group for group in plan.groups}
+
+        def master_of(name: str) -> str:
+            return cluster.master(groups[name]).address
+
+        queues = LogicalQueues(world, cluster, self.expected, has_one_master=has_one_master)
+        self.checks.logical = queues
+        producer = LogicalProducer(world, self.expected, Random(random.random()), plan.name_servers, plan.kinds)
+        consumer = LogicalConsumer(
+            world,
+            self.expected,
+            queues,
+            brokers,
+            master_of,
+            Random(random.random()),
+            plan.name_servers,
+            suspend_ms=plan.suspend_ms,
+        )
+        self.logical = producer
+        self.moving = StaticTopicAdministrator(world, queues, list(groups), master_of, Random(random.random()))
+        nodes.extend((producer, consumer, self.moving))
+        return producer
+
+    def await_moves(self, end_us: int, within_us: int, help_out: Callable[[], None]) -> None:
+        """Run until no logical queue moves, and each has taken a message since the faults; none moves from then on.
+
+        Raises:
+            Violation: I14, that is not so `within_us` after the faults' end.
+        """
+        world, moving, logical, queues = self.world, self.moving, self.logical, self.checks.logical
+        if moving is None or logical is None or queues is None:
+            return
+        moving.is_stopped = True
+        while not queues.was_forced():
+            if moving.is_idle and all(logical.has_placed(number, end_us) for number in range(QUEUES)):
+                return
+            if world.now_us >= end_us + within_us:
+                raise Violation("I14", f"the static topic is not complete {within_us // SECOND} s after the last fault")
+            help_out()
+            world.run_until(world.now_us + SECOND)
+
+    def result(self, violation: Violation | None) -> Result:
+        """Return the result of the run."""
+        world, expected = self.world, self.expected
+        return Result(
+            world.seed,
+            world.digest,
+            violation.rule if violation else "",
+            violation.text if violation else "",
+            round(world.now_us / SECOND, 3),
+            len(expected.attempts),
+            len(expected.given),
+            world.turns,
+            expected.duplicates,
+            self.levels(),
+            dict(sorted(world.faults.items())),
+            dict(sorted(world.requests.items())),
+            dict(sorted(self.checks.statuses.items())),
+        )
