@@ -21,7 +21,7 @@ from tandemq.broker.features.scrub import verify_job as scrubwork
 from tandemq.broker.features.sends import decoded_path
 from tandemq.broker.features.sends import processor as send
 from tandemq.broker.filter import parser as filters
-from tandemq.broker.ha import admission
+from tandemq.broker.ha import admission, upstream
 from tandemq.broker.ha import master as masterside
 from tandemq.broker.ha import slave as slaveside
 from tandemq.broker.kernel import acknowledgements, dispatcher, kernel
@@ -102,12 +102,12 @@ def report_before_store() -> AbstractContextManager[Any]:
 def failed_write_is_acked() -> AbstractContextManager[Any]:
     """A failed write is acknowledged."""
 
-    def failed(self: acknowledgements.Acknowledgements, acks: Any, _error: Exception, turn: Turn) -> None:
+    def refuse(self: acknowledgements.Acknowledgements, acks: Any, _error: Exception, turn: Turn) -> None:
         for link, answers, *_ in acks:
             if answers:
                 turn.send(link, answers)
 
-    return patched(acknowledgements.Acknowledgements, "failed", failed)
+    return patched(acknowledgements.Acknowledgements, "refuse", refuse)
 
 
 def no_checksums() -> AbstractContextManager[Any]:
@@ -300,13 +300,13 @@ def index_forgets() -> AbstractContextManager[Any]:
 
 def slave_never_returns() -> AbstractContextManager[Any]:
     """A slave does not reconnect after its connection closed."""
-    closed = slaveside.SlaveSide.closed
+    closed = upstream.UpstreamBySettings.closed
 
-    def gone(self: Any, link: int, reason: str, now: Any) -> None:
-        closed(self, link, reason, now)
+    def gone(self: Any, now: Any, *, was_copying: bool) -> None:
+        closed(self, now, was_copying=was_copying)
         self._connect_at_ms = now.mono_ms + 10**9
 
-    return patched(slaveside.SlaveSide, "closed", gone)
+    return patched(upstream.UpstreamBySettings, "closed", gone)
 
 
 def slave_offsets_go_back() -> AbstractContextManager[Any]:

@@ -15,10 +15,9 @@ from tandemq.boundary import Turn
 from tandemq.broker.features.pulls import processor as pull
 from tandemq.broker.features.pulls import slave_reads
 from tandemq.broker.ha import master as masterside
-from tandemq.broker.ha import metadata_stream
 from tandemq.broker.ha import service as replicate
 from tandemq.broker.ha import slave as slaveside
-from tandemq.broker.kernel import acknowledgements
+from tandemq.broker.kernel import acknowledgements, shared_tables
 from tandemq.broker.kernel.role import HeartbeatReceived
 from tandemq.broker.kernel.serving import NO_LIMIT, OldReads, Serving
 from tandemq.broker.roles import old_reads, registry_role
@@ -145,8 +144,7 @@ def hand_over_not_merged() -> AbstractContextManager[Any]:
     """Offsets of a handover are acknowledged and dropped."""
     return both(
         patched(offsets.ConsumerOffsets, "merge_positions", lambda self, raw: None),
-        patched(metadata_stream.MetadataStream, "_whole_progress", lambda self: []),
-        patched(metadata_stream.MetadataStream, "_changed_progress", lambda self: []),
+        patched(shared_tables.OffsetsTable, "take", lambda self, table, payload: None),
     )
 
 
