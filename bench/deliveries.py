@@ -2,11 +2,13 @@
 
     sends ─► level of 1 s, or time in 2 s ─► topic        counted there, while the sends go on
 
-A broker that sends fast and delivers slowly has a low figure: what waits in the end is in the details.
+A broker that sends fast and delivers slowly has a low figure: what waits in the end is in the details. So is how late
+messages are when half as many are sent: the time from a send to the delivery, less the delay, of samples.
 """
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -17,9 +19,12 @@ from bench.loads import LoadFailed, run_load
 from bench.matrix import DELIVERIES, DeliverLoad
 from bench.servers import BrokerGroup
 from bench.setting import Bench, Figure
+from tandemq.codec.record.record import decode_messages
 from tandemq.load.wire.sockets import ask, connect
 
-_GET_MAX_OFFSET = 30
+_PULL_MESSAGE, _GET_MAX_OFFSET = 11, 30
+_PULLED = 32  # Messages per pull.
+_SAMPLES = 64  # Pulls per queue.
 _BEGIN_S = 1.5  # What the generator takes to start, at most.
 _DRAIN_S = 60.0
 _QUIET_S = 1.5
@@ -67,18 +72,72 @@ def _measure(bench: Bench, group: BrokerGroup, load: DeliverLoad) -> tuple[float
     ended = time.perf_counter()
     _drain(group, load)
     drained_s = time.perf_counter() - ended - _QUIET_S
+    rate = (last - first) / seconds
     detail = {"sends_per_s": sent["messages_per_s"], "waiting": waiting, "drained_s": round(drained_s, 2), **shares}
-    return round((last - first) / seconds), detail
+    return round(rate), detail | _lateness(bench, group, load, rate / 2)
+
+
+def _lateness(bench: Bench, group: BrokerGroup, load: DeliverLoad, rate: float) -> dict[str, Any]:
+    """Send at a rate, and return how late messages were delivered meanwhile, ms; nothing at a rate of 0."""
+    if rate < 1:
+        return {}
+    seconds = load.delay_s + bench.pace.settle_s + bench.pace.measure_s
+    begins = _ends(group, load)
+    run_load("produce", group.master.address, **load.options, seconds=seconds, warmup=0, rate=rate)
+    _drain(group, load)
+    late: list[float] = []
+    with connect(group.master.address, 30) as broker:
+        for queue_id, (begin, end) in enumerate(zip(begins, _ends(group, load), strict=True)):
+            # The first second is that in which the broker wakes up.
+            first = begin + round((end - begin) / seconds)
+            for offset in range(first, end - _PULLED, max(_PULLED, (end - first) // _SAMPLES)):
+                late += _late_ms(broker, load, queue_id, offset)
+    late.sort()
+    if not late:
+        raise LoadFailed("no delivered message could be read")
+    return {
+        "half_load_per_s": round(rate),
+        "late_p50_ms": late[len(late) // 2],
+        "late_p99_ms": late[len(late) * 99 // 100],
+        "late_max_ms": late[-1],
+        "late_samples": len(late),
+    }
+
+
+def _late_ms(broker: socket.socket, load: DeliverLoad, queue_id: int, offset: int) -> list[float]:
+    fields = {
+        "consumerGroup": "bench-deliver",
+        "topic": load.topic,
+        "queueId": queue_id,
+        "queueOffset": offset,
+        "maxMsgNums": _PULLED,
+        "sysFlag": 4,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subscription": "*",
+        "subVersion": 0,
+        "expressionType": "TAG",
+    }
+    answer = ask(broker, _PULL_MESSAGE, fields)
+    if answer.code != 0:
+        raise LoadFailed(f"a pull of {load.topic} is answered {answer.code}: {answer.remark}")
+    found = decode_messages(answer.body)
+    return [message.store_ms - message.born_ms - 1000 * load.delay_s for message in found]
+
+
+def _ends(group: BrokerGroup, load: DeliverLoad) -> list[int]:
+    """Return the end of each queue of the topic."""
+    ends: list[int] = []
+    with connect(group.master.address, 30) as broker:
+        for queue_id in range(int(load.options["queues"])):
+            answer = ask(broker, _GET_MAX_OFFSET, {"topic": f"{load.topic}", "queueId": str(queue_id)})
+            ends.append(int(answer.field("offset") or 0))
+    return ends
 
 
 def _delivered(group: BrokerGroup, load: DeliverLoad) -> int:
     """Return how many messages are in the topic."""
-    total = 0
-    with connect(group.master.address, 30) as broker:
-        for queue_id in range(int(load.options["queues"])):
-            answer = ask(broker, _GET_MAX_OFFSET, {"topic": f"{load.topic}", "queueId": str(queue_id)})
-            total += int(answer.field("offset") or 0)
-    return total
+    return sum(_ends(group, load))
 
 
 def _drain(group: BrokerGroup, load: DeliverLoad) -> None:

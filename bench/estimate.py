@@ -57,7 +57,7 @@ def _session(session: Session, server: str, cells: list[Cell], pace: Pace) -> fl
             starts = start * 2 if session == "pair" else start
             return starts + warm_up + len(cells) * (pace.load_s + _LOAD_START_S)
         case "deliver":
-            return start + len(cells) * (warm_up / 2 + pace.measure_s + _DELIVER_S)
+            return start + len(cells) * (warm_up / 2 + 2 * pace.measure_s + pace.settle_s + _DELIVER_S)
         case "read":
             return start + warm_up + _reads(server, names, pace)
         case "live":

@@ -101,13 +101,16 @@ def bench() -> None:
 @click.option(
     "--count", default=0, type=click.IntRange(0), help="Stop after this number of messages instead of after --seconds."
 )
+@click.option(
+    "--rate", default=0.0, type=click.FloatRange(0), help="Messages per second at most; 0: as fast as acknowledged."
+)
 @click.option("--broker", "broker_name", default="broker-a", show_default=True, help="Name of the broker group.")
 @group_option
 @seconds_option
 @warmup_option
 @json_option
 def produce(address: str, as_json: bool, **options: Any) -> None:
-    """Send messages as fast as the broker acknowledges them."""
+    """Send messages as fast as the broker acknowledges them, or at a rate."""
     if options["batch"] > 1 and (options["delay"] or options["delay_s"]):
         raise click.UsageError("a batch cannot be delayed: --delay and --delay-s need --batch 1")
     if options["half"] and (options["batch"] > 1 or options["delay"] or options["delay_s"]):

@@ -54,7 +54,9 @@ def _produce(args: argparse.Namespace, on_progress: OnProgress | None) -> Any:
         bool(args.half),
     )
     return produce(
-        ProduceOptions(args.address, shape, args.connections, args.window, args.seconds, args.count, args.warmup),
+        ProduceOptions(
+            args.address, shape, args.connections, args.window, args.seconds, args.count, args.warmup, args.rate
+        ),
         on_progress,
     )
 
@@ -139,6 +141,7 @@ def _parser() -> argparse.ArgumentParser:
         delay=0,
         delay_s=0,
         half=0,
+        rate=0.0,
     )
     sends.add_argument("--form", choices=FORMS, default="json", help="of the header and the request code")
     pulls = kind(

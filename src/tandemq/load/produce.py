@@ -31,6 +31,7 @@ _DRAIN_S = 10.0
 _SILENCE_S = 30.0
 _REFUSED_MAX = 1_000
 _POLL_S = 0.1
+_PACED_POLL_S = 0.001
 _TAIL_BYTES = 24
 _RESPONSE_FLAG = 1
 _SAMPLED_MAX = 8
@@ -54,6 +55,7 @@ class ProduceOptions:
     seconds: float = 5.0  # Measured time; ignored if `count` is set.
     count: int = 0  # Send this many messages and stop; 0: send for `seconds`.
     warmup_s: float = 1.0  # Same load before the measured time; none when `count` is set.
+    rate: float = 0.0  # Messages per second at most; 0: as fast as they are acknowledged.
 
 
 class _Sender:
@@ -89,6 +91,8 @@ class _Run:
         self.acknowledged = 0  # Frames answered SUCCESS.
         self.answered = 0  # Frames answered with any code at the last check.
         self.answered_at = time.perf_counter()
+        self.began_ns = time.perf_counter_ns()
+        self.sent = 0  # Frames.
         # Frames that may still be sent; None: no limit but the time.
         self.to_send: int | None = -(-options.count // options.shape.batch) if options.count else None
 
@@ -111,6 +115,7 @@ class _Run:
                 return
         data = self.frames.take(count, wall_ms)
         sender.open += count
+        self.sent += count
         if sender.sampled and not sender.watched:
             sender.watched = self.first_opaque()
             sender.watched_since = time.perf_counter_ns()
@@ -140,7 +145,8 @@ class _Run:
 
     def turn(self, sending: bool) -> float:
         """Run one round of epoll; return its start, seconds of time.perf_counter."""
-        events = self.epoll.poll(_POLL_S)
+        paced = sending and self.options.rate > 0
+        events = self.epoll.poll(_PACED_POLL_S if paced else _POLL_S)
         now_ns = time.perf_counter_ns()
         wall_ms = self.wall_ms(now_ns)
         for fd, event in events:
@@ -149,11 +155,28 @@ class _Run:
                 sender.link.ready(event)
             if event & ~select.EPOLLOUT:
                 freed = self.receive(sender, now_ns)
-                if sending and freed:
+                if sending and freed and not paced:
                     self.send(sender, freed, wall_ms)
+        if paced:
+            self.send_due(now_ns, wall_ms)
         return now_ns / 1e9
 
+    def send_due(self, now_ns: int, wall_ms: int) -> None:
+        """Send what the rate allows by now, an equal part on each connection."""
+        frames_per_s = self.options.rate / self.options.shape.batch
+        due = int((now_ns - self.began_ns) / 1e9 * frames_per_s) - self.sent
+        left = len(self.senders)
+        for sender in self.senders.values():
+            count = min(-(-due // left), self.options.window - sender.open)
+            left -= 1
+            if count > 0:
+                self.send(sender, count, wall_ms)
+                due -= count
+
     def fill_windows(self) -> None:
+        if self.options.rate:
+            self.began_ns, self.sent = time.perf_counter_ns(), 0
+            return
         wall_ms = self.wall_ms(time.perf_counter_ns())
         for sender in self.senders.values():
             self.send(sender, self.options.window - sender.open, wall_ms)

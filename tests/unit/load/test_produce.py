@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,6 +86,14 @@ def test_timed_run_measures_rate_latency_and_cpu_share() -> None:
     assert result.unanswered == 0
     assert seen
     assert seen[-1].done > 0
+
+
+def test_run_at_a_rate_sends_no_more_than_that_and_all_of_a_count() -> None:
+    began = time.perf_counter()
+    with running(FakeBroker()) as broker:
+        result = produce(ProduceOptions(broker.address, SendShape("t"), 4, 8, count=200, rate=1_000))
+    assert (result.messages, result.refused) == (200, {})
+    assert time.perf_counter() - began >= 0.2, "the last one is not due before"
 
 
 def test_run_with_only_refusals_ends_with_their_reason() -> None:
