@@ -90,8 +90,8 @@ def test_timed_run_measures_rate_latency_and_cpu_share() -> None:
 
 def test_run_at_a_rate_sends_no_more_than_that_and_all_of_a_count() -> None:
     began = time.perf_counter()
-    with running(FakeBroker()) as broker:
-        result = produce(ProduceOptions(broker.address, SendShape("t"), 4, 8, count=200, rate=1_000))
+    with running(FakeBroker(queue_count=4)) as broker:
+        result = produce(ProduceOptions(broker.address, SendShape("t", 16, 4), 4, 8, count=200, rate=1_000))
     assert (result.messages, result.refused) == (200, {})
     assert time.perf_counter() - began >= 0.2, "the last one is not due before"
 
