@@ -20,8 +20,10 @@ class StaticRole:
         """Replication begins by `begin`."""
         self._replication = kernel.features.one(Replication)
         self._current = kernel.current
-        self._facts: tuple[object, ...] = ()
-        """What the verdict was computed from."""
+        self._config: BrokerConfig | None = None
+        """The settings that the verdict was computed from."""
+        self._facts: object = None
+        """What else it was computed from."""
         self._serving = Serving(is_master=False)
 
     def begin(self, now: Now) -> None:
@@ -36,15 +38,14 @@ class StaticRole:
     def serving(self, _now: Now) -> Serving:
         """See `BrokerRole`."""
         config, replication = self._current.config, self._replication
-        waits, code, copied_to = config.static_role == "SYNC_MASTER", ResponseCode.SUCCESS, NO_LIMIT
-        verdict: ResponseCode | None = code
-        if waits:
+        facts: object = replication.is_tail_awaited
+        if self._serving.waits_for_replicas:
             acked = replication.masters.acked_offsets()
-            verdict, copied_to = replication.masters.replica_code(acked), replication.masters.copied_offset(acked)
-        facts = config, verdict, copied_to, replication.is_tail_awaited
-        if facts != self._facts:
-            self._facts = facts
-            self._serving = _serving(config, verdict, copied_to, awaits_tail=replication.is_tail_awaited)
+            copied = replication.masters.replica_code(acked), replication.masters.copied_offset(acked)
+            facts = facts, copied
+        if config is not self._config or facts != self._facts:
+            self._config, self._facts = config, facts
+            self._serving = _serving(config, replication)
         return self._serving
 
     def report(self, _report: Report, _now: Now) -> int:
@@ -92,17 +93,22 @@ class StaticRole:
         """See `BrokerRole`."""
 
 
-def _serving(config: BrokerConfig, code: ResponseCode | None, copied_to: int, *, awaits_tail: bool) -> Serving:
-    is_master = config.static_role != "SLAVE"
+def _serving(config: BrokerConfig, replication: Replication) -> Serving:
+    is_master, waits = config.static_role != "SLAVE", config.static_role == "SYNC_MASTER"
+    code: ResponseCode | None = ResponseCode.SUCCESS
+    copied_to = NO_LIMIT
+    if waits:
+        acked = replication.masters.acked_offsets()
+        code, copied_to = replication.masters.replica_code(acked), replication.masters.copied_offset(acked)
     return Serving(
         is_master=is_master,
         sends=None if is_master else SLAVE,
         takes_pulled_commits=config.broker_id == MASTER_ID,
         keeps_offsets=is_master,
         copies_tables=not is_master,
-        waits_for_replicas=config.static_role == "SYNC_MASTER",
+        waits_for_replicas=waits,
         replica_code=code,
         copied_to=copied_to,
-        awaits_tail=awaits_tail,
+        awaits_tail=replication.is_tail_awaited,
         registered=Registered(config.broker_id),
     )

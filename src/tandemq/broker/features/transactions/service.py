@@ -168,6 +168,8 @@ class Transactions(LogQueue[TransactionLoader]):
 
     def before_commit(self, now: Now) -> None:
         """Append the op records of this turn's ends, behind their messages."""
+        if not (self._committed or self._unnoted or self._replaced or self._copies):
+            return
         if not (self._current_turn.serving.is_master and self._mastership.is_current()):
             self._committed.clear()  # a failed write left them; the next reading finds them again
             self._replaced.clear()
