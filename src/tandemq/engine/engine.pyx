@@ -33,6 +33,7 @@ from tandemq.engine.python import (
 )
 from tandemq.model.command import VERSION_SPOKEN
 from tandemq.model.message import StoredMessage
+from tandemq.model.property_rules import MEANINGS, TIMER_PREFIX, Meaning
 from tandemq.model.topic import DELETION_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 cdef extern from "crc32.h" nogil:
@@ -137,6 +138,7 @@ cdef int VERSION = VERSION_SPOKEN
 
 include "memory.pxi"
 include "queue_tail.pxi"
+include "property_meanings.pxi"
 include "keys.pxi"
 include "records.pxi"
 include "mapped.pxi"

@@ -38,11 +38,6 @@ cdef inline int append_key(Buffer *keys, uint32_t value, int64_t log_offset, int
     return 0
 
 
-cdef struct Text:
-    Bytes data
-    Py_ssize_t size
-
-
 cdef int append_keys(
     Buffer *keys, uint32_t topic_hash, Text unique, Text words, int64_t log_offset, int64_t store_ms
 ) except -1:
@@ -78,6 +73,7 @@ cdef Named find_named(Bytes data, Py_ssize_t size) noexcept:
     cdef Py_ssize_t start = 0, stop, split
     cdef Bytes end
     cdef Text value
+    cdef int meaning
     found.unique.size = found.keys.size = found.tags.size = 0
     found.unique.data = found.keys.data = found.tags.data = NULL
     while start < size:
@@ -88,11 +84,12 @@ cdef Named find_named(Bytes data, Py_ssize_t size) noexcept:
             split = end - data
             value.data = data + split + 1
             value.size = stop - split - 1
-            if is_named(data + start, split - start, b"UNIQ_KEY", 8):
+            meaning = meaning_of(data + start, split - start)
+            if meaning == UNIQUE_KEY:
                 found.unique = value
-            elif is_named(data + start, split - start, b"KEYS", 4):
+            elif meaning == KEYS:
                 found.keys = value
-            elif is_named(data + start, split - start, b"TAGS", 4):
+            elif meaning == TAGS:
                 found.tags = value
         start = stop + 1
     return found

@@ -23,7 +23,7 @@ cdef bint read_moved(Text properties, Text dropped, Text pair, Moved *moved, uns
     cdef Bytes stop, split
     cdef Text[64] names
     cdef Text name, value
-    cdef int seen
+    cdef int seen, meaning
     memset(moved, 0, sizeof(Moved))
     while at < end:
         stop = <Bytes>memchr(at, 2, end - at)
@@ -41,25 +41,22 @@ cdef bint read_moved(Text properties, Text dropped, Text pair, Moved *moved, uns
                 return False
         names[moved.names] = name
         moved.names += 1
-        if (
-            is_named(at, name.size, b"__CRC32#", 8)
-            or is_named(at, name.size, b"TIMER_ENQUEUE_MS", 16)
-            or is_named(at, name.size, b"TIMER_DEQUEUE_MS", 16)
-        ):
+        meaning = meaning_of(at, name.size)
+        if meaning == CRC_MEANT or meaning == TIMER_MARK:
             return False
         moved.has_pair = moved.has_pair or is_named(at, stop + 1 - at, <const char *>pair.data, pair.size)
         if not is_same(name, dropped):
             memcpy(to + moved.kept, at, stop + 1 - at)
             moved.kept += stop + 1 - at
-            if is_named(at, name.size, b"REAL_TOPIC", 10):
+            if meaning == REAL_TOPIC_MEANT:
                 moved.topic = value
-            elif is_named(at, name.size, b"REAL_QID", 8):
+            elif meaning == REAL_QUEUE:
                 moved.queue_id = value
-            elif is_named(at, name.size, b"UNIQ_KEY", 8):
+            elif meaning == UNIQUE_KEY:
                 moved.named.unique = value
-            elif is_named(at, name.size, b"KEYS", 4):
+            elif meaning == KEYS:
                 moved.named.keys = value
-            elif is_named(at, name.size, b"TAGS", 4):
+            elif meaning == TAGS:
                 moved.named.tags = value
         at = stop + 1
     return True

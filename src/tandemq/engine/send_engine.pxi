@@ -320,9 +320,9 @@ cdef class SendEngine:
         cdef int64_t due_ms = 0
         if not self.timer_precision_ms or not read_number(found.timer, <int64_t>1 << 48, &due_ms):
             return UNUSUAL_TIME
-        if found.timer_kind == DELAY_SEC:
+        if found.timer_kind == DELAY_SECONDS:
             due_ms *= 1000
-        if found.timer_kind != DELIVER_MS:
+        if found.timer_kind != DELIVER_AT_MS:
             due_ms += self.store_ms
         if due_ms <= self.store_ms:
             return AT_ONCE
@@ -766,18 +766,16 @@ cdef bint may_ask(Bytes data, Py_ssize_t size) noexcept:
     """Whether the Python code must look at a message within a batch: it asks to be delivered later, or for more."""
     cdef Bytes at = data
     cdef Bytes end = data + size
-    cdef Bytes mark
+    cdef Bytes mark, split
+    cdef int meaning
     while at < end:
-        if starts_with(at, end, b"TIMER_", 6) or starts_with(at, end, b"DELAY\x01", 6):
-            return True
-        if starts_with(at, end, b"TRAN_MSG\x01", 9) or starts_with(at, end, b"INNER_NUM\x01", 10):
-            return True
         mark = <Bytes>memchr(at, 2, end - at)
+        split = <Bytes>memchr(at, 1, (end if mark == NULL else mark) - at)
+        if split != NULL:
+            meaning = meaning_of(at, split - at)
+            if meaning in (DELAY_LEVEL, IS_HALF, INNER_MESSAGES) or is_timer(at, split - at):
+                return True
         if mark == NULL:
             return False
         at = mark + 1
     return False
-
-
-cdef inline bint starts_with(Bytes at, Bytes end, const char *word, Py_ssize_t size) noexcept:
-    return end - at >= size and memcmp(at, word, size) == 0

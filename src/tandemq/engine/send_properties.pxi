@@ -1,17 +1,10 @@
 # Properties of sends: which are stored, and what they mean.
 
-cdef enum TimerKind:
-    NO_TIMER
-    DELAY_SEC
-    DELAY_MS
-    DELIVER_MS
-
-
 cdef struct Properties:
     Named named
     Text delay
     Text timer
-    TimerKind timer_kind
+    int timer_kind  # What asks for a time of delivery; PLAIN: nothing.
     bint waits
     bint is_half  # of a transaction
     bint has_group
@@ -28,48 +21,18 @@ cdef inline bint is_false(Text value) noexcept:
     return True
 
 
-cdef inline bint is_unusual(Bytes name, Py_ssize_t size) noexcept:
-    """Whether the Python code must look at a property: timers, names that brokers set, and rare requests."""
-    if size >= 6 and memcmp(name, b"TIMER_", 6) == 0:
-        return True
-    return (
-        is_named(name, size, b"__CRC32#", 8)
-        or is_named(name, size, b"__transactionId__", 17)
-        or is_named(name, size, b"CLUSTER", 7)
-        or is_named(name, size, b"MSG_REGION", 10)
-        or is_named(name, size, b"TRACE_ON", 8)
-        or is_named(name, size, b"REAL_TOPIC", 10)
-        or is_named(name, size, b"REAL_QID", 8)
-        or is_named(name, size, b"TRANSACTION_CHECK_TIMES", 23)
-        or is_named(name, size, b"TRAN_PREPARED_QUEUE_OFFSET", 26)
-        or is_named(name, size, b"CHECK_IMMUNITY_TIME_IN_SECONDS", 30)
-        or is_named(name, size, b"INNER_NUM", 9)
-    )
-
-
-cdef inline TimerKind timer_kind(Bytes name, Py_ssize_t size) noexcept:
-    """Return which time of a delivery a property is."""
-    if size < 14 or memcmp(name, b"TIMER_", 6):
-        return NO_TIMER
-    if is_named(name, size, b"TIMER_DELAY_MS", 14):
-        return DELAY_MS
-    if is_named(name, size, b"TIMER_DELAY_SEC", 15):
-        return DELAY_SEC
-    return DELIVER_MS if is_named(name, size, b"TIMER_DELIVER_MS", 16) else NO_TIMER
-
-
 cdef int keep_properties(Text raw, bint is_batch, Buffer *kept, Properties *found) except -1:
     """Append the pairs to store; return 0 if a property is unusual. WAIT is dropped, of a batch UNIQ_KEY too."""
     cdef Text names[NAMES_MAX]
     cdef int count = 0, number
-    cdef TimerKind kind
+    cdef int meaning
     cdef Py_ssize_t start = 0, stop, split
     cdef Bytes mark
     cdef Text name, value
     found.named = find_named(NULL, 0)
     found.delay.size = 0
     found.delay.data = NULL
-    found.timer_kind = NO_TIMER
+    found.timer_kind = PLAIN
     found.waits = True
     found.is_half = found.has_group = False
     reserve(kept, raw.size + 1)
@@ -85,35 +48,35 @@ cdef int keep_properties(Text raw, bint is_batch, Buffer *kept, Properties *foun
         start = stop + 1
         if name.size <= 0 or value.size <= 0:
             continue
-        kind = timer_kind(name.data, name.size)
-        if count == NAMES_MAX or (not kind and is_unusual(name.data, name.size)):
+        meaning = meaning_of(name.data, name.size)
+        if count == NAMES_MAX or meaning >= LEFT:
             return 0
-        if kind:
+        if meaning == DELAY_SECONDS or meaning == DELAY_MS or meaning == DELIVER_AT_MS:
             if is_batch or found.timer_kind:
                 return 0
-            found.timer_kind = kind
+            found.timer_kind = meaning
             found.timer = value
         for number in range(count):
             if is_named(names[number].data, names[number].size, <const char *>name.data, name.size):
                 return 0
         names[count] = name
         count += 1
-        if is_named(name.data, name.size, b"WAIT", 4):
+        if meaning == WAIT:
             found.waits = not is_false(value)
             continue
-        if is_named(name.data, name.size, b"UNIQ_KEY", 8):
+        if meaning == UNIQUE_KEY:
             found.named.unique = value
             if is_batch:
                 continue
-        elif is_named(name.data, name.size, b"KEYS", 4):
+        elif meaning == KEYS:
             found.named.keys = value
-        elif is_named(name.data, name.size, b"TAGS", 4):
+        elif meaning == TAGS:
             found.named.tags = value
-        elif is_named(name.data, name.size, b"DELAY", 5):
+        elif meaning == DELAY_LEVEL:
             found.delay = value
-        elif is_named(name.data, name.size, b"PGROUP", 6):
+        elif meaning == PRODUCER_GROUP:
             found.has_group = True
-        elif is_named(name.data, name.size, b"TRAN_MSG", 8):
+        elif meaning == IS_HALF:
             if not is_named(value.data, value.size, b"true", 4):
                 return 0
             found.is_half = True
@@ -133,7 +96,7 @@ cdef bint read_half(Text raw, HalfProperties *found) noexcept:
     """Read the properties of a half message; False unless they are as this broker stores them, and ask for nothing
     else than a delivery at once after the commit."""
     cdef Text names[NAMES_MAX]
-    cdef int count = 0, number
+    cdef int count = 0, number, meaning
     cdef Py_ssize_t start = 0, stop, split
     cdef Bytes mark
     cdef Text name, value
@@ -160,15 +123,14 @@ cdef bint read_half(Text raw, HalfProperties *found) noexcept:
                 return False
         names[count] = name
         count += 1
-        if is_named(name.data, name.size, b"PGROUP", 6):
+        meaning = meaning_of(name.data, name.size)
+        if meaning == PRODUCER_GROUP:
             found.group = value
-        elif is_named(name.data, name.size, b"REAL_TOPIC", 10):
+        elif meaning == REAL_TOPIC_MEANT:
             found.topic = value
-        elif is_named(name.data, name.size, b"REAL_QID", 8):
+        elif meaning == REAL_QUEUE:
             found.queue_id = value
-        elif is_named(name.data, name.size, b"DELAY", 5) or is_named(name.data, name.size, b"__CRC32#", 8):
-            return False
-        elif is_named(name.data, name.size, b"CHECK_IMMUNITY_TIME_IN_SECONDS", 30):
+        elif meaning == DELAY_LEVEL or meaning == CRC_MEANT or meaning == IMMUNITY:
             return False
     return found.group.size and found.topic.size and found.queue_id.size
 

@@ -19,6 +19,7 @@ cdef object timer_head(Record *record):
     cdef Py_ssize_t size = record.properties.size, start = 0, stop, split
     cdef Text value, topic, key, out
     cdef Bytes name
+    cdef int meaning
     cdef bint is_delete = False, is_rolled = False
     cdef int64_t out_ms = 0, prepared = <int64_t>big_64(record.body - 12)
     topic.size = key.size = out.size = 0
@@ -32,15 +33,16 @@ cdef object timer_head(Record *record):
         value.data = data + split + 1
         value.size = stop - split - 1
         if split > start and value.size > 0:
-            if is_named(name, split - start, b"TIMER_OUT_MS", 12):
+            meaning = meaning_of(name, split - start)
+            if meaning == TIMER_OUT:
                 out = value
-            elif is_named(name, split - start, b"REAL_TOPIC", 10):
+            elif meaning == REAL_TOPIC_MEANT:
                 topic = value
-            elif is_named(name, split - start, b"UNIQ_KEY", 8):
+            elif meaning == UNIQUE_KEY:
                 key = value
-            elif is_named(name, split - start, b"TIMER_DEL_UNIQKEY", 17):
+            elif meaning == TIMER_DELETE:
                 is_delete = True
-            elif is_named(name, split - start, b"TIMER_ROLL_TIMES", 16):
+            elif meaning == TIMER_ROLLS:
                 is_rolled = not is_named(value.data, value.size, b"0", 1)
         start = stop + 1
     if record.sys_flag & TRANSACTION_BITS or prepared < 0 or not is_topic_name(topic):
@@ -87,7 +89,7 @@ def timer_heads(bytes data, int64_t base, bytes entries, int64_t queue_offset, b
 cdef bint is_copied_as_it_is(Text properties) noexcept:
     """Whether the properties are stored in a copy byte by byte, with those of the delivery behind them."""
     cdef Text names[NAMES_MAX]
-    cdef int count = 0, number
+    cdef int count = 0, number, meaning
     cdef Py_ssize_t start = 0, stop, split
     cdef Bytes data = properties.data, mark
     if not properties.size or data[properties.size - 1] != 2 or not is_utf8(data, properties.size):
@@ -103,11 +105,8 @@ cdef bint is_copied_as_it_is(Text properties) noexcept:
             return False
         names[count].data = data + start
         names[count].size = split - start
-        if (
-            is_named(names[count].data, names[count].size, b"TIMER_ENQUEUE_MS", 16)
-            or is_named(names[count].data, names[count].size, b"TIMER_DEQUEUE_MS", 16)
-            or is_named(names[count].data, names[count].size, b"__CRC32#", 8)
-        ):
+        meaning = meaning_of(names[count].data, names[count].size)
+        if meaning == CRC_MEANT or meaning == TIMER_MARK:
             return False
         for number in range(count):
             if is_named(

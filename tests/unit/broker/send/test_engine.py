@@ -12,6 +12,7 @@ from tandemq.codec.record.record import BatchPart
 from tandemq.codec.remoting.frame import FrameDecoder
 from tandemq.engine import NAME
 from tandemq.model.codes import ResponseCode
+from tandemq.model.property_rules import MEANINGS
 from tandemq.model.topic import TopicConfig
 from tests.fuzz.frames import Frames, Sent, Turns, frame_of
 from tests.fuzz.reduction import reduced
@@ -234,31 +235,7 @@ def test_unusual_properties(*, is_binary: bool) -> None:
         "\n",
         "a\x01b",
     )
-    names = (
-        "WAIT",
-        "DELAY",
-        "KEYS",
-        "TAGS",
-        "UNIQ_KEY",
-        "CLUSTER",
-        "REAL_TOPIC",
-        "REAL_QID",
-        "__CRC32#",
-        "TRAN_MSG",
-        "TIMER_X",
-        "TIMER_DELAY_MS",
-        "TIMER_DELAY_SEC",
-        "TIMER_DELIVER_MS",
-        "TIMER_OUT_MS",
-        "RETRY_TOPIC",
-        "",
-        "a",
-        "é",
-        "PGROUP",
-        "INNER_NUM",
-        "CHECK_IMMUNITY_TIME_IN_SECONDS",
-    )
-    for name in names:
+    for name in (*MEANINGS, "TIMER_X", "RETRY_TOPIC", "", "a", "é"):
         frames = [send(1, properties=f"{name}\x01{value}\x02", binary=is_binary) for value in values]
         frames += [send(2, i=f"{name}\x01{value}", binary=is_binary) for value in values]
         frames += [send(3, i=f"{name}\x01x\x02A\x01b\x02{name}\x01{value}\x02", binary=is_binary) for value in values]
@@ -266,6 +243,17 @@ def test_unusual_properties(*, is_binary: bool) -> None:
         frames += [batch(4, parts_of(1, 2), properties=f"{name}\x01{value}\x02", binary=is_binary) for value in values]
         frames += [batch(5, parts_of(1, 2, more=f"{name}\x01{value}".encode()), binary=is_binary) for value in values]
         compare_turns([[(1, frame)] for frame in frames])
+
+
+def test_any_two_properties_have_the_meaning_of_the_table_in_the_engine_and_in_the_decoded_path() -> None:
+    names = (*MEANINGS, "TIMER_X", "plain")
+    pairs = [(one, other) for one in names for other in names if one != other]
+    sent: list[bytes] = []
+    for one, other in pairs:
+        for value in ("true", "3"):
+            asked = f"{one}\x01{value}\x02{other}\x01{value}\x02"
+            sent += [send(1, properties=asked), batch(2, parts_of(1, 2, more=asked.encode()))]
+    compare_turns([[(1, b"".join(sent[at : at + 64]))] for at in range(0, len(sent), 64)], segment_bytes=1 << 24)
 
 
 def test_separators_that_are_missing_or_superfluous() -> None:

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from tandemq.broker.features.transactions.op_records import OpRecord, Progress, read_op
 from tandemq.broker.features.transactions.open_transactions import HalfEntry, OpenTransactions
 from tandemq.broker.kernel.log_queue import LogReading, read_message
-from tandemq.broker.kernel.messages.half_message import FIRST_OFFSET, read_half
+from tandemq.broker.kernel.messages.half_message import read_half
 from tandemq.broker.state.consumer_offsets import ConsumerOffsets
 from tandemq.codec.record.record import unpack_head
 from tandemq.errors import ProtocolError
-from tandemq.model.message import TRANSACTION_MASK, SysFlag
+from tandemq.model.message import FIRST_OFFSET, TRANSACTION_MASK, SysFlag
 from tandemq.model.topic import HALF_TOPIC, OP_HALF_TOPIC
 from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.store import Store

@@ -13,7 +13,7 @@ from tandemq.broker.features.transactions.service import Transactions
 from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
-from tandemq.broker.kernel.messages.half_message import CHECK_TIMES, FIRST_OFFSET, HalfMessage, decode_half
+from tandemq.broker.kernel.messages.half_message import HalfMessage, decode_half
 from tandemq.codec.record.record import message_id, parse_message_id
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.requests import EndTransactionFields, ResumeCheckFields, read_fields
@@ -21,7 +21,7 @@ from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
-from tandemq.model.message import SysFlag
+from tandemq.model.message import CHECK_TIMES, FIRST_OFFSET, SysFlag
 from tandemq.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from tandemq.broker.features.transactions.open_transactions import HalfEntry, Op
 from tandemq.broker.kernel.client_requests import notify
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.log_queue import DurableProgress, LogQueue
-from tandemq.broker.kernel.messages.half_message import CHECK_TIMES, FIRST_OFFSET, HalfMessage, read_half
+from tandemq.broker.kernel.messages.half_message import HalfMessage, read_half
 from tandemq.broker.kernel.sends import Sends
 from tandemq.broker.state.clients import Member
 from tandemq.broker.state.topics import Topic, internal_topic
@@ -32,7 +32,7 @@ from tandemq.codec.record.record import encode_record, message_id
 from tandemq.engine import EndedHalf
 from tandemq.errors import ProtocolError, RecordTooLarge, StoreError
 from tandemq.model.codes import RequestCode
-from tandemq.model.message import TRANSACTION_MASK, SysFlag, encode_properties
+from tandemq.model.message import CHECK_TIMES, FIRST_OFFSET, TRANSACTION_MASK, SysFlag, encode_properties
 from tandemq.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from tandemq.storage.log.commit_log import AppendMessageResult
 

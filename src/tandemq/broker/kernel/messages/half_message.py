@@ -13,12 +13,16 @@ from tandemq.codec.record.record import decode_message, parse_record
 from tandemq.errors import ProtocolError
 from tandemq.model.java_types import INT32_MAX
 from tandemq.model.message import (
+    CHECK_TIMES,
     DELAY,
+    FIRST_OFFSET,
+    IMMUNITY,
     PRODUCER_GROUP,
     REAL_QID,
     REAL_TOPIC,
     RECORD_CRC,
     TRAN_MSG,
+    TRANSACTION_ID,
     TRANSACTION_MASK,
     UNIQ_KEY,
     StoredMessage,
@@ -26,13 +30,6 @@ from tandemq.model.message import (
 from tandemq.model.topic import topic_name_error
 from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.store import Store
-
-CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
-"""Number of checks so far; each copy of a half message has one more."""
-IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-FIRST_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
-"""Queue offset of the half message of which this one is a copy."""
-TRANSACTION_ID = "__transactionId__"
 
 
 class HalfMessage(NamedTuple):

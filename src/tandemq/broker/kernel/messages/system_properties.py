@@ -14,13 +14,12 @@ Source: docs/reference/compatibility.md; RocketMQ HookUtils, which answers some 
 import re
 from collections.abc import Mapping
 
-from tandemq.broker.kernel.messages.half_message import IMMUNITY
 from tandemq.model.java_types import INT32_MAX
-from tandemq.model.message import DELAY, TIMER_NAMES, TIMER_OUT, TIMER_ROLLS, TRAN_MSG, SysFlag
+from tandemq.model.message import DELAY, IMMUNITY, INNER_NUM, TIMER_NAMES, TIMER_OUT, TIMER_ROLLS, TRAN_MSG, SysFlag
+from tandemq.model.property_rules import ALONE_IN_BATCH, TIMER_PREFIX
 
-INNER_NUM = "INNER_NUM"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,12}\Z")
-_IN_PARTS = re.compile(rb"DELAY|TIMER_|TRAN_MSG|INNER_NUM")
+_IN_PARTS = re.compile("|".join((TIMER_PREFIX, *sorted(ALONE_IN_BATCH))).encode())
 """Part of every name that the message of a batch may not have without a look at it."""
 
 
