@@ -56,21 +56,22 @@ class Row:
 
 
 def read_rows(path: Path = REQUIREMENTS) -> list[Row]:
-    """Read the table rows `| id | scope | text | how it is verified |`; scope is `now`, `later` or `page`."""
+    """Read the table rows `| id | text |`; the text begins with `Page:` or `Later:` where no test is due."""
     rows = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if not line.startswith("|") or not ROW_ID.fullmatch(cells[0]):
             continue
-        if len(cells) != 4:
-            raise ValueError(f"{path.name}:{number}: a row has four cells, this one {len(cells)}")
-        row_id, scope, text, shown = cells
-        if scope not in {"now", "later", "page"}:
-            raise ValueError(f"{path.name}:{number}: scope is now, later or page, not {scope!r}")
-        link = _LINK.search(shown)
-        if scope == "page" and link is None:
-            raise ValueError(f"{path.name}:{number}: {row_id} is shown by a page, so its last cell links to one")
-        rows.append(Row(row_id, scope != "later", text, link.group(1) if scope == "page" and link else None))
+        if len(cells) != 2:
+            raise ValueError(f"{path.name}:{number}: a row has two cells, this one {len(cells)}")
+        row_id, text = cells
+        page = None
+        if text.startswith("Page:"):
+            link = _LINK.search(text)
+            if link is None:
+                raise ValueError(f"{path.name}:{number}: {row_id} is shown by a page, so its text links to one")
+            page = link.group(1)
+        rows.append(Row(row_id, not text.startswith("Later:"), text, page))
     return rows
 
 
