@@ -339,8 +339,10 @@ def test_public_names_are_on_the_page_of_the_api() -> None:
 
 def test_every_command_of_mqadmin_is_documented_as_it_is_tested() -> None:
     page = (DOCS / "reference" / "mqadmin.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| ([\d., ]+) \| (\w+) \|", page, re.MULTILINE)
-    found = {command: (tuple(versions.split(", ")), verdict) for command, versions, verdict in rows}
+    rows = re.findall(r"^\| (\w+) \| ([\d., ]+) \| (`.*`) \|$", page, re.MULTILINE)
+    listed = [(name, versions, verdict) for verdict, versions, names in rows for name in re.findall(r"`(\w+)`", names)]
+    found = {name: (tuple(versions.split(", ")), verdict) for name, versions, verdict in listed}
+    assert len(found) == len(listed)
     assert found == verdicts()
 
 
