@@ -350,9 +350,5 @@ def test_every_command_of_mqadmin_is_documented_as_it_is_tested() -> None:
 
 
 def test_every_request_code_is_documented_by_number_and_name() -> None:
-    rows = re.findall(
-        r"^\| (\d+) \| (\w+) \| \w.* \| \w.* \|$",
-        (DOCS / "reference" / "requests.md").read_text(encoding="utf-8"),
-        re.MULTILINE,
-    )
+    rows = re.findall(r"^\| (\d+) \| (\w+) \| \w.* \| \w.* \|$", reference.codes_page(), re.MULTILINE)
     assert {(int(number), name) for number, name in rows} == {(int(code), code.name) for code in RequestCode}
