@@ -29,6 +29,7 @@ from tandemq.config import settings
 from tandemq.config.files import LIVE_KEYS, LIVE_RANGES, ZERO_IS_UNLIMITED
 from tandemq.config.settings import BrokerConfig, MonitoringConfig, NameServerConfig, TlsConfig
 from tandemq.model import codes
+from tandemq.spark.sources.cluster import kafka_options
 from tandemq.telemetry.families import Family
 from tools.console_api import api_page
 from tools.dashboards import alert_rules
@@ -265,6 +266,9 @@ def options_page() -> str:
         lines += ["", f"## {heading}", "", "| Option | Meaning |", "|---|---|"]
         for option, meaning in _table_in(path, name).items():
             lines.append(f"| `{option}` | {_linked(meaning).replace('|', chr(92) + '|')} |")
+    lines += ["", "## Options of Kafka's connector that are refused", "", "| Option | Why | Instead |", "|---|---|---|"]
+    refused = {**kafka_options.REFUSED, **{f"{name}…": what for name, what in kafka_options.REFUSED_PREFIXES.items()}}
+    lines += [f"| `{name}` | {reason} | {instead} |" for name, (reason, instead) in refused.items()]
     return "\n".join(lines) + "\n"
 
 
