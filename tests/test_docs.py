@@ -29,7 +29,7 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SHELLS = {"", "sh", "bash", "shell", "console"}
 GENERATED = {reference.REFERENCE / name: make for name, make in reference.PAGES.items()}
-WORDS_MAX = 119_000
+WORDS_MAX = 80_000
 
 
 @cache
