@@ -63,6 +63,31 @@ def anchors_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
 
 
+# --- layout
+
+
+def joined_lines(text: str) -> Iterator[str]:
+    """Yield lines without a blank one between them and a heading, a fence or a table, which Markdown then misreads."""
+    is_code, before = False, ""
+    for line in text.splitlines():
+        is_fence = line.startswith("```")
+        is_joined = line.startswith(("#", "```")) or before.startswith(("#", "```"))
+        is_joined = is_joined or (before.startswith("|") and not line.startswith("|"))
+        if not is_code and is_joined and before.strip() and line.strip():
+            yield line
+        is_code = is_code != is_fence
+        before = line
+
+
+def test_headings_tables_and_code_stand_apart() -> None:
+    assert not [f"{page.name}: {line}" for page in pages() for line in joined_lines(text_of(page))]
+
+
+def test_layout_check_sees_joined_lines() -> None:
+    page = "# One\ntext\n\n| a |\n|---|\nmore\n## Two\n\n```sh\n# a comment\n```\nend\n"
+    assert list(joined_lines(page)) == ["text", "more", "## Two", "end"]
+
+
 # --- links
 
 
