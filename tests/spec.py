@@ -5,7 +5,7 @@ A test says so itself:
     @spec("H16", "T04")
     def test_master_closes_slave_silent_for_20s() -> None: ...
 
-`python -m tests.spec` (make spec) reads the table and the tests' source, runs nothing, and lists for each row the tests
+`python -m tests.spec` (make spec) reads the list and the tests' source, runs nothing, and lists for each row the tests
 that carry it. A row that no test can show names a page under docs/ instead. It fails if a row in scope has neither, if
 a test names a row that does not exist, or if a page is missing.
 
@@ -47,7 +47,7 @@ def spec(*rows: str) -> Callable[[Test], Test]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the table: its id, whether it is due now, what it asks, and the page that shows it, if a page does."""
+    """One row of the list: its id, whether it is due now, what it asks, and the page that shows it, if a page does."""
 
     id: str
     due: bool
@@ -56,21 +56,21 @@ class Row:
 
 
 def read_rows(path: Path = REQUIREMENTS) -> list[Row]:
-    """Read the table rows `| id | scope | text | how it is verified |`; scope is `now`, `later` or `page`."""
+    """Read the rows `* id: text`; the text begins with `Page:` or `Later:` where no test is due."""
     rows = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if not line.startswith("|") or not ROW_ID.fullmatch(cells[0]):
+        row_id, _, text = line.removeprefix("* ").partition(": ")
+        if not line.startswith("* ") or not ROW_ID.fullmatch(row_id.strip(":")):
             continue
-        if len(cells) != 4:
-            raise ValueError(f"{path.name}:{number}: a row has four cells, this one {len(cells)}")
-        row_id, scope, text, shown = cells
-        if scope not in {"now", "later", "page"}:
-            raise ValueError(f"{path.name}:{number}: scope is now, later or page, not {scope!r}")
-        link = _LINK.search(shown)
-        if scope == "page" and link is None:
-            raise ValueError(f"{path.name}:{number}: {row_id} is shown by a page, so its last cell links to one")
-        rows.append(Row(row_id, scope != "later", text, link.group(1) if scope == "page" and link else None))
+        if not text.strip():
+            raise ValueError(f"{path.name}:{number}: {row_id} says nothing")
+        page = None
+        if text.startswith("Page:"):
+            link = _LINK.search(text)
+            if link is None:
+                raise ValueError(f"{path.name}:{number}: {row_id} is shown by a page, so its text links to one")
+            page = link.group(1)
+        rows.append(Row(row_id, not text.startswith("Later:"), text, page))
     return rows
 
 
@@ -108,9 +108,9 @@ def problems(rows: list[Row], marks: dict[str, list[str]], docs: Path = REQUIREM
     """Say what is wrong, one sentence each: uncovered rows in scope, unknown or doubled ids, missing pages."""
     found = []
     known = [row.id for row in rows]
-    found += [f"{row_id} stands twice in the table" for row_id in sorted({i for i in known if known.count(i) > 1})]
+    found += [f"{row_id} stands twice in the list" for row_id in sorted({i for i in known if known.count(i) > 1})]
     found += [
-        f"{tests[0]} names {row_id}, which is not in the table"
+        f"{tests[0]} names {row_id}, which is not in the list"
         for row_id, tests in sorted(marks.items())
         if row_id not in known
     ]
@@ -124,7 +124,7 @@ def problems(rows: list[Row], marks: dict[str, list[str]], docs: Path = REQUIREM
 
 
 def main() -> int:
-    """Print the table of rows and tests; 0 when every row in scope is shown, else 1."""
+    """Print the rows with their tests; 0 when every row in scope is shown, else 1."""
     rows = read_rows()
     marks: dict[str, list[str]] = {}
     for row_id, test in find_marks():

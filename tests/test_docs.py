@@ -19,8 +19,8 @@ import pytest
 import tandemq
 from tandemq.model.codes import RequestCode
 from tests.interop.mqadmin_rows import verdicts
-from tools import picture, reference
-from tools.reference import leaf_commands, stale_pages
+from tools import doc_words, picture, reference
+from tools.reference import leaf_commands
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -28,28 +28,64 @@ DOCS = ROOT / "docs"
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SHELLS = {"", "sh", "bash", "shell", "console"}
+GENERATED = {reference.REFERENCE / name: make for name, make in reference.PAGES.items()}
+WORDS_MAX = 80_000
 
 
 @cache
 def pages() -> tuple[Path, ...]:
-    """Return all pages of documentation: those at the root and those under docs/, examples/ and bench/."""
-    found = list(ROOT.glob("*.md"))
+    """Return all pages of documentation: those at the root and those under docs/, examples/ and bench/.
+
+    Pages that are written from the code are among them, whether they have been written or not.
+    """
+    found = {*ROOT.glob("*.md"), *GENERATED}
     for directory in ("docs", "examples", "bench"):
-        found += (ROOT / directory).rglob("*.md")
+        found.update((ROOT / directory).rglob("*.md"))
     return tuple(sorted(found))
+
+
+@cache
+def text_of(page: Path) -> str:
+    """Return the text of a page, of a generated one as the code is now."""
+    return GENERATED[page]() if page in GENERATED else page.read_text(encoding="utf-8")
 
 
 @cache
 def all_text() -> str:
     """Return every page, one after the other."""
-    return "\n".join(page.read_text(encoding="utf-8") for page in pages())
+    return "\n".join(text_of(page) for page in pages())
 
 
 def anchors_of(page: Path) -> set[str]:
     """Return the anchors that the headings of a page make: lower case, words joined by dashes."""
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^```.*?^```", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
+
+
+# --- layout
+
+
+def joined_lines(text: str) -> Iterator[str]:
+    """Yield lines without a blank one between them and a heading, a fence or a table, which Markdown then misreads."""
+    is_code, before = False, ""
+    for line in text.splitlines():
+        is_fence = line.startswith("```")
+        is_joined = line.startswith(("#", "```")) or before.startswith(("#", "```"))
+        is_joined = is_joined or (before.startswith("|") and not line.startswith("|"))
+        if not is_code and is_joined and before.strip() and line.strip():
+            yield line
+        is_code = is_code != is_fence
+        before = line
+
+
+def test_headings_tables_and_code_stand_apart() -> None:
+    assert not [f"{page.name}: {line}" for page in pages() for line in joined_lines(text_of(page))]
+
+
+def test_layout_check_sees_joined_lines() -> None:
+    page = "# One\ntext\n\n| a |\n|---|\nmore\n## Two\n\n```sh\n# a comment\n```\nend\n"
+    assert list(joined_lines(page)) == ["text", "more", "## Two", "end"]
 
 
 # --- links
@@ -57,13 +93,14 @@ def anchors_of(page: Path) -> set[str]:
 
 def broken_links(page: Path) -> Iterator[str]:
     """Yield the links of a page that lead to no file, or to no heading; addresses of the web are left alone."""
-    text = re.sub(r"`[^`\n]*`", "", page.read_text(encoding="utf-8"))
+    text = re.sub(r"`[^`\n]*`", "", text_of(page))
     for link in _LINK.findall(text):
         if re.match(r"[a-z]+:", link):
             continue
         name, _, anchor = link.partition("#")
         target = (page.parent / name).resolve() if name else page
-        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors_of(target)):
+        is_there = target.exists() or target in GENERATED
+        if not is_there or (anchor and target.suffix == ".md" and anchor not in anchors_of(target)):
             yield f"{page.relative_to(ROOT) if page.is_relative_to(ROOT) else page.name}: {link}"
 
 
@@ -118,10 +155,10 @@ def wrong_citations(source: str) -> Iterator[str]:
     """
     for name, quoted in _CITED.findall(re.sub(r"\s*\n\s*", " ", source)):
         page = ROOT / name
-        if not page.is_file():
+        if not page.is_file() and page not in GENERATED:
             yield name
             continue
-        titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        titles = re.findall(r"^#+ (.+)$", text_of(page), re.MULTILINE)
         for heading in re.findall(r'"([^"]+)"', quoted):
             if not any(heading.lower() in title.lower() for title in titles):
                 yield f"{name}, {heading}"
@@ -235,17 +272,44 @@ def test_typed_modules_exist() -> None:
     assert not [m for m in modules if importlib.util.find_spec(m) is None]
 
 
-def test_pages_made_from_the_code_are_as_the_code_says() -> None:
-    assert not stale_pages(), "run `make reference`"
+# --- pages written from the code
 
 
-def test_page_that_differs_from_the_code_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "REFERENCE", tmp_path)
-    for name, make in reference.PAGES.items():
-        (tmp_path / name).write_text(make(), encoding="utf-8")
-    assert not stale_pages()
-    (tmp_path / "commands.md").write_text("# Commands\n", encoding="utf-8")
-    assert stale_pages() == ["commands.md"]
+def test_everything_on_pages_written_from_the_code_has_a_description() -> None:
+    assert list(reference.undescribed()) == []
+
+
+def test_row_without_a_description_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = "| Key | Meaning |\n|---|---|\n| `a` | what it is |\n| `b` |  |\n"
+    monkeypatch.setattr(reference, "PAGES", {"settings.md": lambda: page})
+    assert list(reference.undescribed()) == ["settings.md: | `b` |  |"]
+
+
+def test_pages_written_from_the_code_are_not_committed_and_not_counted() -> None:
+    names = {path.relative_to(ROOT).as_posix() for path in GENERATED}
+    assert names == doc_words.GENERATED
+    assert {f"/{name}" for name in names} <= set((ROOT / ".gitignore").read_text(encoding="utf-8").splitlines())
+
+
+def test_pages_of_the_root_link_to_no_page_that_is_not_committed() -> None:
+    for page in ROOT.glob("*.md"):
+        targets = {ROOT / link.partition("#")[0] for link in _LINK.findall(text_of(page))}
+        assert targets.isdisjoint(GENERATED), page.name
+
+
+# --- length
+
+
+def test_pages_written_by_hand_are_short_enough_to_read() -> None:
+    assert sum(doc_words.words_by_page().values()) <= WORDS_MAX, "python3 -m tools.doc_words lists the pages by length"
+
+
+def test_words_are_counted_by_page_without_pages_written_from_the_code(tmp_path: Path) -> None:
+    for name in ("README.md", "docs/guides/one.md", "docs/reference/settings.md", "examples/left-out.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("# Three words\n", encoding="utf-8")
+    (tmp_path / "docs" / "guides" / "one.md").write_text("# One\n```sh\nmake x\n```\n", encoding="utf-8")
+    assert list(doc_words.words_by_page(tmp_path).items()) == [("docs/guides/one.md", 6), ("README.md", 3)]
 
 
 # --- the picture
@@ -282,7 +346,7 @@ def test_readme_and_index_show_the_picture() -> None:
 def test_every_page_under_docs_is_on_the_site_and_in_the_index() -> None:
     nav = (ROOT / "zensical.toml").read_text(encoding="utf-8")
     index = (DOCS / "index.md").read_text(encoding="utf-8")
-    found = [p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md")]
+    found = [p.relative_to(DOCS).as_posix() for p in pages() if p.is_relative_to(DOCS)]
     pages_of_decisions = [name for name in found if re.match(r"decisions/\d", name)]
     assert not [name for name in found if f'"{name}"' not in nav and name not in pages_of_decisions]
     assert not [name for name in found if f"({name})" not in index and name not in {*pages_of_decisions, "index.md"}]
@@ -300,8 +364,10 @@ def test_public_names_are_on_the_page_of_the_api() -> None:
 
 def test_every_command_of_mqadmin_is_documented_as_it_is_tested() -> None:
     page = (DOCS / "reference" / "mqadmin.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| ([\d., ]+) \| (\w+) \|", page, re.MULTILINE)
-    found = {command: (tuple(versions.split(", ")), verdict) for command, versions, verdict in rows}
+    rows = re.findall(r"^\| (\w+) \| ([\d., ]+) \| (`.*`) \|$", page, re.MULTILINE)
+    listed = [(name, versions, verdict) for verdict, versions, names in rows for name in re.findall(r"`(\w+)`", names)]
+    found = {name: (tuple(versions.split(", ")), verdict) for name, versions, verdict in listed}
+    assert len(found) == len(listed)
     assert found == verdicts()
 
 
@@ -309,9 +375,5 @@ def test_every_command_of_mqadmin_is_documented_as_it_is_tested() -> None:
 
 
 def test_every_request_code_is_documented_by_number_and_name() -> None:
-    rows = re.findall(
-        r"^\| (\d+) \| (\w+) \| \w.* \| \w.* \|$",
-        (DOCS / "reference" / "requests.md").read_text(encoding="utf-8"),
-        re.MULTILINE,
-    )
+    rows = re.findall(r"^\| (\d+) \| (\w+) \| \w.* \| \w.* \|$", reference.codes_page(), re.MULTILINE)
     assert {(int(number), name) for number, name in rows} == {(int(code), code.name) for code in RequestCode}

@@ -6,12 +6,12 @@ import pytest
 
 from tests.spec import Row, find_marks, problems, read_rows, spec
 
-TABLE = """
-| id | scope | What must hold | How it is shown |
-|---|---|---|---|
-| H01 | now | one | a test |
-| H02 | page | two | [page](page.md#two) |
-| H03 | later | three | some day |
+ROWS = """
+# Requirements
+
+* H01: one
+* H02: Page: [page](page.md#two)
+* H03: Later: three
 """
 
 
@@ -23,16 +23,18 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_rows_are_read_with_scope_and_page(tmp_path: Path) -> None:
-    rows = read_rows(write(tmp_path / "requirements.md", TABLE))
-    assert rows == [Row("H01", True, "one", None), Row("H02", True, "two", "page.md"), Row("H03", False, "three", None)]
+    rows = read_rows(write(tmp_path / "requirements.md", ROWS))
+    assert rows == [
+        Row("H01", True, "one", None),
+        Row("H02", True, "Page: [page](page.md#two)", "page.md"),
+        Row("H03", False, "Later: three", None),
+    ]
 
 
-@pytest.mark.parametrize(
-    "row", ["| H04 | soon | four | a test |", "| H04 | now | four |", "| H04 | page | four | no link |"]
-)
+@pytest.mark.parametrize("row", ["* H04:", "* H04: ", "* H04: Page: no link"])
 def test_malformed_row_is_an_error(tmp_path: Path, row: str) -> None:
     with pytest.raises(ValueError, match=r"requirements\.md:7"):
-        read_rows(write(tmp_path / "requirements.md", TABLE + row))
+        read_rows(write(tmp_path / "requirements.md", ROWS + row))
 
 
 def test_marks_are_found_on_functions_methods_and_classes_without_running(tmp_path: Path) -> None:
@@ -70,7 +72,7 @@ def test_uncovered_row_unknown_id_double_id_and_missing_page_are_problems(tmp_pa
 
 def test_covered_rows_pages_and_later_rows_are_no_problem(tmp_path: Path) -> None:
     write(tmp_path / "page.md", "# Two")
-    rows = read_rows(write(tmp_path / "requirements.md", TABLE))
+    rows = read_rows(write(tmp_path / "requirements.md", ROWS))
     assert problems(rows, {"H01": ["tests/test_x.py::test_f"]}, docs=tmp_path) == []
 
 

@@ -9,9 +9,9 @@ from tandemq.console.api.routes import OPERATIONS
 _HEAD = """\
 # Console API
 
-Every operation of the console's JSON API, below `/api/v1`, and its objects. Made from the code by `make reference`; do
-not edit. Tokens, errors, parts of lists and limits: [guide](../guides/console-api.md). The same as OpenAPI 3.1:
-`/api/v1/openapi.json` of a running console.
+Every operation of the console's JSON API, below `/api/v1`, and its objects. Made from the code. Tokens, errors, parts
+of lists and limits: [guide](../guides/console-api.md). The same as OpenAPI 3.1: `/api/v1/openapi.json` of a running
+console.
 """
 
 

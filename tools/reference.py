@@ -1,11 +1,14 @@
-"""Pages of docs/reference that are written from the code: python -m tools.reference [--check].
+"""Pages of docs/reference that are written from the code: python -m tools.reference.
 
     commands.md     every command of the command line with its arguments and options, from click
     settings.md     every setting of a broker and of a name server, from the fields of `tandemq.config.settings`
     metrics.md      every metric family of a broker and of a name server, and the alert rules of deploy/monitoring
     console-api.md  every operation of the console's JSON API; tools/console_api.py
+    codes.md        every request code, from the docstrings in `tandemq.model.codes`
+    spark-options.md  every option of the formats for Spark, from the tables in `tandemq.spark.sources`
 
-`make reference` writes them; tests/test_docs.py fails when a page differs from what the code says.
+`make reference` and `make docs` write them, and git ignores them. tests/test_docs.py fails when something has no
+description.
 """
 
 import ast
@@ -25,6 +28,8 @@ from tandemq.cli import main as command_line
 from tandemq.config import settings
 from tandemq.config.files import LIVE_KEYS, LIVE_RANGES, ZERO_IS_UNLIMITED
 from tandemq.config.settings import BrokerConfig, MonitoringConfig, NameServerConfig, TlsConfig
+from tandemq.model import codes
+from tandemq.spark.sources.cluster import kafka_options
 from tandemq.telemetry.families import Family
 from tools.console_api import api_page
 from tools.dashboards import alert_rules
@@ -35,16 +40,15 @@ REFERENCE = REPOSITORY / "docs" / "reference"
 _COMMANDS_HEAD = """\
 # Commands
 
-Every command of `tandemq`, as `--help` describes it. Made from the code by `make reference`; do not edit. When to use
-which, exit codes and examples: [operations](../guides/operations.md). All take `--help`; the tables leave it out.
+Every command of `tandemq`, as `--help` describes it. Made from the code. When to use which, exit codes and examples:
+[operations](../guides/operations.md). All take `--help`; the tables leave it out.
 """
 _SETTINGS_HEAD = """\
 # Settings
 
-Every setting of a broker and of a name server, under RocketMQ's own names. Made from the code by `make reference`; do
-not edit. How files are read, and what happens to keys that TandemQ does not have: [configuration](configuration.md).
-What each choice of flushing and copying promises: [guarantees](guarantees.md). As in RocketMQ, both are asynchronous
-unless set otherwise.
+Every setting of a broker and of a name server, under RocketMQ's own names. Made from the code. How files are read, and
+what happens to keys that TandemQ does not have: [configuration](configuration.md). What each choice of flushing and
+copying promises: [guarantees](guarantees.md). As in RocketMQ, both are asynchronous unless set otherwise.
 
 *While running* says whether [a request](configuration.md#changes-while-running) can change the setting, and the range
 that it accepts; a file may have values outside that range.
@@ -53,13 +57,29 @@ _METRICS_HEAD = """\
 # Metrics
 
 Every metric of a broker and of a name server, and every alert rule. Made from the code and from
-`deploy/monitoring/rules.yml` by `make reference`; do not edit. How to scrape, dashboards, and differences from
-RocketMQ: [monitoring](../guides/monitoring.md).
+`deploy/monitoring/rules.yml`. How to scrape, dashboards, and differences from RocketMQ:
+[monitoring](../guides/monitoring.md).
 
 Beside the labels in the tables, `rocketmq_…` of a broker have `cluster`, `node_type` and `node_id` (the group), and
 `tandemq_…` of a broker have `cluster`, `broker` (the group) and `broker_id`. A histogram has the samples `…_bucket`,
 `…_sum` and `…_count`.
 """
+_CODES_HEAD = """\
+# Request codes
+
+Every request code, the nodes that answer it, and its purpose. Made from the code. Fields and responses:
+[requests](requests.md). A registry is a name server with `registryEnable`. Codes from 7301 on are TandemQ's own. A node
+that is not listed for a code refuses it with 3 and a remark that names it, and so do all nodes for codes that are not
+in this table: [compatibility](compatibility.md#versions) lists those of RocketMQ.
+"""
+_OPTIONS_HEAD = """\
+# Options of the Spark formats
+
+Every option of the sources and the sink for Spark. Made from the code. Case does not matter. Unknown, malformed or
+contradictory options are refused before a job starts, with the most similar valid name. What they are for, columns and
+offsets: [the data pipeline](../guides/pipeline.md).
+"""
+_SPARK = REPOSITORY / "src" / "tandemq" / "spark" / "sources"
 _MEASURED = ("broker", "nameserver", "real", "run", "telemetry")
 """Packages with metric families."""
 
@@ -207,6 +227,67 @@ def metrics_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def codes_page() -> str:
+    """Return the page of request codes as Markdown."""
+    lines = [*_CODES_HEAD.splitlines(), "", "| Code | Name | Answered by | Purpose |", "|---|---|---|---|"]
+    meanings = _texts_below(Path(codes.__file__), "RequestCode")
+    for code in sorted(codes.RequestCode):
+        assert code.name in meanings, f"{code.name} has no text below it"
+        nodes, _, purpose = meanings[code.name].partition(": ")
+        lines.append(f"| {code.value} | {code.name} | {nodes} | {_linked(purpose.removesuffix('.'))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _texts_below(path: Path, class_name: str) -> dict[str, str]:
+    """Return the text below each assignment in a class of a file."""
+    found = {}
+    [node] = [
+        node
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and node.name == class_name
+    ]
+    for item, after in pairwise(node.body):
+        if isinstance(item, ast.Assign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            [target] = item.targets
+            found[ast.unparse(target)] = " ".join(str(after.value.value).split())
+    return found
+
+
+def options_page() -> str:
+    """Return the page of options of the formats for Spark as Markdown."""
+    cluster, log = _SPARK / "cluster" / "options.py", _SPARK / "log" / "options.py"
+    lines = _OPTIONS_HEAD.splitlines()
+    for heading, path, name in (
+        ('Source `format("rocketmq")`', cluster, "SOURCE"),
+        ('Sink `format("rocketmq")`', cluster, "SINK"),
+        ('Source `format("rocketmq-log")`', log, "OPTIONS"),
+        ('Source `format("rocketmq-lag")`', cluster, "LAG"),
+    ):
+        lines += ["", f"## {heading}", "", "| Option | Meaning |", "|---|---|"]
+        for option, meaning in _table_in(path, name).items():
+            lines.append(f"| `{option}` | {_linked(meaning).replace('|', chr(92) + '|')} |")
+    lines += ["", "## Options of Kafka's connector that are refused", "", "| Option | Why | Instead |", "|---|---|---|"]
+    refused = {**kafka_options.REFUSED, **{f"{name}…": what for name, what in kafka_options.REFUSED_PREFIXES.items()}}
+    lines += [f"| `{name}` | {reason} | {instead} |" for name, (reason, instead) in refused.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _table_in(path: Path, name: str) -> dict[str, str]:
+    """Return a dictionary of a file without importing the file, which may need packages that are not installed."""
+    tables: dict[str, dict[str, str]] = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and isinstance(node.targets[0], ast.Name):
+            table = tables[node.targets[0].id] = {}
+            for key, value in zip(node.value.keys, node.value.values, strict=True):
+                if key is None:
+                    table |= tables[ast.unparse(value)]
+                elif isinstance(value, ast.Subscript):
+                    table[ast.literal_eval(key)] = tables[ast.unparse(value.value)][ast.literal_eval(value.slice)]
+                else:
+                    table[ast.literal_eval(key)] = ast.literal_eval(value)
+    return tables[name]
+
+
 def metric_families() -> dict[str, Family]:
     """Return every metric family of brokers and name servers, by name."""
     found: dict[str, Family] = {}
@@ -224,28 +305,26 @@ PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "metrics.md": metrics_page,
     "console-api.md": api_page,
+    "codes.md": codes_page,
+    "spark-options.md": options_page,
 }
 
 
-def stale_pages() -> list[str]:
-    """Return the names of the pages that differ from what the code says."""
-    return [name for name, make in PAGES.items() if _read(REFERENCE / name) != make()]
-
-
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.exists() else ""
+def undescribed() -> Iterator[str]:
+    """Yield each row of a table that has no meaning; in the console's API field names may speak for themselves."""
+    for name, make in PAGES.items():
+        if name != "console-api.md":
+            yield from (f"{name}: {line}" for line in make().splitlines() if re.match(r"\|.*\|\s*\|$", line))
 
 
 def main() -> int:
-    """Write the pages; with --check only compare them: exit code 1 if one is stale."""
-    stale = stale_pages()
-    for name in stale:
-        if "--check" in sys.argv[1:]:
-            print(f"docs/reference/{name} differs from the code: run `make reference`")
-        else:
-            (REFERENCE / name).write_text(PAGES[name](), encoding="utf-8")
-            print(f"docs/reference/{name} written")
-    return 1 if stale and "--check" in sys.argv[1:] else 0
+    """Write the pages; exit code 1 if something has no description."""
+    for name, make in PAGES.items():
+        (REFERENCE / name).write_text(make(), encoding="utf-8")
+    missing = list(undescribed())
+    for row in missing:
+        print(f"no description: {row}")
+    return 1 if missing else 0
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ need or print. Arguments and patterns may contain, in braces: a (address of the 
 message), k (unique key of that message), d (a directory with topics.json and groups.json), v (digit that differs by
 version).
 
-docs/reference/mqadmin.md has a line for each command, with the same verdict (`tests/test_docs.py`).
+docs/reference/mqadmin.md lists each command with the same verdict (`tests/test_docs.py`).
 """
 
 from __future__ import annotations

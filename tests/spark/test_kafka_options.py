@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,7 +19,8 @@ from tandemq.model.message import Message, MessageQueue
 from tandemq.run.local import LocalCluster
 from tandemq.spark.runtime.client_pool import close_clients, cluster_client
 from tandemq.spark.sources.cluster.batch_reader import BatchReader
-from tandemq.spark.sources.cluster.options import SOURCE, ReadFrom, StoreTimes, sink_options, source_options
+from tandemq.spark.sources.cluster.kafka_options import REFUSED
+from tandemq.spark.sources.cluster.options import SINK, SOURCE, ReadFrom, StoreTimes, sink_options, source_options
 from tandemq.spark.sources.cluster.resolve import QueueLayout, find_ends, find_starts
 from tandemq.spark.sources.cluster.sink import BatchWriter, check_reachable, check_sink_schema, make_message
 from tandemq.spark.sources.cluster.stream_reader import StreamReader
@@ -66,61 +66,68 @@ SAME: dict[str, tuple[str, dict[str, str], bool, Callable[[Any], object], object
 """By option that means the same: a value, other options that it needs, whether of a stream; its effect."""
 
 
-def rows(heading: str) -> list[tuple[str, str]]:
-    """Return the first two cells of each row of the table of options below a heading."""
-    text = PAGE.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    table = text.partition("\n| Column ")[0]
-    return [
-        (cells[1].strip().strip("`"), cells[2].strip())
-        for line in table.splitlines()
-        if line.startswith("| `") and (cells := line.split("|"))
-    ]
+def options_in(heading: str) -> list[str]:
+    """Return the options that a section names: those without differences, and the first cells of its table."""
+    text = PAGE.read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    listed = re.search(r"^The same without differences: (.*)\.$", text, re.MULTILINE)
+    return [*re.findall(r"`(\w+)`", listed[1] if listed else ""), *re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)]
 
 
-SOURCE_ROWS, SINK_ROWS = rows("The source"), rows("The sink")
-
-
-def check_refused(name: str, here: str, parse: Callable[[dict[str, str]], object]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse({name: "x"})
-    text = str(caught.value)
-    assert text.startswith(f"{name}: ")
-    assert caught.value.hint
-    for used_instead in re.findall(r"`(\w+)`", here):
-        assert used_instead in caught.value.hint
-        assert used_instead in SOURCE or used_instead == "requireSendOk"
-
-
-@spec("P30")
-@pytest.mark.parametrize(("name", "here"), SOURCE_ROWS, ids=[name for name, _ in SOURCE_ROWS])
-def test_option_of_kafkas_source_has_its_effect_or_is_refused_with_what_to_use(name: str, here: str) -> None:
-    if here == "the same":
-        value, others, streaming, effect, expected = SAME[name]
-        assert effect(source_options(REQUIRED | others | {name: value}, streaming=streaming)) == expected
-        if "Trigger" in name:
-            with pytest.raises(ConfigError, match="option of streaming queries"):
-                source_options(REQUIRED | others | {name: value}, streaming=False)
-    else:
-        assert here.startswith("refused")
-        for streaming in (False, True):
-            parse = partial(source_options, streaming=streaming)
-            check_refused(name, here, lambda given, parse=parse: parse(REQUIRED | TOPIC | given))  # type: ignore[misc]
+INSTEAD = {
+    "kafka.bootstrap.servers": {"nameServer"},
+    "kafka.group.id": {"groupIdPrefix", "commitGroup"},
+    "kafka.auto.offset.reset": {"startingOffsets"},
+    "kafka.enable.auto.commit": {"commitGroup"},
+    "kafka.security.protocol": {"tls"},
+    "kafka.acks": {"requireSendOk"},
+    "kafkaConsumer.pollTimeoutMs": {"timeoutMs"},
+    "fetchOffset.numRetries": {"timeoutMs"},
+    "fetchOffset.retryIntervalMs": {"timeoutMs"},
+    "kafka.ssl.truststore.location": {"tls", "tlsCaFile"},
+    "kafka.sasl.mechanism": {"tlsCertFile"},
+    "kafka.fetch.min.bytes": set(),
+}
+"""What the error of a refused option names; the last three are refused by their beginning."""
 
 
 @spec("P30")
-@pytest.mark.parametrize(("name", "here"), SINK_ROWS, ids=[name for name, _ in SINK_ROWS])
-def test_option_of_kafkas_sink_has_its_effect_or_is_refused_with_what_to_use(name: str, here: str) -> None:
-    if here == "the same":
-        found = sink_options(REQUIRED | {"topic": "T", "includeHeaders": "false"})
-        assert {"topic": found.topic == "T", "includeHeaders": not found.headers}[name]
-    else:
-        check_refused(name, here, lambda given: sink_options(REQUIRED | given))
+@pytest.mark.parametrize("name", options_in("The source"))
+def test_option_of_kafkas_source_has_its_effect(name: str) -> None:
+    value, others, streaming, effect, expected = SAME[name]
+    assert effect(source_options(REQUIRED | others | {name: value}, streaming=streaming)) == expected
+    if "Trigger" in name:
+        with pytest.raises(ConfigError, match="option of streaming queries"):
+            source_options(REQUIRED | others | {name: value}, streaming=False)
+
+
+@spec("P30")
+def test_options_of_kafkas_sink_have_their_effect() -> None:
+    found = sink_options(REQUIRED | {"topic": "T", "includeHeaders": "false"})
+    assert (found.topic, found.headers) == ("T", False)
+    assert options_in("The sink") == ["topic", "includeHeaders"]
+
+
+@spec("P30")
+@pytest.mark.parametrize("name", [*REFUSED, *(name for name in INSTEAD if name not in REFUSED)])
+def test_option_without_a_counterpart_is_refused_with_what_to_use(name: str) -> None:
+    for parse in (
+        lambda given: source_options(REQUIRED | TOPIC | given, streaming=False),
+        lambda given: source_options(REQUIRED | TOPIC | given, streaming=True),
+        lambda given: sink_options(REQUIRED | given),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            parse({name: "x"})
+        assert str(caught.value).startswith(f"{name}: ")
+        assert caught.value.hint
+        for option in INSTEAD.get(name, set()):
+            assert option in caught.value.hint
+            assert option in SOURCE | SINK
 
 
 def test_page_has_every_option_of_kafkas_source_once() -> None:
-    names = [name for name, _ in SOURCE_ROWS]
+    names = options_in("The source")
     assert len(names) == len(set(names))
-    assert {name for name, here in SOURCE_ROWS if here == "the same"} == set(SAME)
+    assert set(names) == set(SAME)
 
 
 def test_contradicting_times_are_named() -> None:

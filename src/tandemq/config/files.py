@@ -337,7 +337,7 @@ class _Reader:
         every = sorted({*self.keys.values(), *self._known})
         same = [name for name in every if name.lower() == key.lower()]
         near = same or difflib.get_close_matches(key, every, n=1, cutoff=0.6)
-        return f"did you mean {near[0]}?" if near else "docs/reference/settings.md lists all settings"
+        return f"did you mean {near[0]}?" if near else "the documentation lists all settings: reference, settings"
 
     def _refuse_unsafe(self, key: str, value: object, place: str) -> None:
         if key == "storePathCommitLog":

@@ -7,140 +7,251 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """Codes of requests. For TandemQ's own the docstring says who sends them to whom."""
+    """Codes of requests; below each who answers it, and its purpose, for the page docs/reference/codes.md."""
 
     SEND_MESSAGE = 10
+    """broker: stores a message."""
     PULL_MESSAGE = 11
+    """broker: reads from a queue (docs/reference/requests.md, "PULL_MESSAGE")."""
     QUERY_MESSAGE = 12
+    """broker: messages by key or unique key, and time."""
     QUERY_CONSUMER_OFFSET = 14
+    """broker: a group's offset in a queue; without one 0 while the queue is young (nothing of it was deleted, and
+    at most `accessMessageInMemoryMaxRatio` percent of the memory were written since its first message), unless
+    `setZeroIfNotFound` is false; else 22."""
     UPDATE_CONSUMER_OFFSET = 15
+    """broker: sets a group's offset in a queue."""
     UPDATE_AND_CREATE_TOPIC = 17
+    """broker: creates or changes a topic."""
     UPDATE_AND_CREATE_TOPIC_LIST = 18
+    """broker: creates or changes several topics, all or none."""
     GET_ALL_TOPIC_CONFIG = 21
+    """broker: all topics, for slaves and tools."""
     UPDATE_BROKER_CONFIG = 25
+    """broker: changes settings while running."""
     GET_BROKER_CONFIG = 26
+    """broker: the settings of the broker."""
     GET_BROKER_RUNTIME_INFO = 28
+    """broker: figures of the running broker (docs/reference/requests.md, "Runtime figures")."""
     SEARCH_OFFSET_BY_TIMESTAMP = 29
+    """broker: the offset for a time."""
     GET_MAX_OFFSET = 30
+    """broker: the offset after the last message."""
     GET_MIN_OFFSET = 31
+    """broker: the offset of the first message."""
     GET_EARLIEST_MSG_STORETIME = 32
+    """broker: when the first message of a queue was stored."""
     VIEW_MESSAGE_BY_ID = 33
+    """broker: the message at a log offset."""
     HEART_BEAT = 34
+    """broker: heartbeat of a client (docs/reference/requests.md, "Heartbeat")."""
     UNREGISTER_CLIENT = 35
+    """broker: a client leaves."""
     CONSUMER_SEND_MSG_BACK = 36
+    """broker: sends a message back for a later delivery (docs/reference/requests.md, "Retry")."""
     END_TRANSACTION = 37
+    """broker: ends a transaction (docs/reference/transactions.md, "Ends")."""
     GET_CONSUMER_LIST_BY_GROUP = 38
+    """broker: the members of a group."""
     CHECK_TRANSACTION_STATE = 39
+    """client: asked by a broker for the outcome of a transaction (docs/reference/transactions.md, "Checks")."""
     NOTIFY_CONSUMER_IDS_CHANGED = 40
+    """client: the members of its group have changed."""
     LOCK_BATCH_MQ = 41
+    """broker: locks queues for orderly consumption."""
     UNLOCK_BATCH_MQ = 42
+    """broker: unlocks queues."""
     GET_ALL_CONSUMER_OFFSET = 43
+    """broker: all consumer offsets, for slaves."""
     GET_ALL_DELAY_OFFSET = 45
+    """broker: delay progress, for slaves."""
     CHECK_CLIENT_CONFIG = 46
+    """broker: whether a subscription is valid."""
     GET_TIMER_CHECK_POINT = 60
+    """broker: progress of timed messages (docs/reference/timers.md, "Files for Java brokers"), for Java slaves."""
     GET_TIMER_METRICS = 61
+    """broker: numbers of waiting timed messages by topic."""
     PUT_KV_CONFIG = 100
+    """name server: sets a key-value pair."""
     GET_KV_CONFIG = 101
+    """name server: reads a key-value pair."""
     DELETE_KV_CONFIG = 102
+    """name server: deletes a key-value pair."""
     REGISTER_BROKER = 103
+    """name server: registers a broker (docs/reference/requests.md, "REGISTER_BROKER")."""
     UNREGISTER_BROKER = 104
+    """name server: unregisters a broker."""
     GET_ROUTEINFO_BY_TOPIC = 105
+    """name server: the route of a topic."""
     GET_BROKER_CLUSTER_INFO = 106
+    """name server: all brokers of all clusters."""
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
+    """broker: creates or changes a group."""
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG = 201
+    """broker: all groups, for slaves and tools."""
     GET_TOPIC_STATS_INFO = 202
+    """broker: bounds and last change of a topic's queues."""
     GET_CONSUMER_CONNECTION_LIST = 203
+    """broker: a group's consumers and subscriptions."""
     GET_PRODUCER_CONNECTION_LIST = 204
+    """broker: a group's producers."""
     WIPE_WRITE_PERM_OF_BROKER = 205
+    """name server: removes write permission from a broker's topics."""
     GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206
+    """name server: all topics."""
     DELETE_SUBSCRIPTIONGROUP = 207
+    """broker: deletes a group."""
     GET_CONSUME_STATS = 208
+    """broker: a group's progress in each queue."""
     DELETE_TOPIC_IN_BROKER = 215
+    """broker: deletes a topic."""
     DELETE_TOPIC_IN_NAMESRV = 216
+    """name server: deletes a topic from the routes."""
     REGISTER_TOPIC_IN_NAMESRV = 217
+    """name server: adds one topic."""
     GET_KVLIST_BY_NAMESPACE = 219
+    """name server: all key-value pairs of a namespace."""
     RESET_CONSUMER_CLIENT_OFFSET = 220
+    """client: new offsets, by a broker."""
     GET_CONSUMER_STATUS_FROM_CLIENT = 221
+    """client: report your offsets, to a broker."""
     INVOKE_BROKER_TO_RESET_OFFSET = 222
+    """broker: sets a group's offsets by time or to an offset (docs/reference/requests.md, "Resetting offsets")."""
     INVOKE_BROKER_TO_GET_CONSUMER_STATUS = 223
+    """broker: the offsets that a group's clients report."""
     GET_TOPICS_BY_CLUSTER = 224
+    """name server: a cluster's topics."""
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST = 225
+    """broker: creates or changes several groups, all or none."""
     QUERY_TOPIC_CONSUME_BY_WHO = 300
+    """broker: the groups that consume a topic."""
     QUERY_CONSUME_TIME_SPAN = 303
+    """broker: the time span of the messages that a group has not consumed."""
     GET_SYSTEM_TOPIC_LIST_FROM_NS = 304
+    """name server: system topics: clusters and brokers."""
     GET_SYSTEM_TOPIC_LIST_FROM_BROKER = 305
+    """broker: system topics of a broker."""
     CLEAN_EXPIRED_CONSUMEQUEUE = 306
+    """broker: deletes queues whose messages are gone."""
     GET_CONSUMER_RUNNING_INFO = 307
+    """broker, client: relayed to a client: its internal state."""
     QUERY_CORRECTION_OFFSET = 308
+    """broker: offsets corrected among groups."""
     CONSUME_MESSAGE_DIRECTLY = 309
+    """broker, client: relayed to a client: consume this."""
     SEND_MESSAGE_V2 = 310
+    """broker: stores a message, with one-letter field names."""
     GET_UNIT_TOPIC_LIST = 311
+    """name server: unit topics."""
     GET_HAS_UNIT_SUB_TOPIC_LIST = 312
+    """name server: topics with unit subscriptions."""
     GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST = 313
+    """name server: other topics with unit subscriptions."""
     CLONE_GROUP_OFFSET = 314
+    """broker: copies a group's offsets."""
     VIEW_BROKER_STATS_DATA = 315
+    """broker: a figure by name and key."""
     CLEAN_UNUSED_TOPIC = 316
+    """broker: deletes queues of deleted topics."""
     GET_BROKER_CONSUME_STATS = 317
+    """broker: the progress of all groups; a large response is built between other requests, at most 8 at once,
+    above that SYSTEM_BUSY."""
     UPDATE_NAMESRV_CONFIG = 318
+    """name server: changes a name server's settings."""
     GET_NAMESRV_CONFIG = 319
+    """name server: reads a name server's settings."""
     SEND_BATCH_MESSAGE = 320
+    """broker: stores a batch."""
     QUERY_CONSUME_QUEUE = 321
+    """broker: entries of a queue."""
     QUERY_DATA_VERSION = 322
+    """name server: whether a broker's topics changed since its registration."""
     RESUME_CHECK_HALF_MESSAGE = 323
+    """broker: checks a transaction again that was given up (docs/reference/transactions.md, "Checks")."""
     SEND_REPLY_MESSAGE = 324
+    """broker: reply to a request (docs/reference/requests.md, "Request-reply")."""
     SEND_REPLY_MESSAGE_V2 = 325
+    """broker: reply to a request, with one-letter field names."""
     PUSH_REPLY_MESSAGE_TO_CLIENT = 326
+    """client: a reply for it."""
     ADD_WRITE_PERM_OF_BROKER = 327
+    """name server: restores write permission."""
     GET_ALL_PRODUCER_INFO = 328
+    """broker: all producers."""
     DELETE_EXPIRED_COMMITLOG = 329
+    """broker: deletes expired log files now."""
     QUERY_TOPICS_BY_CONSUMER = 343
+    """broker: topics a group consumes."""
     QUERY_SUBSCRIPTION_BY_CONSUMER = 345
+    """broker: a group's subscription to a topic."""
     GET_TOPIC_CONFIG = 351
+    """broker: one topic's configuration."""
     GET_SUBSCRIPTIONGROUP_CONFIG = 352
+    """broker: one group's configuration."""
     UPDATE_AND_GET_GROUP_FORBIDDEN = 353
+    """broker: forbids a group to read a topic, allows it, or asks (docs/reference/requests.md, "Queues and
+    groups")."""
     LITE_PULL_MESSAGE = 361
+    """broker: reads from a queue, for a lite pull consumer of 5.x."""
     RECALL_MESSAGE = 370
+    """broker: recalls a timed message (docs/reference/timers.md, "Recall")."""
     GET_ALL_MESSAGE_REQUEST_MODE = 402
+    """broker: request modes (5.x slaves ask)."""
     UPDATE_AND_CREATE_STATIC_TOPIC = 513
+    """broker: creates or changes a static topic (docs/reference/requests.md, "Static topics")."""
     GET_BROKER_MEMBER_GROUP = 901
+    """name server: a group's members."""
     BROKER_HEARTBEAT = 904
+    """name server: a broker lives (5.x)."""
     NOTIFY_MIN_BROKER_ID_CHANGE = 905
+    """none: sent by the name server, one-way, if `notifyMinBrokerIdChanged`: `minBrokerId`, `brokerName`,
+    `minBrokerAddr`, and `offlineBrokerAddr` of a broker that left (all members are notified) or `haBrokerAddr` of a
+    broker that joined (the others are notified)."""
     GET_BROKER_HA_STATUS = 907
+    """broker: state of replication."""
     GET_BROKER_EPOCH_CACHE = 1_007
+    """broker: generations of the log, each with its first log offset."""
     TANDEM_PEER_INFO = 7_301
-    """Slave to master: identify a TandemQ broker. A Java broker answers REQUEST_CODE_NOT_SUPPORTED."""
+    """broker: is this a TandemQ broker, and which? Its role, log offsets, and why it refuses messages (`refusing`,
+    empty if it does not). Java answers 3."""
     TANDEM_LOG_DIGEST = 7_302
-    """Tool to broker: checksum of a range of the commit log, to compare replicas while they run."""
+    """broker: checksum of a range of the commit log, to compare replicas."""
     TANDEM_LOG_RECORDS = 7_303
-    """Replica to replica: complete records of a range of the commit log, verified by the responder."""
+    """broker: whole, verified records of a range of the commit log, for a replica that repairs its own
+    (docs/internals/ha.md, "Repair")."""
     TANDEM_LOG_SUSPECT = 7_304
-    """Slave to master: the record at this offset arrived damaged repeatedly; the master shall verify it."""
+    """broker: a slave reports to its master that it received the record at `offset` damaged three times
+    (`brokerId`, `reason`); the master verifies it."""
     TANDEM_SCRUB = 7_305
-    """Operator to broker: state of the log verification; optionally starts a complete verification."""
+    """broker: state of the commit log (JSON: passes, damaged ranges, repairs); `begin` true begins a pass,
+    `bytesPerSecond` for this pass only."""
     TANDEM_CHALLENGE = 7_306
-    """Member to member: request a nonce for the proof of the next request."""
+    """broker: a member requests a nonce (`proofChallenge`) for the proof in its next request on this connection
+    (docs/internals/ha.md, "Requests of members")."""
     TANDEM_REPLICA_PULL = 7_307
-    """Pipeline to any member: messages of a queue, without a group, below the confirm offset."""
+    """broker: for pipelines: fields and response of PULL_MESSAGE, answered by every member, active or not; for no
+    consumer group (the name is only used for statistics), never held, without commits; in mode `elect` nothing
+    behind the confirm offset. The response to an offset behind the end has `minOffset` and `maxOffset`."""
     TANDEM_FAILOVER_STATUS = 7_320
-    """Operator to broker: its state in the group, the reason, and recent transitions."""
+    """broker: the state of a broker in its group, and its history."""
     TANDEM_SWITCH = 7_321
-    """Operator to broker: transfer mastership to another member."""
+    """broker: make another member the master."""
     TANDEM_FORCE_MASTER = 7_322
-    """Operator to broker: become master although that may lose or repeat messages."""
+    """broker: make this broker active although messages may be lost or delivered again."""
     TANDEM_HAND_OFFSETS = 7_323
-    """Member to member: hand over consumer offsets and the progress of delayed messages."""
+    """broker: a member hands over offsets and delay progress."""
     TANDEM_REGISTRY_CONNECT = 7_310
-    """Broker to the name server that hosts the registry: begin or resume a session. The same for 7311 to 7315."""
+    """registry: opens a session at the registry, or continues one."""
     TANDEM_REGISTRY_OPERATE = 7_311
-    """Read, create, write or delete a node."""
+    """registry: reads, creates, writes or deletes a node of the registry."""
     TANDEM_REGISTRY_EVENTS = 7_312
-    """Wait for watches; answered when one fires."""
+    """registry: answered when a watch fires."""
     TANDEM_REGISTRY_PING = 7_313
-    """Keep the session alive."""
+    """registry: keeps a session alive."""
     TANDEM_REGISTRY_CLOSE = 7_314
-    """End the session and delete its ephemeral nodes."""
+    """registry: ends a session."""
     TANDEM_REGISTRY_CHALLENGE = 7_315
-    """Request a nonce for the proof of the next CONNECT."""
+    """registry: requests a nonce for the proof in the next CONNECT on this connection."""
 
 
 class ResponseCode(IntEnum):

@@ -1,4 +1,4 @@
-"""Request codes: each is answered by the servers named in docs/reference/requests.md, and refused by the others.
+"""Request codes: each is answered by the servers named below it (docs/reference/codes.md), and refused by the others.
 
 Requests are sent to a broker, a name server and a client, without fields: most answer with the missing field.
 """
@@ -19,6 +19,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tests.unit.broker.harness import Harness
 from tests.unit.nameserver.driver import Driver
+from tools.reference import codes_page
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference"
 NOT_SUPPORTED = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -26,19 +27,16 @@ Asked = Callable[[int], Command | None]
 """From a code to its response; None: no response, or a later one."""
 
 
-def rows_of(page: str, row: str) -> list[tuple[str, ...]]:
-    text = (DOCS / page).read_text(encoding="utf-8")
-    return [found.groups() for found in re.finditer(row, text, re.MULTILINE)]
-
-
 ANSWERED_BY = {
-    int(code): set(who.split(", ")) for code, who in rows_of("requests.md", r"^\| (\d+) \| \w+ \| (\w[^|]*) \| .*\|$")
+    int(code): set(who.split(", "))
+    for code, who in re.findall(r"^\| (\d+) \| \w+ \| (\w[^|]*) \| .*\|$", codes_page(), re.MULTILINE)
 }
 
 
 def missing() -> Iterator[int]:
     """Yield the codes of requests that this release does not support."""
-    for (codes,) in rows_of("compatibility.md", r"^\| [A-Z][^|]* \|[^|]*\| ([\d, –]+) \|$"):
+    page = (DOCS / "compatibility.md").read_text(encoding="utf-8")
+    for codes in re.findall(r"^\| [A-Z][^|]* \|[^|]*\| ([\d, –]+) \|$", page, re.MULTILINE):
         for piece in codes.split(", "):
             first, _, last = piece.partition("–")
             yield from range(int(first), int(last or first) + 1)

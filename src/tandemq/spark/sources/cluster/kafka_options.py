@@ -1,6 +1,6 @@
 """Options of Spark's Kafka source and sink that have no counterpart here: each is refused with what to use instead.
 
-The options that do have one are in `options`, under the same names; docs/guides/pipeline-kafka-options.md lists all.
+The options that do have one are in `options`, under the same names; docs/guides/pipeline-kafka-options.md lists them.
 
 Source: Spark's "Structured Streaming + Kafka Integration Guide"; its KafkaSourceProvider for the parameters it refuses.
 """

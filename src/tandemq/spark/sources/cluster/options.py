@@ -37,64 +37,78 @@ PULL_BATCH_SIZE = 4_096
 TRIGGER_DELAY_MS = 15 * 60_000
 
 TLS = {
-    "tls": "whether connections use TLS",
-    "tlsCaFile": "trusted authorities, a PEM file on every node, instead of the system's",
-    "tlsCertFile": "certificate of the client, a PEM file on every node",
-    "tlsKeyFile": "its private key, a PEM file on every node",
-    "tlsCheckHost": "whether the brokers' certificates must contain their addresses",
+    "tls": "whether connections use TLS; servers are verified. Default: `false`",
+    "tlsCaFile": "trusted authorities, a PEM file on the driver and on every executor; default: those of the system",
+    "tlsCertFile": "the client's certificate, PEM, for servers that require one; on every node too",
+    "tlsKeyFile": "its private key, PEM; on every node too",
+    "tlsCheckHost": "whether certificates must be for the addresses of name servers and brokers. Default: `true`",
 }
-"""Options of TLS, of source and sink."""
+"""Options of TLS, of source and sink, and their meaning as Markdown, for the page docs/reference/spark-options.md."""
 
 SOURCE = {
-    "nameServer": "name servers, host:port;host:port",
+    "nameServer": "name servers, `host:port;host:port`",
     "subscribe": "topics, separated by commas",
-    "subscribePattern": "a regular expression that matches whole topic names",
-    "assign": 'queues: {"topic": {"broker name": [0, 1]}}',
-    "startingOffsets": "earliest, latest, or JSON topic, broker name, queue",
-    "endingOffsets": "the same, for batch queries",
-    "startingTimestamp": "milliseconds since 1970: begin with the first message stored then or later",
-    "endingTimestamp": "the same: end before that message; for batch queries",
-    "startingOffsetsByTimestamp": "such a time by queue: JSON topic, broker name, queue",
-    "endingOffsetsByTimestamp": "the same, for batch queries",
-    "startingOffsetsByTimestampStrategy": "latest or error, for a queue without a message stored then or later",
-    "maxOffsetsPerTrigger": "maximum offsets per micro-batch",
-    "minOffsetsPerTrigger": "minimum offsets per micro-batch",
-    "maxTriggerDelay": "maximum delay by minOffsetsPerTrigger, like 90s or 15m",
-    "minPartitions": "minimum number of tasks, if there are as many messages",
+    "subscribePattern": "a regular expression that names of topics match as a whole",
+    "assign": 'queues: `{"Orders": {"broker-a": [0, 1]}}`; exactly one of these three is given',
+    "startingOffsets": "`earliest` (the default, in streams `latest`), `latest`, or offsets "
+    '(docs/guides/pipeline.md, "Offsets")',
+    "endingOffsets": "`latest` (the default), or offsets; batch only",
+    "startingTimestamp": "milliseconds since 1970: the first message stored then or later",
+    "endingTimestamp": "the same, for the end; batch only",
+    "startingOffsetsByTimestamp": 'such a time for each queue: `{"Orders": {"broker-a": {"0": 1700000000000}}}`; other '
+    "queues are read from their start",
+    "endingOffsetsByTimestamp": "the same, for the end; other queues are read to their end; batch only",
+    "startingOffsetsByTimestampStrategy": "for a queue whose messages are all older than the starting time: `latest` "
+    "(the default) starts at its end, `error` fails the query",
+    "maxOffsetsPerTrigger": "maximum number of offsets of a micro-batch, divided among queues in proportion to their "
+    "backlog; default: no limit",
+    "minOffsetsPerTrigger": "minimum number of offsets of a micro-batch, new queues included; does not delay "
+    "`availableNow`",
+    "maxTriggerDelay": "maximum wait for `minOffsetsPerTrigger`, like `90s`; default: `15m`",
+    "minPartitions": "minimum number of tasks; without it, large queues have one each and small ones share",
     "maxRecordsPerPartition": "maximum number of messages of a task",
-    "groupIdPrefix": "prefix of the consumer group that pulls name",
-    "includeHeaders": "whether to add the column headers, of Spark's Kafka source",
-    "failOnDataLoss": "whether messages that are gone fail the query, or are skipped",
-    "subExpression": "tags to read, like paid || sent; or SQL92, by expressionType",
-    "expressionType": "TAG or SQL92",
-    "readFrom": "any, slave or master",
-    "commitGroup": "consumer group under which a streaming query commits its offsets",
-    "schema": "kafka for the columns of Spark's Kafka source",
-    "propertiesAs": "string or map",
-    "details": "whether to add the columns that only stored records have",
-    "inflate": "whether compressed bodies are decompressed",
-    "pushDown": "whether filters of a query reduce what is read; for batch queries",
-    "pullBatchSize": "maximum messages per pull",
-    "timeoutMs": "timeout in milliseconds for a cluster that does not answer",
+    "groupIdPrefix": "prefix of the consumer group that pulls name, followed by a hash of the selection, so that "
+    "brokers count them under it; without it, the tools' group",
+    "includeHeaders": "the column `headers` too, as in Spark's Kafka source: properties except those of the system, "
+    "`array<struct<key string, value binary>>`, NULL without any. Default: `false`",
+    "failOnDataLoss": "whether missing messages fail the query, or are skipped with a warning. Default: `true`",
+    "subExpression": "tags to read, like `paid || sent`; brokers filter out the others. A tag with a single `|` is "
+    "refused, as no message has one. Default: `*`",
+    "expressionType": "`TAG` (the default), or `SQL92`: `subExpression`, which must be given then, is an SQL92 filter "
+    "(docs/reference/filters.md), for brokers with `enablePropertyFilter=true`",
+    "readFrom": "`any` (the default): slaves first, else the master; `slave`: slaves only; `master`: the master, while "
+    "it is alive",
+    "commitGroup": "a consumer group whose offsets follow the stream's progress; streaming only",
+    "schema": "`kafka`: Kafka's columns",
+    "propertiesAs": "`string` (the default), or `map`: the properties as a map",
+    "details": "the columns that only stored records have too. Default: `false`",
+    "inflate": "whether compressed bodies are decompressed. Default: `true`",
+    "pushDown": 'whether conditions (docs/guides/pipeline.md, "Filters") of the query narrow what is read; batch only. '
+    "Default: `false`",
+    "pullBatchSize": "maximum number of messages of one pull, 4096 unless set; RocketMQ's brokers return 32 unless "
+    "they are configured otherwise",
+    "timeoutMs": "timeout for a cluster that does not respond, or a message that should exist; each response extends "
+    "that of a plan by 5 ms. Default: 30000",
     **TLS,
 }
-"""Options of the source and their meaning."""
+"""Options of the source, and their meaning."""
 
 SINK = {
     "nameServer": SOURCE["nameServer"],
-    "topic": "topic of all messages; it takes precedence over the column topic",
-    "group": "producer group",
-    "writeId": "identity of a batch write, from which unique keys derive: the same write repeated has the same keys",
-    "requireSendOk": "whether a status other than SEND_OK fails the query",
-    "timeoutMs": SOURCE["timeoutMs"],
-    "maxInFlight": "maximum messages in flight per task",
-    "includeHeaders": "whether the column headers becomes properties; default true",
+    "topic": "topic of all messages; it takes precedence over the column `topic`",
+    "group": "producer group; default: `tandemq-spark`",
+    "writeId": "seed of the unique keys, so that a repeated write has the same keys; batch only. Default: a new one",
+    "requireSendOk": "whether messages stored without the configured flush or replica are sent again, and finally "
+    "fail. Default: `false`",
+    "timeoutMs": "time limit for a message, with all attempts. Default: 30000",
+    "maxInFlight": "maximum number of messages in flight per task. Default: 512",
+    "includeHeaders": "whether the column `headers`, if there is one, becomes properties. Default: `true`",
     **TLS,
 }
-"""Options of the sink and their meaning."""
+"""Options of the sink, and their meaning."""
 
 LAG = {"nameServer": SOURCE["nameServer"], **TLS}
-"""Options of the lag source and their meaning."""
+"""Options of the lag source, and their meaning."""
 
 OLD_NAMES = {
     "nameserver.addr": "nameServer",

@@ -15,21 +15,25 @@ from tandemq.spark.sources.log.ranges import RANGE_BYTES
 from tandemq.spark.sources.schema import NO_TABLES, check_no_table, did_you_mean
 
 OPTIONS = {
-    "path": "a broker's store directory, or a directory of commit log files, or its URL",
-    "brokerName": "value of the column of that name; by default the directory's name",
-    "startingOffsets": "earliest, latest, or a log offset",
-    "endingOffsets": "latest, or a log offset; for batch queries",
-    "maxBytesPerTrigger": "maximum bytes of log per micro-batch",
-    "rangeBytes": "bytes of log per task",
-    "failOnDataLoss": "whether bytes that are gone or damaged fail the query, or are skipped",
-    "details": "whether to add the columns that only stored records have",
-    "schema": "kafka for the columns of Spark's Kafka source",
-    "propertiesAs": "string or map",
-    "verify": "whether checksums are verified",
-    "inflate": "whether compressed bodies are decompressed",
-    "writeTo": "a directory or URL: tasks write rows there as Parquet files and return the files' names",
+    "path": 'the directory, or its URL (docs/guides/pipeline-lakes.md, "Archived log files"); the argument of `load`',
+    "brokerName": "value of the column of that name; default: the directory's name",
+    "startingOffsets": "`earliest` (the default), a log offset (the first record or damage at or behind it), or in "
+    "streams `latest`",
+    "endingOffsets": "`latest` (the default), or a log offset; batch only",
+    "maxBytesPerTrigger": "maximum bytes of log of one micro-batch; streaming only. Default: no limit",
+    "rangeBytes": "bytes of log of one task. Default: 67108864",
+    "failOnDataLoss": "whether bytes that are missing, damaged or rewritten fail the query, or are skipped. Default: "
+    "`true`",
+    "details": "the columns that only stored records have too. Default: `false`",
+    "schema": "`kafka`: Kafka's columns",
+    "propertiesAs": "`string` (the default), or `map`: the properties as a map, a third slower",
+    "verify": "whether checksums are verified. Default: `true`",
+    "inflate": "whether compressed bodies are decompressed. Default: `true`",
+    "writeTo": "a directory, or a URL (docs/guides/pipeline-lakes.md): tasks write their rows there as Parquet files "
+    "and return the files' names (used by the archive). The files have all columns, and bodies as stored: `schema`, "
+    "`details`, `propertiesAs` and `inflate` are refused",
 }
-"""Options and their meaning."""
+"""Options, and their meaning as Markdown, for the page docs/reference/spark-options.md."""
 
 PLACES = ("path", "writeTo")
 """Options with a directory or a URL."""
