@@ -22,7 +22,16 @@ from tandemq.config.settings import BrokerConfig
 from tandemq.engine import TIMED_BYTES_MAX, Ack, TakenSends, TimedSend
 from tandemq.metrics import Histogram
 from tandemq.model.codes import ResponseCode
-from tandemq.model.message import MSG_REGION, REAL_TOPIC, TIMER_DELETE, TIMER_NAMES, TRACE_ON
+from tandemq.model.message import (
+    MSG_REGION,
+    REAL_TOPIC,
+    TIMER_DELETE,
+    TIMER_NAMES,
+    TRACE_ON,
+    StoredMessage,
+    SysFlag,
+    encode_properties,
+)
 from tandemq.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, Permission
 from tandemq.refusals import Refusals
 from tandemq.storage.consume_queue import ConsumeQueue
@@ -32,6 +41,7 @@ from tandemq.storage.store import Store
 log = logging.getLogger(__name__)
 _WRITE = int(Permission.WRITE)
 _NO_LIMIT = 1 << 40
+_V6_MASK = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 ROLE = "role"
 """The reason to refuse messages that `Serving.sends` gives."""
 
@@ -135,6 +145,48 @@ class Puts(Feature):
             store_ms=now.wall_ms,
             store_host=self.store_host,
             reconsume_times=0,
+        )
+
+    def put_again(
+        self,
+        queue: ConsumeQueue,
+        message: StoredMessage,
+        properties: dict[str, str],
+        now: Now,
+        *,
+        sys_flag: int | None = None,
+        store_host: bytes | None = None,
+        reconsume_times: int | None = None,
+        prepared_offset: int = 0,
+    ) -> AppendMessageResult:
+        """Append a stored message again, in another queue and with other properties; an IPv6 host becomes 0.0.0.0.
+
+        Args:
+            queue: where it goes.
+            message: as stored: its body is not decompressed.
+            properties: all of the copy, without that of the record's CRC.
+            now: the time.
+            sys_flag: instead of that of the message.
+            store_host: instead of that of the message, in the form of records.
+            reconsume_times: instead of that of the message.
+            prepared_offset: of the copy.
+
+        Raises:
+            RecordTooLarge: it does not fit into a record.
+            DiskFailed: the log takes no more.
+        """
+        return self.store.put(
+            queue,
+            body=message.body,
+            properties=encode_properties(properties).encode(),
+            flag=message.flag,
+            sys_flag=(message.sys_flag if sys_flag is None else sys_flag) & ~_V6_MASK,
+            born_ms=message.born_ms,
+            born_host=pack_host(message.born_host),
+            store_ms=now.wall_ms,
+            store_host=store_host or pack_host(message.store_host),
+            reconsume_times=message.reconsume_times if reconsume_times is None else reconsume_times,
+            prepared_offset=prepared_offset,
         )
 
     def take_acks(self) -> list[Ack]:

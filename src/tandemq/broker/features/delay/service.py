@@ -28,7 +28,6 @@ from tandemq.broker.features.delay.progress import (
     progress_as_json,
     progress_in,
 )
-from tandemq.broker.kernel.connection import pack_host
 from tandemq.broker.kernel.feature import Feature
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.log_queue import DamagedEntries, DurableProgress
@@ -36,11 +35,11 @@ from tandemq.broker.kernel.moves import Moves
 from tandemq.broker.kernel.verification import A_DELAY
 from tandemq.broker.state.damage_table import LOST, WAITS
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from tandemq.codec.record.record import Record, decode_message
+from tandemq.codec.record.record import decode_message
 from tandemq.codec.remoting.fastjson import loads
 from tandemq.engine import MoveRule
 from tandemq.errors import DiskFailed, DiskFull, ProtocolError, StoreError
-from tandemq.model.message import StoredMessage, encode_properties
+from tandemq.model.message import StoredMessage
 from tandemq.model.topic import SCHEDULE_TOPIC
 from tandemq.storage.consume_queue import PREFILL_SIZE, ConsumeQueue, Entry
 from tandemq.storage.json_tables import DataVersion, load_table
@@ -350,7 +349,7 @@ class DelayedMessages(Feature):
             self._doubted.pop((level, queue_offset), None)
             return Outcome.DONE
         try:
-            message, record, data = self._read(queue, queue_offset, entry.tags_code)
+            message = self._read(queue, queue_offset, entry.tags_code)
         except DiskFailed as error:
             self._log_waiting(level, log_offset, str(error), now)
             return Outcome.DAMAGED
@@ -359,7 +358,7 @@ class DelayedMessages(Feature):
             return Outcome.DONE if is_over else Outcome.DAMAGED
         self._doubted.pop((level, queue_offset), None)
         try:
-            self._put(message, data[record.body_start : record.body_end], now)
+            self._put(message, now)
         except (DiskFailed, DiskFull) as error:
             self._log_waiting(level, log_offset, str(error), now)
             return Outcome.REFUSED
@@ -421,7 +420,7 @@ class DelayedMessages(Feature):
         self._pending.clear()
         self._is_behind = False
 
-    def _read(self, queue: ConsumeQueue, queue_offset: int, due_ms: int) -> tuple[StoredMessage, Record, bytes]:
+    def _read(self, queue: ConsumeQueue, queue_offset: int, due_ms: int) -> StoredMessage:
         """Return a message as it was stored.
 
         Raises:
@@ -434,24 +433,13 @@ class DelayedMessages(Feature):
         record, data = found
         if due_ms < record.store_ms:
             raise ProtocolError(f"a delivery at {due_ms} of a message stored at {record.store_ms}")
-        return decode_message(data, 0, len(data), inflates=False), record, data
+        return decode_message(data, 0, len(data), inflates=False)
 
-    def _put(self, message: StoredMessage, body: bytes, now: Now) -> None:
+    def _put(self, message: StoredMessage, now: Now) -> None:
         properties = {key: value for key, value in message.properties.items() if key not in ("DELAY", "__CRC32#")}
         queue_id = properties.get("REAL_QID", "0")
         if not queue_id.isdecimal():
             raise ProtocolError(f"REAL_QID={queue_id:.32} is no number of a queue")
         topic = self._puts.later_topic(properties.get("REAL_TOPIC", ""), "delay", now)
-        self._store.put(
-            self._topics.queue(topic, int(queue_id)),
-            body=body,
-            properties=encode_properties(properties).encode(),
-            flag=message.flag,
-            sys_flag=message.sys_flag & ~0x30,
-            born_ms=message.born_ms,
-            born_host=pack_host(message.born_host),
-            store_ms=now.wall_ms,
-            store_host=pack_host(message.store_host),
-            reconsume_times=message.reconsume_times,
-        )
+        self._puts.put_again(self._topics.queue(topic, int(queue_id)), message, properties, now)
         self.delivered += 1

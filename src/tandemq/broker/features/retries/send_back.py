@@ -7,21 +7,21 @@ Source: docs/reference/requests.md, "retry"; RocketMQ SendMessageProcessor.
 """
 
 from tandemq.boundary import Now
-from tandemq.broker.kernel.connection import Link, pack_host
+from tandemq.broker.kernel.connection import Link
 from tandemq.broker.kernel.feature import Feature, Request
 from tandemq.broker.kernel.kernel import Kernel
 from tandemq.broker.kernel.sends import VERSION_3_4_9
 from tandemq.broker.kernel.serving import Right
 from tandemq.broker.kernel.statistics import Statistics
 from tandemq.broker.state.topics import Topic
-from tandemq.codec.record.record import decode_message, parse_record
+from tandemq.codec.record.record import decode_message
 from tandemq.codec.remoting.frame import encode_command
 from tandemq.codec.remoting.requests import SendBackFields, read_fields
 from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tandemq.model.java_types import INT32_MAX
-from tandemq.model.message import StoredMessage, encode_properties
+from tandemq.model.message import StoredMessage
 from tandemq.model.topic import Permission, dead_letter_topic, retry_topic
 
 FIRST_RETRY_LEVEL = 3
@@ -78,7 +78,7 @@ class SendBackProcessor(Feature):
             return command.answer(
                 ResponseCode.NO_PERMISSION, remark=f"the topic[{topic.config.topic_name}] sending message is forbidden"
             )
-        log_offset = self._store(link, command, data, message, topic, queue_id, level, now)
+        log_offset = self._store(link, command, message, topic, queue_id, level, now)
         origin = message.properties.get("RETRY_TOPIC", "")
         if self._topics.get(origin) is None:  # of a first delivery; or a producer has set another text
             origin = message.topic
@@ -103,7 +103,6 @@ class SendBackProcessor(Feature):
         self,
         link: Link,
         command: Command,
-        data: bytes,
         message: StoredMessage,
         topic: Topic,
         queue_id: int,
@@ -118,17 +117,11 @@ class SendBackProcessor(Feature):
         if level:
             properties["DELAY"] = str(level)
         target, target_id = self._puts.redirect_delayed(topic, queue_id, properties)
-        record = parse_record(data, 0, len(data))
-        assert not isinstance(record, str), "the store returned a whole record"
-        _, offset, size = self._log_store.put(
+        _, offset, size = self._puts.put_again(
             self._topics.queue(target, target_id),
-            body=data[record.body_start : record.body_end],
-            properties=encode_properties(properties).encode(),
-            flag=message.flag,
-            sys_flag=message.sys_flag & ~0x30,
-            born_ms=message.born_ms,
-            born_host=pack_host(message.born_host),
-            store_ms=now.wall_ms,
+            message,
+            properties,
+            now,
             store_host=self._puts.store_host,
             reconsume_times=min(message.reconsume_times + 1, INT32_MAX),  # a producer may have set any
         )

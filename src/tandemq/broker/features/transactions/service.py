@@ -286,18 +286,12 @@ class Transactions(LogQueue[TransactionLoader]):
         properties = half.properties
         topic, queue_id = self._puts.later_topic(half.topic, "transactions", now), half.queue_id
         topic, queue_id = self._puts.redirect_delayed(topic, queue_id, properties)
-        sys_flag = message.sys_flag & ~(_V6_MASK | TRANSACTION_MASK) | SysFlag.TRANSACTION_COMMIT
-        return self._store.put(
+        return self._puts.put_again(
             self._topics.queue(topic, queue_id),
-            body=half.body,
-            properties=encode_properties(properties).encode(),
-            flag=message.flag,
-            sys_flag=int(sys_flag),
-            born_ms=message.born_ms,
-            born_host=half.born_host,
-            store_ms=now.wall_ms,
-            store_host=half.store_host,
-            reconsume_times=message.reconsume_times,
+            message,
+            properties,
+            now,
+            sys_flag=int(message.sys_flag & ~TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT),
             prepared_offset=newest.log_offset if newest is not None else message.log_offset,
         )
 
@@ -418,19 +412,8 @@ class Transactions(LogQueue[TransactionLoader]):
         )
 
     def _put_parked(self, name: str, half: HalfMessage, properties: dict[str, str], now: Now) -> AppendMessageResult:
-        message = half.message
-        return self._store.put(
-            self._topics.queue(self._topic(name, now), 0),
-            body=half.body,
-            properties=encode_properties(properties).encode(),
-            flag=message.flag,
-            sys_flag=message.sys_flag & ~_V6_MASK,
-            born_ms=message.born_ms,
-            born_host=half.born_host,
-            store_ms=now.wall_ms,
-            store_host=half.store_host,
-            reconsume_times=message.reconsume_times,
-        )
+        queue = self._topics.queue(self._topic(name, now), 0)
+        return self._puts.put_again(queue, half.message, properties, now)
 
     def _ask(self, copy: _Copy) -> None:
         """Ask a producer of the group for the outcome."""
@@ -457,7 +440,7 @@ class Transactions(LogQueue[TransactionLoader]):
             queue_id=half.queue_id,
             queue_offset=stored.queue_offset,
             log_offset=stored.log_offset,
-            body=half.body,
+            body=message.body,
             properties=encode_properties(half.properties).encode(),
             flag=message.flag,
             sys_flag=message.sys_flag & ~_V6_MASK,

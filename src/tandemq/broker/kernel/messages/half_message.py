@@ -9,7 +9,7 @@ Source: docs/reference/transactions.md; RocketMQ TransactionalMessageBridge, End
 from typing import NamedTuple
 
 from tandemq.broker.kernel.connection import pack_host
-from tandemq.codec.record.record import decode_message, parse_record
+from tandemq.codec.record.record import decode_message
 from tandemq.errors import ProtocolError
 from tandemq.model.java_types import INT32_MAX
 from tandemq.model.message import (
@@ -36,8 +36,7 @@ class HalfMessage(NamedTuple):
     """A half message as stored."""
 
     message: StoredMessage
-    body: bytes
-    """As stored, perhaps compressed."""
+    """Its body is not decompressed."""
     topic: str
     """Topic of the message after the commit."""
     queue_id: int
@@ -123,9 +122,6 @@ def decode_half(data: bytes) -> HalfMessage:
     Raises:
         ProtocolError: the record does not verify, or is no half message.
     """
-    record = parse_record(data, 0, len(data))
-    if isinstance(record, str):
-        raise ProtocolError(record)
     message = decode_message(data, 0, len(data), inflates=False)
     name = message.properties.get(REAL_TOPIC, "")
     queue_id = _number(message.properties.get(REAL_QID, ""))
@@ -136,7 +132,7 @@ def decode_half(data: bytes) -> HalfMessage:
         or message.sys_flag & TRANSACTION_MASK
     ):
         raise ProtocolError(f"the record at log offset {message.log_offset} is no half message")
-    return HalfMessage(message, data[record.body_start : record.body_end], name, queue_id)
+    return HalfMessage(message, name, queue_id)
 
 
 def _number(text: str) -> int | None:
