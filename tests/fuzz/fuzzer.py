@@ -30,7 +30,7 @@ from tests.fuzz.reduction import reduced
 from tests.fuzz.tails import TailPair
 from tests.fuzz.transactions import end_frame, half_message
 from tests.fuzz.values import BORN_MS
-from tests.unit.broker.send.comparison import TOPICS, Recorder, difference, run_script
+from tests.unit.broker.features.sends.comparison import TOPICS, Recorder, difference, run_script
 
 SAMPLE = 200
 COMPARED = 128

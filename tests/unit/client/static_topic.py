@@ -5,7 +5,7 @@ from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import Command
 from tandemq.run.local import LocalCluster
 from tandemq.run.request import connect, try_request
-from tests.unit.broker.static_topics.wired import mapping_of
+from tests.unit.broker.features.static_topics.wired import mapping_of
 
 REFUSAL = "is static, this client has no logical queues"
 HINT = "use RocketMQ's Java client 5 or mqadmin for it, or an ordinary topic"

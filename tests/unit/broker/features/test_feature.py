@@ -8,10 +8,10 @@ from tandemq.broker.kernel.feature import Feature, Features
 from tandemq.broker.kernel.serving import Serving
 from tandemq.coordination.registry.records import Mode
 from tandemq.model.codes import RequestCode
+from tests.unit.broker.features.statistics.test_broker_metrics import page_of
 from tests.unit.broker.features.visits import feature as visits
 from tests.unit.broker.ha.group import Group
 from tests.unit.broker.harness import Harness
-from tests.unit.broker.metrics.test_broker_metrics import page_of
 from tests.unit.broker.roles.registry_group import RegistryGroup
 from tests.unit.telemetry.pages import value
 

@@ -13,9 +13,9 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tests.spec import spec
+from tests.unit.broker.features.static_topics.test_failover import TOPIC, create, update
 from tests.unit.broker.harness import send_fields
 from tests.unit.broker.roles.registry_group import RegistryGroup
-from tests.unit.broker.static_topics.test_failover import TOPIC, create, update
 
 OFFSET = {"consumerGroup": "group", "topic": "TopicA", "queueId": "0"}
 REQUESTS: dict[str, Callable[[], Command]] = {

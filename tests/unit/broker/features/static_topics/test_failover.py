@@ -8,10 +8,10 @@ from tandemq.model.codes import RequestCode as Code
 from tandemq.model.codes import ResponseCode
 from tandemq.model.command import Command
 from tests.spec import spec
+from tests.unit.broker.features.static_topics.wired import mapping_of
 from tests.unit.broker.ha.group import Group
 from tests.unit.broker.harness import Harness, messages_in, run_job, send_fields
 from tests.unit.broker.roles.registry_group import Broker, RegistryGroup
-from tests.unit.broker.static_topics.wired import mapping_of
 
 TOPIC = "Static"
 

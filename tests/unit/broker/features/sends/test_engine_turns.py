@@ -14,8 +14,7 @@ from tandemq.codec.remoting.frame import encode_command
 from tandemq.errors import DiskFailed, DiskFull
 from tandemq.model.codes import RequestCode, ResponseCode
 from tandemq.model.command import FLAG_ONEWAY, FLAG_RESPONSE, Command
-from tests.unit.broker.harness import CLIENT, messages_in
-from tests.unit.broker.send.comparison import (
+from tests.unit.broker.features.sends.comparison import (
     BIG,
     LINKS,
     TOPICS,
@@ -24,7 +23,8 @@ from tests.unit.broker.send.comparison import (
     compare_turns,
     run_script,
 )
-from tests.unit.broker.send.messages import SMALL, V6, Count, batch, codes, parts_of, send, stream
+from tests.unit.broker.features.sends.messages import SMALL, V6, Count, batch, codes, parts_of, send, stream
+from tests.unit.broker.harness import CLIENT, messages_in
 
 pytestmark = pytest.mark.usefixtures("by_engine")
 OK = ResponseCode.SUCCESS

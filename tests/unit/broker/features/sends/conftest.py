@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tandemq.broker.features.sends.processor import SendPath
-from tests.unit.broker.send.messages import Count
+from tests.unit.broker.features.sends.messages import Count
 from tests.unit.engine.modules import compiled_engine
 
 

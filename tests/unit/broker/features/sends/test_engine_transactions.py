@@ -16,9 +16,9 @@ from tandemq.model.topic import HALF_TOPIC, TopicConfig
 from tests.fuzz.frames import Frames, mutated
 from tests.fuzz.values import STYLES
 from tests.spec import spec
+from tests.unit.broker.features.sends.comparison import LINKS, Recorder, compare
+from tests.unit.broker.features.sends.messages import SMALL, V6, Count, send
 from tests.unit.broker.harness import CLIENT
-from tests.unit.broker.send.comparison import LINKS, Recorder, compare
-from tests.unit.broker.send.messages import SMALL, V6, Count, send
 
 pytestmark = pytest.mark.usefixtures("by_engine")
 GROUP = "tx"

@@ -165,7 +165,7 @@ def test_deleted_file_is_unmapped_at_once_and_the_others_in_time(tmp_path: Path)
 SCRIPT = """
 import os, resource, signal, sys
 from pathlib import Path
-from tests.unit.broker.pull.test_mapped_files import mapped_bytes, read_all, stored
+from tests.unit.broker.features.pulls.test_mapped_files import mapped_bytes, read_all, stored
 
 if sys.argv[2] == "limited":
     resource.setrlimit(resource.RLIMIT_AS, (8 << 30, resource.RLIM_INFINITY))

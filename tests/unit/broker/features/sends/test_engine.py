@@ -18,8 +18,7 @@ from tests.fuzz.frames import Frames, Sent, Turns, frame_of
 from tests.fuzz.reduction import reduced
 from tests.fuzz.values import ODD_TEXTS, STYLES
 from tests.golden import GOLDEN
-from tests.unit.broker.harness import CLIENT, START_WALL_MS, send_fields
-from tests.unit.broker.send.comparison import (
+from tests.unit.broker.features.sends.comparison import (
     LINKS,
     Recorder,
     compare,
@@ -27,7 +26,8 @@ from tests.unit.broker.send.comparison import (
     difference,
     run_script,
 )
-from tests.unit.broker.send.messages import SMALL, V6, Count, batch, codes, parts_of, send, stream
+from tests.unit.broker.features.sends.messages import SMALL, V6, Count, batch, codes, parts_of, send, stream
+from tests.unit.broker.harness import CLIENT, START_WALL_MS, send_fields
 
 pytestmark = pytest.mark.usefixtures("by_engine")
 OK = ResponseCode.SUCCESS

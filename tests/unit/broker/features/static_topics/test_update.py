@@ -8,7 +8,7 @@ from lab.sim.workload.static_topic_requests import segment
 from tandemq.codec.remoting.fastjson import dumps, loads
 from tandemq.model.codes import ResponseCode
 from tests.spec import spec
-from tests.unit.broker.static_topics.wired import EPOCH, WiredBrokers, mapping_of
+from tests.unit.broker.features.static_topics.wired import EPOCH, WiredBrokers, mapping_of
 
 TOPIC = "Static"
 LONG_MAX = (1 << 63) - 1

@@ -16,8 +16,8 @@ from tandemq.model.queue_mapping import LogicalQueue, QueueMapping, QueueSegment
 from tandemq.model.topic import TopicConfig
 from tests.serving import let
 from tests.spec import spec
+from tests.unit.broker.features.static_topics.wired import EPOCH, WiredBrokers, gens, mapping_of
 from tests.unit.broker.harness import CLIENT, SUSPEND, Harness, messages_in, send_fields
-from tests.unit.broker.static_topics.wired import EPOCH, WiredBrokers, gens, mapping_of
 
 TOPIC = "Static"
 BLOCK = 10_000
