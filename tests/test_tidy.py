@@ -512,6 +512,12 @@ def test_no_part_of_a_broker_knows_the_broker() -> None:
     assert holders == set()
 
 
+def test_node_of_a_broker_names_no_feature_but_sends_and_pulls() -> None:
+    inside = "tandemq.broker.features."
+    named = {name.removeprefix(inside) for name in source_graph()["tandemq.broker.node"] if name.startswith(inside)}
+    assert named == {"built", "sends.processor", "pulls.processor"}
+
+
 def test_kernel_of_a_broker_knows_no_part_of_it() -> None:
     assert rooms_of(source_graph(), "tandemq.broker")["kernel"] <= {"state", "filter"}
 

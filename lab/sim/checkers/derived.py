@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from lab.sim.checkers.logs import LoggedMessage
 from lab.sim.world.cluster import Host
 from lab.sim.world.world import Violation
+from tandemq.broker.features.scrub.scrubber import Scrubber
 from tandemq.codec.record.entries import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tandemq.model.topic import DELETION_TOPIC
 from tandemq.storage.consume_queue import ConsumeQueue
@@ -22,7 +23,7 @@ def judge_derived(host: Host, records: Sequence[LoggedMessage], log_start: int) 
         Violation: I9, or I5: queue offsets in the log have a gap.
     """
     assert host.broker is not None, "it runs"
-    corrected = host.broker.scrubber.entries.rebuilt
+    corrected = host.broker.features.one(Scrubber).entries.rebuilt
     if corrected and not host.flips:
         raise Violation("I9", f"{host.name}: {corrected} queue entries were wrong before the scrubber met them")
     _judge_queues(host, _expected_entries(host, records), log_start)

@@ -20,13 +20,8 @@ from tandemq.boundary import (
     Turn,
 )
 from tandemq.broker.features.built import FEATURES
-from tandemq.broker.features.delay.service import DelayedMessages
 from tandemq.broker.features.pulls.processor import PullPath
-from tandemq.broker.features.scrub.scrubber import Scrubber
 from tandemq.broker.features.sends.processor import SendPath
-from tandemq.broker.features.statistics.request_metrics import RequestMetrics
-from tandemq.broker.features.timers.service import TimedMessages
-from tandemq.broker.features.transactions.service import Transactions
 from tandemq.broker.ha import feature as replication
 from tandemq.broker.ha.registration import Registration
 from tandemq.broker.ha.service import Replication
@@ -41,7 +36,6 @@ from tandemq.broker.kernel.role import Report
 from tandemq.broker.kernel.serving import NOTHING
 from tandemq.broker.kernel.upkeep import Upkeep
 from tandemq.broker.roles import feature as roles
-from tandemq.broker.roles.readiness import Readiness
 from tandemq.broker.roles.registry_role import RegistryRole
 from tandemq.config.monitoring import labels_of
 from tandemq.config.settings import BrokerConfig
@@ -104,13 +98,9 @@ class Broker:
         self.replication = features.one(Replication)
         self.registration = features.one(Registration)
         self.send, self.pull, self.puts = features.one(SendPath), features.one(PullPath), kernel.puts
-        self.delay, self.timers = features.one(DelayedMessages), features.one(TimedMessages)
-        self.transactions, self.scrubber = features.one(Transactions), features.one(Scrubber)
         self._peers, self._saver, self._schedule = kernel.peers, kernel.saver, kernel.schedule
         self._budget = TurnBudget(outbox)
         self._dispatcher = Dispatcher(kernel, self.send, self.pull)
-        self._request_metrics = features.one(RequestMetrics)
-        self._readiness = features.one(Readiness)
         self.metrics = _metrics(kernel)
         self.faults = 0
         """Connections closed because of errors of our own."""
@@ -212,11 +202,12 @@ class Broker:
 
     def turn_took(self, duration_ns: int) -> None:
         """See `telemetry.collection.MonitoredNode`."""
-        self._request_metrics.turn_took(duration_ns)
+        for turn_took in self.features.turn_took:
+            turn_took(duration_ns)
 
     def not_ready(self, now: Now) -> list[str]:
         """See `telemetry.collection.MonitoredNode`."""
-        return self._readiness.reasons(now)
+        return [reason for not_ready in self.features.not_ready for reason in not_ready(now)]
 
     # What this broker may do.
 

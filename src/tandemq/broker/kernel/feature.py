@@ -104,6 +104,13 @@ class Feature:
     def failed(self) -> None:
         """Forget what this turn appended: it is not in the log."""
 
+    def turn_took(self, duration_ns: int) -> None:
+        """Take the duration of a turn that has ended."""
+
+    def not_ready(self, now: Now) -> Sequence[str]:
+        """Return why the broker serves no clients at present, for `/readyz`."""
+        return ()
+
     # The store.
 
     def needs_log_from(self) -> Mapping[str, int]:
@@ -130,6 +137,8 @@ _HOOKS = (
     "before_commit",
     "committed",
     "failed",
+    "turn_took",
+    "not_ready",
     "save_tables",
     "close",
 )
@@ -157,6 +166,8 @@ class Features:
         self.before_commit: list[Callable[[Now], None]] = []
         self.committed: list[Callable[[Now], None]] = []
         self.failed: list[Callable[[], None]] = []
+        self.turn_took: list[Callable[[int], None]] = []
+        self.not_ready: list[Callable[[Now], Sequence[str]]] = []
         self.save_tables: list[Callable[[], None]] = []
         self.close: list[Callable[[], None]] = []
         self._deadlines: list[Callable[[], int | None]] = []

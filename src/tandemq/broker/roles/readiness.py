@@ -26,7 +26,7 @@ class Readiness(Feature):
         self._role = role
         self._turn = kernel.turn
 
-    def reasons(self, now: Now) -> list[str]:
+    def not_ready(self, now: Now) -> list[str]:
         """Return why the broker cannot serve; empty if it can."""
         role = self._role()
         if role is not None:

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from lab.sim.world.disk import SimDisk
+from tandemq.broker.features.delay.service import DelayedMessages
+from tandemq.broker.features.timers.service import TimedMessages
 from tandemq.broker.kernel import moves
 from tandemq.engine import NAME, move_records, python
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -44,9 +46,11 @@ def delivered(seed: int, **changes: Any) -> tuple[dict[str, bytes | None], int]:
         if random.random() < 0.02:
             broker.pass_time(random.randrange(3_000))
     broker.pass_time(30_000)
-    assert all(broker.node.delay.is_drained(level) for level in range(1, 4))
-    assert not broker.node.timers.table
-    count = broker.node.delay.delivered + sum(broker.node.timers.metrics.dequeued_total.values())
+    assert all(broker.node.features.one(DelayedMessages).is_drained(level) for level in range(1, 4))
+    assert not broker.node.features.one(TimedMessages).table
+    count = broker.node.features.one(DelayedMessages).delivered + sum(
+        broker.node.features.one(TimedMessages).metrics.dequeued_total.values()
+    )
     broker.node.close()
     return {path: disk.read(path) for path in disk.paths() if path.startswith(FILES)}, count
 

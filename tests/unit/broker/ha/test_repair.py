@@ -10,7 +10,7 @@ import pytest
 
 from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Now
-from tandemq.broker.features.scrub.scrubber import FIRST_MS
+from tandemq.broker.features.scrub.scrubber import FIRST_MS, Scrubber
 from tandemq.broker.kernel.role import LogDoubted, Report
 from tandemq.codec.record.record import RECORD_BYTES_MIN
 from tandemq.codec.remoting.frame import FrameDecoder, decode_command, encode_command
@@ -275,7 +275,7 @@ def test_damage_known_from_before_is_repaired_after_a_restart(tmp_path: Path, si
     at, size = places(member)[70]
     flip(paths(group)[side], at + 300)
     member.node.kernel.damages.add(at, at + size, "found by the run before", group.now.wall_ms)
-    member.node.scrubber.save()
+    member.node.features.one(Scrubber).save()
     member.turn()
     restarted = group.restart_master() if side == "master" else group.restart_slave()
     assert len(state(restarted)["damaged"]) == 1

@@ -10,6 +10,9 @@ import pytest
 from lab.sim.world.disk import SimDisk
 from tandemq.boundary import LinkKind, Now, Turn
 from tandemq.broker.features.sends.processor import SendPath
+from tandemq.broker.features.timers.service import TimedMessages
+from tandemq.broker.features.transactions.open_transactions import OpenTransactions
+from tandemq.broker.features.transactions.service import Transactions
 from tandemq.broker.kernel.acknowledgements import joined
 from tandemq.engine import Ack, python
 from tandemq.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TopicConfig
@@ -141,10 +144,17 @@ def compare_turns(turns: Sequence[Sent], **changes: Any) -> Recorder:
 
 def _waiting(broker: Recorder) -> Any:
     """Return the timed messages that wait, by their times, and how many by topic."""
-    table = broker.node.timers.table
+    table = broker.node.features.one(TimedMessages).table
     if table is None:
         return None
     return ({out_ms: list(slot.messages) for out_ms, slot in table.slots.items()}, table.counts, len(table))
+
+
+def _transactions(broker: Recorder) -> Any:
+    """Return the open transactions, those that are over, how many by topic, and the op records."""
+    transactions = broker.node.features.one(Transactions)
+    table = transactions.table or OpenTransactions()
+    return dict(table.entries), dict(table._over), dict(table.counts), list(transactions._ops)
 
 
 _OBSERVED: dict[str, Callable[[Recorder], Any]] = {
@@ -164,12 +174,7 @@ _OBSERVED: dict[str, Callable[[Recorder], Any]] = {
     "pending keys": lambda broker: bytes(broker.node.store.index.pending) if broker.node.store.index else b"",
     "topics": lambda broker: broker.node.topics.as_json(),
     "timed messages": _waiting,
-    "transactions": lambda broker: (
-        dict(broker.node.transactions.table.entries if broker.node.transactions.table else {}),
-        dict(broker.node.transactions.table._over if broker.node.transactions.table else {}),
-        dict(broker.node.transactions.table.counts if broker.node.transactions.table else {}),
-        list(broker.node.transactions._ops),
-    ),
+    "transactions": _transactions,
 }
 
 

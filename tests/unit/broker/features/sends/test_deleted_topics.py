@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from tandemq.broker.features.timers.service import TimedMessages
+from tandemq.broker.features.transactions.service import Transactions
 from tandemq.codec.record.record import decode_messages
 from tandemq.codec.remoting.fastjson import dumps
 from tandemq.model.codes import RequestCode, ResponseCode
@@ -122,7 +124,10 @@ def test_metrics_do_not_return_with_messages_of_a_deleted_topic(tmp_path: Path, 
     send(broker, "time")
     send(broker, "transaction")
     delete(broker)
-    timers, transactions = broker.node.timers.metrics, broker.node.transactions.metrics
+    timers, transactions = (
+        broker.node.features.one(TimedMessages).metrics,
+        broker.node.features.one(Transactions).metrics,
+    )
     assert timers.by_topic() == transactions.by_topic() == {TOPIC: 1}
     assert end(broker, 0, outcome).code == OK
     broker.pass_time(8_000)

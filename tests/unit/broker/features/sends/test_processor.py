@@ -7,6 +7,7 @@ import pytest
 
 from lab.sim.world.disk import SimDisk
 from tandemq.boundary import Now
+from tandemq.broker.features.delay.service import DelayedMessages
 from tandemq.broker.kernel.context import Machine
 from tandemq.codec.record.record import BatchPart, encode_batch
 from tandemq.codec.remoting.frame import encode_command
@@ -381,8 +382,8 @@ def test_delayed_message_survives_a_power_loss_after_an_unsynced_delivery() -> N
         broker.pass_time(9_900)
         broker.run_jobs = False
         broker.pass_time(1_500)
-        assert broker.node.delay.delivered == 1
-        broker.node.delay.save()
+        assert broker.node.features.one(DelayedMessages).delivered == 1
+        broker.node.features.one(DelayedMessages).save()
         broker.turn()
         [save] = [job for job in broker.jobs if job.name == "save tables"]
         save.run()

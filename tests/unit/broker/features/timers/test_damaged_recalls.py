@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.broker.features.timers import damaged, loading, records
+from tandemq.broker.features.timers.service import TimedMessages
 from tandemq.broker.kernel import moves
 from tandemq.broker.kernel.log_queue import DOUBT_MS
 from tandemq.engine import python
@@ -15,6 +16,7 @@ from tandemq.storage.consume_queue import ConsumeQueue
 from tandemq.storage.store import Store
 from tests.spec import spec
 from tests.unit.broker.features.timers.test_timed_messages import bodies, ready, timed, waiting
+from tests.unit.broker.features.waiting_tables import pending_timers
 from tests.unit.broker.harness import Harness
 
 MESSAGE, OTHER, REQUEST, LATER = range(4)
@@ -63,8 +65,7 @@ def with_recall(path: Path) -> Harness:
 
 def counted(broker: Harness) -> int:
     """Return the number of waiting messages of the topic, by the broker's metric."""
-    assert broker.node.timers.table is not None
-    return broker.node.timers.table.counts["TopicA"]
+    return pending_timers(broker).counts["TopicA"]
 
 
 ORDERS = [
@@ -91,7 +92,11 @@ def test_recall_holds_in_any_order_of_repair(tmp_path: Path, broken: set[int], r
         broken.discard(queue_offset)
         broker.pass_time(1_000)
     assert sorted(bodies(broker)) == [b"b", b"c"]
-    assert (waiting(broker), broker.node.timers.metrics.deleted_total, counted(broker)) == (0, 1, 0)
+    assert (waiting(broker), broker.node.features.one(TimedMessages).metrics.deleted_total, counted(broker)) == (
+        0,
+        1,
+        0,
+    )
 
 
 @spec("S02", "G13")
@@ -189,4 +194,4 @@ def test_lost_records_leave_no_count_behind(
     broker.pass_time(DOUBT_MS)
     assert (waiting(broker), counted(broker)) == (0, 0)
     assert len(bodies(broker)) == 3 - len({MESSAGE, OTHER, LATER} & set(lost)) - (not {MESSAGE, REQUEST} & set(lost))
-    assert broker.node.timers.metrics.by_topic() == {}
+    assert broker.node.features.one(TimedMessages).metrics.by_topic() == {}

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tandemq.broker.features.timers.families import TimedMessageMetrics
+from tandemq.broker.features.timers.service import TimedMessages
 from tandemq.broker.kernel.labels import LOCAL_DISK
 from tandemq.model.codes import RequestCode
 from tests.unit.broker.features.timers.test_timed_messages import ready, timed
@@ -10,7 +11,7 @@ from tests.unit.broker.harness import Harness
 
 
 def values(broker: Harness) -> dict[str, dict[tuple[str, ...], float]]:
-    batches = TimedMessageMetrics(broker.node.timers).collect(broker.now)
+    batches = TimedMessageMetrics(broker.node.features.one(TimedMessages)).collect(broker.now)
     return {batch.family.name: dict(batch.values) for batch in batches if batch is not None}
 
 
@@ -49,7 +50,7 @@ def test_deleted_topic_is_forgotten_unless_messages_of_it_wait(tmp_path: Path) -
     found = values(broker)
     assert found["rocketmq_timing_messages"] == {("TopicB", *LOCAL_DISK): 1}
     assert found["rocketmq_timer_enqueue_total"] == found["rocketmq_timer_dequeue_total"] == {}
-    assert broker.node.timers.metrics.delays == {}
+    assert broker.node.features.one(TimedMessages).metrics.delays == {}
     assert set(broker.json(RequestCode.GET_TIMER_METRICS)["timingCount"]) == {"TopicB"}
     broker.pass_time(30_000)
     assert values(broker)["rocketmq_timer_dequeue_total"] == {}
@@ -86,7 +87,11 @@ def test_delays_are_counted_by_rocketmqs_bounds(tmp_path: Path) -> None:
     broker = ready(tmp_path)
     for seconds in ("2", "70", "700", "5000"):
         timed(broker, UNIQ_KEY=seconds, TIMER_DELAY_SEC=seconds)
-    batches = {one.family.name: one for one in TimedMessageMetrics(broker.node.timers).collect(broker.now) if one}
+    batches = {
+        one.family.name: one
+        for one in TimedMessageMetrics(broker.node.features.one(TimedMessages)).collect(broker.now)
+        if one
+    }
     found = batches["rocketmq_delay_message_latency_seconds"]
     assert found.family.bounds == (60, 600, 3_600, 43_200, 86_400, 259_200)
     delays = found.distributions["TopicA", *LOCAL_DISK]
@@ -97,7 +102,7 @@ def test_delays_are_counted_by_rocketmqs_bounds(tmp_path: Path) -> None:
 def test_messages_that_were_not_read_yet_have_a_number_and_an_age(tmp_path: Path) -> None:
     broker = ready(tmp_path)
     timed(broker, TIMER_DELAY_SEC="4000")
-    timers = broker.node.timers
+    timers = broker.node.features.one(TimedMessages)
     timers.table = None  # as after a failover, until the wheel topic was read
     broker.now.wall_ms += 7_000
     assert (timers.unread(), timers.unread_ms(broker.now)) == (1, 7_000)

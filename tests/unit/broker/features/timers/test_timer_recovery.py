@@ -10,6 +10,7 @@ import pytest
 from lab.sim.world.disk import PowerLoss, SimDisk
 from tandemq.boundary import Now
 from tandemq.broker.features.timers import damaged, loading, records
+from tandemq.broker.features.timers.service import TimedMessages
 from tandemq.broker.features.timers.timer_check import PATH, TimerCheck, check_of_java
 from tandemq.codec.record.record import decode_messages
 from tandemq.engine import NAME, python
@@ -151,7 +152,7 @@ def test_damaged_message_waits_for_its_repair_alone(tmp_path: Path, caplog: pyte
         broker.pass_time(9_000)
     assert bodies(broker) == [b"1", b"2", b"3"]
     assert caplog.text.count(f"log offset {first.log_offset} waits for its repair") == 1
-    assert broker.node.timers.keeps_log_from() == first.log_offset
+    assert broker.node.features.one(TimedMessages).keeps_log_from() == first.log_offset
     broker.node.kernel.damages.shrink(damage, end, "slave 1", broker.now.wall_ms)
     broker.pass_time(200)
     assert bodies(broker) == [b"1", b"2", b"3", b"0"]
@@ -175,7 +176,10 @@ def test_message_that_is_lost_in_damage_is_dropped(tmp_path: Path, caplog: pytes
         broker.pass_time(70_000)
     assert bodies(broker) == [b"message 0", b"message 2", b"message 3"]
     assert f"log offset {second.log_offset} is lost in damage" in caplog.text
-    assert (waiting(broker), broker.node.timers.metrics.as_json()["timingCount"]["TopicA"]["count"]) == (0, 0)
+    assert (
+        waiting(broker),
+        broker.node.features.one(TimedMessages).metrics.as_json()["timingCount"]["TopicA"]["count"],
+    ) == (0, 0)
 
 
 # Stores of Java brokers, and Java masters.
@@ -247,7 +251,7 @@ def test_reading_ends_while_messages_come_as_fast_as_they_are_read(
     broker = Harness(first.disk, first.config, now=Now(SECOND, first.now.wall_ms))
     out = str(broker.now.wall_ms + 60_000)
     sent = 0
-    while broker.node.timers.table is None:
+    while broker.node.features.one(TimedMessages).table is None:
         for _ in range(4):
             timed(broker, b"new%d" % sent, UNIQ_KEY=f"N{sent}", TIMER_DELIVER_MS=out)
             sent += 1
@@ -256,7 +260,7 @@ def test_reading_ends_while_messages_come_as_fast_as_they_are_read(
         broker.pass_time(5)
     assert sent >= 8
     assert waiting(broker) == 21 + sent + sent // 4
-    assert broker.node.timers.metrics.by_topic()["TopicA"] <= 21 + sent
+    assert broker.node.features.one(TimedMessages).metrics.by_topic()["TopicA"] <= 21 + sent
     for seconds, count in ((35, 1), (40, 20 + sent)):
         broker.pass_time(seconds * SECOND)
         assert len(bodies(broker)) == count

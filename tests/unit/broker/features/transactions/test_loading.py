@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from tandemq.broker.features.transactions import loading
+from tandemq.broker.features.transactions.service import Transactions
 from tests.spec import spec
 from tests.unit.broker.features.transactions.producer import COMMIT, GROUP, OK, delivered, end, half, ready
+from tests.unit.broker.features.waiting_tables import open_transactions
 
 
 @spec("G11")
@@ -20,12 +22,12 @@ def test_half_messages_that_arrive_during_the_reading_are_open(tmp_path: Path, m
     broker = broker.restart(clean=False)
     broker.heartbeat("", producers=[GROUP])
     keys = ["first"]
-    while broker.node.transactions.table is None:
+    while broker.node.features.one(Transactions).table is None:
         keys.append(f"K{len(keys)}")
         half(broker, keys[-1].encode(), key=keys[-1])
         broker.pass_time(1)
     assert len(keys) > 10, "the reading takes several turns"
-    assert list(broker.node.transactions.table.entries) == list(range(len(keys)))
+    assert list(open_transactions(broker).entries) == list(range(len(keys)))
     assert [end(broker, at, COMMIT, key=key).code for at, key in enumerate(keys)] == [OK] * len(keys)
     assert {message.body for message in delivered(broker)} >= {b"first"}
-    assert not broker.node.transactions.table.entries
+    assert not open_transactions(broker).entries

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lab.sim.world.disk import SimDisk
+from tandemq.broker.features.transactions.service import Transactions
 from tandemq.broker.kernel.connection import pack_host
 from tandemq.broker.state.topics import Topic, internal_topic
 from tandemq.codec.record.record import decode_messages
@@ -31,6 +32,7 @@ from tests.unit.broker.features.transactions.producer import (
     half,
     ready,
 )
+from tests.unit.broker.features.waiting_tables import open_transactions
 from tests.unit.broker.harness import CLIENT, Harness
 
 
@@ -92,7 +94,7 @@ def test_open_transaction_is_checked_with_a_copy_and_given_up(tmp_path: Path) ->
         assert (asked.topic, asked.queue_id, asked.body, asked.unique_key) == ("TopicA", 1, b"one", "K1")
         assert check.fields["msgId"] == check.fields["transactionId"] == "K1"
     assert bodies(broker, CHECK_MAX_TIME_TOPIC) == [b"one"]
-    assert broker.node.transactions.keeps_log_from() is None
+    assert broker.node.features.one(Transactions).keeps_log_from() is None
 
 
 @pytest.mark.parametrize("named", [0, 1, 2])
@@ -310,8 +312,7 @@ def test_java_broker_ended_a_copy_and_the_half_message_with_it(tmp_path: Path, o
     broker = broker.restart(clean=False)
     broker.heartbeat("", producers=[GROUP])
     broker.pass_time(200)
-    assert broker.node.transactions.table is not None
-    assert list(broker.node.transactions.table.entries) == [3]
+    assert list(open_transactions(broker).entries) == [3]
     assert end(broker, 1, COMMIT, key="B").code == OK
     assert end(broker, 3, COMMIT, key="B").code == OK
     assert [message.body for message in delivered(broker)] == [b"B"]
@@ -339,9 +340,8 @@ def test_op_record_that_points_nowhere_ends_nothing(
     broker = broker.restart(clean=False)
     broker.heartbeat("", producers=[GROUP])
     broker.pass_time(200)
-    assert broker.node.transactions.table is not None
     first = 1 if body.startswith(b"0,") else 0
-    assert list(broker.node.transactions.table.entries) == list(range(first, 8))
+    assert list(open_transactions(broker).entries) == list(range(first, 8))
     assert ("not before it" in caplog.text) is is_logged
 
 
@@ -460,8 +460,7 @@ def test_many_ends_in_one_turn_share_op_records(tmp_path: Path, open_count: int)
     assert broker.node.store.queues["TopicA", 1].max_offset == halves - open_count
     broker = broker.restart(clean=False)
     broker.pass_time(1_000)
-    assert broker.node.transactions.table is not None
-    assert len(broker.node.transactions.table) == open_count
+    assert len(open_transactions(broker)) == open_count
 
 
 def test_log_alone_is_enough_for_another_master(tmp_path: Path) -> None:
@@ -573,7 +572,7 @@ def test_transaction_whose_half_message_was_deleted_on_a_full_disk_is_no_longer_
         broker.send("TopicA", b"x" * 1_000)
     half(broker, key="B")
     broker.node.store.drop_first_segment()
-    table = broker.node.transactions.table
+    table = broker.node.features.one(Transactions).table
     assert table is not None and list(table.entries) == [0, 1]
     broker.pass_time(4_200)
     assert len(table) == 1 and 0 not in table.entries
@@ -581,5 +580,5 @@ def test_transaction_whose_half_message_was_deleted_on_a_full_disk_is_no_longer_
     assert end(broker, 1, COMMIT, key="B").code == OK
     broker = broker.restart(clean=False)
     broker.pass_time(100)
-    table = broker.node.transactions.table
+    table = broker.node.features.one(Transactions).table
     assert table is not None and not table.entries
