@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Response, expect
 
 from tandemq.client.aio.admin import Admin
-from tandemq.client.blocking import LoopThread
+from tandemq.client.aio.loop_thread import LoopThread
 from tandemq.model.codes import RequestCode
 from tandemq.model.command import Command
 from tandemq.run.children import ChildCluster

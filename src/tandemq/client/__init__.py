@@ -1,6 +1,6 @@
 """The client: producers, consumers and administration for TandemQ and RocketMQ brokers.
 
-    blocking                    BlockingProducer, BlockingConsumer: the asyncio client in a thread
+    blocking                    BlockingProducer, BlockingConsumer: the asyncio client in a thread (aio/loop_thread)
     aio/                        Producer, PushConsumer, PullConsumer, Admin; sockets, clock, futures
     --------------------------- no asyncio and no time below this line
     node                        one client as a `boundary.Node`: builds the parts, runs a turn

@@ -16,8 +16,8 @@ from contextlib import suppress
 from socket import create_connection
 from typing import TypeVar
 
+from tandemq.client.aio.loop_thread import LoopThread
 from tandemq.client.aio.transport import Shell, make_config
-from tandemq.client.blocking import LoopThread
 from tandemq.client.core.connections import HTTP, RemotingClient, foreign_reason
 from tandemq.client.core.operations import Steps
 from tandemq.client.core.routes import Routes
