@@ -170,11 +170,11 @@ def compare(first: str, second: str, start: int, progress: Progress = _quiet) ->
         RemoteError: a broker is not TandemQ.
     """
     from tandemq.cli.ha.queue_comparison import compare_queues  # noqa: PLC0415
-    from tandemq.run.request import connect  # noqa: PLC0415
+    from tandemq.client.connection import BlockingConnection  # noqa: PLC0415
 
     with ExitStack() as stack:
         tls = client_tls()
-        master, slave = (stack.enter_context(connect(address, tls=tls)) for address in (first, second))
+        master, slave = (stack.enter_context(BlockingConnection(address, tls=tls)) for address in (first, second))
         one, other = _Log(master), _Log(slave)
         a, b = one.digest(0, 0), other.digest(0, 0)
         begin, end = max(start, a.log_start, b.log_start), min(a.log_end, b.log_end)

@@ -120,10 +120,10 @@ def ask_broker(
     address: str, code: RequestCode, fields: dict[str, str] | None = None, *, seconds: float = NORMAL_SECONDS
 ) -> Any:
     """Send one request and return the response, whatever its code. Raises NetworkError."""
+    from tandemq.client.connection import BlockingConnection  # noqa: PLC0415
     from tandemq.model.command import Command  # noqa: PLC0415  # not for --help
-    from tandemq.run.request import connect  # noqa: PLC0415
 
-    with connect(address, seconds=seconds, tls=client_tls()) as opened:
+    with BlockingConnection(address, seconds=seconds, tls=client_tls()) as opened:
         return opened.request(Command(code, fields=fields or {}))
 
 
