@@ -23,8 +23,9 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
+from tandemq.client.aio.lifecycle import AsyncClient
 from tandemq.client.aio.loop_thread import LoopThread
 from tandemq.client.aio.options import QueueChoice, TransactionProducerKeywords
 from tandemq.client.aio.producer import Producer
@@ -36,22 +37,11 @@ from tandemq.errors import ClosedError, OutcomeUnknown
 from tandemq.model.message import Message, StoredMessage
 from tandemq.model.transactions import TransactionState
 
-
-class _Startable(Protocol):
-    """A client for asyncio."""
-
-    async def start(self) -> None:
-        """Start the client."""
-
-    async def close(self) -> None:
-        """Close the client."""
-
-
 P = ParamSpec("P")
 T = TypeVar("T")
 Instance = TypeVar("Instance")
 Wrapped = TypeVar("Wrapped")
-Client = TypeVar("Client", bound=_Startable)
+Client = TypeVar("Client", bound=AsyncClient[Any])
 
 
 class _Blocking(Generic[Wrapped]):

@@ -93,6 +93,16 @@ def test_message_that_was_taken_for_an_interrupted_call_is_delivered_at_once(tan
         again.ack()
 
 
+def test_consumer_subscribes_to_a_topic_later(tandemq_broker: LocalCluster) -> None:
+    ns = tandemq_broker.name_servers
+    with BlockingProducer(ns, group="p") as producer, BlockingConsumer(ns, group="g", consume_from=FIRST) as consumer:
+        producer.send(Message("T", b"x"))
+        consumer.subscribe("T")
+        message = consumer.receive(60)
+        assert message is not None and message.body == b"x"
+        message.ack()
+
+
 @pytest.mark.parametrize("has_begun", [False, True])
 def test_receive_that_is_interrupted_while_it_begins_loses_no_message(
     has_begun: bool, tandemq_broker: LocalCluster, monkeypatch: pytest.MonkeyPatch
